@@ -1,0 +1,1 @@
+"""Quantised ONNX graphs that compute the integers of the reference."""

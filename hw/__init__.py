@@ -1,0 +1,1 @@
+"""Amaranth generators of the gateware, and the Verilog they emit."""

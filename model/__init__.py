@@ -1,0 +1,1 @@
+"""The model: training (torch), quantised file and integer reference (NumPy or torch)."""

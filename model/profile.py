@@ -1,0 +1,228 @@
+"""Numeric profiles: the width and scale of every integer in the model.
+
+A profile names every fixed-point format of the integer model and derives every shift,
+range and table from them, once. The integer reference, the ONNX graphs and the gateware
+read these properties and never recompute one.
+
+Bounds that hold for every profile are properties here (``*_max``), each with the reason
+it holds; ``tests/test_profile.py`` and ``tests/test_integer_ranges.py`` try to break them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+__all__ = ["C12", "PROFILES", "S16", "FixedPoint", "NumericProfile"]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPoint:
+    """A signed two's complement format: ``bits`` in all, ``frac`` after the point.
+
+    >>> FixedPoint(12, 7).limit     # the range is -16.0 <= value < 16.0
+    16.0
+    """
+
+    bits: int
+    frac: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 24:
+            raise ValueError(f"bits must be from 2 to 24, got {self.bits}")
+        if not 0 <= self.frac <= 24:
+            raise ValueError(f"frac must be from 0 to 24, got {self.frac}")
+
+    @property
+    def min(self) -> int:
+        """Smallest integer of the format."""
+        return -(1 << (self.bits - 1))
+
+    @property
+    def max(self) -> int:
+        """Largest integer of the format."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def limit(self) -> float:
+        """Real value at which the format saturates."""
+        return float(math.ldexp(1.0, self.bits - 1 - self.frac))
+
+
+@dataclass(frozen=True, slots=True)
+class NumericProfile:
+    """Every format of the integer model, and what follows from them.
+
+    Parameters
+    ----------
+    name
+        Name of the profile.
+    x, z, h, o, p, logit
+        Formats of the residual stream, the pre-activations, the recurrent state, the
+        MLGRU output, the GLU product and the logits.
+    reciprocal_bits
+        ``k``: the reciprocal of the absolute maximum is ``R = (127 << k) // m``.
+    root_frac
+        ``t``: fraction bits of the root of the sum of squares.
+    scale_frac
+        ``P``: fraction bits of the norm's output scale ``V = (127 << (P + t)) // N``.
+    mantissa_bits, scale_bits
+        ``MK``, ``MA``: width of a projection's weight-scale mantissa ``K`` and of the
+        combined scale ``A = rs(V * K, P + MK - MA)``.
+    sigmoid_frac
+        ``Ff``: fraction bits of a sigmoid.
+    sigmoid_segments
+        Segments of the sigmoid table over the whole range of ``z``. One per value of
+        ``z`` is a directly indexed table; fewer interpolate linearly.
+
+    Raises
+    ------
+    ValueError
+        If the formats contradict each other.
+    """
+
+    name: str
+    x: FixedPoint
+    z: FixedPoint
+    h: FixedPoint
+    o: FixedPoint
+    p: FixedPoint
+    logit: FixedPoint
+    reciprocal_bits: int
+    root_frac: int
+    scale_frac: int
+    mantissa_bits: int
+    scale_bits: int
+    sigmoid_frac: int
+    sigmoid_segments: int
+    act_bits: ClassVar[int] = 8
+    max_shift: ClassVar[int] = 40
+
+    def __post_init__(self) -> None:
+        widest = max(self.x.bits, self.o.bits, self.p.bits)
+        if not widest <= self.reciprocal_bits <= 24:
+            # m <= 2^(k-1) makes the largest element quantise to exactly 127.
+            raise ValueError(
+                f"reciprocal_bits must be from {widest} (the widest normalised vector) "
+                f"to 24 (y*R stays in 32 bits), got {self.reciprocal_bits}")
+        if self.sigmoid_segments & (self.sigmoid_segments - 1) or self.sigmoid_index_bits < 1:
+            raise ValueError(
+                f"sigmoid_segments must be a power of two from 2, got {self.sigmoid_segments}")
+        if self.sigmoid_index_bits > self.z.bits:
+            raise ValueError(
+                f"sigmoid_segments ({self.sigmoid_segments}) must be at most one for each "
+                f"value of z ({1 << self.z.bits})")
+        if not self.mantissa_bits + self.scale_frac >= self.scale_bits >= 8:
+            raise ValueError(
+                f"scale_bits must be from 8 to mantissa_bits + scale_frac "
+                f"({self.mantissa_bits + self.scale_frac}), got {self.scale_bits}")
+        for name, shift in (
+            ("candidate_shift", self.candidate_shift), ("output_shift", self.output_shift),
+            ("product_shift", self.product_shift),
+        ):
+            if shift < 0:
+                raise ValueError(f"the formats give a negative {name} ({shift})")
+        if self.h.limit != self.z.limit:
+            # |c| = |z * sigmoid(z)| < |z|, and h is a convex combination of c.
+            raise ValueError("h must have the real range of z, so that a candidate fits")
+
+    # Sigmoid table -----------------------------------------------------------------
+
+    @property
+    def sigmoid_index_bits(self) -> int:
+        """Bits of z (from the top, sign inverted) that select a segment."""
+        return self.sigmoid_segments.bit_length() - 1
+
+    @property
+    def sigmoid_step_bits(self) -> int:
+        """Bits of z below the segment index; 0 means a directly indexed table."""
+        return self.z.bits - self.sigmoid_index_bits
+
+    @property
+    def sigmoid_max(self) -> int:
+        """Largest table entry: 1 - 2^-Ff, so that a gate never needs Ff + 1 bits."""
+        return (1 << self.sigmoid_frac) - 1
+
+    def sigmoid_table(self) -> list[int]:
+        """Return the sigmoid at every segment boundary, rounded half up to Ff bits.
+
+        One entry for each segment, and one more at the upper end if the table is
+        interpolated. This is a definition: the quantised file stores the integers.
+        """
+        entries = self.sigmoid_segments + (1 if self.sigmoid_step_bits else 0)
+        span = 2 * self.z.limit
+        table = []
+        for i in range(entries):
+            value = -self.z.limit + i * span / self.sigmoid_segments
+            exact = 1.0 / (1.0 + math.exp(-value))
+            table.append(min(math.floor(exact * (1 << self.sigmoid_frac) + 0.5),
+                             self.sigmoid_max))
+        return table
+
+    # Shifts (all static) -----------------------------------------------------------
+
+    @property
+    def combine_shift(self) -> int:
+        """Shift of ``A = rs(V * K, combine_shift)``."""
+        return self.scale_frac + self.mantissa_bits - self.scale_bits
+
+    @property
+    def candidate_shift(self) -> int:
+        """Shift of ``c = sat(rs(zc * sigmoid(zc), candidate_shift))``."""
+        return self.z.frac + self.sigmoid_frac - self.h.frac
+
+    @property
+    def output_shift(self) -> int:
+        """Shift of ``o = sat(rs(g * h, output_shift))``."""
+        return self.sigmoid_frac + self.h.frac - self.o.frac
+
+    @property
+    def product_shift(self) -> int:
+        """Shift of ``p = sat(rs(silu(gate) * up, product_shift))``."""
+        return 2 * self.z.frac - self.p.frac
+
+    # Bounds ------------------------------------------------------------------------
+
+    def accumulator_max(self, columns: int) -> int:
+        """Largest magnitude of a dot product of ``columns`` ternary weights: 127 each."""
+        return 127 * columns
+
+    @property
+    def reciprocal_max(self) -> int:
+        """Largest R, at m = 1 (and at m = 0, which counts as 1)."""
+        return 127 << self.reciprocal_bits
+
+    @property
+    def norm_scale_max(self) -> int:
+        """Largest V: the smallest N is 127 << t, so V is at most 1 << P."""
+        return 1 << self.scale_frac
+
+    @property
+    def combined_scale_max(self) -> int:
+        """Largest A. V <= 2^P and K < 2^MK, so A <= (2^MK - 1) * 2^P >> (P + MK - MA)."""
+        biggest = ((1 << self.mantissa_bits) - 1) << self.scale_frac
+        shift = self.combine_shift
+        return (biggest + ((1 << shift) >> 1)) >> shift
+
+
+S16 = NumericProfile(
+    name="S16",
+    x=FixedPoint(16, 11), z=FixedPoint(16, 12), h=FixedPoint(16, 12), o=FixedPoint(16, 12),
+    p=FixedPoint(16, 10), logit=FixedPoint(16, 8),
+    reciprocal_bits=24, root_frac=4, scale_frac=16, mantissa_bits=16, scale_bits=16,
+    sigmoid_frac=15, sigmoid_segments=64,
+)
+"""The safe default: every vector in 16 bits, the sigmoid interpolated between 65 entries."""
+
+C12 = NumericProfile(
+    name="C12",
+    x=FixedPoint(12, 7), z=FixedPoint(8, 4), h=FixedPoint(12, 8), o=FixedPoint(10, 6),
+    p=FixedPoint(10, 4), logit=FixedPoint(16, 8),
+    reciprocal_bits=16, root_frac=2, scale_frac=14, mantissa_bits=12, scale_bits=14,
+    sigmoid_frac=8, sigmoid_segments=256,
+)
+"""The compact one: 12-bit residual and state, 8-bit pre-activations that index the
+sigmoid's 256 bytes directly."""
+
+PROFILES = {profile.name: profile for profile in (S16, C12)}

@@ -1,0 +1,1 @@
+"""Simulation of the emitted Verilog against the integer reference."""

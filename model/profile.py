@@ -182,6 +182,45 @@ class NumericProfile:
         """Shift of ``p = sat(rs(silu(gate) * up, product_shift))``."""
         return 2 * self.z.frac - self.p.frac
 
+    # Outputs of the projections ----------------------------------------------------
+
+    def output_format(self, projection: str) -> FixedPoint:
+        """Format of what a projection adds to or replaces: z, x (out, down) or logit."""
+        part = projection.rsplit(".", 1)[-1]
+        return {"out": self.x, "down": self.x, "head": self.logit}.get(part, self.z)
+
+    def bias_bits(self, projection: str) -> int:
+        """Width of a bias: one bit more than the output, so that it alone can saturate."""
+        return self.output_format(projection).bits + 1
+
+    def quantise_scale(self, scale: float) -> tuple[int, int]:
+        """Return ``(k, shift)`` for a projection whose real scale is ``scale``.
+
+        ``scale`` is what ``acc * V / 2^P`` is multiplied with to give the output in its
+        own integers: ``s_w * sqrt(columns) / 127 * 2^frac``. k is normalised to use all
+        of its bits, and ``k * 2^(-shift)`` with ``A``'s truncation gives the scale back.
+
+        Raises
+        ------
+        ValueError
+            If the scale is not positive or needs a shift outside 1 to ``max_shift``.
+
+        >>> S16.quantise_scale(1.0)
+        (32768, 15)
+        """
+        if not (math.isfinite(scale) and scale > 0):
+            raise ValueError(f"a projection's scale must be positive and finite, got {scale}")
+        exponent = math.frexp(scale)[1]
+        k = math.floor(math.ldexp(scale, self.mantissa_bits - exponent) + 0.5)
+        if k == 1 << self.mantissa_bits:
+            k, exponent = k >> 1, exponent + 1
+        shift = self.scale_bits - exponent
+        if not 1 <= shift <= self.max_shift:
+            raise ValueError(
+                f"a projection's scale of {scale:g} needs a shift of {shift}; "
+                f"only 1 to {self.max_shift} are possible")
+        return k, shift
+
     # Bounds ------------------------------------------------------------------------
 
     def accumulator_max(self, columns: int) -> int:

@@ -1,0 +1,54 @@
+# make demo   the whole path on the bundled model; needs no torch
+# make test   every test, slow ones included
+# make lint   static checks
+# make clean  removes build products and the virtual environment
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Tests at a time; two cores are assumed.
+JOBS   ?= 2
+
+.PHONY: demo test test-fast lint clean tools
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/.demo
+	$(BIN)/sterna demo -o build/demo
+
+test: $(VENV)/.test
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+test-fast: $(VENV)/.test
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+
+# What pip cannot bring. One line says what to install.
+tools:
+	@for tool in g++ perl; do command -v $$tool >/dev/null || { \
+	  echo "sterna needs $$tool: install it first (Debian and Ubuntu: apt-get install $$tool)" >&2; \
+	  exit 2; }; done
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "sterna needs Python 3.11 or newer: install python3 and python3-venv" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "sterna needs Python 3.11 or newer; $(PYTHON) is older: try make PYTHON=python3.11" >&2; \
+	  exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "sterna needs Python's venv: install it first (Debian and Ubuntu: apt-get install python3-venv)" >&2; \
+	  exit 2; }
+
+$(BIN)/python: | tools
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | tools $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[hw,sim]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | tools $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,sim,dev]'
+	@touch $@ $(VENV)/.demo

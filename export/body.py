@@ -1,0 +1,86 @@
+"""Writing the nodes of an ONNX graph or model-local function, one line each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+__all__ = ["DOMAIN", "MINIMUM_ONNXRUNTIME", "OPSET", "Body", "opset_imports"]
+
+OPSET = 25
+"""The first opset with 2-bit integers."""
+MINIMUM_ONNXRUNTIME = "1.24"
+"""The first onnxruntime that loads it."""
+DOMAIN = "sterna"
+
+
+def opset_imports() -> list[onnx.OperatorSetIdProto]:
+    """The operator sets that every Sterna graph and function uses."""
+    return [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
+
+
+class Body:
+    """Nodes in the order of computation; every method returns the name of its result."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self._constants: dict[tuple[int, str], str] = {}
+        self._unnamed = 0
+
+    def op(
+        self, op_type: str, inputs: Sequence[str], output: str = "", *,
+        attributes: Mapping[str, Any] | None = None, name: str = "",
+    ) -> str:
+        """Append a standard operator with one output; an empty name is filled in."""
+        output = output or self._fresh(op_type)
+        self.nodes.append(helper.make_node(
+            op_type, list(inputs), [output], name=name or output, **(attributes or {})))
+        return output
+
+    def split(self, value: str, outputs: Sequence[str]) -> None:
+        """Cut the last axis of ``value`` into equal parts."""
+        self.nodes.append(helper.make_node(
+            "Split", [value], list(outputs), name=f"split_{value}", axis=-1,
+            num_outputs=len(outputs)))
+
+    def call(
+        self, function: str, inputs: Sequence[str], outputs: Sequence[str], *, name: str = "",
+    ) -> None:
+        """Append a call of the model-local function ``function``."""
+        self.nodes.append(helper.make_node(
+            function, list(inputs), list(outputs), name=name or f"{function}_{outputs[0]}",
+            domain=DOMAIN))
+
+    def constant(self, value: float | int | list[int], kind: int = TensorProto.DOUBLE) -> str:
+        """A constant, emitted once for each value and type."""
+        key = (kind, repr(value))
+        if key not in self._constants:
+            name = self._fresh("constant")
+            tensor = helper.make_tensor(name, kind, np.shape(value), np.ravel(value).tolist())
+            self.nodes.append(helper.make_node(
+                "Constant", [], [name], name=name, value=tensor))
+            self._constants[key] = name
+        return self._constants[key]
+
+    def power(self, exponent: int) -> str:
+        """The constant ``2**exponent``, exact in float64."""
+        return self.constant(math.ldexp(1.0, exponent))
+
+    def round(self, value: str, output: str = "") -> str:
+        """``floor(value + 1/2)``."""
+        return self.op("Floor", [self.op("Add", [value, self.constant(0.5)])], output)
+
+    def rs(self, value: str, shift: int, output: str = "") -> str:
+        """Shift right by ``shift`` bits, rounding half up."""
+        if shift == 0:
+            return self.op("Identity", [value], output)
+        return self.round(self.op("Mul", [value, self.power(-shift)]), output)
+
+    def _fresh(self, op_type: str) -> str:
+        self._unnamed += 1
+        return f"{op_type.lower()}_{self._unnamed}"

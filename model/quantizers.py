@@ -1,0 +1,130 @@
+"""The two quantisers of a BitLinear, as functions with straight-through gradients.
+
+Activations: the vector is scaled so that its largest magnitude is 127, rounded, and
+divided by the root mean square *of the rounded vector*. Norm and quantisation are thus
+one operation, without a gain and without an epsilon.
+
+Weights: one scale for the matrix, the mean magnitude, and a code -1, 0 or +1 for each
+weight. :func:`ternary_codes_and_scale` is the only definition; the exporter calls it too
+(through :func:`ternary_codes`), so that a weight near a threshold cannot fall on two sides.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["SMALLEST_SCALE", "absmax_codes", "absmax_gradient", "absmax_quantize",
+           "naive_absmax_quantize", "ternarize", "ternary_codes", "ternary_codes_and_scale"]
+
+SMALLEST_SCALE = 1e-5
+"""Lower limit of a matrix's scale, which keeps an all-zero matrix defined."""
+
+_SMALLEST_PEAK = 1e-30
+"""A vector whose largest magnitude is below this counts as zero."""
+
+
+def absmax_codes(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Quantise ``y [..., n]`` to whole numbers from -127 to 127 over the last dimension.
+
+    Returns
+    -------
+    ``q = round(127 * y / max|y|)`` as ``[..., n]`` in the type of ``y``; the gain
+    ``127 / max|y|`` as ``[..., 1]``; and ``1 / rms(q)`` as ``[..., 1]``. The zero vector
+    has ``q = 0`` and gain 0.
+    """
+    peak = y.abs().amax(-1, keepdim=True)
+    gain = (127.0 / peak).masked_fill_(peak < _SMALLEST_PEAK, 0.0)
+    q = (y * gain).round_()
+    # 127 is always among the magnitudes, so only a zero vector is below the limit.
+    norm = torch.linalg.vector_norm(q, dim=-1, keepdim=True).clamp_min_(127.0)
+    return q, gain, norm.reciprocal_().mul_(math.sqrt(y.shape[-1]))
+
+
+def absmax_gradient(grad: Tensor, q: Tensor, gain: Tensor, inverse: Tensor) -> Tensor:
+    """Return the gradient of ``y``, given that of ``q * inverse`` and absmax_codes' results.
+
+    Rounding is passed straight through and the maximum held constant (which is sound, as
+    the result does not depend on the scale of ``y``), so ``dq/dy = gain`` and the rest is
+    the derivative of ``out = q / rms(q)``: ``(grad - out * mean(grad * out)) / rms * gain``.
+    """
+    along = (grad * q).mean(-1, keepdim=True).mul_(inverse.square())
+    return torch.addcmul(grad, q, along, value=-1.0).mul_(gain * inverse)
+
+
+class _AbsmaxQuantize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        q, gain, inverse = absmax_codes(y)
+        ctx.save_for_backward(q, gain, inverse)
+        return q * inverse
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return absmax_gradient(grad, *ctx.saved_tensors)
+
+
+def absmax_quantize(y: Tensor) -> Tensor:
+    """Normalise and quantise ``y [..., n]`` to 8 bits per vector; return ``q / rms(q)``.
+
+    The root mean square of the result is 1; the zero vector gives zeros. Gradients pass
+    straight through the rounding.
+    """
+    result: Tensor = _AbsmaxQuantize.apply(y)
+    return result
+
+
+def naive_absmax_quantize(y: Tensor) -> Tensor:
+    """The same from elementary operations, with autograd's own gradient: for reading."""
+    peak = y.detach().abs().amax(-1, keepdim=True)
+    scaled = torch.where(peak < _SMALLEST_PEAK, torch.zeros_like(y), y * (127.0 / peak))
+    q = scaled + (scaled.round() - scaled).detach()
+    return q / torch.linalg.vector_norm(q, dim=-1, keepdim=True).clamp_min(127.0) * (
+        y.shape[-1] ** 0.5)
+
+
+def ternary_codes_and_scale(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the codes (float32 -1, 0, +1, ``[rows, columns]``) and the scale (float32, no
+    dimensions) of a matrix, without gradients.
+
+    ``s = max(mean|weight|, 1e-5)`` and the code is ``rint(weight / s)`` limited to ±1, in
+    float32 whatever the type of ``weight``.
+    """
+    weight = weight.detach().float()
+    # Rows first: the same sum whatever the number of threads.
+    scale = weight.abs().mean(dim=1).mean().clamp_min_(SMALLEST_SCALE)
+    return (weight / scale).round_().clamp_(-1.0, 1.0), scale
+
+
+class _Ternarize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        codes, scale = ternary_codes_and_scale(weight)
+        return codes.mul_(scale).to(weight.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad
+
+
+def ternarize(weight: Tensor) -> Tensor:
+    """Return ``weight [rows, columns]`` with every element one of ``-s, 0, +s``.
+
+    Codes times scale of :func:`ternary_codes_and_scale`; the gradient goes to the weight
+    unchanged.
+    """
+    result: Tensor = _Ternarize.apply(weight)
+    return result
+
+
+def ternary_codes(weight: Tensor) -> tuple[Tensor, float]:
+    """Return the codes of ``weight [rows, columns]`` as int8 ``[rows, columns]``, and ``s``.
+
+    What the quantised model file is made from: ``s`` is exactly the float32 scale of
+    training.
+    """
+    codes, scale = ternary_codes_and_scale(weight)
+    return codes.to(torch.int8), float(scale)

@@ -1,0 +1,78 @@
+"""The byte tokenizer: a token is one byte of UTF-8 text.
+
+NumPy only, so that quantised models can be evaluated without torch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["VOCAB", "contiguous_streams", "decode", "encode"]
+
+VOCAB = 256
+"""Number of tokens: one for each value of a byte."""
+
+
+def encode(text: str | bytes) -> np.ndarray:
+    """Return the tokens of ``text``: its UTF-8 bytes as int64 ``[length]``.
+
+    >>> encode("aß").tolist()
+    [97, 195, 159]
+    """
+    data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
+    return np.frombuffer(data, dtype=np.uint8).astype(np.int64)
+
+
+def decode(tokens: np.ndarray | list[int]) -> str:
+    """Return the text of ``tokens``; bytes that are not UTF-8 become U+FFFD.
+
+    Raises
+    ------
+    ValueError
+        If a token is not from 0 to 255.
+
+    >>> decode([97, 195, 159])
+    'aß'
+    """
+    values = np.asarray(tokens, dtype=np.int64).reshape(-1)
+    if values.size and not 0 <= values.min() <= values.max() < VOCAB:
+        raise ValueError(
+            f"tokens must be from 0 to {VOCAB - 1}, got {values.min()} to {values.max()}")
+    return values.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+
+
+def contiguous_streams(tokens: np.ndarray, streams: int) -> np.ndarray:
+    """Split ``tokens`` into ``streams`` contiguous pieces of equal length.
+
+    Held-out text is evaluated this way: every piece is read from its start to its end
+    with the state carried along, and all pieces run side by side. Up to
+    ``streams - 1`` tokens at the end are left out.
+
+    Parameters
+    ----------
+    tokens
+        Tokens ``[length]``.
+    streams
+        Number of pieces.
+
+    Returns
+    -------
+    Tokens ``[streams, length // streams]``.
+
+    Raises
+    ------
+    ValueError
+        If ``streams`` is below 1 or a piece would be shorter than 2 tokens, which
+        leaves nothing to predict.
+
+    >>> contiguous_streams(np.arange(7), 3).tolist()
+    [[0, 1], [2, 3], [4, 5]]
+    """
+    tokens = np.asarray(tokens).reshape(-1)
+    if streams < 1:
+        raise ValueError(f"streams must be at least 1, got {streams}")
+    length = tokens.size // streams
+    if length < 2:
+        raise ValueError(
+            f"{streams} streams need at least {2 * streams} tokens of text, got {tokens.size}")
+    return tokens[: streams * length].reshape(streams, length)

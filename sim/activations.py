@@ -1,0 +1,47 @@
+"""Real activations: every tensor a model computes on a text, twice.
+
+Once by the integer reference and once by onnxruntime running the exact ONNX graph. They
+are compared before anything is simulated, so a difference found later lies in the
+gateware.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sterna.export.exact import build_step
+from sterna.export.runtime import OnnxStep
+from sterna.model.compare import Comparison, compare
+from sterna.model.integer import IntegerModel, TapRecorder
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["Activations", "record_activations"]
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Tensors by tap name, each ``[tokens, channels]``, of both oracles.
+
+    ``agreement`` compares the two with each other.
+    """
+
+    tokens: int
+    reference: dict[str, np.ndarray]
+    onnx: dict[str, np.ndarray]
+    agreement: Comparison
+
+
+def record_activations(
+    model: QuantizedModel, tokens: np.ndarray, names: list[str],
+) -> Activations:
+    """Run ``tokens [length]`` from a fresh state and keep the tensors called ``names``."""
+    of_reference, of_onnx = TapRecorder(names), TapRecorder(names)
+    IntegerModel(model).run(tokens[None, :], tap=of_reference)
+    OnnxStep(build_step(model), taps=names).run(tokens[None, :], tap=of_onnx)
+    reference = {name: of_reference[name][:, 0] for name in names}
+    onnx = {name: of_onnx[name][:, 0] for name in names}
+    agreement = sum(
+        (compare(name, reference[name], onnx[name]) for name in names), Comparison())
+    return Activations(len(tokens), reference, onnx, agreement)

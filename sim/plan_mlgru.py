@@ -1,0 +1,115 @@
+"""Phases for the MLGRU unit: a model's own pre-activations, resets and extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from sterna.hw.mlgru_beats import preact_payloads
+from sterna.hw.params import MlgruParams
+from sterna.model.integer import mlgru_cell
+from sterna.model.quantized import QuantizedModel
+from sterna.sim.activations import Activations
+from sterna.sim.job import Phase
+from sterna.sim.plan import Expected, Plan
+
+__all__ = ["mlgru_plans"]
+
+Tensors = Mapping[str, np.ndarray]
+"""Tap name to values ``[tokens, channels]``."""
+
+
+def mlgru_plans(model: QuantizedModel, params: MlgruParams, acts: Activations) -> list[Plan]:
+    """Plan the phases; the state of a sequence lives in the gateware, for its whole length.
+
+    Parameters
+    ----------
+    model
+        The quantised model.
+    params
+        Geometry of the unit.
+    acts
+        Tensors of the text that is run.
+    """
+    few = min(acts.tokens, 4)
+    real = _sequence(params, acts.reference, acts.tokens)
+    short = _sequence(params, acts.reference, few)
+    partial = real[:params.words + max(1, params.words // 2)]     # ends inside a token
+    extreme = _extremes(model, params)
+    extreme_tokens = len(extreme["layer0.mlgru.h"])
+
+    def expect(count: int, after: int = 0) -> list[Expected]:
+        return _expected(params, acts.reference, acts.onnx, count, after)
+
+    return [
+        Plan(Phase("real sequence", real, len(real)), expect(acts.tokens)),
+        Plan(Phase("second sequence, no pauses", short, len(short), stalls=False), expect(few)),
+        Plan(Phase("new start in mid-token", partial + short, len(partial) + len(short)),
+             expect(few, after=len(partial))),
+        Plan(Phase("cut in mid-token", partial, 0)),
+        Plan(Phase("after a reset in mid-token", short, len(short), reset=True), expect(few)),
+        Plan(Phase("extremes", _sequence(params, extreme, extreme_tokens),
+                   extreme_tokens * params.words),
+             _expected(params, extreme, None, extreme_tokens)),
+    ]
+
+
+def _sequence(params: MlgruParams, tensors: Tensors, tokens: int) -> list[int]:
+    """Payloads of a sequence of tokens."""
+    beats: list[int] = []
+    for token in range(tokens):
+        f, c, g = (
+            np.stack([tensors[f"layer{layer}.mlgru.{part}.z"][token]
+                      for layer in range(params.layers)])
+            for part in ("f", "c", "g"))
+        beats += preact_payloads(f, c, g, params, start=token == 0)
+    return beats
+
+
+def _expected(
+    params: MlgruParams, reference: Tensors, onnx: Tensors | None, tokens: int, after: int = 0,
+) -> list[Expected]:
+    """Where o and h of every token and layer are, ``after`` words into the output."""
+    layout = params.state_layout
+    widths = {"o": params.profile.o.bits, "h": params.profile.h.bits}
+    expected = []
+    for token in range(tokens):
+        for layer in range(params.layers):
+            first = after + token * params.words + layer * params.beats_per_layer
+            for part, width in widths.items():
+                tensor = f"layer{layer}.mlgru.{part}"
+                expected.append(Expected(
+                    token, tensor, first, params.beats_per_layer,
+                    layout[part].offset, width, params.lanes,
+                    reference[tensor][token], None if onnx is None else onnx[tensor][token]))
+    return expected
+
+
+def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarray]:
+    """Pre-activations at the ends of their range, and what the reference makes of them.
+
+    Every combination of lowest, highest, -1, 0 and 1 on f, c and g appears on some
+    channel; the sequence shifts them from token to token, so that states are driven to
+    both ends and held there.
+    """
+    z = params.profile.z
+    corners = np.array([z.min, z.max, 0, -1, 1, z.max, z.min])
+    channels = np.arange(params.channels)
+    table = model.sigmoid.astype(np.int64)
+    tensors: dict[str, list[np.ndarray]] = {}
+    for layer in range(params.layers):
+        h = np.zeros(params.channels, dtype=np.int64)
+        for token in range(8):
+            index = channels + 3 * token + 11 * layer
+            pre = {
+                "f": corners[index % 7], "c": corners[(index // 7) % 7],
+                "g": corners[(index // 49 + token) % 7]}
+            cell = mlgru_cell(pre["f"], pre["c"], pre["g"], h, table, params.profile)
+            h = cell["h"]
+            at = f"layer{layer}.mlgru"
+            for part, values in pre.items():
+                tensors.setdefault(f"{at}.{part}.z", []).append(values)
+            tensors.setdefault(f"{at}.h", []).append(cell["h"])
+            tensors.setdefault(f"{at}.o", []).append(cell["o"])
+    return {name: np.stack(values) for name, values in tensors.items()}

@@ -1,0 +1,94 @@
+"""Compile emitted Verilog and run a job on it, with Verilator or Icarus."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from sterna.hw.tools import MissingToolError, verilator_environment
+from sterna.sim.job import Job, PhaseResult, read_results
+
+__all__ = ["SimulationError", "Simulator", "run_on"]
+
+
+class Simulator(enum.StrEnum):
+    """A Verilog simulator."""
+
+    VERILATOR = "verilator"
+    ICARUS = "icarus"
+
+
+class SimulationError(RuntimeError):
+    """The simulation did not run to its end; the message holds the end of its log."""
+
+
+def run_on(
+    simulator: Simulator, sources: list[Path], top: str, job: Job, work: Path, *,
+    waves: bool = False,
+) -> list[PhaseResult]:
+    """Run a job on Verilog sources.
+
+    Parameters
+    ----------
+    simulator
+        Which simulator compiles and runs them.
+    sources, top
+        Verilog files, and the module to drive.
+    job
+        What to feed and to collect.
+    work
+        Folder for everything this makes: the compiled model, the log, the waves.
+    waves
+        Write ``dump.vcd`` (Verilator) or ``<top>.fst`` (Icarus) below ``work``.
+
+    Raises
+    ------
+    MissingToolError
+        If the simulator or a system tool it needs is not installed.
+    SimulationError
+        If the simulation does not compile, fails or hangs.
+    """
+    environment = _environment(simulator)
+    work.mkdir(parents=True, exist_ok=True)
+    results = work / "results.json"
+    results.unlink(missing_ok=True)
+    job.write(work / "job.json")
+    launch = {
+        "simulator": simulator.value, "sources": [str(path.resolve()) for path in sources],
+        "top": top, "work": str(work.resolve()), "waves": waves,
+        "ports": ["clk", "rst", f"{job.input}__*", f"{job.output}__*"],
+    }
+    log = work / "simulation.log"
+    with log.open("wb") as file:
+        status = subprocess.run(
+            [sys.executable, "-m", "sterna.sim.launch", json.dumps(launch)],
+            stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
+            check=False).returncode
+    if status != 0 or not results.exists():
+        raise SimulationError(f"{simulator.value} failed on {top}: {_reason(log)}")
+    return read_results(results)
+
+
+def _environment(simulator: Simulator) -> dict[str, str]:
+    if simulator is Simulator.VERILATOR:
+        return verilator_environment()
+    if shutil.which("iverilog") is None:
+        raise MissingToolError(
+            "Icarus Verilog is not installed: install iverilog "
+            "(Debian and Ubuntu: apt-get install iverilog), or use --simulator verilator")
+    return dict(os.environ)
+
+
+def _reason(log: Path) -> str:
+    """The line of the log that says most, and where the rest is."""
+    lines = log.read_text(errors="replace").splitlines()
+    for word in ("TimeoutError", "AssertionError", "%Error", "error:", "Error"):
+        for line in lines:
+            if word in line:
+                return f"{line.strip()[:300]} (log: {log})"
+    return f"see {log}"

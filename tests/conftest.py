@@ -1,0 +1,39 @@
+"""Settings and models shared by the tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from sterna.model.config import ModelConfig
+from sterna.model.profile import PROFILES, NumericProfile
+from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.synthetic import random_model
+
+# A shared machine is slow at times; what a property test must not do is depend on it.
+settings.register_profile("sterna", deadline=None, max_examples=60, derandomize=True)
+settings.load_profile("sterna")
+
+ODD = ModelConfig(d=12, layers=2, dff=21, vocab=65)
+
+
+@pytest.fixture(params=sorted(PROFILES))
+def profile(request: pytest.FixtureRequest) -> NumericProfile:
+    """Both named profiles."""
+    return PROFILES[request.param]
+
+
+@pytest.fixture
+def odd_model(profile: NumericProfile) -> QuantizedModel:
+    """A small random model whose dimensions divide by nothing."""
+    return random_model(ODD, profile, seed=7)
+
+
+def replace_weights(model: QuantizedModel, value: int) -> QuantizedModel:
+    """The same model with every weight of every matrix equal to ``value``."""
+    return QuantizedModel(
+        model.config, model.profile,
+        {name: Projection(np.full_like(p.weight, value), p.bias, p.k, p.shift)
+         for name, p in model.projections.items()},
+        model.embedding, model.sigmoid)

@@ -1,0 +1,72 @@
+"""The exact form refuses models whose integers float64 could not carry."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from conftest import ODD, replace_weights
+
+from sterna.export.bounds import CARRIER_BITS, check_bounds, tensor_bounds
+from sterna.export.exact import build_sequence, build_step
+from sterna.model.config import ModelConfig
+from sterna.model.integer import IntegerModel, TapRecorder
+from sterna.model.profile import S16, NumericProfile
+from sterna.model.quantized import QuantizedModel
+from sterna.model.synthetic import random_model
+
+
+def test_every_tensor_has_a_bound(odd_model: QuantizedModel) -> None:
+    taps = TapRecorder()
+    IntegerModel(odd_model).step(np.array([1]), IntegerModel(odd_model).start(), taps)
+    derived = {"m", "r", "n", "acc"}  # bounded by the tensors they are made from
+    wanted = [name for name in taps.names()
+              if name.rsplit(".", 1)[-1] not in derived | {"embedding.x", "logits"}
+              and name not in ("embedding.x", "logits")]
+    assert sorted(tensor_bounds(odd_model)) == sorted(wanted)
+
+
+@pytest.mark.parametrize("gain", [1.5, 200.0])
+@pytest.mark.parametrize("weight", [None, 1, -1])
+def test_no_value_passes_its_bound(
+    profile: NumericProfile, gain: float, weight: int | None,
+) -> None:
+    model = random_model(ODD, profile, 6, gain=gain)
+    model = model if weight is None else replace_weights(model, weight)
+    taps = TapRecorder()
+    IntegerModel(model).run(np.arange(65)[None, :], tap=taps)
+    bounds = tensor_bounds(model)
+    assert max(bounds.values()) < 1 << CARRIER_BITS
+    for name in bounds:
+        assert np.abs(taps[name]).max() <= bounds[name], name
+    for name, projection in model.projections.items():
+        scale = taps[f"{_norm(name)}.v"] * projection.k
+        assert scale.max() <= bounds[f"{name}.a"], name
+        product = np.abs(taps[f"{name}.acc"] * taps[f"{name}.a"])
+        assert product.max() + (1 << (projection.shift - 1)) <= bounds[f"{name}.z"], name
+
+
+def _norm(projection: str) -> str:
+    """Name of the norm whose output the projection reads."""
+    at, _, part = projection.rpartition(".")
+    return {"head": "head.norm", "out": f"{at}.out_norm", "down": f"{at}.down_norm"}.get(
+        part, f"{at}.norm")
+
+
+@pytest.mark.parametrize(("change", "tensor"), [
+    ({"scale_frac": 45}, r"layer0\.mlgru\.norm\.v"),
+    ({"root_frac": 20}, r"layer0\.mlgru\.norm\.s"),
+    ({"mantissa_bits": 40}, r"layer0\.mlgru\.f\.a"),
+    ({"mantissa_bits": 30, "scale_bits": 42}, r"layer0\.mlgru\.f\.z"),
+])
+def test_a_profile_out_of_reach_is_refused(change: dict[str, int], tensor: str) -> None:
+    profile = dataclasses.replace(S16, **change)
+    good = random_model(ModelConfig(d=64, layers=1, dff=64), S16)
+    projections = {
+        name: dataclasses.replace(p, k=1 << (profile.mantissa_bits - 1))
+        for name, p in good.projections.items()}
+    model = dataclasses.replace(good, profile=profile, projections=projections)
+    with pytest.raises(ValueError, match=tensor + r": profile S16 at this shape needs .* 2\^"):
+        check_bounds(model)
+    for build in (build_step, build_sequence):
+        with pytest.raises(ValueError, match="carries them in float64"):
+            build(model)

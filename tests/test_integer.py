@@ -1,0 +1,99 @@
+"""The integer reference: one source, three number systems, the same integers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from plain_reference import PlainModel
+
+from sterna.model.config import ModelConfig
+from sterna.model.integer import IntegerModel, TapRecorder, isqrt, rs, ternary_matmul
+from sterna.model.profile import NumericProfile
+from sterna.model.quantized import QuantizedModel
+from sterna.model.synthetic import random_model
+
+
+def test_numpy_and_torch_agree_on_every_tensor(odd_model: QuantizedModel) -> None:
+    tokens = np.random.default_rng(1).integers(0, odd_model.config.vocab, (3, 40))
+    on_numpy, on_torch = TapRecorder(), TapRecorder()
+    logits, state = IntegerModel(odd_model).run(tokens, tap=on_numpy)
+    torch_logits, torch_state = IntegerModel(odd_model, like=torch.zeros(1)).run(
+        torch.from_numpy(tokens), tap=on_torch)
+    assert isinstance(torch_logits, torch.Tensor)
+    assert torch_logits.dtype == torch_state.dtype == torch.int64
+    np.testing.assert_array_equal(logits, torch_logits.numpy())
+    np.testing.assert_array_equal(state, torch_state.numpy())
+    assert on_numpy.names() == on_torch.names()
+    for name in on_numpy.names():
+        np.testing.assert_array_equal(on_numpy[name], on_torch[name], err_msg=name)
+
+
+@pytest.mark.parametrize("gain", [1.5, 100.0])
+def test_plain_python_integers_agree(profile: NumericProfile, gain: float) -> None:
+    model = random_model(ModelConfig(d=16, layers=2, dff=24, vocab=20), profile, 3, gain=gain)
+    tokens = np.random.default_rng(2).integers(0, 20, 25)
+    reference, plain = IntegerModel(model), PlainModel(model)
+    state, plain_state = reference.start(), [[0] * 16] * 2
+    for token in tokens:
+        logits, state = reference.step(np.array([token]), state)
+        plain_logits, plain_state = plain.step(int(token), plain_state)
+        assert logits[0].tolist() == plain_logits
+        assert state[:, 0].tolist() == plain_state
+
+
+def test_run_equals_steps_and_batches_do_not_mix(odd_model: QuantizedModel) -> None:
+    tokens = np.random.default_rng(4).integers(0, 65, (5, 17))
+    reference = IntegerModel(odd_model)
+    logits, state = reference.run(tokens)
+    for row in range(5):
+        alone, alone_state = reference.run(tokens[row:row + 1])
+        np.testing.assert_array_equal(alone[0], logits[row])
+        np.testing.assert_array_equal(alone_state[:, 0], state[:, row])
+    first, middle = reference.run(tokens[:, :9])
+    second, end = reference.run(tokens[:, 9:], middle)
+    np.testing.assert_array_equal(np.concatenate([first, second], axis=1), logits)
+    np.testing.assert_array_equal(end, state)
+
+
+def test_a_step_leaves_its_arguments_alone(odd_model: QuantizedModel) -> None:
+    reference = IntegerModel(odd_model)
+    _, state = reference.run(np.array([[1, 2, 3]]))
+    before = state.copy()
+    reference.step(np.array([5]), state)
+    np.testing.assert_array_equal(state, before)
+
+
+@pytest.mark.parametrize("token", [-1, 65])
+def test_a_token_outside_the_vocabulary_is_refused(
+    odd_model: QuantizedModel, token: int,
+) -> None:
+    reference = IntegerModel(odd_model)
+    with pytest.raises(ValueError, match="tokens must be from 0 to 64"):
+        reference.step(np.array([token]), reference.start())
+
+
+@given(st.integers(-(1 << 50), 1 << 50), st.integers(0, 40))
+def test_rs_rounds_half_up(value: int, shift: int) -> None:
+    expected = math.floor(value / 2**shift + 0.5) if abs(value) < 1 << 40 else (
+        (2 * value + 2**shift) // 2 ** (shift + 1))
+    assert int(rs(np.array(value), shift)) == expected
+    assert int(rs(torch.tensor(value), shift)) == expected
+
+
+@given(st.integers(0, (1 << 26) - 1), st.sampled_from([-1, 0, 1]))
+def test_isqrt_is_exact_around_squares(root: int, offset: int) -> None:
+    value = max(root * root + offset, 0)
+    assert int(isqrt(np.array(value))) == math.isqrt(value)
+    assert int(isqrt(torch.tensor(value))) == math.isqrt(value)
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32 - 1))
+def test_ternary_matmul_equals_integer_matmul(columns: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    acts = rng.integers(-128, 128, (2, columns))
+    weight = rng.integers(-1, 2, (columns, 3))
+    np.testing.assert_array_equal(
+        ternary_matmul(acts, weight.astype(np.float64)), acts @ weight)

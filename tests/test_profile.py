@@ -1,0 +1,83 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sterna.model.profile import C12, PROFILES, S16, FixedPoint, NumericProfile
+
+
+def test_profiles_have_the_widths_they_are_named_for() -> None:
+    bits = {name: [getattr(p, part).bits for part in ("x", "z", "h", "o", "p")]
+            for name, p in PROFILES.items()}
+    assert bits == {"S16": [16] * 5, "C12": [12, 8, 12, 10, 10]}
+
+
+def test_every_format_covers_the_range_that_training_clamps_to(profile: NumericProfile) -> None:
+    assert profile.x.limit == 16
+    assert profile.z.limit == profile.h.limit == profile.o.limit == 8
+    assert profile.p.limit == 32
+
+
+def test_c12_looks_its_sigmoid_up_in_256_bytes() -> None:
+    assert C12.sigmoid_step_bits == 0
+    assert len(C12.sigmoid_table()) == 256
+    assert max(C12.sigmoid_table()) == 255
+
+
+def test_s16_interpolates_between_65_entries() -> None:
+    assert S16.sigmoid_step_bits == 10
+    assert len(S16.sigmoid_table()) == 65
+    assert (S16.sigmoid_table()[0], S16.sigmoid_table()[32], S16.sigmoid_table()[-1]) == (
+        11, 1 << 14, 32757)
+
+
+def test_sigmoid_table_is_the_sigmoid(profile: NumericProfile) -> None:
+    table = np.array(profile.sigmoid_table())
+    at = -8 + np.arange(table.size) * 16 / profile.sigmoid_segments
+    exact = 1 / (1 + np.exp(-at)) * (1 << profile.sigmoid_frac)
+    limited = np.minimum(exact, profile.sigmoid_max)
+    assert np.abs(table - limited).max() <= 0.5
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"reciprocal_bits": 12}, "reciprocal_bits must be from 16"),
+    ({"reciprocal_bits": 25}, "to 24"),
+    ({"sigmoid_segments": 48}, "power of two"),
+    ({"sigmoid_segments": 1 << 17}, "at most one for each value"),
+    ({"scale_bits": 40}, "scale_bits must be from 8"),
+    ({"h": FixedPoint(16, 11)}, "h must have the real range of z"),
+    ({"p": FixedPoint(24, 25 - 1), "z": FixedPoint(8, 4), "h": FixedPoint(12, 8)},
+     "negative product_shift"),
+])
+def test_contradicting_formats_are_refused(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(S16, **change)
+
+
+@pytest.mark.parametrize("bits", [1, 25])
+def test_a_format_has_2_to_24_bits(bits: int) -> None:
+    with pytest.raises(ValueError, match="bits must be from 2 to 24"):
+        FixedPoint(bits, 0)
+
+
+@given(st.sampled_from([S16, C12]), st.floats(1e-9, 30, allow_subnormal=False))
+def test_a_quantised_scale_is_within_half_a_unit_of_its_mantissa(
+    profile: NumericProfile, scale: float,
+) -> None:
+    try:
+        k, shift = profile.quantise_scale(scale)
+    except ValueError as error:
+        assert "needs a shift" in str(error)
+        assert scale < 2.0 ** (profile.scale_bits - profile.max_shift)
+        return
+    assert 1 << (profile.mantissa_bits - 1) <= k < 1 << profile.mantissa_bits
+    back = k * 2.0 ** (profile.scale_bits - profile.mantissa_bits - shift)
+    assert abs(back / scale - 1) <= 2.0 ** -profile.mantissa_bits
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf"), 1e9, 1e-30])
+def test_a_scale_that_cannot_be_represented_is_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match="scale"):
+        S16.quantise_scale(scale)

@@ -1,0 +1,155 @@
+"""The quantised model file: what is written is what is read, and damage is named."""
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ODD
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load, save
+
+from sterna.model.profile import C12
+from sterna.model.quantized import (
+    Projection,
+    QuantizedFileError,
+    QuantizedModel,
+    _digest,
+    load_model,
+    pack_trits,
+    unpack_trits,
+)
+from sterna.model.synthetic import random_model
+
+Change = Callable[[dict, dict], object]
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2**32 - 1))
+def test_trits_survive_packing(rows: int, columns: int, seed: int) -> None:
+    weight = np.random.default_rng(seed).integers(-1, 2, (rows, columns), dtype=np.int8)
+    packed = pack_trits(weight)
+    assert packed.size == -(-rows * columns // 4)
+    np.testing.assert_array_equal(unpack_trits(packed, (rows, columns)), weight)
+
+
+@pytest.mark.parametrize(("packed", "message"), [
+    (np.array([2], np.uint8), "trit 0 has code 2"),
+    (np.array([1 << 6], np.uint8), "filling"),
+    (np.array([0, 0], np.uint8), "3 trits take 1"),
+    (np.array([0], np.int16), "uint8"),
+])
+def test_packed_trits_that_are_none_are_refused(packed: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        unpack_trits(packed, (1, 3))
+
+
+def test_a_model_survives_the_file(odd_model: QuantizedModel, tmp_path: Path) -> None:
+    path = odd_model.save(tmp_path / "m.safetensors")
+    back = load_model(path)
+    assert back.to_bytes() == path.read_bytes() == odd_model.to_bytes()
+    assert back.config == odd_model.config
+    assert back.profile == odd_model.profile
+    assert back.provenance == odd_model.provenance
+    for name, p in odd_model.projections.items():
+        assert (back.projections[name].k, back.projections[name].shift) == (p.k, p.shift)
+        np.testing.assert_array_equal(back.projections[name].weight, p.weight)
+        np.testing.assert_array_equal(back.projections[name].bias, p.bias)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.safetensors"]
+
+
+def _rewrite(blob: bytes, change: Change) -> bytes:
+    """Apply ``change(header, tensors)`` to a file, with a matching checksum."""
+    size = int.from_bytes(blob[:8], "little")
+    header = json.loads(json.loads(blob[8:8 + size])["__metadata__"]["sterna"])
+    tensors = {name: value.copy() for name, value in load(blob).items()}
+    change(header, tensors)
+    header["sha256"] = _digest(tensors, header)
+    return save(tensors, metadata={"sterna": json.dumps(header)})
+
+
+def _set(tensor: str, value: int) -> Change:
+    def change(header: dict, tensors: dict) -> None:
+        tensors[tensor].reshape(-1)[0] = value
+    return change
+
+
+CHANGES = {
+    "version": (lambda h, t: h.update(version=2), "format version 2, this Sterna reads"),
+    "trit": (_set("layer0.mlgru.f.weight", 2), r"layer0\.mlgru\.f\.weight: trit 0 has code 2"),
+    "missing": (lambda h, t: t.pop("embedding"), "missing or unknown tensors: embedding"),
+    "unknown": (lambda h, t: t.update(extra=np.zeros(1)), "unknown tensors: extra"),
+    "shape": (lambda h, t: t.update(embedding=t["embedding"][:3]), "embedding must have shape"),
+    "type": (lambda h, t: t.update(embedding=t["embedding"].astype(np.float32)),
+             "embedding must hold integers"),
+    "mantissa": (_set("head.scale", 1), "head: k must be from"),
+    "shift": (lambda h, t: t["head.scale"].__setitem__(1, 41), "shift must be from 1 to 40"),
+    "table": (lambda h, t: t["sigmoid"].__setitem__(60, 0), "sigmoid must not decrease"),
+    "config": (lambda h, t: h["config"].update(d=0), "d must be a whole number"),
+    "profile": (lambda h, t: h["profile"].update(reciprocal_bits=3), "reciprocal_bits must be"),
+    "tokenizer": (lambda h, t: h.update(tokenizer="bpe"), "tokenizer must be 'bytes'"),
+    "field": (lambda h, t: h["config"].update(heads=2), "heads"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_wrong_file_is_refused_by_name(
+    odd_model: QuantizedModel, tmp_path: Path, name: str,
+) -> None:
+    change, message = CHANGES[name]
+    path = tmp_path / "wrong.safetensors"
+    path.write_bytes(_rewrite(odd_model.to_bytes(), change))
+    with pytest.raises(QuantizedFileError, match=message) as caught:
+        load_model(path)
+    assert str(path) in str(caught.value)
+
+
+BLOB = random_model(ODD, C12, 7).to_bytes()
+
+
+def _refuse(damaged: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "damaged.safetensors"
+        path.write_bytes(damaged)
+        with pytest.raises(QuantizedFileError, match=r"damaged\.safetensors"):
+            load_model(path)
+
+
+@given(st.integers(0, len(BLOB) - 1))
+def test_a_truncated_file_is_refused(length: int) -> None:
+    _refuse(BLOB[:length])
+
+
+@given(st.integers(0, len(BLOB) - 1), st.integers(0, 7))
+def test_a_flipped_bit_is_noticed(at: int, bit: int) -> None:
+    _refuse(BLOB[:at] + bytes([BLOB[at] ^ (1 << bit)]) + BLOB[at + 1:])
+
+
+def test_a_missing_file_names_the_bundled_models(tmp_path: Path) -> None:
+    with pytest.raises(QuantizedFileError, match=r"No such file.*tiny, tiny-c12"):
+        load_model(tmp_path / "nothing.safetensors")
+
+
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(QuantizedFileError, match="cannot read"):
+        load_model(tmp_path)
+
+
+def test_a_wide_bias_is_refused(odd_model: QuantizedModel) -> None:
+    name = "layer0.mlgru.f"
+    p = odd_model.projections[name]
+    wide = np.full(p.bias.shape, 1 << odd_model.profile.z.bits, dtype=np.int32)
+    with pytest.raises(ValueError, match=r"layer0\.mlgru\.f\.bias must be from"):
+        dataclasses.replace(odd_model, projections={
+            **odd_model.projections, name: Projection(p.weight, wide, p.k, p.shift)})
+
+
+def test_writing_where_nothing_can_be_written_leaves_nothing(
+    odd_model: QuantizedModel, tmp_path: Path,
+) -> None:
+    with pytest.raises(OSError, match="nowhere"):
+        odd_model.save(tmp_path / "nowhere" / "m.safetensors")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sterna.model.sampling import EXP_TABLE, Sampler
+
+logit_lists = st.lists(st.integers(-(1 << 15), (1 << 15) - 1), min_size=1, max_size=300)
+
+
+@given(logit_lists)
+def test_greedy_is_the_first_maximum(logits: list[int]) -> None:
+    assert Sampler()(np.array(logits)) == logits.index(max(logits))
+
+
+@given(logit_lists, st.sampled_from([0.01, 0.3, 0.7, 1.0, 2.0, 100.0]), st.integers(1, 2**32 - 1))
+def test_a_draw_is_always_a_token_with_a_chance(
+    logits: list[int], temperature: float, seed: int,
+) -> None:
+    sampler = Sampler(temperature=temperature, seed=seed)
+    weights = sampler.weights(np.array(logits))
+    assert weights.max() == 1 << 16
+    assert weights.min() >= 0
+    for _ in range(5):
+        token = sampler(np.array(logits))
+        assert 0 <= token < len(logits)
+        assert weights[token] > 0
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_weights_are_the_softmax(temperature: float) -> None:
+    logits = np.random.default_rng(0).integers(-2000, 2000, 256)
+    weights = Sampler(temperature=temperature).weights(logits)
+    real = np.exp((logits - logits.max()) / 256 / temperature)
+    difference = np.abs(weights / weights.sum() - real / real.sum()).sum() / 2
+    assert difference < 0.002       # total variation
+
+
+def test_draws_follow_the_weights() -> None:
+    logits = np.array([0, -100, -300, -600])
+    sampler = Sampler(temperature=1.0, seed=9)
+    counts = np.bincount([sampler(logits) for _ in range(20000)], minlength=4)
+    weights = sampler.weights(logits)
+    assert np.abs(counts / 20000 - weights / weights.sum()).max() < 0.012
+
+
+def test_the_generator_is_xorshift32() -> None:
+    sampler = Sampler(temperature=1.0, seed=1)
+    logits = np.zeros(1, dtype=int)
+    states = []
+    for _ in range(3):
+        sampler(logits)
+        states.append(sampler.state)
+    assert states == [270369, 67634689, 2647435461]   # Marsaglia's generator from seed 1
+
+
+def test_the_exponential_table_is_exact() -> None:
+    assert EXP_TABLE[0] == 1 << 16
+    np.testing.assert_allclose(EXP_TABLE / 65536, 2.0 ** (-np.arange(64) / 64), atol=8e-6)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"temperature": -1.0}, "temperature must be 0 or from"),
+    ({"temperature": 1e9}, "temperature must be 0 or from"),
+    ({"seed": 0}, "seed must be from 1"),
+    ({"seed": 1 << 32}, "seed must be from 1"),
+])
+def test_bad_arguments_are_refused(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Sampler(**arguments)

@@ -1,0 +1,302 @@
+"""The emitted folders: contents, repeatability, lint, cell counts, refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sterna.hw import folder as folder_module
+from sterna.hw import tools
+from sterna.hw.emit import MAC_MODULE, MLGRU_MODULE, WEIGHTS_FILE, emit_verilog, verilog_text
+from sterna.hw.folder import OutputFolderError, write_folder
+from sterna.hw.packer import unpack_projection
+from sterna.hw.params import MacParams, MlgruParams
+from sterna.hw.report import cell_counts
+from sterna.hw.requantise import Requantise
+from sterna.hw.tools import MissingToolError, verilator_environment
+from sterna.hw.yosys import YosysError, run_yosys
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12, S16
+from sterna.model.synthetic import random_model
+
+CONFIG = ModelConfig(d=12, layers=2, dff=20, vocab=18)
+SIZES = {"rows": 4, "cols": 8, "lanes": 3}
+UNITS = ["mac", "mlgru"]
+MODULES = {"mac": MAC_MODULE, "mlgru": MLGRU_MODULE}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_model(CONFIG, C12, seed=3)
+
+
+@pytest.fixture(scope="module")
+def emitted(model, tmp_path_factory):
+    base = tmp_path_factory.mktemp("verilog")
+    return {unit: emit_verilog(model, unit, base / unit, **SIZES) for unit in UNITS}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def lint(folder: Path, *files: str, wall: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["verilator", "--lint-only", "--quiet", *(["-Wall"] if wall else []), *files],
+        cwd=folder, env=verilator_environment(), capture_output=True, text=True, timeout=300,
+        check=False)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_folder_holds_what_the_manifest_says(emitted, unit):
+    done = emitted[unit]
+    files = contents(done.folder)
+    expected = {"README.md", "filelist.f", "instance.v", "params.json", "sterna.vlt",
+                f"{MODULES[unit]}.v"} | ({WEIGHTS_FILE} if unit == "mac" else set())
+    assert set(files) == expected
+    manifest = json.loads(files["params.json"])
+    assert manifest == done.manifest
+    assert manifest["files"] == {
+        name: hashlib.sha256(data).hexdigest() for name, data in files.items()
+        if name != "params.json"}
+    assert files["filelist.f"].decode() == f"{MODULES[unit]}.v\n"
+    for name, value in manifest["derived"].items():
+        assert value == getattr(done.params, name)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_manifest_and_readme_give_every_bit_of_every_payload(emitted, unit):
+    done = emitted[unit]
+    layouts = ({"beats": done.params.beat_layout, "sums": done.params.sum_layout}
+               if unit == "mac" else
+               {"preacts": done.params.preact_layout, "states": done.params.state_layout})
+    readme = (done.folder / "README.md").read_text()
+    widths = {port["name"]: port["width"] for port in done.manifest["ports"]}
+    assert list(done.manifest["payloads"]) == list(layouts)
+    for name, layout in layouts.items():
+        fields = done.manifest["payloads"][name]
+        assert widths[f"{name}__payload"] == layout.size
+        covered = sorted(bit for field in fields
+                         for bit in range(field["low"], field["high"] + 1))
+        assert covered == list(range(layout.size))
+        for field in fields:
+            if field["name"]:
+                assert field["low"] == layout[field["name"]].offset
+            count = int(np.prod(field["dims"], dtype=int))
+            assert count * field["element_bits"] == field["high"] - field["low"] + 1
+            bits = (f"{field['high']}:{field['low']}" if field["high"] > field["low"]
+                    else str(field["low"]))
+            assert f"| {bits} | `{field['name'] or name}" in readme
+    for port, width in widths.items():
+        assert f"| `{port}` |" in readme
+        vector = f"[{width - 1}:0] " if width > 1 else ""
+        source = done.verilog_path.read_text()
+        assert re.search(rf"^  (input|output) {re.escape(vector)}{port};$", source, re.M)
+    assert "{" not in readme.replace("{acts, word}", "")
+
+
+def test_weight_image_holds_every_projection_in_the_order_of_use(emitted, model):
+    done = emitted["mac"]
+    lines = (done.folder / WEIGHTS_FILE).read_text().splitlines()
+    weights = done.manifest["weights"]
+    assert weights["lines"] == len(lines)
+    assert {len(line) for line in lines} == {-(-done.params.word_bits // 4)}
+    assert list(weights["projections"]) == list(model.projections)
+    position = 0
+    for name, entry in weights["projections"].items():
+        assert entry["first_line"] == position
+        position += entry["lines"]
+        words = [int(line, 16) for line in lines[entry["first_line"]:position]]
+        np.testing.assert_array_equal(
+            unpack_projection(words, done.params, entry["rows"], entry["columns"]),
+            model.projections[name].weight)
+    assert position == len(lines)
+
+
+def test_params_follow_from_the_model_and_the_options(emitted):
+    assert emitted["mac"].params == MacParams(4, 8, 20)
+    assert emitted["mlgru"].params == MlgruParams(C12, 2, 12, 3)
+
+
+REPEAT = """
+import sys
+from sterna.hw.emit import emit_verilog
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12
+from sterna.model.synthetic import random_model
+model = random_model(ModelConfig(d=12, layers=2, dff=20, vocab=18), C12, seed=3)
+for unit in ("mac", "mlgru"):
+    emit_verilog(model, unit, f"{sys.argv[1]}/other-{unit}", rows=4, cols=8, lanes=3)
+"""
+
+
+def test_another_process_writes_the_same_bytes(emitted, tmp_path):
+    environment = {**os.environ, "PYTHONHASHSEED": "12345", "AMARANTH_USE_YOSYS": "system"}
+    subprocess.run([sys.executable, "-c", REPEAT, str(tmp_path)], env=environment, cwd=tmp_path,
+                   timeout=300, check=True)
+    for unit in UNITS:
+        first, again = contents(emitted[unit].folder), contents(tmp_path / f"other-{unit}")
+        assert first == again
+        everything = b"".join(first.values())
+        assert str(emitted[unit].folder).encode() not in everything
+        assert str(Path(__file__).parents[1]).encode() not in everything
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_verilog_is_lint_clean_with_the_waivers_and_only_with_them(emitted, unit):
+    folder = emitted[unit].folder
+    clean = lint(folder, "sterna.vlt", f"{MODULES[unit]}.v")
+    assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
+    bare = lint(folder, f"{MODULES[unit]}.v")
+    assert bare.returncode != 0
+    waived = re.findall(r"lint_off -rule (\w+)", (folder / "sterna.vlt").read_text())
+    seen = set(re.findall(r"%Warning-(\w+)", bare.stderr))
+    assert seen
+    assert seen <= set(waived)
+
+
+@pytest.mark.parametrize(("profile", "config", "sizes"), [
+    (S16, CONFIG, {"rows": 1, "cols": 1, "lanes": 12}),
+    (C12, CONFIG, {"rows": 3, "cols": 7, "lanes": 1}),
+    (S16, ModelConfig(d=1, layers=1, dff=1, vocab=2), {"rows": 1, "cols": 1, "lanes": 1}),
+    pytest.param(S16, ModelConfig.named("tiny"), {}, marks=pytest.mark.slow),
+    pytest.param(C12, ModelConfig.named("tiny"), {}, marks=pytest.mark.slow),
+])
+def test_every_size_is_lint_clean(profile, config, sizes, tmp_path):
+    model = random_model(config, profile, seed=4)
+    for unit in UNITS:
+        emit_verilog(model, unit, tmp_path / unit, **sizes)
+        clean = lint(tmp_path / unit, "sterna.vlt", f"{MODULES[unit]}.v")
+        assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_instantiation_template_fits_the_module(emitted, unit, tmp_path):
+    template = (emitted[unit].folder / "instance.v").read_text()
+    (tmp_path / "top.v").write_text(f"module top;\n{template}endmodule\n")
+    (tmp_path / "unit.v").write_bytes(emitted[unit].verilog_path.read_bytes())
+    waiver = (emitted[unit].folder / "sterna.vlt").read_text()
+    (tmp_path / "top.vlt").write_text(
+        waiver + "lint_off -rule UNDRIVEN\nlint_off -rule MULTITOP\n")
+    clean = lint(tmp_path, "top.vlt", "top.v", "unit.v")
+    assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
+
+
+def test_requantiser_is_lint_clean(tmp_path, emitted):
+    (tmp_path / "requantise.v").write_text(
+        verilog_text(Requantise(17, 16, 16, 16, shifts=(9, 11, 12), lanes=2), "requantise"))
+    (tmp_path / "sterna.vlt").write_bytes(
+        (emitted["mac"].folder / "sterna.vlt").read_bytes())
+    clean = lint(tmp_path, "sterna.vlt", "requantise.v")
+    assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("profile", "per_lane"), [(S16, 6), (C12, 3)])
+def test_cell_counts_of_the_default_sizes(profile, per_lane, tmp_path):
+    model = random_model(ModelConfig.named("tiny"), profile, seed=5)
+    mac = emit_verilog(model, "mac", tmp_path / "mac")
+    counts = cell_counts(mac.verilog_path, mac.module)
+    assert counts.multipliers == 0
+    assert counts.adders == 8 * 128
+    assert counts.memory_bits == 0
+    mlgru = emit_verilog(model, "mlgru", tmp_path / "mlgru")
+    counts = cell_counts(mlgru.verilog_path, mlgru.module)
+    # c, h and o take one product each, an interpolated sigmoid one more.
+    assert counts.multipliers == per_lane * 8
+    # One memory for the states and three tables per lane.
+    assert counts.cells["$mem_v2"] == 1 + 3 * 8
+    assert counts.memory_bits > 4 * 128 * profile.h.bits
+
+
+@pytest.mark.parametrize(("unit", "sizes", "message"), [
+    ("mac", {"rows": 21}, r"rows must be from 1 to 20 \(the rows of the largest"),
+    ("mac", {"rows": 0, "cols": 4}, "rows must be a whole number from 1"),
+    ("mac", {"rows": 4}, r"cols must be from 1 to 20 .*, got 128"),
+    ("mac", {"rows": 4, "cols": 0}, "cols must be a whole number from 1"),
+    ("mlgru", {"lanes": 8}, r"channels \(12\) must be a multiple of lanes \(8\)"),
+    ("mlgru", {"lanes": 0}, "lanes must be a whole number from 1"),
+    ("glu", {}, "unit must be 'mac' or 'mlgru', got 'glu'"),
+])
+def test_sizes_that_do_not_fit_are_refused_before_anything_is_written(
+        model, unit, sizes, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        emit_verilog(model, unit, tmp_path / "out", **sizes)
+    assert not list(tmp_path.iterdir())
+
+
+def test_own_folder_is_replaced_and_a_foreign_one_refused(model, tmp_path):
+    out = tmp_path / "out"
+    emit_verilog(model, "mac", out, rows=4, cols=8)
+    emit_verilog(model, "mlgru", out, lanes=3)
+    assert (out / "mlgru_unit.v").exists()
+    assert not (out / "ternary_mac_array.v").exists()
+    (out / "notes.txt").write_text("mine")
+    before = contents(out)
+    with pytest.raises(OutputFolderError, match=r"did not write \(notes.txt\)"):
+        emit_verilog(model, "mac", out, rows=4, cols=8)
+    assert contents(out) == before
+
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "params.json").write_text('{"generator": "another"}')
+    with pytest.raises(OutputFolderError, match="holds files that Sterna did not write"):
+        emit_verilog(model, "mlgru", foreign, lanes=3)
+    with pytest.raises(OutputFolderError, match="is a file; give the name of a folder"):
+        emit_verilog(model, "mlgru", out / "notes.txt", lanes=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "out"]
+
+
+def test_a_failed_write_leaves_everything_as_it_was(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    write_folder(out, {"a.v": "old"}, {"module": "a"})
+    before = contents(out)
+    with pytest.raises(OSError, match="name too long"):
+        write_folder(out, {"b.v": "new", "x" * 300: "too long"}, {"module": "b"})
+    assert contents(out) == before
+
+    renames = []
+
+    def rename_once(source, target):
+        renames.append(target)
+        if len(renames) == 2:
+            raise OSError("disk gone")
+        os.replace(source, target)
+
+    monkeypatch.setattr(folder_module.os, "rename", rename_once)
+    with pytest.raises(OSError, match="disk gone"):
+        write_folder(out, {"b.v": "new"}, {"module": "b"})
+    assert contents(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_impossible_place_is_an_os_error(model, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match=r"file"):
+        emit_verilog(model, "mlgru", tmp_path / "file" / "out", lanes=3)
+
+
+def test_missing_tools_are_named(monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        with pytest.raises(MissingToolError, match=r"g\+\+ is not installed.*apt-get install"):
+            verilator_environment()
+    with monkeypatch.context() as patch:
+        patch.setattr(tools.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(MissingToolError, match=r"pip install 'sterna\[sim\]'"):
+            verilator_environment()
+        with pytest.raises(MissingToolError, match=r"pip install 'sterna\[hw\]'"):
+            run_yosys(tmp_path, "stat")
+
+
+def test_yosys_failure_shows_its_last_words(tmp_path):
+    with pytest.raises(YosysError, match=r"nowhere\.v"):
+        run_yosys(tmp_path, "read_verilog nowhere.v")

@@ -6,6 +6,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# See cli/__init__.py.
+export OPENBLAS_NUM_THREADS := 1
 # Tests at a time; two cores are assumed.
 JOBS   ?= 2
 

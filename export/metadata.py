@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 
 from sterna.model.config import ModelConfig
-from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["ONNX_FORMAT_VERSION", "GraphInfo", "GraphKind", "OnnxFileError"]
@@ -98,15 +98,8 @@ class GraphInfo:
         try:
             return cls(
                 GraphKind(found["sterna.graph"]), found["sterna.form"],
-                _read_profile(found["sterna.formats"]),
+                NumericProfile.from_json(json.loads(found["sterna.formats"])),
                 ModelConfig(**json.loads(found["sterna.config"])),
                 found["sterna.model_sha256"], found["sterna.version"])
         except (KeyError, TypeError, ValueError) as error:
             raise OnnxFileError(f"the metadata of the graph is damaged ({error})") from error
-
-
-def _read_profile(text: str) -> NumericProfile:
-    fields: dict[str, Any] = {
-        name: FixedPoint(**value) if isinstance(value, dict) else value
-        for name, value in json.loads(text).items()}
-    return NumericProfile(**fields)

@@ -164,7 +164,8 @@ def _field_row(stream_name: str, member: FieldBits) -> str:
     """One row of the table of fields: where element [i][j] starts, and how wide it is."""
     letters = "ijk"[:len(member.dims)]
     index = "".join(f"[{letter}]" for letter in letters)
-    position, stride = [], member.element_bits
+    position: list[str] = []
+    stride = member.element_bits
     for letter, dim in reversed(list(zip(letters, member.dims, strict=True))):
         position.insert(0, f"{stride}*{letter}" if stride > 1 else letter)
         stride *= dim

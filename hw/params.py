@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amaranth.hdl import Shape, signed, unsigned
+from amaranth.hdl import signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.trit import Trit
 from sterna.model.profile import NumericProfile
 
-__all__ = ["MacParams", "MlgruParams", "RequantiseParams", "sigmoid_latency"]
+__all__ = ["MacParams", "MlgruParams", "check_range", "sigmoid_latency"]
 
 
-def _check_range(name: str, value: object, low: int, high: int) -> None:
+def check_range(name: str, value: object, low: int, high: int) -> None:
+    """Raise ValueError unless ``value`` is an int from ``low`` to ``high``."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
 
@@ -53,14 +54,14 @@ class MacParams:
     act_bits: int = 8
 
     def __post_init__(self) -> None:
-        _check_range("rows", self.rows, 1, 4096)
-        _check_range("max_columns", self.max_columns, 1, 1 << 20)
-        _check_range("cols", self.cols, 1, 4096)
+        check_range("rows", self.rows, 1, 4096)
+        check_range("max_columns", self.max_columns, 1, 1 << 20)
+        check_range("cols", self.cols, 1, 4096)
         if self.cols > self.max_columns:
             raise ValueError(
                 f"cols ({self.cols}) must be at most max_columns ({self.max_columns}), "
                 f"or some columns of the array would never have work")
-        _check_range("act_bits", self.act_bits, 2, 16)
+        check_range("act_bits", self.act_bits, 2, 16)
 
     @property
     def count_bits(self) -> int:
@@ -166,9 +167,9 @@ class MlgruParams:
     lanes: int = 1
 
     def __post_init__(self) -> None:
-        _check_range("layers", self.layers, 1, 1024)
-        _check_range("channels", self.channels, 1, 65536)
-        _check_range("lanes", self.lanes, 1, 65536)
+        check_range("layers", self.layers, 1, 1024)
+        check_range("channels", self.channels, 1, 65536)
+        check_range("lanes", self.lanes, 1, 65536)
         if self.channels % self.lanes:
             raise ValueError(
                 f"channels ({self.channels}) must be a multiple of lanes ({self.lanes})")
@@ -226,77 +227,3 @@ class MlgruParams:
             "o": ArrayLayout(signed(self.profile.o.bits), self.lanes),
             "h": ArrayLayout(signed(self.profile.h.bits), self.lanes),
         })
-
-
-@dataclass(frozen=True, slots=True)
-class RequantiseParams:
-    """Widths of a requantiser.
-
-    Parameters
-    ----------
-    sum_bits
-        Signed bits of an accumulator.
-    scale_bits
-        Unsigned bits of the scale.
-    bias_bits
-        Signed bits of a bias.
-    out_bits
-        Signed bits of a result.
-    shifts
-        Right shifts to choose from, each 0 to 40; increasing.
-    lanes
-        Accumulators per beat.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
-
-    >>> RequantiseParams(17, 16, 16, 16, shifts=(9, 12)).select_bits
-    1
-    """
-
-    sum_bits: int
-    scale_bits: int
-    bias_bits: int
-    out_bits: int
-    shifts: tuple[int, ...]
-    lanes: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("sum_bits", "scale_bits", "bias_bits", "out_bits"):
-            _check_range(name, getattr(self, name), 2, 24)
-        _check_range("lanes", self.lanes, 1, 65536)
-        if not self.shifts:
-            raise ValueError("shifts must name at least one shift")
-        for shift in self.shifts:
-            _check_range("every shift", shift, 0, NumericProfile.max_shift)
-        if list(self.shifts) != sorted(set(self.shifts)):
-            raise ValueError(f"shifts must increase, got {self.shifts}")
-
-    @property
-    def select_bits(self) -> int:
-        """Bits of the index of a shift; none if there is one shift only."""
-        return (len(self.shifts) - 1).bit_length()
-
-    @property
-    def latency(self) -> int:
-        """Steps from ``accs`` to ``results``: product, shift, bias and saturation."""
-        return 3
-
-    @property
-    def acc_layout(self) -> StructLayout:
-        """Payload of ``accs``."""
-        fields: dict[str, Shape | ArrayLayout | int] = {
-            "acc": ArrayLayout(signed(self.sum_bits), self.lanes),
-            "bias": ArrayLayout(signed(self.bias_bits), self.lanes),
-            "scale": unsigned(self.scale_bits),
-        }
-        if self.select_bits:
-            fields["shift"] = unsigned(self.select_bits)
-        return StructLayout(fields)
-
-    @property
-    def result_layout(self) -> ArrayLayout:
-        """Payload of ``results``."""
-        return ArrayLayout(signed(self.out_bits), self.lanes)

@@ -2,16 +2,93 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Module, Signal
+from dataclasses import dataclass
+
+from amaranth.hdl import Array, Module, Shape, Signal, signed, unsigned
 from amaranth.lib import stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.fixed_point import round_shift, saturate
-from sterna.hw.params import RequantiseParams
+from sterna.hw.params import check_range
 from sterna.hw.pipeline import Pipeline
-from sterna.model.profile import FixedPoint
+from sterna.model.profile import FixedPoint, NumericProfile
 
-__all__ = ["Requantise"]
+__all__ = ["Requantise", "RequantiseParams"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequantiseParams:
+    """Widths of a requantiser.
+
+    Parameters
+    ----------
+    sum_bits
+        Signed bits of an accumulator.
+    scale_bits
+        Unsigned bits of the scale.
+    bias_bits
+        Signed bits of a bias.
+    out_bits
+        Signed bits of a result.
+    shifts
+        Right shifts to choose from, each 0 to 40; increasing.
+    lanes
+        Accumulators per beat.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+
+    >>> RequantiseParams(17, 16, 16, 16, shifts=(9, 12)).select_bits
+    1
+    """
+
+    sum_bits: int
+    scale_bits: int
+    bias_bits: int
+    out_bits: int
+    shifts: tuple[int, ...]
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("sum_bits", "scale_bits", "bias_bits", "out_bits"):
+            check_range(name, getattr(self, name), 2, 24)
+        check_range("lanes", self.lanes, 1, 65536)
+        if not self.shifts:
+            raise ValueError("shifts must name at least one shift")
+        for shift in self.shifts:
+            check_range("every shift", shift, 0, NumericProfile.max_shift)
+        if list(self.shifts) != sorted(set(self.shifts)):
+            raise ValueError(f"shifts must increase, got {self.shifts}")
+
+    @property
+    def select_bits(self) -> int:
+        """Bits of the index of a shift; none if there is one shift only."""
+        return (len(self.shifts) - 1).bit_length()
+
+    @property
+    def latency(self) -> int:
+        """Steps from ``accs`` to ``results``: product, shift, bias and saturation."""
+        return 3
+
+    @property
+    def acc_layout(self) -> StructLayout:
+        """Payload of ``accs``."""
+        fields: dict[str, Shape | ArrayLayout | int] = {
+            "acc": ArrayLayout(signed(self.sum_bits), self.lanes),
+            "bias": ArrayLayout(signed(self.bias_bits), self.lanes),
+            "scale": unsigned(self.scale_bits),
+        }
+        if self.select_bits:
+            fields["shift"] = unsigned(self.select_bits)
+        return StructLayout(fields)
+
+    @property
+    def result_layout(self) -> ArrayLayout:
+        """Payload of ``results``."""
+        return ArrayLayout(signed(self.out_bits), self.lanes)
 
 
 class Requantise(wiring.Component):

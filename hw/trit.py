@@ -8,7 +8,7 @@ from amaranth.lib import enum
 __all__ = ["Trit", "from_codes", "to_codes"]
 
 
-class Trit(enum.Enum, shape=2):
+class Trit(enum.Enum, shape=2):  # type: ignore[call-arg]
     """A ternary weight in two bits of two's complement.
 
     The code needs no decoder: bit 0 says *not zero*, bit 1 says *negative*, so the
@@ -46,6 +46,6 @@ def from_codes(codes: np.ndarray) -> np.ndarray:
         If a code is no trit.
     """
     codes = np.asarray(codes)
-    if not np.isin(codes, [trit.value for trit in Trit]).all():
+    if not np.isin(codes, (0, 1, 3)).all():
         raise ValueError("a code is not one of 0, 1 and 3, the codes of a trit")
-    return np.where(codes == Trit.MINUS.value, -1, codes).astype(np.int8)
+    return np.where(codes == 3, -1, codes).astype(np.int8)

@@ -30,16 +30,20 @@ __all__ = ["BitLinear", "bit_linear", "naive_bit_linear"]
 
 def naive_bit_linear(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
+    limit: float = math.inf,
 ) -> Tensor:
     """The same as :func:`bit_linear` from its two quantisers and autograd: for reading."""
     weight = torch.cat([ternarize(weight) for weight in weights])
-    return F.linear(absmax_quantize(x), weight, torch.cat(list(biases)) if biases else None)
+    bias = torch.cat(list(biases)) if biases else None
+    return F.linear(absmax_quantize(x), weight, bias).clamp(-limit, limit)
 
 
 class _BitLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
-        q, gain, inverse = absmax_codes(x.flatten(0, -2))
+    def forward(
+        ctx: Any, x: Tensor, limit: float, bias: Tensor | None, *weights: Tensor,
+    ) -> Tensor:
+        q, gain, inverse = absmax_codes(x.reshape(-1, x.shape[-1]))
         parts = [ternary_codes_and_scale(weight) for weight in weights]
         codes = torch.cat([codes for codes, _ in parts]).to(x.dtype)
         sums = q @ codes.t()
@@ -52,24 +56,38 @@ class _BitLinear(torch.autograd.Function):
             sums.mul_(row_scale)
             factor = inverse
         out = sums.mul_(factor) if bias is None else torch.addcmul(bias, sums, factor)
-        ctx.save_for_backward(q, gain, inverse, codes, row_scale)
+        out = out.view(*x.shape[:-1], out.shape[-1])
+        clamped = None
+        if limit < math.inf:
+            clamped = out.clamp_(-limit, limit)
+        ctx.save_for_backward(q, gain, inverse, codes, row_scale, clamped)
+        ctx.limit = limit
         ctx.rows = [weight.shape[0] for weight in weights]
         ctx.has_bias = bias is not None
-        return out.view(*x.shape[:-1], out.shape[-1])
+        return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        q, gain, inverse, codes, row_scale = ctx.saved_tensors
-        shape, grad = grad.shape, grad.flatten(0, -2)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, gain, inverse, codes, row_scale, clamped = ctx.saved_tensors
+        shape = grad.shape
+        if clamped is not None:
+            grad = torch.ops.aten.hardtanh_backward(grad, clamped, -ctx.limit, ctx.limit)
+        grad = grad.reshape(-1, shape[-1])
         to_bias = grad.sum(0) if ctx.has_bias else None
-        to_weights = ((grad * inverse).t() @ q).split(ctx.rows)
-        to_normalised = (grad * row_scale) @ codes
-        to_x = absmax_gradient(to_normalised, q, gain, inverse)
-        return to_x.view(*shape[:-1], to_x.shape[-1]), to_bias, *to_weights
+        normalised = q.mul(inverse)
+        to_weights = (grad.t() @ normalised).split(ctx.rows)
+        slope = gain * inverse
+        if row_scale.dim():
+            grad = grad * row_scale
+        else:
+            slope.mul_(row_scale)
+        to_x = absmax_gradient(grad @ codes, normalised, slope)
+        return to_x.view(*shape[:-1], to_x.shape[-1]), None, to_bias, *to_weights
 
 
 def bit_linear(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
+    limit: float = math.inf,
 ) -> Tensor:
     """Normalise and quantise ``x [..., columns]`` once, and project it with every weight.
 
@@ -82,6 +100,8 @@ def bit_linear(
         own scale.
     biases
         One ``[rows]`` for every weight, or None.
+    limit
+        Outputs saturate at plus and minus this, and saturated ones pass no gradient.
 
     Returns
     -------
@@ -89,7 +109,7 @@ def bit_linear(
     straight through both quantisers.
     """
     bias = None if biases is None else biases[0] if len(biases) == 1 else torch.cat(list(biases))
-    result: Tensor = _BitLinear.apply(x, bias, *weights)
+    result: Tensor = _BitLinear.apply(x, limit, bias, *weights)
     return result
 
 
@@ -122,13 +142,15 @@ class BitLinear(nn.Module):
         return BitLinear.joint((self,), x)
 
     @staticmethod
-    def joint(projections: Sequence[BitLinear], x: Tensor) -> Tensor:
+    def joint(
+        projections: Sequence[BitLinear], x: Tensor, limit: float = math.inf,
+    ) -> Tensor:
         """Map ``x`` by several projections that share its norm and quantisation.
 
-        ``x [..., columns]`` to the outputs side by side, ``[..., rows of all]``. Either
-        all projections have a bias or none has.
+        ``x [..., columns]`` to the outputs side by side, ``[..., rows of all]``, which
+        saturate at ``±limit``. Either all projections have a bias or none has.
         """
         biases = [p.bias for p in projections if p.bias is not None]
         if biases and len(biases) != len(projections):
             raise ValueError("either all joint projections have a bias or none has")
-        return bit_linear(x, [p.weight for p in projections], biases or None)
+        return bit_linear(x, [p.weight for p in projections], biases or None, limit)

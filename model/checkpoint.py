@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import io
 import pickle
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sterna.model.config import ModelConfig
+from sterna.model.files import write_atomically
 from sterna.model.language_model import MatMulFreeLM
 
 __all__ = ["Checkpoint", "CheckpointError", "load_checkpoint", "load_model", "save_checkpoint"]
@@ -46,6 +46,8 @@ class Checkpoint:
         State dictionaries of the model and of the optimiser.
     carried
         Recurrent state after the last window ``[layers, batch, d]``.
+    train_bpb
+        Running mean of the training loss in bits per byte, or None.
     heldout_bpb
         Last measured held-out bits per byte, or None.
     """
@@ -60,6 +62,7 @@ class Checkpoint:
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
     carried: Tensor
+    train_bpb: float | None = None
     heldout_bpb: float | None = None
 
     def model(self) -> MatMulFreeLM:
@@ -77,20 +80,12 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
     OSError
         If the folder cannot be written; an older checkpoint is then still whole.
     """
-    path = Path(path)
     content = {name: getattr(checkpoint, name) for name in Checkpoint.__slots__}
     content["config"] = asdict(checkpoint.config)
     content["format"] = _FORMAT
-    handle, temporary = tempfile.mkstemp(prefix=path.name + ".", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    data = io.BytesIO()
+    torch.save(content, data)
+    write_atomically(Path(path), data.getvalue())
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -103,10 +98,12 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     """
     path = Path(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror}") from error
-    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    try:
+        content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise CheckpointError(
             f"{path} is not a checkpoint or is damaged ({type(error).__name__})") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:

@@ -12,9 +12,12 @@ import ast
 import hashlib
 import itertools
 import sysconfig
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from sterna.model.heldout import read_text
 
 __all__ = ["Corpus", "builtin_corpus", "corpus_from_file", "leaked_lines"]
 
@@ -23,6 +26,7 @@ _SHARED_FRACTION = 0.2
 _CONTAINED_FRACTION = 0.8
 _HELDOUT_FRACTION = 0.1125
 _SMALLEST_FILE_BYTES = 4096
+_SMALLEST_HELDOUT_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,12 @@ def _hash_of_first(group: list[str]) -> bytes:
 
 def _manual() -> tuple[str, str]:
     """Python's reference manual as (train, held-out) text without a leak between them."""
-    from pydoc_data.topics import topics
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise ValueError(
+            "this Python comes without pydoc_data.topics, the built-in corpus; "
+            "train on a text file instead") from error
 
     lines = {name: _long_lines(text) for name, text in topics.items()}
 
@@ -116,13 +125,16 @@ def _docstrings(folder: Path) -> Iterator[str]:
 
     Sources are parsed, never imported. Tests and installed packages are left out.
     """
+    # lib2to3 left with Python 3.13.
     skipped = {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib2to3"}
     for path in sorted(folder.rglob("*.py")):
         if skipped.intersection(path.relative_to(folder).parts):
             continue
         try:
-            tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # an old source's escapes are not our matter
+                tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, OSError):
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef
@@ -174,27 +186,12 @@ def corpus_from_file(path: str | Path, heldout_fraction: float = 0.1) -> Corpus:
     if not 0.0 < heldout_fraction <= 0.5:
         raise ValueError(
             f"heldout_fraction must be above 0 and at most 0.5, got {heldout_fraction}")
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"cannot read text file {path}: {error.strerror}") from error
-    if not data:
-        raise ValueError(f"text file {path} is empty")
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"text file {path} is not UTF-8: byte 0x{data[error.start]:02x} at offset "
-            f"{error.start} ({error.reason})") from error
-    if len(data) < _SMALLEST_FILE_BYTES:
-        raise ValueError(
-            f"text file {path} has {len(data)} bytes; training needs at least "
-            f"{_SMALLEST_FILE_BYTES}")
+    data = read_text(path, at_least=_SMALLEST_FILE_BYTES)
     cut = round(len(data) * (1.0 - heldout_fraction))
     line_end = data.find(b"\n", cut)
     if 0 <= line_end < cut + (len(data) - cut) // 2:
         cut = line_end + 1
+    cut = min(cut, len(data) - _SMALLEST_HELDOUT_BYTES)
     while data[cut] & 0xC0 == 0x80:  # inside a character
         cut += 1
-    return Corpus(path.name, data[:cut], data[cut:])
+    return Corpus(Path(path).name, data[:cut], data[cut:])

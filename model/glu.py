@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -26,7 +27,7 @@ class GLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
-        z = BitLinear.joint((self.gate, self.up), x)
-        gate, up = F.hardtanh(z, -S16.z.limit, S16.z.limit).chunk(2, dim=-1)
+        z = BitLinear.joint((self.gate, self.up), x, S16.z.limit)
+        gate, up = z.chunk(2, dim=-1)
         product = F.silu(gate) * up
-        return self.down(F.hardtanh(product, -S16.p.limit, S16.p.limit))
+        return self.down(F.hardtanh_(product, -S16.p.limit, S16.p.limit))

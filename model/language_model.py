@@ -20,8 +20,8 @@ __all__ = ["MatMulFreeLM", "heldout_bpb"]
 
 
 def _limit(x: Tensor) -> Tensor:
-    """Keep the residual stream within the range of the profile's ``x`` format."""
-    return F.hardtanh(x, -S16.x.limit, S16.x.limit)
+    """Limit the residual stream, in place, to the range of the profile's ``x`` format."""
+    return F.hardtanh_(x, -S16.x.limit, S16.x.limit)
 
 
 class _Block(nn.Module):
@@ -137,12 +137,19 @@ def heldout_bpb(
     text
         Text to predict.
     streams
-        Number of contiguous streams.
+        Number of contiguous streams; fewer are used if the text is short.
     chunk_tokens
         Tokens per stream evaluated at once; bounds memory, does not change the result.
+
+    Raises
+    ------
+    ValueError
+        If the text has fewer than two bytes.
     """
     device = model.embedding.weight.device
-    rows = torch.from_numpy(np.ascontiguousarray(contiguous_streams(encode(text), streams).T))
+    tokens = encode(text)
+    streams = max(1, min(streams, tokens.size // 2))
+    rows = torch.from_numpy(np.ascontiguousarray(contiguous_streams(tokens, streams).T))
     rows = rows.to(device)  # [length, streams]
     state = model.initial_state(streams)
     nats = 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.bitlinear import BitLinear
@@ -32,8 +31,8 @@ class MLGRU(nn.Module):
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return forget gate, candidate and output gate of ``x [..., d]``, each ``[..., d]``."""
-        z = BitLinear.joint((self.f, self.c, self.g), x)
-        zf, zc, zg = F.hardtanh(z, -S16.z.limit, S16.z.limit).chunk(3, dim=-1)
+        z = BitLinear.joint((self.f, self.c, self.g), x, S16.z.limit)
+        zf, zc, zg = z.chunk(3, dim=-1)
         return torch.sigmoid(zf), zc * torch.sigmoid(zc), torch.sigmoid(zg)
 
     def forward(self, x: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = ["C12", "PROFILES", "S16", "FixedPoint", "NumericProfile"]
 
@@ -123,9 +123,26 @@ class NumericProfile:
         ):
             if shift < 0:
                 raise ValueError(f"the formats give a negative {name} ({shift})")
+        if self.z.limit > 512:
+            raise ValueError(
+                "z must end at 512 or below: by then a sigmoid has long been 0 or 1; "
+                f"got {self.z.bits} bits with {self.z.frac} after the point")
         if self.h.limit != self.z.limit:
             # |c| = |z * sigmoid(z)| < |z|, and h is a convex combination of c.
             raise ValueError("h must have the real range of z, so that a candidate fits")
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> NumericProfile:
+        """Undo ``dataclasses.asdict``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a field is missing, unknown or out of range.
+        """
+        return cls(**{
+            name: FixedPoint(**value) if isinstance(value, dict) else value
+            for name, value in fields.items()})
 
     # Sigmoid table -----------------------------------------------------------------
 

@@ -3,17 +3,26 @@ integers, once, in the trainer's float32."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import platform
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from sterna.model.language_model import MatMulFreeLM
+from sterna.model.checkpoint import Checkpoint, load_checkpoint
+from sterna.model.corpus import builtin_corpus
+from sterna.model.evaluate import evaluate
+from sterna.model.language_model import MatMulFreeLM, heldout_bpb
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantizers import ternary_codes
 
-__all__ = ["quantize"]
+__all__ = ["quantize", "quantize_checkpoint"]
 
 
 def quantize(
@@ -70,3 +79,67 @@ def _to_fixed(name: str, values: np.ndarray, fmt: FixedPoint) -> np.ndarray:
         raise ValueError(f"{name}: not every value is finite; the model did not converge")
     scaled = np.floor(values.astype(np.float64) * 2.0 ** fmt.frac + 0.5)
     return np.clip(scaled, fmt.min, fmt.max).astype(np.int32)
+
+
+def quantize_checkpoint(
+    path: str | Path, profile: NumericProfile, *, heldout: bytes | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> QuantizedModel:
+    """Quantise a checkpoint, measure float and integer model, and record where it is from.
+
+    Parameters
+    ----------
+    path
+        A checkpoint that training wrote.
+    profile
+        Formats of the integer model.
+    heldout
+        Text to measure on, UTF-8. None takes the held-out part of the training text if
+        that was built in and this Python has the same; otherwise nothing is measured.
+    note
+        Called with a line of text before each stage.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, damaged or something else.
+    ValueError
+        If the model cannot be quantised.
+    """
+    checkpoint = load_checkpoint(path)
+    model = checkpoint.model()
+    if heldout is None:
+        heldout = _heldout_of(checkpoint)
+    provenance: dict[str, Any] = {
+        "training": {
+            "corpus": checkpoint.corpus_name, "corpus_sha256": checkpoint.corpus_sha256,
+            "recipe": checkpoint.recipe, "seed": checkpoint.seed, "steps": checkpoint.step,
+            "seconds": round(checkpoint.seconds),
+        },
+        "versions": {
+            "sterna": version("sterna"), "torch": str(torch.__version__),
+            "numpy": np.__version__, "python": platform.python_version(),
+        },
+    }
+    if heldout is None:
+        note("the training text is not at hand: nothing is measured (--text measures)")
+        return quantize(model, profile, provenance)
+    note(f"evaluating the float model on {len(heldout):,} bytes")
+    float_bpb = heldout_bpb(model, heldout)
+    note("evaluating the integer model")
+    integer = evaluate(quantize(model, profile), heldout)
+    provenance["heldout"] = {
+        "text_sha256": hashlib.sha256(heldout).hexdigest(),
+        "predictions": integer.predictions, "float_bpb": round(float_bpb, 5),
+        "integer_bpb": round(integer.bits_per_byte, 5),
+    }
+    return quantize(model, profile, provenance)
+
+
+def _heldout_of(checkpoint: Checkpoint) -> bytes | None:
+    """The held-out part of a built-in corpus, if this Python's is the one trained on."""
+    for docstrings in (False, True):
+        corpus = builtin_corpus(docstrings=docstrings)
+        if corpus.sha256 == checkpoint.corpus_sha256:
+            return corpus.heldout
+    return None

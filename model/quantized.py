@@ -19,7 +19,7 @@ from safetensors.numpy import save as save_safetensors
 
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
-from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.profile import NumericProfile
 
 __all__ = [
     "BUNDLED",
@@ -225,7 +225,7 @@ def _parse(blob: bytes) -> QuantizedModel:
     if header["tokenizer"] != "bytes":
         raise ValueError(f"tokenizer must be 'bytes', got {header['tokenizer']!r}")
     config = ModelConfig(**header["config"])
-    profile = _profile_from_json(header["profile"])
+    profile = NumericProfile.from_json(header["profile"])
     wanted = {"embedding", "sigmoid"} | {
         f"{name}.{part}" for name in config.projections()
         for part in ("weight", "bias", "scale")}
@@ -260,13 +260,6 @@ def _read_header(blob: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError("not a Sterna quantised model (or cut off in its header)") from error
     return header
-
-
-def _profile_from_json(fields: dict[str, Any]) -> NumericProfile:
-    formats = {
-        name: FixedPoint(**value) if isinstance(value, dict) else value
-        for name, value in fields.items()}
-    return NumericProfile(**formats)
 
 
 def _digest(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> str:

@@ -44,27 +44,29 @@ def absmax_codes(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, gain, norm.reciprocal_().mul_(math.sqrt(y.shape[-1]))
 
 
-def absmax_gradient(grad: Tensor, q: Tensor, gain: Tensor, inverse: Tensor) -> Tensor:
-    """Return the gradient of ``y``, given that of ``q * inverse`` and absmax_codes' results.
+def absmax_gradient(grad: Tensor, normalised: Tensor, slope: Tensor) -> Tensor:
+    """Return the gradient of ``y``, given that of ``normalised = q / rms(q)``.
 
     Rounding is passed straight through and the maximum held constant (which is sound, as
-    the result does not depend on the scale of ``y``), so ``dq/dy = gain`` and the rest is
-    the derivative of ``out = q / rms(q)``: ``(grad - out * mean(grad * out)) / rms * gain``.
+    the result does not depend on the scale of ``y``), so ``dq/dy`` is the gain. The rest is
+    the derivative of the division, ``(grad - normalised * mean(grad * normalised)) / rms``;
+    ``slope [..., 1]`` is the gain divided by the rms. Uses up ``grad``.
     """
-    along = (grad * q).mean(-1, keepdim=True).mul_(inverse.square())
-    return torch.addcmul(grad, q, along, value=-1.0).mul_(gain * inverse)
+    along = (grad * normalised).mean(-1, keepdim=True)
+    return grad.addcmul_(normalised, along, value=-1.0).mul_(slope)
 
 
 class _AbsmaxQuantize(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor) -> Tensor:
         q, gain, inverse = absmax_codes(y)
-        ctx.save_for_backward(q, gain, inverse)
-        return q * inverse
+        normalised = q.mul_(inverse)
+        ctx.save_for_backward(normalised, gain.mul_(inverse))
+        return normalised
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
-        return absmax_gradient(grad, *ctx.saved_tensors)
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return absmax_gradient(grad.clone(), *ctx.saved_tensors)
 
 
 def absmax_quantize(y: Tensor) -> Tensor:
@@ -106,7 +108,7 @@ class _Ternarize(torch.autograd.Function):
         return codes.mul_(scale).to(weight.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad
 
 

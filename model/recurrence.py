@@ -21,6 +21,13 @@ from torch import Tensor
 
 __all__ = ["mlgru_scan", "naive_mlgru", "scan_chunked", "scan_sequential"]
 
+_SHORTEST_CHUNKED = 32
+"""Below this many steps the chunked form has nothing to save."""
+
+_LARGEST_CHUNKED_SLAB = 1024
+"""With more channels * batch than this a CPU is busy with arithmetic, not with calls, and
+the chunked form's second pass costs more than it saves."""
+
 
 def naive_mlgru(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     """The recurrence as written, one step at a time.
@@ -63,7 +70,7 @@ class _Sequential(torch.autograd.Function):
         return states
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         forget, candidate, states, initial = ctx.saved_tensors
         into_state = grad.clone(memory_format=torch.contiguous_format)
         slabs, gates = into_state.unbind(0), forget.unbind(0)
@@ -116,7 +123,7 @@ class _Chunked(torch.autograd.Function):
         return states
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         forget, candidate, states, initial = ctx.saved_tensors
         # Backwards in time the gain into step t is the gate of step t + 1.
         gain = torch.cat([forget[:1], forget[1:].flip(0)])
@@ -137,5 +144,6 @@ def mlgru_scan(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     only; ``benchmarks/recurrence.py`` measures it.
     """
     steps, slab = forget.shape[0], forget[0].numel()
-    form = scan_chunked if steps * 4096 > slab * 2048 and steps >= 256 else scan_sequential
+    few_large_steps = slab > _LARGEST_CHUNKED_SLAB and not forget.is_cuda
+    form = scan_sequential if steps < _SHORTEST_CHUNKED or few_large_steps else scan_chunked
     return form(forget, candidate, initial)

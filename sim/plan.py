@@ -69,8 +69,8 @@ class Plan:
 class Checks:
     """Outcome of comparing outputs with both oracles."""
 
-    reference: Comparison = Comparison()
-    onnx: Comparison = Comparison()
+    reference: Comparison = field(default_factory=Comparison)
+    onnx: Comparison = field(default_factory=Comparison)
 
     def __add__(self, other: Checks) -> Checks:
         return Checks(self.reference + other.reference, self.onnx + other.onnx)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import enum
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sterna.hw.emit import WEIGHTS_FILE, EmittedUnit, emit_verilog
 from sterna.hw.params import MacParams, MlgruParams
+from sterna.hw.unit import Unit
 from sterna.model.compare import Comparison, Difference
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.activations import Activations, record_activations
@@ -23,14 +24,7 @@ from sterna.sim.plan_mac import mac_plans, norm_of
 from sterna.sim.plan_mlgru import mlgru_plans
 from sterna.sim.runner import Simulator, run_on
 
-__all__ = ["PhaseReport", "SimulationReport", "Unit", "simulate"]
-
-
-class Unit(enum.StrEnum):
-    """A unit that can be emitted and simulated."""
-
-    MAC = "mac"
-    MLGRU = "mlgru"
+__all__ = ["PhaseReport", "SimulationReport", "simulate"]
 
 
 _STREAMS = {Unit.MAC: ("beats", "sums"), Unit.MLGRU: ("preacts", "states")}
@@ -84,6 +78,21 @@ class SimulationReport:
     def first(self) -> Difference | None:
         """The first difference, oracles first."""
         return self.agreement.first or self.checks.first
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data, for JSON."""
+        return {
+            "unit": self.unit.value, "simulator": self.simulator.value, "tokens": self.tokens,
+            "seed": self.seed, "passed": self.passed, "seconds": round(self.seconds, 1),
+            "first": str(self.first) if self.first else None,
+            "phases": [
+                {"name": phase.name, "beats": phase.beats, "cycles": phase.cycles,
+                 "reference_values": phase.checks.reference.values,
+                 "reference_mismatches": phase.checks.reference.mismatches,
+                 "onnx_values": phase.checks.onnx.values,
+                 "onnx_mismatches": phase.checks.onnx.mismatches}
+                for phase in self.phases],
+        }
 
 
 def simulate(

@@ -26,7 +26,9 @@ ODD = NumericProfile(
     o=FixedPoint(7, 5), p=FixedPoint(11, 6), logit=FixedPoint(16, 8), reciprocal_bits=16,
     root_frac=2, scale_frac=14, mantissa_bits=12, scale_bits=14, sigmoid_frac=11,
     sigmoid_segments=32)
-PROFILES = [S16, C12, ODD]
+# A state coarser than z: here alone can a candidate round up out of its format.
+COARSE = replace(ODD, name="coarse", h=FixedPoint(5, 1), o=FixedPoint(3, 0))
+PROFILES = [S16, C12, ODD, COARSE]
 
 
 def make(profile: NumericProfile, layers: int, channels: int, lanes: int) -> MlgruUnit:

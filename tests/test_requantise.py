@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.params import RequantiseParams
-from sterna.hw.requantise import Requantise
+from sterna.hw.requantise import Requantise, RequantiseParams
 from sterna.hw.testing import Pauses, StreamRun, run_stream
 from sterna.model.integer import requantise
 from sterna.model.profile import FixedPoint

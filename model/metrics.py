@@ -1,0 +1,122 @@
+"""The figures of a training run: a CSV file while it runs, a picture at its end."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+from sterna.model.files import write_atomically
+
+__all__ = ["COLUMNS", "MetricsWriter", "plot_loss", "read_metrics"]
+
+COLUMNS = ("step", "seconds", "tokens", "train_bpb", "heldout_bpb", "lr")
+"""Columns of a ``metrics.csv``; a cell without a figure is empty."""
+
+
+class MetricsWriter:
+    """Appends rows to a ``metrics.csv``, each at once on disk.
+
+    Parameters
+    ----------
+    path
+        The file; replaced, unless a run is resumed.
+    resume_step
+        Rows up to this step are kept: a resumed run repeats those after its checkpoint.
+    """
+
+    def __init__(self, path: str | Path, resume_step: int = 0) -> None:
+        path = Path(path)
+        kept: list[dict[str, float]] = []
+        if resume_step and path.exists():
+            columns = read_metrics(path)
+            rows = zip(*(columns[name] for name in COLUMNS), strict=True) if columns else ()
+            kept = [dict(zip(COLUMNS, row, strict=True)) for row in rows
+                    if row[0] <= resume_step]
+        head = io.StringIO(newline="")
+        csv.writer(head).writerow(COLUMNS)
+        write_atomically(path, head.getvalue())
+        self._file = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115
+        for row in kept:
+            self.add(row)
+
+    def add(self, row: Mapping[str, float | None]) -> None:
+        """Append one row; a figure that is None or NaN leaves its cell empty."""
+        formats = {"step": ".0f", "tokens": ".0f", "seconds": ".2f", "lr": ".6g"}
+        cells = []
+        for name in COLUMNS:
+            value = row[name]
+            known = value is not None and value == value
+            cells.append(format(value, formats.get(name, ".5f")) if known else "")
+        csv.writer(self._file).writerow(cells)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: str | Path) -> dict[str, list[float]]:
+    """Return the columns of a ``metrics.csv``; empty cells are NaN.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, lacks a column, or a cell is not a number.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            rows = list(reader)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot read the metrics ({error.strerror})") from error
+    if tuple(header) != COLUMNS:
+        raise ValueError(f"{path}: the columns must be {', '.join(COLUMNS)}, got {header}")
+    columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(COLUMNS):
+            # A run that was killed may leave half a line behind; only the last can be.
+            if number == len(rows) + 1:
+                break
+            raise ValueError(
+                f"{path}, line {number}: expected {len(COLUMNS)} cells, got {len(row)}")
+        for name, cell in zip(COLUMNS, row, strict=True):
+            try:
+                columns[name].append(float(cell) if cell else float("nan"))
+            except ValueError as error:
+                raise ValueError(
+                    f"{path}, line {number}: {name} is not a number: {cell!r}") from error
+    return columns
+
+
+def plot_loss(metrics_path: str | Path, image_path: str | Path, *, title: str) -> None:
+    """Draw training and held-out bits per byte against tokens, as a PNG.
+
+    Raises
+    ------
+    ValueError
+        If the metrics cannot be read.
+    OSError
+        If the picture cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = read_metrics(metrics_path)
+    millions = [tokens / 1e6 for tokens in columns["tokens"]]
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot(millions, columns["train_bpb"], color="#9bb8d3", label="training")
+    held = [(x, y) for x, y in zip(millions, columns["heldout_bpb"], strict=True) if y == y]
+    if held:
+        axes.plot([x for x, _ in held], [y for _, y in held], "o-", color="#c44e52", ms=4,
+                  label=f"held-out, last {held[-1][1]:.3f}")
+    axes.legend()
+    axes.set(xlabel="million bytes trained on", ylabel="bits per byte", title=title)
+    axes.grid(alpha=0.3)
+    picture = io.BytesIO()
+    canvas.print_png(picture)
+    write_atomically(Path(image_path), picture.getvalue())

@@ -1,0 +1,109 @@
+"""The fused ternary projection equals its two quantisers and a matrix product."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sterna.model.bitlinear import BitLinear, bit_linear, naive_bit_linear
+from sterna.model.quantizers import absmax_codes, ternary_codes
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def random_case(
+    columns: int, rows: list[int], lead: tuple[int, ...], bias: bool, seed: int,
+) -> tuple[Tensor, list[Tensor], list[Tensor] | None]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    weights = [normal(count, columns) * 3.0**i for i, count in enumerate(rows)]
+    return (normal(*lead, columns), weights,
+            [normal(count) for count in rows] if bias else None)
+
+
+@given(
+    columns=st.integers(1, 20), rows=st.lists(st.integers(1, 7), min_size=1, max_size=3),
+    lead=st.sampled_from([(), (4,), (3, 2)]), bias=st.booleans(),
+    limit=st.sampled_from([math.inf, 1.5]), seed=seeds)
+def test_fused_form_equals_the_naive_one(
+    columns: int, rows: list[int], lead: tuple[int, ...], bias: bool, limit: float, seed: int,
+) -> None:
+    x, weights, biases = random_case(columns, rows, lead, bias, seed)
+    leaves = [x, *weights, *(biases or [])]
+    results = []
+    for form in (bit_linear, naive_bit_linear):
+        for leaf in leaves:
+            leaf.grad = None
+            leaf.requires_grad_()
+        out = form(x, weights, biases, limit)
+        out.backward(torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out))
+        results.append([out.detach(), *(leaf.grad for leaf in leaves)])
+    assert results[0][0].shape == (*lead, sum(rows))
+    for ours, naive in zip(*results, strict=True):
+        torch.testing.assert_close(ours, naive, rtol=1e-9, atol=1e-9)
+
+
+@given(columns=st.integers(1, 300), seed=seeds)
+def test_float32_sums_are_exact(columns: int, seed: int) -> None:
+    x, weights, _ = random_case(columns, [5], (4,), False, seed)
+    x, weight = x.float(), weights[0].float()
+    q, _, inverse = absmax_codes(x)
+    codes, scale = ternary_codes(weight)
+    sums = q.to(torch.int64) @ codes.to(torch.int64).t()  # whole numbers: no rounding
+    assert torch.equal(
+        bit_linear(x, [weight], None), sums.float() * (inverse * torch.tensor(scale)))
+
+
+def test_a_row_does_not_depend_on_its_batch() -> None:
+    x, weights, biases = random_case(96, [40, 24], (33,), True, 1)
+    x = x.float()
+    weights, biases = [w.float() for w in weights], [b.float() for b in biases or []]
+    together = bit_linear(x, weights, biases)
+    apart = torch.cat([bit_linear(row, weights, biases) for row in x.split(1)])
+    assert torch.equal(together, apart)
+
+
+def test_saturated_outputs_pass_no_gradient() -> None:
+    layer = BitLinear(4, 3)
+    with torch.no_grad():
+        layer.weight.copy_(torch.ones(3, 4))
+        layer.weight[1].zero_()
+    out = BitLinear.joint((layer,), torch.ones(1, 4), 2.0)
+    assert out.tolist() == [[2.0, 0.0, 2.0]]
+    out.sum().backward()
+    assert layer.bias is not None
+    assert layer.bias.grad is not None
+    assert layer.bias.grad.tolist() == [0.0, 1.0, 0.0]
+
+
+def test_zero_input_gives_the_bias() -> None:
+    layer = BitLinear(6, 3)
+    with torch.no_grad():
+        assert layer.bias is not None
+        layer.bias.copy_(torch.tensor([1.0, -2.0, 0.5]))
+    assert layer(torch.zeros(2, 6)).tolist() == [[1.0, -2.0, 0.5]] * 2
+
+
+def test_joint_equals_single_projections() -> None:
+    generator = torch.Generator().manual_seed(3)
+    first, second = (BitLinear(10, rows, generator=generator) for rows in (4, 7))
+    x = torch.randn(5, 10, generator=generator)
+    torch.testing.assert_close(
+        BitLinear.joint((first, second), x), torch.cat([first(x), second(x)], -1))
+
+
+def test_joint_refuses_a_mixture_of_biases() -> None:
+    with pytest.raises(ValueError, match="either all joint projections have a bias"):
+        BitLinear.joint((BitLinear(4, 2), BitLinear(4, 2, bias=False)), torch.ones(4))
+
+
+def test_initial_weights_come_from_the_generator() -> None:
+    first, second = (BitLinear(8, 4, generator=torch.Generator().manual_seed(s)) for s in (1, 1))
+    assert torch.equal(first.weight, second.weight)
+    assert float(first.weight.detach().abs().max()) <= 1 / math.sqrt(8)

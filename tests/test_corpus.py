@@ -1,0 +1,174 @@
+"""Corpus, windows and tokens: deterministic, without a leak, and clear about bad files."""
+
+import ast
+import hashlib
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, leaked_lines
+from sterna.model.recipe import TrainRecipe
+from sterna.model.tokenizer import contiguous_streams, decode, encode
+from sterna.model.windows import WindowSampler
+
+
+def test_builtin_corpus_does_not_leak() -> None:
+    corpus = builtin_corpus()
+    assert leaked_lines(corpus) < 0.01
+    share = len(corpus.heldout) / (len(corpus.heldout) + len(corpus.train))
+    assert 0.08 < share < 0.12
+    if sys.version_info[:3] == (3, 11, 7):  # where the figures in the docs were measured
+        assert (len(corpus.train), len(corpus.heldout)) == (332_207, 41_940)
+
+
+def test_leak_is_measured() -> None:
+    line = b"a line of text that is longer than forty characters"
+    other = b"another line, which is as long as that other one was"
+    corpus = Corpus("x", b"\n".join([line, b"short"]), b"\n".join([line, other, other, b"short"]))
+    assert leaked_lines(corpus) == pytest.approx(1 / 3)
+    assert leaked_lines(Corpus("x", line, b"short")) == 0.0
+
+
+def test_builtin_corpus_is_the_same_in_another_process() -> None:
+    code = "from sterna.model.corpus import builtin_corpus; print(builtin_corpus().sha256)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={"PYTHONHASHSEED": "12345"})
+    assert found.stdout.strip() == builtin_corpus().sha256
+
+
+@pytest.mark.slow
+def test_docstrings_extend_the_train_text_only() -> None:
+    manual, extended = builtin_corpus(), builtin_corpus(docstrings=True)
+    assert extended.heldout == manual.heldout
+    assert extended.train.startswith(manual.train)
+    assert len(extended.train) > 3 * len(manual.train)
+    assert leaked_lines(extended) == pytest.approx(leaked_lines(manual))
+    documented = ast.get_docstring(ast.parse(Path(ast.__file__).read_bytes()))
+    assert documented is not None
+    assert documented.encode() in extended.train
+
+
+def test_hash_sees_every_byte_and_the_cut() -> None:
+    hashes = {Corpus("x", *parts).sha256 for parts in
+              ((b"ab", b"c"), (b"a", b"bc"), (b"ab", b"d"), (b"bb", b"c"))}
+    assert len(hashes) == 4
+    assert Corpus("x", b"ab", b"c").sha256 == Corpus("y", b"ab", b"c").sha256
+    assert len(bytes.fromhex(hashes.pop())) == hashlib.sha256().digest_size
+
+
+def test_file_is_cut_at_a_line_near_its_end(tmp_path: Path) -> None:
+    lines = [f"line {i}: grüße" for i in range(500)]
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    corpus = corpus_from_file(path, 0.2)
+    assert corpus.name == "text.txt"
+    assert corpus.train + corpus.heldout == path.read_bytes()
+    assert corpus.train.endswith(b"\n")
+    assert len(corpus.heldout) / path.stat().st_size == pytest.approx(0.2, abs=0.01)
+
+
+@given(st.integers(1365, 2000), st.sampled_from([1e-9, 0.1, 0.33, 0.5]),
+       st.integers(0, 2))
+def test_cut_never_falls_inside_a_character(
+    tmp_path_factory: pytest.TempPathFactory, characters: int, fraction: float, before: int,
+) -> None:
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    path.write_text("a" * before + "€" * (characters + 1), encoding="utf-8")
+    corpus = corpus_from_file(path, fraction)
+    assert corpus.train.decode() + corpus.heldout.decode() == path.read_text("utf-8")
+    assert len(corpus.heldout) >= 250
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"missing\.txt: cannot read the text \(No such file"):
+        corpus_from_file(tmp_path / "missing.txt")
+    path = tmp_path / "bad.txt"
+    for data, message in (
+        (b"", r"bad\.txt: the text must have at least 4096 bytes, got 0"),
+        (b"x" * 4095, r"at least 4096 bytes, got 4095"),
+        (b"x" * 5000 + b"\xff" + b"x", r"bad\.txt: not UTF-8 .*byte 0xff at offset 5000"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=message):
+            corpus_from_file(path)
+    for fraction in (0.0, -1.0, 0.51, float("nan")):
+        with pytest.raises(ValueError, match="heldout_fraction must be above 0"):
+            corpus_from_file(path, fraction)
+
+
+@given(st.text(max_size=50))
+def test_text_survives_the_tokenizer(text: str) -> None:
+    tokens = encode(text)
+    assert tokens.dtype == np.int64
+    assert tokens.tolist() == list(text.encode("utf-8"))
+    assert decode(tokens) == text
+    assert np.array_equal(encode(text.encode()), tokens)
+
+
+def test_decode_replaces_what_is_not_utf8_and_refuses_what_is_no_byte() -> None:
+    assert decode([97, 255, 98]) == "a\ufffdb"
+    assert decode([]) == ""
+    with pytest.raises(ValueError, match="from 0 to 255, got -1 to 256"):
+        decode([256, -1])
+
+
+@given(st.integers(2, 200), st.integers(1, 20))
+def test_streams_are_contiguous(length: int, streams: int) -> None:
+    tokens = np.arange(length)
+    if length < 2 * streams:
+        with pytest.raises(ValueError, match=f"at least {2 * streams} tokens"):
+            contiguous_streams(tokens, streams)
+        return
+    parts = contiguous_streams(tokens, streams)
+    assert parts.shape == (streams, length // streams)
+    assert np.array_equal(parts.reshape(-1), np.arange(parts.size))
+
+
+def test_streams_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="streams must be at least 1, got 0"):
+        contiguous_streams(np.arange(9), 0)
+
+
+@given(step=st.integers(0, 10**6), seed=st.integers(0, 2**32), carry=st.booleans())
+def test_windows_are_a_function_of_seed_and_step(step: int, seed: int, carry: bool) -> None:
+    text = bytes(range(256)) * 3
+    recipe = TrainRecipe(batch=3, window=20, carry_state=carry)
+    windows = WindowSampler(text, recipe, seed).windows(step)
+    assert windows.shape == (21, 3)
+    assert np.array_equal(windows, WindowSampler(text, recipe, seed).windows(step))
+    assert not np.array_equal(windows, WindowSampler(text, recipe, seed + 1).windows(step))
+    # The text counts upwards, so a window of it does, too.
+    assert np.array_equal(np.diff(windows, axis=0) % 256, np.ones((20, 3)))
+
+
+def test_carried_windows_follow_each_other_and_read_the_text_once_an_epoch() -> None:
+    text = bytes(range(200))
+    recipe = TrainRecipe(batch=2, window=10, carry_state=True)
+    sampler = WindowSampler(text, recipe, 1)
+    epoch = [sampler.windows(step) for step in range(10, 20)]
+    assert [sampler.starts_afresh(step) for step in range(10, 20)] == [True] + [False] * 9
+    for window, following in itertools.pairwise(epoch):
+        assert np.array_equal(window[-1], following[0])
+    read = np.concatenate([window[:-1].reshape(-1) for window in epoch])
+    assert sorted(read.tolist()) == list(range(200))
+
+
+def test_windows_reach_both_ends_of_the_text() -> None:
+    sampler = WindowSampler(bytes(range(12)), TrainRecipe(batch=64, window=10), 0)
+    assert set(sampler.windows(0).reshape(-1).tolist()) == set(range(12))
+    assert sampler.starts_afresh(5)
+    with pytest.raises(ValueError, match="needs a train text of at least 11 bytes, got 10"):
+        WindowSampler(bytes(10), TrainRecipe(window=10), 0)
+
+
+def test_text_needs_no_torch() -> None:
+    code = ("import sys, sterna.model.corpus, sterna.model.tokenizer, sterna.model.windows, "
+            "sterna.model.metrics, sterna.model.progress; sys.exit('torch' in sys.modules)")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,408 @@
+"""Training: it learns, it stops and goes on exactly, and it leaves whole files."""
+
+import csv
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sterna.model import train as train_module
+from sterna.model.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    load_checkpoint,
+    load_model,
+    save_checkpoint,
+)
+from sterna.model.config import ModelConfig
+from sterna.model.corpus import Corpus
+from sterna.model.language_model import heldout_bpb
+from sterna.model.metrics import COLUMNS, MetricsWriter, plot_loss, read_metrics
+from sterna.model.progress import BarReporter, LineReporter, TrainProgress, default_reporter
+from sterna.model.train import TrainRecipe, TrainResult, train
+
+CONFIG = ModelConfig(d=16, layers=2, dff=24)
+RECIPE = TrainRecipe(batch=4, window=40, warmup_steps=5)
+SENTENCES = "".join(f"The swallow number {i} flies {i * i} miles to the south. "
+                    for i in range(400)).encode()
+CORPUS = Corpus("swallows", SENTENCES[:-2000], SENTENCES[-2000:])
+
+CHILD = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_train import CONFIG, CORPUS, RECIPE
+from sterna.model.train import train
+result = train(CONFIG, CORPUS, run_dir=sys.argv[1], recipe=RECIPE, threads=1,
+               steps=int(sys.argv[2]), checkpoint_steps=7, resume=True)
+print("interrupted" if result.interrupted else "done", result.step)
+"""
+
+
+def run(folder: Path, steps: int, *, resume: bool = False, seed: int = 0,
+        recipe: TrainRecipe = RECIPE, config: ModelConfig = CONFIG, corpus: Corpus = CORPUS,
+        ) -> TrainResult:
+    """A short quiet run on one thread."""
+    return train(config, corpus, run_dir=folder, steps=steps, seed=seed, recipe=recipe,
+                 resume=resume, threads=1, quiet=True)
+
+
+def start_child(folder: Path, steps: int) -> subprocess.Popen[str]:
+    """Train in another process, which resumes if it can."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", CHILD, str(folder), str(steps)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_step(folder: Path, step: int, child: subprocess.Popen[str]) -> None:
+    """Return once the child's metrics have reached ``step``."""
+    deadline = time.monotonic() + 120
+    path = folder / "metrics.csv"
+    while time.monotonic() < deadline:
+        if path.exists() and any(row >= step for row in read_metrics(path)["step"]):
+            return
+        assert child.poll() is None, child.communicate()
+        time.sleep(0.02)
+    child.kill()
+    raise AssertionError(f"no step {step} in time: {child.communicate()}")
+
+
+def assert_same_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+class Recorder:
+    """Keeps what a run reports, and presses Ctrl-C after ``stop_at`` steps."""
+
+    def __init__(self, stop_at: int = 0) -> None:
+        self.stop_at = stop_at
+        self.updates: list[TrainProgress] = []
+        self.messages: list[str] = []
+        self.closed = 0
+
+    def update(self, progress: TrainProgress) -> None:
+        self.updates.append(progress)
+        if progress.step == self.stop_at:
+            signal.raise_signal(signal.SIGINT)
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_training_learns_and_leaves_its_files(tmp_path: Path) -> None:
+    recorder = Recorder()
+    result = train(CONFIG, CORPUS, run_dir=tmp_path / "new" / "run", steps=120, recipe=RECIPE,
+                   threads=1, heldout_evaluations=4, reporter=recorder)
+    assert not result.interrupted
+    assert (result.step, result.tokens) == (120, 120 * 160)
+    assert result.heldout_bpb is not None
+    assert result.heldout_bpb < 4.0  # 8 bits to begin with
+    assert result.train_bpb < 4.0
+    folder = tmp_path / "new" / "run"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoint.pt", "loss.png", "metrics.csv"]
+    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+    metrics = read_metrics(folder / "metrics.csv")
+    assert metrics["step"] == [float(step) for step in range(10, 121, 10)]
+    assert metrics["tokens"] == [step * 160 for step in metrics["step"]]
+    measured = [step for step, held in zip(metrics["step"], metrics["heldout_bpb"], strict=True)
+                if held == held]
+    assert measured == [30.0, 60.0, 90.0, 120.0]
+    assert metrics["heldout_bpb"][-1] == pytest.approx(result.heldout_bpb, abs=1e-5)
+
+    assert [update.step for update in recorder.updates] == list(range(1, 121))
+    assert recorder.updates[-1].fraction == 1.0
+    assert recorder.updates[-1].tokens_per_second > 0
+    assert recorder.closed == 1
+    assert heldout_bpb(load_model(result.checkpoint), CORPUS.heldout) == pytest.approx(
+        result.heldout_bpb, abs=1e-3)
+
+
+def test_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: Path) -> None:
+    first, second, other = (
+        run(tmp_path / str(i), 6, seed=seed).model.state_dict()
+        for i, seed in enumerate((1, 1, 2)))
+    assert_same_weights(first, second)
+    assert not torch.equal(first["head.weight"], other["head.weight"])
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_interrupted_run_goes_on_exactly(tmp_path: Path, carry: bool) -> None:
+    recipe = replace(RECIPE, carry_state=carry)
+    whole = run(tmp_path / "whole", 25, recipe=recipe)
+    recorder = Recorder(stop_at=11)
+    stopped = train(CONFIG, CORPUS, run_dir=tmp_path / "cut", steps=25, recipe=recipe,
+                    threads=1, reporter=recorder)
+    assert stopped.interrupted
+    assert stopped.step == 11
+    assert "interrupted at step 11" in recorder.messages[-1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    resumed = run(tmp_path / "cut", 25, resume=True, recipe=recipe)
+    assert not resumed.interrupted
+    assert_same_weights(resumed.model.state_dict(), whole.model.state_dict())
+    assert resumed.train_bpb == whole.train_bpb
+    assert resumed.heldout_bpb == whole.heldout_bpb
+    rows = [read_metrics(tmp_path / name / "metrics.csv") for name in ("whole", "cut")]
+    for column in ("step", "tokens", "train_bpb", "lr"):
+        assert rows[0][column] == pytest.approx(rows[1][column], rel=1e-5)
+
+
+def test_second_ctrl_c_is_not_held_back(tmp_path: Path) -> None:
+    class Impatient(Recorder):
+        def update(self, progress: TrainProgress) -> None:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    impatient = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        train(CONFIG, CORPUS, run_dir=tmp_path, steps=9, recipe=RECIPE, reporter=impatient)
+    assert impatient.closed == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_resume_without_a_checkpoint_starts_and_after_the_end_does_nothing(
+    tmp_path: Path,
+) -> None:
+    first = run(tmp_path, 5, resume=True)
+    again = run(tmp_path, 5, resume=True)
+    assert again.step == 5
+    assert not again.interrupted
+    assert again.heldout_bpb == first.heldout_bpb
+    assert_same_weights(first.model.state_dict(), again.model.state_dict())
+
+
+def test_without_resume_a_run_starts_anew(tmp_path: Path) -> None:
+    first = run(tmp_path, 12)
+    second = run(tmp_path, 12)
+    assert_same_weights(first.model.state_dict(), second.model.state_dict())
+    assert read_metrics(tmp_path / "metrics.csv")["step"].count(10.0) == 1
+
+
+def test_resume_refuses_another_run(tmp_path: Path) -> None:
+    run(tmp_path, 2)
+    other_text = Corpus("sparrows", CORPUS.train + b"!", CORPUS.heldout)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: it was trained with seed 0, not 3"):
+        run(tmp_path, 4, resume=True, seed=3)
+    with pytest.raises(CheckpointError, match=r"lr 0\.01, not 0\.02; window 40, not 20"):
+        run(tmp_path, 4, resume=True, recipe=replace(RECIPE, lr=0.02, window=20))
+    with pytest.raises(CheckpointError, match=r"config ModelConfig\(d=16, .* not .*d=20"):
+        run(tmp_path, 4, resume=True, config=replace(CONFIG, d=20))
+    with pytest.raises(CheckpointError, match="'swallows', not 'sparrows'; corpus_sha256"):
+        run(tmp_path, 4, resume=True, corpus=other_text)
+    assert run(tmp_path, 4, resume=True).step == 4
+
+
+def test_minutes_are_kept_and_count_all_sessions(tmp_path: Path) -> None:
+    start = time.monotonic()
+    result = train(CONFIG, CORPUS, run_dir=tmp_path, minutes=0.05, recipe=RECIPE, quiet=True)
+    assert 3.0 <= result.seconds < 3.0 + 5.0
+    assert time.monotonic() - start < 30.0
+    rates = read_metrics(tmp_path / "metrics.csv")["lr"]
+    assert rates[-1] < 0.1 * max(rates)
+    again = train(CONFIG, CORPUS, run_dir=tmp_path, minutes=0.05, recipe=RECIPE, quiet=True,
+                  resume=True)
+    assert again.step == result.step
+
+
+def test_learning_rate_warms_up_and_falls_along_a_cosine() -> None:
+    recipe = TrainRecipe(lr=0.5, warmup_steps=4, final_lr_fraction=0.1)
+    assert recipe.learning_rate(0, 0.0) == pytest.approx(0.125)
+    assert recipe.learning_rate(3, 0.0) == pytest.approx(0.5)
+    assert recipe.learning_rate(99, 0.5) == pytest.approx(0.5 * 0.55)
+    assert recipe.learning_rate(99, 1.0) == pytest.approx(0.05)
+    assert recipe.learning_rate(99, 1.5) == pytest.approx(0.05)
+    assert TrainRecipe(warmup_steps=0).learning_rate(0, 0.0) == TrainRecipe().lr
+
+
+def test_embedding_learns_faster() -> None:
+    model = train_module.MatMulFreeLM(CONFIG)
+    optimizer = train_module._optimizer(model, RECIPE)
+    embedding, others = optimizer.param_groups
+    assert embedding["params"] == [model.embedding.weight]
+    assert embedding["lr_factor"] == 3.0 * others["lr_factor"]
+    held = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+    assert held == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"lr": 0.0}, "lr must be a positive number, got 0"),
+    ({"lr": math.nan}, "lr must be a positive number, got nan"),
+    ({"batch": 0}, "batch must be at least 1, got 0"),
+    ({"beta2": 1.0}, "beta2 must be from 0 to below 1"),
+    ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1"),
+])
+def test_bad_recipes_are_refused(change: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TrainRecipe(), **change)
+
+
+def test_bad_arguments_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="either in steps or in minutes"):
+        train(CONFIG, CORPUS, run_dir=tmp_path)
+    with pytest.raises(ValueError, match="either in steps or in minutes"):
+        train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, minutes=1.0)
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        train(CONFIG, CORPUS, run_dir=tmp_path, steps=0)
+    with pytest.raises(ValueError, match="minutes must be above 0, got -1"):
+        train(CONFIG, CORPUS, run_dir=tmp_path, minutes=-1.0)
+    with pytest.raises(ValueError, match="cannot train on device 'toaster'"):
+        train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, device="toaster")
+    with pytest.raises(ValueError, match="vocab of at least 256, got 100"):
+        train(replace(CONFIG, vocab=100), CORPUS, run_dir=tmp_path, steps=1)
+    with pytest.raises(ValueError, match="window of 40 bytes needs a train text"):
+        train(CONFIG, Corpus("x", b"short", b"short"), run_dir=tmp_path, steps=1, recipe=RECIPE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_of_torch_are_restored(tmp_path: Path) -> None:
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    with pytest.raises(FloatingPointError, match="not finite at step"):
+        run(tmp_path, 500, recipe=replace(RECIPE, lr=1e38))
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+def some_checkpoint() -> Checkpoint:
+    model = train_module.MatMulFreeLM(CONFIG)
+    return Checkpoint(CONFIG, {"lr": 0.1}, "text", "ab", 1, 2, 3.0, model.state_dict(), {},
+                      model.initial_state(4))
+
+
+def test_checkpoint_survives_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.pt"
+    written = some_checkpoint()
+    save_checkpoint(written, path)
+    read = load_checkpoint(path)
+    assert_same_weights(read.model().state_dict(), written.weights)
+    assert (read.config, read.recipe, read.step) == (CONFIG, {"lr": 0.1}, 2)
+    assert [p.name for p in tmp_path.iterdir()] == ["c.pt"]
+
+
+def test_damaged_checkpoints_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "c.pt"
+    with pytest.raises(CheckpointError, match=r"cannot read checkpoint .*c\.pt: No such file"):
+        load_checkpoint(path)
+    save_checkpoint(some_checkpoint(), path)
+    whole = path.read_bytes()
+    for data in (b"", b"nonsense", whole[: len(whole) // 2]):
+        path.write_bytes(data)
+        with pytest.raises(CheckpointError, match=r"c\.pt is not a checkpoint or is damaged"):
+            load_checkpoint(path)
+    torch.save({"something": "else"}, path)
+    with pytest.raises(CheckpointError, match="is not a checkpoint of format"):
+        load_checkpoint(path)
+    torch.save({"format": "sterna-checkpoint-1", "config": {"d": 1}}, path)
+    with pytest.raises(CheckpointError, match="unexpected contents"):
+        load_checkpoint(path)
+
+
+def test_failed_write_keeps_the_older_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "c.pt"
+    save_checkpoint(some_checkpoint(), path)
+    whole = path.read_bytes()
+
+    def disk_full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", disk_full)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(replace(some_checkpoint(), step=99), path)
+    assert path.read_bytes() == whole
+    assert [p.name for p in tmp_path.iterdir()] == ["c.pt"]
+
+
+def test_metrics_of_a_killed_run_can_be_read_and_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    writer = MetricsWriter(path)
+    for step in (10, 20, 30):
+        writer.add({"step": step, "seconds": 1.0, "tokens": step, "train_bpb": 2.0,
+                    "heldout_bpb": None, "lr": 1e-3})
+    writer.close()
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("40,1")  # killed in the middle of a line
+    assert read_metrics(path)["step"] == [10.0, 20.0, 30.0]
+    MetricsWriter(path, resume_step=20).close()
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    assert rows == [list(COLUMNS), ["10", "1.00", "10", "2.00000", "", "0.001"],
+                    ["20", "1.00", "20", "2.00000", "", "0.001"]]
+    path.write_text(path.read_text().replace("2.00000", "two"))
+    with pytest.raises(ValueError, match=r"metrics\.csv, line 2: train_bpb is not a number"):
+        plot_loss(path, tmp_path / "x.png", title="x")
+    path.write_text("a,b\n")
+    with pytest.raises(ValueError, match="columns must be step, seconds"):
+        read_metrics(path)
+
+
+def test_reporters_show_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = TrainProgress(0.5, 70, 3.0, 2.0, 2.5, 1234.5)
+    lines = LineReporter(interval_seconds=0.0)
+    lines.update(progress)
+    lines.message("done")
+    lines.close()
+    text = capsys.readouterr().out
+    assert "50%  step     70  loss 1.386  2.000 bpb  held-out 2.500  1,234 tokens/s" in text
+    assert text.endswith("done\n")
+
+    quiet = default_reporter(quiet=True)
+    quiet.update(progress)
+    quiet.message("unseen")
+    quiet.close()
+    assert capsys.readouterr().out == ""
+
+    bar = BarReporter()
+    bar.update(progress)
+    bar.message("a [message]")
+    bar.close()
+    text = capsys.readouterr().out
+    assert "a [message]" in text
+    assert isinstance(default_reporter(), LineReporter)
+
+
+@pytest.mark.slow
+def test_killed_run_goes_on_exactly(tmp_path: Path) -> None:
+    steps = 120
+    child = start_child(tmp_path / "killed", steps)
+    wait_for_step(tmp_path / "killed", 50, child)
+    child.kill()
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    assert 7 <= load_checkpoint(tmp_path / "killed" / "checkpoint.pt").step < steps
+    child = start_child(tmp_path / "killed", steps)
+    output, errors = child.communicate(timeout=120)
+    assert child.returncode == 0, errors
+    assert "resumed" in output
+    assert output.endswith(f"done {steps}\n")
+    whole = run(tmp_path / "whole", steps)
+    assert_same_weights(
+        load_checkpoint(tmp_path / "killed" / "checkpoint.pt").weights, whole.model.state_dict())
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_valid_checkpoint(tmp_path: Path) -> None:
+    child = start_child(tmp_path, 100_000)
+    wait_for_step(tmp_path, 20, child)
+    child.send_signal(signal.SIGINT)
+    output, errors = child.communicate(timeout=120)
+    assert child.returncode == 0, errors
+    assert "Traceback" not in errors
+    found = load_checkpoint(tmp_path / "checkpoint.pt")
+    assert f"interrupted at step {found.step}; " in output
+    assert output.endswith(f"interrupted {found.step}\n")
+    assert found.step >= 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint.pt", "loss.png", "metrics.csv"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
 __all__ = ["out", "print_json", "print_table", "progress_bar", "say"]
+
+_NUMBER = re.compile(r"[\d,.%]*")
 
 out = Console(highlight=False, soft_wrap=True)
 _notes = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -34,7 +37,9 @@ def print_table(
     """Print a table; columns whose cells are all numbers are aligned to the right."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
-        numeric = all(isinstance(row[index], int | float) for row in rows)
+        numeric = all(
+            isinstance(row[index], int | float) or _NUMBER.fullmatch(str(row[index]))
+            for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))

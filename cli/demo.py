@@ -36,9 +36,10 @@ def demo(
         print_json(result.as_dict())
     else:
         print_table(
-            f"sterna demo: {model}", ("stage", "checked", "values", "mismatches", "seconds"),
-            [(stage.name, stage.checked, stage.values, stage.mismatches,
-              f"{stage.seconds:.1f}") for stage in result.stages])
+            f"sterna demo: {model}",
+            ("stage", "checked", "values compared", "mismatches", "seconds"),
+            [(stage.name, stage.checked, "" if stage.values is None else f"{stage.values:,}",
+              stage.mismatches, f"{stage.seconds:.1f}") for stage in result.stages])
         out.print(f"[bold]{result.prompt}[/bold]", end="")
         out.print(result.text, markup=False)
         out.print(f"\nreport: {result.report}")

@@ -96,8 +96,8 @@ def simulate(
              for phase in report.phases])
         if output is not None:
             out.print(f"kept in {output}")
-    if report.first is not None:
-        say(f"MISMATCH {report.first}")
+    if report.failure is not None:
+        say(f"MISMATCH in {report.failure}")
     return 0 if report.passed else 1
 
 

@@ -39,6 +39,7 @@ def export(
         raise ValueError(f"--graphs must be one of {', '.join(choices)}, got {graphs!r}")
     loaded = load_model(model)
     tokens = tokens_of(None, check, loaded) if check else None
+    output.parent.mkdir(parents=True, exist_ok=True)
     files = export_onnx(loaded, output, graphs=GraphChoice(graphs))
     results = []
     for path in files:

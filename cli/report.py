@@ -40,8 +40,9 @@ def write_report(path: Path, model: QuantizedModel, result: DemoResult) -> Path:
     verdict = ('<p class="ok">Every value agreed.</p>' if result.passed
                else '<p class="bad">There are mismatches.</p>')
     stages = _table(
-        ("stage", "checked", "values", "mismatches", "seconds"),
-        [(s.name, s.checked, s.values, s.mismatches, f"{s.seconds:.1f}")
+        ("stage", "checked", "values compared", "mismatches", "seconds"),
+        [(s.name, s.checked, "" if s.values is None else s.values, s.mismatches,
+          f"{s.seconds:.1f}")
          for s in result.stages], numeric=(2, 3, 4))
     kinds = sorted({kind for counts in result.cells.values() for kind in counts.cells})
     cells = _table(

@@ -26,8 +26,9 @@ def train(
         "--docstrings", help="Add the standard library's docstrings to the manual.")] = False,
     steps: Annotated[int | None, typer.Option(help="Budget in optimiser steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Budget in minutes.")] = None,
-    output: Annotated[Path, typer.Option(
-        "-o", "--output", help="Folder for checkpoint, metrics and plot.")] = Path("runs/tiny"),
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", help="Folder for checkpoint, metrics and plot; default runs/CONFIG.")
+    ] = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Go on from the checkpoint in the output folder.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
@@ -52,7 +53,10 @@ def train(
     if text is not None and docstrings:
         raise ValueError("--docstrings belongs to the built-in text, not to --text")
     named = ModelConfig.named(config)
-    shape = ModelConfig(d or named.d, layers or named.layers, dff or named.dff)
+    shape = ModelConfig(
+        named.d if d is None else d, named.layers if layers is None else layers,
+        named.dff if dff is None else dff)
+    output = Path("runs") / config if output is None else output
     corpus = builtin_corpus(docstrings=docstrings) if text is None else corpus_from_file(text)
     given = {"lr": lr, "batch": batch, "weight_decay": weight_decay}
     recipe = TrainRecipe(**{name: value for name, value in given.items() if value is not None})
@@ -99,6 +103,7 @@ def quantize(
     data = None if text is None else read_text(text)
     model = quantize_checkpoint(
         checkpoint, PROFILES[profile], heldout=data, note=lambda line: say(line, quiet))
+    output.parent.mkdir(parents=True, exist_ok=True)
     model.save(output)
     figures = {"output": str(output), "bytes": output.stat().st_size, "sha256": model.sha256,
                **model.provenance.get("heldout", {})}

@@ -18,7 +18,7 @@ from sterna.export.check import check_exact
 from sterna.export.generate import generate
 from sterna.export.runtime import OnnxStep
 from sterna.export.writer import export_onnx
-from sterna.hw.emit import EmittedUnit, emit_verilog
+from sterna.hw.emit import MLGRU_MODULE, EmittedUnit, emit_verilog
 from sterna.hw.report import CellCounts, cell_counts
 from sterna.hw.unit import Unit
 from sterna.model.evaluate import evaluate
@@ -38,11 +38,11 @@ _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yos
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A line of the demo's table."""
+    """A line of the demo's table; ``values`` is None where nothing is compared."""
 
     name: str
     checked: str
-    values: int
+    values: int | None
     mismatches: int
     seconds: float
     first: str | None = None
@@ -119,11 +119,12 @@ def demo(
         stage, emitted[unit] = _verilog(loaded, folder, unit, rows, cols, lanes)
         result.stages.append(stage)
     for unit in Unit:
-        progress(f"compiling and simulating {unit.value} (the longest stage)")
+        progress(f"compiling and simulating {unit.value} (takes the longest)")
         result.stages.append(_simulate(
             loaded, folder, unit, emitted[unit], text[:_SIMULATED_TOKENS[unit]]))
     for unit in Unit:
-        progress(f"synthesising {unit.value} with yosys")
+        progress(f"synthesising {unit.value} with yosys (its first start on a machine "
+                 f"takes half a minute more)")
         stage, result.cells[unit.value] = _synthesise(emitted[unit])
         result.stages.append(stage)
     progress("writing text with the ONNX graph")
@@ -171,7 +172,7 @@ def _verilog(
                            rows=rows, cols=cols, lanes=lanes)
     lines = emitted.verilog_path.read_text().count("\n")
     size = f"{rows} x {cols}" if unit is Unit.MAC else f"{lanes} lanes"
-    return Stage(f"Verilog {unit.value}", f"{size}, {lines:,} lines written", 0, 0,
+    return Stage(f"Verilog {unit.value}", f"{size}, {lines:,} lines written", None, 0,
                  time.perf_counter() - started), emitted
 
 
@@ -186,18 +187,19 @@ def _simulate(
         f"{tokens.size} tokens in Verilator = integer reference = onnxruntime",
         checks.reference.values + checks.onnx.values,
         checks.reference.mismatches + checks.onnx.mismatches + report.agreement.mismatches,
-        report.seconds, str(report.first) if report.first else None)
+        report.seconds, report.failure)
 
 
 def _synthesise(emitted: EmittedUnit) -> tuple[Stage, CellCounts]:
     started = time.perf_counter()
     counts = cell_counts(emitted.verilog_path, emitted.module)
-    multipliers_allowed = emitted.module != "ternary_mac_array"
+    multipliers_allowed = emitted.module == MLGRU_MODULE
     return Stage(
         f"yosys {emitted.folder.name}",
-        f"{counts.adders:,} adders, {counts.multipliers} multipliers, "
+        f"{sum(counts.cells.values()):,} cells, {counts.adders:,} adders, "
+        f"{counts.multipliers} multipliers, "
         f"{counts.register_bits:,} register bits, {counts.memory_bits:,} memory bits",
-        sum(counts.cells.values()), 0 if multipliers_allowed else counts.multipliers,
+        None, 0 if multipliers_allowed else counts.multipliers,
         time.perf_counter() - started), counts
 
 
@@ -205,7 +207,7 @@ def _generate(folder: Path, result: DemoResult, tokens: int) -> Stage:
     started = time.perf_counter()
     written = list(generate(OnnxStep(folder / "model.onnx"), PROMPT, tokens=tokens))
     result.text = decode(written)
-    return Stage("generate", f"{tokens} tokens with onnxruntime, temperature 0.7", 0, 0,
+    return Stage("generate", f"{tokens} tokens with onnxruntime, temperature 0.7", None, 0,
                  time.perf_counter() - started)
 
 

@@ -16,7 +16,9 @@ __all__ = ["generate"]
 def generate(
     graph: OnnxStep, prompt: str, *, tokens: int, temperature: float = 0.7, seed: int = 1,
 ) -> Iterator[int]:
-    """Yield ``tokens`` tokens that continue ``prompt``.
+    """Return an iterator over ``tokens`` tokens that continue ``prompt``.
+
+    The prompt is run, and bad arguments are refused, before this returns.
 
     The tokens are drawn by the integer sampler (:class:`sterna.model.sampling.Sampler`),
     so every implementation of the model writes the same text for the same seed.
@@ -46,8 +48,12 @@ def generate(
     state = graph.start()
     for token in encode(prompt or "\n"):
         logits, state = graph.step(np.array([token]), state)
-    for written in range(tokens):
-        choice = sampler(logits[0])
-        yield choice
-        if written + 1 < tokens:
-            logits, state = graph.step(np.array([choice]), state)
+
+    def write(logits: np.ndarray, state: np.ndarray) -> Iterator[int]:
+        for written in range(tokens):
+            choice = sampler(logits[0])
+            yield choice
+            if written + 1 < tokens:
+                logits, state = graph.step(np.array([choice]), state)
+
+    return write(logits, state)

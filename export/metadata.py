@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict, dataclass
 from enum import Enum
 from importlib.metadata import version
-from typing import Any
 
 import onnx
 

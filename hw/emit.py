@@ -19,6 +19,7 @@ from sterna.hw.mlgru_unit import MlgruUnit
 from sterna.hw.packer import pack_projection
 from sterna.hw.params import MacParams, MlgruParams
 from sterna.hw.ternary_mac_array import TernaryMacArray
+from sterna.hw.yosys import YosysError
 from sterna.model.quantized import QuantizedModel
 
 __all__ = [
@@ -190,10 +191,20 @@ def emit_mlgru(
 
 
 def verilog_text(component: wiring.Component, module: str) -> str:
-    """Convert a component to Verilog, the same bytes each time."""
+    """Convert a component to Verilog, the same bytes each time.
+
+    Raises
+    ------
+    YosysError
+        If the built-in Yosys fails, for want of disk space perhaps.
+    """
     with _builtin_yosys():
-        return verilog.convert(
-            component, name=module, emit_src=False, strip_internal_attrs=True)
+        try:
+            return verilog.convert(
+                component, name=module, emit_src=False, strip_internal_attrs=True)
+        except verilog.YosysError as error:
+            reason = str(error).strip().rpartition("\n")[2]
+            raise YosysError(f"Yosys could not write {module} as Verilog: {reason}") from error
 
 
 @contextmanager

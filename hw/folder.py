@@ -59,6 +59,15 @@ def write_folder(folder: Path, files: Mapping[str, str], manifest: Mapping[str, 
             for name, content in sorted(files.items())},
     }
     text = json.dumps(complete, indent=2) + "\n"
+    try:
+        _replace(folder, {**files, MANIFEST: text})
+    except OSError as error:
+        # Name the folder that was wanted, not the temporary one.
+        raise OSError(error.errno, f"cannot write ({error.strerror})", str(folder)) from error
+    return json.loads(text)
+
+
+def _replace(folder: Path, files: Mapping[str, str]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -66,7 +75,6 @@ def write_folder(folder: Path, files: Mapping[str, str], manifest: Mapping[str, 
         new.mkdir()
         for name, content in files.items():
             (new / name).write_text(content, encoding="utf-8", newline="\n")
-        (new / MANIFEST).write_text(text, encoding="utf-8", newline="\n")
         if folder.exists():
             os.rename(folder, old)
         try:
@@ -77,7 +85,6 @@ def write_folder(folder: Path, files: Mapping[str, str], manifest: Mapping[str, 
             raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return json.loads(text)
 
 
 def _check_replaceable(folder: Path) -> None:

@@ -19,6 +19,15 @@ def write_atomically(path: Path, data: bytes | str) -> Path:
     """
     path = Path(path)
     raw = data.encode() if isinstance(data, str) else data
+    try:
+        _write(path, raw)
+    except OSError as error:
+        # Name the file that was wanted, not the temporary one.
+        raise OSError(error.errno, f"cannot write ({error.strerror})", str(path)) from error
+    return path
+
+
+def _write(path: Path, raw: bytes) -> None:
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -30,4 +39,3 @@ def write_atomically(path: Path, data: bytes | str) -> Path:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    return path

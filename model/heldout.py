@@ -29,13 +29,13 @@ def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path}: cannot read the text ({error.strerror or error})") from error
-    if len(data) < at_least:
-        raise ValueError(
-            f"{path}: the text must have at least {at_least} bytes, got {len(data)}")
     try:
         data.decode()
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: not UTF-8 text (byte 0x{data[error.start]:02x} at offset "
             f"{error.start})") from error
+    if len(data) < at_least:
+        raise ValueError(
+            f"{path}: the text must have at least {at_least} bytes, got {len(data)}")
     return data

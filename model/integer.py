@@ -233,9 +233,17 @@ class IntegerModel:
         Raises
         ------
         ValueError
-            If a token is outside the vocabulary.
+            If a token is outside the vocabulary, or the state has another shape or leaves
+            its format.
         """
         xp, profile = self._xp, self.profile
+        shape, h = (self.config.layers, tokens.shape[0], self.config.d), profile.h
+        if tuple(state.shape) != shape:
+            raise ValueError(f"state must have shape {shape}, got {tuple(state.shape)}")
+        if int(xp.min(state)) < h.min or int(xp.max(state)) > h.max:
+            raise ValueError(
+                f"state must be from {h.min} to {h.max}, "
+                f"got {int(xp.min(state))} to {int(xp.max(state))}")
         if bool(xp.any(tokens < 0)) or bool(xp.any(tokens >= self.config.vocab)):
             raise ValueError(
                 f"tokens must be from 0 to {self.config.vocab - 1}, got {tokens.tolist()}")

@@ -17,6 +17,11 @@ from typing import Any, ClassVar
 __all__ = ["C12", "PROFILES", "S16", "FixedPoint", "NumericProfile"]
 
 
+def _check_whole(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class FixedPoint:
     """A signed two's complement format: ``bits`` in all, ``frac`` after the point.
@@ -29,10 +34,8 @@ class FixedPoint:
     frac: int
 
     def __post_init__(self) -> None:
-        if not 2 <= self.bits <= 24:
-            raise ValueError(f"bits must be from 2 to 24, got {self.bits}")
-        if not 0 <= self.frac <= 24:
-            raise ValueError(f"frac must be from 0 to 24, got {self.frac}")
+        _check_whole("bits", self.bits, 2, 24)
+        _check_whole("frac", self.frac, 0, 24)
 
     @property
     def min(self) -> int:
@@ -100,6 +103,14 @@ class NumericProfile:
     max_shift: ClassVar[int] = 40
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"name must be text, got {self.name!r}")
+        for name, low, high in (
+            ("reciprocal_bits", 2, 24), ("root_frac", 0, 12), ("scale_frac", 8, 24),
+            ("mantissa_bits", 4, 24), ("scale_bits", 8, 24), ("sigmoid_frac", 1, 24),
+            ("sigmoid_segments", 2, 1 << 24),
+        ):
+            _check_whole(name, getattr(self, name), low, high)
         widest = max(self.x.bits, self.o.bits, self.p.bits)
         if not widest <= self.reciprocal_bits <= 24:
             # m <= 2^(k-1) makes the largest element quantise to exactly 127.
@@ -113,10 +124,12 @@ class NumericProfile:
             raise ValueError(
                 f"sigmoid_segments ({self.sigmoid_segments}) must be at most one for each "
                 f"value of z ({1 << self.z.bits})")
-        if not self.mantissa_bits + self.scale_frac >= self.scale_bits >= 8:
+        if not self.mantissa_bits - 1 <= self.scale_bits <= self.mantissa_bits + self.scale_frac:
+            # One bit fewer and rounding up could give A = 2^MA, which does not fit.
             raise ValueError(
-                f"scale_bits must be from 8 to mantissa_bits + scale_frac "
-                f"({self.mantissa_bits + self.scale_frac}), got {self.scale_bits}")
+                f"scale_bits must be from mantissa_bits - 1 ({self.mantissa_bits - 1}) to "
+                f"mantissa_bits + scale_frac ({self.mantissa_bits + self.scale_frac}), "
+                f"got {self.scale_bits}")
         for name, shift in (
             ("candidate_shift", self.candidate_shift), ("output_shift", self.output_shift),
             ("product_shift", self.product_shift),

@@ -36,6 +36,7 @@ FORMAT_VERSION = 1
 BUNDLED = {"tiny": "tiny.safetensors", "tiny-c12": "tiny-c12.safetensors"}
 """Names that stand for a bundled model wherever a command takes MODEL."""
 
+_FORMAT = "sterna quantised model"
 _HEADER_KEY = "sterna"
 
 
@@ -52,7 +53,8 @@ class Projection:
     weight
         int8 ``[rows, columns]`` of -1, 0 and 1.
     bias
-        int32 ``[rows]`` in the format of the projection's output; zeros for the head.
+        int16 or int32 ``[rows]`` in the format of the projection's output; zeros in the
+        head of a trained model.
     k, shift
         Mantissa and right shift of the weight scale: ``z = rs(acc * A, shift) + bias``
         with ``A = rs(V * k, profile.combine_shift)``.
@@ -77,7 +79,7 @@ class QuantizedModel:
     embedding
         int16 or int32 ``[vocab, d]`` in format ``profile.x``.
     sigmoid
-        int32 table, as ``profile.sigmoid_table()`` defines it.
+        int16 or int32 table, as ``profile.sigmoid_table()`` defines it.
     provenance
         Where the model comes from: corpus, training, held-out figures, versions (JSON).
 
@@ -120,7 +122,7 @@ class QuantizedModel:
             tensors[f"{name}.scale"] = np.array(
                 [projection.k, projection.shift], dtype=np.int32)
         header = {
-            "format": "sterna quantised model",
+            "format": _FORMAT,
             "version": FORMAT_VERSION,
             "config": asdict(self.config),
             "profile": asdict(self.profile),
@@ -211,6 +213,8 @@ def unpack_trits(packed: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 
 def _parse(blob: bytes) -> QuantizedModel:
     header = _read_header(blob)
+    if header.get("format") != _FORMAT:
+        raise ValueError(f"not a Sterna quantised model, but {header.get('format')!r}")
     if header.get("version") != FORMAT_VERSION:
         raise ValueError(
             f"the file has format version {header.get('version')!r}, this Sterna reads "
@@ -224,6 +228,9 @@ def _parse(blob: bytes) -> QuantizedModel:
         raise ValueError("the checksum does not match: the file was damaged or edited")
     if header["tokenizer"] != "bytes":
         raise ValueError(f"tokenizer must be 'bytes', got {header['tokenizer']!r}")
+    for field_name in ("config", "profile", "provenance"):
+        if not isinstance(header[field_name], dict):
+            raise ValueError(f"{field_name} must be an object in the header")
     config = ModelConfig(**header["config"])
     profile = NumericProfile.from_json(header["profile"])
     wanted = {"embedding", "sigmoid"} | {
@@ -235,8 +242,9 @@ def _parse(blob: bytes) -> QuantizedModel:
     projections = {}
     for name, shape in config.projections().items():
         scale = tensors[f"{name}.scale"]
-        if scale.shape != (2,):
-            raise ValueError(f"{name}.scale must be (k, shift), got shape {scale.shape}")
+        if scale.shape != (2,) or scale.dtype.kind != "i":
+            raise ValueError(
+                f"{name}.scale must be the integers (k, shift), got {scale.dtype} {scale.shape}")
         try:
             weight = unpack_trits(tensors[f"{name}.weight"], shape)
         except ValueError as error:
@@ -244,8 +252,8 @@ def _parse(blob: bytes) -> QuantizedModel:
         projections[name] = Projection(
             weight, tensors[f"{name}.bias"], int(scale[0]), int(scale[1]))
     return QuantizedModel(
-        config, profile, projections, tensors["embedding"],
-        tensors["sigmoid"].astype(np.int32), header["provenance"])
+        config, profile, projections, tensors["embedding"], tensors["sigmoid"],
+        header["provenance"])
 
 
 def _read_header(blob: bytes) -> dict[str, Any]:

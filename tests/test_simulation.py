@@ -1,0 +1,194 @@
+"""The emitted Verilog in a simulator, against the integer reference and onnxruntime."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sterna.hw.emit import emit_verilog
+from sterna.hw.packer import sum_values
+from sterna.hw.params import MacParams
+from sterna.model.config import ModelConfig
+from sterna.model.heldout import bundled_heldout
+from sterna.model.profile import C12, S16, FixedPoint
+from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.synthetic import random_model
+from sterna.model.tokenizer import encode
+from sterna.sim.job import Job, Phase, PhaseResult, read_results, write_results
+from sterna.sim.runner import SimulationError, Simulator, run_on
+from sterna.sim.simulate import SimulationReport, simulate
+
+SMALL = ModelConfig(d=24, layers=2, dff=40)
+TOKENS = encode(bundled_heldout())
+
+
+def small_model(profile=S16) -> QuantizedModel:
+    return random_model(SMALL, profile, seed=5)
+
+
+def run_small(model: QuantizedModel, unit: str, **options) -> SimulationReport:
+    """A unit small enough to compile in seconds."""
+    return simulate(model, unit, TOKENS[:6], rows=3, cols=16, lanes=4, **options)
+
+
+def test_a_job_survives_its_file(tmp_path: Path) -> None:
+    job = Job("beats", "sums", 3, [Phase("a", [0, 1 << 3000, 7], 2, reset=True),
+                                   Phase("b", [5], 0, stalls=False)])
+    job.write(tmp_path / "job.json")
+    assert Job.read(tmp_path / "job.json") == job
+    results = [PhaseResult([1 << 200, 4], 17)]
+    write_results(tmp_path / "results.json", results)
+    assert read_results(tmp_path / "results.json") == results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("simulator", list(Simulator))
+@pytest.mark.parametrize("unit", ["mac", "mlgru"])
+def test_a_small_unit_agrees_in_both_simulators(unit: str, simulator: Simulator) -> None:
+    report = run_small(small_model(C12), unit, simulator=simulator)
+    assert report.passed, report.first
+    assert report.checks.reference.values > report.checks.onnx.values > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny", "tiny-c12"])
+def test_the_mlgru_unit_follows_a_real_sequence(name: str) -> None:
+    model = load_model(name)
+    report = simulate(model, "mlgru", TOKENS[:64])
+    assert report.passed, report.first
+    real = report.phases[0]
+    assert real.name == "real sequence"
+    # o and h of every channel of every layer, for every token, with each oracle.
+    assert real.checks.reference.values == real.checks.onnx.values == 64 * 4 * 128 * 2
+    without_pauses = next(p for p in report.phases if p.name.endswith("no pauses"))
+    latency = {"tiny": 10, "tiny-c12": 8}[name]
+    assert without_pauses.cycles == without_pauses.beats + latency
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny", "tiny-c12"])
+def test_the_array_computes_every_projection_of_the_bundled_model(name: str) -> None:
+    model = load_model(name)
+    report = simulate(model, "mac", TOKENS[:2])
+    assert report.passed, report.first
+    real = report.phases[0]
+    rows = sum(rows for rows, _ in model.config.projections().values())
+    assert real.checks.reference.values == real.checks.onnx.values == 2 * rows
+    # 884,736 weights on 1,024 cells; a group of rows that ends never costs a beat.
+    without_pauses = next(p for p in report.phases if p.name == "no pauses")
+    assert without_pauses.beats == 884_736 // 1024
+    assert without_pauses.cycles == without_pauses.beats + 8
+
+
+def faulty_weight(model: QuantizedModel) -> QuantizedModel:
+    name = "layer1.glu.down"
+    weight = model.projections[name].weight.copy()
+    weight[5, 7] = 1 if weight[5, 7] == -1 else weight[5, 7] - 1
+    wrong = dataclasses.replace(model.projections[name], weight=weight)
+    return dataclasses.replace(model, projections={**model.projections, name: wrong})
+
+
+def faulty_table(model: QuantizedModel) -> QuantizedModel:
+    table = model.sigmoid.copy()
+    middle = table.size // 2
+    table[middle] += 1
+    return dataclasses.replace(model, sigmoid=table)
+
+
+def faulty_shift(model: QuantizedModel) -> QuantizedModel:
+    # One fraction bit fewer in o: its shift is one too long, its width the same.
+    profile = dataclasses.replace(model.profile, o=FixedPoint(
+        model.profile.o.bits, model.profile.o.frac - 1))
+    return dataclasses.replace(model, profile=profile)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("unit", "fault", "tensor"), [
+    ("mac", faulty_weight, "layer1.glu.down.acc"),
+    ("mlgru", faulty_table, r"layer\d.mlgru.[ho]"),
+    ("mlgru", faulty_shift, "layer0.mlgru.o"),
+])
+def test_a_planted_fault_is_caught_and_named(
+    unit: str, fault, tensor: str, tmp_path: Path,
+) -> None:
+    model = small_model()
+    emitted = emit_verilog(fault(model), unit, tmp_path / unit, rows=3, cols=16, lanes=4)
+    report = run_small(model, unit, emitted=emitted)
+    assert not report.passed
+    assert report.agreement.passed
+    assert report.first is not None
+    assert re.fullmatch(tensor, report.first.tensor)
+    assert report.checks.reference.mismatches >= report.checks.onnx.mismatches > 0
+    kind = {"mac": "activations", "mlgru": "sequence"}
+    if unit == "mac":
+        assert report.first.index == (5,)
+    assert report.failure == f"phase 'real {kind[unit]}': {report.first}"
+
+
+@pytest.mark.slow
+def test_a_unit_that_hangs_is_reported_not_waited_for(tmp_path: Path) -> None:
+    source = tmp_path / "stuck.v"
+    source.write_text("""
+module stuck(input clk, input rst, input [7:0] beats__payload, input beats__valid,
+             output beats__ready, output [7:0] sums__payload, output sums__valid,
+             input sums__ready);
+  assign beats__ready = 1'b0, sums__valid = 1'b0, sums__payload = 8'd0;
+endmodule
+""")
+    job = Job("beats", "sums", 1, [Phase("never taken", [1, 2], 2)])
+    with pytest.raises(SimulationError, match=r"never taken: no transfer for 2000 cycles"):
+        run_on(Simulator.VERILATOR, [source], "stuck", job, tmp_path / "work")
+
+
+@pytest.mark.slow
+def test_an_output_that_changes_while_it_waits_is_reported(tmp_path: Path) -> None:
+    source = tmp_path / "fickle.v"
+    source.write_text("""
+module fickle(input clk, input rst, input [7:0] beats__payload, input beats__valid,
+              output beats__ready, output reg [7:0] sums__payload, output sums__valid,
+              input sums__ready);
+  assign beats__ready = 1'b1, sums__valid = 1'b1;
+  always @(posedge clk) sums__payload <= rst ? 8'd0 : sums__payload + 8'd1;
+endmodule
+""")
+    job = Job("beats", "sums", 1, [Phase("many", list(range(50)), 50)])
+    with pytest.raises(SimulationError, match="changed while it waited"):
+        run_on(Simulator.VERILATOR, [source], "fickle", job, tmp_path / "work")
+
+
+@pytest.mark.slow
+def test_verilog_that_does_not_compile_names_the_error(tmp_path: Path) -> None:
+    source = tmp_path / "broken.v"
+    source.write_text("module broken(input clk; endmodule")
+    with pytest.raises(SimulationError, match=r"verilator failed on broken: .*rror"):
+        run_on(Simulator.VERILATOR, [source], "broken", Job("a", "b", 1, []),
+               tmp_path / "work")
+
+
+@pytest.mark.slow
+def test_waves_are_kept_when_asked_for(tmp_path: Path) -> None:
+    report = run_small(small_model(C12), "mlgru", waves=True, work=tmp_path)
+    assert report.passed
+    assert [path for path in tmp_path.rglob("*.vcd") if path.stat().st_size > 1000]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"waves": True}, "waves need a folder"),
+    ({"simulator": "vcs"}, "vcs"),
+])
+def test_bad_arguments_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_small(small_model(), "mlgru", **options)
+
+
+def test_no_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        simulate(small_model(), "mac", np.array([], dtype=np.int64))
+
+
+def test_sums_are_read_as_signed_numbers() -> None:
+    params = MacParams(2, 1, 1)
+    word = (-128 & ((1 << params.sum_bits) - 1)) << params.sum_bits | 127
+    assert sum_values([word], params).tolist() == [[127, -128]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,7 +58,7 @@ def train(
         named.dff if dff is None else dff)
     output = Path("runs") / config if output is None else output
     corpus = builtin_corpus(docstrings=docstrings) if text is None else corpus_from_file(text)
-    given = {"lr": lr, "batch": batch, "weight_decay": weight_decay}
+    given: dict[str, Any] = {"lr": lr, "batch": batch, "weight_decay": weight_decay}
     recipe = TrainRecipe(**{name: value for name, value in given.items() if value is not None})
     say(f"{corpus.name}: {len(corpus.train):,} bytes to train on, "
         f"{len(corpus.heldout):,} held out", quiet)

@@ -25,6 +25,7 @@ _LONG_LINE_CHARS = 40
 _SHARED_FRACTION = 0.2
 _CONTAINED_FRACTION = 0.8
 _HELDOUT_FRACTION = 0.1125
+_MANUAL_REPEATS = 5
 _SMALLEST_FILE_BYTES = 4096
 _SMALLEST_HELDOUT_BYTES = 256
 
@@ -150,9 +151,11 @@ def builtin_corpus(docstrings: bool = False) -> Corpus:
     Parameters
     ----------
     docstrings
-        Extend the train part by the docstrings of the standard library (about four
-        times as much text). One that shares a long line with the held-out text is left
-        out. The held-out text is the same either way.
+        Extend the train part by the docstrings of the standard library, which is for
+        long runs that would learn the manual by heart. The manual then stands five times
+        before the docstrings, so that about half of what is read is of the kind that is
+        judged. A docstring that shares a long line with the held-out text is left out.
+        The held-out text is the same either way.
 
     Both depend on the Python version; ``Corpus.sha256`` tells corpora apart.
     """
@@ -163,7 +166,7 @@ def builtin_corpus(docstrings: bool = False) -> Corpus:
         forbidden = _long_lines(heldout)
         unique = dict.fromkeys(_docstrings(Path(sysconfig.get_path("stdlib"))))
         kept = [text for text in unique if not forbidden & _long_lines(text)]
-        train = "\n\n".join([train, *kept])
+        train = "\n\n".join([*[train] * _MANUAL_REPEATS, *kept])
     return Corpus(name, train.encode(errors="replace"), heldout.encode())
 
 

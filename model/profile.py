@@ -153,9 +153,10 @@ class NumericProfile:
         TypeError, ValueError
             If a field is missing, unknown or out of range.
         """
-        return cls(**{
+        values: dict[str, Any] = {
             name: FixedPoint(**value) if isinstance(value, dict) else value
-            for name, value in fields.items()})
+            for name, value in fields.items()}
+        return cls(**values)
 
     # Sigmoid table -----------------------------------------------------------------
 

@@ -79,7 +79,7 @@ def _expected(
     layout = params.state_layout
     widths = {"h": params.profile.h.bits, "o": params.profile.o.bits}
     available = tokens * params.words if words is None else words
-    expected = []
+    expected: list[Expected] = []
     for token in range(tokens):
         for layer in range(params.layers):
             first = token * params.words + layer * params.beats_per_layer

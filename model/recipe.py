@@ -21,7 +21,9 @@ class TrainRecipe:
     batch, window
         Windows per step, and bytes predicted per window.
     beta1, beta2, weight_decay
-        Of AdamW.
+        Of AdamW. The decay is strong: it keeps the latent weights small compared with a
+        step, so that codes can still change late in training, and without it a small text
+        is soon learnt by heart.
     warmup_steps
         Steps of linear warm-up.
     final_lr_fraction
@@ -44,7 +46,7 @@ class TrainRecipe:
     window: int = 128
     beta1: float = 0.9
     beta2: float = 0.99
-    weight_decay: float = 0.0
+    weight_decay: float = 0.5
     warmup_steps: int = 50
     final_lr_fraction: float = 0.02
     clip_norm: float = 1.0

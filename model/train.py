@@ -196,11 +196,9 @@ class _Run:
                 ("corpus", found.corpus_name, self.corpus.name),
                 ("corpus_sha256", found.corpus_sha256, self.corpus.sha256),
                 ("seed", found.seed, self.seed)) if theirs != ours]
-        defaults = asdict(TrainRecipe())
         differences += [
-            f"{name} {found.recipe.get(name, defaults[name])!r}, not {value!r}"
-            for name, value in asdict(self.recipe).items()
-            if found.recipe.get(name, defaults[name]) != value]
+            f"{name} {found.recipe.get(name)!r}, not {value!r}"
+            for name, value in asdict(self.recipe).items() if found.recipe.get(name) != value]
         if differences:
             raise CheckpointError(
                 f"cannot resume from {self.checkpoint_path}: it was trained with "

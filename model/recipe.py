@@ -20,10 +20,12 @@ class TrainRecipe:
         The embedding learns this much faster.
     batch, window
         Windows per step, and bytes predicted per window.
-    beta1, beta2, weight_decay
-        Of AdamW. The decay is strong: it keeps the latent weights small compared with a
-        step, so that codes can still change late in training, and without it a small text
-        is soon learnt by heart.
+    beta1, beta2
+        Of AdamW.
+    weight_decay
+        Of the ternary matrices; embedding and biases do not decay. It is strong, as it
+        keeps the latent weights small compared with a step: codes can still change late in
+        training, and without it a small text is soon learnt by heart.
     warmup_steps
         Steps of linear warm-up.
     final_lr_fraction

@@ -295,14 +295,16 @@ def _loop(
 
 
 def _optimizer(model: MatMulFreeLM, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    """AdamW in two groups: the embedding, then all else."""
+    """AdamW in three groups: the embedding, ternary matrices (which decay), and biases."""
     embedding = model.embedding.weight
-    others = [p for p in model.parameters() if p is not embedding]
+    matrices = [projection.weight for projection in model.named_projections().values()]
+    grouped = {id(parameter) for parameter in (embedding, *matrices)}
+    biases = [p for p in model.parameters() if id(p) not in grouped]
     return torch.optim.AdamW(
-        [{"params": [embedding], "lr_factor": recipe.embedding_lr_factor},
-         {"params": others, "lr_factor": 1.0}],
-        lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), weight_decay=recipe.weight_decay,
-        fused=True)
+        [{"params": [embedding], "lr_factor": recipe.embedding_lr_factor, "weight_decay": 0.0},
+         {"params": matrices, "lr_factor": 1.0, "weight_decay": recipe.weight_decay},
+         {"params": biases, "lr_factor": 1.0, "weight_decay": 0.0}],
+        lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True)
 
 
 def _device(name: str | None) -> torch.device:

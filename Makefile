@@ -44,13 +44,15 @@ tools:
 	  echo "sterna needs Python's venv: install it first (Debian and Ubuntu: apt-get install python3-venv)" >&2; \
 	  exit 2; }
 
-$(BIN)/python: | tools
-	$(PYTHON) -m venv $(VENV)
+# The stamp comes last, so that an interrupted step is done again.
+$(VENV)/.made: | tools
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
 
-$(VENV)/.demo: pyproject.toml constraints.txt | tools $(BIN)/python
+$(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.made | tools
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[hw,sim]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml constraints.txt | tools $(BIN)/python
+$(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.made | tools
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,sim,dev]'
 	@touch $@ $(VENV)/.demo

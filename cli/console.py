@@ -16,14 +16,16 @@ __all__ = ["out", "print_json", "print_table", "progress_bar", "say"]
 
 _NUMBER = re.compile(r"[\d,.%]*")
 
-out = Console(highlight=False, soft_wrap=True)
-_notes = Console(stderr=True, highlight=False, soft_wrap=True)
+# Names, prompts and texts are a user's: nothing in them is markup.
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+out = Console(soft_wrap=True, **_PLAIN)
+_notes = Console(stderr=True, soft_wrap=True, **_PLAIN)
 
 
 def say(text: str, quiet: bool = False) -> None:
     """Print a line of progress to standard error, where it never mixes with results."""
     if not quiet:
-        _notes.print(text, markup=False)
+        _notes.print(text)
 
 
 def print_json(data: Any) -> None:
@@ -44,7 +46,7 @@ def print_table(
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     # A pipe has no width: do not fold there what a program may want to read.
-    console = out if out.is_terminal else Console(width=160, highlight=False)
+    console = out if out.is_terminal else Console(width=160, **_PLAIN)
     console.print(table)
 
 

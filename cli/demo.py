@@ -40,8 +40,8 @@ def demo(
             ("stage", "checked", "values compared", "mismatches", "seconds"),
             [(stage.name, stage.checked, "" if stage.values is None else f"{stage.values:,}",
               stage.mismatches, f"{stage.seconds:.1f}") for stage in result.stages])
-        out.print(f"[bold]{result.prompt}[/bold]", end="")
-        out.print(result.text, markup=False)
+        out.print(result.prompt, end="", style="bold")
+        out.print(result.text)
         out.print(f"\nreport: {result.report}")
     for stage in result.stages:
         if stage.first:

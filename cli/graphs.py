@@ -38,7 +38,7 @@ def export(
     if graphs not in choices:
         raise ValueError(f"--graphs must be one of {', '.join(choices)}, got {graphs!r}")
     loaded = load_model(model)
-    tokens = tokens_of(None, check, loaded) if check else None
+    tokens = tokens_of(None, check, loaded, "--check") if check else None
     output.parent.mkdir(parents=True, exist_ok=True)
     files = export_onnx(loaded, output, graphs=GraphChoice(graphs))
     results = []
@@ -87,7 +87,7 @@ def generate(
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     written: list[int] = []
     if not as_json:
-        out.print(prompt, end="", markup=False)
+        out.print(prompt, end="")
     started = time.perf_counter()
     for token in stream:
         written.append(token)

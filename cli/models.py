@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,7 +63,7 @@ def info(
         print_json(facts)
         return 0
     config, profile = loaded.config, loaded.profile
-    out.print(f"[bold]{model}[/bold]: d {config.d}, {config.layers} layers, dff {config.dff}, "
+    out.print(f"{model}: d {config.d}, {config.layers} layers, dff {config.dff}, "
               f"vocabulary {config.vocab}; {config.ternary_weights:,} ternary weights; "
               f"{facts['bytes']:,} bytes")
     out.print(f"sha256 {facts['sha256']}")
@@ -76,7 +77,7 @@ def info(
         (name, m["rows"], m["columns"], f"{m['nonzero']:.0%}", m["k"], m["shift"])
         for name, m in facts["projections"].items()])
     for topic, entries in loaded.provenance.items():
-        out.print(f"[bold]{topic}[/bold]", entries, markup=True)
+        out.print(f"{topic}: {json.dumps(entries, indent=2)}")
     return 0
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import base64
-import csv
 import html
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from sterna.cli.results import DemoResult
+from sterna.model.bundled import BUNDLED, bundled_metrics
 from sterna.model.files import write_atomically
+from sterna.model.metrics import loss_picture
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["write_report"]
-
-_DATA = Path(__file__).parent.parent / "model" / "data"
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
@@ -92,26 +90,9 @@ def _table(
 
 def _loss_curve(name: str) -> str:
     """The training curve of a bundled model, as an embedded picture."""
-    metrics = _DATA / f"{name.removesuffix('-c12')}-metrics.csv"
-    if not metrics.exists():
+    if name not in BUNDLED:
         return ""
-    from matplotlib.figure import Figure
-    with metrics.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([int(row["step"]) for row in rows], [float(row["train_bpb"]) for row in rows],
-              label="training (running mean)", linewidth=1)
-    held = [row for row in rows if row["heldout_bpb"]]
-    axes.plot([int(row["step"]) for row in held], [float(row["heldout_bpb"]) for row in held],
-              "o-", label="held-out, float")
-    axes.set(xlabel="step", ylabel="bits per byte")
-    axes.set_ylim(top=min(3.5, float(rows[0]["train_bpb"])))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
-    encoded = base64.b64encode(picture.getvalue()).decode()
+    encoded = base64.b64encode(loss_picture(bundled_metrics(), title="")).decode()
     return (f'<h2>Training of the bundled model</h2>'
-            f'<img alt="bits per byte over training steps" '
+            f'<img alt="bits per byte over the bytes trained on" '
             f'src="data:image/png;base64,{encoded}">')

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna.model.heldout import bundled_heldout, read_text
+from sterna.model.bundled import bundled_heldout
+from sterna.model.files import read_text
 from sterna.model.quantized import QuantizedModel
 from sterna.model.tokenizer import encode
 
@@ -18,7 +19,9 @@ def text_of(path: Path | None) -> bytes:
     return bundled_heldout() if path is None else read_text(path)
 
 
-def tokens_of(path: Path | None, count: int, model: QuantizedModel) -> np.ndarray:
+def tokens_of(
+    path: Path | None, count: int, model: QuantizedModel, option: str = "--tokens",
+) -> np.ndarray:
     """The first ``count`` tokens of a text.
 
     Raises
@@ -29,7 +32,7 @@ def tokens_of(path: Path | None, count: int, model: QuantizedModel) -> np.ndarra
     tokens = encode(text_of(path))
     if not 1 <= count <= tokens.size:
         raise ValueError(
-            f"--tokens must be from 1 to {tokens.size} (the length of the text), got {count}")
+            f"{option} must be from 1 to {tokens.size} (the length of the text), got {count}")
     tokens = tokens[:count]
     if tokens.max() >= model.config.vocab:
         raise ValueError(

@@ -96,7 +96,7 @@ def quantize(
 
     Example: sterna quantize runs/tiny/checkpoint.pt -o tiny.safetensors --profile S16
     """
-    from sterna.model.heldout import read_text
+    from sterna.model.files import read_text
     from sterna.model.quantize import quantize_checkpoint
     if profile not in PROFILES:
         raise ValueError(f"--profile must be one of {', '.join(PROFILES)}, got {profile!r}")

@@ -19,9 +19,10 @@ from sterna.export.runtime import OnnxStep
 from sterna.export.writer import export_onnx
 from sterna.hw.emit import MLGRU_MODULE, EmittedUnit, emit_verilog
 from sterna.hw.report import CellCounts, cell_counts
+from sterna.hw.tools import verilator_environment
 from sterna.hw.unit import Unit
+from sterna.model.bundled import bundled_heldout
 from sterna.model.evaluate import evaluate
-from sterna.model.heldout import bundled_heldout
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.tokenizer import decode, encode
 from sterna.sim.simulate import simulate
@@ -61,6 +62,7 @@ def demo(
         If a tool is not installed.
     """
     loaded = load_model(model)
+    verilator_environment()     # a missing tool is better known now than in a minute
     folder.mkdir(parents=True, exist_ok=True)
     result = DemoResult(model, versions=_versions())
     text = encode(bundled_heldout())

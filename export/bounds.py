@@ -9,7 +9,6 @@ that of the true quotient while ``a < 2**52``.
 
 from __future__ import annotations
 
-from sterna.model.config import ModelConfig
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import QuantizedModel
 
@@ -61,7 +60,9 @@ def tensor_bounds(model: QuantizedModel) -> dict[str, int]:
     gate = profile.sigmoid_max
     z, h = _reach(profile.z), _reach(profile.h)
     bounds: dict[str, int] = {}
-    for norm, columns in _norms(config).items():
+    norms = {
+        config.norm_of(name): columns for name, (_, columns) in config.projections().items()}
+    for norm, columns in norms.items():
         for part, bound in _norm_bounds(profile, columns).items():
             bounds[f"{norm}.{part}"] = bound
     for name, (_, columns) in config.projections().items():
@@ -86,17 +87,6 @@ def tensor_bounds(model: QuantizedModel) -> dict[str, int]:
             f"{glu}.x": _reach(profile.x) + bounds[f"{glu}.down.z"],
         }
     return bounds
-
-
-def _norms(config: ModelConfig) -> dict[str, int]:
-    """``{name: width}`` of every norm."""
-    norms: dict[str, int] = {}
-    for layer in range(config.layers):
-        norms |= {
-            f"layer{layer}.mlgru.norm": config.d, f"layer{layer}.mlgru.out_norm": config.d,
-            f"layer{layer}.glu.norm": config.d, f"layer{layer}.glu.down_norm": config.dff,
-        }
-    return norms | {"head.norm": config.d}
 
 
 def check_bounds(model: QuantizedModel) -> None:

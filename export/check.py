@@ -10,8 +10,9 @@ import onnx
 from sterna.export.metadata import GraphKind
 from sterna.export.runtime import OnnxSequence, OnnxStep, Source, read_graph
 from sterna.model.compare import Comparison, Difference, compare, first_difference
-from sterna.model.integer import IntegerModel, TapRecorder
+from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel
+from sterna.model.taps import TapRecorder
 
 __all__ = ["ExactReport", "check_exact"]
 

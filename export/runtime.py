@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,15 +16,11 @@ from sterna.export.exact import build_step
 from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
 from sterna.export.taps import with_taps
 from sterna.model.quantized import QuantizedModel
+from sterna.model.taps import Tap, ignore
 
 __all__ = ["OnnxSequence", "OnnxStep", "Source", "read_graph", "step_with_taps"]
 
 Source: TypeAlias = str | Path | onnx.ModelProto
-Tap = Callable[[str, np.ndarray], None]
-
-
-def _ignore(name: str, value: np.ndarray) -> None:
-    pass
 
 
 def read_graph(source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
@@ -130,7 +126,7 @@ class OnnxStep(_OnnxGraph):
         super().__init__(source, GraphKind.STEP, threads, taps)
 
     def step(
-        self, tokens: np.ndarray, state: np.ndarray, tap: Tap = _ignore,
+        self, tokens: np.ndarray, state: np.ndarray, tap: Tap = ignore,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Advance every sequence by one token.
 
@@ -153,7 +149,7 @@ class OnnxStep(_OnnxGraph):
         return logits, state
 
     def run(
-        self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = _ignore,
+        self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run ``tokens [batch, length]`` step by step; return logits int32
         ``[batch, length, vocab]`` and the last state."""
@@ -175,7 +171,7 @@ class OnnxSequence(_OnnxGraph):
         super().__init__(source, GraphKind.SEQUENCE, threads, taps)
 
     def run(
-        self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = _ignore,
+        self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run a whole row of tokens in one call.
 
@@ -209,7 +205,7 @@ def step_with_taps(
     reference, so a ``TapRecorder`` collects onnxruntime's own tensors:
 
     >>> from sterna.model.config import ModelConfig
-    >>> from sterna.model.integer import TapRecorder
+    >>> from sterna.model.taps import TapRecorder
     >>> from sterna.model.profile import S16
     >>> from sterna.model.synthetic import random_model
     >>> model = random_model(ModelConfig(d=8, layers=1, dff=12), S16)

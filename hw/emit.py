@@ -19,6 +19,7 @@ from sterna.hw.mlgru_unit import MlgruUnit
 from sterna.hw.packer import pack_projection
 from sterna.hw.params import MacParams, MlgruParams
 from sterna.hw.ternary_mac_array import TernaryMacArray
+from sterna.hw.unit import Unit
 from sterna.hw.yosys import YosysError
 from sterna.model.quantized import QuantizedModel
 
@@ -87,11 +88,11 @@ def emit_verilog(
     OSError
         If the folder cannot be written.
     """
-    if unit == "mac":
+    if unit not in list(Unit):
+        raise ValueError(f"unit must be {' or '.join(map(repr, map(str, Unit)))}, got {unit!r}")
+    if unit == Unit.MAC:
         return emit_mac(model, out_dir, rows=rows, cols=cols)
-    if unit == "mlgru":
-        return emit_mlgru(model, out_dir, lanes=lanes)
-    raise ValueError(f"unit must be 'mac' or 'mlgru', got {unit!r}")
+    return emit_mlgru(model, out_dir, lanes=lanes)
 
 
 def emit_mac(

@@ -75,9 +75,9 @@ def _replace(folder: Path, files: Mapping[str, str]) -> None:
         new.mkdir()
         for name, content in files.items():
             (new / name).write_text(content, encoding="utf-8", newline="\n")
-        if folder.exists():
-            os.rename(folder, old)
         try:
+            if folder.exists():
+                os.rename(folder, old)
             os.rename(new, folder)
         except BaseException:
             if old.exists():

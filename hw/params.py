@@ -12,15 +12,10 @@ from amaranth.hdl import signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.trit import Trit
+from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
-__all__ = ["MacParams", "MlgruParams", "check_range", "sigmoid_latency"]
-
-
-def check_range(name: str, value: object, low: int, high: int) -> None:
-    """Raise ValueError unless ``value`` is an int from ``low`` to ``high``."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+__all__ = ["MacParams", "MlgruParams", "sigmoid_latency"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +49,14 @@ class MacParams:
     act_bits: int = 8
 
     def __post_init__(self) -> None:
-        check_range("rows", self.rows, 1, 4096)
-        check_range("max_columns", self.max_columns, 1, 1 << 20)
-        check_range("cols", self.cols, 1, 4096)
+        check_whole("rows", self.rows, 1, 4096)
+        check_whole("max_columns", self.max_columns, 1, 1 << 20)
+        check_whole("cols", self.cols, 1, 4096)
         if self.cols > self.max_columns:
             raise ValueError(
                 f"cols ({self.cols}) must be at most max_columns ({self.max_columns}), "
                 f"or some columns of the array would never have work")
-        check_range("act_bits", self.act_bits, 2, 16)
+        check_whole("act_bits", self.act_bits, 2, 16)
 
     @property
     def count_bits(self) -> int:
@@ -167,9 +162,9 @@ class MlgruParams:
     lanes: int = 1
 
     def __post_init__(self) -> None:
-        check_range("layers", self.layers, 1, 1024)
-        check_range("channels", self.channels, 1, 65536)
-        check_range("lanes", self.lanes, 1, 65536)
+        check_whole("layers", self.layers, 1, 1024)
+        check_whole("channels", self.channels, 1, 65536)
+        check_whole("lanes", self.lanes, 1, 65536)
         if self.channels % self.lanes:
             raise ValueError(
                 f"channels ({self.channels}) must be a multiple of lanes ({self.lanes})")

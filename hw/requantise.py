@@ -10,8 +10,8 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.fixed_point import round_shift, saturate
-from sterna.hw.params import check_range
 from sterna.hw.pipeline import Pipeline
+from sterna.model.checks import check_whole
 from sterna.model.profile import FixedPoint, NumericProfile
 
 __all__ = ["Requantise", "RequantiseParams"]
@@ -54,12 +54,12 @@ class RequantiseParams:
 
     def __post_init__(self) -> None:
         for name in ("sum_bits", "scale_bits", "bias_bits", "out_bits"):
-            check_range(name, getattr(self, name), 2, 24)
-        check_range("lanes", self.lanes, 1, 65536)
+            check_whole(name, getattr(self, name), 2, 24)
+        check_whole("lanes", self.lanes, 1, 65536)
         if not self.shifts:
             raise ValueError("shifts must name at least one shift")
         for shift in self.shifts:
-            check_range("every shift", shift, 0, NumericProfile.max_shift)
+            check_whole("every shift", shift, 0, NumericProfile.max_shift)
         if list(self.shifts) != sorted(set(self.shifts)):
             raise ValueError(f"shifts must increase, got {self.shifts}")
 

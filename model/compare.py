@@ -1,7 +1,7 @@
 """Comparing an implementation with the integer reference, tensor by tensor.
 
 Used wherever something is held to the reference: ONNX graphs, gateware, netlists. Arrays
-are laid out as :class:`sterna.model.integer.TapRecorder` gives them: tokens first.
+are laid out as :class:`sterna.model.taps.TapRecorder` gives them: tokens first.
 """
 
 from __future__ import annotations

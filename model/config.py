@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sterna.model.checks import check_whole
+
 __all__ = ["NAMED_CONFIGS", "ModelConfig"]
 
 
@@ -42,10 +44,7 @@ class ModelConfig:
         for name, low, high in (
             ("d", 1, 65536), ("layers", 1, 1024), ("dff", 1, 65536), ("vocab", 2, 1 << 20),
         ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                raise ValueError(
-                    f"{name} must be a whole number from {low} to {high}, got {value!r}")
+            check_whole(name, getattr(self, name), low, high)
 
     @classmethod
     def named(cls, name: str) -> ModelConfig:
@@ -72,6 +71,22 @@ class ModelConfig:
                 shapes[f"layer{layer}.{part}"] = shape
         shapes["head"] = (self.vocab, d)
         return shapes
+
+    @staticmethod
+    def norm_of(projection: str) -> str:
+        """Return the name of the norm whose quantised vector a projection reads.
+
+        f, c and g share one, and so do gate and up.
+
+        >>> [ModelConfig.norm_of(f"layer0.{part}") for part in ("mlgru.f", "glu.down")]
+        ['layer0.mlgru.norm', 'layer0.glu.down_norm']
+        >>> ModelConfig.norm_of("head")
+        'head.norm'
+        """
+        at, _, part = projection.rpartition(".")
+        if not at:
+            return f"{part}.norm"
+        return f"{at}.{part}_norm" if part in ("out", "down") else f"{at}.norm"
 
     @property
     def ternary_weights(self) -> int:

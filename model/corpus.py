@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sterna.model.heldout import read_text
+from sterna.model.files import read_text
 
 __all__ = ["Corpus", "builtin_corpus", "corpus_from_file", "leaked_lines"]
 

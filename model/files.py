@@ -1,4 +1,4 @@
-"""Writing files so that nothing half-written is ever left behind."""
+"""Reading texts with clear errors, and writing files so that nothing is left half-written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+__all__ = ["read_text", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes | str) -> Path:
@@ -39,3 +39,28 @@ def _write(path: Path, raw: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
+    """Read a UTF-8 text file, as bytes.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read, has fewer than ``at_least`` bytes or is not UTF-8.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: cannot read the text ({error.strerror or error})") from error
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: not UTF-8 text (byte 0x{data[error.start]:02x} at offset "
+            f"{error.start})") from error
+    if len(data) < at_least:
+        raise ValueError(
+            f"{path}: the text must have at least {at_least} bytes, got {len(data)}")
+    return data

@@ -13,18 +13,17 @@ and proves its range.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, to_device
+from array_api_compat import array_namespace, device
 
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import QuantizedModel
+from sterna.model.taps import Tap, ignore
 
 __all__ = [
     "IntegerModel",
-    "TapRecorder",
     "combine_scale",
     "glu_product",
     "isqrt",
@@ -38,7 +37,6 @@ __all__ = [
 ]
 
 Array = Any
-Tap = Callable[[str, Array], None]
 
 
 def rs(value: Array, shift: int) -> Array:
@@ -139,39 +137,6 @@ def glu_product(
     return silu, saturate(rs(silu * up, profile.product_shift), profile.p)
 
 
-def _ignore(name: str, value: Array) -> None:
-    pass
-
-
-class TapRecorder:
-    """Collects intermediate tensors by name while a model runs.
-
-    Pass it as ``tap=``. ``recorder[name]`` is then a NumPy array ``[steps, batch, ...]``.
-
-    Parameters
-    ----------
-    names
-        Tensors to keep; None keeps all of them.
-    """
-
-    def __init__(self, names: Sequence[str] | None = None) -> None:
-        self._wanted = None if names is None else frozenset(names)
-        self._values: dict[str, list[np.ndarray]] = {}
-
-    def __call__(self, name: str, value: Array) -> None:
-        if self._wanted is None or name in self._wanted:
-            self._values.setdefault(name, []).append(np.asarray(to_device(value, "cpu")))
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._values:
-            raise KeyError(f"no tensor called {name!r} was recorded")
-        return np.stack(self._values[name])
-
-    def names(self) -> list[str]:
-        """Names recorded, in the order of computation."""
-        return list(self._values)
-
-
 class IntegerModel:
     """A quantised model that runs in integers.
 
@@ -213,7 +178,7 @@ class IntegerModel:
         shape = (self.config.layers, batch, self.config.d)
         return self._xp.zeros(shape, dtype=self._xp.int64, device=self._device)
 
-    def step(self, tokens: Array, state: Array, tap: Tap = _ignore) -> tuple[Array, Array]:
+    def step(self, tokens: Array, state: Array, tap: Tap = ignore) -> tuple[Array, Array]:
         """Advance every sequence by one token.
 
         Parameters
@@ -259,7 +224,7 @@ class IntegerModel:
         return logits, xp.stack(new_state)
 
     def run(
-        self, tokens: Array, state: Array | None = None, tap: Tap = _ignore,
+        self, tokens: Array, state: Array | None = None, tap: Tap = ignore,
     ) -> tuple[Array, Array]:
         """Run ``tokens [batch, length]``; return logits ``[batch, length, vocab]``, state."""
         state = self.start(tokens.shape[0]) if state is None else state

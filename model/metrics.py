@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sterna.model.files import write_atomically
 
-__all__ = ["COLUMNS", "MetricsWriter", "plot_loss", "read_metrics"]
+__all__ = ["COLUMNS", "MetricsWriter", "loss_picture", "plot_loss", "read_metrics"]
 
 COLUMNS = ("step", "seconds", "tokens", "train_bpb", "heldout_bpb", "lr")
 """Columns of a ``metrics.csv``; a cell without a figure is empty."""
@@ -92,7 +92,7 @@ def read_metrics(path: str | Path) -> dict[str, list[float]]:
 
 
 def plot_loss(metrics_path: str | Path, image_path: str | Path, *, title: str) -> None:
-    """Draw training and held-out bits per byte against tokens, as a PNG.
+    """Write :func:`loss_picture` to a file.
 
     Raises
     ------
@@ -100,6 +100,17 @@ def plot_loss(metrics_path: str | Path, image_path: str | Path, *, title: str) -
         If the metrics cannot be read.
     OSError
         If the picture cannot be written.
+    """
+    write_atomically(Path(image_path), loss_picture(metrics_path, title=title))
+
+
+def loss_picture(metrics_path: str | Path, *, title: str) -> bytes:
+    """Draw training and held-out bits per byte against tokens; return a PNG.
+
+    Raises
+    ------
+    ValueError
+        If the metrics cannot be read.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -115,8 +126,9 @@ def plot_loss(metrics_path: str | Path, image_path: str | Path, *, title: str) -
         axes.plot([x for x, _ in held], [y for _, y in held], "o-", color="#c44e52", ms=4,
                   label=f"held-out, last {held[-1][1]:.3f}")
     axes.legend()
-    axes.set(xlabel="million bytes trained on", ylabel="bits per byte", title=title)
+    axes.set(xlabel="million bytes trained on", ylabel="bits per byte")
+    axes.set_title(title, parse_math=False)
     axes.grid(alpha=0.3)
     picture = io.BytesIO()
     canvas.print_png(picture)
-    write_atomically(Path(image_path), picture.getvalue())
+    return picture.getvalue()

@@ -14,12 +14,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from sterna.model.checks import check_whole
+
 __all__ = ["C12", "PROFILES", "S16", "FixedPoint", "NumericProfile"]
-
-
-def _check_whole(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +31,8 @@ class FixedPoint:
     frac: int
 
     def __post_init__(self) -> None:
-        _check_whole("bits", self.bits, 2, 24)
-        _check_whole("frac", self.frac, 0, 24)
+        check_whole("bits", self.bits, 2, 24)
+        check_whole("frac", self.frac, 0, 24)
 
     @property
     def min(self) -> int:
@@ -106,11 +103,11 @@ class NumericProfile:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"name must be text, got {self.name!r}")
         for name, low, high in (
-            ("reciprocal_bits", 2, 24), ("root_frac", 0, 12), ("scale_frac", 8, 24),
+            ("reciprocal_bits", 2, 24), ("root_frac", 0, 10), ("scale_frac", 8, 24),
             ("mantissa_bits", 4, 24), ("scale_bits", 8, 24), ("sigmoid_frac", 1, 24),
             ("sigmoid_segments", 2, 1 << 24),
         ):
-            _check_whole(name, getattr(self, name), low, high)
+            check_whole(name, getattr(self, name), low, high)
         widest = max(self.x.bits, self.o.bits, self.p.bits)
         if not widest <= self.reciprocal_bits <= 24:
             # m <= 2^(k-1) makes the largest element quantise to exactly 127.

@@ -7,6 +7,7 @@ import hashlib
 import math
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -127,13 +128,14 @@ def quantize_checkpoint(
     note(f"evaluating the float model on {len(heldout):,} bytes")
     float_bpb = heldout_bpb(model, heldout)
     note("evaluating the integer model")
-    integer = evaluate(quantize(model, profile), heldout)
+    quantised = quantize(model, profile)
+    integer = evaluate(quantised, heldout)
     provenance["heldout"] = {
         "text_sha256": hashlib.sha256(heldout).hexdigest(),
         "predictions": integer.predictions, "float_bpb": round(float_bpb, 5),
         "integer_bpb": round(integer.bits_per_byte, 5),
     }
-    return quantize(model, profile, provenance)
+    return replace(quantised, provenance=provenance)
 
 
 def _heldout_of(checkpoint: Checkpoint) -> bytes | None:

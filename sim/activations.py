@@ -14,8 +14,9 @@ import numpy as np
 from sterna.export.exact import build_step
 from sterna.export.runtime import OnnxStep
 from sterna.model.compare import Comparison, compare
-from sterna.model.integer import IntegerModel, TapRecorder
+from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel
+from sterna.model.taps import TapRecorder
 
 __all__ = ["Activations", "record_activations"]
 

@@ -23,6 +23,9 @@ __all__ = ["run_job"]
 _PAUSE = 0.25
 """Chance that an end pauses in a cycle."""
 
+_DRAIN = 40
+"""Cycles at the end of a phase in which nothing more may come out."""
+
 _PATIENCE = 2000
 """Cycles without any transfer that count as a hang."""
 
@@ -99,5 +102,11 @@ async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> Ph
                 f"{phase.name}: no transfer for {_PATIENCE} cycles with {sent} of "
                 f"{len(phase.inputs)} beats sent and {len(outputs)} of {phase.outputs} received")
     in_valid.value = 0
+    out_ready.value = 1
+    for _ in range(_DRAIN if phase.outputs else 0):      # a phase that is cut has none
+        await edge
+        if out_valid.value == 1:
+            raise AssertionError(
+                f"{phase.name}: more came out than the {phase.outputs} words expected")
     out_ready.value = 0
     return PhaseResult(outputs, cycles)

@@ -13,19 +13,7 @@ from sterna.sim.activations import Activations
 from sterna.sim.job import Phase
 from sterna.sim.plan import Expected, Plan
 
-__all__ = ["mac_plans", "norm_of"]
-
-
-def norm_of(projection: str) -> str:
-    """Tap name of the norm whose activations a projection takes.
-
-    >>> norm_of("layer0.mlgru.f"), norm_of("layer0.glu.down"), norm_of("head")
-    ('layer0.mlgru.norm', 'layer0.glu.down_norm', 'head.norm')
-    """
-    at, _, part = projection.rpartition(".")
-    if not at:
-        return "head.norm"
-    return f"{at}.{part}_norm" if part in ("out", "down") else f"{at}.norm"
+__all__ = ["mac_plans"]
 
 
 def mac_plans(
@@ -81,7 +69,7 @@ def _token(
     beats: list[int] = []
     expected: list[Expected] = []
     for name, (rows, _) in config.projections().items():
-        q = acts.reference[f"{norm_of(name)}.q"][token]
+        q = acts.reference[f"{config.norm_of(name)}.q"][token]
         beats += beat_payloads(words[name], q, params)
         tensor = f"{name}.acc"
         expected.append(_expect(

@@ -53,8 +53,12 @@ def run_on(
         If the simulator or a system tool it needs is not installed.
     SimulationError
         If the simulation does not compile, fails or hangs.
+    ValueError
+        If the path of ``work`` or of Python has a space: make cannot build there.
     """
     environment = _environment(simulator)
+    if simulator is Simulator.VERILATOR:
+        _refuse_spaces(work.resolve(), Path(sys.prefix))
     work.mkdir(parents=True, exist_ok=True)
     results = work / "results.json"
     results.unlink(missing_ok=True)
@@ -75,6 +79,14 @@ def run_on(
     return read_results(results)
 
 
+def _refuse_spaces(*paths: Path) -> None:
+    for path in paths:
+        if any(character.isspace() for character in str(path)):
+            raise ValueError(
+                f"Verilator cannot build below a path with a space ({path}): "
+                f"choose another folder, or the simulator icarus")
+
+
 def _environment(simulator: Simulator) -> dict[str, str]:
     if simulator is Simulator.VERILATOR:
         return verilator_environment()
@@ -88,8 +100,8 @@ def _environment(simulator: Simulator) -> dict[str, str]:
 def _reason(log: Path) -> str:
     """The line of the log that says most, and where the rest is."""
     text = log.read_text(errors="replace")
-    for pattern in (r"(?:TimeoutError|AssertionError): .*", r"%Error.*", r".*\berror: .*",
-                    r"\w*Error: .*"):
+    for pattern in (r"(?:TimeoutError|AssertionError): .*", r"%Error.*", r"\*\*\* .*",
+                    r".*\berror: .*", r"\w*Error: .*"):
         found = re.search(pattern, text)
         if found:
             return f"{found[0].strip()[:300]} (log: {log})"

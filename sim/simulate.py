@@ -20,7 +20,7 @@ from sterna.model.quantized import QuantizedModel
 from sterna.sim.activations import Activations, record_activations
 from sterna.sim.job import Job
 from sterna.sim.plan import Checks, Plan, check_plan
-from sterna.sim.plan_mac import mac_plans, norm_of
+from sterna.sim.plan_mac import mac_plans
 from sterna.sim.plan_mlgru import mlgru_plans
 from sterna.sim.runner import Simulator, run_on
 
@@ -76,8 +76,9 @@ class SimulationReport:
 
     @property
     def first(self) -> Difference | None:
-        """The first difference, oracles first."""
-        return self.agreement.first or self.checks.first
+        """The first difference: between the oracles, else in the first phase with one."""
+        phases = (phase.checks.first for phase in self.phases if phase.checks.first)
+        return self.agreement.first or next(phases, None)
 
     @property
     def failure(self) -> str | None:
@@ -188,7 +189,7 @@ def _tensor_names(model: QuantizedModel, unit: Unit) -> list[str]:
     """Taps that are the unit's inputs and outputs."""
     if unit is Unit.MAC:
         names = list(model.config.projections())
-        norms = dict.fromkeys(f"{norm_of(name)}.q" for name in names)
+        norms = dict.fromkeys(f"{model.config.norm_of(name)}.q" for name in names)
         return [*norms, *(f"{name}.acc" for name in names)]
     return [
         f"layer{layer}.mlgru.{part}" for layer in range(model.config.layers)

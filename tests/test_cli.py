@@ -13,7 +13,7 @@ import pytest
 from conftest import ODD
 
 from sterna.cli.main import main
-from sterna.model.heldout import bundled_heldout
+from sterna.model.bundled import bundled_heldout
 from sterna.model.profile import C12
 from sterna.model.quantized import load_model
 from sterna.model.synthetic import random_model
@@ -121,6 +121,9 @@ BAD_INPUT = {
     "tokens": (("simulate", "tiny", "--unit", "mac", "--tokens", 0), "--tokens must be from 1"),
     "temperature": (("generate", "tiny", "--temperature", -1), "temperature must be 0 or from"),
     "seed": (("generate", "tiny", "--seed", 0), "seed must be from 1"),
+    "check": (("export", "tiny", "-o", "m.onnx", "--check", 99999999),
+              "--check must be from 1 to 41940"),
+    "markup": (("info", "a[/b]:copyright:.safetensors"), "a[/b]:copyright:.safetensors"),
     "no tokens": (("generate", "tiny", "--tokens", 0), "tokens must be at least 1"),
     "budget": (("train",), "give the budget as --steps or as --minutes"),
     "size": (("train", "--config", "huge", "--steps", 1), "no configuration is called 'huge'"),
@@ -288,11 +291,14 @@ def test_ctrl_c_in_training_keeps_a_checkpoint(tmp_path: Path) -> None:
         text=True)
     metrics = tmp_path / "run" / "metrics.csv"
     deadline = time.monotonic() + 120
-    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    try:
+        while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "--resume" in output
     assert "Traceback" not in output

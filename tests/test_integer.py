@@ -1,6 +1,8 @@
 """The integer reference: one source, three number systems, the same integers."""
 
+import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,11 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_reference import PlainModel
 
+from sterna.model.bundled import bundled_heldout
+from sterna.model.compare import first_difference
 from sterna.model.config import ModelConfig
-from sterna.model.integer import IntegerModel, TapRecorder, isqrt, rs, ternary_matmul
+from sterna.model.integer import IntegerModel, isqrt, rs, ternary_matmul
 from sterna.model.profile import NumericProfile
-from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.synthetic import random_model
+from sterna.model.taps import TapRecorder
+from sterna.model.tokenizer import contiguous_streams, encode
 
 
 def test_numpy_and_torch_agree_on_every_tensor(odd_model: QuantizedModel) -> None:
@@ -42,6 +48,70 @@ def test_plain_python_integers_agree(profile: NumericProfile, gain: float) -> No
         plain_logits, plain_state = plain.step(int(token), plain_state)
         assert logits[0].tolist() == plain_logits
         assert state[:, 0].tolist() == plain_state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny", "tiny-c12"])
+def test_numpy_and_torch_agree_over_thousands_of_tokens_of_text(name: str) -> None:
+    model = load_model(name)
+    tokens = contiguous_streams(encode(bundled_heldout()), 8)[:, :256]
+    logits, state = IntegerModel(model).run(tokens)
+    torch_logits, torch_state = IntegerModel(model, like=torch.zeros(1)).run(
+        torch.from_numpy(tokens.copy()))
+    assert logits.shape == (8, 256, 256)        # 2,048 tokens
+    np.testing.assert_array_equal(logits, torch_logits.numpy())
+    np.testing.assert_array_equal(state, torch_state.numpy())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny", "tiny-c12"])
+def test_plain_python_integers_agree_on_the_bundled_model(name: str) -> None:
+    model = load_model(name)
+    reference, plain = IntegerModel(model), PlainModel(model)
+    state, plain_state = reference.start(), [[0] * 128] * 4
+    for token in encode(bundled_heldout())[:40]:
+        logits, state = reference.step(np.array([token]), state)
+        plain_logits, plain_state = plain.step(int(token), plain_state)
+        assert logits[0].tolist() == plain_logits
+        assert state[:, 0].tolist() == plain_state
+
+
+def faulty_weight(model: QuantizedModel) -> QuantizedModel:
+    p = model.projections["layer1.glu.up"]
+    weight = p.weight.copy()
+    weight[3, 5] = 1 if weight[3, 5] < 1 else 0
+    return dataclasses.replace(model, projections={
+        **model.projections, "layer1.glu.up": dataclasses.replace(p, weight=weight)})
+
+
+def faulty_table(model: QuantizedModel) -> QuantizedModel:
+    table = model.sigmoid.copy()
+    table[table.size // 2] += 1
+    return dataclasses.replace(model, sigmoid=table)
+
+
+def faulty_shift(model: QuantizedModel) -> QuantizedModel:
+    p = model.projections["layer0.mlgru.out"]
+    return dataclasses.replace(model, projections={
+        **model.projections,
+        "layer0.mlgru.out": dataclasses.replace(p, shift=p.shift + 1)})
+
+
+@pytest.mark.parametrize(("fault", "tensor"), [
+    (faulty_weight, "layer1.glu.up.acc"),
+    (faulty_table, "layer0.mlgru.f.sigmoid"),
+    (faulty_shift, "layer0.mlgru.out.z"),
+])
+def test_a_planted_fault_is_caught_and_named(
+    odd_model: QuantizedModel, fault: Callable[[QuantizedModel], QuantizedModel], tensor: str,
+) -> None:
+    tokens = np.random.default_rng(5).integers(0, 65, (2, 40))
+    right, wrong = TapRecorder(), TapRecorder()
+    IntegerModel(odd_model).run(tokens, tap=right)
+    IntegerModel(fault(odd_model), like=torch.zeros(1)).run(torch.from_numpy(tokens), tap=wrong)
+    differences = [first_difference(name, right[name], wrong[name]) for name in right.names()]
+    first = min((d for d in differences if d), key=lambda d: d.token)
+    assert first.tensor == tensor
 
 
 def test_run_equals_steps_and_batches_do_not_mix(odd_model: QuantizedModel) -> None:

@@ -11,7 +11,6 @@ from hypothesis.extra.numpy import arrays
 
 from sterna.model.integer import (
     IntegerModel,
-    TapRecorder,
     combine_scale,
     mlgru_cell,
     norm_quant,
@@ -20,6 +19,7 @@ from sterna.model.integer import (
 from sterna.model.profile import PROFILES, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.synthetic import random_model
+from sterna.model.taps import TapRecorder
 
 profiles = st.sampled_from([PROFILES[name] for name in sorted(PROFILES)])
 

@@ -14,10 +14,11 @@ from sterna.export.check import check_exact
 from sterna.export.exact import build_sequence, build_step
 from sterna.export.runtime import OnnxSequence, OnnxStep, step_with_taps
 from sterna.model.config import ModelConfig
-from sterna.model.integer import IntegerModel, TapRecorder
+from sterna.model.integer import IntegerModel
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.synthetic import random_model
+from sterna.model.taps import TapRecorder
 
 SHAPES = [
     ODD,
@@ -110,13 +111,14 @@ def odd_profiles(draw: st.DrawFn) -> NumericProfile:
     fraction_bits = {
         "x": draw(st.integers(0, 8)), "o": draw(st.integers(0, 12)),
         "p": draw(st.integers(0, 8)), "logit": draw(st.integers(0, 8))}
+    mantissa = draw(st.integers(8, 18))
     formats = {name: FixedPoint(widths[name], fraction_bits[name]) for name in widths}
     try:
         return NumericProfile(
             "odd", z=FixedPoint(z, z_frac), h=FixedPoint(h, h_frac), **formats,
             reciprocal_bits=draw(st.integers(18, 24)), root_frac=draw(st.integers(0, 6)),
-            scale_frac=draw(st.integers(8, 18)), mantissa_bits=draw(st.integers(8, 18)),
-            scale_bits=draw(st.integers(8, 18)), sigmoid_frac=draw(st.integers(4, 16)),
+            scale_frac=draw(st.integers(8, 18)), mantissa_bits=mantissa,
+            scale_bits=draw(st.integers(max(8, mantissa - 1), 18)), sigmoid_frac=draw(st.integers(4, 16)),
             sigmoid_segments=1 << draw(st.integers(1, z)))
     except ValueError:
         assume(False)

@@ -10,8 +10,9 @@ import pytest
 from sterna.export.check import ExactReport, check_exact
 from sterna.export.exact import build_sequence, build_step
 from sterna.model.compare import Difference
-from sterna.model.integer import IntegerModel, TapRecorder
+from sterna.model.integer import IntegerModel
 from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.taps import TapRecorder
 
 LENGTH = 24
 

@@ -6,9 +6,9 @@ from onnx.reference import ReferenceEvaluator
 
 from sterna.export.check import check_exact
 from sterna.export.exact import build_sequence, build_step
-from sterna.model.heldout import bundled_heldout
+from sterna.model.bundled import BUNDLED, bundled_heldout
 from sterna.model.integer import IntegerModel
-from sterna.model.quantized import BUNDLED, QuantizedModel, load_model
+from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.tokenizer import contiguous_streams, encode
 
 pytestmark = pytest.mark.slow

@@ -54,12 +54,9 @@ def test_nothing_but_training_imports_torch() -> None:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # From a copy, so that no build folder appears in the checkout.
     source = tmp_path_factory.mktemp("source") / "sterna"
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True,
-                            check=True).stdout.split("\0")
-    for name in filter(None, listed):
-        target = source / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, target, follow_symlinks=False)
+    shutil.copytree(ROOT, source, symlinks=True, ignore=shutil.ignore_patterns(
+        ".git", ".venv", "build", "dist", "runs", "*.egg-info", "__pycache__", ".*_cache",
+        ".hypothesis"))
     target = tmp_path_factory.mktemp("wheel")
     subprocess.run([sys.executable, "-m", "build", "--wheel", "--outdir", str(target),
                     str(source)], check=True, capture_output=True)
@@ -109,7 +106,8 @@ def test_an_installed_wheel_runs_the_demo_from_another_folder(
 def test_make_names_a_missing_tool_in_its_first_line(tmp_path: Path, tool: str) -> None:
     for name in ("make", "sh", "python3", "g++", "perl"):
         if name != tool:
-            (tmp_path / name).symlink_to(shutil.which(name))
+            (tmp_path / name).symlink_to(
+                sys.executable if name == "python3" else shutil.which(name))
     result = subprocess.run(
         ["make", "-C", str(ROOT), "tools"], env={"PATH": str(tmp_path)}, capture_output=True,
         text=True, check=False)

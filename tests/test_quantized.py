@@ -20,10 +20,9 @@ from sterna.model.quantized import (
     QuantizedModel,
     _digest,
     load_model,
-    pack_trits,
-    unpack_trits,
 )
 from sterna.model.synthetic import random_model
+from sterna.model.trits import pack_trits, unpack_trits
 
 Change = Callable[[dict, dict], object]
 

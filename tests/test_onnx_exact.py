@@ -118,7 +118,8 @@ def odd_profiles(draw: st.DrawFn) -> NumericProfile:
             "odd", z=FixedPoint(z, z_frac), h=FixedPoint(h, h_frac), **formats,
             reciprocal_bits=draw(st.integers(18, 24)), root_frac=draw(st.integers(0, 6)),
             scale_frac=draw(st.integers(8, 18)), mantissa_bits=mantissa,
-            scale_bits=draw(st.integers(max(8, mantissa - 1), 18)), sigmoid_frac=draw(st.integers(4, 16)),
+            scale_bits=draw(st.integers(max(8, mantissa - 1), 18)),
+            sigmoid_frac=draw(st.integers(4, 16)),
             sigmoid_segments=1 << draw(st.integers(1, z)))
     except ValueError:
         assume(False)

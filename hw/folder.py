@@ -63,7 +63,8 @@ def write_folder(folder: Path, files: Mapping[str, str], manifest: Mapping[str, 
         _replace(folder, {**files, MANIFEST: text})
     except OSError as error:
         # Name the folder that was wanted, not the temporary one.
-        raise OSError(error.errno, f"cannot write ({error.strerror or error})", str(folder)) from error
+        reason = f"cannot write ({error.strerror or error})"
+        raise OSError(error.errno, reason, str(folder)) from error
     return json.loads(text)
 
 

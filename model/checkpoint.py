@@ -15,7 +15,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.language_model import MatMulFreeLM
 
-__all__ = ["Checkpoint", "CheckpointError", "load_checkpoint", "load_model", "save_checkpoint"]
+__all__ = ["Checkpoint", "CheckpointError", "load_checkpoint", "save_checkpoint"]
 
 _FORMAT = "sterna-checkpoint-1"
 
@@ -115,14 +115,3 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         return Checkpoint(**content)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} has unexpected contents: {error}") from error
-
-
-def load_model(path: str | Path) -> MatMulFreeLM:
-    """Return the float model of a checkpoint, on the CPU.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is missing, damaged or something else.
-    """
-    return load_checkpoint(path).model()

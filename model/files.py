@@ -23,7 +23,8 @@ def write_atomically(path: Path, data: bytes | str) -> Path:
         _write(path, raw)
     except OSError as error:
         # Name the file that was wanted, not the temporary one.
-        raise OSError(error.errno, f"cannot write ({error.strerror or error})", str(path)) from error
+        reason = f"cannot write ({error.strerror or error})"
+        raise OSError(error.errno, reason, str(path)) from error
     return path
 
 

@@ -36,25 +36,28 @@ class MetricsWriter:
                     if row[0] <= resume_step]
         head = io.StringIO(newline="")
         csv.writer(head).writerow(COLUMNS)
+        csv.writer(head).writerows(_cells(row) for row in kept)
         write_atomically(path, head.getvalue())
         self._file = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115
-        for row in kept:
-            self.add(row)
 
     def add(self, row: Mapping[str, float | None]) -> None:
         """Append one row; a figure that is None or NaN leaves its cell empty."""
-        formats = {"step": ".0f", "tokens": ".0f", "seconds": ".2f", "lr": ".6g"}
-        cells = []
-        for name in COLUMNS:
-            value = row[name]
-            known = value is not None and value == value
-            cells.append(format(value, formats.get(name, ".5f")) if known else "")
-        csv.writer(self._file).writerow(cells)
+        csv.writer(self._file).writerow(_cells(row))
         self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _cells(row: Mapping[str, float | None]) -> list[str]:
+    formats = {"step": ".0f", "tokens": ".0f", "seconds": ".2f", "lr": ".6g"}
+    cells = []
+    for name in COLUMNS:
+        value = row[name]
+        known = value is not None and value == value
+        cells.append(format(value, formats.get(name, ".5f")) if known else "")
+    return cells
 
 
 def read_metrics(path: str | Path) -> dict[str, list[float]]:

@@ -1,7 +1,11 @@
-"""How a training run tells what it does: a bar on a terminal, plain lines otherwise."""
+"""How a training run tells what it does: a bar on a terminal, plain lines otherwise.
+
+It goes to standard error, where it never mixes with results.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -73,11 +77,11 @@ class LineReporter:
         """Print the progress if the interval has passed."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._interval_seconds
-            print(f"{progress.fraction:4.0%}  {progress}", flush=True)
+            print(f"{progress.fraction:4.0%}  {progress}", file=sys.stderr, flush=True)
 
     def message(self, text: str) -> None:
         """Print one line."""
-        print(text, flush=True)
+        print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Do nothing: lines need no end."""
@@ -111,5 +115,5 @@ def default_reporter(quiet: bool = False) -> TrainReporter:
     """Return a bar on a terminal, plain lines otherwise, nothing if ``quiet``."""
     if quiet:
         return QuietReporter()
-    console = Console()
+    console = Console(stderr=True)
     return BarReporter(console) if console.is_terminal else LineReporter()

@@ -130,6 +130,8 @@ def train(
                              ("checkpoint_steps", checkpoint_steps, 1), ("seed", seed, 0)):
         if value is not None and value < low:
             raise ValueError(f"{name} must be at least {low}, got {value}")
+    if seed >= 1 << 63:
+        raise ValueError(f"seed must be below 2^63, got {seed}")
     if minutes is not None and not 0.0 < minutes < math.inf:
         raise ValueError(f"minutes must be above 0, got {minutes}")
     if config.vocab < 256:
@@ -137,6 +139,9 @@ def train(
     run = _Run(config, corpus, Path(run_dir), seed, recipe or TrainRecipe(), _device(device))
     if resume and run.checkpoint_path.exists():
         run.load()
+    else:
+        # Or a run killed before its first save would be resumed as the one before it.
+        run.checkpoint_path.unlink(missing_ok=True)
     budget = _Budget(steps, minutes, run.seconds)
     reporter = reporter or default_reporter(quiet)
     if run.step:
@@ -171,7 +176,6 @@ class _Run:
     ) -> None:
         self.config, self.corpus, self.seed, self.recipe = config, corpus, seed, recipe
         self.sampler = WindowSampler(corpus.train, recipe, seed)
-        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.checkpoint_path = folder / CHECKPOINT_NAME
         self.device = device
@@ -181,6 +185,7 @@ class _Run:
         self.step, self.seconds, self.lr = 0, 0.0, 0.0
         self.train_bpb: float | None = None
         self.heldout_bpb: float | None = None
+        folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def tokens(self) -> int:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from sterna.model import train as train_module
 from sterna.model.checkpoint import (
     Checkpoint,
     CheckpointError,
     load_checkpoint,
-    load_model,
     save_checkpoint,
 )
 from sterna.model.config import ModelConfig
@@ -127,7 +127,7 @@ def test_training_learns_and_leaves_its_files(tmp_path: Path) -> None:
     assert recorder.updates[-1].fraction == 1.0
     assert recorder.updates[-1].tokens_per_second > 0
     assert recorder.closed == 1
-    assert heldout_bpb(load_model(result.checkpoint), CORPUS.heldout) == pytest.approx(
+    assert heldout_bpb(load_checkpoint(result.checkpoint).model(), CORPUS.heldout) == pytest.approx(
         result.heldout_bpb, abs=1e-3)
 
 
@@ -144,12 +144,13 @@ def test_interrupted_run_goes_on_exactly(tmp_path: Path, carry: bool) -> None:
     recipe = replace(RECIPE, carry_state=carry)
     whole = run(tmp_path / "whole", 25, recipe=recipe)
     recorder = Recorder(stop_at=11)
+    handler = signal.getsignal(signal.SIGINT)
     stopped = train(CONFIG, CORPUS, run_dir=tmp_path / "cut", steps=25, recipe=recipe,
                     threads=1, reporter=recorder)
     assert stopped.interrupted
     assert stopped.step == 11
     assert "interrupted at step 11" in recorder.messages[-1]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     resumed = run(tmp_path / "cut", 25, resume=True, recipe=recipe)
     assert not resumed.interrupted
     assert_same_weights(resumed.model.state_dict(), whole.model.state_dict())
@@ -167,10 +168,11 @@ def test_second_ctrl_c_is_not_held_back(tmp_path: Path) -> None:
             signal.raise_signal(signal.SIGINT)
 
     impatient = Impatient()
+    handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         train(CONFIG, CORPUS, run_dir=tmp_path, steps=9, recipe=RECIPE, reporter=impatient)
     assert impatient.closed == 1
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_resume_without_a_checkpoint_starts_and_after_the_end_does_nothing(
@@ -208,7 +210,7 @@ def test_resume_refuses_another_run(tmp_path: Path) -> None:
 def test_minutes_are_kept_and_count_all_sessions(tmp_path: Path) -> None:
     result = train(CONFIG, CORPUS, run_dir=tmp_path, minutes=0.05, recipe=RECIPE, quiet=True,
                    threads=1)
-    assert 3.0 <= result.seconds < 30.0  # the last step ends it; a busy machine is slow
+    assert result.seconds >= 3.0  # the last step ends it
     rates = read_metrics(tmp_path / "metrics.csv")["lr"]
     assert rates[-1] < 0.5 * max(rates)
     again = train(CONFIG, CORPUS, run_dir=tmp_path, minutes=0.05, recipe=RECIPE, quiet=True,
@@ -358,7 +360,7 @@ def test_reporters_show_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     lines.update(progress)
     lines.message("done")
     lines.close()
-    text = capsys.readouterr().out
+    text = capsys.readouterr().err
     assert "50%  step     70  loss 1.386  2.000 bpb  held-out 2.500  1,234 tokens/s" in text
     assert text.endswith("done\n")
 
@@ -366,9 +368,9 @@ def test_reporters_show_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     quiet.update(progress)
     quiet.message("unseen")
     quiet.close()
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "")
 
-    bar = BarReporter()
+    bar = BarReporter(Console())
     bar.update(progress)
     bar.message("a [message]")
     bar.close()
@@ -377,19 +379,33 @@ def test_reporters_show_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(default_reporter(), LineReporter)
 
 
+def test_a_fresh_run_forgets_the_checkpoint_before_it(tmp_path: Path) -> None:
+    run(tmp_path, 6)
+
+    class KilledAtOnce(Recorder):
+        def update(self, progress: TrainProgress) -> None:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        train(CONFIG, CORPUS, run_dir=tmp_path, steps=9, recipe=RECIPE, reporter=KilledAtOnce())
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
 @pytest.mark.slow
 def test_killed_run_goes_on_exactly(tmp_path: Path) -> None:
     steps = 120
     child = start_child(tmp_path / "killed", steps)
-    wait_for_step(tmp_path / "killed", 50, child)
-    child.kill()
+    try:
+        wait_for_step(tmp_path / "killed", 50, child)
+    finally:
+        child.kill()
     child.communicate()
     assert child.returncode == -signal.SIGKILL
     assert 7 <= load_checkpoint(tmp_path / "killed" / "checkpoint.pt").step < steps
     child = start_child(tmp_path / "killed", steps)
     output, errors = child.communicate(timeout=120)
     assert child.returncode == 0, errors
-    assert "resumed" in output
+    assert "resumed" in errors
     assert output.endswith(f"done {steps}\n")
     whole = run(tmp_path / "whole", steps)
     assert_same_weights(
@@ -405,7 +421,7 @@ def test_ctrl_c_leaves_a_valid_checkpoint(tmp_path: Path) -> None:
     assert child.returncode == 0, errors
     assert "Traceback" not in errors
     found = load_checkpoint(tmp_path / "checkpoint.pt")
-    assert f"interrupted at step {found.step}; " in output
+    assert f"interrupted at step {found.step}; " in errors
     assert output.endswith(f"interrupted {found.step}\n")
     assert found.step >= 20
     assert sorted(path.name for path in tmp_path.iterdir()) == [

@@ -14,7 +14,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from sterna.model import train as train_module
 from sterna.model.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -23,9 +22,10 @@ from sterna.model.checkpoint import (
 )
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
-from sterna.model.language_model import heldout_bpb
+from sterna.model.language_model import MatMulFreeLM, heldout_bpb
 from sterna.model.metrics import COLUMNS, MetricsWriter, plot_loss, read_metrics
 from sterna.model.progress import BarReporter, LineReporter, TrainProgress, default_reporter
+from sterna.model.run import _optimizer
 from sterna.model.train import TrainRecipe, TrainResult, train
 
 CONFIG = ModelConfig(d=16, layers=2, dff=24)
@@ -230,8 +230,8 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine() -> None:
 
 
 def test_embedding_learns_faster_and_only_matrices_decay() -> None:
-    model = train_module.MatMulFreeLM(CONFIG)
-    optimizer = train_module._optimizer(model, RECIPE)
+    model = MatMulFreeLM(CONFIG)
+    optimizer = _optimizer(model, RECIPE)
     embedding, matrices, biases = optimizer.param_groups
     assert embedding["params"] == [model.embedding.weight]
     assert [group["lr_factor"] for group in optimizer.param_groups] == [3.0, 1.0, 1.0]
@@ -281,7 +281,7 @@ def test_settings_of_torch_are_restored(tmp_path: Path) -> None:
 
 
 def some_checkpoint() -> Checkpoint:
-    model = train_module.MatMulFreeLM(CONFIG)
+    model = MatMulFreeLM(CONFIG)
     return Checkpoint(CONFIG, {"lr": 0.1}, "text", "ab", 1, 2, 3.0, model.state_dict(), {},
                       model.initial_state(4))
 

@@ -10,7 +10,7 @@ from sterna.hw.report import CellCounts
 
 __all__ = ["PROMPT", "DemoResult", "Stage"]
 
-PROMPT = "The "
+PROMPT = "The for statement"
 """What the demo's text continues."""
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -96,6 +97,15 @@ def test_an_installed_wheel_runs_the_demo_from_another_folder(
     assert all(compared[name] > 10_000 for name in (
         "evaluate", "ONNX step", "ONNX sequence", "simulate mac", "simulate mlgru"))
     assert found["cells"]["mac"]["cells"].get("$mul", 0) == 0
+    # The table that the README shows is this one, times aside.
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for stage in found["stages"]:
+        values = "" if stage["values"] is None else f"{stage['values']:,}"
+        assert re.search(
+            rf"│ {re.escape(stage['name'])} +│ {re.escape(stage['checked'])} +│ +{values} │",
+            readme), stage
+    shown = [line.rstrip() for line in (found["prompt"] + found["text"]).splitlines()]
+    assert "\n".join(shown).rstrip() in readme
     report = (elsewhere / "build" / "demo" / "report.html").read_text()
     assert "data:image/png;base64" in report
     assert "Every value agreed" in report

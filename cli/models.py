@@ -17,7 +17,8 @@ __all__ = ["COMMANDS", "evaluate", "info"]
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")],
+    model: Annotated[str, typer.Argument(
+        metavar="MODEL", help="Quantised file, tiny, or a checkpoint ending in .pt (float).")],
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text; default: the held-out text of the bundled models.")] = None,
     limit: Annotated[int | None, typer.Option(
@@ -27,25 +28,30 @@ def evaluate(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Measure held-out bits per byte with the integer reference.
+    """Measure held-out bits per byte, with the integer reference or the float model.
 
     Example: sterna evaluate tiny --bytes 4096
     """
     from sterna.model.evaluate import evaluate as run_evaluation
-    loaded = load_model(model)
     data = text_of(text)
     if limit is not None and limit < 2:
         raise ValueError(f"--bytes must be at least 2, got {limit}")
     if streams < 1:
         raise ValueError(f"--streams must be at least 1, got {streams}")
-    display, move = progress_bar("evaluating", quiet)
-    with display:
-        result = run_evaluation(loaded, data[:limit], streams=streams, progress=move)
+    if model.endswith(".pt"):
+        from sterna.model.quantize import evaluate_checkpoint
+        name, result = "float", evaluate_checkpoint(model, data[:limit], streams=streams)
+    else:
+        loaded = load_model(model)
+        display, move = progress_bar("evaluating", quiet)
+        with display:
+            result = run_evaluation(loaded, data[:limit], streams=streams, progress=move)
+        name = loaded.profile.name
     if as_json:
         print_json({"bits_per_byte": result.bits_per_byte, "predictions": result.predictions})
     else:
         out.print(f"{result.bits_per_byte:.4f} bits per byte over {result.predictions:,} "
-                  f"predictions ({loaded.profile.name})")
+                  f"predictions ({name})")
     return 0
 
 

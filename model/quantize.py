@@ -17,13 +17,13 @@ import torch
 
 from sterna.model.checkpoint import Checkpoint, load_checkpoint
 from sterna.model.corpus import builtin_corpus
-from sterna.model.evaluate import evaluate
+from sterna.model.evaluate import Evaluation, evaluate
 from sterna.model.language_model import MatMulFreeLM, heldout_bpb
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantizers import ternary_codes
 
-__all__ = ["quantize", "quantize_checkpoint"]
+__all__ = ["evaluate_checkpoint", "quantize", "quantize_checkpoint"]
 
 
 def quantize(
@@ -136,6 +136,23 @@ def quantize_checkpoint(
         "integer_bpb": round(integer.bits_per_byte, 5),
     }
     return replace(quantised, provenance=provenance)
+
+
+def evaluate_checkpoint(
+    path: str | Path, text: bytes, *, streams: int = 16,
+) -> Evaluation:
+    """Measure the float model of a checkpoint as :func:`sterna.model.evaluate.evaluate` does.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, damaged or something else.
+    ValueError
+        If the text is too short.
+    """
+    streams = max(1, min(streams, len(text) // 2))
+    bits = heldout_bpb(load_checkpoint(path).model(), text, streams=streams)
+    return Evaluation(bits, streams * (len(text) // streams - 1))
 
 
 def _heldout_of(checkpoint: Checkpoint) -> bytes | None:

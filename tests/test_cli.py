@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -224,6 +225,28 @@ def test_an_output_folder_that_cannot_be_made_is_named(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_read_only_folder_is_named() -> None:
+    # Root may write anywhere, so it becomes nobody, once everything has been imported.
+    code = ("import os, sys\n"
+            "from sterna.cli.main import main\n"
+            "arguments = ['export', 'tiny', '--check', '0', '-o']\n"
+            "assert main([*arguments, sys.argv[1]]) == 0\n"
+            "os.geteuid() or os.seteuid(65534)\n"
+            "sys.exit(main([*arguments, sys.argv[2]]))")
+    with tempfile.TemporaryDirectory() as base:
+        os.chmod(base, 0o755)
+        folder = Path(base) / "locked"
+        folder.mkdir()
+        folder.chmod(0o555)
+        target = folder / "m.onnx"
+        result = subprocess.run(
+            [sys.executable, "-c", code, f"{base}/m.onnx", str(target)], capture_output=True,
+            text=True, check=False)
+        assert result.returncode == 2, result.stderr
+        assert result.stderr == f"sterna: {target}: cannot write (Permission denied)\n"
+        assert not list(folder.iterdir())
+
+
 def test_missing_tools_are_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -281,6 +304,9 @@ def test_train_quantise_and_use_the_result(
     assert abs(figures["integer_bpb"] - figures["float_bpb"]) < 0.01
     code, out, _ = run(capsys, "evaluate", model, "--text", text, "--json")
     assert round(json.loads(out)["bits_per_byte"], 5) == figures["integer_bpb"]
+    code, out, _ = run(capsys, "evaluate", trained["checkpoint"], "--text", text, "--json")
+    assert round(json.loads(out)["bits_per_byte"], 5) == figures["float_bpb"]
+    assert json.loads(out)["predictions"] == figures["predictions"]
 
 
 @pytest.mark.slow

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sterna.export.exact import build_step
-from sterna.export.runtime import OnnxStep
+from sterna.export.runtime import step_with_taps
 from sterna.model.compare import Comparison, compare
 from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel
@@ -40,7 +39,7 @@ def record_activations(
     """Run ``tokens [length]`` from a fresh state and keep the tensors called ``names``."""
     of_reference, of_onnx = TapRecorder(names), TapRecorder(names)
     IntegerModel(model).run(tokens[None, :], tap=of_reference)
-    OnnxStep(build_step(model), taps=names).run(tokens[None, :], tap=of_onnx)
+    step_with_taps(model, names).run(tokens[None, :], tap=of_onnx)
     reference = {name: of_reference[name][:, 0] for name in names}
     onnx = {name: of_onnx[name][:, 0] for name in names}
     agreement = sum(

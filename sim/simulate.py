@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.emit import WEIGHTS_FILE, EmittedUnit, emit_verilog
+from sterna.hw.emit import (
+    MAC_MODULE,
+    MLGRU_MODULE,
+    WEIGHTS_FILE,
+    EmittedUnit,
+    emit_verilog,
+)
 from sterna.hw.params import MacParams, MlgruParams
 from sterna.hw.unit import Unit
 from sterna.model.compare import Comparison, Difference
@@ -27,6 +33,7 @@ from sterna.sim.runner import Simulator, run_on
 __all__ = ["PhaseReport", "SimulationReport", "simulate"]
 
 
+_MODULES = {Unit.MAC: MAC_MODULE, Unit.MLGRU: MLGRU_MODULE}
 _STREAMS = {Unit.MAC: ("beats", "sums"), Unit.MLGRU: ("preacts", "states")}
 
 
@@ -148,8 +155,8 @@ def simulate(
     Raises
     ------
     ValueError
-        If the size does not fit the model, or there are no tokens, or waves are asked
-        for without a folder to keep them in.
+        If the size does not fit the model, there are no tokens, waves are asked for
+        without a folder to keep them in, or ``emitted`` is a folder of another unit.
     MissingToolError
         If the simulator or a tool it needs is not installed.
     SimulationError
@@ -160,6 +167,8 @@ def simulate(
         raise ValueError(f"tokens must be [length], at least 1, got shape {tokens.shape}")
     if waves and work is None:
         raise ValueError("waves need a folder to be kept in: give one as work")
+    if emitted is not None and emitted.module != _MODULES[unit]:
+        raise ValueError(f"emitted must be a {unit.value} folder, got one of {emitted.module}")
     started = time.monotonic()
     with ExitStack() as stack:
         if work is None:

@@ -207,6 +207,12 @@ def test_bad_arguments_are_refused(options: dict, message: str) -> None:
         run_small(small_model(), "mlgru", **options)
 
 
+def test_a_folder_of_another_unit_is_refused(tmp_path: Path) -> None:
+    emitted = emit_verilog(small_model(), "mlgru", tmp_path / "mlgru", lanes=4)
+    with pytest.raises(ValueError, match="a mac folder, got one of mlgru_unit"):
+        run_small(small_model(), "mac", emitted=emitted)
+
+
 def test_no_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         simulate(small_model(), "mac", np.array([], dtype=np.int64))

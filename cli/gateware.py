@@ -15,14 +15,27 @@ from sterna.sim.runner import Simulator
 
 __all__ = ["COMMANDS", "simulate", "verilog"]
 
-_DEFAULT_TOKENS = {Unit.MAC: 4, Unit.MLGRU: 64}
+_DEFAULT_TOKENS = {
+    Unit.MAC: 4, Unit.MLGRU: 64, Unit.NORM: 8, Unit.GLU: 16, Unit.RESIDUAL: 32,
+    Unit.EMBEDDING: 64, Unit.SAMPLER: 32, Unit.WEIGHTS: 1,
+}
+
+_DEFAULTS_TEXT = ", ".join(f"{count} ({unit})" for unit, count in _DEFAULT_TOKENS.items())
 
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")]
 UnitOption = Annotated[Unit, typer.Option(help="Which unit.")]
-RowsOption = Annotated[int, typer.Option(help="mac: rows computed side by side.")]
-ColsOption = Annotated[int, typer.Option(help="mac: columns taken per beat.")]
-LanesOption = Annotated[int, typer.Option(help="mlgru: channels taken per beat.")]
+RowsOption = Annotated[int, typer.Option(
+    help="mac, weights: rows computed side by side; norm, residual, embedding, sampler: "
+         "elements of a word.")]
+ColsOption = Annotated[int, typer.Option(help="mac, weights: columns taken per beat.")]
+LanesOption = Annotated[int, typer.Option(
+    help="mlgru, glu: channels taken per beat; norm: activations given per cycle, a multiple "
+         "of the rows.")]
+StreamsOption = Annotated[int, typer.Option(
+    help="norm, glu, embedding: interleaved sequences.")]
+TraceOption = Annotated[bool, typer.Option(
+    "--trace", help="norm, glu: intermediate values come out, too.")]
 
 
 def verilog(
@@ -32,6 +45,8 @@ def verilog(
     rows: RowsOption = 8,
     cols: ColsOption = 128,
     lanes: LanesOption = 8,
+    streams: StreamsOption = 1,
+    trace: TraceOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> int:
     """Write a unit's Verilog, memory image, parameters and documentation.
@@ -40,7 +55,8 @@ def verilog(
     """
     from sterna.hw.emit import emit_verilog
     emitted = emit_verilog(
-        load_model(model), unit.value, output, rows=rows, cols=cols, lanes=lanes)
+        load_model(model), unit.value, output, rows=rows, cols=cols, lanes=lanes,
+        streams=streams, trace=trace)
     if as_json:
         print_json(emitted.manifest)
     else:
@@ -53,12 +69,14 @@ def simulate(
     model: ModelArgument,
     unit: UnitOption,
     tokens: Annotated[int | None, typer.Option(
-        help="Tokens of the text to run; default 4 (mac) or 64 (mlgru).")] = None,
+        help=f"Tokens of the text to run; default {_DEFAULTS_TEXT}.")] = None,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text; default: the held-out text of the bundled models.")] = None,
     rows: RowsOption = 8,
     cols: ColsOption = 128,
     lanes: LanesOption = 8,
+    streams: StreamsOption = 1,
+    trace: TraceOption = False,
     simulator: Annotated[Simulator, typer.Option(help="Which simulator.")] = Simulator.VERILATOR,
     waves: Annotated[bool, typer.Option("--waves", help="Keep a wave file.")] = False,
     output: Annotated[Path | None, typer.Option(
@@ -69,8 +87,8 @@ def simulate(
 ) -> int:
     """Run a unit's emitted Verilog on real weights and activations, and compare.
 
-    Every output is compared with the integer reference and with onnxruntime. Exits with 1
-    on a mismatch, which it names.
+    Every output is compared with the integer reference and with onnxruntime (the weight
+    memory with the model's weights). Exits with 1 on a mismatch, which it names.
 
     Example: sterna simulate tiny --unit mlgru --tokens 64
     """
@@ -81,7 +99,7 @@ def simulate(
         output = Path("build/waves")
     report = run_simulation(
         loaded, unit, tokens_of(text, count, loaded), rows=rows, cols=cols, lanes=lanes,
-        simulator=simulator, waves=waves, work=output, seed=seed,
+        streams=streams, trace=trace, simulator=simulator, waves=waves, work=output, seed=seed,
         progress=lambda line: say(line, quiet))
     if as_json:
         print_json(report.as_dict())

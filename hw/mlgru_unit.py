@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Module, Mux, Signal, signed
+from amaranth.hdl import Array, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
@@ -41,6 +41,8 @@ class MlgruLane(wiring.Component):
         State after, at step ``params.state_step``.
     o, h : ``Out(signed(o.bits))``, ``Out(signed(h.bits))``
         Output and state, at step ``params.latency``.
+    forget, gate, candidate : ``Out(...)``
+        Only with ``params.trace``: what they were made of, at the same step.
     """
 
     def __init__(self, params: MlgruParams, table: Sequence[int]) -> None:
@@ -56,6 +58,9 @@ class MlgruLane(wiring.Component):
             "new_state": Out(signed(profile.h.bits)),
             "o": Out(signed(profile.o.bits)),
             "h": Out(signed(profile.h.bits)),
+            **({"forget": Out(unsigned(profile.sigmoid_frac)),
+                "gate": Out(unsigned(profile.sigmoid_frac)),
+                "candidate": Out(signed(profile.h.bits))} if params.trace else {}),
         })
 
     def elaborate(self, platform):
@@ -91,15 +96,23 @@ class MlgruLane(wiring.Component):
         o = saturate(round_shift(gated, profile.output_shift), profile.o)
         m.d.comb += self.o.eq(steps.register(o, "o"))
         m.d.comb += self.h.eq(steps.delay(new_state, 2, "h"))
+
+        if self.params.trace:
+            m.d.comb += [
+                self.forget.eq(steps.delay(f, 2 + 2, "forget")),
+                self.gate.eq(steps.delay(g, 2, "gate")),
+                self.candidate.eq(steps.delay(c, 3 + 2, "candidate")),
+            ]
         return m
 
 
 class MlgruUnit(wiring.Component):
-    """The MLGRU of every layer, with the states of one sequence in its memory.
+    """The MLGRU of every layer, with the states of its sequences in its memory.
 
     Takes the three pre-activations as they leave the requantiser and returns output and
     new state, ``lanes`` channels per beat. Beats come token by token, in a token layer by
-    layer, in a layer channel by channel; results come in the same order.
+    layer, in a layer channel by channel; results come in the same order. Beats of several
+    sequences may be mixed: each sequence has its own place in this order.
 
     ``start`` on a beat says: this is layer 0, channel 0 of a new sequence, and every state
     counts as zero for this token. It may come at any time, also in the middle of a token,
@@ -120,13 +133,20 @@ class MlgruUnit(wiring.Component):
         Shape of the state of one sequence.
     lanes
         Channels per beat; divides ``channels``.
+    streams
+        Sequences whose states are kept.
+    trace
+        Whether results carry the sigmoids and the candidate, too.
+    spaced
+        Whether it keeps beats of the same word apart; False if its feeder does.
 
     Members
     -------
     preacts : ``In(stream.Signature(params.preact_layout))``
-        ``f``, ``c``, ``g`` of each lane, and ``start``.
+        ``f``, ``c``, ``g`` of each lane, ``start`` and, if there are several, ``sequence``.
     states : ``Out(stream.Signature(params.state_layout))``
-        ``o`` and ``h`` of each lane.
+        ``o`` and ``h`` of each lane, ``last`` with the last beat of a layer, and
+        ``sequence`` of the beat; with ``trace`` also ``f``, ``g`` and ``c``.
 
     Raises
     ------
@@ -136,9 +156,10 @@ class MlgruUnit(wiring.Component):
 
     def __init__(
         self, profile: NumericProfile, table: Sequence[int], *,
-        layers: int, channels: int, lanes: int = 1,
+        layers: int, channels: int, lanes: int = 1, streams: int = 1, trace: bool = False,
+        spaced: bool = True,
     ) -> None:
-        self.params = MlgruParams(profile, layers, channels, lanes)
+        self.params = MlgruParams(profile, layers, channels, lanes, streams, trace, spaced)
         self._table = checked_table(profile, table)
         super().__init__({
             "preacts": In(stream.Signature(self.params.preact_layout)),
@@ -153,7 +174,7 @@ class MlgruUnit(wiring.Component):
 
         # The pipeline stops only while a result waits.
         m.d.comb += advance.eq(~self.states.valid | self.states.ready)
-        taken, address, fresh = self._take_beats(m, advance)
+        taken, address, fresh, last = self._take_beats(m, advance)
         filled = steps.flags(taken, params.latency, "filled")
         m.d.comb += self.states.valid.eq(filled[params.latency])
 
@@ -169,6 +190,11 @@ class MlgruUnit(wiring.Component):
         write_address = steps.delay(
             read_address, params.state_step - params.candidate_step + 1, "write_address")
         old_is_zero = steps.delay(fresh, params.candidate_step, "fresh")
+        states = self.states.payload
+        m.d.comb += states.last.eq(steps.delay(last, params.latency, "last"))
+        if params.sequence_bits:
+            m.d.comb += states.sequence.eq(
+                steps.delay(self.preacts.payload.sequence, params.latency, "sequence"))
         m.d.comb += [
             read.addr.eq(read_address),
             read.en.eq(advance),
@@ -185,32 +211,54 @@ class MlgruUnit(wiring.Component):
                 lane.g.eq(self.preacts.payload.g[index]),
                 lane.old_state.eq(Mux(old_is_zero, 0, read.data[index])),
                 write.data[index].eq(lane.new_state),
-                self.states.payload.o[index].eq(lane.o),
-                self.states.payload.h[index].eq(lane.h),
+                states.o[index].eq(lane.o),
+                states.h[index].eq(lane.h),
             ]
+            if params.trace:
+                m.d.comb += [
+                    states.f[index].eq(lane.forget),
+                    states.g[index].eq(lane.gate),
+                    states.c[index].eq(lane.candidate),
+                ]
         return m
 
     def _take_beats(self, m, advance):
-        """Take beats, count them; return (taken, address, whether the state is still zero)."""
+        """Take beats and count them.
+
+        Returns (taken, address, whether the state is still zero, whether a layer ends).
+        """
         params = self.params
         taken = Signal()
         rested = Signal(init=1)
-        position = Signal(range(params.memory_words))
-        in_first_token = Signal(init=1)
+        beat = self.preacts.payload
+        positions = Array(
+            Signal(range(params.words), name=f"position{i}") for i in range(params.streams))
+        in_first_tokens = Array(
+            Signal(init=1, name=f"in_first_token{i}") for i in range(params.streams))
+        in_layers = Array(
+            Signal(range(params.beats_per_layer), name=f"in_layer{i}")
+            for i in range(params.streams))
+        sequence = beat.sequence if params.sequence_bits else 0
+        position = Mux(beat.start, 0, positions[sequence])
+        in_layer = Mux(beat.start, 0, in_layers[sequence])
         address = Signal(range(params.memory_words))
         fresh = Signal()
+        last = Signal()
 
         m.d.comb += [
             self.preacts.ready.eq(advance & rested),
             taken.eq(self.preacts.valid & rested),
-            address.eq(Mux(self.preacts.payload.start, 0, position)),
-            fresh.eq(self.preacts.payload.start | in_first_token),
+            address.eq(position + Array(i * params.words for i in range(params.streams))[sequence]),
+            fresh.eq(beat.start | in_first_tokens[sequence]),
+            last.eq(in_layer == params.beats_per_layer - 1),
         ]
         with m.If(advance & taken):
-            with m.If(address == params.words - 1):
-                m.d.sync += [position.eq(0), in_first_token.eq(0)]
+            m.d.sync += in_layers[sequence].eq(Mux(last, 0, in_layer + 1))
+            with m.If(position == params.words - 1):
+                m.d.sync += [positions[sequence].eq(0), in_first_tokens[sequence].eq(0)]
             with m.Else():
-                m.d.sync += [position.eq(address + 1), in_first_token.eq(fresh)]
+                m.d.sync += [
+                    positions[sequence].eq(position + 1), in_first_tokens[sequence].eq(fresh)]
 
         if params.beat_spacing > 1:
             rest = Signal(range(params.beat_spacing))
@@ -219,4 +267,4 @@ class MlgruUnit(wiring.Component):
                 m.d.sync += rest.eq(params.beat_spacing - 1)
             with m.Elif(advance & ~rested):
                 m.d.sync += rest.eq(rest - 1)
-        return taken, address, fresh
+        return taken, address, fresh, last

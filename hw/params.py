@@ -144,6 +144,13 @@ class MlgruParams:
         Shape of the state of one sequence.
     lanes
         Channels taken per beat.
+    streams
+        Sequences whose states are kept.
+    trace
+        Whether gates and candidate come out beside the results.
+    spaced
+        Whether the unit keeps beats of the same word of a tiny state apart. A core, whose
+        tokens are far longer than the pipeline, does not need it.
 
     Raises
     ------
@@ -160,10 +167,14 @@ class MlgruParams:
     layers: int
     channels: int
     lanes: int = 1
+    streams: int = 1
+    trace: bool = False
+    spaced: bool = True
 
     def __post_init__(self) -> None:
         check_whole("layers", self.layers, 1, 1024)
-        check_whole("channels", self.channels, 1, 65536)
+        check_whole("channels", self.channels, 1, 1 << 17)
+        check_whole("streams", self.streams, 1, 16)
         check_whole("lanes", self.lanes, 1, 65536)
         if self.channels % self.lanes:
             raise ValueError(
@@ -180,9 +191,14 @@ class MlgruParams:
         return self.layers * self.beats_per_layer
 
     @property
+    def sequence_bits(self) -> int:
+        """Bits of the number of a sequence."""
+        return (self.streams - 1).bit_length()
+
+    @property
     def memory_words(self) -> int:
         """Depth of the state memory: a memory without an address is no valid Verilog."""
-        return max(self.words, 2)
+        return max(self.words * self.streams, 2)
 
     @property
     def candidate_step(self) -> int:
@@ -207,18 +223,30 @@ class MlgruParams:
         of ``state_step``, so beats that use the same word must be further apart than the
         difference. They are ``words`` beats apart: only a tiny state needs a pause.
         """
+        if not self.spaced:
+            return 1
         return -(-(self.state_step - self.candidate_step + 2) // self.words)
 
     @property
     def preact_layout(self) -> StructLayout:
         """Payload of ``preacts``."""
         lanes = ArrayLayout(signed(self.profile.z.bits), self.lanes)
-        return StructLayout({"f": lanes, "c": lanes, "g": lanes, "start": 1})
+        return StructLayout(
+            {"f": lanes, "c": lanes, "g": lanes, "start": 1, **self._sequence_field})
 
     @property
     def state_layout(self) -> StructLayout:
         """Payload of ``states``."""
+        sigmoids = ArrayLayout(unsigned(self.profile.sigmoid_frac), self.lanes)
+        candidates = ArrayLayout(signed(self.profile.h.bits), self.lanes)
         return StructLayout({
             "o": ArrayLayout(signed(self.profile.o.bits), self.lanes),
             "h": ArrayLayout(signed(self.profile.h.bits), self.lanes),
+            "last": 1,
+            **self._sequence_field,
+            **({"f": sigmoids, "g": sigmoids, "c": candidates} if self.trace else {}),
         })
+
+    @property
+    def _sequence_field(self) -> dict[str, int]:
+        return {"sequence": self.sequence_bits} if self.sequence_bits else {}

@@ -35,6 +35,12 @@ class RequantiseParams:
         Right shifts to choose from, each 0 to 40; increasing.
     lanes
         Accumulators per beat.
+    narrower
+        Signed bits of further formats to which a result can be saturated instead.
+    tag_bits
+        Bits that travel with a beat.
+    trace
+        Whether results also come out unsaturated.
 
     Raises
     ------
@@ -51,8 +57,14 @@ class RequantiseParams:
     out_bits: int
     shifts: tuple[int, ...]
     lanes: int = 1
+    narrower: tuple[int, ...] = ()
+    tag_bits: int = 0
+    trace: bool = False
 
     def __post_init__(self) -> None:
+        for bits in self.narrower:
+            check_whole("narrower bits", bits, 2, self.out_bits)
+        check_whole("tag_bits", self.tag_bits, 0, 64)
         for name in ("sum_bits", "scale_bits", "bias_bits", "out_bits"):
             check_whole(name, getattr(self, name), 2, 24)
         check_whole("lanes", self.lanes, 1, 65536)
@@ -74,6 +86,17 @@ class RequantiseParams:
         return 3
 
     @property
+    def format_bits(self) -> int:
+        """Bits of the index of a result's format; none if there is one only."""
+        return len(self.narrower).bit_length()
+
+    @property
+    def full_bits(self) -> int:
+        """Signed bits that hold every result unsaturated."""
+        shifted = self.sum_bits + self.scale_bits + 1 - self.shifts[0]
+        return max(shifted, self.bias_bits) + 1
+
+    @property
     def acc_layout(self) -> StructLayout:
         """Payload of ``accs``."""
         fields: dict[str, Shape | ArrayLayout | int] = {
@@ -83,12 +106,22 @@ class RequantiseParams:
         }
         if self.select_bits:
             fields["shift"] = unsigned(self.select_bits)
+        if self.format_bits:
+            fields["format"] = unsigned(self.format_bits)
+        if self.tag_bits:
+            fields["tag"] = unsigned(self.tag_bits)
         return StructLayout(fields)
 
     @property
-    def result_layout(self) -> ArrayLayout:
+    def result_layout(self) -> StructLayout:
         """Payload of ``results``."""
-        return ArrayLayout(signed(self.out_bits), self.lanes)
+        fields: dict[str, Shape | ArrayLayout | int] = {
+            "value": ArrayLayout(signed(self.out_bits), self.lanes)}
+        if self.tag_bits:
+            fields["tag"] = unsigned(self.tag_bits)
+        if self.trace:
+            fields["full"] = ArrayLayout(signed(self.full_bits), self.lanes)
+        return StructLayout(fields)
 
 
 class Requantise(wiring.Component):
@@ -107,15 +140,22 @@ class Requantise(wiring.Component):
         Right shifts to choose from, increasing. Constant shifts are wires, so a model's few
         shifts cost a small multiplexer and no barrel shifter.
     lanes
-        Accumulators per beat; they share the scale and the shift.
+        Accumulators per beat; they share everything but accumulator and bias.
+    narrower
+        Signed bits of further formats to which results can be saturated.
+    tag_bits
+        Bits that travel with a beat.
+    trace
+        Whether results also come out unsaturated.
 
     Members
     -------
     accs : ``In(stream.Signature(params.acc_layout))``
-        ``acc`` and ``bias`` of each lane, ``scale`` and, if there are several shifts,
-        ``shift``: the index of one of them. An index past the last takes the last.
+        ``acc`` and ``bias`` of each lane, ``scale`` and, where there is a choice, ``shift``:
+        the index of a shift (past the last takes the last), and ``format``: 0 for
+        ``out_bits``, i for ``narrower[i - 1]``. ``tag`` if there are any.
     results : ``Out(stream.Signature(params.result_layout))``
-        A result for each lane.
+        ``value`` of each lane, ``tag``, and with ``trace`` ``full`` of each lane.
 
     Raises
     ------
@@ -125,10 +165,12 @@ class Requantise(wiring.Component):
 
     def __init__(
         self, sum_bits: int, scale_bits: int, bias_bits: int, out_bits: int, *,
-        shifts: tuple[int, ...], lanes: int = 1,
+        shifts: tuple[int, ...], lanes: int = 1, narrower: tuple[int, ...] = (),
+        tag_bits: int = 0, trace: bool = False,
     ) -> None:
         self.params = RequantiseParams(
-            sum_bits, scale_bits, bias_bits, out_bits, tuple(shifts), lanes)
+            sum_bits, scale_bits, bias_bits, out_bits, tuple(shifts), lanes, tuple(narrower),
+            tag_bits, trace)
         super().__init__({
             "accs": In(stream.Signature(self.params.acc_layout)),
             "results": Out(stream.Signature(self.params.result_layout)),
@@ -136,8 +178,8 @@ class Requantise(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        params, accs = self.params, self.accs.payload
-        fmt = FixedPoint(params.out_bits, 0)
+        params, accs, results = self.params, self.accs.payload, self.results.payload
+        formats = [FixedPoint(bits, 0) for bits in (params.out_bits, *params.narrower)]
 
         advance = Signal()
         steps = Pipeline(m, advance)
@@ -147,12 +189,19 @@ class Requantise(wiring.Component):
             steps.flags(self.accs.valid, params.latency, "filled")[-1])
 
         select = steps.register(accs.shift, "select") if params.select_bits else None
+        which = steps.delay(accs.format, 2, "format") if params.format_bits else 0
+        if params.tag_bits:
+            m.d.comb += results.tag.eq(steps.delay(accs.tag, params.latency, "tag"))
         for lane in range(params.lanes):
             product = steps.register(accs.acc[lane] * accs.scale, f"product{lane}")
             choices = [round_shift(product, shift) for shift in params.shifts]
             rounded = choices[0] if select is None else Array(choices)[select]
             shifted = steps.register(rounded, f"shifted{lane}")
             bias = steps.delay(accs.bias[lane], 2, f"bias{lane}")
-            result = saturate(shifted + bias, fmt)
-            m.d.comb += self.results.payload[lane].eq(steps.register(result, f"result{lane}"))
+            full = shifted + bias
+            saturated = Array([saturate(full, fmt) for fmt in formats])[which]
+            result = steps.register(saturated, f"result{lane}")
+            m.d.comb += results.value[lane].eq(result)
+            if params.trace:
+                m.d.comb += results.full[lane].eq(steps.register(full, f"full{lane}"))
         return m

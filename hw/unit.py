@@ -1,10 +1,11 @@
-"""The units that can be emitted as Verilog."""
+"""The units that can be emitted as Verilog, and their sizes."""
 
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 
-__all__ = ["Unit"]
+__all__ = ["Unit", "UnitSizes"]
 
 
 class Unit(enum.StrEnum):
@@ -14,3 +15,40 @@ class Unit(enum.StrEnum):
     """The ternary multiply-accumulate array."""
     MLGRU = "mlgru"
     """The recurrence with its state memory and sigmoid tables."""
+    NORM = "norm"
+    """Normalisation and quantisation of a vector to 8-bit activations."""
+    GLU = "glu"
+    """The gated product of the channel mixer."""
+    RESIDUAL = "residual"
+    """The residual stream, kept in a memory that is added to."""
+    EMBEDDING = "embedding"
+    """The embedding table."""
+    SAMPLER = "sampler"
+    """The choice of the next token."""
+    WEIGHTS = "weights"
+    """The memory of the packed weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSizes:
+    """Sizes that are a matter of choice, not of the model; a unit reads those it has.
+
+    Parameters
+    ----------
+    rows
+        Dot products computed side by side, and elements of a word of a vector.
+    cols
+        Columns taken per beat of the array.
+    lanes
+        Channels a unit takes or gives per beat.
+    streams
+        Independent sequences that are interleaved.
+    trace
+        Whether intermediate values come out, too.
+    """
+
+    rows: int = 8
+    cols: int = 128
+    lanes: int = 8
+    streams: int = 1
+    trace: bool = False

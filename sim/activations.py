@@ -24,19 +24,29 @@ __all__ = ["Activations", "record_activations"]
 class Activations:
     """Tensors by tap name, each ``[tokens, channels]``, of both oracles.
 
-    ``agreement`` compares the two with each other.
+    ``text`` is what they were computed on; ``agreement`` compares the two with each other.
     """
 
-    tokens: int
+    text: np.ndarray
     reference: dict[str, np.ndarray]
     onnx: dict[str, np.ndarray]
     agreement: Comparison
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the text."""
+        return len(self.text)
 
 
 def record_activations(
     model: QuantizedModel, tokens: np.ndarray, names: list[str],
 ) -> Activations:
-    """Run ``tokens [length]`` from a fresh state and keep the tensors called ``names``."""
+    """Run ``tokens [length]`` from a fresh state and keep the tensors called ``names``.
+
+    Without names nothing is run.
+    """
+    if not names:
+        return Activations(tokens, {}, {}, Comparison())
     of_reference, of_onnx = TapRecorder(names), TapRecorder(names)
     IntegerModel(model).run(tokens[None, :], tap=of_reference)
     step_with_taps(model, names).run(tokens[None, :], tap=of_onnx)
@@ -44,4 +54,4 @@ def record_activations(
     onnx = {name: of_onnx[name][:, 0] for name in names}
     agreement = sum(
         (compare(name, reference[name], onnx[name]) for name in names), Comparison())
-    return Activations(len(tokens), reference, onnx, agreement)
+    return Activations(tokens, reference, onnx, agreement)

@@ -1,8 +1,6 @@
-"""The cocotb bench: feed one stream, collect another, with random pauses at both ends.
+"""The cocotb bench: feed some streams, collect others, with random pauses at every end.
 
-One coroutine drives and samples. After a rising edge, reads give the values from just
-before it and writes take effect just after it, in Verilator and Icarus alike, so a
-transfer happened exactly if valid and ready both read as 1.
+One coroutine drives and samples all of them; :mod:`sterna.sim.ends` has the protocol.
 """
 
 from __future__ import annotations
@@ -16,18 +14,13 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import RisingEdge
 
-from sterna.sim.job import Job, Phase, PhaseResult, write_results
+from sterna.sim.ends import Consumer, Observer, Producer
+from sterna.sim.job import Job, Pause, Phase, PhaseResult, write_results
 
 __all__ = ["run_job"]
 
-_PAUSE = 0.25
-"""Chance that an end pauses in a cycle."""
-
-_DRAIN = 40
-"""Cycles at the end of a phase in which nothing more may come out."""
-
-_PATIENCE = 2000
-"""Cycles without any transfer that count as a hang."""
+_STALL = Pause(0.25)
+"""How an end of a phase with stalls pauses."""
 
 
 @cocotb.test()
@@ -37,6 +30,8 @@ async def run_job(dut: Any) -> None:
     rng = random.Random(job.seed)
     Clock(dut.clk, 10, unit="ns").start()
     results = []
+    for name in job.levels:
+        getattr(dut, name).value = 0
     await _reset(dut, job)
     for phase in job.phases:
         if phase.reset:
@@ -47,9 +42,11 @@ async def run_job(dut: Any) -> None:
 
 async def _reset(dut: Any, job: Job) -> None:
     edge = RisingEdge(dut.clk)
-    getattr(dut, f"{job.input}__valid").value = 0
-    getattr(dut, f"{job.input}__payload").value = 0
-    getattr(dut, f"{job.output}__ready").value = 0
+    for name in job.inputs:
+        getattr(dut, f"{name}__valid").value = 0
+        getattr(dut, f"{name}__payload").value = 0
+    for name in job.outputs:
+        getattr(dut, f"{name}__ready").value = 0
     dut.rst.value = 1
     await edge
     await edge
@@ -57,56 +54,89 @@ async def _reset(dut: Any, job: Job) -> None:
     await edge
 
 
+async def _set_plain_inputs(dut: Any, phase: Phase) -> None:
+    for name, level in phase.levels.items():
+        getattr(dut, name).value = level
+    if phase.pulse:
+        for value in (1, 0):
+            for name in phase.pulse:
+                getattr(dut, name).value = value
+            if value:
+                await RisingEdge(dut.clk)
+
+
 async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> PhaseResult:
     edge = RisingEdge(dut.clk)
-    in_payload = getattr(dut, f"{job.input}__payload")
-    in_valid = getattr(dut, f"{job.input}__valid")
-    in_ready = getattr(dut, f"{job.input}__ready")
-    out_payload = getattr(dut, f"{job.output}__payload")
-    out_valid = getattr(dut, f"{job.output}__valid")
-    out_ready = getattr(dut, f"{job.output}__ready")
+    await _set_plain_inputs(dut, phase)
 
-    sent = 0
-    outputs: list[int] = []
-    offering = taking = False
-    waiting: int | None = None      # what the output offered in a cycle when we paused
+    def pause_of(name: str) -> Pause | None:
+        return phase.pauses.get(name, _STALL if phase.stalls else None)
+
+    producers = [
+        Producer(dut, name, phase.inputs.get(name, []), pause_of(name), rng)
+        for name in job.inputs]
+    consumers = [
+        Consumer(dut, name, pause_of(name), rng, phase.name) for name in job.outputs]
+    observers = [
+        Observer(dut, port, [monitor for monitor in job.monitors if monitor.port == port])
+        for port in sorted({monitor.port for monitor in job.monitors})]
+    wanted = {name: phase.outputs.get(name, 0) for name in job.outputs}
+    cut = not any(wanted.values())
+
     cycles = idle = 0
-    while sent < len(phase.inputs) or len(outputs) < phase.outputs:
-        # Once offered, a beat stays until it is taken.
-        if not offering and sent < len(phase.inputs):
-            offering = not (phase.stalls and rng.random() < _PAUSE)
-            if offering:
-                in_payload.value = phase.inputs[sent]
-        taking = not (phase.stalls and rng.random() < _PAUSE)
-        in_valid.value = int(offering)
-        out_ready.value = int(taking)
+    left = phase.linger if cut else 0
+    while True:
+        if all(producer.done for producer in producers) and all(
+                len(consumer.words) >= wanted[consumer.name] for consumer in consumers):
+            if not left:
+                break
+            left -= 1
+        for producer in producers:
+            producer.drive()
+        for consumer in consumers:
+            consumer.drive()
         await edge
-        cycles += 1
         idle += 1
-        if offering and in_ready.value == 1:
-            offering, sent, idle = False, sent + 1, 0
-        if out_valid.value == 1:
-            word = int(out_payload.value)
-            if waiting not in (None, word):
-                raise AssertionError(
-                    f"{phase.name}: output {len(outputs)} changed while it waited to be taken")
-            waiting = None if taking else word
-            if taking:
-                outputs.append(word)
+        for observer in observers:
+            observer.sample(cycles)
+        for producer in producers:
+            if producer.sample():
                 idle = 0
-        elif waiting is not None:
-            raise AssertionError(
-                f"{phase.name}: output {len(outputs)} was withdrawn before it was taken")
-        if idle > _PATIENCE:
+        for consumer in consumers:
+            if consumer.sample(cycles):
+                idle = 0
+                if not cut and len(consumer.words) > wanted[consumer.name]:
+                    _too_many(phase, consumer.name, wanted[consumer.name])
+        cycles += 1
+        if idle > job.patience:
+            counts = [f"{producer.sent} of {len(producer.words)} {producer.name} sent"
+                      for producer in producers]
+            counts += [f"{len(consumer.words)} of {wanted[consumer.name]} {consumer.name} "
+                       f"received" for consumer in consumers]
             raise TimeoutError(
-                f"{phase.name}: no transfer for {_PATIENCE} cycles with {sent} of "
-                f"{len(phase.inputs)} beats sent and {len(outputs)} of {phase.outputs} received")
-    in_valid.value = 0
-    out_ready.value = 1
-    for _ in range(_DRAIN if phase.outputs else 0):      # a phase that is cut has none
+                f"{phase.name}: no transfer for {job.patience} cycles with {', '.join(counts)}")
+    for producer in producers:
+        producer.stop()
+    for consumer in consumers:
+        consumer.open()
+    for _ in range(phase.linger if cut else 0):
         await edge
-        if out_valid.value == 1:
-            raise AssertionError(
-                f"{phase.name}: more came out than the {phase.outputs} words expected")
-    out_ready.value = 0
-    return PhaseResult(outputs, cycles)
+    for cycle in range(0 if cut else job.drain):
+        await edge
+        for observer in observers:
+            observer.sample(cycles + cycle)
+        for consumer in consumers:
+            if consumer.offered():
+                _too_many(phase, consumer.name, wanted[consumer.name])
+    for consumer in consumers:
+        consumer.close()
+    return PhaseResult(
+        {consumer.name: consumer.words for consumer in consumers}, cycles,
+        {consumer.name: consumer.taken_at for consumer in consumers},
+        {name: words for observer in observers for name, words in observer.seen.items()},
+        {name: at for observer in observers for name, at in observer.seen_at.items()})
+
+
+def _too_many(phase: Phase, stream: str, count: int) -> None:
+    raise AssertionError(
+        f"{phase.name}: more came out of {stream} than the {count} words expected")

@@ -1,64 +1,143 @@
 """What a bench has to do, and what came out: the two files between Sterna and a simulator.
 
 The bench runs inside the simulator's process and knows no arithmetic. It gets words to
-feed to one stream, hands back the words another stream gave, and everything is compared
+feed to some streams, hands back the words that others gave, and everything is compared
 outside, where the names of tensors are known.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sterna.model.files import write_atomically
 
-__all__ = ["Job", "Phase", "PhaseResult", "read_results", "write_results"]
+__all__ = ["Job", "Monitor", "Pause", "Phase", "PhaseResult", "read_results", "write_results"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """How one end of a stream pauses: ``cycles`` long, with ``chance`` whenever it could move."""
+
+    chance: float
+    cycles: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Monitor:
+    """Bits of an output port that are looked at in every cycle, and kept while the lowest is 1.
+
+    Parameters
+    ----------
+    name
+        Name of what they show.
+    port
+        Name of the port.
+    low, width
+        Which bits.
+    """
+
+    name: str
+    port: str
+    low: int
+    width: int
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A run of beats.
+    """A run of words on every stream of a unit.
 
     Parameters
     ----------
     name
         What it tests, for messages.
     inputs
-        Words for the input stream, in order.
+        Words for each input stream, in order; a stream that is not named gets none.
     outputs
-        Words to expect from the output stream.
+        How many words to expect from each output stream; none from one that is not named.
+        A phase that expects nothing at all is cut short: what it gives is not looked at,
+        and the next phase must begin with whatever makes the unit forget.
     reset
         Whether the unit is reset first.
     stalls
-        Whether both ends pause at random; if not, both are always ready.
+        Whether every end pauses at random; if not, all are always ready.
+    levels
+        Values of plain input ports, from the start of this phase until another changes them.
+    pulse
+        Plain input ports that are high for one cycle, just before the phase.
+    pauses
+        Pauses of single streams, in place of what ``stalls`` says.
+    linger
+        Cycles that a phase which is cut short goes on after its last word was taken.
     """
 
     name: str
-    inputs: list[int]
-    outputs: int
+    inputs: dict[str, list[int]]
+    outputs: dict[str, int]
     reset: bool = False
     stalls: bool = True
+    levels: dict[str, int] = field(default_factory=dict)
+    pulse: list[str] = field(default_factory=list)
+    pauses: dict[str, Pause] = field(default_factory=dict)
+    linger: int = 0
+
+    @property
+    def beats(self) -> int:
+        """Words to send, over all streams."""
+        return sum(map(len, self.inputs.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A unit's streams and the phases to run, one after the other.
+    """A unit's ports and the phases to run, one after the other.
 
-    A phase that expects fewer outputs than its inputs would give is cut short: the next
-    one must then begin with a reset, or with whatever else makes the unit forget.
+    Parameters
+    ----------
+    inputs, outputs
+        Names of the streams, as their ports begin: ``beats`` for ``beats__payload``.
+    seed
+        Seed of the random pauses.
+    phases
+        What to run.
+    levels
+        Plain input ports; 0 until a phase says otherwise.
+    patience
+        Cycles without a transfer on any stream that count as a hang.
+    drain
+        Cycles after a phase in which nothing more may come out.
+    monitors
+        What is looked at in every cycle.
     """
 
-    input: str
-    output: str
+    inputs: list[str]
+    outputs: list[str]
     seed: int
     phases: list[Phase]
+    levels: list[str] = field(default_factory=list)
+    patience: int = 2000
+    drain: int = 40
+    monitors: list[Monitor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for phase in self.phases:
+            for kind, known, names in (
+                ("input stream", self.inputs, phase.inputs),
+                ("output stream", self.outputs, phase.outputs),
+                ("stream", [*self.inputs, *self.outputs], phase.pauses),
+                ("plain input", self.levels, [*phase.levels, *phase.pulse]),
+            ):
+                unknown = [name for name in names if name not in known]
+                if unknown:
+                    raise ValueError(
+                        f"phase {phase.name!r}: there is no {kind} called {unknown[0]!r}, "
+                        f"only {known}")
 
     def write(self, path: Path) -> None:
         """Write the job as JSON; wide words as hexadecimal text."""
         data = asdict(self)
         for phase in data["phases"]:
-            phase["inputs"] = [f"{word:x}" for word in phase["inputs"]]
+            phase["inputs"] = _to_hex(phase["inputs"])
         write_atomically(path, json.dumps(data))
 
     @classmethod
@@ -66,28 +145,56 @@ class Job:
         """Read what :meth:`write` wrote."""
         data = json.loads(path.read_text())
         for phase in data["phases"]:
-            phase["inputs"] = [int(word, 16) for word in phase["inputs"]]
-        return cls(data["input"], data["output"], data["seed"],
-                   [Phase(**phase) for phase in data["phases"]])
+            phase["inputs"] = _from_hex(phase["inputs"])
+            phase["pauses"] = {
+                name: Pause(**pause) for name, pause in phase["pauses"].items()}
+        data["phases"] = [Phase(**phase) for phase in data["phases"]]
+        data["monitors"] = [Monitor(**monitor) for monitor in data["monitors"]]
+        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:
-    """Words of the output stream, and clock cycles from the first beat offered to the last
-    one taken."""
+    """What came out of a phase.
 
-    outputs: list[int]
+    Parameters
+    ----------
+    outputs
+        Words of each output stream.
+    cycles
+        Clock cycles from the first word offered to the last one taken.
+    taken_at
+        For each word of ``outputs`` the cycle in which it was taken; the first cycle is 0.
+    seen, seen_at
+        For each monitor the bits it kept, and the cycles.
+    """
+
+    outputs: dict[str, list[int]]
     cycles: int
+    taken_at: dict[str, list[int]] = field(default_factory=dict)
+    seen: dict[str, list[int]] = field(default_factory=dict)
+    seen_at: dict[str, list[int]] = field(default_factory=dict)
 
 
 def write_results(path: Path, results: list[PhaseResult]) -> None:
     """Write what a bench saw."""
-    write_atomically(path, json.dumps(
-        [{"outputs": [f"{word:x}" for word in result.outputs], "cycles": result.cycles}
-         for result in results]))
+    data = [asdict(result) for result in results]
+    for result in data:
+        result["outputs"] = _to_hex(result["outputs"])
+        result["seen"] = _to_hex(result["seen"])
+    write_atomically(path, json.dumps(data))
 
 
 def read_results(path: Path) -> list[PhaseResult]:
     """Read what :func:`write_results` wrote."""
-    return [PhaseResult([int(word, 16) for word in result["outputs"]], result["cycles"])
+    return [PhaseResult(_from_hex(result["outputs"]), result["cycles"], result["taken_at"],
+                        _from_hex(result["seen"]), result["seen_at"])
             for result in json.loads(path.read_text())]
+
+
+def _to_hex(words: dict[str, list[int]]) -> dict[str, list[str]]:
+    return {name: [f"{word:x}" for word in each] for name, each in words.items()}
+
+
+def _from_hex(words: dict[str, list[str]]) -> dict[str, list[int]]:
+    return {name: [int(word, 16) for word in each] for name, each in words.items()}

@@ -6,15 +6,21 @@ reference, and to the same tensor as onnxruntime computed it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sterna.hw.bits import from_ints, signed_elements
+from sterna.hw.documents import FieldBits
+from sterna.hw.emit import EmittedUnit
 from sterna.model.compare import Comparison, Difference, compare
+from sterna.model.quantized import QuantizedModel
+from sterna.sim.activations import Activations
 from sterna.sim.job import Phase
+from sterna.sim.payloads import UnitPorts, read_field
+from sterna.sim.runner import SimulationError
 
-__all__ = ["Checks", "Expected", "Plan", "check_plan"]
+__all__ = ["Checks", "Expected", "Plan", "Planner", "check_plan", "count_words", "delay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,35 +31,45 @@ class Expected:
     ----------
     token, tensor
         Index of the token in the phase's text, and the tensor's tap name.
+    stream
+        Output stream; ``acts[1]`` for the words of sequence 1 on ``acts``.
     first_word, words
         Range of output words.
-    offset, width, lanes
-        Bit field in each word: ``lanes`` signed integers of ``width`` bits.
+    bits
+        The field of each word that holds the values.
     reference
-        Values of the integer reference, flat. Lanes beyond them are padding.
+        Values of the integer reference, flat. Elements beyond them are padding.
     onnx
         Values of onnxruntime, flat; None where the inputs are not a model's own.
     """
 
     token: int
     tensor: str
+    stream: str
     first_word: int
     words: int
-    offset: int
-    width: int
-    lanes: int
+    bits: FieldBits
     reference: np.ndarray
     onnx: np.ndarray | None = None
 
-    def read(self, outputs: list[int]) -> np.ndarray:
-        """The tensor as the gateware computed it."""
-        words = outputs[self.first_word:self.first_word + self.words]
-        bits = from_ints(words, self.offset, self.width * self.lanes)
-        return signed_elements(bits, self.width).reshape(-1)[:self.reference.size]
+    def read(self, outputs: Mapping[str, list[int]]) -> np.ndarray:
+        """The tensor as the gateware computed it.
 
-    def compare(self, oracle: np.ndarray, outputs: list[int]) -> Comparison:
+        Raises
+        ------
+        SimulationError
+            If the stream has too few words.
+        """
+        words = outputs[self.stream][self.first_word:self.first_word + self.words]
+        if len(words) != self.words:
+            raise SimulationError(
+                f"{self.stream} ends after {len(outputs[self.stream])} words, before "
+                f"{self.tensor} of token {self.token}")
+        return read_field(words, self.bits).reshape(-1)[:self.reference.size]
+
+    def compare(self, oracle: np.ndarray, outputs: Mapping[str, list[int]]) -> Comparison:
         """Compare the outputs with what one of the oracles expects."""
-        return compare(self.tensor, oracle[None], self.read(outputs)[None],
+        return compare(self.tensor, oracle.reshape(1, -1), self.read(outputs)[None],
                        first_token=self.token)
 
 
@@ -63,6 +79,25 @@ class Plan:
 
     phase: Phase
     expected: list[Expected] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """How a kind of unit is tried.
+
+    Parameters
+    ----------
+    module
+        Name of its Verilog module.
+    tensors
+        Tap names of its inputs and outputs in a model.
+    plans
+        Makes the phases from a model, its emitted unit and those tensors of a text.
+    """
+
+    module: str
+    tensors: Callable[[QuantizedModel], list[str]]
+    plans: Callable[[QuantizedModel, EmittedUnit, Activations], list[Plan]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +121,26 @@ class Checks:
         return self.reference.first or self.onnx.first
 
 
-def check_plan(plan: Plan, outputs: list[int]) -> Checks:
-    """Compare the output words of a phase with what its plan expects."""
+def check_plan(plan: Plan, ports: UnitPorts, outputs: Mapping[str, list[int]]) -> Checks:
+    """Compare the output words of a phase with what its plan expects.
+
+    Raises
+    ------
+    SimulationError
+        If a stream has too few words, of one sequence perhaps.
+    """
+    words = ports.by_sequence(outputs)
     return sum(
-        (Checks(e.compare(e.reference, outputs),
-                Comparison() if e.onnx is None else e.compare(e.onnx, outputs))
+        (Checks(e.compare(e.reference, words),
+                Comparison() if e.onnx is None else e.compare(e.onnx, words))
          for e in plan.expected), Checks())
+
+
+def count_words(expected: Sequence[Expected], stream: str) -> int:
+    """Words of a stream up to the end of the last expected tensor."""
+    return max((e.first_word + e.words for e in expected if e.stream == stream), default=0)
+
+
+def delay(expected: Sequence[Expected], words: Mapping[str, int]) -> list[Expected]:
+    """The same tensors, as many words later in each stream as ``words`` says."""
+    return [replace(e, first_word=e.first_word + words.get(e.stream, 0)) for e in expected]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from sterna.hw.documents import FieldBits
+from sterna.hw.emit import EmittedUnit
+from sterna.hw.emit_mac import MAC_MODULE, WEIGHTS_FILE
 from sterna.hw.packer import beat_payloads, pack_projection
 from sterna.hw.params import MacParams
 from sterna.model.config import ModelConfig
@@ -11,41 +14,68 @@ from sterna.model.integer import ternary_matmul
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.activations import Activations
 from sterna.sim.job import Phase
-from sterna.sim.plan import Expected, Plan
+from sterna.sim.payloads import UnitPorts
+from sterna.sim.plan import Expected, Plan, Planner, count_words, delay
 
-__all__ = ["mac_plans"]
+__all__ = ["MAC_PLANNER", "mac_plans"]
 
 
-def mac_plans(
-    model: QuantizedModel, params: MacParams, words: dict[str, list[int]], acts: Activations,
-) -> list[Plan]:
-    """Plan the phases.
+def mac_tensors(model: QuantizedModel) -> list[str]:
+    """Taps of the activations and of the sums of every projection."""
+    names = list(model.config.projections())
+    norms = dict.fromkeys(f"{model.config.norm_of(name)}.q" for name in names)
+    return [*norms, *(f"{name}.acc" for name in names)]
+
+
+def mac_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[Plan]:
+    """Plan the phases; the weight words are read from the emitted weight image.
 
     Parameters
     ----------
     model
         The quantised model.
-    params
-        Geometry of the array.
-    words
-        Weight words of every projection, as read from the emitted weight image.
+    emitted
+        The array as it was emitted.
     acts
         Tensors of the text that is run.
     """
+    params: MacParams = emitted.params
+    words = _weight_words(emitted, params)
+    bits = UnitPorts.of(emitted.manifest).fields["sums"][""]
     everything = [
-        _token(model.config, params, words, acts, token) for token in range(acts.tokens)]
+        _token(model.config, params, bits, words, acts, token)
+        for token in range(acts.tokens)]
     beats, expected = _join(everything)
     first_beats, first_expected = everything[0]
-    extreme_beats, extreme_expected = _extremes(params)
+    extreme_beats, extreme_expected = _extremes(params, bits)
+    rest = first_beats[:_inside_a_row(model.config, params)]
+
+    def phase(
+        name: str, beats: list[int], expected: list[Expected], *, reset: bool = False,
+        stalls: bool = True,
+    ) -> Plan:
+        return Plan(Phase(name, {"beats": beats}, {"sums": count_words(expected, "sums")},
+                          reset=reset, stalls=stalls), expected)
+
     return [
-        Plan(Phase("real activations", beats, _words(expected)), expected),
-        Plan(Phase("no pauses", first_beats, _words(first_expected), stalls=False),
-             first_expected),
-        Plan(Phase("cut in mid-row", first_beats[:_inside_a_row(model.config, params)], 0)),
-        Plan(Phase("after a reset in mid-row", first_beats, _words(first_expected), reset=True),
-             first_expected),
-        Plan(Phase("extremes", extreme_beats, _words(extreme_expected)), extreme_expected),
+        phase("real activations", beats, expected),
+        phase("no pauses", first_beats, first_expected, stalls=False),
+        phase("cut in mid-row", rest, []),
+        phase("after a reset in mid-row", first_beats, first_expected, reset=True),
+        phase("extremes", extreme_beats, extreme_expected),
     ]
+
+
+def _weight_words(emitted: EmittedUnit, params: MacParams) -> dict[str, list[int]]:
+    """Weight words of every projection, from the emitted memory image."""
+    lines = (emitted.folder / WEIGHTS_FILE).read_text().split()
+    words = {}
+    for name, entry in emitted.manifest["weights"]["projections"].items():
+        first = entry["first_line"]
+        words[name] = [int(line, 16) for line in lines[first:first + entry["lines"]]]
+        if any(word >> params.word_bits for word in words[name]):
+            raise ValueError(f"{emitted.folder / WEIGHTS_FILE}: a word of {name} is too wide")
+    return words
 
 
 def _inside_a_row(config: ModelConfig, params: MacParams) -> int:
@@ -58,13 +88,9 @@ def _inside_a_row(config: ModelConfig, params: MacParams) -> int:
     return 1
 
 
-def _words(expected: list[Expected]) -> int:
-    return sum(e.words for e in expected)
-
-
 def _token(
-    config: ModelConfig, params: MacParams, words: dict[str, list[int]], acts: Activations,
-    token: int,
+    config: ModelConfig, params: MacParams, bits: FieldBits, words: dict[str, list[int]],
+    acts: Activations, token: int,
 ) -> tuple[list[int], list[Expected]]:
     beats: list[int] = []
     expected: list[Expected] = []
@@ -72,33 +98,22 @@ def _token(
         q = acts.reference[f"{config.norm_of(name)}.q"][token]
         beats += beat_payloads(words[name], q, params)
         tensor = f"{name}.acc"
-        expected.append(_expect(
-            params, token, tensor, _words(expected), params.groups(rows),
+        expected.append(Expected(
+            token, tensor, "sums", count_words(expected, "sums"), params.groups(rows), bits,
             acts.reference[tensor][token], acts.onnx[tensor][token]))
     return beats, expected
-
-
-def _expect(
-    params: MacParams, token: int, tensor: str, first: int, count: int,
-    reference: np.ndarray, onnx: np.ndarray | None,
-) -> Expected:
-    return Expected(token, tensor, first, count, 0, params.sum_bits, params.rows,
-                    reference, onnx)
 
 
 def _join(parts: list[tuple[list[int], list[Expected]]]) -> tuple[list[int], list[Expected]]:
     beats: list[int] = []
     expected: list[Expected] = []
     for part_beats, part_expected in parts:
-        shift = _words(expected)
+        expected += delay(part_expected, {"sums": count_words(expected, "sums")})
         beats += part_beats
-        expected += [
-            Expected(e.token, e.tensor, e.first_word + shift, e.words, e.offset, e.width,
-                     e.lanes, e.reference, e.onnx) for e in part_expected]
     return beats, expected
 
 
-def _extremes(params: MacParams) -> tuple[list[int], list[Expected]]:
+def _extremes(params: MacParams, bits: FieldBits) -> tuple[list[int], list[Expected]]:
     """Every corner of the accumulator, and single lanes that must not leak."""
     n = params.max_columns
     low, high = -(1 << (params.act_bits - 1)), (1 << (params.act_bits - 1)) - 1
@@ -125,7 +140,10 @@ def _extremes(params: MacParams) -> tuple[list[int], list[Expected]]:
             q = vector.astype(np.int64)
             beats += beat_payloads(words, q, params)
             reference = ternary_matmul(q, weight.T.astype(np.float64))
-            expected.append(_expect(
-                params, 0, f"extreme({weight_name} x {vector_name})", len(expected), 1,
-                reference, None))
+            expected.append(Expected(
+                0, f"extreme({weight_name} x {vector_name})", "sums", len(expected), 1, bits,
+                reference))
     return beats, expected
+
+
+MAC_PLANNER = Planner(MAC_MODULE, mac_tensors, mac_plans)

@@ -6,32 +6,43 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from sterna.hw.emit import EmittedUnit
+from sterna.hw.emit_mlgru import MLGRU_MODULE
 from sterna.hw.mlgru_beats import preact_payloads
 from sterna.hw.params import MlgruParams
 from sterna.model.integer import mlgru_cell
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.activations import Activations
 from sterna.sim.job import Phase
-from sterna.sim.plan import Expected, Plan
+from sterna.sim.payloads import Fields, UnitPorts
+from sterna.sim.plan import Expected, Plan, Planner
 
-__all__ = ["mlgru_plans"]
+__all__ = ["MLGRU_PLANNER", "mlgru_plans"]
 
 Tensors = Mapping[str, np.ndarray]
 """Tap name to values ``[tokens, channels]``."""
 
 
-def mlgru_plans(model: QuantizedModel, params: MlgruParams, acts: Activations) -> list[Plan]:
+def mlgru_tensors(model: QuantizedModel) -> list[str]:
+    """Taps of the pre-activations, the outputs and the states of every layer."""
+    return [f"layer{layer}.mlgru.{part}" for layer in range(model.config.layers)
+            for part in ("f.z", "c.z", "g.z", "o", "h")]
+
+
+def mlgru_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[Plan]:
     """Plan the phases; the state of a sequence lives in the gateware, for its whole length.
 
     Parameters
     ----------
     model
         The quantised model.
-    params
-        Geometry of the unit.
+    emitted
+        The unit as it was emitted.
     acts
         Tensors of the text that is run.
     """
+    params: MlgruParams = emitted.params
+    fields = UnitPorts.of(emitted.manifest).fields["states"]
     few = min(acts.tokens, 4)
     real = _sequence(params, acts.reference, acts.tokens)
     short = _sequence(params, acts.reference, few)
@@ -41,18 +52,24 @@ def mlgru_plans(model: QuantizedModel, params: MlgruParams, acts: Activations) -
     extreme_tokens = len(extreme["layer0.mlgru.h"])
 
     def expect(count: int, after: int = 0, words: int | None = None) -> list[Expected]:
-        return _expected(params, acts.reference, acts.onnx, count, after, words)
+        return _expected(params, fields, acts.reference, acts.onnx, count, after, words)
+
+    def phase(
+        name: str, beats: list[int], expected: list[Expected], *, reset: bool = False,
+        stalls: bool = True,
+    ) -> Plan:
+        return Plan(Phase(name, {"preacts": beats}, {"states": len(beats) if expected else 0},
+                          reset=reset, stalls=stalls), expected)
 
     return [
-        Plan(Phase("real sequence", real, len(real)), expect(acts.tokens)),
-        Plan(Phase("second sequence, no pauses", short, len(short), stalls=False), expect(few)),
-        Plan(Phase("new start in mid-token", partial + short, len(partial) + len(short)),
-             expect(min(few, 2), words=len(partial)) + expect(few, after=len(partial))),
-        Plan(Phase("cut in mid-token", partial, 0)),
-        Plan(Phase("after a reset in mid-token", short, len(short), reset=True), expect(few)),
-        Plan(Phase("extremes", _sequence(params, extreme, extreme_tokens),
-                   extreme_tokens * params.words),
-             _expected(params, extreme, None, extreme_tokens)),
+        phase("real sequence", real, expect(acts.tokens)),
+        phase("second sequence, no pauses", short, expect(few), stalls=False),
+        phase("new start in mid-token", partial + short,
+              expect(min(few, 2), words=len(partial)) + expect(few, after=len(partial))),
+        phase("cut in mid-token", partial, []),
+        phase("after a reset in mid-token", short, expect(few), reset=True),
+        phase("extremes", _sequence(params, extreme, extreme_tokens),
+              _expected(params, fields, extreme, None, extreme_tokens)),
     ]
 
 
@@ -69,15 +86,13 @@ def _sequence(params: MlgruParams, tensors: Tensors, tokens: int) -> list[int]:
 
 
 def _expected(
-    params: MlgruParams, reference: Tensors, onnx: Tensors | None, tokens: int, after: int = 0,
-    words: int | None = None,
+    params: MlgruParams, fields: Fields, reference: Tensors, onnx: Tensors | None, tokens: int,
+    after: int = 0, words: int | None = None,
 ) -> list[Expected]:
     """Where h and o of every token and layer are, ``after`` words into the output.
 
     ``words`` ends the list early, if need be inside a layer.
     """
-    layout = params.state_layout
-    widths = {"h": params.profile.h.bits, "o": params.profile.o.bits}
     available = tokens * params.words if words is None else words
     expected: list[Expected] = []
     for token in range(tokens):
@@ -86,12 +101,12 @@ def _expected(
             count = min(params.beats_per_layer, available - first)
             if count <= 0:
                 return expected
-            for part, width in widths.items():
+            for part in ("h", "o"):
                 tensor = f"layer{layer}.mlgru.{part}"
                 channels = slice(count * params.lanes)
                 expected.append(Expected(
-                    token, tensor, after + first, count, layout[part].offset, width,
-                    params.lanes, reference[tensor][token][channels],
+                    token, tensor, "states", after + first, count, fields[part],
+                    reference[tensor][token][channels],
                     None if onnx is None else onnx[tensor][token][channels]))
     return expected
 
@@ -123,3 +138,6 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
             tensors.setdefault(f"{at}.h", []).append(cell["h"])
             tensors.setdefault(f"{at}.o", []).append(cell["o"])
     return {name: np.stack(values) for name, values in tensors.items()}
+
+
+MLGRU_PLANNER = Planner(MLGRU_MODULE, mlgru_tensors, mlgru_plans)

@@ -66,7 +66,8 @@ def run_on(
     launch = {
         "simulator": simulator.value, "sources": [str(path.resolve()) for path in sources],
         "top": top, "work": str(work.resolve()), "waves": waves,
-        "ports": ["clk", "rst", f"{job.input}__*", f"{job.output}__*"],
+        "ports": ["clk", "rst", *job.levels, *sorted({m.port for m in job.monitors}),
+                  *(f"{name}__*" for name in (*job.inputs, *job.outputs))],
     }
     log = work / "simulation.log"
     with log.open("wb") as file:

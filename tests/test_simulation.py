@@ -17,7 +17,7 @@ from sterna.model.profile import C12, S16, FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.synthetic import random_model
 from sterna.model.tokenizer import encode
-from sterna.sim.job import Job, Phase, PhaseResult, read_results, write_results
+from sterna.sim.job import Job, Pause, Phase, PhaseResult, read_results, write_results
 from sterna.sim.runner import SimulationError, Simulator, run_on
 from sterna.sim.simulate import SimulationReport, simulate
 
@@ -37,11 +37,15 @@ def run_small(model: QuantizedModel, unit: str, **options) -> SimulationReport:
 
 
 def test_a_job_survives_its_file(tmp_path: Path) -> None:
-    job = Job("beats", "sums", 3, [Phase("a", [0, 1 << 3000, 7], 2, reset=True),
-                                   Phase("b", [5], 0, stalls=False)])
+    job = Job(
+        ["beats", "more"], ["sums"], 3,
+        [Phase("a", {"beats": [0, 1 << 3000, 7], "more": []}, {"sums": 2}, reset=True,
+               levels={"beta": 1 << 40}, pulse=["reseed"], pauses={"sums": Pause(0.5, 9)}),
+         Phase("b", {"more": [5]}, {}, stalls=False)],
+        levels=["beta", "reseed"], patience=7, drain=8)
     job.write(tmp_path / "job.json")
     assert Job.read(tmp_path / "job.json") == job
-    results = [PhaseResult([1 << 200, 4], 17)]
+    results = [PhaseResult({"sums": [1 << 200, 4], "others": []}, 17, {"sums": [3, 9]})]
     write_results(tmp_path / "results.json", results)
     assert read_results(tmp_path / "results.json") == results
 
@@ -140,7 +144,7 @@ module stuck(input clk, input rst, input [7:0] beats__payload, input beats__vali
   assign beats__ready = 1'b0, sums__valid = 1'b0, sums__payload = 8'd0;
 endmodule
 """)
-    job = Job("beats", "sums", 1, [Phase("never taken", [1, 2], 2)])
+    job = Job(["beats"], ["sums"], 1, [Phase("never taken", {"beats": [1, 2]}, {"sums": 2})])
     with pytest.raises(SimulationError, match=r"never taken: no transfer for 2000 cycles"):
         run_on(Simulator.VERILATOR, [source], "stuck", job, tmp_path / "work")
 
@@ -156,7 +160,8 @@ module fickle(input clk, input rst, input [7:0] beats__payload, input beats__val
   always @(posedge clk) sums__payload <= rst ? 8'd0 : sums__payload + 8'd1;
 endmodule
 """)
-    job = Job("beats", "sums", 1, [Phase("many", list(range(50)), 50)])
+    job = Job(["beats"], ["sums"], 1,
+              [Phase("many", {"beats": list(range(50))}, {"sums": 50})])
     with pytest.raises(SimulationError, match="changed while it waited"):
         run_on(Simulator.VERILATOR, [source], "fickle", job, tmp_path / "work")
 
@@ -172,8 +177,8 @@ module echo(input clk, input rst, input [7:0] beats__payload, input beats__valid
   always @(posedge clk) sums__valid <= rst ? 1'b0 : sums__valid | beats__valid;
 endmodule
 """)
-    job = Job("beats", "sums", 1, [Phase("one", [1], 1)])
-    with pytest.raises(SimulationError, match="one: more came out than the 1 words expected"):
+    job = Job(["beats"], ["sums"], 1, [Phase("one", {"beats": [1]}, {"sums": 1})])
+    with pytest.raises(SimulationError, match="one: more came out of sums than the 1 words"):
         run_on(Simulator.VERILATOR, [source], "echo", job, tmp_path / "work")
 
 
@@ -187,7 +192,7 @@ def test_verilog_that_does_not_compile_names_the_error(tmp_path: Path) -> None:
     source = tmp_path / "broken.v"
     source.write_text("module broken(input clk; endmodule")
     with pytest.raises(SimulationError, match=r"verilator failed on broken: .*rror"):
-        run_on(Simulator.VERILATOR, [source], "broken", Job("a", "b", 1, []),
+        run_on(Simulator.VERILATOR, [source], "broken", Job(["a"], ["b"], 1, []),
                tmp_path / "work")
 
 

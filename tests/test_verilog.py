@@ -12,15 +12,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from amaranth.hdl import Shape
 
 from sterna.hw import folder as folder_module
 from sterna.hw import tools
 from sterna.hw.emit import MAC_MODULE, MLGRU_MODULE, WEIGHTS_FILE, emit_verilog, verilog_text
+from sterna.hw.emit_norm import NORM_MODULE
+from sterna.hw.emit_parts import (
+    EMBEDDING_MODULE,
+    GLU_MODULE,
+    RESIDUAL_MODULE,
+    SAMPLER_MODULE,
+    WEIGHTS_MODULE,
+)
 from sterna.hw.folder import OutputFolderError, write_folder
+from sterna.hw.glu_unit import GluParams
+from sterna.hw.norm_params import NormParams
 from sterna.hw.packer import unpack_projection
 from sterna.hw.params import MacParams, MlgruParams
 from sterna.hw.report import cell_counts
 from sterna.hw.requantise import Requantise
+from sterna.hw.residual_add import ResidualParams
+from sterna.hw.sampler_params import SamplerParams
 from sterna.hw.tools import MissingToolError, verilator_environment
 from sterna.hw.yosys import YosysError, run_yosys
 from sterna.model.config import ModelConfig
@@ -28,9 +41,24 @@ from sterna.model.profile import C12, S16
 from sterna.model.synthetic import random_model
 
 CONFIG = ModelConfig(d=12, layers=2, dff=20, vocab=18)
-SIZES = {"rows": 4, "cols": 8, "lanes": 3}
-UNITS = ["mac", "mlgru"]
-MODULES = {"mac": MAC_MODULE, "mlgru": MLGRU_MODULE}
+SIZES = {"rows": 4, "cols": 8, "lanes": 4}
+MODULES = {
+    "mac": MAC_MODULE, "mlgru": MLGRU_MODULE, "norm": NORM_MODULE, "glu": GLU_MODULE,
+    "residual": RESIDUAL_MODULE, "embedding": EMBEDDING_MODULE, "sampler": SAMPLER_MODULE,
+    "weights": WEIGHTS_MODULE,
+}
+UNITS = list(MODULES)
+LAYOUTS = {
+    "mac": {"beats": "beat_layout", "sums": "sum_layout"},
+    "mlgru": {"preacts": "preact_layout", "states": "state_layout"},
+    "norm": {"words__0": "word_layout", "words__1": "word_layout", "acts": "act_layout",
+             "scales": "scale_layout"},
+    "glu": {"preacts": "preact_layout", "products": "product_layout"},
+    "residual": {"updates": "update_layout", "words": "word_layout"},
+    "embedding": {"requests": "request_layout", "words": "word_layout"},
+    "sampler": {"logits": "logits_layout", "tokens": "token_bits"},
+    "weights": {"requests": "request_layout", "beats": "word_bits"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +69,8 @@ def model():
 @pytest.fixture(scope="module")
 def emitted(model, tmp_path_factory):
     base = tmp_path_factory.mktemp("verilog")
-    return {unit: emit_verilog(model, unit, base / unit, **SIZES) for unit in UNITS}
+    return {unit: emit_verilog(model, unit, base / unit, **SIZES, streams=1 + (unit == "norm"))
+            for unit in UNITS}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -75,18 +104,17 @@ def test_folder_holds_what_the_manifest_says(emitted, unit):
 @pytest.mark.parametrize("unit", UNITS)
 def test_manifest_and_readme_give_every_bit_of_every_payload(emitted, unit):
     done = emitted[unit]
-    layouts = ({"beats": done.params.beat_layout, "sums": done.params.sum_layout}
-               if unit == "mac" else
-               {"preacts": done.params.preact_layout, "states": done.params.state_layout})
+    layouts = {stream: getattr(done.params, name) for stream, name in LAYOUTS[unit].items()}
     readme = (done.folder / "README.md").read_text()
     widths = {port["name"]: port["width"] for port in done.manifest["ports"]}
     assert list(done.manifest["payloads"]) == list(layouts)
     for name, layout in layouts.items():
         fields = done.manifest["payloads"][name]
-        assert widths[f"{name}__payload"] == layout.size
+        width = widths[f"{name}__payload"]
+        assert width == Shape.cast(layout).width
         covered = sorted(bit for field in fields
                          for bit in range(field["low"], field["high"] + 1))
-        assert covered == list(range(layout.size))
+        assert covered == list(range(width))
         for field in fields:
             if field["name"]:
                 assert field["low"] == layout[field["name"]].offset
@@ -123,7 +151,14 @@ def test_weight_image_holds_every_projection_in_the_order_of_use(emitted, model)
 
 def test_params_follow_from_the_model_and_the_options(emitted):
     assert emitted["mac"].params == MacParams(4, 8, 20)
-    assert emitted["mlgru"].params == MlgruParams(C12, 2, 12, 3)
+    assert emitted["mlgru"].params == MlgruParams(C12, 2, 12, 4)
+    assert emitted["norm"].params == NormParams(C12, 4, 4, 20, streams=2)
+    assert emitted["glu"].params == GluParams(C12, 4)
+    assert emitted["residual"].params == ResidualParams(C12, 4, 12)
+    assert (emitted["embedding"].params.vocab, emitted["embedding"].params.channels) == (18, 12)
+    assert emitted["sampler"].params == SamplerParams(C12, 4, 18)
+    assert emitted["weights"].params.word_bits == emitted["mac"].params.word_bits
+    assert emitted["weights"].params.words == emitted["mac"].manifest["weights"]["lines"]
 
 
 REPEAT = """
@@ -133,15 +168,16 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.synthetic import random_model
 model = random_model(ModelConfig(d=12, layers=2, dff=20, vocab=18), C12, seed=3)
-for unit in ("mac", "mlgru"):
-    emit_verilog(model, unit, f"{sys.argv[1]}/other-{unit}", rows=4, cols=8, lanes=3)
+for unit in sys.argv[2:]:
+    emit_verilog(model, unit, f"{sys.argv[1]}/other-{unit}", rows=4, cols=8, lanes=4,
+                 streams=1 + (unit == "norm"))
 """
 
 
 def test_another_process_writes_the_same_bytes(emitted, tmp_path):
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "AMARANTH_USE_YOSYS": "system"}
-    subprocess.run([sys.executable, "-c", REPEAT, str(tmp_path)], env=environment, cwd=tmp_path,
-                   timeout=300, check=True)
+    subprocess.run([sys.executable, "-c", REPEAT, str(tmp_path), *UNITS], env=environment,
+                   cwd=tmp_path, timeout=300, check=True)
     for unit in UNITS:
         first, again = contents(emitted[unit].folder), contents(tmp_path / f"other-{unit}")
         assert first == again
@@ -164,18 +200,19 @@ def test_verilog_is_lint_clean_with_the_waivers_and_only_with_them(emitted, unit
 
 
 @pytest.mark.parametrize(("profile", "config", "sizes"), [
-    (S16, CONFIG, {"rows": 1, "cols": 1, "lanes": 12}),
+    (S16, CONFIG, {"rows": 1, "cols": 1, "lanes": 12, "streams": 2, "trace": True}),
     (C12, CONFIG, {"rows": 3, "cols": 7, "lanes": 1}),
     (S16, ModelConfig(d=1, layers=1, dff=1, vocab=2), {"rows": 1, "cols": 1, "lanes": 1}),
     pytest.param(S16, ModelConfig.named("tiny"), {}, marks=pytest.mark.slow),
     pytest.param(C12, ModelConfig.named("tiny"), {}, marks=pytest.mark.slow),
 ])
-def test_every_size_is_lint_clean(profile, config, sizes, tmp_path):
-    model = random_model(config, profile, seed=4)
-    for unit in UNITS:
-        emit_verilog(model, unit, tmp_path / unit, **sizes)
-        clean = lint(tmp_path / unit, "sterna.vlt", f"{MODULES[unit]}.v")
-        assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_size_is_lint_clean(unit, profile, config, sizes, tmp_path):
+    if unit == "norm" and sizes:
+        sizes = {**sizes, "lanes": 2 * sizes["rows"]}
+    emit_verilog(random_model(config, profile, seed=4), unit, tmp_path / unit, **sizes)
+    clean = lint(tmp_path / unit, "sterna.vlt", f"{MODULES[unit]}.v")
+    assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -224,7 +261,14 @@ def test_cell_counts_of_the_default_sizes(profile, per_lane, tmp_path):
     ("mac", {"rows": 4, "cols": 0}, "cols must be a whole number from 1"),
     ("mlgru", {"lanes": 8}, r"channels \(12\) must be a multiple of lanes \(8\)"),
     ("mlgru", {"lanes": 0}, "lanes must be a whole number from 1"),
-    ("glu", {}, "unit must be 'mac' or 'mlgru', got 'glu'"),
+    ("norm", {"rows": 3, "lanes": 4}, r"lanes \(4\) must be a multiple of rows \(3\)"),
+    ("norm", {"streams": 3}, "streams must be a whole number from 1 to 2"),
+    ("glu", {"lanes": 0}, "lanes must be a whole number from 1"),
+    ("residual", {"rows": 0}, "rows must be a whole number from 1"),
+    ("embedding", {"streams": 0}, "streams must be a whole number from 1 to 2"),
+    ("sampler", {"rows": 0}, "rows must be a whole number from 1"),
+    ("weights", {"rows": 21}, r"rows must be from 1 to 20 \(the rows of the largest"),
+    ("gru", {}, "unit must be one of mac, mlgru, .*got 'gru'"),
 ])
 def test_sizes_that_do_not_fit_are_refused_before_anything_is_written(
         model, unit, sizes, message, tmp_path):
@@ -236,7 +280,7 @@ def test_sizes_that_do_not_fit_are_refused_before_anything_is_written(
 def test_own_folder_is_replaced_and_a_foreign_one_refused(model, tmp_path):
     out = tmp_path / "out"
     emit_verilog(model, "mac", out, rows=4, cols=8)
-    emit_verilog(model, "mlgru", out, lanes=3)
+    emit_verilog(model, "mlgru", out, lanes=4)
     assert (out / "mlgru_unit.v").exists()
     assert not (out / "ternary_mac_array.v").exists()
     (out / "notes.txt").write_text("mine")

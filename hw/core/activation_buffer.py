@@ -1,0 +1,94 @@
+"""The quantised vectors that the array multiplies, one for each sequence."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Cat, Module, Signal, signed
+from amaranth.lib import memory, stream, wiring
+from amaranth.lib.data import ArrayLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.core.params import CoreParams
+from sterna.hw.norm_params import NormParams
+
+__all__ = ["ActivationBuffer"]
+
+
+class ActivationBuffer(wiring.Component):
+    """Gathers chunks of a quantised vector into tiles of ``cols`` elements.
+
+    A tile can be read in the cycle after its last chunk was taken. Where a vector ends
+    inside a tile the rest of the tile keeps old values: there the weights are zero.
+
+    Parameters
+    ----------
+    params
+        Geometry of the core.
+    norm
+        Geometry of the unit that quantises.
+
+    Members
+    -------
+    chunks : ``In(stream.Signature(norm.act_layout))``
+        Always ready.
+    clear, clear_sequence : ``In``
+        Forget the vector of a sequence: a new one follows.
+    ready_tiles : ``Out``, for each sequence
+        How many tiles of its vector can be read.
+    sequence, tile : ``In``
+        What to read.
+    acts : ``Out(ArrayLayout(signed(8), cols))``
+        The tile, in the same cycle.
+    """
+
+    def __init__(self, params: CoreParams, norm: NormParams) -> None:
+        self.params = params
+        self._element = signed(params.profile.act_bits)
+        super().__init__({
+            "chunks": In(stream.Signature(norm.act_layout)),
+            "clear": In(1),
+            "clear_sequence": In(params.sequence_bits),
+            "ready_tiles": Out(range(params.tiles + 1)).array(params.streams),
+            "sequence": In(params.sequence_bits),
+            "tile": In(range(params.tiles)),
+            "acts": Out(ArrayLayout(self._element, params.cols)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, chunk = self.params, self.chunks.payload
+        sequence = chunk.sequence if params.sequence_bits else 0
+        bank = Signal(range(params.chunks_per_tile))
+        written = Signal(range(params.tiles))
+        tile_ends = chunk.last | (bank == params.chunks_per_tile - 1)
+
+        m.d.comb += self.chunks.ready.eq(1)
+        with m.If(self.chunks.valid):
+            m.d.sync += bank.eq(bank + 1)
+            with m.If(tile_ends):
+                m.d.sync += [bank.eq(0), written.eq(written + 1)]
+                m.d.sync += Array(self.ready_tiles)[sequence].eq(written + 1)
+            with m.If(chunk.last):
+                m.d.sync += written.eq(0)
+        with m.If(self.clear):
+            m.d.sync += Array(self.ready_tiles)[self.clear_sequence].eq(0)
+
+        # Small and wide, read without a clock: made for LUT memory.
+        depth = max(params.tiles * params.streams, 2)
+        for index in range(params.chunks_per_tile):
+            m.submodules[f"bank{index}"] = store = memory.Memory(
+                shape=ArrayLayout(self._element, params.quant_lanes), depth=depth, init=[],
+                attrs={"ram_style": "distributed", "syn_ramstyle": "distributed"})
+            write = store.write_port()
+            read = store.read_port(domain="comb")
+            m.d.comb += [
+                write.addr.eq(self._address(sequence, written)),
+                write.data.eq(chunk.q),
+                write.en.eq(self.chunks.valid & (bank == index)),
+                read.addr.eq(self._address(self.sequence, self.tile)),
+                Cat(self.acts[index * params.quant_lanes + lane]
+                    for lane in range(params.quant_lanes)).eq(Cat(read.data)),
+            ]
+        return m
+
+    def _address(self, sequence, tile):
+        return tile + Array(i * self.params.tiles for i in range(self.params.streams))[sequence]

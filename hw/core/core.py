@@ -1,0 +1,364 @@
+"""The whole language model: prompt tokens in, generated tokens out."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Cat, Const, Module, Signal, Value
+from amaranth.lib import fifo, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.core.activation_buffer import ActivationBuffer
+from sterna.hw.core.bypass_fifo import BypassFifo
+from sterna.hw.core.image import CoreImage
+from sterna.hw.core.issuer import BeatIssuer
+from sterna.hw.core.post_processor import PostProcessor, result_layout
+from sterna.hw.core.program import StageKind
+from sterna.hw.core.router import ResultRouter
+from sterna.hw.core.scale_unit import ScaleUnit
+from sterna.hw.core.tasks import task_layout, weight_request_layout
+from sterna.hw.core.token_control import (
+    ControlSignature,
+    TokenControl,
+    prompt_layout,
+    token_layout,
+)
+from sterna.hw.core.trace import trace_layout
+from sterna.hw.embedding import Embedding
+from sterna.hw.glu_unit import GluUnit
+from sterna.hw.mlgru_unit import MlgruUnit
+from sterna.hw.norm_quant import NormQuant
+from sterna.hw.residual_add import ResidualAdd
+from sterna.hw.sampler import ArgmaxSampler
+from sterna.hw.ternary_mac_array import TernaryMacArray
+from sterna.hw.weight_rom import WeightRom
+
+__all__ = ["CYCLE_BITS", "MatMulFreeCore"]
+
+CYCLE_BITS = 32
+
+
+class MatMulFreeCore(wiring.Component):
+    """A MatMul-free language model that runs by itself, a token at a time.
+
+    Every vector goes round one ring: quantised by :class:`NormQuant`, multiplied by the
+    array, scaled by the post-processor, made into the next vector by the MLGRU unit, the
+    GLU unit or the residual stream, and quantised again. What a stage needs to know is in
+    a *task*, made when the norm begins with its vector. Sequences go round independently
+    of each other; the array takes their stages in the order in which the norm does.
+
+    Parameters
+    ----------
+    image
+        A packed model, with its parameters.
+
+    Members
+    -------
+    go : ``In(1)``
+        New tokens of prompts are taken while it is high.
+    busy : ``Out(1)``
+        A token is in progress.
+    cycles : ``Out(32)``
+        Cycles in which ``busy`` was high, since the reset; wraps around.
+    control : ``In(ControlSignature(params))``, for each sequence
+    prompts : ``In(stream.Signature(prompt_layout(params)))``, for each sequence
+    tokens : ``Out(stream.Signature(token_layout(params)))``, for each sequence
+    logits : ``Out(stream.Signature(...))``, for each sequence, with ``params.logits``
+        ``logits`` of ``rows`` tokens at a time, ``last`` with the last of them.
+    weight_requests, weights : with ``params.external_weights``
+        Requests for runs of weight words, and the words.
+    taps : ``Out(trace_layout(image))``, with ``params.trace``
+        Every intermediate vector as it appears; see :mod:`sterna.hw.core.trace`.
+    """
+
+    def __init__(self, image: CoreImage) -> None:
+        self.image = image
+        self.params = params = image.params
+        profile, config = params.profile, params.config
+        self.norm = NormQuant(
+            profile, rows=params.rows, lanes=params.quant_lanes, channels=params.widest,
+            streams=params.streams, trace=params.trace, digit_bits=params.digit_bits,
+            root_digit_bits=params.root_digit_bits)
+        self.glu = GluUnit(
+            profile, image.sigmoid, lanes=params.rows, streams=params.streams,
+            trace=params.trace)
+        self.mlgru = MlgruUnit(
+            profile, image.sigmoid, layers=params.mlgru.layers, channels=params.mlgru.channels,
+            lanes=params.rows, streams=params.streams, trace=params.trace, spaced=False)
+        self.embedding = Embedding(
+            profile, image.embedding, rows=params.rows, streams=params.streams)
+        self.residuals = [
+            ResidualAdd(profile, rows=params.rows, channels=config.d)
+            for _ in range(params.streams)]
+        self.samplers = [
+            ArgmaxSampler(profile, rows=params.rows, vocab=config.vocab)
+            for _ in range(params.streams)]
+        self.post = PostProcessor(image)
+        self.router = ResultRouter(
+            params, result_layout(image), self.glu.params, self.residuals[0].params)
+
+        def each(signature):
+            return signature.array(params.streams)
+
+        members = {
+            "go": In(1),
+            "busy": Out(1),
+            "cycles": Out(CYCLE_BITS),
+            "control": each(In(ControlSignature(params))),
+            "prompts": each(In(stream.Signature(prompt_layout(params)))),
+            "tokens": each(Out(stream.Signature(token_layout(params)))),
+        }
+        if params.logits:
+            members["logits"] = each(Out(stream.Signature(self.router.logit_layout)))
+        if params.external_weights:
+            members["weight_requests"] = Out(stream.Signature(weight_request_layout(image)))
+            members["weights"] = In(stream.Signature(params.weight_bits))
+        if params.trace:
+            members["taps"] = Out(trace_layout(image))
+        super().__init__(members)
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        m.submodules.norm = norm = self.norm
+        m.submodules.activations = activations = ActivationBuffer(params, norm.params)
+        m.submodules.issuer = issuer = BeatIssuer(self.image)
+        m.submodules.array = array = TernaryMacArray(
+            params.rows, params.cols, max_columns=params.widest)
+        m.submodules.post = post = self.post
+        m.submodules.scales = scales = ScaleUnit(params, norm.params)
+        # A scale comes so many cycles after the last chunk; that many sums may have to wait.
+        m.submodules.sums = sums = BypassFifo(
+            params.mac.sum_layout, depth=norm.params.scale_steps + ScaleUnit.latency + 2)
+
+        wiring.connect(m, norm.acts, activations.chunks)
+        wiring.connect(m, norm.scales, scales.norms)
+        wiring.connect(m, issuer.beats, array.beats)
+        wiring.connect(m, array.sums, sums.incoming)
+        wiring.connect(m, sums.outgoing, post.sums)
+        m.d.comb += [
+            activations.sequence.eq(issuer.sequence),
+            activations.tile.eq(issuer.tile),
+            issuer.acts.eq(activations.acts),
+        ]
+        for sequence in range(params.streams):
+            m.d.comb += [
+                issuer.ready_tiles[sequence].eq(activations.ready_tiles[sequence]),
+                post.scales[sequence].eq(scales.scales[sequence]),
+                post.scales_known[sequence].eq(scales.known[sequence]),
+            ]
+        controls = self._control(m)
+        stages = self._dispatch(m, controls, activations, issuer, scales)
+        self._vectors(m, controls, stages)
+        if params.trace:
+            self._trace(m, array, scales)
+        return m
+
+    def _control(self, m):
+        """Tokens in and out; return the control of each sequence."""
+        params = self.params
+        m.submodules.embedding = embedding = self.embedding
+        controls = []
+        for sequence in range(params.streams):
+            m.submodules[f"control{sequence}"] = control = TokenControl(params)
+            m.submodules[f"sampler{sequence}"] = sampler = self.samplers[sequence]
+            controls.append(control)
+            wiring.connect(m, wiring.flipped(self.prompts[sequence]), control.prompts)
+            wiring.connect(m, control.tokens, wiring.flipped(self.tokens[sequence]))
+            wiring.connect(m, wiring.flipped(self.control[sequence]), control.control)
+            wiring.connect(m, sampler.tokens, control.sampled)
+            m.d.comb += [
+                control.go.eq(self.go),
+                sampler.beta.eq(self.control[sequence].beta),
+                sampler.seed.eq(self.control[sequence].seed),
+                sampler.reseed.eq(control.reseed),
+            ]
+        # Sequence 0 goes first; what it leaves waits, for it asks once a token only.
+        requests = embedding.requests
+        for sequence, control in reversed(list(enumerate(controls))):
+            with m.If(control.requests.valid):
+                m.d.comb += [
+                    requests.valid.eq(1), requests.payload.token.eq(control.requests.payload)]
+                if params.sequence_bits:
+                    m.d.comb += requests.payload.sequence.eq(sequence)
+        for sequence, control in enumerate(controls):
+            earlier = [other.requests.valid for other in controls[:sequence]]
+            m.d.comb += control.requests.ready.eq(
+                requests.ready & ~Cat(earlier).any())
+
+        m.d.comb += self.busy.eq(Cat(control.busy for control in controls).any())
+        with m.If(self.busy):
+            m.d.sync += self.cycles.eq(self.cycles + 1)
+        return controls
+
+    def _dispatch(self, m, controls, activations, issuer, scales):
+        """Make a task when the norm begins; return the number of stages begun, by sequence."""
+        params, image, norm = self.params, self.image, self.norm
+        shape = image.stage_layout
+        m.submodules.program = rom = memory.Memory(
+            shape=shape, depth=len(image.stages),
+            init=[shape.from_bits(word) for word in image.stages])
+        read = rom.read_port()
+        sequence = norm.service_sequence if params.sequence_bits else Const(0)
+        stages = Array(
+            Signal(range(params.stages + 1), name=f"stage{i}") for i in range(params.streams))
+
+        # Cycle 0: the norm begins. Cycle 1: the program word is there and becomes a task.
+        begun = Signal()
+        begun_sequence = Signal(params.sequence_bits)
+        starts = Signal()
+        m.d.comb += [
+            read.addr.eq(stages[sequence]),
+            activations.clear.eq(norm.service), activations.clear_sequence.eq(sequence),
+            scales.clear.eq(norm.service), scales.clear_sequence.eq(sequence),
+        ]
+        m.d.sync += [
+            begun.eq(norm.service), begun_sequence.eq(sequence),
+            starts.eq((stages[sequence] == 0) & Array(c.start for c in controls)[sequence])]
+        for index, control in enumerate(controls):
+            with m.If(control.requests.valid & control.requests.ready):
+                m.d.sync += stages[index].eq(0)
+        with m.If(norm.service):
+            m.d.sync += stages[sequence].eq(stages[sequence] + 1)
+
+        stage = read.data
+        task = Signal(task_layout(image))
+        m.d.comb += [
+            *(task[name].eq(stage[name]) for name in (
+                "kind", "last_slot", "tiles", "headers", "first_header", "shift")),
+            task.start.eq(starts),
+            task.sequence.eq(begun_sequence),
+        ]
+        for index in range(params.streams):
+            mantissas = Signal(stage.k.shape(), name=f"mantissas{index}")
+            m.d.comb += scales.mantissas[index].eq(mantissas)
+            with m.If(begun & (begun_sequence == index)):
+                m.d.sync += mantissas.eq(stage.k)
+        for name, sink in (("issue_queue", issuer.tasks), ("post_queue", self.post.tasks)):
+            self._queue(m, name, sink, begun, task)
+
+        request = Signal(weight_request_layout(image))
+        m.d.comb += [request.first.eq(stage.first_weight), request.count.eq(stage.beats)]
+        if params.external_weights:
+            self._queue(
+                m, "weight_queue", wiring.flipped(self.weight_requests), begun, request)
+            wiring.connect(m, wiring.flipped(self.weights), issuer.weights)
+        else:
+            m.submodules.weights = weights = WeightRom(
+                self.image.weights, word_bits=params.weight_bits)
+            self._queue(m, "weight_queue", weights.requests, begun, request)
+            wiring.connect(m, weights.beats, issuer.weights)
+        return stages
+
+    def _queue(self, m, name, sink, push, payload):
+        """Queue payloads for a sink. A sequence has one stage in progress at most."""
+        payload = Value.cast(payload)
+        m.submodules[name] = queue = fifo.SyncFIFO(
+            width=len(payload), depth=self.params.streams + 1)
+        m.d.comb += [
+            queue.w_en.eq(push), queue.w_data.eq(payload),
+            sink.valid.eq(queue.r_rdy), Value.cast(sink.payload).eq(queue.r_data),
+            queue.r_en.eq(sink.ready),
+        ]
+
+    def _vectors(self, m, controls, stages):
+        """From results to the next vector of each sequence, and to the norm."""
+        params = self.params
+        m.submodules.router = router = self.router
+        m.submodules.mlgru = mlgru = self.mlgru
+        m.submodules.glu = glu = self.glu
+        wiring.connect(m, self.post.results, router.results)
+        wiring.connect(m, router.preacts, mlgru.preacts)
+        wiring.connect(m, router.gates, glu.preacts)
+        m.d.comb += [mlgru.states.ready.eq(1), glu.products.ready.eq(1)]
+        embedded = self.embedding.words
+        m.d.comb += embedded.ready.eq(1)
+
+        for sequence, control in enumerate(controls):
+            m.submodules[f"residual{sequence}"] = residual = self.residuals[sequence]
+            words = self.norm.words[sequence]
+
+            def ours(payload, sequence=sequence):
+                return payload.sequence == sequence if params.sequence_bits else Const(1)
+
+            # A sequence is in one place at a time, so its sources never meet.
+            load = embedded.valid & ours(embedded.payload)
+            update = router.updates[sequence]
+            m.d.comb += [
+                residual.updates.valid.eq(load | update.valid),
+                residual.updates.payload.load.eq(load),
+                update.ready.eq(residual.updates.ready),
+            ]
+            for row in range(params.rows):
+                m.d.comb += residual.updates.payload.y[row].eq(update.payload.y[row])
+                with m.If(load):
+                    m.d.comb += residual.updates.payload.y[row].eq(embedded.payload.x[row])
+
+            # After the last layer a token without prediction is done.
+            final = (stages[sequence] == params.stages - 1) & ~control.predict
+            done = residual.words.valid & residual.words.payload.last & final
+            m.d.comb += [
+                residual.words.ready.eq(1),
+                control.vector_done.eq(done),
+            ]
+            for source, field, wanted in (
+                (residual.words, "x", ~final),
+                (mlgru.states, "o", ours(mlgru.states.payload)),
+                (glu.products, "p", ours(glu.products.payload)),
+            ):
+                with m.If(source.valid & wanted):
+                    m.d.comb += [words.valid.eq(1), words.payload.last.eq(source.payload.last)]
+                    for row in range(params.rows):
+                        m.d.comb += words.payload.y[row].eq(source.payload[field][row])
+            self._logits(m, sequence, control)
+
+    def _logits(self, m, sequence, control):
+        """Logits go to the port, and to the sampler if a token is to be chosen."""
+        logits = self.router.logits[sequence]
+        sampler = self.samplers[sequence]
+        shown = self.logits[sequence].ready if self.params.logits else Const(1)
+        sampled = sampler.logits.ready | ~control.generate
+        if self.params.logits:
+            m.d.comb += [
+                self.logits[sequence].valid.eq(logits.valid & sampled),
+                self.logits[sequence].payload.eq(logits.payload)]
+        m.d.comb += [
+            sampler.logits.valid.eq(logits.valid & control.generate & shown),
+            sampler.logits.payload.logits.eq(logits.payload.logits),
+            logits.ready.eq(shown & sampled),
+            control.logits_done.eq(logits.valid & logits.ready & logits.payload.last),
+        ]
+
+    def _trace(self, m, array, scales):
+        """Show every vector in the cycle in which it moves."""
+        taps, norm = self.taps, self.norm
+        post, mlgru, glu = self.post, self.mlgru, self.glu
+
+        def show(shown, moved, sequence, values):
+            m.d.comb += [shown.valid.eq(moved), shown.sequence.eq(sequence)]
+            for field, value in values.items():
+                m.d.comb += Value.cast(shown[field]).eq(Value.cast(value))
+
+        def moved(port):
+            return port.valid & port.ready
+
+        def sequence(payload):
+            return payload.sequence if self.params.sequence_bits else Const(0)
+
+        for index, residual in enumerate(self.residuals):
+            show(taps.x[index], moved(residual.words), index,
+                 {"x": residual.words.payload.x})
+        acts, norms = norm.acts.payload, norm.scales.payload
+        show(taps.q, moved(norm.acts), sequence(acts), {"q": acts.q})
+        show(taps.norm, moved(norm.scales), sequence(norms),
+             {part: norms[part] for part in ("m", "r", "s", "n", "v")})
+        show(taps.a, scales.written, scales.written_sequence,
+             {"a": scales.written_scale})
+        show(taps.acc, post.scaled, post.scaled_sequence, {"acc": post.sums.payload})
+        results = post.results.payload
+        show(taps.z, moved(post.results), results.tag.sequence,
+             {"value": results.value, "full": results.full})
+        states, products = mlgru.states.payload, glu.products.payload
+        show(taps.mlgru, moved(mlgru.states), sequence(states),
+             {part: states[part] for part in ("f", "g", "c", "h", "o")})
+        show(taps.glu, moved(glu.products), sequence(products),
+             {"silu": products.silu, "p": products.p})
+        show(taps.beat, moved(array.beats), Const(0), {})

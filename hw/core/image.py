@@ -1,0 +1,200 @@
+"""What the memories of the core hold: a quantised model in the order in which it is used.
+
+The weight image is a stream: for each stage, for each group of ``rows`` rows, for each of
+the interleaved matrices, the tiles of that group. A row header (its number of -1 weights and
+its bias) stands beside, one word for each group of each matrix, in the same order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from amaranth.hdl import unsigned
+from amaranth.lib.data import ArrayLayout, StructLayout
+
+from sterna.hw.bits import from_ints, signed_elements, to_bits, to_ints
+from sterna.hw.core.params import CoreParams
+from sterna.hw.core.program import MAX_SLOTS, Stage, program
+from sterna.hw.trit import from_codes, to_codes
+from sterna.model.quantized import Projection, QuantizedModel
+
+__all__ = ["CoreImage", "build_image", "unpack_image"]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreImage:
+    """Contents of every memory of a core.
+
+    Parameters
+    ----------
+    params
+        Geometry.
+    weights
+        Weight words: trit of row r and column c at bit ``2 * (r * cols + c)``.
+    minus_counts
+        One word per header: for each row, the number of -1 weights.
+    biases
+        One word per header: for each row, the bias, signed, ``bias_bits`` wide.
+    bias_bits
+        Bits that the model's biases need.
+    shifts
+        The shifts of the model's projections, increasing.
+    stages
+        One word per stage, in :attr:`stage_layout`.
+    embedding
+        ``[vocab][d]``.
+    sigmoid
+        Entries of the sigmoid table.
+    """
+
+    params: CoreParams
+    weights: list[int]
+    minus_counts: list[int]
+    biases: list[int]
+    bias_bits: int
+    shifts: tuple[int, ...]
+    embedding: list[list[int]] = field(repr=False)
+    sigmoid: list[int] = field(repr=False)
+    stages: list[int] = field(repr=False)
+
+    @property
+    def shift_bits(self) -> int:
+        """Bits of the index of a shift."""
+        return (len(self.shifts) - 1).bit_length()
+
+    @property
+    def stage_layout(self) -> StructLayout:
+        """A word of the program."""
+        return _stage_layout(self.params, self.shift_bits)
+
+    @property
+    def memory_bits(self) -> dict[str, int]:
+        """Bits of every read-only memory."""
+        params = self.params
+        largest = max((abs(value) for row in self.embedding for value in row), default=0)
+        element_bits = largest.bit_length() + 1
+        return {
+            "weights": len(self.weights) * params.weight_bits,
+            "minus counts": len(self.minus_counts) * params.rows * params.mac.count_bits,
+            "biases": len(self.biases) * params.rows * self.bias_bits,
+            "embedding": (params.config.vocab * params.words(params.config.d) * params.rows
+                          * element_bits),
+            "program": len(self.stages) * self.stage_layout.size,
+        }
+
+
+def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
+    """Pack a model for a core.
+
+    Raises
+    ------
+    ValueError
+        If the parameters are those of another model shape or profile.
+    """
+    if (params.config, params.profile) != (model.config, model.profile):
+        raise ValueError(
+            f"the parameters are for {params.config} in profile {params.profile.name}, the "
+            f"model is {model.config} in {model.profile.name}")
+    stages = program(params)
+    bias_bits = _signed_bits(np.concatenate([p.bias for p in model.projections.values()]))
+    shifts = tuple(sorted({p.shift for p in model.projections.values()}))
+    layout = _stage_layout(params, (len(shifts) - 1).bit_length())
+
+    weights: list[int] = []
+    counts: list[int] = []
+    biases: list[int] = []
+    words: list[int] = []
+    for stage in stages:
+        matrices = [model.projections[name] for name in stage.projections]
+        padded = np.stack([_pad(p.weight, stage, params) for p in matrices], axis=1)
+        # [groups, slots, rows, tiles, cols] with the tiles before the rows is stream order.
+        trits = padded.transpose(0, 1, 3, 2, 4).reshape(stage.beats, -1)
+        weights += to_ints(to_bits(to_codes(trits), 2))
+        minus = (padded == -1).sum(axis=(3, 4)).reshape(stage.headers, params.rows)
+        counts += to_ints(to_bits(minus, params.mac.count_bits))
+        bias = np.zeros((stage.slots, stage.groups * params.rows), dtype=np.int64)
+        bias[:, :stage.rows] = [p.bias for p in matrices]
+        rows = bias.reshape(stage.slots, stage.groups, params.rows).transpose(1, 0, 2)
+        biases += to_ints(to_bits(rows.reshape(stage.headers, params.rows), bias_bits))
+        unused = [0] * (MAX_SLOTS - stage.slots)
+        words.append(layout.const({
+            "kind": int(stage.kind), "last_slot": stage.slots - 1, "tiles": stage.tiles,
+            "headers": stage.headers, "beats": stage.beats,
+            "first_weight": stage.first_weight, "first_header": stage.first_header,
+            "k": [*(p.k for p in matrices), *unused],
+            "shift": [*(shifts.index(p.shift) for p in matrices), *unused],
+        }).as_value().value)
+    return CoreImage(
+        params, weights, counts, biases, bias_bits, shifts, model.embedding.tolist(),
+        model.sigmoid.tolist(), words)
+
+
+def unpack_image(image: CoreImage) -> QuantizedModel:
+    """Undo :func:`build_image`: read the model back from the words.
+
+    Raises
+    ------
+    ValueError
+        If a code is no trit, or a number of -1 weights is wrong.
+    """
+    params, layout = image.params, image.stage_layout
+    projections: dict[str, Projection] = {}
+    for stage, word in zip(program(params), image.stages, strict=True):
+        fields = layout.from_bits(word)
+        beats = image.weights[fields.first_weight:][:fields.beats]
+        headers = slice(fields.first_header, fields.first_header + fields.headers)
+        bits = from_ints(beats, 0, params.weight_bits)
+        codes = bits.reshape(len(beats), -1, 2) @ np.array([1, 2], dtype=np.uint8)
+        padded = from_codes(codes).reshape(
+            stage.groups, stage.slots, stage.tiles, params.rows, params.cols
+        ).transpose(0, 1, 3, 2, 4)
+        counts = from_ints(image.minus_counts[headers], 0, params.rows * params.mac.count_bits)
+        powers = 1 << np.arange(params.mac.count_bits)
+        stated = counts.reshape(-1, params.mac.count_bits) @ powers
+        if not np.array_equal(stated, (padded == -1).sum(axis=(3, 4)).reshape(-1)):
+            raise ValueError(f"{stage.projections[0]}: the numbers of -1 weights are wrong")
+        bias = signed_elements(
+            from_ints(image.biases[headers], 0, params.rows * image.bias_bits), image.bias_bits)
+        bias = bias.reshape(stage.groups, stage.slots, params.rows)
+        for slot, name in enumerate(stage.projections):
+            matrix = padded[:, slot].reshape(stage.groups * params.rows, -1)
+            projections[name] = Projection(
+                np.ascontiguousarray(matrix[:stage.rows, :stage.columns]),
+                bias[:, slot].reshape(-1)[:stage.rows].astype(np.int32),
+                fields.k[slot], image.shifts[fields.shift[slot]])
+    return QuantizedModel(
+        params.config, params.profile, projections,
+        np.array(image.embedding, dtype=np.int32), np.array(image.sigmoid, dtype=np.int32))
+
+
+def _stage_layout(params: CoreParams, shift_bits: int) -> StructLayout:
+    stages = program(params)
+
+    def counter(values: list[int]) -> int:
+        return max(max(values).bit_length(), 1)
+
+    return StructLayout({
+        "kind": 2,
+        "last_slot": 2,
+        "tiles": counter([stage.tiles for stage in stages]),
+        "headers": counter([stage.headers for stage in stages]),
+        "beats": counter([stage.beats for stage in stages]),
+        "first_weight": counter([stage.first_weight for stage in stages]),
+        "first_header": counter([stage.first_header for stage in stages]),
+        "k": ArrayLayout(unsigned(params.profile.mantissa_bits), MAX_SLOTS),
+        "shift": ArrayLayout(unsigned(shift_bits), MAX_SLOTS),
+    })
+
+
+def _pad(weight: np.ndarray, stage: Stage, params: CoreParams) -> np.ndarray:
+    """A matrix filled up with zeros, ``[groups, rows, tiles, cols]``."""
+    padded = np.zeros((stage.groups * params.rows, stage.tiles * params.cols), dtype=np.int8)
+    padded[:stage.rows, :stage.columns] = weight
+    return padded.reshape(stage.groups, params.rows, stage.tiles, params.cols)
+
+
+def _signed_bits(values: np.ndarray) -> int:
+    """Bits of two's complement that hold every value, at least 2."""
+    low, high = int(values.min()), int(values.max())
+    return max(2, max(high, -low - 1).bit_length() + 1)

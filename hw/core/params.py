@@ -1,0 +1,151 @@
+"""Geometry of the core, and every depth and count that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sterna.hw.params import MacParams, MlgruParams
+from sterna.model.checks import check_whole
+from sterna.model.config import ModelConfig
+from sterna.model.profile import NumericProfile
+
+__all__ = ["MAX_STREAMS", "CoreParams"]
+
+MAX_STREAMS = 2
+"""Independent sequences that can be interleaved on one array."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreParams:
+    """Geometry of a :class:`~sterna.hw.core.core.MatMulFreeCore`.
+
+    Dimensions of the model need not divide by anything: the packer fills up with zeros.
+
+    Parameters
+    ----------
+    config, profile
+        Shape of the model and formats of its numbers.
+    rows
+        Dot products computed side by side, and post-processing lanes.
+    cols
+        Columns taken per beat; at most the widest vector, and a multiple of ``quant_lanes``.
+    streams
+        Interleaved independent sequences, 1 or 2.
+    quant_lanes
+        Elements quantised per cycle, a multiple of ``rows``; None takes four words of
+        ``rows`` elements, or fewer if four do not divide ``cols``.
+    digit_bits, root_digit_bits
+        Quotient bits per cycle of the two dividers, and bits per cycle of the root.
+    logits
+        Whether there is a port that streams the logits.
+    trace
+        Whether there is a port that shows every intermediate vector.
+    external_weights
+        Whether weight words come in through a port; otherwise from a memory inside.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range or two do not go together.
+
+    >>> from sterna.model.profile import C12
+    >>> params = CoreParams(ModelConfig.named("tiny"), C12)
+    >>> params.quant_lanes, params.stages, params.mac_cycles
+    (32, 17, 864)
+    """
+
+    config: ModelConfig
+    profile: NumericProfile
+    rows: int = 8
+    cols: int = 128
+    streams: int = 1
+    quant_lanes: int | None = None
+    digit_bits: int = 4
+    root_digit_bits: int = 3
+    logits: bool = True
+    trace: bool = False
+    external_weights: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("rows", self.rows, 1, 4096)
+        check_whole("cols", self.cols, 1, 4096)
+        check_whole("streams", self.streams, 1, MAX_STREAMS)
+        if self.cols > self.widest:
+            raise ValueError(
+                f"cols must be at most {self.widest} (the widest vector of this model), "
+                f"got {self.cols}: columns beyond it would never have work")
+        if self.cols % self.rows:
+            raise ValueError(
+                f"cols ({self.cols}) must be a multiple of rows ({self.rows}): activations "
+                f"arrive in words of rows elements")
+        if self.quant_lanes is None:
+            words = next(count for count in (4, 2, 1) if self.cols % (count * self.rows) == 0)
+            object.__setattr__(self, "quant_lanes", words * self.rows)
+        check_whole("quant_lanes", self.quant_lanes, 1, 4096)
+        if self.quant_lanes % self.rows or self.cols % self.quant_lanes:
+            raise ValueError(
+                f"quant_lanes ({self.quant_lanes}) must be a multiple of rows ({self.rows}) "
+                f"and divide cols ({self.cols})")
+
+    @property
+    def widest(self) -> int:
+        """Channels of the longest vector that is multiplied."""
+        return max(self.config.d, self.config.dff)
+
+    @property
+    def mac(self) -> MacParams:
+        """Geometry of the array."""
+        return MacParams(self.rows, self.cols, self.widest, self.profile.act_bits)
+
+    @property
+    def mlgru(self) -> MlgruParams:
+        """Geometry of the MLGRU unit; its channels are filled up to whole words."""
+        return MlgruParams(
+            self.profile, self.config.layers, self.words(self.config.d) * self.rows, self.rows,
+            streams=self.streams, trace=self.trace, spaced=False)
+
+    @property
+    def stages(self) -> int:
+        """Projections that follow each other in a token: four a layer, and the head."""
+        return 4 * self.config.layers + 1
+
+    @property
+    def vocab_words(self) -> int:
+        """Words of ``rows`` logits."""
+        return self.words(self.config.vocab)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of ``cols`` activations of the longest vector."""
+        return self.mac.max_beats
+
+    @property
+    def chunks_per_tile(self) -> int:
+        """Cycles that bring a tile out of the quantiser."""
+        return self.cols // self.quant_lanes
+
+    @property
+    def sequence_bits(self) -> int:
+        """Bits of the number of a sequence."""
+        return (self.streams - 1).bit_length()
+
+    @property
+    def token_bits(self) -> int:
+        """Bits of a token."""
+        return (self.config.vocab - 1).bit_length()
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits of a weight word: two for each trit."""
+        return 2 * self.rows * self.cols
+
+    @property
+    def mac_cycles(self) -> int:
+        """Beats of the array per token: no schedule can take fewer cycles."""
+        return sum(
+            self.mac.groups(rows) * self.mac.beats_per_group(columns)
+            for rows, columns in self.config.projections().values())
+
+    def words(self, channels: int) -> int:
+        """Words of ``rows`` elements that hold a vector."""
+        return -(-channels // self.rows)

@@ -1,0 +1,169 @@
+"""From sums to fixed-point numbers: scale, shift and bias of every row."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.lib import memory, stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.core.image import CoreImage
+from sterna.hw.core.issuer import ROM_ATTRIBUTES
+from sterna.hw.core.program import MAX_SLOTS, StageKind
+from sterna.hw.core.tasks import result_tag_layout, task_layout
+from sterna.hw.requantise import Requantise, RequantiseParams
+
+__all__ = ["PostProcessor", "requantise_params", "result_layout"]
+
+
+def requantise_params(image: CoreImage) -> RequantiseParams:
+    """Return the widths of the requantiser."""
+    params = image.params
+    widest, *narrower = sorted(set(_result_bits(image).values()), reverse=True)
+    return RequantiseParams(
+        params.mac.sum_bits, params.profile.scale_bits, image.bias_bits, widest, image.shifts,
+        params.rows, tuple(narrower), result_tag_layout(image).size, params.trace)
+
+
+def result_layout(image: CoreImage) -> StructLayout:
+    """Return the payload of results: what the requantiser gives, the tag taken apart."""
+    return StructLayout({
+        **requantise_params(image).result_layout.members, "tag": result_tag_layout(image)})
+
+
+def _result_bits(image: CoreImage) -> dict[StageKind, int]:
+    """Bits of the results of each kind of stage."""
+    profile = image.params.profile
+    return {
+        StageKind.MLGRU: profile.z.bits, StageKind.GLU: profile.z.bits,
+        StageKind.RESIDUAL: profile.x.bits + 1, StageKind.HEAD: profile.logit.bits}
+
+
+class PostProcessor(wiring.Component):
+    """Requantises the sums of the array, ``rows`` a cycle, in the order of the tasks.
+
+    The sums of a task wait until its scales are known. A result leaves as what its stage
+    makes of it: pre-activations and logits in their own format, what is added to the
+    residual stream one bit wider (saturating there changes no sum, see
+    :class:`~sterna.hw.residual_add.ResidualAdd`).
+
+    Parameters
+    ----------
+    image
+        Contents of the memories; the biases are kept here.
+
+    Members
+    -------
+    tasks : ``In(stream.Signature(task_layout(image)))``
+    sums : ``In(stream.Signature(mac.sum_layout))``
+    scales : ``In(ArrayLayout(unsigned(scale_bits), 3))``, for each sequence
+        Scale of each slot of its stage.
+    scales_known : ``In(1)``, for each sequence
+    results : ``Out(stream.Signature(result_layout))``
+        ``value`` of each row, and the ``tag`` that says where it goes; with ``trace``
+        also ``full``, unsaturated.
+    scaled, scaled_sequence : ``Out``, with ``trace``
+        The sums are taken in this cycle, and whose they are.
+    """
+
+    def __init__(self, image: CoreImage) -> None:
+        self.image = image
+        params = image.params
+        scales = ArrayLayout(unsigned(params.profile.scale_bits), MAX_SLOTS)
+        super().__init__({
+            "tasks": In(stream.Signature(task_layout(image))),
+            "sums": In(stream.Signature(params.mac.sum_layout)),
+            "scales": In(scales).array(params.streams),
+            "scales_known": In(1).array(params.streams),
+            "results": Out(stream.Signature(result_layout(image))),
+            **({"scaled": Out(1), "scaled_sequence": Out(params.sequence_bits)}
+               if params.trace else {}),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        numbers = requantise_params(self.image)
+        m.submodules.requantise = requantise = Requantise(
+            numbers.sum_bits, numbers.scale_bits, numbers.bias_bits, numbers.out_bits,
+            shifts=numbers.shifts, lanes=numbers.lanes, narrower=numbers.narrower,
+            tag_bits=numbers.tag_bits, trace=numbers.trace)
+        accs, results = requantise.accs, requantise.results
+        task = Signal(self.tasks.payload.shape())
+        active = Signal()
+        slot = Signal(2)
+        headers_left = Signal(task.headers.shape())
+
+        taken = Signal()
+        known = Signal()
+        last = Signal()
+        in_first_group = Signal()
+        m.d.comb += [
+            known.eq(active & Array(self.scales_known)[task.sequence]),
+            accs.valid.eq(self.sums.valid & known),
+            self.sums.ready.eq(accs.ready & known),
+            taken.eq(accs.valid & accs.ready),
+            last.eq(headers_left == 1),
+            self.tasks.ready.eq(~active | (taken & last)),
+        ]
+        with m.If(taken):
+            m.d.sync += [
+                slot.eq(Mux(slot == task.last_slot, 0, slot + 1)),
+                headers_left.eq(headers_left - 1)]
+            with m.If(slot == task.last_slot):
+                m.d.sync += in_first_group.eq(0)
+        with m.If(self.tasks.ready):
+            m.d.sync += [
+                active.eq(self.tasks.valid), task.eq(self.tasks.payload),
+                headers_left.eq(self.tasks.payload.headers), slot.eq(0), in_first_group.eq(1)]
+
+        biases = self._biases(m, taken)
+        tag = Signal(result_tag_layout(self.image))
+        scale = Array(scales[slot] for scales in self.scales)[task.sequence]
+        m.d.comb += [
+            accs.payload.acc.eq(self.sums.payload),
+            accs.payload.bias.eq(biases),
+            accs.payload.scale.eq(scale),
+            tag.kind.eq(task.kind),
+            tag.slot.eq(slot),
+            tag.last.eq(last),
+            tag.start.eq(task.start & in_first_group),
+            tag.sequence.eq(task.sequence),
+            accs.payload.tag.eq(tag),
+        ]
+        if requantise.params.select_bits:
+            m.d.comb += accs.payload.shift.eq(task.shift[slot])
+        if requantise.params.format_bits:
+            formats = [numbers.out_bits, *numbers.narrower]
+            bits = _result_bits(self.image)
+            m.d.comb += accs.payload.format.eq(
+                Array(formats.index(bits[kind]) for kind in StageKind)[task.kind])
+
+        m.d.comb += [
+            self.results.valid.eq(results.valid),
+            results.ready.eq(self.results.ready),
+            Value.cast(self.results.payload.value).eq(Value.cast(results.payload.value)),
+            Value.cast(self.results.payload.tag).eq(results.payload.tag),
+        ]
+        if numbers.trace:
+            m.d.comb += [
+                self.results.payload.full.eq(results.payload.full),
+                self.scaled.eq(taken),
+                self.scaled_sequence.eq(task.sequence),
+            ]
+        return m
+
+    def _biases(self, m, taken):
+        """Return the biases of the group in progress: they stand at the memory's output."""
+        image = self.image
+        depth = max(len(image.biases), 2)
+        shape = ArrayLayout(signed(image.bias_bits), image.params.rows)
+        m.submodules.biases = rom = memory.Memory(
+            shape=shape, depth=depth, init=[shape.from_bits(word) for word in image.biases],
+            attrs=ROM_ATTRIBUTES)
+        read = rom.read_port()
+        header = Signal(range(depth))
+        m.d.comb += read.addr.eq(header + taken)
+        with m.If(self.tasks.valid & self.tasks.ready):
+            m.d.comb += read.addr.eq(self.tasks.payload.first_header)
+        m.d.sync += header.eq(read.addr)
+        return read.data

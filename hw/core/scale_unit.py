@@ -1,0 +1,106 @@
+"""Scales of the projections of a stage: the norm's scale times each matrix's mantissa."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Module, Mux, Signal, unsigned
+from amaranth.lib import stream, wiring
+from amaranth.lib.data import ArrayLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.core.params import CoreParams
+from sterna.hw.core.program import MAX_SLOTS
+from sterna.hw.fixed_point import round_shift
+from sterna.hw.norm_params import NormParams
+
+__all__ = ["ScaleUnit"]
+
+
+class ScaleUnit(wiring.Component):
+    """``A = rs(V * K, combine_shift)``: ``sterna.model.integer.combine_scale``.
+
+    One multiplier makes the scales of a stage one after the other. The first is known
+    :attr:`latency` cycles after V was taken, the others in the cycles after it, which is
+    soon enough: the sums of slot i are not used before those of slot i - 1.
+
+    A fits its width: ``combined_scale_max`` of :class:`~sterna.model.profile.NumericProfile`.
+
+    Parameters
+    ----------
+    params
+        Geometry of the core.
+    norm
+        Geometry of the unit that makes V.
+
+    Members
+    -------
+    norms : ``In(stream.Signature(norm.scale_layout))``
+    mantissas : ``In(ArrayLayout(unsigned(mantissa_bits), 3))``, for each sequence
+    clear, clear_sequence : ``In``
+        Forget the scales of a sequence.
+    scales : ``Out(ArrayLayout(unsigned(scale_bits), 3))``, for each sequence
+    known : ``Out(1)``, for each sequence
+    written, written_sequence, written_scale : ``Out``
+        A scale, in the cycle in which it is stored.
+    """
+
+    latency = 2
+
+    def __init__(self, params: CoreParams, norm: NormParams) -> None:
+        self.params = params
+        profile = params.profile
+        super().__init__({
+            "norms": In(stream.Signature(norm.scale_layout)),
+            "mantissas": In(ArrayLayout(unsigned(profile.mantissa_bits), MAX_SLOTS)).array(
+                params.streams),
+            "clear": In(1),
+            "clear_sequence": In(params.sequence_bits),
+            "scales": Out(ArrayLayout(unsigned(profile.scale_bits), MAX_SLOTS)).array(
+                params.streams),
+            "known": Out(1).array(params.streams),
+            "written": Out(1),
+            "written_sequence": Out(params.sequence_bits),
+            "written_scale": Out(unsigned(profile.scale_bits)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, profile, norm = self.params, self.params.profile, self.norms.payload
+        multiplying = Signal()
+        multiplied = Signal()
+        slot, slot_of_product = Signal(2), Signal(2)
+        held = Signal(norm.v.shape())
+        sequence = Signal(params.sequence_bits)
+        incoming = norm.sequence if params.sequence_bits else 0
+
+        m.d.comb += self.norms.ready.eq(~multiplying & ~multiplied)
+        begin = self.norms.valid & self.norms.ready
+        with m.If(begin):
+            m.d.sync += [held.eq(norm.v), sequence.eq(incoming), slot.eq(1), multiplying.eq(1)]
+        with m.Elif(multiplying):
+            m.d.sync += [slot.eq(slot + 1), multiplying.eq(slot != MAX_SLOTS - 1)]
+
+        # Slot 0 takes V as it comes, the others from the register.
+        v = Mux(begin, norm.v, held)
+        chosen = Mux(begin, 0, slot)
+        mantissas = Array(mantissas[chosen] for mantissas in self.mantissas)
+        product = Signal(unsigned(len(norm.v) + profile.mantissa_bits))
+        m.d.sync += [
+            product.eq(v * mantissas[Mux(begin, incoming, sequence)]),
+            slot_of_product.eq(chosen),
+            multiplied.eq(begin | multiplying),
+        ]
+
+        scale = round_shift(product, profile.combine_shift)[:profile.scale_bits]
+        m.d.comb += [
+            self.written.eq(multiplied),
+            self.written_sequence.eq(sequence),
+            self.written_scale.eq(scale),
+        ]
+        with m.If(multiplied):
+            m.d.sync += [
+                Array(scales[slot_of_product] for scales in self.scales)[sequence].eq(scale),
+                Array(self.known)[sequence].eq(1),
+            ]
+        with m.If(self.clear):
+            m.d.sync += Array(self.known)[self.clear_sequence].eq(0)
+        return m

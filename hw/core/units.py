@@ -1,0 +1,43 @@
+"""Parameters of the units of a core: what the core builds them with, in one place."""
+
+from __future__ import annotations
+
+from sterna.hw.core.params import CoreParams
+from sterna.hw.embedding import EmbeddingParams
+from sterna.hw.glu_unit import GluParams
+from sterna.hw.norm_params import NormParams
+from sterna.hw.params import MlgruParams
+from sterna.hw.residual_add import ResidualParams
+from sterna.hw.sampler import SamplerParams
+
+__all__ = ["CoreUnits"]
+
+
+class CoreUnits:
+    """Parameters of every unit that follow from those of the core alone.
+
+    Parameters
+    ----------
+    params
+        Geometry of the core.
+
+    >>> from sterna.model.config import ModelConfig
+    >>> from sterna.model.profile import S16
+    >>> CoreUnits(CoreParams(ModelConfig.named("tiny"), S16)).norm.first_chunk_steps
+    8
+    """
+
+    requantise_latency = 3
+
+    def __init__(self, params: CoreParams) -> None:
+        profile, config = params.profile, params.config
+        assert params.quant_lanes is not None
+        self.norm = NormParams(
+            profile, params.rows, params.quant_lanes, params.widest, params.streams,
+            params.trace, params.digit_bits, params.root_digit_bits)
+        self.glu = GluParams(profile, params.rows, params.streams, params.trace)
+        self.mlgru: MlgruParams = params.mlgru
+        self.residual = ResidualParams(profile, params.rows, config.d)
+        self.embedding = EmbeddingParams(
+            profile, params.rows, config.vocab, config.d, profile.x.bits, params.streams)
+        self.sampler = SamplerParams(profile, params.rows, config.vocab)

@@ -1,0 +1,229 @@
+"""The embedding in gateware: a token in, its vector out word by word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from amaranth.hdl import Module, Mux, Shape, Signal, signed, unsigned
+from amaranth.lib import memory, stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.bits import to_bits, to_ints
+from sterna.hw.constant_product import constant_product
+from sterna.model.checks import check_whole
+from sterna.model.profile import NumericProfile
+
+__all__ = ["Embedding", "EmbeddingParams"]
+
+_ROM_ATTRIBUTES = {"rom_style": "block", "ram_style": "block", "syn_romstyle": "block_rom"}
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingParams:
+    """Geometry and formats of an embedding.
+
+    Parameters
+    ----------
+    profile
+        Formats; ``profile.x`` is that of the vectors.
+    rows
+        Channels given per word.
+    vocab, channels
+        Shape of the table.
+    element_bits
+        Signed bits of an element of the table as stored.
+    streams
+        Interleaved sequences, 1 or 2.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+
+    >>> from sterna.model.profile import C12
+    >>> params = EmbeddingParams(C12, 8, vocab=256, channels=130, element_bits=8)
+    >>> params.words, params.depth, params.word_bits, params.request_spacing
+    (17, 4352, 64, 19)
+    """
+
+    profile: NumericProfile
+    rows: int
+    vocab: int
+    channels: int
+    element_bits: int
+    streams: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole("rows", self.rows, 1, 4096)
+        check_whole("vocab", self.vocab, 1, 1 << 20)
+        check_whole("channels", self.channels, 1, 1 << 20)
+        check_whole("element_bits", self.element_bits, 1, self.profile.x.bits)
+        check_whole("streams", self.streams, 1, 2)
+
+    @property
+    def sequence_bits(self) -> int:
+        """Bits of the number of a sequence; none if there is one only."""
+        return (self.streams - 1).bit_length()
+
+    @property
+    def token_bits(self) -> int:
+        """Bits of a token."""
+        return max((self.vocab - 1).bit_length(), 1)
+
+    @property
+    def words(self) -> int:
+        """Words of a vector; the last is filled up with zeros."""
+        return -(-self.channels // self.rows)
+
+    @property
+    def depth(self) -> int:
+        """Words of the memory: a memory without an address is no valid Verilog."""
+        return max(self.vocab * self.words, 2)
+
+    @property
+    def word_bits(self) -> int:
+        """Bits of a word of the memory."""
+        return self.rows * self.element_bits
+
+    @property
+    def latency(self) -> int:
+        """Cycles from a request taken to its first word offered: address, memory."""
+        return 2
+
+    @property
+    def request_spacing(self) -> int:
+        """Cycles from one request taken to the next, if it waits and no word has to."""
+        return self.latency + self.words
+
+    @property
+    def request_layout(self) -> StructLayout:
+        """Payload of ``requests``."""
+        return StructLayout({"token": unsigned(self.token_bits)} | self._sequence)
+
+    @property
+    def word_layout(self) -> StructLayout:
+        """Payload of ``words``."""
+        fields: dict[str, Shape | ArrayLayout | int] = {
+            "x": ArrayLayout(signed(self.profile.x.bits), self.rows), "last": 1}
+        return StructLayout(fields | self._sequence)
+
+    @property
+    def _sequence(self) -> dict[str, Shape]:
+        return {"sequence": unsigned(self.sequence_bits)} if self.streams > 1 else {}
+
+
+class Embedding(wiring.Component):
+    """The vector of a token, from a memory with a word for every ``rows`` channels.
+
+    The first word is offered ``params.latency`` cycles after its request is taken, then
+    one per cycle; they stall only while a word waits to be taken. The next request is
+    taken once the last word has been, not before. A token past the vocabulary must not
+    come: its words mean nothing.
+
+    The memory stores no more bits than its values need; the words are sign-extended.
+
+    Parameters
+    ----------
+    profile
+        Formats; ``profile.x`` is that of the vectors.
+    table
+        Integers ``[vocab][channels]`` in format ``profile.x``.
+    rows
+        Channels given per word.
+    streams
+        Interleaved sequences, 1 or 2.
+
+    Members
+    -------
+    requests : ``In(stream.Signature(params.request_layout))``
+        ``token``, and ``sequence`` if there are several.
+    words : ``Out(stream.Signature(params.word_layout))``
+        ``x`` of each channel of a word, ``last`` on the last word of the vector, and the
+        ``sequence`` of its request if there are several.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range, or the table is no matrix of the format.
+    """
+
+    def __init__(
+        self, profile: NumericProfile, table: Sequence[Sequence[int]] | np.ndarray, *,
+        rows: int, streams: int = 1,
+    ) -> None:
+        values = _checked_table(profile, table)
+        self.params = EmbeddingParams(
+            profile, rows, *values.shape, _signed_bits(values), streams)
+        self._words = _table_words(values, self.params)
+        super().__init__({
+            "requests": In(stream.Signature(self.params.request_layout)),
+            "words": Out(stream.Signature(self.params.word_layout)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, requests, words = self.params, self.requests, self.words
+        m.submodules.rom = rom = memory.Memory(
+            shape=unsigned(params.word_bits), depth=params.depth, init=self._words,
+            attrs=_ROM_ATTRIBUTES)
+        port = rom.read_port()
+        reading = Signal()
+        position = Signal(range(max(params.words, 2)))    # a bit at least
+        address = Signal(range(params.depth), reset_less=True)
+        advance = Signal()
+
+        m.d.comb += [
+            requests.ready.eq(~reading & ~words.valid),
+            advance.eq(~words.valid | words.ready),
+            port.addr.eq(address),
+            port.en.eq(advance & reading),
+        ]
+        with m.If(requests.valid & requests.ready):
+            # Below ``depth`` for every token of the vocabulary.
+            first = constant_product(requests.payload.token, params.words)
+            m.d.sync += [reading.eq(1), address.eq(first[:len(address)])]
+            if params.streams > 1:
+                m.d.sync += words.payload.sequence.eq(requests.payload.sequence)
+        with m.If(advance):
+            m.d.sync += words.valid.eq(reading)
+            with m.If(reading):
+                is_last = position == params.words - 1
+                m.d.sync += [
+                    reading.eq(~is_last),
+                    position.eq(Mux(is_last, 0, position + 1)),
+                    address.eq(address + 1),
+                    words.payload.last.eq(is_last),
+                ]
+        for row in range(params.rows):
+            element = port.data.word_select(row, params.element_bits)
+            m.d.comb += words.payload.x[row].eq(element.as_signed())
+        return m
+
+
+def _checked_table(
+    profile: NumericProfile, table: Sequence[Sequence[int]] | np.ndarray,
+) -> np.ndarray:
+    values = np.asarray(table)
+    if values.ndim != 2 or 0 in values.shape or not np.issubdtype(values.dtype, np.integer):
+        raise ValueError(
+            f"the embedding must be a matrix of integers, got {values.dtype} of shape "
+            f"{values.shape}")
+    if values.min() < profile.x.min or values.max() > profile.x.max:
+        raise ValueError(
+            f"embedding values of profile {profile.name} must be from {profile.x.min} to "
+            f"{profile.x.max}, got {values.min()} to {values.max()}")
+    return values.astype(np.int64)
+
+
+def _signed_bits(values: np.ndarray) -> int:
+    """Bits of the narrowest two's complement format that holds every value."""
+    return max(int(values.max()), ~int(values.min())).bit_length() + 1
+
+
+def _table_words(values: np.ndarray, params: EmbeddingParams) -> list[int]:
+    padded = np.zeros((params.vocab, params.words * params.rows), dtype=np.int64)
+    padded[:, :params.channels] = values
+    return to_ints(to_bits(padded.reshape(-1, params.rows), params.element_bits))

@@ -1,0 +1,180 @@
+"""The GLU product in gateware: ``silu(gate) * up``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amaranth.hdl import Module, Shape, Signal, signed, unsigned
+from amaranth.lib import stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.fixed_point import round_shift, saturate
+from sterna.hw.params import sigmoid_latency
+from sterna.hw.pipeline import Pipeline
+from sterna.hw.sigmoid_table import SigmoidTable, checked_table
+from sterna.model.checks import check_whole
+from sterna.model.profile import NumericProfile
+
+__all__ = ["GluParams", "GluUnit"]
+
+
+@dataclass(frozen=True, slots=True)
+class GluParams:
+    """Geometry and formats of a GLU unit.
+
+    Parameters
+    ----------
+    profile
+        Formats of every number.
+    lanes
+        Channels taken per beat.
+    streams
+        Interleaved sequences, 1 or 2.
+    trace
+        Whether the beats of ``products`` also bring ``silu(gate)``, for verification.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+
+    >>> from sterna.model.profile import C12, S16
+    >>> GluParams(C12, lanes=8).latency, GluParams(S16, lanes=8).latency
+    (5, 7)
+    """
+
+    profile: NumericProfile
+    lanes: int
+    streams: int = 1
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("lanes", self.lanes, 1, 4096)
+        check_whole("streams", self.streams, 1, 2)
+
+    @property
+    def sequence_bits(self) -> int:
+        """Bits of the number of a sequence; none if there is one only."""
+        return (self.streams - 1).bit_length()
+
+    @property
+    def silu_step(self) -> int:
+        """Step at which ``silu(gate)`` is known: sigmoid, product, rounding."""
+        return sigmoid_latency(self.profile) + 2
+
+    @property
+    def latency(self) -> int:
+        """Steps from ``preacts`` to ``products``: silu, product, saturation."""
+        return self.silu_step + 2
+
+    @property
+    def preact_layout(self) -> StructLayout:
+        """Payload of ``preacts``."""
+        lanes = ArrayLayout(signed(self.profile.z.bits), self.lanes)
+        return StructLayout({"gate": lanes, "up": lanes, "last": 1} | self._sequence)
+
+    @property
+    def product_layout(self) -> StructLayout:
+        """Payload of ``products``."""
+        fields: dict[str, Shape | ArrayLayout | int] = {
+            "p": ArrayLayout(signed(self.profile.p.bits), self.lanes), "last": 1}
+        fields |= self._sequence
+        if self.trace:
+            fields["silu"] = ArrayLayout(signed(self.profile.z.bits), self.lanes)
+        return StructLayout(fields)
+
+    @property
+    def _sequence(self) -> dict[str, Shape]:
+        return {"sequence": unsigned(self.sequence_bits)} if self.streams > 1 else {}
+
+
+class GluUnit(wiring.Component):
+    """``p = sat(rs(silu(gate) * up, 2 Fz - Fp))``: ``sterna.model.integer.glu_product``.
+
+    One beat per cycle; the pipeline moves as a whole and stops only while a product waits
+    to be taken. Products appear ``params.latency`` steps after their beat; ``last`` and
+    ``sequence`` travel with them and change nothing.
+
+    No intermediate value can overflow: each is as wide as its operands make it, save
+    ``silu(gate)``, whose magnitude is at most that of the gate.
+
+    Parameters
+    ----------
+    profile
+        Formats of every number.
+    table
+        Sigmoid table, as ``profile.sigmoid_table()`` defines it.
+    lanes
+        Channels taken per beat.
+    streams
+        Interleaved sequences, 1 or 2.
+    trace
+        Whether the beats of ``products`` also bring ``silu``.
+
+    Members
+    -------
+    preacts : ``In(stream.Signature(params.preact_layout))``
+        ``gate`` and ``up`` of each lane, ``last``, and ``sequence`` if there are several.
+    products : ``Out(stream.Signature(params.product_layout))``
+        ``p`` of each lane, ``last``, ``sequence`` if there are several, and ``silu`` of
+        each lane if there is a trace.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range, or the table does not fit the profile.
+    """
+
+    def __init__(
+        self, profile: NumericProfile, table: Sequence[int], *,
+        lanes: int, streams: int = 1, trace: bool = False,
+    ) -> None:
+        self.params = GluParams(profile, lanes, streams, trace)
+        self._table = checked_table(profile, table)
+        super().__init__({
+            "preacts": In(stream.Signature(self.params.preact_layout)),
+            "products": Out(stream.Signature(self.params.product_layout)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, preact, product = self.params, self.preacts.payload, self.products.payload
+        advance = Signal()
+        steps = Pipeline(m, advance)
+
+        m.d.comb += [
+            advance.eq(~self.products.valid | self.products.ready),
+            self.preacts.ready.eq(advance),
+            self.products.valid.eq(
+                steps.flags(self.preacts.valid, params.latency, "filled")[-1]),
+            product.last.eq(steps.delay(preact.last, params.latency, "last")),
+        ]
+        if params.streams > 1:
+            m.d.comb += product.sequence.eq(
+                steps.delay(preact.sequence, params.latency, "sequence"))
+
+        for lane in range(params.lanes):
+            silu, p = self._lane(m, steps, advance, lane)
+            m.d.comb += product.p[lane].eq(p)
+            if params.trace:
+                m.d.comb += product.silu[lane].eq(
+                    steps.delay(silu, params.latency - params.silu_step, f"silu{lane}"))
+        return m
+
+    def _lane(self, m, steps, advance, lane):
+        """One channel: ``silu`` at step ``params.silu_step``, ``p`` at ``params.latency``."""
+        profile, preact = self.params.profile, self.preacts.payload
+        m.submodules[f"sigmoid{lane}"] = sigmoid = SigmoidTable(profile, self._table)
+        m.d.comb += [sigmoid.advance.eq(advance), sigmoid.z.eq(preact.gate[lane])]
+
+        gate = steps.delay(preact.gate[lane], sigmoid.latency, f"gate{lane}")
+        weighted = steps.register(gate * sigmoid.sigmoid, f"weighted{lane}")
+        # A sigmoid is from 0 to below 1, so |silu(gate)| <= |gate|: the bits of z suffice.
+        rounded = round_shift(weighted, profile.sigmoid_frac)[:profile.z.bits].as_signed()
+        silu = steps.register(rounded, f"rounded{lane}")
+        up = steps.delay(preact.up[lane], self.params.silu_step, f"up{lane}")
+        gated = steps.register(silu * up, f"gated{lane}")
+        p = saturate(round_shift(gated, profile.product_shift), profile.p)
+        return silu, steps.register(p, f"p{lane}")

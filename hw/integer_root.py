@@ -1,0 +1,205 @@
+"""The integer square root, several bits a cycle and without a multiplier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from math import isqrt
+from operator import or_
+
+from amaranth.hdl import Cat, Const, Module, Signal, Value, unsigned
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from sterna.model.checks import check_whole
+
+__all__ = ["IntegerRoot", "IntegerRootParams"]
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerRootParams:
+    """Widths and cycle counts of a root.
+
+    Parameters
+    ----------
+    value_bits
+        Unsigned bits of the number under the root.
+    frac_bits
+        Fraction bits of the root.
+    digit_bits
+        Root bits per cycle.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+
+    >>> params = IntegerRootParams(value_bits=21, frac_bits=4)
+    >>> params.root_bits, params.steps, params.latency
+    (15, 8, 9)
+    """
+
+    value_bits: int
+    frac_bits: int = 0
+    digit_bits: int = 2
+
+    def __post_init__(self) -> None:
+        check_whole("value_bits", self.value_bits, 1, 96)
+        check_whole("frac_bits", self.frac_bits, 0, 32)
+        check_whole("digit_bits", self.digit_bits, 1, 4)
+
+    @property
+    def root_bits(self) -> int:
+        """Unsigned bits of the largest root."""
+        return isqrt(((1 << self.value_bits) - 1) << 2 * self.frac_bits).bit_length()
+
+    @property
+    def steps(self) -> int:
+        """Cycles that give a digit each."""
+        return -(-self.root_bits // self.digit_bits)
+
+    @property
+    def latency(self) -> int:
+        """Cycles from ``start`` to ``done``: the loading of the value and the digits."""
+        return self.steps + 1
+
+    @property
+    def padded_bits(self) -> int:
+        """Bits of the number under the root, fraction included, in whole pairs of digits."""
+        return 2 * self.digit_bits * self.steps
+
+
+class IntegerRoot(wiring.Component):
+    """``floor(sqrt(value << 2 * frac_bits))``, exact for every value.
+
+    ``start`` in cycle t loads the value. The root is there, and ``done`` high for one cycle,
+    in cycle ``t + params.latency``; the root holds until the next ``start``. A ``start``
+    before that begins anew.
+
+    Digits of radix ``B = 2^digit_bits``, the highest first. Of the value's digits so far,
+    the square of the root so far, Q, leaves a remainder of at most 2Q. With two further
+    digits of the value behind it, the largest j is sought whose ``(2BQ + j) * j`` is not
+    above it. All of these products exist as registers or wires: ``j * Q`` of the next Q
+    differs from ``B * j * Q`` by one of a few constants, and the sums with each of them are
+    ready when the digit is known.
+
+    Parameters
+    ----------
+    value_bits, frac_bits, digit_bits
+        As for :class:`IntegerRootParams`.
+
+    Members
+    -------
+    start : ``In(1)``
+        Load the value.
+    value : ``In(unsigned(value_bits))``
+        Read with ``start``.
+    root : ``Out(unsigned(params.root_bits))``
+        The result.
+    done : ``Out(1)``
+        High in the first cycle of a result.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    """
+
+    def __init__(self, value_bits: int, *, frac_bits: int = 0, digit_bits: int = 2) -> None:
+        self.params = IntegerRootParams(value_bits, frac_bits, digit_bits)
+        super().__init__({
+            "start": In(1),
+            "value": In(unsigned(value_bits)),
+            "root": Out(unsigned(self.params.root_bits)),
+            "done": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        digit_bits, root_bits = params.digit_bits, params.root_bits
+        left = Signal(range(params.steps + 1))
+        due = Signal(params.padded_bits, reset_less=True)
+        root = Signal(root_bits, reset_less=True)
+        # A remainder is at most twice the root.
+        remainder = Signal(root_bits + 1, reset_less=True)
+
+        # Digits due.
+        m.d.sync += self.done.eq((left == 1) & ~self.start)
+        with m.If(self.start):
+            m.d.sync += left.eq(params.steps)
+        with m.Elif(left.any()):
+            m.d.sync += left.eq(left - 1)
+
+        # One digit: take the largest product off the remainder.
+        chosen = [Signal(name=f"chosen{digit}") for digit in range(1 << digit_bits)]
+        products = self._products(m, root, chosen, ~self.start & left.any())
+        extended = Cat(due[-2 * digit_bits:], remainder)
+        rests, fits = [extended], [Const(1, 1)]
+        for digit in range(1, 1 << digit_bits):
+            difference = extended - products[digit]
+            fits.append(~difference[-1])
+            rests.append(difference)
+        fits.append(Const(0, 1))
+        m.d.comb += [pick.eq(fits[digit] & ~fits[digit + 1])
+                     for digit, pick in enumerate(chosen)]
+        rest = _select(chosen, [rest[:len(remainder)] for rest in rests])
+        digit = Cat(
+            reduce(or_, (pick for value, pick in enumerate(chosen) if value >> bit & 1))
+            for bit in range(digit_bits))
+
+        with m.If(self.start):
+            m.d.sync += [
+                due.eq(Cat(Const(0, 2 * params.frac_bits), self.value)),
+                root.eq(0),
+                remainder.eq(0),
+            ]
+        with m.Elif(left.any()):
+            # Only zeros leave at the top of the root: root_bits hold the largest one.
+            m.d.sync += [
+                due.eq(due << 2 * digit_bits),
+                root.eq(Cat(digit, root)[:root_bits]),
+                remainder.eq(rest),
+            ]
+        m.d.comb += self.root.eq(root)
+        return m
+
+    def _products(self, m, root: Value, chosen: list[Value], step: Value) -> list[Value]:
+        """Return ``(2BQ + j) * j`` for every digit j, from registers and wires only.
+
+        For a power of two it is Q and j^2 side by side. For another digit a register holds
+        ``J = jQ + c`` with ``c = j^2 // 2B``, beside which the rest of j^2 has its place. The
+        J of the next Q, ``BQ + k`` for the digit k, is ``B*J + jk - (B - 1)*c``.
+        """
+        params = self.params
+        digit_bits = params.digit_bits
+        base = 1 << digit_bits
+        products: list[Value] = [Const(0, 1)]
+        for digit in range(1, base):
+            square = digit * digit
+            if digit & (digit - 1) == 0:
+                low_bits = digit.bit_length() - 1 + digit_bits + 1
+                products.append(Cat(Const(square, low_bits), root))
+                continue
+            carry, low = divmod(square, 2 * base)
+            multiple = Signal(
+                params.root_bits + digit.bit_length(), name=f"times{digit}", reset_less=True)
+            sums: dict[int, Value] = {}
+            nexts = []
+            for following in range(base):
+                whole, below = divmod(digit * following - (base - 1) * carry, base)
+                total = sums.setdefault(whole, (multiple + whole)[:len(multiple)])
+                nexts.append(Cat(Const(below, digit_bits), total)[:len(multiple)])
+            with m.If(self.start):
+                m.d.sync += multiple.eq(carry)
+            with m.Elif(step):
+                m.d.sync += multiple.eq(_select(chosen, nexts))
+            products.append(Cat(Const(low, digit_bits + 1), multiple))
+        return products
+
+
+def _select(chosen: list[Value], choices: list[Value]) -> Value:
+    """Return the one of the choices, all of a width, whose flag is high."""
+    return reduce(or_, (
+        choice & pick.replicate(len(choice))
+        for pick, choice in zip(chosen, choices, strict=True)))

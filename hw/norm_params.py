@@ -1,0 +1,241 @@
+"""Widths, depths and cycle counts of NormQuant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+
+from amaranth.hdl import Shape, signed, unsigned
+from amaranth.lib.data import ArrayLayout, StructLayout
+
+from sterna.hw.const_divider import ConstantDividerParams
+from sterna.hw.integer_root import IntegerRootParams
+from sterna.model.checks import check_whole
+from sterna.model.profile import NumericProfile
+
+__all__ = ["NormParams"]
+
+
+@dataclass(frozen=True, slots=True)
+class NormParams:
+    """Geometry and formats of a NormQuant unit.
+
+    A vector of n channels travels as ``words(n)`` words of ``rows`` channels, the last one
+    filled up with zeros.
+
+    Parameters
+    ----------
+    profile
+        Formats of every number.
+    rows
+        Channels per word.
+    lanes
+        Elements quantised per cycle; a multiple of ``rows``.
+    channels
+        Channels of the longest vector.
+    streams
+        Independent sequences, each with a buffer of its own.
+    trace
+        Whether ``scales`` carries the intermediate values too.
+    digit_bits, root_digit_bits
+        Bits per cycle of the two divisions and of the root.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range or ``lanes`` is no multiple of ``rows``.
+
+    >>> from sterna.model.profile import S16
+    >>> params = NormParams(S16, rows=8, lanes=8, channels=128)
+    >>> params.max_steps, params.first_chunk_steps, params.scale_steps
+    (3, 8, 17)
+    """
+
+    profile: NumericProfile
+    rows: int
+    lanes: int
+    channels: int
+    streams: int = 1
+    trace: bool = False
+    digit_bits: int = 4
+    root_digit_bits: int = 2
+
+    def __post_init__(self) -> None:
+        check_whole("rows", self.rows, 1, 4096)
+        check_whole("lanes", self.lanes, 1, 4096)
+        if self.lanes % self.rows:
+            raise ValueError(f"lanes ({self.lanes}) must be a multiple of rows ({self.rows})")
+        check_whole("channels", self.channels, 1, 65536)
+        check_whole("streams", self.streams, 1, 2)
+        check_whole("digit_bits", self.digit_bits, 1, 5)
+        check_whole("root_digit_bits", self.root_digit_bits, 1, 4)
+
+    # Shape -------------------------------------------------------------------------
+
+    @property
+    def banks(self) -> int:
+        """Memories per sequence; a chunk is a word from each."""
+        return self.lanes // self.rows
+
+    def words(self, channels: int) -> int:
+        """Words of a vector."""
+        return -(-channels // self.rows)
+
+    def chunks(self, channels: int) -> int:
+        """Chunks of a vector: its words, a word of every bank at a time."""
+        return -(-self.words(channels) // self.banks)
+
+    @property
+    def depth(self) -> int:
+        """Words of a memory: one without an address is no valid Verilog."""
+        return max(self.chunks(self.channels), 2)
+
+    @property
+    def sequence_bits(self) -> int:
+        """Bits of the index of a sequence; none if there is one only."""
+        return (self.streams - 1).bit_length()
+
+    # Widths ------------------------------------------------------------------------
+
+    @property
+    def y_bits(self) -> int:
+        """Signed bits of an element: those of the widest vector that is normalised.
+
+        As many unsigned bits hold the absolute maximum, 2^(y_bits - 1) at most.
+        """
+        profile = self.profile
+        return max(profile.x.bits, profile.o.bits, profile.p.bits)
+
+    @property
+    def square_bits(self) -> int:
+        """Unsigned bits of q * q: |q| is at most 127."""
+        return (127 * 127).bit_length()
+
+    @property
+    def sum_max(self) -> int:
+        """Largest S, of a vector whose elements are all equal."""
+        return 127 * 127 * self.channels
+
+    @property
+    def sum_bits(self) -> int:
+        """Unsigned bits of S."""
+        return self.sum_max.bit_length()
+
+    @property
+    def norm_min(self) -> int:
+        """Smallest N."""
+        return 127 << self.profile.root_frac
+
+    @property
+    def norm_bits(self) -> int:
+        """Unsigned bits of N, that is of the root."""
+        return self.root.root_bits
+
+    @property
+    def norm_max(self) -> int:
+        """Largest N."""
+        return isqrt(self.sum_max << 2 * self.profile.root_frac)
+
+    @property
+    def scale_bits(self) -> int:
+        """Unsigned bits of V, which is at most ``1 << scale_frac``."""
+        return self.profile.norm_scale_max.bit_length()
+
+    @property
+    def reciprocal(self) -> ConstantDividerParams:
+        """The divider that gives R from the absolute maximum."""
+        return ConstantDividerParams(
+            self.profile.reciprocal_bits, self.y_bits, digit_bits=self.digit_bits)
+
+    @property
+    def root(self) -> IntegerRootParams:
+        """The root of S."""
+        return IntegerRootParams(self.sum_bits, self.profile.root_frac, self.root_digit_bits)
+
+    @property
+    def scale(self) -> ConstantDividerParams:
+        """The divider that gives V. N is never below its head, so it takes ``scale_frac``
+        quotient bits and one."""
+        return ConstantDividerParams(
+            self.profile.scale_frac, self.norm_bits, head=self.norm_min,
+            digit_bits=self.digit_bits, min_divisor=self.norm_min)
+
+    # Cycles ------------------------------------------------------------------------
+
+    @property
+    def max_levels(self) -> int:
+        """Levels of the comparator tree over the rows of a word."""
+        return (self.rows - 1).bit_length()
+
+    @property
+    def max_steps(self) -> int:
+        """Cycles from the transfer of a vector's last word to ``service``, if it is free.
+
+        The first makes absolute values and compares them once; then there are two levels a
+        cycle, the running maximum being the last one.
+        """
+        return 1 + -(-(max(self.max_levels - 1, 0) + 1) // 2)
+
+    @property
+    def reciprocal_steps(self) -> int:
+        """Digits of R, which is known ``1 + reciprocal_steps`` cycles after ``service``."""
+        return self.reciprocal.steps
+
+    @property
+    def first_chunk_steps(self) -> int:
+        """Cycles from ``service`` to the first cycle of the first chunk.
+
+        Loading the divisor, the digits of R, the products. A further chunk is there in the
+        cycle after the one before it was taken.
+        """
+        return self.reciprocal.latency + 1
+
+    @property
+    def tree_steps(self) -> int:
+        """Cycles from the squares of a chunk to S: two levels each, S being the last one."""
+        return -(-((self.lanes - 1).bit_length() + 1) // 2)
+
+    @property
+    def scale_steps(self) -> int:
+        """Cycles from the last chunk taken to the first cycle of its scale.
+
+        q and the squares are registers; the last sum is made as the root loads it.
+        """
+        return 1 + self.tree_steps + self.root.latency + self.scale.latency
+
+    @property
+    def idle_steps(self) -> int:
+        """Cycles from a scale taken to the ``service`` of a vector that waits."""
+        return 1
+
+    # Payloads ----------------------------------------------------------------------
+
+    @property
+    def word_layout(self) -> StructLayout:
+        """Payload of ``words``."""
+        return StructLayout({"y": ArrayLayout(signed(self.y_bits), self.rows), "last": 1})
+
+    @property
+    def act_layout(self) -> StructLayout:
+        """Payload of ``acts``."""
+        fields: dict[str, Shape | ArrayLayout | int] = {
+            "q": ArrayLayout(signed(self.profile.act_bits), self.lanes), "last": 1}
+        return StructLayout(fields | self._sequence_field)
+
+    @property
+    def scale_layout(self) -> StructLayout:
+        """Payload of ``scales``."""
+        fields: dict[str, Shape | ArrayLayout | int] = {"v": unsigned(self.scale_bits)}
+        fields |= self._sequence_field
+        if self.trace:
+            fields |= {
+                "m": unsigned(self.y_bits),
+                "r": unsigned(self.reciprocal.quotient_bits),
+                "s": unsigned(self.sum_bits),
+                "n": unsigned(self.norm_bits),
+            }
+        return StructLayout(fields)
+
+    @property
+    def _sequence_field(self) -> dict[str, Shape]:
+        return {"sequence": unsigned(self.sequence_bits)} if self.streams > 1 else {}

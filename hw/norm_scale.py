@@ -1,0 +1,109 @@
+"""The output scale of NormQuant: sum of squares, root, reciprocal."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Const, Module, Mux, Signal, signed, unsigned
+from amaranth.lib import wiring
+from amaranth.lib.data import ArrayLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.const_divider import ConstantDivider
+from sterna.hw.integer_root import IntegerRoot
+from sterna.hw.norm_params import NormParams
+from sterna.hw.pipeline import Pipeline
+
+__all__ = ["NormScale"]
+
+
+class NormScale(wiring.Component):
+    """``V = (127 << (P + t)) // max(isqrt(S << 2t), 127 << t)``, S the sum of q * q.
+
+    Takes a chunk in any cycle. V is there, and ``done`` high for one cycle,
+    ``params.scale_steps`` cycles after the last chunk; V holds until that of the next vector
+    is being made. Widths are the exact bounds of :class:`~sterna.hw.norm_params.NormParams`.
+
+    Parameters
+    ----------
+    params
+        Geometry and formats.
+
+    Members
+    -------
+    begin : ``In(1)``
+        A new vector: S starts from 0. Before its first chunk, after the last ``done``.
+    silent : ``In(1)``
+        Read with ``begin``: whether the vector is all zero.
+    taken, last, q : ``In(1)``, ``In(1)``, ``In(ArrayLayout(signed(act_bits), lanes))``
+        A chunk, and whether it is the vector's last.
+    v, done : ``Out(unsigned(params.scale_bits))``, ``Out(1)``
+        The scale.
+    s, n : ``Out``
+        S and N, valid with V and for as long.
+    """
+
+    def __init__(self, params: NormParams) -> None:
+        self.params = params
+        super().__init__({
+            "begin": In(1),
+            "silent": In(1),
+            "taken": In(1),
+            "last": In(1),
+            "q": In(ArrayLayout(signed(params.profile.act_bits), params.lanes)),
+            "v": Out(unsigned(params.scale_bits)),
+            "done": Out(1),
+            "s": Out(unsigned(params.sum_bits)),
+            "n": Out(unsigned(params.norm_bits)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        steps = Pipeline(m, Const(1))
+        # S is made tree_steps after the squares, which are there two after the chunk.
+        sum_step = 1 + params.tree_steps
+        arrived = steps.flags(self.taken, sum_step, "arrived")[-1]
+        complete = steps.flags(self.taken & self.last, sum_step, "complete")[-1]
+
+        # Neighbours are added level by level; a register follows every second level.
+        level = []
+        for lane in range(params.lanes):
+            q = steps.register(self.q[lane], f"q{lane}")
+            square = (q * q)[:params.square_bits]  # never negative, and |q| <= 127
+            level.append(steps.register(square, f"square{lane}"))
+        depth = 0
+        while len(level) > 1:
+            level = [sum(level[i + 1:i + 2], start=level[i]) for i in range(0, len(level), 2)]
+            depth += 1
+            if depth % 2 == 0:
+                level = [steps.register(total, f"total{depth}_{index}")
+                         for index, total in enumerate(level)]
+        # The bound of a whole vector holds for each of its sums.
+        total = (self.s + level[0])[:params.sum_bits]
+        with m.If(self.begin):
+            m.d.sync += self.s.eq(0)
+        with m.Elif(arrived):
+            m.d.sync += self.s.eq(total)
+
+        m.submodules.root = root = IntegerRoot(
+            params.root.value_bits, frac_bits=params.root.frac_bits,
+            digit_bits=params.root.digit_bits)
+        m.d.comb += [root.start.eq(complete), root.value.eq(total)]
+
+        # The largest element of a vector quantises to +-127 (profiles guarantee it), so its
+        # root is at least 127 << t, unless every element is 0.
+        silent = Signal(reset_less=True)
+        with m.If(self.begin):
+            m.d.sync += silent.eq(self.silent)
+        m.d.comb += self.n.eq(Mux(silent, params.norm_min, root.root))
+
+        scale = params.scale
+        m.submodules.divider = divider = ConstantDivider(
+            scale.frac_bits, scale.divisor_bits, head=scale.head,
+            digit_bits=scale.digit_bits, min_divisor=scale.min_divisor)
+        m.d.comb += [
+            divider.start.eq(root.done),
+            divider.divisor.eq(self.n),
+            self.v.eq(divider.quotient),
+            self.done.eq(divider.done),
+        ]
+        return m

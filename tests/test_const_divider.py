@@ -1,0 +1,135 @@
+# amaranth: UnusedElaboratable=no
+# A constructor that refuses its arguments leaves an object that nobody can use.
+"""The divider of a constant, in Amaranth's simulator: every divisor, or any."""
+
+from __future__ import annotations
+
+import pytest
+from amaranth.sim import Simulator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sterna.hw.const_divider import ConstantDivider, ConstantDividerParams
+from sterna.hw.emit import verilog_text
+from sterna.hw.report import cell_counts
+
+
+def check(dut: ConstantDivider, divisors: list[int], gap: int = 0) -> None:
+    """Divide by each, ``gap`` cycles after the one before was done; exact cycles, too."""
+    params = dut.params
+
+    async def bench(ctx):
+        for divisor in divisors:
+            ctx.set(dut.divisor, divisor)
+            ctx.set(dut.start, 1)
+            await ctx.tick()
+            ctx.set(dut.start, 0)
+            ctx.set(dut.divisor, ~divisor & ((1 << params.divisor_bits) - 1))
+            for _ in range(params.latency - 1):
+                assert not ctx.get(dut.done)
+                await ctx.tick()
+            assert ctx.get(dut.done)
+            expected = (params.head << params.frac_bits) // max(divisor, 1)
+            assert ctx.get(dut.quotient) == expected, divisor
+            for _ in range(gap):
+                await ctx.tick()
+                assert not ctx.get(dut.done)
+                assert ctx.get(dut.quotient) == expected, divisor
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+@pytest.mark.parametrize("digit_bits", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("frac_bits", "divisor_bits"), [(1, 1), (4, 3), (7, 7), (11, 9)])
+def test_every_divisor_of_a_small_width_is_exact(frac_bits, divisor_bits, digit_bits):
+    dut = ConstantDivider(frac_bits, divisor_bits, digit_bits=digit_bits)
+    check(dut, list(range(1 << divisor_bits)), gap=1)
+
+
+@pytest.mark.parametrize(("head", "min_divisor"), [(127, 2), (127, 64), (127, 127), (127, 128),
+                                                   (100, 50), (1, 1), (508, 508), (508, 300)])
+def test_every_divisor_from_the_smallest_is_exact(head, min_divisor):
+    dut = ConstantDivider(9, 10, head=head, min_divisor=min_divisor)
+    check(dut, list(range(min_divisor, 1 << 10)))
+
+
+def test_every_divisor_of_twelve_bits_is_exact():
+    check(ConstantDivider(16, 12), list(range(1 << 12)))
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_any_width_and_divisor_is_exact(data):
+    divisor_bits = data.draw(st.integers(1, 40), "divisor_bits")
+    top = (1 << divisor_bits) - 1
+    min_divisor = data.draw(st.one_of(st.just(1), st.integers(1, top)), "min_divisor")
+    dut = ConstantDivider(
+        data.draw(st.integers(1, 40), "frac_bits"), divisor_bits,
+        head=data.draw(st.integers(1, max(min(2 * min_divisor, 1 << 24) - 1, 255)), "head"),
+        digit_bits=data.draw(st.integers(1, 5), "digit_bits"), min_divisor=min_divisor)
+    divisors = st.one_of(st.integers(min_divisor, top),
+                         st.integers(min_divisor, min(min_divisor + 300, top)))
+    zero = [0] if min_divisor == 1 else []
+    check(dut, [min_divisor, top, *zero, *data.draw(st.lists(divisors, max_size=12), "divisors")])
+
+
+def test_a_start_begins_anew():
+    dut = ConstantDivider(24, 16)
+    latency = dut.params.latency
+
+    async def bench(ctx):
+        for wait in range(1, latency + 1):
+            for divisor, cycles in ((77, wait), (30_001, latency)):
+                ctx.set(dut.start, 1)
+                ctx.set(dut.divisor, divisor)
+                await ctx.tick()
+                ctx.set(dut.start, 0)
+                for _ in range(cycles - 1):
+                    assert not ctx.get(dut.done)
+                    await ctx.tick()
+            assert ctx.get(dut.done)
+            assert ctx.get(dut.quotient) == (127 << 24) // 30_001
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+@pytest.mark.parametrize(("arguments", "steps", "latency", "quotient_bits"), [
+    ({"frac_bits": 24, "divisor_bits": 16}, 6, 7, 31),
+    ({"frac_bits": 16, "divisor_bits": 12}, 4, 5, 23),
+    ({"frac_bits": 16, "divisor_bits": 12, "digit_bits": 3}, 6, 7, 23),
+    ({"frac_bits": 16, "divisor_bits": 15, "head": 2032, "min_divisor": 2032}, 4, 5, 17),
+])
+def test_stated_cycles_and_widths_are_these(arguments, steps, latency, quotient_bits):
+    params = ConstantDividerParams(**arguments)
+    assert (params.steps, params.latency, params.quotient_bits) == (
+        steps, latency, quotient_bits)
+
+
+@pytest.mark.parametrize("options", [{}, {"head": 2032, "min_divisor": 2032}], ids=str)
+def test_there_is_no_multiplier_and_no_memory(options, tmp_path):
+    path = tmp_path / "const_divider.v"
+    path.write_text(verilog_text(ConstantDivider(24, 16, **options), "const_divider"))
+    counts = cell_counts(path, "const_divider")
+    assert counts.multipliers == 0
+    assert counts.memory_bits == 0
+    assert not [kind for kind in counts.cells if "div" in kind or "mod" in kind or "mem" in kind]
+
+
+@pytest.mark.parametrize(("arguments", "options", "message"), [
+    ((0, 8), {}, "frac_bits must be a whole number from 1 to 64, got 0"),
+    ((8, 0), {}, "divisor_bits must be a whole number from 1"),
+    ((8, 8), {"head": 0}, "head must be a whole number from 1"),
+    ((8, 8), {"digit_bits": 6}, "digit_bits must be a whole number from 1 to 5, got 6"),
+    ((8, 8), {"min_divisor": 0}, "min_divisor must be a whole number from 1 to 255, got 0"),
+    ((8, 8), {"min_divisor": 256}, "min_divisor must be a whole number from 1 to 255, got 256"),
+    ((8, 16), {"head": 2032}, r"head must be at most 1023 .* min_divisor \(1\), got 2032"),
+])
+def test_bad_parameters_are_refused(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        ConstantDivider(*arguments, **options)

@@ -1,0 +1,133 @@
+# amaranth: UnusedElaboratable=no
+# A constructor that refuses its arguments leaves an object that nobody can use.
+"""The integer root in Amaranth's simulator: every value, or any."""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import numpy as np
+import pytest
+from amaranth.sim import Simulator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sterna.hw.emit import verilog_text
+from sterna.hw.integer_root import IntegerRoot, IntegerRootParams
+from sterna.hw.report import cell_counts
+from sterna.model.integer import isqrt as reference_isqrt
+
+
+def check(dut: IntegerRoot, values: list[int], gap: int = 0) -> None:
+    """Take the root of each, ``gap`` cycles after the one before was done; exact cycles, too."""
+    params = dut.params
+
+    async def bench(ctx):
+        for value in values:
+            ctx.set(dut.value, value)
+            ctx.set(dut.start, 1)
+            await ctx.tick()
+            ctx.set(dut.start, 0)
+            ctx.set(dut.value, ~value & ((1 << params.value_bits) - 1))
+            for _ in range(params.latency - 1):
+                assert not ctx.get(dut.done)
+                await ctx.tick()
+            assert ctx.get(dut.done)
+            expected = isqrt(value << 2 * params.frac_bits)
+            assert ctx.get(dut.root) == expected, value
+            for _ in range(gap):
+                await ctx.tick()
+                assert not ctx.get(dut.done)
+                assert ctx.get(dut.root) == expected, value
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+@pytest.mark.parametrize("digit_bits", [1, 2, 3, 4])
+@pytest.mark.parametrize(("value_bits", "frac_bits"), [(1, 0), (2, 1), (5, 2), (9, 0), (8, 3)])
+def test_every_value_of_a_small_width_is_exact(value_bits, frac_bits, digit_bits):
+    dut = IntegerRoot(value_bits, frac_bits=frac_bits, digit_bits=digit_bits)
+    check(dut, list(range(1 << value_bits)), gap=1)
+
+
+@pytest.mark.parametrize("digit_bits", [2, 3])
+def test_every_value_of_twelve_bits_is_exact(digit_bits):
+    check(IntegerRoot(12, digit_bits=digit_bits), list(range(1 << 12)))
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_any_width_and_value_is_exact(data):
+    value_bits = data.draw(st.integers(1, 64), "value_bits")
+    dut = IntegerRoot(
+        value_bits, frac_bits=data.draw(st.integers(0, 12), "frac_bits"),
+        digit_bits=data.draw(st.integers(1, 4), "digit_bits"))
+    top = (1 << value_bits) - 1
+    # Squares, and both of their neighbours, are where a root goes wrong.
+    near_squares = st.builds(lambda root, off: max(min(root * root + off, top), 0),
+                             st.integers(0, isqrt(top)), st.integers(-1, 1))
+    values = st.lists(st.one_of(near_squares, st.integers(0, top)), max_size=12)
+    check(dut, [0, 1, top, *data.draw(values, "values")])
+
+
+def test_the_reference_takes_the_same_root():
+    values = np.random.default_rng(1).integers(0, 1 << 29, 60)
+    roots = [isqrt(value) for value in values.tolist()]
+    assert reference_isqrt(values).tolist() == roots
+
+
+def test_a_start_begins_anew():
+    dut = IntegerRoot(21, frac_bits=4)
+    latency = dut.params.latency
+
+    async def bench(ctx):
+        for wait in range(1, latency + 1):
+            for value, cycles in ((2_000_000, wait), (77_777, latency)):
+                ctx.set(dut.start, 1)
+                ctx.set(dut.value, value)
+                await ctx.tick()
+                ctx.set(dut.start, 0)
+                for _ in range(cycles - 1):
+                    assert not ctx.get(dut.done)
+                    await ctx.tick()
+            assert ctx.get(dut.done)
+            assert ctx.get(dut.root) == isqrt(77_777 << 8)
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+@pytest.mark.parametrize(("arguments", "root_bits", "steps", "latency"), [
+    ({"value_bits": 21, "frac_bits": 4}, 15, 8, 9),
+    ({"value_bits": 21, "frac_bits": 2}, 13, 7, 8),
+    ({"value_bits": 21, "frac_bits": 4, "digit_bits": 3}, 15, 5, 6),
+    ({"value_bits": 1}, 1, 1, 2),
+])
+def test_stated_cycles_and_widths_are_these(arguments, root_bits, steps, latency):
+    params = IntegerRootParams(**arguments)
+    assert (params.root_bits, params.steps, params.latency) == (root_bits, steps, latency)
+
+
+@pytest.mark.parametrize("digit_bits", [1, 2, 3, 4])
+def test_there_is_no_multiplier_and_no_memory(digit_bits, tmp_path):
+    path = tmp_path / "integer_root.v"
+    path.write_text(verilog_text(
+        IntegerRoot(21, frac_bits=4, digit_bits=digit_bits), "integer_root"))
+    counts = cell_counts(path, "integer_root")
+    assert counts.multipliers == 0
+    assert counts.memory_bits == 0
+
+
+@pytest.mark.parametrize(("value_bits", "options", "message"), [
+    (0, {}, "value_bits must be a whole number from 1 to 96, got 0"),
+    (8, {"frac_bits": -1}, "frac_bits must be a whole number from 0"),
+    (8, {"digit_bits": 5}, "digit_bits must be a whole number from 1 to 4, got 5"),
+])
+def test_bad_parameters_are_refused(value_bits, options, message):
+    with pytest.raises(ValueError, match=message):
+        IntegerRoot(value_bits, **options)

@@ -1,0 +1,219 @@
+# amaranth: UnusedElaboratable=no
+# A constructor that refuses its arguments leaves an object that nobody can use.
+"""NormQuant against the integer reference, in Amaranth's simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from norm_bench import NormPauses, check_cycles, check_events, run_norm
+
+from sterna.hw.emit import verilog_text
+from sterna.hw.norm_params import NormParams
+from sterna.hw.norm_quant import NormQuant
+from sterna.hw.report import cell_counts
+from sterna.model.integer import norm_quant
+from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
+
+STEADY = NormPauses()
+PAUSES = [STEADY, NormPauses(words=0.6, scales=0.9, seed=1), NormPauses(0.2, 0.6, 0.4, seed=2)]
+TINY = replace(
+    C12, name="tiny", x=FixedPoint(5, 2), o=FixedPoint(4, 2), p=FixedPoint(4, 1),
+    reciprocal_bits=5, root_frac=0)
+# The widest vector is not the residual, and the multipliers are as wide as they may be.
+UNEVEN = replace(
+    C12, name="uneven", x=FixedPoint(8, 4), o=FixedPoint(10, 6), p=FixedPoint(14, 6),
+    reciprocal_bits=23, root_frac=7, scale_frac=19)
+
+
+def check(dut: NormQuant, vectors: list[list[np.ndarray]], pauses: NormPauses = STEADY):
+    events, = run_norm(dut, [vectors], pauses=pauses)
+    check_events(dut.params, vectors, events)
+    check_cycles(dut.params, vectors, events)
+    return events
+
+
+def limits(profile: NumericProfile) -> tuple[int, int]:
+    bits = max(profile.x.bits, profile.o.bits, profile.p.bits)
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def random_vectors(
+    profile: NumericProfile, rng: np.random.Generator, longest: int, count: int,
+) -> list[np.ndarray]:
+    """Vectors of any length and magnitude, the shortest and the longest among them."""
+    low, high = limits(profile)
+    lengths = [longest, 1, *rng.integers(1, longest + 1, count - 2).tolist()]
+    vectors = []
+    for length in lengths:
+        limit = int(2 ** rng.uniform(0, np.log2(high + 1)))
+        vectors.append(np.clip(rng.integers(-limit, limit + 1, length), low, high))
+    return vectors
+
+
+def extreme_vectors(profile: NumericProfile, length: int) -> list[np.ndarray]:
+    low, high = limits(profile)
+    place = np.arange(length)
+    vectors = [np.zeros(length, dtype=np.int64)]
+    for value in (1, 2, 3, 126, 127, 128, 129, -1, -2, -127, -128, high, -high, low, low + 1):
+        value = max(min(value, high), low)
+        vectors += [np.full(length, value), np.where(place == 0, value, 0),
+                    np.where(place == length - 1, value, 0),
+                    np.where(place % 2 == 0, value, -max(value, -high)),
+                    np.where(place == length // 2, value, np.sign(value))]
+    return vectors
+
+
+@pytest.mark.parametrize(("rows", "lanes"), [(1, 1), (2, 8), (8, 8)])
+def test_extremes_equal_the_reference(profile, rows, lanes):
+    dut = NormQuant(profile, rows=rows, lanes=lanes, channels=11, trace=True)
+    check(dut, [extreme_vectors(profile, 11)])
+
+
+def test_every_maximum_of_a_small_format_equals_the_reference():
+    dut = NormQuant(TINY, rows=1, lanes=1, channels=3, trace=True, digit_bits=5)
+    assert dut.params.reciprocal_steps == 1
+    vectors = [np.array([a, b]) for a in range(-16, 16) for b in range(-16, 16)]
+    check(dut, [vectors])
+
+
+@pytest.mark.parametrize("pauses", PAUSES, ids=str)
+@pytest.mark.parametrize(("rows", "lanes", "streams"), [
+    (1, 1, 1), (1, 2, 2), (1, 4, 1), (2, 2, 2), (2, 4, 1), (2, 8, 2), (3, 9, 1),
+    (8, 8, 1), (8, 16, 2), (8, 32, 2)])
+def test_random_vectors_equal_the_reference_while_every_end_pauses(
+        profile, rows, lanes, streams, pauses):
+    rng = np.random.default_rng(pauses.seed + 100)
+    dut = NormQuant(profile, rows=rows, lanes=lanes, channels=37, streams=streams, trace=True)
+    check(dut, [random_vectors(profile, rng, 37, 5 + 2 * sequence)
+                for sequence in range(streams)], pauses)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("options", [
+    {"digit_bits": 1, "root_digit_bits": 1}, {"digit_bits": 2, "root_digit_bits": 4},
+    {"digit_bits": 3, "root_digit_bits": 3}, {"digit_bits": 5}], ids=str)
+@pytest.mark.parametrize("profile", [TINY, UNEVEN, S16], ids=lambda profile: profile.name)
+def test_any_digits_and_formats_equal_the_reference(profile, options, streams):
+    rng = np.random.default_rng(7)
+    dut = NormQuant(profile, rows=2, lanes=4, channels=21, streams=streams, trace=True, **options)
+    check(dut, [random_vectors(profile, rng, 21, 6) for _ in range(streams)])
+
+
+@pytest.mark.parametrize(("rows", "lanes"), [(1, 4), (2, 8), (4, 4), (4, 12)])
+def test_nothing_of_a_longer_vector_leaks_into_a_shorter_one(profile, rows, lanes):
+    low, high = limits(profile)
+    dut = NormQuant(profile, rows=rows, lanes=lanes, channels=30, streams=2, trace=True)
+    lengths = [30, 1, 29, 2, 25, 3, 30, 5, 8, 9, 12, 13, 30, 4, 16]
+    first = [np.where(np.arange(n) % 3, low, high) if n > 20 else np.arange(n) % 2 + 1
+             for n in lengths]
+    check(dut, [first, [vector[::-1] // 2 for vector in first[::-1]]])
+
+
+def test_the_longest_loud_vector_does_not_overflow(profile):
+    low, high = limits(profile)
+    for channels in (128, 130):
+        dut = NormQuant(profile, rows=8, lanes=32, channels=channels, trace=True)
+        events = check(dut, [[np.full(channels, low), np.full(channels, high)]])
+        assert events.scales[0][2]["s"] == dut.params.sum_max
+        assert events.scales[0][2]["n"] == dut.params.norm_max
+
+
+def test_reset_at_any_time_forgets_the_vectors_before(profile):
+    rng = np.random.default_rng(9)
+    dut = NormQuant(profile, rows=2, lanes=4, channels=18, streams=2, trace=True)
+    pauses = NormPauses(0.1, 0.3, 0.5, seed=5)
+    cuts: list[int | None] = [1, 5, 9, 10, 11, 12, 13, 14, 16, 18, 20, 23, 26, 29, 33, 40, 50, 70]
+    phases, limit = [], []
+    for cut in cuts:
+        phases += [[random_vectors(profile, rng, 18, 4) for _ in range(2)] for _ in range(2)]
+        limit += [cut, None]
+    runs = run_norm(dut, phases, pauses=pauses, cut=limit)
+    for vectors, cut, events in zip(phases, limit, runs, strict=True):
+        if cut is None:
+            check_events(dut.params, vectors, events)
+            check_cycles(dut.params, vectors, events)
+    served = [len(events.services) for cut, events in zip(limit, runs, strict=True) if cut]
+    assert min(served) == 0
+    assert max(served) > 1
+
+
+def test_a_sequence_that_waits_long_is_not_passed_over(profile):
+    dut = NormQuant(profile, rows=1, lanes=1, channels=4, streams=2)
+    vectors = [[np.array([3, -1])] * 12, [np.array([-5, 2, 7])] * 4]
+    events = check(dut, vectors, NormPauses(scales=0.5, seed=8))
+    assert [sequence for _, sequence in events.services[:8]] == [0, 1] * 4
+
+
+@pytest.mark.parametrize(("profile", "sizes", "counts"), [
+    # max_steps, first_chunk_steps, scale_steps, idle_steps
+    (S16, {"rows": 1, "lanes": 1, "channels": 128}, (2, 8, 16, 1)),
+    (S16, {"rows": 8, "lanes": 8, "channels": 128}, (3, 8, 17, 1)),
+    (S16, {"rows": 8, "lanes": 16, "channels": 384}, (3, 8, 18, 1)),
+    (S16, {"rows": 8, "lanes": 8, "channels": 128, "root_digit_bits": 3}, (3, 8, 14, 1)),
+    (C12, {"rows": 2, "lanes": 2, "channels": 128}, (2, 6, 15, 1)),
+    (C12, {"rows": 16, "lanes": 16, "channels": 128}, (3, 6, 17, 1)),
+    (C12, {"rows": 32, "lanes": 32, "channels": 128}, (4, 6, 17, 1)),
+])
+def test_stated_cycles_are_these_and_kept(profile, sizes, counts):
+    dut = NormQuant(profile, **sizes)
+    params = dut.params
+    assert counts == (
+        params.max_steps, params.first_chunk_steps, params.scale_steps, params.idle_steps)
+    rng = np.random.default_rng(11)
+    y = rng.integers(-900, 900, (2, sizes["channels"]))
+    events = check(dut, [list(y)])
+
+    words, chunks = params.words(sizes["channels"]), params.chunks(sizes["channels"])
+    assert events.words[0][:words] == list(range(words))
+    first = words - 1 + counts[0] + counts[1]
+    assert [taken for _, taken, _ in events.acts[:chunks]] == list(range(first, first + chunks))
+    assert events.scales[0][1] == first + chunks - 1 + counts[2]
+
+
+def test_without_trace_or_sequences_there_is_nothing_of_them(profile):
+    plain = NormParams(profile, rows=2, lanes=4, channels=9)
+    assert list(plain.scale_layout.members) == ["v"]
+    assert list(plain.act_layout.members) == ["q", "last"]
+    both = replace(plain, streams=2, trace=True)
+    assert list(both.scale_layout.members) == ["v", "sequence", "m", "r", "s", "n"]
+    assert list(both.act_layout.members) == ["q", "last", "sequence"]
+    unit = NormQuant(profile, rows=2, lanes=4, channels=9)
+    assert "service_sequence" not in unit.signature.members
+    check(unit, [[np.array([1, -2, 3, 4, -5, 6, 7, -8, 9])]])
+
+
+def test_largest_element_always_becomes_127(profile):
+    # What the smallest root, and the flag of a silent vector in its place, rests on.
+    maxima = np.arange(1, 1 - limits(profile)[0])
+    q = norm_quant(maxima[:, None], profile)["q"]
+    assert (q == 127).all()
+
+
+@pytest.mark.parametrize(("sizes", "profile"), [
+    ({"rows": 1, "lanes": 1}, C12), ({"rows": 2, "lanes": 8, "streams": 2}, S16)])
+def test_a_lane_has_two_multipliers_and_a_bank_one_memory(sizes, profile, tmp_path):
+    dut = NormQuant(profile, channels=64, **sizes)
+    path = tmp_path / "norm_quant.v"
+    path.write_text(verilog_text(dut, "norm_quant"))
+    counts = cell_counts(path, "norm_quant")
+    assert counts.cells["$mul"] == counts.multipliers == 2 * dut.params.lanes
+    assert counts.cells["$mem_v2"] == dut.params.banks * dut.params.streams
+    assert counts.memory_bits == 64 * dut.params.y_bits * dut.params.streams
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"rows": 0}, "rows must be a whole number from 1"),
+    ({"lanes": 0}, "lanes must be a whole number from 1"),
+    ({"lanes": 6}, r"lanes \(6\) must be a multiple of rows \(4\)"),
+    ({"lanes": 2}, r"lanes \(2\) must be a multiple of rows \(4\)"),
+    ({"channels": 0}, "channels must be a whole number from 1"),
+    ({"streams": 3}, "streams must be a whole number from 1 to 2, got 3"),
+    ({"digit_bits": 6}, "digit_bits must be a whole number from 1 to 5, got 6"),
+    ({"root_digit_bits": 0}, "root_digit_bits must be a whole number from 1 to 4, got 0"),
+])
+def test_bad_parameters_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        NormQuant(S16, **({"rows": 4, "lanes": 4, "channels": 8} | arguments))

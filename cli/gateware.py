@@ -8,16 +8,19 @@ from typing import Annotated
 import typer
 
 from sterna.cli.console import out, print_json, print_table, say
+from sterna.cli.core_simulation import simulate_core
+from sterna.cli.results import PROMPT
 from sterna.cli.texts import tokens_of
 from sterna.hw.unit import Unit
 from sterna.model.quantized import load_model
+from sterna.sim.engine import Engine
 from sterna.sim.runner import Simulator
 
 __all__ = ["COMMANDS", "simulate", "verilog"]
 
 _DEFAULT_TOKENS = {
     Unit.MAC: 4, Unit.MLGRU: 64, Unit.NORM: 8, Unit.GLU: 16, Unit.RESIDUAL: 32,
-    Unit.EMBEDDING: 64, Unit.SAMPLER: 32, Unit.WEIGHTS: 1,
+    Unit.EMBEDDING: 64, Unit.SAMPLER: 32, Unit.WEIGHTS: 1, Unit.CORE: 64,
 }
 
 _DEFAULTS_TEXT = ", ".join(f"{count} ({unit})" for unit, count in _DEFAULT_TOKENS.items())
@@ -26,16 +29,18 @@ ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")]
 UnitOption = Annotated[Unit, typer.Option(help="Which unit.")]
 RowsOption = Annotated[int, typer.Option(
-    help="mac, weights: rows computed side by side; norm, residual, embedding, sampler: "
+    help="core, mac, weights: rows computed side by side; norm, residual, embedding, sampler: "
          "elements of a word.")]
-ColsOption = Annotated[int, typer.Option(help="mac, weights: columns taken per beat.")]
+ColsOption = Annotated[int, typer.Option(help="core, mac, weights: columns taken per beat.")]
 LanesOption = Annotated[int, typer.Option(
     help="mlgru, glu: channels taken per beat; norm: activations given per cycle, a multiple "
          "of the rows.")]
 StreamsOption = Annotated[int, typer.Option(
-    help="norm, glu, embedding: interleaved sequences.")]
+    help="core, norm, glu, embedding: interleaved sequences.")]
 TraceOption = Annotated[bool, typer.Option(
-    "--trace", help="norm, glu: intermediate values come out, too.")]
+    "--trace", help="core, norm, glu: intermediate values come out, too.")]
+QuantLanesOption = Annotated[int | None, typer.Option(
+    help="core: elements quantised per cycle, a multiple of the rows; default four words.")]
 
 
 def verilog(
@@ -47,16 +52,21 @@ def verilog(
     lanes: LanesOption = 8,
     streams: StreamsOption = 1,
     trace: TraceOption = False,
+    quant_lanes: QuantLanesOption = None,
+    logits: Annotated[bool, typer.Option(help="core: a port for the logits.")] = True,
+    external_weights: Annotated[bool, typer.Option(
+        "--external-weights", help="core: weights come in through a port.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> int:
     """Write a unit's Verilog, memory image, parameters and documentation.
 
-    Example: sterna verilog tiny --unit mac -o build/mac
+    Example: sterna verilog tiny --unit core -o build/core
     """
     from sterna.hw.emit import emit_verilog
     emitted = emit_verilog(
         load_model(model), unit.value, output, rows=rows, cols=cols, lanes=lanes,
-        streams=streams, trace=trace)
+        streams=streams, trace=trace, quant_lanes=quant_lanes, logits=logits,
+        external_weights=external_weights)
     if as_json:
         print_json(emitted.manifest)
     else:
@@ -69,7 +79,14 @@ def simulate(
     model: ModelArgument,
     unit: UnitOption,
     tokens: Annotated[int | None, typer.Option(
-        help=f"Tokens of the text to run; default {_DEFAULTS_TEXT}.")] = None,
+        help=f"Tokens of the text to run (core: to write); default {_DEFAULTS_TEXT}.")] = None,
+    prompt: Annotated[list[str] | None, typer.Option(
+        help="core: text to continue; give two for two interleaved sequences.")] = None,
+    temperature: Annotated[float, typer.Option(
+        help="core: 0 takes the most likely token.")] = 0.0,
+    engine: Annotated[Engine, typer.Option(
+        help="core: cocotb compares every tensor, cpp is for thousands of tokens.")
+        ] = Engine.COCOTB,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text; default: the held-out text of the bundled models.")] = None,
     rows: RowsOption = 8,
@@ -77,26 +94,36 @@ def simulate(
     lanes: LanesOption = 8,
     streams: StreamsOption = 1,
     trace: TraceOption = False,
+    quant_lanes: QuantLanesOption = None,
     simulator: Annotated[Simulator, typer.Option(help="Which simulator.")] = Simulator.VERILATOR,
     waves: Annotated[bool, typer.Option("--waves", help="Keep a wave file.")] = False,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", help="Keep Verilog, log and waves in this folder.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random pauses.")] = 1,
+    seed: Annotated[int, typer.Option(
+        help="Seed of the random pauses, and of the core's sampler.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
     """Run a unit's emitted Verilog on real weights and activations, and compare.
 
+    The core writes text: one sequence for each --prompt. Every intermediate tensor (with
+    --engine cpp the logits and the final state) and every cycle of it is compared.
+
     Every output is compared with the integer reference and with onnxruntime (the weight
     memory with the model's weights). Exits with 1 on a mismatch, which it names.
 
-    Example: sterna simulate tiny --unit mlgru --tokens 64
+    Example: sterna simulate tiny --unit core --prompt "The for statement" --tokens 64
     """
-    from sterna.sim.simulate import simulate as run_simulation
     loaded = load_model(model)
     count = _DEFAULT_TOKENS[unit] if tokens is None else tokens
     if waves and output is None:
         output = Path("build/waves")
+    if unit is Unit.CORE:
+        return simulate_core(
+            loaded, prompt or [PROMPT], count, temperature=temperature, rows=rows, cols=cols,
+            quant_lanes=quant_lanes, engine=engine, simulator=simulator, waves=waves,
+            output=output, seed=seed, quiet=quiet, as_json=as_json)
+    from sterna.sim.simulate import simulate as run_simulation
     report = run_simulation(
         loaded, unit, tokens_of(text, count, loaded), rows=rows, cols=cols, lanes=lanes,
         streams=streams, trace=trace, simulator=simulator, waves=waves, work=output, seed=seed,

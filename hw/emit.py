@@ -22,6 +22,7 @@ from sterna.hw.documents import (
     readme_text,
     waiver_text,
 )
+from sterna.hw.emit_core import CORE_MODULE, core_design
 from sterna.hw.emit_mac import MAC_MODULE, WEIGHTS_FILE, mac_design
 from sterna.hw.emit_mlgru import MLGRU_MODULE, mlgru_design
 from sterna.hw.emit_norm import norm_design
@@ -39,6 +40,7 @@ from sterna.hw.yosys import YosysError
 from sterna.model.quantized import QuantizedModel
 
 __all__ = [
+    "CORE_MODULE",
     "MAC_MODULE",
     "MLGRU_MODULE",
     "WEIGHTS_FILE",
@@ -57,6 +59,7 @@ _DESIGNS: dict[Unit, Callable[[QuantizedModel, UnitSizes], UnitDesign]] = {
     Unit.EMBEDDING: embedding_design,
     Unit.SAMPLER: sampler_design,
     Unit.WEIGHTS: weights_design,
+    Unit.CORE: core_design,
 }
 """How each unit is made for a model; a new one needs a line here and a file of its own."""
 
@@ -91,6 +94,7 @@ class EmittedUnit:
 def emit_verilog(
     model: QuantizedModel, unit: str, out_dir: str | Path, *,
     rows: int = 8, cols: int = 128, lanes: int = 8, streams: int = 1, trace: bool = False,
+    quant_lanes: int | None = None, logits: bool = True, external_weights: bool = False,
 ) -> EmittedUnit:
     """Emit one unit for a model.
 
@@ -102,7 +106,7 @@ def emit_verilog(
         A value of :class:`sterna.hw.unit.Unit`, ``"mac"`` for example.
     out_dir
         Folder to write; see :func:`sterna.hw.folder.write_folder` for when it is refused.
-    rows, cols, lanes, streams, trace
+    rows, cols, lanes, streams, trace, quant_lanes, logits, external_weights
         Sizes; see :class:`sterna.hw.unit.UnitSizes`. A unit reads those it has.
 
     Raises
@@ -114,7 +118,8 @@ def emit_verilog(
     """
     if unit not in list(Unit):
         raise ValueError(f"unit must be one of {', '.join(map(str, Unit))}, got {unit!r}")
-    design = _DESIGNS[Unit(unit)](model, UnitSizes(rows, cols, lanes, streams, trace))
+    design = _DESIGNS[Unit(unit)](model, UnitSizes(
+        rows, cols, lanes, streams, trace, quant_lanes, logits, external_weights))
     return emit_component(model, design, out_dir)
 
 

@@ -27,6 +27,8 @@ class Unit(enum.StrEnum):
     """The choice of the next token."""
     WEIGHTS = "weights"
     """The memory of the packed weights."""
+    CORE = "core"
+    """The whole model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,10 @@ class UnitSizes:
         Independent sequences that are interleaved.
     trace
         Whether intermediate values come out, too.
+    quant_lanes
+        Elements that the core's norm quantises per cycle; None chooses.
+    logits, external_weights
+        Whether the core has a port for logits, and takes its weights through a port.
     """
 
     rows: int = 8
@@ -52,3 +58,6 @@ class UnitSizes:
     lanes: int = 8
     streams: int = 1
     trace: bool = False
+    quant_lanes: int | None = None
+    logits: bool = True
+    external_weights: bool = False

@@ -1,17 +1,18 @@
-"""What a core is asked to do, and what the integer reference answers."""
+"""What a core is asked to do, and what a model that is an oracle answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
-from sterna.model.integer import IntegerModel
-from sterna.model.quantized import QuantizedModel
+from sterna.model.compare import Comparison, Difference, compare
 from sterna.model.sampling import Sampler
+from sterna.sim.core_run import CoreJob
 
-__all__ = ["Answer", "Request", "answer", "answer_all"]
+__all__ = ["Answer", "Request", "Stepper", "answer", "compare_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,11 @@ class Request:
         return (self.every,) * (len(self.prompt) - 1) + (True,)
 
     @property
-    def beta(self) -> int:
-        """The temperature as the gateware takes it."""
-        return Sampler(temperature=self.temperature).beta
+    def job(self) -> CoreJob:
+        """The request as a core takes it."""
+        return CoreJob(
+            self.prompt, self.tokens, self.start, self.predict, self.stop,
+            Sampler(temperature=self.temperature).beta, self.seed)
 
 
 @dataclass(slots=True)
@@ -96,34 +99,51 @@ class Answer:
     state: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-def answer(model: QuantizedModel, requests: Sequence[Request]) -> list[Answer]:
+class Stepper(Protocol):
+    """A model that runs token by token: the integer reference, or an ONNX graph."""
+
+    def start(self, batch: int = 1) -> Any:
+        """The state at the start of a sequence."""
+
+    def step(self, tokens: Any, state: Any) -> tuple[Any, Any]:
+        """Advance by a token; return logits and state."""
+
+
+def answer(stepper: Stepper, requests: Sequence[Request], logit_frac: int = 8) -> list[Answer]:
     """Answer the requests of one sequence, one after the other.
+
+    Parameters
+    ----------
+    stepper
+        The model that answers.
+    requests
+        What is asked.
+    logit_frac
+        Fraction bits of its logits.
 
     Raises
     ------
     ValueError
         If a token is outside the vocabulary, or a temperature or seed out of range.
     """
-    reference = IntegerModel(model)
-    frac = model.profile.logit.frac
-    state = reference.start()
+    state = stepper.start(1)
     generator = 1
     answers = []
     for request in requests:
         sampler = Sampler(
-            temperature=request.temperature, logit_frac=frac,
+            temperature=request.temperature, logit_frac=logit_frac,
             seed=request.seed if request.start else generator)
         if request.start:
-            state = reference.start()
+            state = stepper.start(1)
         result = Answer(request)
 
         def step(token: int, predict: bool, result: Answer = result) -> None:
             nonlocal state
-            logits, state = reference.step(np.array([token]), state)
+            logits, state = stepper.step(np.array([token]), state)
             result.run.append(token)
             result.predict.append(predict)
             if predict:
-                result.logits.append(logits[0])
+                result.logits.append(np.asarray(logits[0], dtype=np.int64))
 
         for token, predict in zip(request.prompt, request.predict, strict=True):
             step(token, predict)
@@ -134,14 +154,18 @@ def answer(model: QuantizedModel, requests: Sequence[Request]) -> list[Answer]:
                 break
             if len(result.generated) < request.tokens:
                 step(chosen, True)
-        result.state = state[:, 0]
+        result.state = np.asarray(state[:, 0], dtype=np.int64)
         generator = sampler.state
         answers.append(result)
     return answers
 
 
-def answer_all(
-    model: QuantizedModel, requests: Sequence[Sequence[Request]],
-) -> list[list[Answer]]:
-    """Answer the requests of every sequence."""
-    return [answer(model, each) for each in requests]
+def compare_tokens(expected: Sequence[int], got: Sequence[int]) -> Comparison:
+    """Compare two lists of generated tokens."""
+    if len(expected) != len(got):
+        at = min(len(expected), len(got))
+        return Comparison(len(expected), 1, Difference(
+            at, None, "number of tokens", (0,), len(expected), len(got)))
+    if not expected:
+        return Comparison()
+    return compare("tokens", np.array(expected)[:, None], np.array(got)[:, None])

@@ -82,13 +82,13 @@ def _add(
 
 def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> Script:
     """Both ends of the range and the values around zero, every pair of them on every lane."""
-    z = params.profile.z
+    z = model.profile.z
     corners = np.array([z.min, z.min + 1, -1, 0, 1, z.max - 1, z.max])
     gate, up = (each.reshape(-1) for each in np.meshgrid(corners, corners))
     script = Script(ports)
     for shift in range(params.lanes):
         gates, ups = np.roll(gate, shift), np.roll(up, shift)
-        silu, p = glu_product(gates, ups, model.sigmoid.astype(np.int64), params.profile)
+        silu, p = glu_product(gates, ups, model.sigmoid.astype(np.int64), model.profile)
         _add(script, params, shift % params.streams, 0, gates, ups,
              (f"extreme({shift}).silu", silu, None), (f"extreme({shift}).p", p, None))
     return script

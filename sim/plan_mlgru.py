@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 
@@ -19,6 +21,9 @@ from sterna.sim.plan import Expected, Plan, Planner
 
 __all__ = ["MLGRU_PLANNER", "mlgru_plans"]
 
+_RESULTS = {"h": "h", "o": "o", "f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu"}
+"""Tap of each field of a result; the last three are there with a trace only."""
+
 Tensors = Mapping[str, np.ndarray]
 """Tap name to values ``[tokens, channels]``."""
 
@@ -26,7 +31,7 @@ Tensors = Mapping[str, np.ndarray]
 def mlgru_tensors(model: QuantizedModel) -> list[str]:
     """Taps of the pre-activations, the outputs and the states of every layer."""
     return [f"layer{layer}.mlgru.{part}" for layer in range(model.config.layers)
-            for part in ("f.z", "c.z", "g.z", "o", "h")]
+            for part in ("f.z", "c.z", "g.z", *_RESULTS.values())]
 
 
 def mlgru_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[Plan]:
@@ -42,7 +47,8 @@ def mlgru_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) 
         Tensors of the text that is run.
     """
     params: MlgruParams = emitted.params
-    fields = UnitPorts.of(emitted.manifest).fields["states"]
+    ports = UnitPorts.of(emitted.manifest)
+    fields = ports.fields["states"]
     few = min(acts.tokens, 4)
     real = _sequence(params, acts.reference, acts.tokens)
     short = _sequence(params, acts.reference, few)
@@ -61,7 +67,7 @@ def mlgru_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) 
         return Plan(Phase(name, {"preacts": beats}, {"states": len(beats) if expected else 0},
                           reset=reset, stalls=stalls), expected)
 
-    return [
+    plans = [
         phase("real sequence", real, expect(acts.tokens)),
         phase("second sequence, no pauses", short, expect(few), stalls=False),
         phase("new start in mid-token", partial + short,
@@ -71,6 +77,25 @@ def mlgru_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) 
         phase("extremes", _sequence(params, extreme, extreme_tokens),
               _expected(params, fields, extreme, None, extreme_tokens)),
     ]
+    if params.streams > 1:
+        last = params.streams - 1
+        mixed = _mix(real, real, params.words, last << ports.fields["preacts"]["sequence"].low)
+        plans.append(phase("two sequences mixed", mixed, [
+            replace(e, stream=f"states[{sequence}]")
+            for sequence in (0, last) for e in expect(acts.tokens)]))
+    return plans
+
+
+def _mix(first: list[int], second: list[int], lead: int, mark: int) -> list[int]:
+    """Beats of two sequences in turn, the first one ``lead`` beats ahead.
+
+    ``mark`` is what the payloads of the second have in addition.
+    """
+    mixed = first[:lead]
+    for beat, other in zip_longest(first[lead:], second):
+        mixed += [] if beat is None else [beat]
+        mixed += [] if other is None else [other | mark]
+    return mixed
 
 
 def _sequence(params: MlgruParams, tensors: Tensors, tokens: int) -> list[int]:
@@ -101,8 +126,10 @@ def _expected(
             count = min(params.beats_per_layer, available - first)
             if count <= 0:
                 return expected
-            for part in ("h", "o"):
-                tensor = f"layer{layer}.mlgru.{part}"
+            for part, tap in _RESULTS.items():
+                if part not in fields:
+                    continue
+                tensor = f"layer{layer}.mlgru.{tap}"
                 channels = slice(count * params.lanes)
                 expected.append(Expected(
                     token, tensor, "states", after + first, count, fields[part],
@@ -118,7 +145,7 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
     channel; the sequence shifts them from token to token, so that states are driven to
     both ends and held there.
     """
-    z = params.profile.z
+    z = model.profile.z
     corners = np.array([z.min, z.max, 0, -1, 1, z.max, z.min])
     channels = np.arange(params.channels)
     table = model.sigmoid.astype(np.int64)
@@ -130,13 +157,13 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
             pre = {
                 "f": corners[index % 7], "c": corners[(index // 7) % 7],
                 "g": corners[(index // 49 + token) % 7]}
-            cell = mlgru_cell(pre["f"], pre["c"], pre["g"], h, table, params.profile)
+            cell = mlgru_cell(pre["f"], pre["c"], pre["g"], h, table, model.profile)
             h = cell["h"]
             at = f"layer{layer}.mlgru"
             for part, values in pre.items():
                 tensors.setdefault(f"{at}.{part}.z", []).append(values)
-            tensors.setdefault(f"{at}.h", []).append(cell["h"])
-            tensors.setdefault(f"{at}.o", []).append(cell["o"])
+            for part, tap in _RESULTS.items():
+                tensors.setdefault(f"{at}.{tap}", []).append(cell[part])
     return {name: np.stack(values) for name, values in tensors.items()}
 
 

@@ -11,6 +11,7 @@ from sterna.hw.emit_norm import NORM_MODULE
 from sterna.hw.norm_params import NormParams
 from sterna.model.config import ModelConfig
 from sterna.model.integer import norm_quant
+from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.activations import Activations
 from sterna.sim.payloads import UnitPorts
@@ -81,7 +82,7 @@ def norm_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -
         first.plan("no pauses", stalls=False),
         first.cut("cut in mid-vector", some, linger=3),
         first.plan("after a reset in mid-vector", reset=True),
-        _extremes(params, ports).plan("extremes"),
+        _extremes(model.profile, params, ports).plan("extremes"),
     ]
 
 
@@ -104,7 +105,7 @@ def _add(
     script.expect(token, f"scales{only}", {part: results[part] for part in parts})
 
 
-def _extremes(params: NormParams, ports: UnitPorts) -> Script:
+def _extremes(profile: NumericProfile, params: NormParams, ports: UnitPorts) -> Script:
     """Every corner of the range, from one channel to the longest vector."""
     low, high = -(1 << (params.y_bits - 1)), (1 << (params.y_bits - 1)) - 1
     n = params.channels
@@ -122,7 +123,7 @@ def _extremes(params: NormParams, ports: UnitPorts) -> Script:
             "one channel": np.array([high]), "one zero": np.zeros(1),
             "a word and one": np.full(min(n, params.rows + 1), low),
         }.items():
-            results = norm_quant(vector.astype(np.int64), params.profile)
+            results = norm_quant(vector.astype(np.int64), profile)
             _add(script, params, sequence, 0, vector.astype(np.int64), {
                 part: (f"extreme({name}).{part}", results[part], None) for part in _RESULTS})
     return script

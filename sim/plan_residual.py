@@ -52,7 +52,7 @@ def residual_plans(
     """
     params: ResidualParams = emitted.params
     ports = UnitPorts.of(emitted.manifest)
-    update_format = FixedPoint(params.update_bits, 0)
+    update_format = FixedPoint(model.profile.x.bits + 1, 0)
 
     def script(tokens: Iterable[int]) -> Script:
         made = Script(ports)
@@ -72,7 +72,7 @@ def residual_plans(
         first.plan("no pauses", stalls=False),
         first.cut("cut in mid-vector", some),
         first.plan("after a reset in mid-vector", reset=True),
-        _extremes(params, ports).plan("extremes"),
+        _extremes(model.profile.x, params, ports).plan("extremes"),
     ]
 
 
@@ -84,9 +84,9 @@ def _add(
         "x": x, "last": (f"{x[0]}.last", last_flags(params.words), None)})
 
 
-def _extremes(params: ResidualParams, ports: UnitPorts) -> Script:
+def _extremes(x_format: FixedPoint, params: ResidualParams, ports: UnitPorts) -> Script:
     """Both ends of both formats onto each other, a different pair on each channel."""
-    x_format, y_format = params.profile.x, FixedPoint(params.update_bits, 0)
+    y_format = FixedPoint(x_format.bits + 1, 0)
     starts = np.array([x_format.min, x_format.max, 0, -1, 1])
     ends = np.array([y_format.min, y_format.max, x_format.min, x_format.max, 0, -1, 1])
     channel = np.arange(params.channels)

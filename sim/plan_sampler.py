@@ -9,6 +9,7 @@ import numpy as np
 from sterna.hw.emit import EmittedUnit
 from sterna.hw.emit_parts import SAMPLER_MODULE
 from sterna.hw.sampler_params import SamplerParams
+from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 from sterna.model.sampling import Sampler
 from sterna.sim.activations import Activations
@@ -49,7 +50,7 @@ def sampler_plans(
     ) -> Plan:
         def sampler() -> Sampler:
             return Sampler(temperature=temperature, seed=max(seed, 1),
-                           logit_frac=params.profile.logit.frac)
+                           logit_frac=model.profile.logit.frac)
 
         script = Script(ports)
         for token in range(len(logits)):
@@ -61,7 +62,7 @@ def sampler_plans(
 
     cut = Script(ports)
     cut.send("logits", {"logits": real[0]})
-    extremes = _extremes(params)
+    extremes = _extremes(params, model.profile.logit)
     return [
         plan("greedy", 0, 1, real, again),
         plan("temperature 0.7", 0.7, 12345, real, again),
@@ -95,9 +96,9 @@ def _expect(
             "token", np.array([first]), None if other is None else np.array([other]))})
 
 
-def _extremes(params: SamplerParams) -> np.ndarray:
+def _extremes(params: SamplerParams, logit: FixedPoint) -> np.ndarray:
     """Ties, one alone, both ends, and slopes; int64 ``[vectors, vocab]``."""
-    low, high = params.profile.logit.min, params.profile.logit.max
+    low, high = logit.min, logit.max
     n = params.vocab
     ramp = np.arange(n)
     alone = [np.where(ramp == at, high, low) for at in (0, n // 2, n - 1)]

@@ -1,10 +1,10 @@
-"""Simulate the emitted core as it writes text, and compare everything it computes."""
+"""Let an emitted core write text in simulation, and compare it with both oracles."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,364 +12,276 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.core.cycles import CycleJob, CycleModel, TokenTimes
+from sterna.export.exact import build_step
+from sterna.export.runtime import OnnxStep
+from sterna.hw.core.cycles import CycleModel
 from sterna.hw.core.image import build_image
 from sterna.hw.core.params import CoreParams
-from sterna.hw.core.program import program
-from sterna.hw.core.trace import trace_layout
-from sterna.hw.emit import EmittedUnit
-from sterna.model.compare import Comparison, Difference, compare
+from sterna.hw.emit import CORE_MODULE, EmittedUnit, emit_verilog
+from sterna.hw.unit import Unit
+from sterna.model.compare import Comparison, compare
 from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel
-from sterna.model.taps import TapRecorder
-from sterna.sim.activations import Activations, record_activations
-from sterna.sim.core_reference import Answer, Request, answer_all
-from sterna.sim.core_trace import lanes_of, traced_tensors
-from sterna.sim.job import Job, Monitor, Pause, Phase, PhaseResult
-from sterna.sim.payloads import UnitPorts, pack_words, read_field
+from sterna.sim.core_phases import CorePhase, CorePhaseReport, run_core_phases
+from sterna.sim.core_reference import Answer, Request, answer, compare_tokens
+from sterna.sim.core_run import CoreRun
+from sterna.sim.core_timing import CyclesCheck, check_tokens, cycle_job
+from sterna.sim.cpp_engine import CppCore
+from sterna.sim.engine import Engine
 from sterna.sim.plan import Checks
-from sterna.sim.runner import Simulator, run_on
+from sterna.sim.runner import Simulator
 
-__all__ = ["CorePhase", "CorePhaseReport", "CyclesCheck", "run_core_phases"]
+__all__ = ["CoreReport", "simulate_core"]
+
+_SHORT = 3
+"""Tokens of the phases that come after the text."""
 
 
 @dataclass(frozen=True, slots=True)
-class CorePhase:
-    """What a core is asked in one go: a request, or none, for each sequence.
+class CoreReport:
+    """Result of :func:`simulate_core`.
 
     Parameters
     ----------
-    name
-        What it tests, for messages.
-    requests
-        A request for each sequence; None leaves it alone.
-    reset
-        Whether the core is reset first; the requests must then start sequences.
-    stalls
-        Whether all ports pause at random.
-    pauses
-        Pauses of single ports, in place of what ``stalls`` says.
-    cut_after
-        If not None: nothing is compared, and the phase ends so many cycles after the last
-        prompt token was taken. The next phase must begin with a reset.
-    """
-
-    name: str
-    requests: tuple[Request | None, ...]
-    reset: bool = False
-    stalls: bool = False
-    pauses: dict[str, Pause] = field(default_factory=dict)
-    cut_after: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CyclesCheck:
-    """Cycles of a phase as simulated and as the cycle model predicts them.
-
-    ``events`` were compared, ``mismatches`` of them differ; ``first`` says which first.
-    """
-
-    events: int = 0
-    mismatches: int = 0
-    first: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CorePhaseReport:
-    """How a phase came out.
-
-    Parameters
-    ----------
-    name
-        Its name.
+    engine, simulator
+        What it ran in.
+    params
+        Geometry of the core.
     generated
         Tokens that each sequence wrote.
-    checks
-        Every tensor, the logits and the tokens, compared with both oracles.
-    cycles
-        Clock cycles in all.
-    timing
-        Cycles compared with the cycle model, where they can be: without stalls, after a
-        reset.
+    phases
+        Every phase by name: comparisons, cycles in all, and the check of the cycle model.
+    cycles_per_token
+        Of the text: cycles from its first token to its last by the tokens in between, all
+        sequences together.
+    seconds
+        Wall time, compilation included.
     """
 
-    name: str
+    engine: Engine
+    simulator: Simulator
+    params: CoreParams
     generated: list[list[int]]
-    checks: Checks
-    cycles: int
-    timing: CyclesCheck
+    phases: list[CorePhaseReport]
+    cycles_per_token: float | None
+    seconds: float = field(compare=False)
+
+    @property
+    def checks(self) -> Checks:
+        """All phases together."""
+        return sum((phase.checks for phase in self.phases), Checks())
+
+    @property
+    def timing(self) -> CyclesCheck:
+        """All checks of the cycle model together."""
+        return sum((phase.timing for phase in self.phases), CyclesCheck())
+
+    @property
+    def passed(self) -> bool:
+        """Whether every value agreed, and every cycle."""
+        return self.checks.passed and self.timing.mismatches == 0
+
+    @property
+    def utilisation(self) -> float | None:
+        """Fraction of the cycles of the text in which the array took a beat."""
+        if self.cycles_per_token is None:
+            return None
+        return self.params.mac_cycles / self.cycles_per_token
+
+    @property
+    def failure(self) -> str | None:
+        """The first difference in words: where it was found, and what it is."""
+        for phase in self.phases:
+            if phase.checks.first:
+                return f"phase '{phase.name}': {phase.checks.first}"
+            if phase.timing.first:
+                return f"phase '{phase.name}': {phase.timing.first}"
+        return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data, for JSON."""
+        return {
+            "unit": Unit.CORE.value, "engine": self.engine.value,
+            "simulator": self.simulator.value, "passed": self.passed,
+            "seconds": round(self.seconds, 1), "first": self.failure,
+            "generated": self.generated, "cycles_per_token": self.cycles_per_token,
+            "utilisation": self.utilisation,
+            "phases": [
+                {"name": phase.name, "cycles": phase.cycles,
+                 "reference_values": phase.checks.reference.values,
+                 "reference_mismatches": phase.checks.reference.mismatches,
+                 "onnx_values": phase.checks.onnx.values,
+                 "onnx_mismatches": phase.checks.onnx.mismatches,
+                 "cycle_events": phase.timing.events,
+                 "cycle_mismatches": phase.timing.mismatches}
+                for phase in self.phases],
+        }
 
 
-def run_core_phases(
-    model: QuantizedModel, emitted: EmittedUnit, phases: Sequence[CorePhase], *,
-    simulator: Simulator = Simulator.VERILATOR, work: Path | None = None, seed: int = 1,
-    waves: bool = False, progress: Callable[[str], None] = lambda message: None,
-) -> list[CorePhaseReport]:
-    """Run an emitted core in cocotb and compare what it computes with both oracles.
+def simulate_core(
+    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
+    temperature: float = 0.0, rows: int = 8, cols: int = 128, quant_lanes: int | None = None,
+    engine: Engine | str = Engine.COCOTB, simulator: Simulator | str = Simulator.VERILATOR,
+    waves: bool = False, work: Path | None = None, seed: int = 1,
+    emitted: EmittedUnit | None = None,
+    progress: Callable[[str], None] = lambda message: None,
+    on_tokens: Callable[[int, list[int]], None] = lambda sequence, tokens: None,
+) -> CoreReport:
+    """Run a core on one prompt for each of its sequences, and let it write.
 
-    With a trace port every intermediate tensor is compared, otherwise logits and tokens.
+    With cocotb every intermediate tensor of every token is compared with the integer
+    reference and with onnxruntime, and every cycle of the text with the cycle model; a
+    short prompt then goes on after the text, again with random pauses at every port, and
+    once more after a reset in the middle of a token. With C++ the text alone is run: its
+    tokens, logits, cycles and the state at its end are compared.
 
     Parameters
     ----------
-    model, emitted
-        The quantised model, and the folder of its core.
-    phases
-        What to ask, one after the other.
-    simulator, work, seed, waves
-        As for :func:`sterna.sim.simulate.simulate`.
+    model
+        The quantised model.
+    prompts
+        One or two prompts; each is a sequence of its own.
+    tokens
+        Tokens to write after each prompt, at least 1.
+    temperature, seed
+        As for :class:`~sterna.model.sampling.Sampler`; sequence i draws with ``seed + i``.
+    rows, cols, quant_lanes
+        Size of the core; see :class:`~sterna.hw.core.params.CoreParams`.
+    engine, simulator
+        What to run it in; the C++ engine always uses Verilator.
+    waves
+        Keep a wave file in ``work`` (cocotb).
+    work
+        Folder for Verilog and simulation; a temporary one if None.
+    emitted
+        A core emitted before, to simulate instead of a fresh one; for cocotb with trace.
     progress
         Called with a line of text before each stage.
+    on_tokens
+        Called with the number of a sequence and tokens it has just written (C++), or with
+        all of them at the end (cocotb).
 
     Raises
     ------
     ValueError
-        If a phase has not one request (or None) for each sequence.
-    MissingToolError, SimulationError
-        As for :func:`sterna.sim.runner.run_on`.
+        If the size does not fit the model, a prompt is empty or leaves the vocabulary, or
+        an option does not go with the engine.
+    MissingToolError
+        If the simulator or a tool it needs is not installed.
+    SimulationError
+        If the simulation does not compile, fails or hangs.
     """
-    bench = _CoreBench(model, emitted)
-    progress("compute the answers with the reference and onnxruntime")
-    plans = bench.plan(phases)
-    progress(f"compile and run in {simulator.value}")
+    engine, simulator = Engine(engine), Simulator(simulator)
+    _check_options(model, prompts, tokens, engine, simulator, waves, work, emitted)
+    started = time.monotonic()
+    requests = tuple(
+        Request(tuple(prompt), tokens, temperature, seed + sequence)
+        for sequence, prompt in enumerate(prompts))
     with ExitStack() as stack:
         if work is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
-        results = run_on(
-            simulator, [emitted.verilog_path], emitted.module,
-            bench.job(phases, plans, seed), work / f"core_{simulator.value}", waves=waves)
-    return [
-        bench.check(phase, answers, result)
-        for phase, answers, result in zip(phases, plans, results, strict=True)
-        if phase.cut_after is None]
+        work.mkdir(parents=True, exist_ok=True)
+        if emitted is None:
+            progress("emit the Verilog")
+            emitted = emit_verilog(
+                model, Unit.CORE, work / "core", rows=rows, cols=cols, streams=len(prompts),
+                quant_lanes=quant_lanes, trace=engine is Engine.COCOTB)
+        if engine is Engine.COCOTB:
+            phases = run_core_phases(
+                model, emitted, _phases(requests), simulator=simulator, work=work, seed=seed,
+                waves=waves, progress=progress)
+            for sequence, written in enumerate(phases[0].generated):
+                on_tokens(sequence, written)
+        else:
+            phases = [_run_in_cpp(model, emitted, requests, work, progress, on_tokens)]
+    return CoreReport(
+        engine, simulator, emitted.params, phases[0].generated, phases,
+        _cycles_per_token(phases[0]), time.monotonic() - started)
 
 
-@dataclass(frozen=True, slots=True)
-class _PhaseAnswers:
-    """Answers of the sequences of a phase, and the tensors of the sequence up to its end."""
-
-    answers: list[Answer | None]
-    tensors: list[Activations | None]
-    first_token: list[int]
-
-
-class _CoreBench:
-    """Translates between requests and the words of the ports of an emitted core."""
-
-    def __init__(self, model: QuantizedModel, emitted: EmittedUnit) -> None:
-        self._model = model
-        self._params: CoreParams = emitted.params
-        self._ports = UnitPorts.of(emitted.manifest)
-        self._layout = (
-            trace_layout(build_image(model, self._params)) if self._params.trace else None)
-        self._weights = (
-            [int(line, 16) for line in (emitted.folder / "weights.hex").read_text().split()]
-            if self._params.external_weights else [])
-        self._program = emitted.manifest["program"]
-
-    # What to feed ------------------------------------------------------------------
-
-    def plan(self, phases: Sequence[CorePhase]) -> list[_PhaseAnswers]:
-        """Answer every request, each sequence on its own."""
-        streams = self._params.streams
-        for phase in phases:
-            if len(phase.requests) != streams:
+def _check_options(
+    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, engine: Engine,
+    simulator: Simulator, waves: bool, work: Path | None, emitted: EmittedUnit | None,
+) -> None:
+    if tokens < 1:
+        raise ValueError(f"tokens must be at least 1, got {tokens}")
+    for prompt in prompts:
+        for token in prompt:
+            if not 0 <= token < model.config.vocab:
                 raise ValueError(
-                    f"phase {phase.name!r} must have a request for each of {streams} sequences")
-        asked = [[phase for phase in phases
-                  if phase.requests[sequence] is not None and phase.cut_after is None]
-                 for sequence in range(streams)]
-        answers = answer_all(self._model, [
-            [request for phase in each if (request := phase.requests[sequence])]
-            for sequence, each in enumerate(asked)])
-        by_phase: dict[tuple[int, int], tuple[Answer, Activations | None, int]] = {}
-        for sequence, (each, replies) in enumerate(zip(asked, answers, strict=True)):
-            run: list[int] = []
-            for phase, reply in zip(each, replies, strict=True):
-                run = reply.run if reply.request.start else run + reply.run
-                tensors = self._tensors(run) if self._params.trace else None
-                by_phase[sequence, id(phase)] = (reply, tensors, len(run) - len(reply.run))
-        plans = []
-        for phase in phases:
-            found = [by_phase.get((sequence, id(phase))) for sequence in range(streams)]
-            plans.append(_PhaseAnswers(
-                [each[0] if each else None for each in found],
-                [each[1] if each else None for each in found],
-                [each[2] if each else 0 for each in found]))
-        return plans
-
-    def _tensors(self, run: list[int]) -> Activations:
-        names = TapRecorder()
-        reference = IntegerModel(self._model)
-        reference.step(np.array([0]), reference.start(), names)
-        return record_activations(self._model, np.array(run), names.names())
-
-    def job(
-        self, phases: Sequence[CorePhase], plans: Sequence[_PhaseAnswers], seed: int,
-    ) -> Job:
-        """The words of every phase."""
-        monitors = []
-        if self._layout is not None:
-            monitors = [Monitor(lane.name, "taps", lane.low, lane.width)
-                        for lane in lanes_of(self._layout)]
-        # A token takes so many cycles without moving a word at a port.
-        patience = 3000 + 4 * int(CycleModel(self._params).cycles_per_token(sampled=True))
-        return Job(
-            self._ports.inputs, self._ports.outputs, seed,
-            [self._phase(phase, plan) for phase, plan in zip(phases, plans, strict=True)],
-            levels=self._ports.levels, patience=patience, monitors=monitors)
-
-    def _phase(self, phase: CorePhase, plan: _PhaseAnswers) -> Phase:
-        inputs: dict[str, list[int]] = {}
-        outputs: dict[str, int] = {}
-        levels = {"go": 1}
-        weights: list[int] = []
-        requests = 0
-        for sequence, request in enumerate(phase.requests):
-            if request is None:
-                continue
-            inputs[f"prompts__{sequence}"] = self._prompt(sequence, request)
-            stop = request.stop is not None
-            for name, value in (
-                ("limit", request.tokens), ("stop", int(stop)), ("beta", request.beta),
-                ("stop_token", request.stop or 0), ("seed", request.seed),
-            ):
-                levels[f"control__{sequence}__{name}"] = value
-            reply = plan.answers[sequence]
-            if reply is None:
-                continue
-            outputs[f"tokens__{sequence}"] = len(reply.generated)
-            if self._params.logits:
-                outputs[f"logits__{sequence}"] = (
-                    len(reply.logits) * self._params.vocab_words)
-            for head in reply.predict:
-                stages = self._program[:None if head else -1]
-                requests += len(stages)
-                for stage in stages:
-                    first = stage["first_weight"]
-                    weights += self._weights[first:first + stage["beats"]]
-        if self._params.external_weights and phase.cut_after is None:
-            inputs["weights"] = weights
-            outputs["weight_requests"] = requests
-        return Phase(
-            phase.name, inputs, {} if phase.cut_after is not None else outputs,
-            reset=phase.reset, stalls=phase.stalls, levels=levels, pauses=phase.pauses,
-            linger=phase.cut_after or 0)
-
-    def _prompt(self, sequence: int, request: Request) -> list[int]:
-        count = len(request.prompt)
-        start = np.zeros(count, dtype=np.int64)
-        start[0] = request.start
-        return pack_words(self._ports.fields[f"prompts__{sequence}"], {
-            "token": np.array(request.prompt), "start": start,
-            "predict": np.array(request.predict, dtype=np.int64)})
-
-    # What came out -----------------------------------------------------------------
-
-    def check(
-        self, phase: CorePhase, plan: _PhaseAnswers, result: PhaseResult,
-    ) -> CorePhaseReport:
-        """Compare everything that came out of a phase."""
-        checks, generated = Checks(), []
-        for sequence, reply in enumerate(plan.answers):
-            generated.append([])
-            if reply is None:
-                continue
-            words = result.outputs[f"tokens__{sequence}"]
-            fields = self._ports.fields[f"tokens__{sequence}"]
-            generated[-1] = read_field(words, fields["token"])[:, 0].tolist() if words else []
-            checks += Checks(_compare("tokens", reply.generated, generated[-1]))
-            if self._params.logits:
-                checks += self._check_logits(sequence, reply, result)
-            tensors = plan.tensors[sequence]
-            if tensors is not None:
-                for check in self._check_trace(sequence, reply, tensors, plan, result):
-                    checks += check
-        timing = CyclesCheck()
-        if phase.reset and not phase.stalls and not phase.pauses:
-            timing = self._check_cycles(phase, plan, result)
-        return CorePhaseReport(phase.name, generated, checks, result.cycles, timing)
-
-    def _check_logits(self, sequence: int, reply: Answer, result: PhaseResult) -> Checks:
-        stream = f"logits__{sequence}"
-        values = read_field(result.outputs[stream], self._ports.fields[stream]["logits"])
-        vocab = self._params.config.vocab
-        got = values.reshape(len(reply.logits), -1)[:, :vocab]
-        return Checks(compare("logits", np.stack(reply.logits), got))
-
-    def _check_trace(
-        self, sequence: int, reply: Answer, tensors: Activations, plan: _PhaseAnswers,
-        result: PhaseResult,
-    ) -> Iterator[Checks]:
-        assert self._layout is not None
-        words = {}
-        for lane in lanes_of(self._layout):
-            bit = lane.sequence_bit
-            words[lane.name] = [
-                word for word in result.seen[lane.name]
-                if bit is None or word >> bit & 1 == sequence]
-        yield Checks(Comparison(), tensors.agreement)
-        first = plan.first_token[sequence]
-        for traced in traced_tensors(
-                self._params, self._layout, words, sequence, reply.predict):
-            token = first + traced.token
-            yield Checks(*(
-                compare(traced.tensor, oracle[traced.tensor][token].reshape(1, -1),
-                        traced.values.reshape(1, -1), first_token=token)
-                for oracle in (tensors.reference, tensors.onnx)))
-
-    def _check_cycles(
-        self, phase: CorePhase, plan: _PhaseAnswers, result: PhaseResult,
-    ) -> CyclesCheck:
-        jobs = []
-        for request, reply in zip(phase.requests, plan.answers, strict=True):
-            if request is None or reply is None:
-                jobs.append([])
-                continue
-            jobs.append([CycleJob(
-                request.predict, len(reply.generated), request.temperature > 0)])
-        times = CycleModel(self._params).run(jobs)
-        return check_cycles(self._params, times, result)
+                    f"a prompt has token {token}, the model knows 0 to "
+                    f"{model.config.vocab - 1}")
+    if waves and (work is None or engine is Engine.CPP):
+        raise ValueError("waves need a folder to be kept in (work), and the engine cocotb")
+    if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
+        raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
+    if emitted is not None and emitted.module != CORE_MODULE:
+        raise ValueError(f"emitted must be a core folder, got one of {emitted.module}")
+    if emitted is not None and emitted.params.streams != len(prompts):
+        raise ValueError(
+            f"the core has {emitted.params.streams} sequences, got {len(prompts)} prompts")
 
 
-def check_cycles(
-    params: CoreParams, times: Sequence[TokenTimes], result: PhaseResult,
-) -> CyclesCheck:
-    """Compare the cycles of a phase with what the cycle model says.
-
-    Tokens as they come out; with a trace also the first and the last beat of every stage,
-    and its last result.
-    """
-    pairs: list[tuple[str, int, int]] = []
-    for sequence in range(params.streams):
-        out = result.taken_at.get(f"tokens__{sequence}", [])
-        done = [token.done + 1 for token in times if token.sequence == sequence][-len(out):]
-        pairs += [(f"token {index} of sequence {sequence}", predicted, seen)
-                  for index, (predicted, seen) in enumerate(zip(done, out, strict=False))]
-    if params.trace:
-        beats, results = result.seen_at["beat"], result.seen_at["z"]
-        stages = sorted((stage for token in times for stage in token.stages),
-                        key=lambda stage: stage.service)
-        sizes = program(params)
-        beat = header = 0
-        for stage in stages:
-            size = sizes[stage.index]
-            name = f"stage {stage.index} ({size.projections[0]})"
-            beat, header = beat + size.beats, header + size.headers
-            pairs += [
-                (f"first beat of {name}", stage.first_beat, beats[beat - size.beats]),
-                (f"last beat of {name}", stage.last_beat, beats[beat - 1]),
-                (f"last result of {name}", stage.last_result, results[header - 1])]
-    wrong = [f"{what}: predicted cycle {predicted}, simulated {seen}"
-             for what, predicted, seen in pairs if predicted != seen]
-    return CyclesCheck(len(pairs), len(wrong), wrong[0] if wrong else None)
+def _phases(requests: tuple[Request, ...]) -> list[CorePhase]:
+    """The text, and what a core must survive."""
+    again = tuple(
+        Request(request.prompt[:4], min(request.tokens, _SHORT), request.temperature, 7)
+        for request in requests)
+    onward = tuple(
+        Request(request.prompt[:2], min(request.tokens, _SHORT), request.temperature,
+                start=False) for request in requests)
+    return [
+        CorePhase("text", requests, reset=True),
+        CorePhase("prompt after the text", onward),
+        CorePhase("random pauses", again, stalls=True),
+        CorePhase("cut in mid-token", again, cut_after=97),
+        CorePhase("after a reset in mid-token", again, reset=True),
+    ]
 
 
-def _compare(tensor: str, expected: Sequence[int], got: Sequence[int]) -> Comparison:
-    """Compare two lists of tokens, one a token."""
-    if len(expected) != len(got):
-        at = min(len(expected), len(got))
-        return Comparison(len(expected), 1, Difference(
-            at, None, f"number of {tensor}", (0,), len(expected), len(got)))
-    if not expected:
-        return Comparison()
-    return compare(tensor, np.array(expected)[:, None], np.array(got)[:, None])
+def _run_in_cpp(
+    model: QuantizedModel, emitted: EmittedUnit, requests: tuple[Request, ...], work: Path,
+    progress: Callable[[str], None], on_tokens: Callable[[int, list[int]], None],
+) -> CorePhaseReport:
+    progress("compile with Verilator and g++")
+    core = CppCore([emitted.verilog_path], emitted.module,
+                   build_image(model, emitted.params), work / "core_cpp")
+    progress("run")
+
+    def show(now: Any) -> None:
+        for sequence, written in enumerate(now.tokens):
+            if written:
+                on_tokens(sequence, written)
+
+    run = core.run([[request.job] for request in requests], progress=show)
+    progress("compute the answers with the reference and onnxruntime")
+    oracles = (IntegerModel(model), OnnxStep(build_step(model)))
+    answers = [[answer(oracle, [request], model.profile.logit.frac)[0] for request in requests]
+               for oracle in oracles]
+    reference, onnx = (
+        sum((_compare(reply, run, sequence, core.states(sequence))
+             for sequence, reply in enumerate(replies)), Comparison()) for replies in answers)
+    times = CycleModel(emitted.params).run([[cycle_job(reply)] for reply in answers[0]])
+    timing = check_tokens(
+        emitted.params, times, [cycles.tolist() for cycles in run.token_cycles])
+    return CorePhaseReport(
+        "text", [tokens.tolist() for tokens in run.tokens], Checks(reference, onnx),
+        run.cycles, timing, [cycles.tolist() for cycles in run.token_cycles])
+
+
+def _compare(reply: Answer, run: CoreRun, sequence: int, state: np.ndarray) -> Comparison:
+    """Tokens, logits, and the state at the end of one sequence."""
+    logits = np.stack(reply.logits)
+    found = compare_tokens(reply.generated, run.tokens[sequence].tolist())
+    if run.logits[sequence].shape == logits.shape:
+        found += compare("logits", logits, run.logits[sequence])
+    return found + compare(
+        "state", reply.state.reshape(1, -1), state.reshape(1, -1),
+        first_token=len(reply.run) - 1)
+
+
+def _cycles_per_token(text: CorePhaseReport) -> float | None:
+    """Cycles from token to token, all sequences together; None with fewer than 2 tokens."""
+    spans = [(cycles[-1] - cycles[0]) / (len(cycles) - 1)
+             for cycles in text.token_cycles if len(cycles) > 1]
+    return max(spans) / len(spans) if spans else None

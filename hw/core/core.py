@@ -11,7 +11,6 @@ from sterna.hw.core.bypass_fifo import BypassFifo
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.issuer import BeatIssuer
 from sterna.hw.core.post_processor import PostProcessor, result_layout
-from sterna.hw.core.program import StageKind
 from sterna.hw.core.router import ResultRouter
 from sterna.hw.core.scale_unit import ScaleUnit
 from sterna.hw.core.tasks import task_layout, weight_request_layout

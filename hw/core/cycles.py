@@ -10,7 +10,6 @@ stalled port costs what it stalls.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +18,7 @@ from sterna.hw.core.program import Stage, StageKind, program
 from sterna.hw.core.scale_unit import ScaleUnit
 from sterna.hw.core.units import CoreUnits
 
-__all__ = ["CycleModel", "CycleJob", "StageTimes", "TokenTimes"]
+__all__ = ["CycleJob", "CycleModel", "StageTimes", "TokenTimes"]
 
 _TASK_STEPS = 2
 """Cycles from the norm's service to its task at the head of an idle queue."""
@@ -68,11 +67,13 @@ class TokenTimes:
 
     ``request``: it goes to the embedding. ``done``: the cycle in which its last word passes
     (no prediction), its last logits pass, or the token chosen after it is known.
+    ``generates``: a token is chosen after it.
     """
 
     sequence: int
     request: int
     done: int = -1
+    generates: bool = False
     stages: list[StageTimes] = field(default_factory=list)
 
 
@@ -282,7 +283,7 @@ class _Run:
             return
         sampler = self._units.sampler
         chosen = last_word + (sampler.sampled_steps if job.sampled else sampler.greedy_steps)
-        state.token.done = chosen
+        state.token.done, state.token.generates = chosen, True
         state.generated += 1
         if state.generated == job.generated:
             self._next_from_prompt(sequence, chosen + 1)

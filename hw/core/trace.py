@@ -9,6 +9,7 @@ the program (:mod:`sterna.hw.core.program`), which tells the tensor a word belon
 from __future__ import annotations
 
 import enum
+
 from amaranth.hdl import unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 

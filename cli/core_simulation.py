@@ -1,0 +1,73 @@
+"""``sterna simulate --unit core``: the text that the gateware writes, and what was compared."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sterna.cli.console import out, print_json, print_table, say
+from sterna.model.quantized import QuantizedModel
+from sterna.model.tokenizer import decode, encode
+from sterna.sim.engine import Engine
+from sterna.sim.runner import Simulator
+
+__all__ = ["simulate_core"]
+
+
+def simulate_core(
+    model: QuantizedModel, prompts: Sequence[str], tokens: int, *, temperature: float,
+    rows: int, cols: int, quant_lanes: int | None, engine: Engine, simulator: Simulator,
+    waves: bool, output: Path | None, seed: int, quiet: bool, as_json: bool,
+) -> int:
+    """Let a core write text, print it and what was compared; return the exit code.
+
+    With the C++ engine and one prompt the text appears as it is written.
+    """
+    from sterna.sim.simulate_core import simulate_core as run_simulation
+    live = engine is Engine.CPP and len(prompts) == 1 and not as_json
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    begun = False
+
+    def show(sequence: int, written: list[int]) -> None:
+        nonlocal begun
+        if live:
+            if not begun:
+                out.print(prompts[0], end="", style="bold")
+                begun = True
+            sys.stdout.write(decoder.decode(bytes(written)))
+            sys.stdout.flush()
+
+    report = run_simulation(
+        model, [encode(prompt.encode()).tolist() for prompt in prompts], tokens,
+        temperature=temperature, rows=rows, cols=cols, quant_lanes=quant_lanes, engine=engine,
+        simulator=simulator, waves=waves, work=output, seed=seed,
+        progress=lambda line: say(line, quiet), on_tokens=show)
+    if as_json:
+        print_json({**report.as_dict(), "prompts": list(prompts),
+                    "texts": [decode(each) for each in report.generated]})
+        return 0 if report.passed else 1
+    if live:
+        sys.stdout.write(decoder.decode(b"", final=True) + "\n")
+    else:
+        for prompt, written in zip(prompts, report.generated, strict=True):
+            out.print(prompt, end="", style="bold")
+            out.print(decode(written))
+    print_table(
+        f"core in {report.simulator.value} ({report.engine.value}), {tokens} tokens, "
+        f"{rows} x {cols}, seed {seed}",
+        ("phase", "cycles", "values = reference", "values = onnxruntime", "mismatches",
+         "cycles = model", "wrong"),
+        [(phase.name, phase.cycles, phase.checks.reference.values,
+          phase.checks.onnx.values,
+          phase.checks.reference.mismatches + phase.checks.onnx.mismatches,
+          phase.timing.events, phase.timing.mismatches) for phase in report.phases])
+    if report.cycles_per_token is not None and report.utilisation is not None:
+        out.print(f"{report.cycles_per_token:,.1f} cycles per token, the array is busy in "
+                  f"{report.utilisation:.1%} of them")
+    if output is not None:
+        out.print(f"kept in {output}")
+    if report.failure is not None:
+        say(f"MISMATCH in {report.failure}")
+    return 0 if report.passed else 1

@@ -1,0 +1,149 @@
+"""The bench with several streams, and the payloads it carries, on hand-written Verilog."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sterna.hw.documents import FieldBits
+from sterna.sim.job import Job, Pause, Phase, PhaseResult
+from sterna.sim.payloads import UnitPorts, pack_words, read_field
+from sterna.sim.plan import Expected, Plan, check_plan
+from sterna.sim.runner import SimulationError, Simulator, run_on
+from sterna.sim.script import Script
+
+QUICK = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
+
+TWO_WAYS = """
+module two_ways(input clk, input rst, input [7:0] add, input clear,
+    input [7:0] a__payload, input a__valid, output a__ready,
+    input [7:0] b__payload, input b__valid, output b__ready,
+    output [7:0] c__payload, output c__valid, input c__ready,
+    output [7:0] d__payload, output d__valid, input d__ready);
+  // a goes to c with add added; b goes to d with the number of clears.
+  reg [7:0] clears = 0;
+  assign c__payload = a__payload + add, c__valid = a__valid, a__ready = c__ready;
+  assign d__payload = b__payload + clears, d__valid = b__valid, b__ready = d__ready;
+  always @(posedge clk) clears <= rst ? 8'd0 : clears + {7'd0, clear};
+endmodule
+"""
+
+
+def run_two_ways(tmp_path: Path, phases: list[Phase], **options: int) -> list[PhaseResult]:
+    source = tmp_path / "two_ways.v"
+    source.write_text(TWO_WAYS)
+    job = Job(["a", "b"], ["c", "d"], 1, phases, levels=["add", "clear"], **options)
+    return run_on(QUICK, [source], "two_ways", job, tmp_path / "work")
+
+
+def test_streams_levels_and_pulses_of_a_phase(tmp_path: Path) -> None:
+    a, b = list(range(20)), list(range(100, 130))
+    plain, levelled, kept, slow, cut, fresh = run_two_ways(tmp_path, [
+        Phase("plain", {"a": a, "b": b}, {"c": 20, "d": 30}, stalls=False),
+        Phase("levelled", {"a": a, "b": b}, {"c": 20, "d": 30}, levels={"add": 7},
+              pulse=["clear"]),
+        Phase("one only, levels stay", {"b": b}, {"d": 30}, pulse=["clear"]),
+        Phase("slow", {"a": a, "b": b}, {"c": 20, "d": 30}, stalls=False,
+              pauses={"c": Pause(0.9, 30)}),
+        Phase("cut", {"a": a[:3]}, {}, stalls=False, linger=5),
+        Phase("fresh", {"a": [1], "b": [1]}, {"c": 1, "d": 1}, reset=True, levels={"add": 0}),
+    ])
+    assert plain == PhaseResult({"c": a, "d": b}, 30, {"c": a, "d": list(range(30))})
+    assert levelled.outputs == {"c": [each + 7 for each in a], "d": [each + 1 for each in b]}
+    assert levelled.cycles > 30
+    assert kept.outputs == {"c": [], "d": [each + 2 for each in b]}
+    assert slow.outputs == {"c": [each + 7 for each in a], "d": [each + 2 for each in b]}
+    assert slow.taken_at["d"] == list(range(30))       # only c pauses
+    assert slow.cycles > 20 * 0.9 * 30
+    assert cut.cycles == 3 + 5
+    assert fresh.outputs == {"c": [1], "d": [1]}
+
+
+@pytest.mark.parametrize(("phase", "options", "message"), [
+    (Phase("more", {"a": [1, 2]}, {"c": 1}), {},
+     "more: more came out of c than the 1 words expected"),
+    (Phase("none", {"a": [1], "b": [1]}, {"c": 1}), {},
+     "none: more came out of d than the 0 words expected"),
+    (Phase("hang", {"a": [1]}, {"c": 1, "d": 3}), {"patience": 50},
+     "hang: no transfer for 50 cycles with 1 of 1 a sent, 0 of 0 b sent, 1 of 1 c received, "
+     "0 of 3 d received"),
+])
+def test_what_should_not_happen_names_the_stream(
+    tmp_path: Path, phase: Phase, options: dict[str, int], message: str,
+) -> None:
+    with pytest.raises(SimulationError, match=message):
+        run_two_ways(tmp_path, [phase], **options)
+
+
+@pytest.mark.parametrize(("phase", "message"), [
+    (Phase("p", {"c": [1]}, {}), "no input stream called 'c', only"),
+    (Phase("p", {}, {"a": 1}), "no output stream called 'a', only"),
+    (Phase("p", {}, {}, pauses={"e": Pause(0.5)}), "no stream called 'e', only"),
+    (Phase("p", {}, {}, levels={"a": 1}), "no plain input called 'a', only"),
+    (Phase("p", {}, {}, pulse=["e"]), "no plain input called 'e', only"),
+])
+def test_a_phase_with_unknown_names_is_refused(phase: Phase, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Job(["a"], ["c"], 1, [phase], levels=["add"])
+
+
+FIELDS = {
+    "x": FieldBits("x", 0, 11, (3,), 4, True), "last": FieldBits("last", 12, 12, (), 1, False),
+    "sequence": FieldBits("sequence", 13, 13, (), 1, False)}
+PORTS = UnitPorts(["in"], ["out"], [], {"in": FIELDS, "out": FIELDS})
+
+
+def test_payloads_are_packed_and_read_field_by_field() -> None:
+    x = np.array([[-8, 7, 0], [1, -1, 3]])
+    words = pack_words(FIELDS, {"x": x, "last": np.array([0, 1]), "sequence": np.array([1, 0])})
+    assert words == [0x078 | 1 << 13, 0x3f1 | 1 << 12]
+    np.testing.assert_array_equal(read_field(words, FIELDS["x"]), x)
+    np.testing.assert_array_equal(read_field(words, FIELDS["last"]), [[0], [1]])
+    assert read_field([], FIELDS["x"]).shape == (0, 3)
+    assert PORTS.by_sequence({"out": words}) == {
+        "out": words, "out[0]": words[1:], "out[1]": words[:1]}
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"x": np.zeros((1, 3))}, "fields .* got"),
+    ({"x": np.zeros((1, 2)), "last": np.zeros(1), "sequence": np.zeros(1)},
+     "'x' has 3 elements, got 2"),
+    ({"x": np.full((1, 3), 8), "last": np.zeros(1), "sequence": np.zeros(1)},
+     "'x' takes -8 to 7, got 8 to 8"),
+    ({"x": np.zeros((1, 3)), "last": np.array([2]), "sequence": np.zeros(1)},
+     "'last' takes 0 to 1, got 2 to 2"),
+])
+def test_payloads_that_do_not_fit_are_refused(values: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pack_words(FIELDS, values)
+
+
+def test_a_script_counts_words_by_stream_and_sequence() -> None:
+    script = Script(PORTS)
+    vector = np.array([1, 2, 3, 4])
+    for sequence in (0, 1, 1):
+        script.send("in", {"x": vector, "last": np.array([0, 1]), "sequence": sequence})
+        script.expect(0, f"out[{sequence}]", {"x": (f"x{sequence}", vector, None)})
+    plan = script.plan("echo")
+    assert plan.phase.beats == 6
+    assert plan.phase.outputs == {"out": 6}
+    words = plan.phase.inputs["in"]
+    assert check_plan(plan, PORTS, {"out": words}).reference.passed
+    # In another order between the sequences it is the same.
+    assert check_plan(plan, PORTS, {"out": words[2:] + words[:2]}).reference.passed
+    wrong = check_plan(plan, PORTS, {"out": [*words[:5], words[5] ^ 1]}).reference
+    assert str(wrong.first) == "token 0, x1[3]: expected 4, got 5"
+    with pytest.raises(SimulationError, match=r"out\[0\] ends after 1 words, before x0 of token"):
+        check_plan(plan, PORTS, {"out": words[1:]})
+
+
+def test_a_phase_without_expectations_passes_no_check() -> None:
+    checks = check_plan(Plan(Phase("nothing", {}, {})), PORTS, {"out": []})
+    assert not checks.passed
+    only_one = Plan(Phase("half", {}, {}), [
+        Expected(0, "x", "out", 0, 1, FIELDS["x"], np.array([1, 2, 3]))])
+    words = pack_words(FIELDS, {
+        "x": np.array([[1, 2, 3]]), "last": np.array([0]), "sequence": np.array([0])})
+    assert check_plan(only_one, PORTS, {"out": words}).reference.passed
+    assert not check_plan(only_one, PORTS, {"out": words}).passed

@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 import typer
 
-from sterna.cli import demo, gateware, graphs, models, training
+from sterna.cli import demo, gateware, graphs, hardware_report, models, training
 from sterna.hw.tools import MissingToolError
 from sterna.hw.yosys import YosysError
 from sterna.sim.runner import SimulationError
@@ -35,7 +35,7 @@ app = typer.Typer(
          "ONNX and Verilog.\n\nMODEL is a quantised model file, or the name of a bundled "
          "model: tiny (16-bit profile S16) or tiny-c12 (compact profile C12).")
 
-for group in (demo, training, models, graphs, gateware):
+for group in (demo, training, models, graphs, gateware, hardware_report):
     for command in group.COMMANDS:
         app.command()(command)
 

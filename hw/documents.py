@@ -148,7 +148,7 @@ def readme_text(
         "A payload moves in every cycle in which `valid` and `ready` of its stream are both high",
         "at the rising edge. Once `valid` is high it stays, and the payload with it, until the",
         "payload has moved. The unit raises `valid` without waiting for `ready`; its own input",
-        "`ready` depends on the `ready` of its output in the same cycle.", "",
+        "`ready` may depend on the `ready` of its output in the same cycle.", "",
         "## Payloads, bit by bit", "", "Bit 0 is the lowest. Signed elements are two's complement.",
     ]
     for name, members in fields.items():

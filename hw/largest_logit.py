@@ -81,7 +81,7 @@ class LargestLogit(wiring.Component):
         arrived = steps.flags(self.taken, params.levels, "arrived")[-1]
         word = steps.delay(self.position, params.levels, "arrived_word")
         is_larger = Signal()
-        m.d.comb += is_larger.eq((word == 0) | (value > self.value))
+        m.d.comb += is_larger.eq(~word.any() | (value > self.value))
         with m.If(arrived & is_larger):
             m.d.sync += [self.value.eq(value), self.word.eq(word), self.lane.eq(lane)]
         return m

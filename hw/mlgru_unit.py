@@ -232,11 +232,11 @@ class MlgruUnit(wiring.Component):
         rested = Signal(init=1)
         beat = self.preacts.payload
         positions = Array(
-            Signal(range(params.words), name=f"position{i}") for i in range(params.streams))
+            Signal(range(max(params.words, 2)), name=f"position{i}") for i in range(params.streams))
         in_first_tokens = Array(
             Signal(init=1, name=f"in_first_token{i}") for i in range(params.streams))
         in_layers = Array(
-            Signal(range(params.beats_per_layer), name=f"in_layer{i}")
+            Signal(range(max(params.beats_per_layer, 2)), name=f"in_layer{i}")
             for i in range(params.streams))
         sequence = beat.sequence if params.sequence_bits else 0
         position = Mux(beat.start, 0, positions[sequence])

@@ -91,7 +91,7 @@ class ArgmaxSampler(wiring.Component):
         beta = Signal(params.beta_bits, reset_less=True)
         taken, is_last, ends, done = Signal(), Signal(), Signal(), Signal()
 
-        current_beta = Mux(position == 0, self.beta, beta)
+        current_beta = Mux(position.any(), beta, self.beta)
         m.d.comb += [
             self.logits.ready.eq(receiving),
             taken.eq(self.logits.valid & receiving),

@@ -132,7 +132,7 @@ class WeightRom(wiring.Component):
         m.d.comb += [
             advance.eq(~beats.valid | beats.ready),
             # This cycle reads the last word of the request in progress, or there is none.
-            is_free.eq(~reading | (advance & (more == 0))),
+            is_free.eq(~reading | (advance & ~more.any())),
             requests.ready.eq(~is_waiting),
             taken.eq(requests.valid & requests.ready),
             port.addr.eq(address),

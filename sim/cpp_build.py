@@ -1,7 +1,8 @@
-"""Compile an emitted core and the C++ clock loop into a shared library."""
+"""Compile an emitted core and the C++ clock loop into a shared library, and load it."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 from sterna.hw.tools import verilator_environment
 from sterna.sim.runner import SimulationError, _reason, _refuse_spaces
 
-__all__ = ["build_library"]
+__all__ = ["build_library", "load_library"]
 
 _HARNESS = Path(__file__).with_name("harness.cpp")
 _JOBS = 2
@@ -90,6 +91,33 @@ def build_library(
                     raise SimulationError(
                         f"{command[0]} failed on {module}: {_reason(log)}")
         os.replace(build / "core.so", library)
+    return library
+
+
+def load_library(path: Path) -> ctypes.CDLL:
+    """Load a library and declare its functions, ``core_...`` at the end of ``harness.cpp``."""
+    library = ctypes.CDLL(str(path.resolve()))
+    core, size, word = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
+    number, text = ctypes.c_uint, ctypes.c_char_p
+    words = ctypes.POINTER(word)
+    for name, result, arguments in (
+        ("new", core, (number, ctypes.c_int, ctypes.c_int, text, size)),
+        ("delete", None, (core,)),
+        ("error", text, (core,)),
+        ("reset", None, (core,)),
+        ("begin", None, (core, word, word)),
+        ("job", None, (core, number, word, ctypes.c_int, word, word, word, words, size)),
+        ("hold", None, (core, ctypes.c_int, number, word, word)),
+        ("weight_bytes", size, (core,)),
+        ("weights", None, (core, number, text, size)),
+        ("run", ctypes.c_int, (core, word)),
+        ("cycle", word, (core,)),
+        ("busy_cycles", word, (core,)),
+        ("taken", size, (core, ctypes.c_int, number, core, core, core)),
+        ("memory", core, (core, text, text, core, core)),
+    ):
+        function = getattr(library, f"core_{name}")
+        function.restype, function.argtypes = result, arguments
     return library
 
 

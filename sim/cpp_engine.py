@@ -14,8 +14,9 @@ from sterna.hw.core.image import CoreImage
 from sterna.hw.core.params import CoreParams
 from sterna.hw.core.tasks import weight_request_layout
 from sterna.hw.core.token_control import prompt_layout, token_layout
+from sterna.model.checks import check_whole
 from sterna.sim.core_run import CoreJob, CoreProgress, CoreRun, CoreStream, Hold, check_jobs
-from sterna.sim.cpp_build import build_library
+from sterna.sim.cpp_build import build_library, load_library
 from sterna.sim.runner import SimulationError
 
 __all__ = ["CppCore"]
@@ -54,7 +55,7 @@ class CppCore:
     ) -> None:
         self.params = params = image.params
         self._module = module
-        self._library = _load(build_library(sources, module, _ports(params), work))
+        self._library = load_library(build_library(sources, module, _ports(params), work))
         error = ctypes.create_string_buffer(500)
         core = self._library.core_new(
             params.streams, params.logits, params.external_weights, error, len(error))
@@ -105,6 +106,8 @@ class CppCore:
         """
         params, library, core = self.params, self._library, self._core
         check_jobs(params, jobs)
+        if stalls_seed is not None:
+            check_whole("stalls_seed", stalls_seed, 1, (1 << 64) - 1)
         self._check_holds(holds)
         if reset:
             library.core_reset(core)
@@ -259,33 +262,6 @@ def _ports(params: CoreParams) -> list[str]:
                   for part in ("limit", "stop", "stop_token", "beta", "seed")]
     return names + [f"{stream}__{part}" for stream in streams
                     for part in ("payload", "valid", "ready")]
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    """Load the library and declare its functions; see the end of ``harness.cpp``."""
-    library = ctypes.CDLL(str(path.resolve()))
-    core, size, word = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
-    number, text = ctypes.c_uint, ctypes.c_char_p
-    words = ctypes.POINTER(word)
-    for name, result, arguments in (
-        ("new", core, (number, ctypes.c_int, ctypes.c_int, text, size)),
-        ("delete", None, (core,)),
-        ("error", text, (core,)),
-        ("reset", None, (core,)),
-        ("begin", None, (core, word, word)),
-        ("job", None, (core, number, word, ctypes.c_int, word, word, word, words, size)),
-        ("hold", None, (core, ctypes.c_int, number, word, word)),
-        ("weight_bytes", size, (core,)),
-        ("weights", None, (core, number, text, size)),
-        ("run", ctypes.c_int, (core, word)),
-        ("cycle", word, (core,)),
-        ("busy_cycles", word, (core,)),
-        ("taken", size, (core, ctypes.c_int, number, core, core, core)),
-        ("memory", core, (core, text, text, core, core)),
-    ):
-        function = getattr(library, f"core_{name}")
-        function.restype, function.argtypes = result, arguments
-    return library
 
 
 def _view(address: ctypes.c_void_p, kind: type, count: int) -> np.ndarray:

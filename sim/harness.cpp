@@ -350,6 +350,7 @@ class Core {
 
     void begin(uint64_t seed, uint64_t patience_cycles) {
         cycle = idle_ = drained_ = 0;
+        finished_ = false;
         patience = patience_cycles;
         uint64_t next = seed;
         // Every end has dice of its own: their seeds by splitmix64. Without a seed, no pauses.
@@ -384,8 +385,8 @@ class Core {
 
     Status run(uint64_t count) {
         for (; count > 0; --count) {
-            const bool finished = is_finished();
-            if (finished && drained_++ == kDrainCycles) return DONE;
+            finished_ = finished_ || is_idle();
+            if (finished_ && drained_++ == kDrainCycles) return DONE;
             for (Sequence& sequence : sequences) sequence.drive(cycle);
             if (external_) source.drive(cycle);
             settle();
@@ -399,14 +400,14 @@ class Core {
                 if (source.sample(cycle)) moved = true;
                 held = held || source.held(cycle);
             }
-            if (finished && moved)
+            if (finished_ && (moved || !is_idle()))
                 throw std::runtime_error("something came out after the end" + counts());
             idle_ = moved || held ? 0 : idle_ + 1;
             if (idle_ > patience)
                 throw std::runtime_error(
                     "nothing moved for " + std::to_string(patience) + " cycles" + counts());
             rise();
-            if (!finished) ++cycle;
+            if (!finished_) ++cycle;
         }
         return RUNNING;
     }
@@ -431,7 +432,7 @@ class Core {
         settle();
         rise();
     }
-    bool is_finished() const {
+    bool is_idle() const {
         return !busy_.high() && (!external_ || source.idle())
                && std::all_of(sequences.begin(), sequences.end(), [](const Sequence& each) {
                       return each.done() && !each.tokens.ends.valid.high()
@@ -450,6 +451,7 @@ class Core {
     std::unique_ptr<Vcore> model_{new Vcore{context_.get(), ""}};
     Port clk_, rst_, go_, busy_;
     uint64_t idle_ = 0, drained_ = 0;
+    bool finished_ = false;
 };
 
 #define EXPORT extern "C" __attribute__((visibility("default")))

@@ -110,7 +110,7 @@ BAD_INPUT = {
     "not a model": (("evaluate", __file__), "not a Sterna quantised model"),
     "unknown option": (("info", "tiny", "--what"), "--what"),
     "missing argument": (("info",), "Missing argument 'MODEL'"),
-    "unknown unit": (("verilog", "tiny", "--unit", "core", "-o", "x"), "'core' is not one of"),
+    "unknown unit": (("verilog", "tiny", "--unit", "gate", "-o", "x"), "'gate' is not one of"),
     "rows": (("verilog", "tiny", "--unit", "mac", "--rows", 1000, "-o", "x"),
              "rows must be from 1 to 384"),
     "cols": (("verilog", "tiny", "--unit", "mac", "--cols", 385, "-o", "x"),

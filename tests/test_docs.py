@@ -182,7 +182,7 @@ def test_a_wrong_name_is_noticed() -> None:
 
 @pytest.mark.parametrize("line", [
     "sterna exprot tiny -o m.onnx", "sterna export tiny -o m.onnx --fast", "sterna export tiny",
-    "sterna verilog tiny --unit glu -o build", "sterna export tiny --check some -o m.onnx",
+    "sterna verilog tiny --unit gate -o build", "sterna export tiny --check some -o m.onnx",
     "make everything",
 ])
 def test_a_wrong_command_line_is_noticed(line: str) -> None:

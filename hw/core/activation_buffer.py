@@ -46,10 +46,10 @@ class ActivationBuffer(wiring.Component):
         super().__init__({
             "chunks": In(stream.Signature(norm.act_layout)),
             "clear": In(1),
-            "clear_sequence": In(params.sequence_bits),
+            "clear_sequence": In(params.index_bits),
             "ready_tiles": Out(range(params.tiles + 1)).array(params.streams),
-            "sequence": In(params.sequence_bits),
-            "tile": In(range(params.tiles)),
+            "sequence": In(params.index_bits),
+            "tile": In(range(max(params.tiles, 2))),
             "acts": Out(ArrayLayout(self._element, params.cols)),
         })
 
@@ -57,8 +57,8 @@ class ActivationBuffer(wiring.Component):
         m = Module()
         params, chunk = self.params, self.chunks.payload
         sequence = chunk.sequence if params.sequence_bits else 0
-        bank = Signal(range(params.chunks_per_tile))
-        written = Signal(range(params.tiles))
+        bank = Signal(range(max(params.chunks_per_tile, 2)))
+        written = Signal(range(max(params.tiles, 2)))
         tile_ends = chunk.last | (bank == params.chunks_per_tile - 1)
 
         m.d.comb += self.chunks.ready.eq(1)

@@ -202,7 +202,7 @@ class MatMulFreeCore(wiring.Component):
 
         # Cycle 0: the norm begins. Cycle 1: the program word is there and becomes a task.
         begun = Signal()
-        begun_sequence = Signal(params.sequence_bits)
+        begun_sequence = Signal(params.index_bits)
         starts = Signal()
         m.d.comb += [
             read.addr.eq(stages[sequence]),
@@ -211,7 +211,7 @@ class MatMulFreeCore(wiring.Component):
         ]
         m.d.sync += [
             begun.eq(norm.service), begun_sequence.eq(sequence),
-            starts.eq((stages[sequence] == 0) & Array(c.start for c in controls)[sequence])]
+            starts.eq(~stages[sequence].any() & Array(c.start for c in controls)[sequence])]
         for index, control in enumerate(controls):
             with m.If(control.requests.valid & control.requests.ready):
                 m.d.sync += stages[index].eq(0)

@@ -44,8 +44,8 @@ class BeatIssuer(wiring.Component):
             "tasks": In(stream.Signature(task_layout(image))),
             "weights": In(stream.Signature(unsigned(params.weight_bits))),
             "ready_tiles": In(range(params.tiles + 1)).array(params.streams),
-            "sequence": Out(params.sequence_bits),
-            "tile": Out(range(params.tiles)),
+            "sequence": Out(params.index_bits),
+            "tile": Out(range(max(params.tiles, 2))),
             "acts": In(ArrayLayout(signed(params.profile.act_bits), params.cols)),
             "beats": Out(stream.Signature(params.mac.beat_layout)),
         })
@@ -55,7 +55,7 @@ class BeatIssuer(wiring.Component):
         params, beat = self.image.params, self.beats.payload
         task = Signal(self.tasks.payload.shape())
         active = Signal()
-        tile = Signal(range(params.tiles))
+        tile = Signal(range(max(params.tiles, 2)))
         headers_left = Signal(task.headers.shape())
 
         available = Signal()

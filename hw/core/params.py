@@ -126,8 +126,13 @@ class CoreParams:
 
     @property
     def sequence_bits(self) -> int:
-        """Bits of the number of a sequence."""
+        """Bits of the number of a sequence in a payload; none if there is one only."""
         return (self.streams - 1).bit_length()
+
+    @property
+    def index_bits(self) -> int:
+        """Bits of the number of a sequence on a wire: Verilog has none without a bit."""
+        return max(self.sequence_bits, 1)
 
     @property
     def token_bits(self) -> int:

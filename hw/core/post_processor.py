@@ -76,7 +76,7 @@ class PostProcessor(wiring.Component):
             "scales": In(scales).array(params.streams),
             "scales_known": In(1).array(params.streams),
             "results": Out(stream.Signature(result_layout(image))),
-            **({"scaled": Out(1), "scaled_sequence": Out(params.sequence_bits)}
+            **({"scaled": Out(1), "scaled_sequence": Out(params.index_bits)}
                if params.trace else {}),
         })
 
@@ -118,7 +118,8 @@ class PostProcessor(wiring.Component):
 
         biases = self._biases(m, taken)
         tag = Signal(result_tag_layout(self.image))
-        scale = Array(scales[slot] for scales in self.scales)[task.sequence]
+        slots = range(MAX_SLOTS)
+        scale = Array(Array(each[i] for i in slots) for each in self.scales)[task.sequence][slot]
         m.d.comb += [
             accs.payload.acc.eq(self.sums.payload),
             accs.payload.bias.eq(biases),
@@ -131,7 +132,7 @@ class PostProcessor(wiring.Component):
             accs.payload.tag.eq(tag),
         ]
         if requantise.params.select_bits:
-            m.d.comb += accs.payload.shift.eq(task.shift[slot])
+            m.d.comb += accs.payload.shift.eq(Array(task.shift[i] for i in slots)[slot])
         if requantise.params.format_bits:
             formats = [numbers.out_bits, *numbers.narrower]
             bits = _result_bits(self.image)

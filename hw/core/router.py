@@ -113,7 +113,7 @@ class ResultRouter(wiring.Component):
 
         with m.If(self.results.valid):
             for row in range(params.rows):
-                with m.If(tag.slot == 0):
+                with m.If(~tag.slot.any()):
                     m.d.sync += first[row].eq(value[row])
                 with m.If(tag.slot == 1):
                     m.d.sync += second[row].eq(value[row])

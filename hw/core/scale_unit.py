@@ -53,12 +53,12 @@ class ScaleUnit(wiring.Component):
             "mantissas": In(ArrayLayout(unsigned(profile.mantissa_bits), MAX_SLOTS)).array(
                 params.streams),
             "clear": In(1),
-            "clear_sequence": In(params.sequence_bits),
+            "clear_sequence": In(params.index_bits),
             "scales": Out(ArrayLayout(unsigned(profile.scale_bits), MAX_SLOTS)).array(
                 params.streams),
             "known": Out(1).array(params.streams),
             "written": Out(1),
-            "written_sequence": Out(params.sequence_bits),
+            "written_sequence": Out(params.index_bits),
             "written_scale": Out(unsigned(profile.scale_bits)),
         })
 
@@ -69,7 +69,7 @@ class ScaleUnit(wiring.Component):
         multiplied = Signal()
         slot, slot_of_product = Signal(2), Signal(2)
         held = Signal(norm.v.shape())
-        sequence = Signal(params.sequence_bits)
+        sequence = Signal(params.index_bits)
         incoming = norm.sequence if params.sequence_bits else 0
 
         m.d.comb += self.norms.ready.eq(~multiplying & ~multiplied)
@@ -82,10 +82,11 @@ class ScaleUnit(wiring.Component):
         # Slot 0 takes V as it comes, the others from the register.
         v = Mux(begin, norm.v, held)
         chosen = Mux(begin, 0, slot)
-        mantissas = Array(mantissas[chosen] for mantissas in self.mantissas)
+        slots = range(MAX_SLOTS)
+        mantissas = Array(Array(each[i] for i in slots) for each in self.mantissas)
         product = Signal(unsigned(len(norm.v) + profile.mantissa_bits))
         m.d.sync += [
-            product.eq(v * mantissas[Mux(begin, incoming, sequence)]),
+            product.eq(v * mantissas[Mux(begin, incoming, sequence)][chosen]),
             slot_of_product.eq(chosen),
             multiplied.eq(begin | multiplying),
         ]
@@ -96,9 +97,10 @@ class ScaleUnit(wiring.Component):
             self.written_sequence.eq(sequence),
             self.written_scale.eq(scale),
         ]
+        scales = Array(Array(each[i] for i in slots) for each in self.scales)
         with m.If(multiplied):
             m.d.sync += [
-                Array(scales[slot_of_product] for scales in self.scales)[sequence].eq(scale),
+                scales[sequence][slot_of_product].eq(scale),
                 Array(self.known)[sequence].eq(1),
             ]
         with m.If(self.clear):

@@ -7,6 +7,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.program import MAX_SLOTS
+from sterna.hw.weight_rom import WeightRomParams
 
 __all__ = ["result_tag_layout", "task_layout", "weight_request_layout"]
 
@@ -22,17 +23,16 @@ def task_layout(image: CoreImage) -> StructLayout:
             "kind", "last_slot", "tiles", "headers", "first_header")},
         "shift": ArrayLayout(unsigned(image.shift_bits), MAX_SLOTS),
         "start": 1,
-        "sequence": image.params.sequence_bits,
+        "sequence": image.params.index_bits,
     })
 
 
 def weight_request_layout(image: CoreImage) -> StructLayout:
-    """The weight words of a stage: the first of them and how many."""
-    stage = image.stage_layout.members
-    return StructLayout({"first": stage["first_weight"], "count": stage["beats"]})
+    """The weight words of a stage: the first of them and how many, as a WeightRom is asked."""
+    return WeightRomParams(len(image.weights), image.params.weight_bits).request_layout
 
 
 def result_tag_layout(image: CoreImage) -> StructLayout:
     """What travels with a word of results: where it goes, and its place in the stage."""
     return StructLayout({
-        "kind": 2, "slot": 2, "last": 1, "start": 1, "sequence": image.params.sequence_bits})
+        "kind": 2, "slot": 2, "last": 1, "start": 1, "sequence": image.params.index_bits})

@@ -49,7 +49,7 @@ def trace_layout(image: CoreImage) -> StructLayout:
 
     def lane(layout, *names):
         fields = {name: layout[name].shape for name in names}
-        return StructLayout({"valid": 1, "sequence": params.sequence_bits, **fields})
+        return StructLayout({"valid": 1, "sequence": params.index_bits, **fields})
 
     sums = StructLayout({"acc": params.mac.sum_layout})
     scale = StructLayout({"a": unsigned(params.profile.scale_bits)})

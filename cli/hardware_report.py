@@ -1,0 +1,148 @@
+"""``sterna report``: cycles, bounds and memory of a core, before any synthesis."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from sterna.cli.console import out, print_json, print_table
+from sterna.model.config import ModelConfig
+from sterna.model.profile import PROFILES
+from sterna.model.quantized import load_model
+
+if TYPE_CHECKING:
+    from sterna.hw.core.cycle_report import CycleReport
+    from sterna.hw.core.image import CoreImage
+
+__all__ = ["COMMANDS", "report"]
+
+_CHART_COLUMNS = 100
+
+
+def report(
+    model: Annotated[str | None, typer.Argument(
+        metavar="[MODEL]", help="Quantised file, or tiny; or give --config.")] = None,
+    config: Annotated[str | None, typer.Option(
+        help="A shape without weights: nano, tiny or small. Memories are as wide as any model "
+             "may need.")] = None,
+    profile: Annotated[str | None, typer.Option(
+        help="With --config: numeric profile, S16 (default) or C12.")] = None,
+    rows: Annotated[int, typer.Option(help="Rows computed side by side.")] = 8,
+    cols: Annotated[int, typer.Option(help="Columns taken per beat.")] = 128,
+    streams: Annotated[int, typer.Option(help="Interleaved sequences, 1 or 2.")] = 1,
+    quant_lanes: Annotated[int | None, typer.Option(
+        help="Elements quantised per cycle, a multiple of the rows; default four words.")] = None,
+    clock_mhz: Annotated[float | None, typer.Option(
+        help="Give tokens per second, too, at this clock.")] = None,
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", help="Write the report as a page, FILE.html.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> int:
+    """Say how many cycles a token takes in gateware, where they go, and what bounds them.
+
+    Computed by the cycle model, which equals the simulated Verilog; no tool is needed.
+
+    Example: sterna report tiny --rows 8 --cols 128 --clock-mhz 100
+    """
+    from sterna.hw.core.cycle_report import cycle_report
+    if output is not None and output.suffix != ".html":
+        raise ValueError(f"--output must end in .html, got {output}")
+    image = _image(model, config, profile, rows, cols, streams, quant_lanes)
+    found = cycle_report(image)
+    name = model or f"{config} (no weights)"
+    data = {"model": model, **found.as_dict(clock_mhz)}
+    if output is not None:
+        from sterna.cli.hardware_page import write_hardware_report
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_hardware_report(output, name, found, clock_mhz)
+    if as_json:
+        print_json(data)
+    else:
+        _print(name, found, clock_mhz)
+        if output is not None:
+            out.print(f"\nreport: {output}")
+    return 0
+
+
+def _image(
+    model: str | None, config: str | None, profile: str | None, rows: int, cols: int,
+    streams: int, quant_lanes: int | None,
+) -> CoreImage:
+    """The packed model, or an empty image of a configuration."""
+    from sterna.hw.core.image import build_image
+    from sterna.hw.core.memory_bits import shape_image
+    from sterna.hw.core.params import CoreParams
+    if (model is None) == (config is None):
+        raise ValueError("give either a MODEL or --config")
+    if config is None:
+        if profile is not None:
+            raise ValueError("--profile goes with --config: a MODEL has a profile of its own")
+        loaded = load_model(str(model))
+        return build_image(loaded, CoreParams(
+            loaded.config, loaded.profile, rows, cols, streams, quant_lanes))
+    chosen = profile or "S16"
+    if chosen not in PROFILES:
+        raise ValueError(f"--profile must be one of {', '.join(PROFILES)}, got {profile!r}")
+    return shape_image(CoreParams(
+        ModelConfig.named(config), PROFILES[chosen], rows, cols, streams, quant_lanes))
+
+
+def _print(name: str, found: CycleReport, clock_mhz: float | None) -> None:
+    from sterna.cli.cycle_tables import cycle_tables, headline, verdict
+    tables = cycle_tables(found, clock_mhz)
+
+    def show(*keys: str) -> None:
+        for key in keys:
+            if key in tables:
+                table = tables[key]
+                out.print()
+                print_table(table.title, table.columns, table.rows)
+
+    out.print(name, style="bold")
+    for line in headline(found):
+        out.print(line)
+    show("tokens")
+    for line in verdict(found):
+        out.print(line)
+    show("stages")
+    _print_bars(found)
+    show("waits", "bounds", "choices", "memory")
+
+
+def _print_bars(found: CycleReport) -> None:
+    """A stacked bar for each stage; letters instead of colours where there are none."""
+    from sterna.cli.cycle_tables import PARTS, number
+    state = found.greedy
+    coloured = out.is_terminal and out.color_system is not None and not out.no_color
+    cycles = {name: [part.cycles(state, name) for part in PARTS] for name in state.names}
+    totals = {name: number(sum(each)) for name, each in cycles.items()}
+    margin = max(len(name) for name in totals)
+    width = min(out.width, _CHART_COLUMNS) if out.is_terminal else _CHART_COLUMNS
+    width -= margin + 2 + max(len(total) for total in totals.values())
+    longest = max(sum(each) for each in cycles.values())
+
+    legend = Text("\n")
+    for part, column in zip(PARTS, zip(*cycles.values(), strict=True), strict=True):
+        if any(column):
+            legend.append("█" if coloured else part.letter, part.colour if coloured else "")
+            legend.append(f" {part.name}  ")
+    out.print(legend)
+    for name, each in cycles.items():
+        bar = Text(f"{name:<{margin}} ")
+        before, passed = 0, Fraction()
+        for part, count in zip(PARTS, each, strict=True):
+            # Ends are rounded, not lengths: the bar as a whole is as long as it should be.
+            passed += count
+            end = round(width * passed / longest)
+            bar.append(("█" if coloured else part.letter) * (end - before),
+                       part.colour if coloured else "")
+            before = end
+        bar.append(f" {totals[name]}")
+        out.print(bar)
+
+
+COMMANDS = (report,)

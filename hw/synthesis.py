@@ -1,0 +1,198 @@
+"""Synthesis for an FPGA family: cells, and what became of every memory."""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sterna.hw.verilog_names import without_brackets
+from sterna.hw.yosys import YosysError, run_yosys
+
+__all__ = ["MappedMemory", "MemoryStyle", "Synthesis", "Target", "synthesise"]
+
+
+class Target(enum.StrEnum):
+    """An FPGA family."""
+
+    ECP5 = "ecp5"
+    """Lattice ECP5."""
+    XC7 = "xc7"
+    """Xilinx 7 series."""
+
+
+class MemoryStyle(enum.StrEnum):
+    """What a memory is made of."""
+
+    BLOCK = "block RAM"
+    LUT = "LUT RAM"
+    LOGIC = "logic"
+
+
+# Both flatten: the modules of Sterna are small, and registers can then move into the block
+# RAMs and multipliers beside them. A core is part of a design, so it gets no pads.
+_COMMANDS = {
+    Target.ECP5: "synth_ecp5 -top {top}",
+    Target.XC7: "synth_xilinx -family xc7 -flatten -noiopad -noclkbuf -top {top}",
+}
+_SCRIPT = """
+read_verilog design.v
+tee -o synthesis.log {command}
+tee -o cells.json stat -json
+tee -o rams.txt select -list {rams}
+"""
+
+_BLOCK_18_KBIT = {"DP16KD": 1, "PDPW16KD": 1, "RAMB18E1": 1, "RAMB36E1": 2}
+_LUT_RAMS = {
+    "TRELLIS_DPR16X4", "RAM16X1D", "RAM32M", "RAM32X1D", "RAM32X1S", "RAM64M", "RAM64X1D",
+    "RAM64X1S", "RAM128X1D", "RAM256X1D"}
+_FLIP_FLOPS = re.compile(r"TRELLIS_FF|FD[RSPC]E(_1)?")
+_LUTS = re.compile(r"LUT[1-6]")
+_CARRIES = {"CCU2C", "CARRY4"}
+_DSPS = {"MULT18X18D", "DSP48E1"}
+_SHIFT_REGISTERS = {"SRL16E", "SRLC32E"}
+
+
+@dataclass(frozen=True, slots=True)
+class MappedMemory:
+    """What became of a memory of the design.
+
+    Parameters
+    ----------
+    style
+        What it is made of.
+    cells
+        Number of RAM primitives; 0 for logic.
+    """
+
+    style: MemoryStyle
+    cells: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesis:
+    """A synthesised design.
+
+    Parameters
+    ----------
+    target
+        The FPGA family.
+    tool
+        The Yosys that did it.
+    cells
+        Number of primitives by type, sorted by type.
+    memories
+        Every memory by its path below the top module.
+    """
+
+    target: Target
+    tool: str
+    cells: dict[str, int]
+    memories: dict[str, MappedMemory]
+
+    @property
+    def luts(self) -> int:
+        """Look-up tables, of four inputs (ECP5) or up to six (7 series), without carries."""
+        return sum(n for kind, n in self.cells.items() if _LUTS.fullmatch(kind))
+
+    @property
+    def carries(self) -> int:
+        """Carry cells: two LUTs each (ECP5), or four bits of a chain (7 series)."""
+        return _total(self.cells, _CARRIES)
+
+    @property
+    def flip_flops(self) -> int:
+        """Flip-flops, those inside of other primitives not counted."""
+        return sum(n for kind, n in self.cells.items() if _FLIP_FLOPS.fullmatch(kind))
+
+    @property
+    def shift_registers(self) -> int:
+        """LUTs that are shift registers."""
+        return _total(self.cells, _SHIFT_REGISTERS)
+
+    @property
+    def lut_rams(self) -> int:
+        """Primitives of LUT RAM: four LUTs or so each."""
+        return _total(self.cells, _LUT_RAMS)
+
+    @property
+    def block_rams(self) -> int:
+        """Block RAMs of 18 kbit; one of 36 counts twice."""
+        return sum(self.cells.get(kind, 0) * size for kind, size in _BLOCK_18_KBIT.items())
+
+    @property
+    def multipliers(self) -> int:
+        """Multiplier blocks."""
+        return _total(self.cells, _DSPS)
+
+
+def synthesise(
+    verilog_path: str | Path, top: str, target: Target, *, timeout_s: float = 3600,
+) -> Synthesis:
+    """Synthesise a Verilog file with Yosys.
+
+    A small core takes half a minute, the bundled model at 8 x 128 several minutes.
+
+    Parameters
+    ----------
+    verilog_path
+        The file.
+    top
+        Name of the outermost module.
+    target
+        The FPGA family.
+    timeout_s
+        Deadline in seconds.
+
+    Raises
+    ------
+    MissingToolError
+        If Yosys is not installed.
+    YosysError
+        If Yosys does not accept the file, or takes too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="sterna-synthesis-") as name:
+        folder = Path(name)
+        text = Path(verilog_path).read_text(encoding="utf-8")
+        (folder / "design.v").write_text(without_brackets(text), encoding="utf-8")
+        run_yosys(folder, _SCRIPT.format(
+            command=_COMMANDS[target].format(top=top),
+            rams=" ".join(f"t:{kind}" for kind in sorted(_BLOCK_18_KBIT.keys() | _LUT_RAMS)),
+        ), timeout_s=timeout_s)
+        report = json.loads((folder / "cells.json").read_text(encoding="utf-8"))
+        log = (folder / "synthesis.log").read_text(encoding="utf-8")
+        rams = (folder / "rams.txt").read_text(encoding="utf-8").split()
+    cells = report["design"]["num_cells_by_type"]
+    return Synthesis(
+        target, re.split(r" \(", report["creator"])[0],
+        {kind: n for kind, n in sorted(cells.items()) if not kind.startswith("$")},
+        _memories(log, rams, top))
+
+
+def _total(cells: Mapping[str, int], kinds: set[str]) -> int:
+    return sum(cells.get(kind, 0) for kind in kinds)
+
+
+def _memories(log: str, rams: list[str], top: str) -> dict[str, MappedMemory]:
+    """Read from the log which memories there are, from the names of the cells what they are.
+
+    A cell of memory ``a.b`` is ``top/a.b.0.1``: with two numbers for its place.
+    """
+    styles: dict[str, MemoryStyle] = {}
+    for memory, primitive in re.findall(r"^mapping memory (\S+) via (\S+)$", log, re.M):
+        is_lut = re.search(r"LUTRAM|DPR16X4", primitive)
+        styles[memory.removeprefix(f"{top}.")] = MemoryStyle.LUT if is_lut else MemoryStyle.BLOCK
+    for memory in re.findall(r"^using FF mapping for memory (\S+)$", log, re.M):
+        styles[memory.removeprefix(f"{top}.")] = MemoryStyle.LOGIC
+    counted = Counter(
+        re.sub(r"(\.\d+){2}$", "", name.removeprefix(f"{top}/")) for name in rams)
+    unknown = counted.keys() - styles.keys()
+    if unknown:
+        raise YosysError(f"Yosys made RAM cells of no known memory: {sorted(unknown)[0]}")
+    return {memory: MappedMemory(style, counted[memory])
+            for memory, style in sorted(styles.items())}

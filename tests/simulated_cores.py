@@ -1,0 +1,78 @@
+"""Cores to simulate: dimensions that divide by nothing, extremes, both profiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sterna.model.config import ModelConfig
+from sterna.model.profile import PROFILES
+from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.synthetic import random_model
+
+__all__ = ["SHAPES", "Shape"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model and the size of its core.
+
+    ``kind``: ``random``, or what is extreme: ``plus`` or ``minus`` (every weight 1 or -1),
+    ``zero`` (every weight 0, so every accumulator is), ``ends`` (embedding and biases at
+    the ends of their formats).
+    """
+
+    config: ModelConfig
+    profile: str
+    rows: int
+    cols: int
+    streams: int = 1
+    kind: str = "random"
+    quant_lanes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """A name for test reports."""
+        c = self.config
+        return (f"{self.profile}-d{c.d}-L{c.layers}-dff{c.dff}-v{c.vocab}-{self.rows}x{self.cols}"
+                f"-s{self.streams}-{self.kind}")
+
+    def model(self) -> QuantizedModel:
+        """The model, always the same."""
+        model = random_model(self.config, PROFILES[self.profile], seed=self.config.d)
+        fixed = {"plus": 1, "minus": -1, "zero": 0}.get(self.kind)
+        projections, embedding = dict(model.projections), model.embedding
+        for name, p in projections.items():
+            weight, bias = p.weight, p.bias
+            if fixed is not None:
+                weight = np.full_like(weight, fixed)
+            if self.kind == "ends" and name != "head":
+                fmt = model.profile.output_format(name)
+                third = np.arange(bias.size) % 3
+                bias = np.select([third == 0, third == 1], [fmt.min, fmt.max], bias)
+            projections[name] = Projection(weight, bias.astype(np.int32), p.k, p.shift)
+        if self.kind == "ends":
+            x = model.profile.x
+            odd = np.indices(embedding.shape).sum(axis=0) % 2
+            embedding = np.where(odd, x.max, x.min).astype(np.int32)
+        return QuantizedModel(
+            model.config, model.profile, projections, embedding, model.sigmoid)
+
+
+SHAPES = [
+    Shape(ModelConfig(12, 2, 21, 65), "S16", 4, 8),
+    Shape(ModelConfig(12, 2, 21, 65), "C12", 4, 8, streams=2),
+    Shape(ModelConfig(10, 1, 7, 65), "S16", 1, 8, streams=2),
+    Shape(ModelConfig(10, 1, 13, 65), "C12", 1, 8),
+    Shape(ModelConfig(16, 1, 40, 1000), "C12", 8, 16),
+    Shape(ModelConfig(16, 1, 40, 1000), "S16", 8, 16, streams=2),
+    Shape(ModelConfig(33, 3, 50, 20), "S16", 3, 12, streams=2, kind="minus"),
+    Shape(ModelConfig(40, 1, 24, 30), "C12", 8, 40, kind="plus"),
+    Shape(ModelConfig(20, 4, 20, 33), "S16", 4, 4, kind="ends"),
+    Shape(ModelConfig(64, 1, 96, 128), "C12", 16, 32, streams=2, quant_lanes=16),
+    Shape(ModelConfig(5, 1, 9, 2), "S16", 2, 4, streams=2, kind="zero"),
+    Shape(ModelConfig(3, 2, 5, 7), "C12", 5, 5, streams=2),
+    Shape(ModelConfig(24, 2, 70, 100), "S16", 8, 64, kind="minus"),
+    Shape(ModelConfig(50, 2, 30, 40), "C12", 2, 16, streams=2, kind="ends", quant_lanes=2),
+]

@@ -1,0 +1,134 @@
+"""The whole core in Verilator: every tensor, every token and every cycle, over many shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from simulated_cores import SHAPES, Shape
+
+from sterna.hw.emit import EmittedUnit, emit_verilog
+from sterna.model.quantized import Projection, QuantizedModel
+from sterna.sim.core_phases import CorePhase, CorePhaseReport, run_core_phases
+from sterna.sim.core_reference import Request
+from sterna.sim.job import Pause
+
+pytestmark = pytest.mark.slow
+
+
+def emit(shape: Shape, model: QuantizedModel, folder: Path, **ports) -> EmittedUnit:
+    return emit_verilog(
+        model, "core", folder, rows=shape.rows, cols=shape.cols, streams=shape.streams,
+        quant_lanes=shape.quant_lanes, trace=True, **ports)
+
+
+def requests(shape: Shape, **changes) -> tuple[Request, ...]:
+    """A greedy request for sequence 0 and a sampled one, of another length, for sequence 1."""
+    vocab = shape.config.vocab
+    each = (
+        Request((1, 0, vocab - 1, 1), 4),
+        Request((vocab - 1, vocab // 2), 6, temperature=1.3, seed=2**32 - 1))
+    return tuple(replace(request, **changes) for request in each[:shape.streams])
+
+
+def check(report: CorePhaseReport) -> None:
+    assert report.checks.passed, f"{report.name}: {report.checks.first}"
+    assert report.timing.mismatches == 0, f"{report.name}: {report.timing.first}"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, tmp_path: Path) -> None:
+    model = shape.model()
+    phases = [
+        CorePhase("text", requests(shape), reset=True),
+        CorePhase("prompt after the text", requests(shape, start=False)),
+        CorePhase("back to back", requests(shape)),
+        CorePhase("random pauses", requests(shape), stalls=True),
+        CorePhase("cut in mid-token", requests(shape), cut_after=61),
+        CorePhase("after a reset in mid-token", requests(shape), reset=True),
+        CorePhase("logits of every token",
+                  requests(shape, tokens=0, every=True, temperature=0.0), reset=True),
+    ]
+    reports = run_core_phases(model, emit(shape, model, tmp_path / "core"), phases, work=tmp_path)
+    assert [report.name for report in reports] == [
+        phase.name for phase in phases if phase.cut_after is None]
+    for report in reports:
+        check(report)
+    timed = {report.name for report in reports if report.timing.events}
+    assert timed == {"text", "after a reset in mid-token", "logits of every token"}
+
+
+def test_stalls_of_weights_and_consumers_change_nothing(tmp_path: Path) -> None:
+    shape = SHAPES[0]
+    model = shape.model()
+    emitted = emit(shape, model, tmp_path / "core", external_weights=True)
+    assert (emitted.folder / "weights.hex").exists()
+    phases = [
+        CorePhase("no stalls", requests(shape), reset=True),
+        CorePhase("a slow source of weights", requests(shape),
+                  pauses={"weights": Pause(0.5), "weight_requests": Pause(0.1, 20)}),
+        CorePhase("a source that stops for long", requests(shape),
+                  pauses={"weights": Pause(0.005, 500)}),
+        CorePhase("consumers that stop for long", requests(shape),
+                  pauses={"tokens__0": Pause(0.01, 900), "logits__0": Pause(0.01, 400)}),
+    ]
+    for report in run_core_phases(model, emitted, phases, work=tmp_path):
+        check(report)
+
+
+def test_generation_stops_at_the_stop_token(tmp_path: Path) -> None:
+    shape = SHAPES[1]
+    model = shape.model()
+    emitted = emit(shape, model, tmp_path / "core", logits=False)
+    asked = requests(shape, tokens=12)
+    free = run_core_phases(
+        model, emitted, [CorePhase("free", asked, reset=True)], work=tmp_path)[0]
+    check(free)
+    stops = [written[len(written) // 2] for written in free.generated]
+    reports = run_core_phases(model, emitted, [
+        CorePhase("stopped", tuple(
+            replace(request, stop=stop) for request, stop in zip(asked, stops, strict=True)),
+            reset=True),
+        CorePhase("one sequence alone", (asked[0], None)),
+        CorePhase("the other alone", (None, asked[1])),
+    ], work=tmp_path)
+    for report in reports:
+        check(report)
+    for written, unstopped, stop in zip(
+            reports[0].generated, free.generated, stops, strict=True):
+        assert written == unstopped[:unstopped.index(stop) + 1]
+
+
+@pytest.mark.parametrize("fault", ["weight", "bias", "table", "embedding", "shift"])
+def test_a_planted_fault_is_caught_and_named(fault: str, tmp_path: Path) -> None:
+    shape = SHAPES[0]
+    model = shape.model()
+    emitted = emit(shape, model, tmp_path / "core")
+    at = {"weight": "layer1.glu.up", "bias": "layer0.mlgru.g", "shift": "layer1.mlgru.out"}
+    projections = dict(model.projections)
+    embedding, sigmoid = model.embedding.copy(), model.sigmoid.copy()
+    if fault == "embedding":
+        embedding[1, 3] += 1
+    elif fault == "table":
+        sigmoid[sigmoid.size // 2:] = sigmoid.max()
+    else:
+        name = at[fault]
+        p = projections[name]
+        weight, bias = p.weight.copy(), p.bias.copy()
+        weight[2, 5] = {"weight": 1 if weight[2, 5] <= 0 else -1}.get(fault, weight[2, 5])
+        bias[4] += fault == "bias"
+        projections[name] = Projection(weight, bias, p.k, p.shift + (fault == "shift"))
+    other = QuantizedModel(model.config, model.profile, projections, embedding, sigmoid)
+    report, = run_core_phases(
+        other, emitted, [CorePhase("text", requests(shape), reset=True)], work=tmp_path)
+    first = report.checks.first
+    assert not report.checks.passed
+    assert first is not None
+    named = {
+        "weight": "layer1.glu.up.acc", "bias": "layer0.mlgru.g.z", "embedding": "embedding.x",
+        "shift": "layer1.mlgru.out.z"}
+    if fault == "table":
+        assert first.tensor.endswith("sigmoid")
+    else:
+        assert first.tensor in (named[fault], "tokens", "logits")

@@ -1,0 +1,333 @@
+"""The C++ clock loop around a core: right results, exact cycles, errors that say what is wrong."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sterna.hw.core.core import MatMulFreeCore
+from sterna.hw.core.cycles import CycleModel
+from sterna.hw.core.image import CoreImage, build_image
+from sterna.hw.core.params import CoreParams
+from sterna.hw.emit import verilog_text
+from sterna.model.config import ModelConfig
+from sterna.model.integer import IntegerModel
+from sterna.model.profile import C12, S16, NumericProfile
+from sterna.model.quantized import QuantizedModel
+from sterna.model.synthetic import random_model
+from sterna.sim.core_reference import Answer, Request, answer
+from sterna.sim.core_run import CoreJob, CoreProgress, CoreRun, CoreStream, Hold
+from sterna.sim.core_timing import cycle_job
+from sterna.sim.cpp_engine import CppCore
+from sterna.sim.runner import SimulationError
+
+SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=20)
+
+# Word widths from a byte to several machine words: each is stored in another way.
+SHAPES: dict[str, tuple[NumericProfile, dict[str, int]]] = {
+    "one sequence": (S16, {"rows": 4, "cols": 8}),
+    "two sequences, weights of 48 bits from outside": (
+        C12, {"rows": 2, "cols": 12, "streams": 2, "external_weights": True}),
+    "one row, weights of 16 bits from outside": (
+        S16, {"rows": 1, "cols": 8, "external_weights": True}),
+    "weights of 256 bits from outside, no logits": (
+        C12, {"rows": 8, "cols": 16, "external_weights": True, "logits": False}),
+}
+
+# Sampled after greedy, a prompt that goes on, logits only, and a fresh sequence again.
+REQUESTS = (
+    (Request((3, 0, 19), 5), Request((7,), 4, temperature=1.5, start=False),
+     Request((1, 2, 3, 4), every=True, start=False), Request((19, 5), 3, 0.5, seed=2**32 - 1)),
+    (Request((11,), 9, temperature=2.0, seed=77), Request((4, 4), 2, start=False)),
+)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled core and where it came from."""
+
+    model: QuantizedModel
+    image: CoreImage
+    source: Path
+    core: CppCore
+
+    @property
+    def requests(self) -> tuple[tuple[Request, ...], ...]:
+        return REQUESTS[:self.core.params.streams]
+
+    @property
+    def answers(self) -> list[list[Answer]]:
+        return answers(self.model, self.requests)
+
+
+def answers(
+    model: QuantizedModel, requests: tuple[tuple[Request, ...], ...],
+) -> list[list[Answer]]:
+    return [answer(IntegerModel(model), each, model.profile.logit.frac) for each in requests]
+
+
+def jobs(requests: tuple[tuple[Request, ...], ...]) -> list[list[CoreJob]]:
+    return [[request.job for request in each] for each in requests]
+
+
+def build(name: str, folder: Path) -> Built:
+    profile, sizes = SHAPES[name]
+    model = random_model(SMALL, profile, seed=11)
+    image = build_image(model, CoreParams(SMALL, profile, **sizes))
+    source = folder / "core.v"
+    source.write_text(verilog_text(MatMulFreeCore(image), "core"))
+    return Built(model, image, source, CppCore([source], "core", image, folder))
+
+
+@pytest.fixture(scope="module")
+def cores(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Built]:
+    """Cores by name, each compiled once."""
+    return functools.cache(lambda name: build(name, tmp_path_factory.mktemp("core")))
+
+
+@pytest.fixture(params=SHAPES)
+def built(request: pytest.FixtureRequest, cores: Callable[[str], Built]) -> Built:
+    return cores(request.param)
+
+
+@pytest.fixture
+def single(cores: Callable[[str], Built]) -> Built:
+    return cores("one sequence")
+
+
+def check(built: Built, run: CoreRun, expected: list[list[Answer]]) -> None:
+    """Tokens, ends of generations, logits, and the state at the end."""
+    assert run.finished
+    for sequence, replies in enumerate(expected):
+        assert list(run.generations(sequence)) == [
+            reply.generated for reply in replies if reply.generated]
+        if built.core.params.logits:
+            logits = np.concatenate([reply.logits for reply in replies])
+            assert np.array_equal(run.logits[sequence], logits)
+        assert np.array_equal(built.core.states(sequence), replies[-1].state)
+
+
+@pytest.mark.slow
+def test_everything_equals_the_reference_and_the_cycle_model(built: Built) -> None:
+    expected = built.answers
+    run = built.core.run(jobs(built.requests))
+    check(built, run, expected)
+    assert run.cycles - len(built.requests[0]) * 4 < run.busy_cycles < run.cycles
+    times = CycleModel(built.core.params).run(
+        [[cycle_job(reply) for reply in replies] for replies in expected])
+    for sequence, replies in enumerate(expected):
+        tokens = [token for token in times if token.sequence == sequence]
+        assert run.token_cycles[sequence].tolist() == [
+            token.done + 1 for token in tokens if token.generates]
+        from_prompt = np.concatenate([
+            np.arange(len(reply.run)) < len(reply.request.prompt) for reply in replies])
+        idle = np.array([0, *(token.done + 1 for token in tokens[:-1])])
+        assert np.array_equal(run.prompt_cycles[sequence], idle[from_prompt])
+        if built.core.params.logits:
+            predicts = np.concatenate([reply.predict for reply in replies])
+            last = [token.stages[-1].last_result for token in tokens]
+            assert np.array_equal(run.logit_cycles[sequence], np.array(last)[predicts])
+
+
+@pytest.mark.slow
+def test_random_pauses_cost_cycles_and_change_nothing(built: Built) -> None:
+    free = built.core.run(jobs(built.requests))
+    seeds = (1, 2, 3, 4, 2**40)
+    runs = [built.core.run(jobs(built.requests), stalls_seed=seed) for seed in seeds]
+    for run in runs:
+        check(built, run, built.answers)
+        # Most pauses fall where the core is busy anyway.
+        assert run.cycles >= free.cycles
+    assert len({run.cycles for run in runs}) > 1
+    again = built.core.run(jobs(built.requests), stalls_seed=seeds[0])
+    assert again.cycles == runs[0].cycles
+
+
+@pytest.mark.slow
+def test_a_port_that_stops_for_long_is_waited_for(built: Built) -> None:
+    params = built.core.params
+    streams = [CoreStream.TOKENS, CoreStream.PROMPTS]
+    streams += [CoreStream.LOGITS] if params.logits else []
+    streams += [CoreStream.WEIGHTS, CoreStream.WEIGHT_REQUESTS] if params.external_weights else []
+    for stream in streams:
+        hold = Hold(stream, 100, 40_000, sequence=params.streams - 1)
+        run = built.core.run(jobs(built.requests), holds=[hold], patience=10_000)
+        check(built, run, built.answers)
+        assert run.cycles > 40_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cycles", [1, 97, 1500])
+def test_a_reset_in_the_middle_of_a_token_forgets_it(built: Built, cycles: int) -> None:
+    cut = built.core.run(jobs(built.requests), abandon_at=cycles)
+    assert (cut.cycles, cut.finished) == (cycles, False)
+    run = built.core.run(jobs(built.requests))
+    check(built, run, built.answers)
+    assert run.cycles == built.core.run(jobs(built.requests)).cycles
+
+
+@pytest.mark.slow
+def test_a_run_without_reset_goes_on_from_the_one_before(single: Built) -> None:
+    expected = answers(single.model, single.requests)[0]
+    for index, (request, reply) in enumerate(zip(single.requests[0], expected, strict=True)):
+        run = single.core.run([[request.job]], reset=index == 0)
+        check(single, run, [[reply]])
+        assert 0 < run.busy_cycles < run.cycles
+
+
+@pytest.mark.slow
+def test_a_stop_token_ends_a_generation_early(single: Built) -> None:
+    written = answers(single.model, ((Request((3, 0, 19), 30, 2.0, 5),),))[0][0].generated
+    stop = next(token for token in written[3:] if token not in written[:3])
+    requests = ((Request((3, 0, 19), 30, 2.0, 5, stop=stop), Request((1,), 2, start=False)),)
+    expected = answers(single.model, requests)
+    assert 3 < len(expected[0][0].generated) < 30
+    check(single, single.core.run(jobs(requests)), expected)
+
+
+@pytest.mark.slow
+def test_progress_shows_every_token_once_and_an_interrupt_leaves_a_core_that_works(
+    single: Built,
+) -> None:
+    shown: list[CoreProgress] = []
+    run = single.core.run(jobs(single.requests), progress=shown.append, chunk=500)
+    assert [token for report in shown for token in report.tokens[0]] == run.tokens[0].tolist()
+    assert [report.cycle for report in shown[:3]] == [500, 1000, 1500]
+    assert shown[-1].taken == sum(len(request.prompt) for request in single.requests[0])
+
+    def interrupt(_: CoreProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        single.core.run(jobs(single.requests), progress=interrupt, chunk=500)
+    check(single, single.core.run(jobs(single.requests)), single.answers)
+
+
+@pytest.mark.slow
+def test_a_build_is_used_again_until_something_changes(
+    single: Built, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = single.source.parent
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*.so")}
+    with monkeypatch.context() as patch:
+        patch.setattr("subprocess.run", None)       # nothing is compiled
+        core = CppCore([single.source], "core", single.image, folder)
+    check(single, core.run(jobs(single.requests)), single.answers)
+    check(single, single.core.run(jobs(single.requests)), single.answers)
+
+    model = random_model(SMALL, S16, seed=12)
+    image = build_image(model, single.core.params)
+    changed = folder / "changed.v"
+    changed.write_text(verilog_text(MatMulFreeCore(image), "core"))
+    other = Built(model, image, changed, CppCore([changed], "core", image, folder))
+    check(other, other.core.run(jobs(other.requests)), other.answers)
+    check(single, single.core.run(jobs(single.requests)), single.answers)
+    after = {path: path.stat().st_mtime_ns for path in folder.glob("*.so")}
+    assert len(after) == 2
+    assert before.items() < after.items()
+    assert {path.suffix for path in folder.iterdir()} == {".v", ".so", ".log"}
+
+
+@pytest.mark.slow
+def test_requests_that_do_not_fit_the_core_are_refused(single: Built) -> None:
+    core = single.core
+    with pytest.raises(ValueError, match="a list for each of 1 sequences, got 2"):
+        core.run([[], []])
+    for job in (CoreJob((20,)), CoreJob((-1,)), CoreJob((1,), 3, stop_token=20)):
+        with pytest.raises(ValueError, match="tokens must be from 0 to 19, sequence 0 has"):
+            core.run([[job]])
+    for hold in (Hold(CoreStream.WEIGHTS, 0, 9), Hold(CoreStream.TOKENS, 0, 9, sequence=1)):
+        with pytest.raises(ValueError, match="could be held"):
+            core.run([[]], holds=[hold])
+    with pytest.raises(ValueError, match="stalls_seed must be"):
+        core.run([[]], stalls_seed=0)
+
+
+def test_a_job_checks_its_numbers() -> None:
+    assert CoreJob((1, 2, 3)).predictions == (False, False, True)
+    assert CoreJob((1, 2), predict=(True, False)).predictions == (True, False)
+    for wrong, message in (
+        ({"prompt": ()}, "a prompt needs a token"), ({"limit": 1 << 16}, "limit must be"),
+        ({"beta": 1 << 18}, "beta must be"), ({"seed": -1}, "seed must be"),
+        ({"predict": (True,)}, "got 1 for 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CoreJob(**{"prompt": (1, 2), **wrong})
+
+
+# A core that keeps the rules of no stream; `seed` says which one it breaks.
+RULE_BREAKER = """
+module core(
+    input clk, input rst, input go, output busy, output reg [31:0] cycles,
+    input [15:0] control__0__limit, input control__0__stop, input [4:0] control__0__stop_token,
+    input [17:0] control__0__beta, input [31:0] control__0__seed,
+    input [6:0] prompts__0__payload, input prompts__0__valid, output prompts__0__ready,
+    output [5:0] tokens__0__payload, output tokens__0__valid, input tokens__0__ready,
+    output [64:0] logits__0__payload, output logits__0__valid, input logits__0__ready);
+  reg [7:0] age = 0;
+  always @(posedge clk)
+    if (rst) begin age <= 0; cycles <= 0; end
+    else if (age != 0 && age != 255) age <= age + 1;
+    else if (prompts__0__valid && prompts__0__ready) age <= 1;
+  assign prompts__0__ready = go && age == 0;
+  assign busy = age != 0 && (age < 20 || control__0__seed == 3);
+  assign tokens__0__payload = control__0__seed == 2 ? age[5:0] : 6'd0;
+  assign tokens__0__valid = (control__0__seed == 1 && age < 10 && age[0])
+                          || (control__0__seed == 2 && age > 2 && age < 10)
+                          || (control__0__seed == 4 && age == 30);
+  assign logits__0__payload = 65'd0;
+  assign logits__0__valid = control__0__seed == 5 && age > 2 && age < 11;
+  mlgru mlgru(clk, age);
+endmodule
+module mlgru(input clk, input [7:0] age);
+  reg [63:0] state [2:0];
+  always @(posedge clk) state[0] <= {56'd0, age};
+endmodule
+"""
+
+
+@pytest.mark.slow
+def test_a_core_that_breaks_the_rules_is_caught(tmp_path: Path) -> None:
+    image = build_image(
+        random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8))
+    source = tmp_path / "core.v"
+    source.write_text(RULE_BREAKER)
+    core = CppCore([source], "core", image, tmp_path)
+    held = [Hold(CoreStream.TOKENS, 0, 8)]      # cycles in which it is no hang
+    for seed, message in (
+        (1, "word 0 of tokens__0 was withdrawn"),
+        (2, "word 0 of tokens__0 changed while it waited to be taken"),
+        (3, r"nothing moved for 500 cycles \(cycle 508\); sequence 0: 1 of 1 prompt tokens "
+            "taken, 0 tokens and 0 words of logits out"),
+        (4, "something came out after the end"),
+        (5, "vectors of logits have 5 words, but word 4 of sequence 0 has last = 0"),
+    ):
+        with pytest.raises(SimulationError, match=message):
+            core.run([[CoreJob((1,), 9, seed=seed)]], holds=held, patience=500)
+    with pytest.raises(SimulationError, match="must have 6 words, has 3"):
+        core.states()
+    two = build_image(
+        random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8, streams=2))
+    with pytest.raises(SimulationError, match="core does not fit its image: the design has no "):
+        CppCore([source], "core", two, tmp_path)
+
+
+@pytest.mark.slow
+def test_verilog_that_does_not_compile_is_an_error_with_a_log(tmp_path: Path) -> None:
+    image = build_image(random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8))
+    source = tmp_path / "core.v"
+    source.write_text("module core(input clk); nonsense endmodule")
+    with pytest.raises(SimulationError, match=r"verilator failed on core: .*cpp_build\.log"):
+        CppCore([source], "core", image, tmp_path / "work")
+    assert {path.name for path in (tmp_path / "work").iterdir()} == {"cpp_build.log"}
+
+
+def test_a_folder_with_a_space_is_refused(tmp_path: Path) -> None:
+    image = build_image(random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8))
+    with pytest.raises(ValueError, match="path with a space"):
+        CppCore([tmp_path / "core.v"], "core", image, tmp_path / "a b")

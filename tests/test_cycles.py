@@ -1,0 +1,158 @@
+"""The cycle model by itself: what must hold whatever the shape."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from core_shapes import core_params
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sterna.hw.core.cycles import CycleJob, CycleModel, TokenTimes
+from sterna.hw.core.params import CoreParams
+from sterna.hw.core.units import CoreUnits
+from sterna.model.config import ModelConfig
+from sterna.model.profile import S16
+
+NANO = CoreParams(ModelConfig.named("nano"), S16, rows=8, cols=64)
+
+jobs = st.lists(st.builds(
+    CycleJob, st.lists(st.booleans(), max_size=4).map(tuple), st.integers(0, 3), st.booleans()),
+    max_size=3)
+
+
+def expected_stages(params: CoreParams, job: CycleJob, predict: bool) -> list[int]:
+    """Stages of each token that follows from one of a prompt; the last generated has none."""
+    if not predict:
+        return [params.stages - 1]
+    return [params.stages] * max(job.generated, 1)
+
+
+def one_sequence(params: CoreParams) -> float:
+    """Cycles per token of one sequence: after the first, all tokens are alike."""
+    return CycleModel(params).cycles_per_token(tokens=4)
+
+
+def stages_in_order(times: list[TokenTimes]) -> list[tuple[int, int]]:
+    """First and last beat of every stage, in the order in which the array took them."""
+    return sorted((stage.first_beat, stage.last_beat) for token in times
+                  for stage in token.stages)
+
+
+@given(core_params(), st.booleans())
+def test_no_token_takes_fewer_cycles_than_its_beats(params: CoreParams, sampled: bool) -> None:
+    cycles = CycleModel(params).cycles_per_token(sampled=sampled)
+    assert cycles >= params.mac_cycles
+
+
+@given(core_params(streams=(1,)))
+def test_two_sequences_are_never_slower_together_than_one_after_the_other(
+    params: CoreParams,
+) -> None:
+    both = CycleModel(replace(params, streams=2)).cycles_per_token(tokens=24)
+    assert both <= one_sequence(params)
+
+
+@given(core_params(streams=(1,)))
+def test_a_wider_quantiser_costs_no_more_than_its_deeper_sum(params: CoreParams) -> None:
+    # All tiles come sooner, but the sum of squares has more levels, and may delay the scale.
+    wide = replace(params, quant_lanes=params.cols)
+    levels = CoreUnits(wide).norm.tree_steps - CoreUnits(params).norm.tree_steps
+    assert one_sequence(wide) <= one_sequence(params) + params.stages * max(levels, 0)
+
+
+@pytest.mark.parametrize("name", ["tiny", "small"])
+def test_more_quantiser_lanes_are_faster_on_the_usual_array(name: str) -> None:
+    cycles = [
+        one_sequence(CoreParams(ModelConfig.named(name), S16, quant_lanes=lanes))
+        for lanes in (8, 16, 32, 64, 128)]
+    assert cycles == sorted(cycles, reverse=True)
+    assert cycles[0] > cycles[-1]
+
+
+@given(core_params(streams=(1,)))
+def test_faster_dividers_and_roots_are_never_slower_for_one_sequence(params: CoreParams) -> None:
+    fastest = replace(params, digit_bits=5, root_digit_bits=4)
+    slowest = replace(params, digit_bits=1, root_digit_bits=1)
+    cycles = [one_sequence(each) for each in (fastest, params, slowest)]
+    assert cycles == sorted(cycles)
+
+
+@given(core_params())
+def test_a_prompt_token_without_prediction_is_cheaper(params: CoreParams) -> None:
+    def last_done(predict: bool) -> int:
+        queue = [CycleJob((predict,) * 6)]
+        return max(token.done for token in CycleModel(params).run([queue] * params.streams))
+
+    assert last_done(False) < last_done(True)
+
+
+@given(core_params(streams=(1,)))
+def test_sampling_costs_the_steps_of_the_sampler(params: CoreParams) -> None:
+    model = CycleModel(params)
+    sampler = model.units.sampler
+    sampled = model.cycles_per_token(sampled=True, tokens=4)
+    assert sampled - one_sequence(params) == sampler.sampled_steps - sampler.greedy_steps
+
+
+@given(core_params(), st.lists(jobs, min_size=2, max_size=2))
+def test_every_token_goes_through_its_stages_one_after_the_other(
+    params: CoreParams, queues: list[list[CycleJob]],
+) -> None:
+    model = CycleModel(params)
+    queues = queues[:params.streams]
+    times = model.run(queues)
+    for sequence, queue in enumerate(queues):
+        tokens = [token for token in times if token.sequence == sequence]
+        assert [len(token.stages) for token in tokens] == [
+            count for job in queue for predict in job.predict
+            for count in expected_stages(params, job, predict)]
+        for token in tokens:
+            moments = [token.request]
+            for index, stage in enumerate(token.stages):
+                assert stage.index == index
+                beats = model.stages[index].beats
+                assert stage.last_beat - stage.first_beat >= beats - 1
+                moments += [stage.service, stage.first_beat, stage.last_result]
+            assert moments == sorted(set(moments))
+            assert token.done >= moments[-1]
+        for earlier, later in itertools.pairwise(tokens):
+            assert later.request > earlier.done
+
+
+@given(core_params(), st.lists(jobs, min_size=2, max_size=2))
+def test_the_array_takes_one_stage_at_a_time(
+    params: CoreParams, queues: list[list[CycleJob]],
+) -> None:
+    taken = stages_in_order(CycleModel(params).run(queues[:params.streams]))
+    for (_, end), (begin, _) in itertools.pairwise(taken):
+        assert begin > end
+
+
+@given(core_params(streams=(2,)), jobs)
+def test_a_sequence_alone_takes_as_long_as_a_core_with_one(
+    params: CoreParams, queue: list[CycleJob],
+) -> None:
+    alone = CycleModel(replace(params, streams=1)).run([queue])
+    beside = CycleModel(params).run([[], queue])
+    assert [(token.request, token.done) for token in beside] == [
+        (token.request, token.done) for token in alone]
+    assert {token.sequence for token in beside} <= {1}
+
+
+def test_jobs_without_tokens_take_no_time() -> None:
+    model = CycleModel(NANO)
+    assert model.run([[]]) == []
+    assert model.run([[CycleJob(())]]) == []
+    one = [CycleJob((True,), 2)]
+    assert model.run([[CycleJob(()), *one, CycleJob(())]]) == model.run([one])
+
+
+@pytest.mark.parametrize(("streams", "given_lists"), [(1, 0), (1, 2), (2, 1), (2, 3)])
+def test_a_list_of_jobs_is_needed_for_each_sequence(streams: int, given_lists: int) -> None:
+    model = CycleModel(replace(NANO, streams=streams))
+    message = f"a list for each of {streams} sequences, got {given_lists}"
+    with pytest.raises(ValueError, match=message):
+        model.run([[CycleJob((True,), 1)]] * given_lists)

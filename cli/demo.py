@@ -19,7 +19,6 @@ def demo(
         "-o", "--output", help="Folder for everything it makes.")] = Path("build/demo"),
     rows: Annotated[int, typer.Option(help="Rows of the array.")] = 8,
     cols: Annotated[int, typer.Option(help="Columns of the array.")] = 128,
-    lanes: Annotated[int, typer.Option(help="Lanes of the MLGRU unit.")] = 8,
     tokens: Annotated[int, typer.Option(help="Tokens of text to write.")] = 300,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -28,9 +27,10 @@ def demo(
 
     Example: sterna demo
     """
+    from sterna.cli.cycle_bars import print_bars
     from sterna.cli.walkthrough import demo as run_demo
     result = run_demo(
-        model, output, rows=rows, cols=cols, lanes=lanes, tokens=tokens,
+        model, output, rows=rows, cols=cols, tokens=tokens,
         progress=lambda line: say(line, quiet))
     if as_json:
         print_json(result.as_dict())
@@ -42,6 +42,9 @@ def demo(
               stage.mismatches, f"{stage.seconds:.1f}") for stage in result.stages])
         out.print(result.prompt, end="", style="bold")
         out.print(result.text)
+        if result.cycles is not None:
+            out.print()
+            print_bars(result.cycles)
         out.print(f"\nreport: {result.report}")
     for stage in result.stages:
         if stage.first:

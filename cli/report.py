@@ -6,6 +6,7 @@ import html
 import json
 from pathlib import Path
 
+from sterna.cli.hardware_page import stage_picture
 from sterna.cli.page import html_page, html_picture, html_table
 from sterna.cli.results import DemoResult
 from sterna.model.bundled import BUNDLED, bundled_metrics
@@ -40,16 +41,27 @@ def write_report(path: Path, model: QuantizedModel, result: DemoResult) -> Path:
 {verdict}
 <h2>Stages</h2>{stages}
 {curve}
+{_cycles(result)}
 <h2>Cells after generic synthesis</h2>
 <p>Word-level cells of yosys, memories not mapped. The array multiplies nothing.</p>
 {cells}
 <h2>Text</h2>
-<p>Written by the exact ONNX graph, temperature 0.7, seed 1; the prompt is in bold.</p>
+<p>Written by the core in simulated Verilog, temperature 0.7, seed 1, and by the exact ONNX graph;
+the prompt is in bold.</p>
 <pre><b>{html.escape(result.prompt)}</b>{html.escape(result.text)}</pre>
 <h2>Where the model comes from</h2>
 <pre>{html.escape(json.dumps(model.provenance, indent=2))}</pre>
 <h2>Versions</h2>{html_table(("package", "version"), list(result.versions.items()))}"""
     return write_atomically(path, html_page(f"Sterna demo: {result.model}", body))
+
+
+def _cycles(result: DemoResult) -> str:
+    """Where the cycles of a token go."""
+    if result.cycles is None:
+        return ""
+    picture = html_picture(
+        stage_picture(result.cycles), "cycles of each stage, by what they are")
+    return f"<h2>Cycles of a token</h2>{picture}"
 
 
 def _loss_curve(name: str) -> str:

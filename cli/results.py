@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sterna.hw.core.cycle_report import CycleReport
 from sterna.hw.report import CellCounts
 
 __all__ = ["PROMPT", "DemoResult", "Stage"]
@@ -36,6 +37,7 @@ class DemoResult:
     cells: dict[str, CellCounts] = field(default_factory=dict)
     prompt: str = PROMPT
     text: str = ""
+    cycles: CycleReport | None = None
     versions: dict[str, str] = field(default_factory=dict)
     report: Path = Path()
 
@@ -51,6 +53,7 @@ class DemoResult:
             "stages": [asdict(stage) for stage in self.stages],
             "bits_per_byte": self.bits_per_byte,
             "cells": {unit: asdict(counts) for unit, counts in self.cells.items()},
+            "cycles": None if self.cycles is None else self.cycles.as_dict(),
             "prompt": self.prompt, "text": self.text, "versions": self.versions,
             "report": str(self.report),
         }

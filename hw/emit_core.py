@@ -142,8 +142,8 @@ _WEIGHTS = """\
 ## Weights
 
 Before each stage the core asks on `weight_requests` for `count` words from word `first` on, and
-takes them from `weights` in that order, one per cycle at most. It may ask for the next run while the
-words of this one are still coming. `{file}` (for `$readmemh`) holds all {words} words of {bits}
+takes them from `weights` in that order, one per cycle at most. It may ask for the next run while
+the words of this one are still coming. `{file}` (for `$readmemh`) holds all {words} words of {bits}
 bits: trit of row r and column c at bit 2*({cols}*r + c), 0, 1 or 3 (for -1).
 """
 

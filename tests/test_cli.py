@@ -38,7 +38,7 @@ def test_version_and_help_need_no_model(capsys: pytest.CaptureFixture[str]) -> N
     code, out, _ = run(capsys, "--help")
     assert code == 0
     for command in ("train", "quantize", "evaluate", "generate", "export", "verilog",
-                    "simulate", "info", "demo"):
+                    "simulate", "report", "info", "demo"):
         assert command in out
         code, text, _ = run(capsys, command, "--help")
         assert code == 0

@@ -121,33 +121,29 @@ class TokenControl(wiring.Component):
         with m.If(self.tokens.ready):
             m.d.sync += self.tokens.valid.eq(0)
 
-        with m.FSM():
-            with m.State("Take"):
-                m.d.comb += self.prompts.ready.eq(self.go)
-                with m.If(self.prompts.valid & self.go):
-                    m.d.comb += self.reseed.eq(prompt.start)
-                    m.d.sync += [
-                        token.eq(prompt.token), self.start.eq(prompt.start),
-                        self.predict.eq(prompt.predict), generated.eq(0)]
-                    m.next = "Embed"
-            with m.State("Embed"):
-                m.d.comb += [self.busy.eq(1), self.requests.valid.eq(1)]
-                with m.If(self.requests.ready):
-                    m.next = "Run"
-            with m.State("Run"):
-                # A chosen token goes on while the one before it may still wait to be taken.
-                m.d.comb += self.busy.eq(1)
-                m.d.comb += self.sampled.ready.eq(~self.tokens.valid | self.tokens.ready)
-                with m.If(self.sampled.valid & self.sampled.ready):
-                    m.d.sync += [
-                        self.tokens.valid.eq(1), written.token.eq(self.sampled.payload),
-                        written.last.eq(last), token.eq(self.sampled.payload),
-                        self.start.eq(0), generated.eq(generated + 1)]
-                    m.next = "Embed"
-                    with m.If(last):
-                        m.next = "Take"
-                with m.If(self.vector_done & ~self.predict):
-                    m.next = "Take"
-                with m.If(self.logits_done & ~self.generate):
-                    m.next = "Take"
+        # A token of a prompt is taken, asked for, and run; a chosen one is asked for and run.
+        asking, running = Signal(), Signal()
+        m.d.comb += [
+            self.busy.eq(asking | running),
+            self.prompts.ready.eq(self.go & ~self.busy),
+            self.requests.valid.eq(asking),
+            # A chosen token goes on while the one before it may still wait to be taken.
+            self.sampled.ready.eq(running & (~self.tokens.valid | self.tokens.ready)),
+        ]
+        with m.If(self.prompts.valid & self.prompts.ready):
+            m.d.comb += self.reseed.eq(prompt.start)
+            m.d.sync += [
+                asking.eq(1), token.eq(prompt.token), self.start.eq(prompt.start),
+                self.predict.eq(prompt.predict), generated.eq(0)]
+        with m.If(asking & self.requests.ready):
+            m.d.sync += [asking.eq(0), running.eq(1)]
+        with m.If(self.sampled.valid & self.sampled.ready):
+            m.d.sync += [
+                self.tokens.valid.eq(1), written.token.eq(self.sampled.payload),
+                written.last.eq(last), token.eq(self.sampled.payload), self.start.eq(0),
+                generated.eq(generated + 1), running.eq(0), asking.eq(~last)]
+        with m.If(running & self.vector_done & ~self.predict):
+            m.d.sync += running.eq(0)
+        with m.If(running & self.logits_done & ~self.generate):
+            m.d.sync += running.eq(0)
         return m

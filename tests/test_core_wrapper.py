@@ -1,0 +1,125 @@
+"""A hand-written design around the emitted core, in plain Verilog with a plain bench."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sterna.hw.emit import emit_component
+from sterna.hw.emit_core import core_design
+from sterna.hw.tools import verilator_environment
+from sterna.hw.unit import UnitSizes
+from sterna.model.config import ModelConfig
+from sterna.model.integer import IntegerModel
+from sterna.model.profile import S16
+from sterna.model.sampling import Sampler
+from sterna.model.synthetic import random_model
+
+VERILOG = Path(__file__).parent / "verilog"
+WRAPPER = VERILOG / "core_wrapper.v"
+BENCH = VERILOG / "core_wrapper_bench.v"
+TOP = "core_wrapper_bench"
+PROMPT = (3, 17, 0, 5)
+TOKENS = 12
+GREEDY = {"temperature": 0.0, "seed": 1}
+SAMPLED = {"temperature": 0.9, "seed": 0xC0FFEE}
+INSTALLED = ["verilator", *(["icarus"] if shutil.which("iverilog") else [])]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_model(ModelConfig(d=10, layers=1, dff=14, vocab=20), S16, seed=11)
+
+
+@pytest.fixture(scope="module")
+def core(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wrapped") / "core"
+    return emit_component(model, core_design(model, UnitSizes(rows=2, cols=4)), folder)
+
+
+def written(model, *, temperature: float, seed: int) -> list[int]:
+    """What the model writes after the prompt."""
+    reference = IntegerModel(model)
+    sampler = Sampler(temperature=temperature, seed=seed, logit_frac=model.profile.logit.frac)
+    state = reference.start()
+    tokens = list(PROMPT)
+    for position in range(len(PROMPT) + TOKENS - 1):
+        logits, state = reference.step(np.array([tokens[position]]), state)
+        if position >= len(PROMPT) - 1:
+            tokens.append(sampler(logits[0]))
+    return tokens[len(PROMPT):]
+
+
+def macros(core, *, temperature: float, seed: int, deadline: int = 20_000) -> list[str]:
+    beta = Sampler(temperature=temperature, seed=seed).beta
+    return [
+        f"-DTOKEN_BITS={core.manifest['derived']['token_bits']}",
+        f"-DPROMPT_BYTES=8'd{len(PROMPT)}",
+        f"-DPROMPT={8 * len(PROMPT)}'h{bytes(PROMPT).hex()}",
+        f"-DLIMIT=16'd{TOKENS}", f"-DBETA=18'd{beta}", f"-DSEED=32'd{seed}",
+        f"-DDEADLINE={deadline}"]
+
+
+def simulated(simulator: str, core, folder: Path, defines: list[str]) -> str:
+    """Compile the bench with a simulator, run it and return what it prints."""
+    sources = [BENCH, WRAPPER, core.verilog_path]
+    environment = verilator_environment() if simulator == "verilator" else None
+
+    def run(*command: object) -> str:
+        done = subprocess.run(
+            [str(word) for word in command], cwd=folder, env=environment, capture_output=True,
+            text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    if simulator == "icarus":
+        run("iverilog", "-g2001", *defines, "-s", TOP, "-o", "bench.vvp", *sources)
+        return run("vvp", "-n", "bench.vvp")
+    # One output file, as in sterna.sim.launch.
+    run("verilator", "--binary", "--timing", "--quiet", "--output-split", "0", "-Wno-fatal",
+        "-Wno-lint", "-Wno-style", "--top-module", TOP, "-CFLAGS", "-O0", *defines, *sources)
+    return run(folder / "obj_dir" / f"V{TOP}")
+
+
+def texts(printed: str) -> list[list[int]]:
+    """The bytes of both runs; each must have come to its end."""
+    assert re.findall(r"^done (\d)$", printed, re.M) == ["0", "1"], printed
+    assert "deadline" not in printed
+    return [[int(byte, 16) for byte in re.findall(rf"^text {run} (\w\w)$", printed, re.M)]
+            for run in (0, 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("simulator", INSTALLED)
+@pytest.mark.parametrize("choice", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_wrapper_writes_the_text_of_the_reference(simulator, choice, model, core, tmp_path):
+    expected = written(model, **choice)
+    assert len(set(expected)) > 2
+    printed = simulated(simulator, core, tmp_path, macros(core, **choice))
+    assert texts(printed) == [expected, expected]
+
+
+def test_wrapper_has_the_ports_of_the_template(core):
+    """Every port of the template, and no other, is connected in the hand-written instance."""
+    def connected(text: str) -> list[str]:
+        return re.findall(r"^ +\.(\w+)\(", text[text.index("matmul_free_core "):], re.M)
+
+    template = (core.folder / "instance.v").read_text()
+    assert connected(WRAPPER.read_text()) == connected(template)
+
+
+@pytest.mark.parametrize("standard", ["1364-2001", "1800-2017"])
+def test_wrapper_and_core_lint_clean(core, standard):
+    done = subprocess.run(
+        ["verilator", "--lint-only", "-Wall", "--default-language", standard,
+         f"-GTOKEN_BITS={core.manifest['derived']['token_bits']}", "--top-module",
+         "core_wrapper", "sterna.vlt", str(WRAPPER), core.verilog_path.name],
+        cwd=core.folder, env=verilator_environment(), capture_output=True, text=True,
+        timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "%Warning" not in done.stderr

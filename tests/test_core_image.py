@@ -1,0 +1,131 @@
+"""The packer of the core: what it packs unpacks to the same model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_cores import SHAPES, Shape
+
+from sterna.hw.core.core import MatMulFreeCore
+from sterna.hw.core.image import build_image, unpack_image
+from sterna.hw.core.params import CoreParams
+from sterna.hw.core.post_processor import requantise_params
+from sterna.hw.core.program import StageKind, program
+from sterna.hw.core.units import CoreUnits
+from sterna.hw.emit import verilog_text
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12, S16
+from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.synthetic import random_model
+
+
+def params_of(shape: Shape) -> CoreParams:
+    model = shape.model()
+    return CoreParams(model.config, model.profile, shape.rows, shape.cols, shape.streams,
+                      shape.quant_lanes)
+
+
+def check_same(model: QuantizedModel, unpacked: QuantizedModel) -> None:
+    assert unpacked.config == model.config
+    for name, projection in model.projections.items():
+        other = unpacked.projections[name]
+        np.testing.assert_array_equal(other.weight, projection.weight)
+        np.testing.assert_array_equal(other.bias, projection.bias)
+        assert (other.k, other.shift) == (projection.k, projection.shift), name
+    np.testing.assert_array_equal(unpacked.embedding, model.embedding)
+    np.testing.assert_array_equal(unpacked.sigmoid, model.sigmoid)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-c12"])
+def test_bundled_models_unpack_to_themselves(name: str) -> None:
+    model = load_model(name)
+    image = build_image(model, CoreParams(model.config, model.profile))
+    check_same(model, unpack_image(image))
+    assert len(image.weights) == image.params.mac_cycles == 864
+    assert image.memory_bits["weights"] == 864 * 2048
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_odd_shapes_unpack_to_themselves(shape: Shape) -> None:
+    model = shape.model()
+    image = build_image(model, params_of(shape))
+    check_same(model, unpack_image(image))
+    assert build_image(model, params_of(shape)) == image
+
+
+@given(
+    d=st.integers(1, 40), layers=st.integers(1, 3), dff=st.integers(1, 60),
+    vocab=st.integers(2, 90), rows=st.sampled_from([1, 2, 3, 5, 8]), words=st.integers(1, 6),
+    seed=st.integers(0, 99), profile=st.sampled_from([S16, C12]))
+@settings(max_examples=40)
+def test_any_model_unpacks_to_itself(d, layers, dff, vocab, rows, words, seed, profile) -> None:
+    config = ModelConfig(d, layers, max(dff, rows * words), vocab)
+    model = random_model(config, profile, seed=seed)
+    image = build_image(model, CoreParams(config, profile, rows, rows * words))
+    check_same(model, unpack_image(image))
+
+
+def test_weight_words_are_in_the_order_of_use() -> None:
+    shape = SHAPES[0]
+    model, params = shape.model(), params_of(shape)
+    image = build_image(model, params)
+    stages = program(params)
+    assert [stage.kind for stage in stages[:5]] == [
+        StageKind.MLGRU, StageKind.RESIDUAL, StageKind.GLU, StageKind.RESIDUAL, StageKind.MLGRU]
+    assert sum(stage.beats for stage in stages) == params.mac_cycles == len(image.weights)
+    # f, c and g of the first group of rows, two tiles each: row 1 of c begins in word 2.
+    stage = stages[0]
+    word = image.weights[stage.first_weight + stage.tiles]
+    codes = [(word >> 2 * (params.cols + column)) & 3 for column in range(params.cols)]
+    weight = model.projections["layer0.mlgru.c"].weight[1, :params.cols]
+    assert codes == [{0: 0, 1: 1, -1: 3}[int(value)] for value in weight]
+
+
+def test_a_changed_word_is_noticed() -> None:
+    shape = SHAPES[0]
+    image = build_image(shape.model(), params_of(shape))
+    for changed, message in (
+        (replace(image, weights=[2, *image.weights[1:]]), "not one of 0, 1 and 3"),
+        (replace(image, minus_counts=[image.minus_counts[0] ^ 1, *image.minus_counts[1:]]),
+         "numbers of -1 weights are wrong"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            unpack_image(changed)
+
+
+def test_parameters_of_another_model_are_refused() -> None:
+    with pytest.raises(ValueError, match="the parameters are for"):
+        build_image(SHAPES[0].model(), params_of(SHAPES[1]))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"rows": 0}, "rows must be a whole number from 1"),
+    ({"streams": 3}, "streams must be a whole number from 1 to 2"),
+    ({"cols": 512}, "cols must be at most 384"),
+    ({"rows": 7}, "must be a multiple of rows"),
+    ({"quant_lanes": 12}, "must be a multiple of rows"),
+    ({"quant_lanes": 48}, "divide cols"),
+])
+def test_impossible_sizes_are_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CoreParams(ModelConfig.named("tiny"), S16, **changes)
+
+
+@pytest.mark.parametrize("shape", SHAPES[:4], ids=lambda shape: shape.name)
+def test_the_core_is_built_of_the_units_that_the_cycle_model_counts_with(shape: Shape) -> None:
+    params = params_of(shape)
+    image = build_image(shape.model(), params)
+    core, units = MatMulFreeCore(image), CoreUnits(params)
+    assert core.norm.params == units.norm
+    assert core.glu.params == units.glu
+    assert core.mlgru.params == units.mlgru
+    assert core.residuals[0].params == units.residual
+    assert core.samplers[0].params == units.sampler
+    assert requantise_params(image).latency == units.requantise_latency
+    embedding = core.embedding.params
+    assert replace(embedding, element_bits=units.embedding.element_bits) == units.embedding
+    assert verilog_text(core, "core").startswith("/*")      # elaborated, as it has to be

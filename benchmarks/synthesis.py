@@ -77,8 +77,8 @@ def print_synthesis(done: list[Synthesis]) -> None:
 
 
 def print_memories(done: list[Synthesis]) -> None:
-    """Print what became of every memory."""
-    print(f"\n{'memory':30}" + "".join(f"{each.target.value:>22}" for each in done))
+    """Print what became of every memory, in primitives."""
+    print(f"\n{'memory, primitives':30}" + "".join(f"{each.target.value:>22}" for each in done))
     paths = sorted({without_numbers(path) for each in done for path in each.memories})
     for path in paths:
         cells = [described(memory for name, memory in each.memories.items()

@@ -77,7 +77,9 @@ class ModuleCells:
     multipliers: tuple[Multiplier, ...]
 
 
-def module_cells(verilog_path: str | Path, top: str) -> dict[str, ModuleCells]:
+def module_cells(
+    verilog_path: str | Path, top: str, *, timeout_s: float = 3600,
+) -> dict[str, ModuleCells]:
     """Return what every module of a Verilog file holds, by name, the hierarchy kept.
 
     Verilog made by Sterna has a module for each instance, named by its path:
@@ -90,18 +92,20 @@ def module_cells(verilog_path: str | Path, top: str) -> dict[str, ModuleCells]:
         The file.
     top
         Name of the outermost module.
+    timeout_s
+        Deadline in seconds.
 
     Raises
     ------
     MissingToolError
         If Yosys is not installed.
     YosysError
-        If Yosys does not accept the file.
+        If Yosys does not accept the file, or takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="sterna-cells-") as name:
         folder = Path(name)
         shutil.copyfile(verilog_path, folder / "design.v")
-        run_yosys(folder, _SCRIPT.format(top=top))
+        run_yosys(folder, _SCRIPT.format(top=top), timeout_s=timeout_s)
         counted = json.loads((folder / "cells.json").read_text(encoding="utf-8"))["modules"]
         selected = json.loads((folder / "multipliers.json").read_text(encoding="utf-8"))
     counts = {escaped.removeprefix("\\"): module["num_cells_by_type"]

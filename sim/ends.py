@@ -9,6 +9,7 @@ when its value changes: that is what a simulated cycle costs most.
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 from sterna.sim.job import Monitor, Pause
@@ -146,11 +147,20 @@ class Observer:
         self.seen_at: dict[str, list[int]] = {name: [] for name, _, _ in self._fields}
 
     def sample(self, cycle: int) -> None:
-        """Keep what is valid."""
-        word = int(self._port.value)
-        if not word & self._any:
+        """Keep what is valid. Other fields may be unknown, as registers without a reset are
+        in a simulator of four states."""
+        value = self._port.value
+        try:
+            word, unknown = int(value), 0
+        except ValueError:
+            bits = str(value)
+            word = int(re.sub("[^1]", "0", bits), 2)
+            unknown = int(re.sub("[^01]", "1", bits.replace("1", "0")), 2)
+        if not (word | unknown) & self._any:
             return
         for name, low, mask in self._fields:
-            if word >> low & 1:
+            if (word | unknown) >> low & 1:
+                if unknown >> low & mask:
+                    raise AssertionError(f"{name} has unknown bits in cycle {cycle}")
                 self.seen[name].append(word >> low & mask)
                 self.seen_at[name].append(cycle)

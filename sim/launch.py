@@ -27,9 +27,11 @@ def main(launch: dict[str, Any]) -> int:
     if simulator == "verilator":
         _verilate(launch["sources"], top, launch["ports"], build, waves)
     else:
+        # Not as SystemVerilog: there an initial value is no event, and what Yosys wrote as
+        # `always @*` would stay unknown where it depends on registers that never change.
         runner.build(
             sources=launch["sources"], hdl_toplevel=top, build_dir=build,
-            build_args=["-g2005-sv"], timescale=("1ns", "1ps"), waves=waves, always=True)
+            build_args=["-g2005"], timescale=("1ns", "1ps"), waves=waves, always=True)
     xml = runner.test(
         hdl_toplevel=top, hdl_toplevel_lang="verilog", test_module="sterna.sim.bench",
         build_dir=build, test_dir=work, results_xml=str(work / "results.xml"), waves=waves,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Cat, Const, Module, Signal, Value
-from amaranth.lib import fifo, memory, stream, wiring
+from amaranth.hdl import Cat, Const, Module, Value
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.activation_buffer import ActivationBuffer
 from sterna.hw.core.bypass_fifo import BypassFifo
+from sterna.hw.core.dispatcher import Dispatcher
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.issuer import BeatIssuer
 from sterna.hw.core.post_processor import PostProcessor, result_layout
 from sterna.hw.core.router import ResultRouter
 from sterna.hw.core.scale_unit import ScaleUnit
-from sterna.hw.core.tasks import task_layout, weight_request_layout
+from sterna.hw.core.tasks import weight_request_layout
 from sterna.hw.core.token_control import (
     ControlSignature,
     TokenControl,
@@ -145,8 +146,8 @@ class MatMulFreeCore(wiring.Component):
                 post.scales_known[sequence].eq(scales.known[sequence]),
             ]
         controls = self._control(m)
-        stages = self._dispatch(m, controls, activations, issuer, scales)
-        self._vectors(m, controls, stages)
+        dispatcher = self._dispatch(m, controls, activations, issuer, scales)
+        self._vectors(m, controls, dispatcher)
         if params.trace:
             self._trace(m, array, scales)
         return m
@@ -189,76 +190,33 @@ class MatMulFreeCore(wiring.Component):
         return controls
 
     def _dispatch(self, m, controls, activations, issuer, scales):
-        """Make a task when the norm begins; return the number of stages begun, by sequence."""
-        params, image, norm = self.params, self.image, self.norm
-        shape = image.stage_layout
-        m.submodules.program = rom = memory.Memory(
-            shape=shape, depth=len(image.stages),
-            init=[shape.from_bits(word) for word in image.stages])
-        read = rom.read_port()
+        """Make tasks when the norm begins; return the dispatcher."""
+        params, norm = self.params, self.norm
+        m.submodules.dispatcher = dispatcher = Dispatcher(self.image)
         sequence = norm.service_sequence if params.sequence_bits else Const(0)
-        stages = Array(
-            Signal(range(params.stages + 1), name=f"stage{i}") for i in range(params.streams))
-
-        # Cycle 0: the norm begins. Cycle 1: the program word is there and becomes a task.
-        begun = Signal()
-        begun_sequence = Signal(params.index_bits)
-        starts = Signal()
-        m.d.comb += [
-            read.addr.eq(stages[sequence]),
-            activations.clear.eq(norm.service), activations.clear_sequence.eq(sequence),
-            scales.clear.eq(norm.service), scales.clear_sequence.eq(sequence),
-        ]
-        m.d.sync += [
-            begun.eq(norm.service), begun_sequence.eq(sequence),
-            starts.eq(~stages[sequence].any() & Array(c.start for c in controls)[sequence])]
+        for unit in (activations, scales):
+            m.d.comb += [unit.clear.eq(norm.service), unit.clear_sequence.eq(sequence)]
+        m.d.comb += [dispatcher.begins.eq(norm.service), dispatcher.sequence.eq(sequence)]
         for index, control in enumerate(controls):
-            with m.If(control.requests.valid & control.requests.ready):
-                m.d.sync += stages[index].eq(0)
-        with m.If(norm.service):
-            m.d.sync += stages[sequence].eq(stages[sequence] + 1)
-
-        stage = read.data
-        task = Signal(task_layout(image))
-        m.d.comb += [
-            *(task[name].eq(stage[name]) for name in (
-                "kind", "last_slot", "tiles", "headers", "first_header", "shift")),
-            task.start.eq(starts),
-            task.sequence.eq(begun_sequence),
-        ]
-        for index in range(params.streams):
-            mantissas = Signal(stage.k.shape(), name=f"mantissas{index}")
-            m.d.comb += scales.mantissas[index].eq(mantissas)
-            with m.If(begun & (begun_sequence == index)):
-                m.d.sync += mantissas.eq(stage.k)
-        for name, sink in (("issue_queue", issuer.tasks), ("post_queue", self.post.tasks)):
-            self._queue(m, name, sink, begun, task)
-
-        request = Signal(weight_request_layout(image))
-        m.d.comb += [request.first.eq(stage.first_weight), request.count.eq(stage.beats)]
+            m.d.comb += [
+                dispatcher.restarts[index].eq(control.requests.valid & control.requests.ready),
+                dispatcher.starts[index].eq(control.start),
+                scales.mantissas[index].eq(dispatcher.mantissas[index]),
+            ]
+        wiring.connect(m, dispatcher.issue_tasks, issuer.tasks)
+        wiring.connect(m, dispatcher.post_tasks, self.post.tasks)
         if params.external_weights:
-            self._queue(
-                m, "weight_queue", wiring.flipped(self.weight_requests), begun, request)
+            wiring.connect(
+                m, dispatcher.weight_requests, wiring.flipped(self.weight_requests))
             wiring.connect(m, wiring.flipped(self.weights), issuer.weights)
         else:
             m.submodules.weights = weights = WeightRom(
                 self.image.weights, word_bits=params.weight_bits)
-            self._queue(m, "weight_queue", weights.requests, begun, request)
+            wiring.connect(m, dispatcher.weight_requests, weights.requests)
             wiring.connect(m, weights.beats, issuer.weights)
-        return stages
+        return dispatcher
 
-    def _queue(self, m, name, sink, push, payload):
-        """Queue payloads for a sink. A sequence has one stage in progress at most."""
-        payload = Value.cast(payload)
-        m.submodules[name] = queue = fifo.SyncFIFO(
-            width=len(payload), depth=self.params.streams + 1)
-        m.d.comb += [
-            queue.w_en.eq(push), queue.w_data.eq(payload),
-            sink.valid.eq(queue.r_rdy), Value.cast(sink.payload).eq(queue.r_data),
-            queue.r_en.eq(sink.ready),
-        ]
-
-    def _vectors(self, m, controls, stages):
+    def _vectors(self, m, controls, dispatcher):
         """From results to the next vector of each sequence, and to the norm."""
         params = self.params
         m.submodules.router = router = self.router
@@ -292,7 +250,7 @@ class MatMulFreeCore(wiring.Component):
                     m.d.comb += residual.updates.payload.y[row].eq(embedded.payload.x[row])
 
             # After the last layer a token without prediction is done.
-            final = (stages[sequence] == params.stages - 1) & ~control.predict
+            final = (dispatcher.stages[sequence] == params.stages - 1) & ~control.predict
             done = residual.words.valid & residual.words.payload.last & final
             m.d.comb += [
                 residual.words.ready.eq(1),

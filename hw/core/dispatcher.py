@@ -1,0 +1,110 @@
+"""Making tasks: what a stage of a sequence needs, from the program."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Module, Signal, Value, unsigned
+from amaranth.lib import fifo, memory, stream, wiring
+from amaranth.lib.data import ArrayLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.core.image import CoreImage
+from sterna.hw.core.program import MAX_SLOTS
+from sterna.hw.core.tasks import task_layout, weight_request_layout
+
+__all__ = ["Dispatcher"]
+
+
+class Dispatcher(wiring.Component):
+    """Looks up the next stage of a sequence when the norm begins with its vector.
+
+    The program word is there a cycle later, and in the cycle after that the tasks and the
+    request for weights stand at the head of their queues, if those were empty. A sequence
+    has one stage in progress at most, so the queues never overflow.
+
+    Parameters
+    ----------
+    image
+        Contents of the memories; the program is kept here.
+
+    Members
+    -------
+    begins, sequence : ``In``
+        The norm begins with a vector in this cycle, and whose it is.
+    restarts : ``In(1)``, for each sequence
+        A token begins: the next stage is the first one.
+    starts : ``In(1)``, for each sequence
+        Whether its token begins a sequence.
+    stages : ``Out``, for each sequence
+        Stages of its token that have begun.
+    issue_tasks, post_tasks : ``Out(stream.Signature(task_layout(image)))``
+        The same tasks, for the issuer of beats and for the post-processor.
+    weight_requests : ``Out(stream.Signature(weight_request_layout(image)))``
+    mantissas : ``Out(ArrayLayout(unsigned(mantissa_bits), 3))``, for each sequence
+        Of the stage that began last.
+    """
+
+    def __init__(self, image: CoreImage) -> None:
+        self.image = image
+        params = image.params
+        mantissas = ArrayLayout(unsigned(params.profile.mantissa_bits), MAX_SLOTS)
+        super().__init__({
+            "begins": In(1),
+            "sequence": In(params.index_bits),
+            "restarts": In(1).array(params.streams),
+            "starts": In(1).array(params.streams),
+            "stages": Out(range(params.stages + 1)).array(params.streams),
+            "issue_tasks": Out(stream.Signature(task_layout(image))),
+            "post_tasks": Out(stream.Signature(task_layout(image))),
+            "weight_requests": Out(stream.Signature(weight_request_layout(image))),
+            "mantissas": Out(mantissas).array(params.streams),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        image, streams = self.image, self.image.params.streams
+        shape = image.stage_layout
+        m.submodules.program = rom = memory.Memory(
+            shape=shape, depth=len(image.stages),
+            init=[shape.from_bits(word) for word in image.stages])
+        read = rom.read_port()
+        current = Array(self.stages)[self.sequence]
+
+        begun = Signal()
+        sequence = Signal(self.sequence.shape())
+        start = Signal()
+        m.d.comb += read.addr.eq(current)
+        m.d.sync += [
+            begun.eq(self.begins), sequence.eq(self.sequence),
+            start.eq(~current.any() & Array(self.starts)[self.sequence])]
+        for index in range(streams):
+            with m.If(self.restarts[index]):
+                m.d.sync += self.stages[index].eq(0)
+            with m.Elif(self.begins & (self.sequence == index)):
+                m.d.sync += self.stages[index].eq(self.stages[index] + 1)
+
+        stage = read.data
+        task = Signal(task_layout(image))
+        request = Signal(weight_request_layout(image))
+        m.d.comb += [
+            *(task[name].eq(stage[name]) for name in (
+                "kind", "last_slot", "tiles", "headers", "first_header", "shift")),
+            task.start.eq(start),
+            task.sequence.eq(sequence),
+            request.first.eq(stage.first_weight),
+            request.count.eq(stage.beats),
+        ]
+        for name, sink, payload in (
+            ("issue_queue", self.issue_tasks, task), ("post_queue", self.post_tasks, task),
+            ("weight_queue", self.weight_requests, request),
+        ):
+            m.submodules[name] = queue = fifo.SyncFIFO(
+                width=payload.shape().size, depth=streams + 1)
+            m.d.comb += [
+                queue.w_en.eq(begun), queue.w_data.eq(payload),
+                sink.valid.eq(queue.r_rdy), Value.cast(sink.payload).eq(queue.r_data),
+                queue.r_en.eq(sink.ready),
+            ]
+        for index in range(streams):
+            with m.If(begun & (sequence == index)):
+                m.d.sync += self.mantissas[index].eq(stage.k)
+        return m

@@ -1,0 +1,199 @@
+"""Synthesis of the core: where it multiplies, and what its memories become."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from sterna.hw.emit import emit_component
+from sterna.hw.emit_core import core_design
+from sterna.hw.multipliers import PROJECTION_MODULES, module_cells
+from sterna.hw.synthesis import MemoryStyle, Target, synthesise
+from sterna.hw.unit import UnitSizes
+from sterna.hw.yosys import YosysError
+from sterna.model.config import ModelConfig
+from sterna.model.profile import S16
+from sterna.model.synthetic import random_model
+
+ROWS, COLS = 2, 4
+QUANT_LANES = 4
+
+# What stands side by side has one entry here: its numbers are left out.
+EXPECTED_STYLES = {
+    "activations.bank": MemoryStyle.LUT,
+    "embedding.rom": MemoryStyle.BLOCK,
+    "glu.sigmoid.rom": MemoryStyle.BLOCK,
+    "issue_queue.storage": MemoryStyle.LUT,
+    "issuer.minus_counts": MemoryStyle.BLOCK,
+    "mlgru.lane.candidate.rom": MemoryStyle.BLOCK,
+    "mlgru.lane.forget.rom": MemoryStyle.BLOCK,
+    "mlgru.lane.gate.rom": MemoryStyle.BLOCK,
+    "mlgru.state": MemoryStyle.BLOCK,
+    "norm.front.bank": MemoryStyle.BLOCK,
+    "post.biases": MemoryStyle.BLOCK,
+    "post_queue.storage": MemoryStyle.LUT,
+    "program": MemoryStyle.LOGIC,
+    "residual.x": MemoryStyle.BLOCK,
+    "sampler.kept": MemoryStyle.BLOCK,
+    "sampler.sums": MemoryStyle.BLOCK,
+    "sampler.weight.rom": MemoryStyle.LOGIC,
+    "sums.queue.storage": MemoryStyle.LUT,
+    "weight_queue.storage": MemoryStyle.LUT,
+    "weights.rom": MemoryStyle.BLOCK,
+}
+
+NESTED = r"""
+module top(input clk, input [7:0] a, input [7:0] b, output [15:0] y, output [15:0] z);
+    \top.array array(.clk(clk), .a(a), .b(b), .y(y));
+    \top.post post(.clk(clk), .a(a), .z(z));
+endmodule
+module \top.array (input clk, input [7:0] a, input [7:0] b, output reg [15:0] y);
+    always @(posedge clk) y <= {BODY};
+endmodule
+module \top.post (input clk, input [7:0] a, output reg [15:0] z);
+    always @(posedge clk) z <= a * 8'd5;
+endmodule
+"""
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    model = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=10), S16, seed=7)
+    folder = tmp_path_factory.mktemp("synthesis") / "core"
+    return emit_component(model, core_design(model, UnitSizes(rows=ROWS, cols=COLS)), folder)
+
+
+@pytest.fixture(scope="module")
+def modules(core):
+    return module_cells(core.verilog_path, core.module)
+
+
+def without_numbers(path: str) -> str:
+    return re.sub(r"(?<=[a-z])\d+(?=\.|$)", "", path)
+
+
+def test_no_multiplier_anywhere_in_the_projections(core, modules):
+    for part in PROJECTION_MODULES:
+        below = [module for name, module in modules.items()
+                 if f"{name}.".startswith(f"{core.module}.{part}.")]
+        assert below, part
+        assert [module.multipliers for module in below] == [()] * len(below)
+    assert sum(modules[f"{core.module}.array.row{row}"].cells["$add"]
+               for row in range(ROWS)) >= ROWS * (COLS - 1)
+
+
+def test_element_wise_multipliers_are_these(core, modules):
+    found = Counter(
+        without_numbers(each.module.removeprefix(f"{core.module}."))
+        for module in modules.values() for each in module.multipliers)
+    assert found == {
+        "norm": QUANT_LANES,                # y * R
+        "norm.scale": QUANT_LANES,          # q * q
+        "scales": 1,                        # V * K, one after the other
+        "post.requantise": ROWS,            # acc * A
+        "mlgru.lane": 3 * ROWS,             # z * sigmoid(z), f * (h - c), g * h
+        "mlgru.lane.forget": ROWS,          # each sigmoid interpolates
+        "mlgru.lane.candidate": ROWS,
+        "mlgru.lane.gate": ROWS,
+        "glu": 2 * ROWS,                    # gate * sigmoid(gate), silu * up
+        "glu.sigmoid": ROWS,
+        "sampler": 1,                       # the number drawn times the total
+        "sampler.weight": ROWS,             # (max - logit) * beta
+    }
+    kinds = {each.kind for module in modules.values() for each in module.multipliers}
+    assert kinds == {"$mul"}
+
+
+@pytest.mark.parametrize(("body", "expected"), [
+    ("a + b", []),
+    ("a << 3", []),
+    ("a * 8'd8", []),                       # a shift
+    ("a * b", [("$mul", (8, 8), 16)]),
+    ("a * b[3:0]", [("$mul", (8, 4), 12)]),
+    ("a * 8'd7 + b", [("$mul", (8, 3), 11)]),
+    ("a * a + b * b", [("$mul", (8, 8), 16)] * 2),
+    ("b / a", [("$div", (8, 8), 16)]),
+])
+def test_multipliers_are_found_in_their_module(body, expected, tmp_path):
+    source = tmp_path / "top.v"
+    source.write_text(NESTED.replace("{BODY}", body))
+    modules = module_cells(source, "top")
+    assert list(modules) == ["top", "top.array", "top.post"]
+    assert modules["top"].cells == {}
+    assert [(each.kind, each.operand_bits, each.product_bits)
+            for each in modules["top.array"].multipliers] == expected
+    assert [(each.module, each.operand_bits) for each in modules["top.post"].multipliers] == [
+        ("top.post", (8, 3))]
+    assert modules["top.post"].cells == {"$dff": 1, "$mul": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", list(Target))
+def test_memories_become_what_they_are_meant_for(target, core):
+    done = synthesise(core.verilog_path, core.module, target)
+    styles: dict[str, set[MemoryStyle]] = {}
+    for path, memory in done.memories.items():
+        styles.setdefault(without_numbers(path), set()).add(memory.style)
+        assert (memory.cells == 0) == (memory.style is MemoryStyle.LOGIC), path
+    assert styles == {path: {style} for path, style in EXPECTED_STYLES.items()}
+
+    in_memories = Counter[MemoryStyle]()
+    for memory in done.memories.values():
+        in_memories[memory.style] += memory.cells
+    assert in_memories[MemoryStyle.LUT] == done.lut_rams
+    assert in_memories[MemoryStyle.BLOCK] == sum(
+        done.cells.get(kind, 0) for kind in ("DP16KD", "PDPW16KD", "RAMB18E1", "RAMB36E1"))
+    assert done.block_rams >= in_memories[MemoryStyle.BLOCK]
+    assert done.tool.startswith("Yosys 0.")
+    assert min(done.luts, done.carries, done.flip_flops, done.multipliers) > 0
+
+
+def test_an_asynchronous_read_makes_no_block_ram(tmp_path):
+    """What the test above would see of a memory that is written the wrong way."""
+    source = tmp_path / "top.v"
+    source.write_text("""
+module top(
+    input clk, input we, input [5:0] addr, input [17:0] d,
+    output [17:0] a, output reg [17:0] b);
+    reg [17:0] early[0:63];
+    (* ram_style = "block" *) reg [17:0] late[0:63];
+    assign a = early[addr];
+    always @(posedge clk) begin
+        b <= late[addr];
+        if (we) begin early[addr] <= d; late[addr] <= d; end
+    end
+endmodule
+""")
+    done = synthesise(source, "top", Target.ECP5)
+    assert {name: memory.style for name, memory in done.memories.items()} == {
+        "early": MemoryStyle.LUT, "late": MemoryStyle.BLOCK}
+    assert (done.block_rams, done.memories["late"].cells) == (1, 1)
+    assert done.lut_rams == done.memories["early"].cells
+
+
+def test_names_with_brackets_do_not_stop_the_synthesis(tmp_path):
+    r"""Yosys 0.70 mistakes ``\acts[1]`` for a bit of ``acts``."""
+    source = tmp_path / "top.v"
+    source.write_text(r"""
+module top(input clk, input [3:0] acts, input [1:0] up, output reg [3:0] y);
+    reg [1:0] \acts[1] ;
+    reg [1:0] \y[0] ;
+    always @(posedge clk) begin
+        \acts[1] <= up ^ acts[2:1];
+        \y[0] <= {\acts[1] [0], up[0] & acts[3]};
+        y <= {\y[0] , \acts[1] } + acts;
+    end
+endmodule
+""")
+    for target in Target:
+        assert synthesise(source, "top", target).flip_flops == 8
+
+
+def test_a_verilog_error_is_told(tmp_path):
+    (tmp_path / "top.v").write_text("module top(output y); assign y = nowhere(1); endmodule\n")
+    for run in (lambda: module_cells(tmp_path / "top.v", "top"),
+                lambda: synthesise(tmp_path / "top.v", "top", Target.ECP5)):
+        with pytest.raises(YosysError, match="nowhere"):
+            run()

@@ -1,0 +1,195 @@
+# amaranth: UnusedElaboratable=no
+# A constructor that refuses its arguments leaves an object that nobody can use.
+"""Parts of the core on their own, in Amaranth's simulator: queue, scales, control of tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from amaranth.sim import Simulator
+
+from sterna.hw.core.bypass_fifo import BypassFifo
+from sterna.hw.core.params import CoreParams
+from sterna.hw.core.scale_unit import ScaleUnit
+from sterna.hw.core.token_control import TokenControl
+from sterna.hw.core.units import CoreUnits
+from sterna.hw.testing import Pauses, run_stream
+from sterna.model.config import ModelConfig
+from sterna.model.integer import combine_scale
+from sterna.model.profile import NumericProfile
+
+NANO = ModelConfig.named("nano")
+
+
+def simulate(dut, bench) -> None:
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7])
+@pytest.mark.parametrize("pauses", [
+    Pauses(), Pauses(producer=0.4, seed=1), Pauses(consumer=0.6, seed=2),
+    Pauses(producer=0.3, consumer=0.3, seed=3)])
+def test_the_queue_keeps_the_order(depth: int, pauses: Pauses) -> None:
+    queue = BypassFifo(8, depth=depth)
+    payloads = [(7 * i) % 256 for i in range(200)]
+    run = run_stream(queue, queue.incoming, queue.outgoing, payloads, 200, pauses=pauses,
+                     max_cycles=2000)
+    assert run.results == payloads
+    if pauses.consumer == 0:
+        assert run.taken_at == run.sent_at      # it costs no cycle while it is empty
+
+
+def test_the_queue_takes_as_many_as_it_is_deep() -> None:
+    queue = BypassFifo(4, depth=3)
+    taken = []
+
+    async def bench(ctx):
+        ctx.set(queue.incoming.valid, 1)
+        for _ in range(6):
+            taken.append(ctx.get(queue.incoming.ready))
+            await ctx.tick()
+
+    simulate(queue, bench)
+    assert taken == [1, 1, 1, 0, 0, 0]
+
+
+def test_a_queue_without_room_is_refused() -> None:
+    with pytest.raises(ValueError, match="depth must be at least 1"):
+        BypassFifo(4, depth=0)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_scales_are_those_of_the_reference(profile: NumericProfile, streams: int) -> None:
+    params = CoreParams(NANO, profile, cols=64, streams=streams)
+    unit = ScaleUnit(params, CoreUnits(params).norm)
+    rng = np.random.default_rng(streams)
+    top = (1 << profile.mantissa_bits) - 1
+    cases = [(profile.norm_scale_max, [top, top, top]), (1, [1 << (profile.mantissa_bits - 1)] * 3)]
+    cases += [(int(rng.integers(1, profile.norm_scale_max + 1)),
+               rng.integers(1 << (profile.mantissa_bits - 1), top + 1, 3).tolist())
+              for _ in range(40)]
+
+    async def bench(ctx):
+        for index, (v, mantissas) in enumerate(cases):
+            sequence = index % streams
+            payload = {"v": v, **({"sequence": sequence} if streams > 1 else {})}
+            ctx.set(unit.mantissas[sequence], mantissas)
+            ctx.set(unit.clear, 1)
+            ctx.set(unit.clear_sequence, sequence)
+            await ctx.tick()
+            ctx.set(unit.clear, 0)
+            assert not ctx.get(unit.known[sequence])
+            ctx.set(unit.norms.payload, payload)
+            ctx.set(unit.norms.valid, 1)
+            assert ctx.get(unit.norms.ready)
+            await ctx.tick()
+            ctx.set(unit.norms.valid, 0)
+            expected = [int(combine_scale(np.int64(v), k, profile)) for k in mantissas]
+            for slot in range(3):       # one a cycle, the first after ScaleUnit.latency
+                assert slot > 0 or not ctx.get(unit.known[sequence])
+                await ctx.tick()
+                assert ctx.get(unit.known[sequence])
+                assert ctx.get(unit.scales[sequence][slot]) == expected[slot]
+            await ctx.tick()
+
+    simulate(unit, bench)
+
+
+def test_control_of_tokens(profile: NumericProfile) -> None:
+    control = TokenControl(CoreParams(NANO, profile, cols=64))
+    asked: list[tuple[int, int]] = []
+    written: list[tuple[int, int]] = []
+
+    async def ask(ctx, token: int, *, start: int = 0, predict: int = 0) -> None:
+        """Send a token of a prompt and see it asked for."""
+        ctx.set(control.prompts.payload, {"token": token, "start": start, "predict": predict})
+        ctx.set(control.prompts.valid, 1)
+        assert ctx.get(control.prompts.ready)
+        assert ctx.get(control.reseed) == start
+        await ctx.tick()
+        ctx.set(control.prompts.valid, 0)
+        await embed(ctx)
+
+    async def embed(ctx) -> None:
+        assert ctx.get(control.busy)
+        assert ctx.get(control.requests.valid)
+        asked.append((ctx.get(control.requests.payload), ctx.get(control.start)))
+        ctx.set(control.requests.ready, 1)
+        await ctx.tick()
+        ctx.set(control.requests.ready, 0)
+
+    async def pulse(ctx, signal) -> None:
+        ctx.set(signal, 1)
+        await ctx.tick()
+        ctx.set(signal, 0)
+
+    async def choose(ctx, token: int) -> None:
+        ctx.set(control.sampled.payload, token)
+        ctx.set(control.sampled.valid, 1)
+        assert ctx.get(control.sampled.ready)
+        await ctx.tick()
+        ctx.set(control.sampled.valid, 0)
+        assert ctx.get(control.tokens.valid)
+        written.append((ctx.get(control.tokens.payload.token),
+                        ctx.get(control.tokens.payload.last)))
+        await pulse(ctx, control.tokens.ready)
+        assert not ctx.get(control.tokens.valid)
+
+    async def bench(ctx):
+        ctx.set(control.control.limit, 3)
+        assert not ctx.get(control.prompts.ready)       # go is low
+        ctx.set(control.go, 1)
+        await ask(ctx, 5, start=1)
+        assert not ctx.get(control.prompts.ready)
+        await pulse(ctx, control.vector_done)
+        assert not ctx.get(control.busy)
+        await ask(ctx, 6, predict=1)
+        await pulse(ctx, control.vector_done)           # of no meaning: logits are awaited
+        assert ctx.get(control.busy)
+        for token in (10, 11):
+            await pulse(ctx, control.logits_done)       # a token is to be chosen after them
+            await choose(ctx, token)
+            await embed(ctx)
+        await choose(ctx, 12)
+        assert not ctx.get(control.busy)
+
+        ctx.set(control.control.stop, 1)
+        ctx.set(control.control.stop_token, 0)
+        await ask(ctx, 7, predict=1)
+        await choose(ctx, 0)
+        assert not ctx.get(control.busy)
+
+        ctx.set(control.control.limit, 0)               # logits only
+        await ask(ctx, 8, start=1, predict=1)
+        assert not ctx.get(control.generate)
+        await pulse(ctx, control.logits_done)
+        assert not ctx.get(control.busy)
+
+    simulate(control, bench)
+    assert asked == [(5, 1), (6, 0), (10, 0), (11, 0), (7, 0), (8, 1)]
+    assert written == [(10, 0), (11, 0), (12, 1), (0, 1)]
+
+
+def test_a_chosen_token_waits_until_the_one_before_is_taken(profile: NumericProfile) -> None:
+    control = TokenControl(CoreParams(NANO, profile, cols=64))
+
+    async def bench(ctx):
+        ctx.set(control.go, 1)
+        ctx.set(control.control.limit, 9)
+        ctx.set(control.requests.ready, 1)
+        ctx.set(control.sampled.valid, 1)
+        ctx.set(control.sampled.payload, 4)
+        ctx.set(control.prompts.valid, 1)
+        ctx.set(control.prompts.payload, {"token": 1, "start": 1, "predict": 1})
+        for _ in range(8):
+            await ctx.tick()
+        # The first token waits; the second is chosen, and waits for it.
+        assert ctx.get(control.tokens.valid)
+        assert not ctx.get(control.sampled.ready)
+        ctx.set(control.tokens.ready, 1)
+        assert ctx.get(control.sampled.ready)
+
+    simulate(control, bench)

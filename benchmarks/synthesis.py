@@ -4,7 +4,7 @@
 
 First a generic synthesis that keeps the hierarchy and lists every multiplier; then Yosys for
 each FPGA family, with its cells and what became of each memory. The 8 x 128 core takes
-a minute for the first and some minutes and 3 GB of memory for each family.
+a minute for the first, and three minutes and 1 GB of memory for each family.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def print_multipliers(modules: dict[str, ModuleCells], top: str) -> None:
             counts[without_numbers(path), f"{operands} -> {each.product_bits}"] += 1
     print(f"\n{'multipliers in':30} {'bits':>16} {'number':>7}")
     for part in PROJECTION_MODULES:
+        if f"{top}.{part}" not in modules:
+            sys.exit(f"this core has no module {part}")
         number = sum(n for (path, _), n in counts.items() if path.split(".")[0] == part)
         print(f"{part:30} {'':16} {number:7}")
     for (path, bits), number in sorted(counts.items()):

@@ -18,7 +18,7 @@ __all__ = ["simulate_core"]
 
 def simulate_core(
     model: QuantizedModel, prompts: Sequence[str], tokens: int, *, temperature: float,
-    rows: int, cols: int, quant_lanes: int | None, engine: Engine, simulator: Simulator,
+    rows: int, cols: int, quant_lanes: int, engine: Engine, simulator: Simulator,
     waves: bool, output: Path | None, seed: int, quiet: bool, as_json: bool,
 ) -> int:
     """Let a core write text, print it and what was compared; return the exit code.

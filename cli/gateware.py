@@ -39,8 +39,8 @@ StreamsOption = Annotated[int, typer.Option(
     help="core, norm, glu, embedding: interleaved sequences.")]
 TraceOption = Annotated[bool, typer.Option(
     "--trace", help="core, norm, glu: intermediate values come out, too.")]
-QuantLanesOption = Annotated[int | None, typer.Option(
-    help="core: elements quantised per cycle, a multiple of the rows; default four words.")]
+QuantLanesOption = Annotated[int, typer.Option(
+    help="core: elements quantised per cycle, a multiple of the rows; 0 chooses.")]
 
 
 def verilog(
@@ -52,7 +52,7 @@ def verilog(
     lanes: LanesOption = 8,
     streams: StreamsOption = 1,
     trace: TraceOption = False,
-    quant_lanes: QuantLanesOption = None,
+    quant_lanes: QuantLanesOption = 0,
     logits: Annotated[bool, typer.Option(help="core: a port for the logits.")] = True,
     external_weights: Annotated[bool, typer.Option(
         "--external-weights", help="core: weights come in through a port.")] = False,
@@ -94,7 +94,7 @@ def simulate(
     lanes: LanesOption = 8,
     streams: StreamsOption = 1,
     trace: TraceOption = False,
-    quant_lanes: QuantLanesOption = None,
+    quant_lanes: QuantLanesOption = 0,
     simulator: Annotated[Simulator, typer.Option(help="Which simulator.")] = Simulator.VERILATOR,
     waves: Annotated[bool, typer.Option("--waves", help="Keep a wave file.")] = False,
     output: Annotated[Path | None, typer.Option(

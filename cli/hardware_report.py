@@ -31,8 +31,8 @@ def report(
     rows: Annotated[int, typer.Option(help="Rows computed side by side.")] = 8,
     cols: Annotated[int, typer.Option(help="Columns taken per beat.")] = 128,
     streams: Annotated[int, typer.Option(help="Interleaved sequences, 1 or 2.")] = 1,
-    quant_lanes: Annotated[int | None, typer.Option(
-        help="Elements quantised per cycle, a multiple of the rows; default four words.")] = None,
+    quant_lanes: Annotated[int, typer.Option(
+        help="Elements quantised per cycle, a multiple of the rows; 0 chooses.")] = 0,
     clock_mhz: Annotated[float | None, typer.Option(
         help="Give tokens per second, too, at this clock.")] = None,
     output: Annotated[Path | None, typer.Option(
@@ -67,7 +67,7 @@ def report(
 
 def _image(
     model: str | None, config: str | None, profile: str | None, rows: int, cols: int,
-    streams: int, quant_lanes: int | None,
+    streams: int, quant_lanes: int,
 ) -> CoreImage:
     """The packed model, or an empty image of a configuration."""
     from sterna.hw.core.image import build_image

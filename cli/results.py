@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sterna.hw.core.cycle_report import CycleReport
 from sterna.hw.report import CellCounts
+
+if TYPE_CHECKING:
+    from sterna.hw.core.cycle_report import CycleReport
 
 __all__ = ["PROMPT", "DemoResult", "Stage"]
 

@@ -155,8 +155,9 @@ class Embedding(wiring.Component):
         rows: int, streams: int = 1,
     ) -> None:
         values = _checked_table(profile, table)
+        vocab, channels = values.shape
         self.params = EmbeddingParams(
-            profile, rows, *values.shape, _signed_bits(values), streams)
+            profile, rows, vocab, channels, _signed_bits(values), streams)
         self._words = _table_words(values, self.params)
         super().__init__({
             "requests": In(stream.Signature(self.params.request_layout)),

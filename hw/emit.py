@@ -94,7 +94,7 @@ class EmittedUnit:
 def emit_verilog(
     model: QuantizedModel, unit: str, out_dir: str | Path, *,
     rows: int = 8, cols: int = 128, lanes: int = 8, streams: int = 1, trace: bool = False,
-    quant_lanes: int | None = None, logits: bool = True, external_weights: bool = False,
+    quant_lanes: int = 0, logits: bool = True, external_weights: bool = False,
 ) -> EmittedUnit:
     """Emit one unit for a model.
 

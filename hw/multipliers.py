@@ -12,8 +12,7 @@ from sterna.hw.yosys import run_yosys
 
 __all__ = ["PROJECTION_MODULES", "ModuleCells", "Multiplier", "module_cells"]
 
-PROJECTION_MODULES = (
-    "array", "issuer", "activations", "weights", "weight_queue", "issue_queue", "sums")
+PROJECTION_MODULES = ("array", "issuer", "activations", "weights", "dispatcher", "sums")
 """Modules of the core, with all below them, that a projection goes through."""
 
 # No `flatten`: every cell stays in its module. None of these passes hides a multiplier, as

@@ -48,7 +48,7 @@ class UnitSizes:
     trace
         Whether intermediate values come out, too.
     quant_lanes
-        Elements that the core's norm quantises per cycle; None chooses.
+        Elements that the core's norm quantises per cycle; 0 chooses.
     logits, external_weights
         Whether the core has a port for logits, and takes its weights through a port.
     """
@@ -58,6 +58,6 @@ class UnitSizes:
     lanes: int = 8
     streams: int = 1
     trace: bool = False
-    quant_lanes: int | None = None
+    quant_lanes: int = 0
     logits: bool = True
     external_weights: bool = False

@@ -21,7 +21,7 @@ from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel
 from sterna.model.taps import TapRecorder
 from sterna.sim.activations import Activations, record_activations
-from sterna.sim.core_reference import Answer, Request, answer, compare_tokens
+from sterna.sim.core_reference import Answer, Request, answer, compare_logits, compare_tokens
 from sterna.sim.core_timing import CyclesCheck, check_stages, check_tokens, cycle_job
 from sterna.sim.core_trace import lanes_of, traced_tensors
 from sterna.sim.job import Job, Monitor, Pause, Phase, PhaseResult
@@ -259,7 +259,8 @@ class _CoreBench:
         self, phase: CorePhase, plan: _PhaseAnswers, result: PhaseResult,
     ) -> CorePhaseReport:
         """Compare everything that came out of a phase."""
-        checks, generated = Checks(), []
+        checks = Checks()
+        generated: list[list[int]] = []
         for sequence, reply in enumerate(plan.answers):
             generated.append([])
             if reply is None:
@@ -267,13 +268,14 @@ class _CoreBench:
             words = result.outputs[f"tokens__{sequence}"]
             fields = self._ports.fields[f"tokens__{sequence}"]
             generated[-1] = read_field(words, fields["token"])[:, 0].tolist() if words else []
-            checks += Checks(compare_tokens(reply.generated, generated[-1]))
-            if self._params.logits:
-                checks += self._check_logits(sequence, reply, result)
+            # In the order of computation: the first difference is then the cause.
             tensors = plan.tensors[sequence]
             if tensors is not None:
                 for check in self._check_trace(sequence, reply, tensors, plan, result):
                     checks += check
+            if self._params.logits:
+                checks += self._check_logits(sequence, reply, result)
+            checks += Checks(compare_tokens(reply, generated[-1]))
         timing = CyclesCheck()
         if phase.reset and not phase.stalls and not phase.pauses:
             timing = self._check_cycles(phase, plan, result)
@@ -286,8 +288,8 @@ class _CoreBench:
         stream = f"logits__{sequence}"
         values = read_field(result.outputs[stream], self._ports.fields[stream]["logits"])
         vocab = self._params.config.vocab
-        got = values.reshape(len(reply.logits), -1)[:, :vocab]
-        return Checks(compare("logits", np.stack(reply.logits), got))
+        return Checks(compare_logits(
+            reply, values.reshape(len(reply.logits), -1)[:, :vocab]))
 
     def _check_trace(
         self, sequence: int, reply: Answer, tensors: Activations, plan: _PhaseAnswers,

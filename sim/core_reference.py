@@ -12,7 +12,7 @@ from sterna.model.compare import Comparison, Difference, compare
 from sterna.model.sampling import Sampler
 from sterna.sim.core_run import CoreJob
 
-__all__ = ["Answer", "Request", "Stepper", "answer", "compare_tokens"]
+__all__ = ["Answer", "Request", "Stepper", "answer", "compare_logits", "compare_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +160,24 @@ def answer(stepper: Stepper, requests: Sequence[Request], logit_frac: int = 8) -
     return answers
 
 
-def compare_tokens(expected: Sequence[int], got: Sequence[int]) -> Comparison:
-    """Compare two lists of generated tokens."""
+def compare_tokens(answer: Answer, got: Sequence[int]) -> Comparison:
+    """Compare generated tokens with those of an answer; they follow its prompt."""
+    expected, first = answer.generated, len(answer.request.prompt)
     if len(expected) != len(got):
-        at = min(len(expected), len(got))
+        at = first + min(len(expected), len(got))
         return Comparison(len(expected), 1, Difference(
             at, None, "number of tokens", (0,), len(expected), len(got)))
     if not expected:
         return Comparison()
-    return compare("tokens", np.array(expected)[:, None], np.array(got)[:, None])
+    return compare(
+        "tokens", np.array(expected)[:, None], np.array(got)[:, None], first_token=first)
+
+
+def compare_logits(answer: Answer, got: np.ndarray) -> Comparison:
+    """Compare logits ``[predictions, vocab]`` with those of an answer."""
+    expected, first = np.stack(answer.logits), answer.predict.index(True)
+    if expected.shape != got.shape:
+        at = first + min(len(expected), len(got))
+        return Comparison(expected.size, 1, Difference(
+            at, None, "number of logits", (0,), expected.size, got.size))
+    return compare("logits", expected, got, first_token=first)

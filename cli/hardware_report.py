@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sterna.cli.console import out, print_json, print_table
-from sterna.cli.cycle_bars import print_bars
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES
 from sterna.model.quantized import load_model
@@ -89,6 +88,7 @@ def _image(
 
 
 def _print(name: str, found: CycleReport, clock_mhz: float | None) -> None:
+    from sterna.cli.cycle_bars import print_bars
     from sterna.cli.cycle_tables import cycle_tables, headline, verdict
     tables = cycle_tables(found, clock_mhz)
 

@@ -36,6 +36,7 @@ from sterna.hw.emit_parts import (
 from sterna.hw.folder import write_folder
 from sterna.hw.unit import Unit, UnitSizes
 from sterna.hw.unit_design import UnitDesign
+from sterna.hw.verilog_names import without_brackets
 from sterna.hw.yosys import YosysError
 from sterna.model.quantized import QuantizedModel
 
@@ -186,8 +187,8 @@ def verilog_text(component: wiring.Component, module: str) -> str:
     """
     with _builtin_yosys():
         try:
-            return verilog.convert(
-                component, name=module, emit_src=False, strip_internal_attrs=True)
+            return without_brackets(verilog.convert(
+                component, name=module, emit_src=False, strip_internal_attrs=True))
         except verilog.YosysError as error:
             reason = str(error).strip().rpartition("\n")[2]
             raise YosysError(f"Yosys could not write {module} as Verilog: {reason}") from error

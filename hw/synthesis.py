@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 import json
 import re
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sterna.hw.verilog_names import without_brackets
 from sterna.hw.yosys import YosysError, run_yosys
 
 __all__ = ["MappedMemory", "MemoryStyle", "Synthesis", "Target", "synthesise"]
@@ -158,8 +158,7 @@ def synthesise(
     """
     with tempfile.TemporaryDirectory(prefix="sterna-synthesis-") as name:
         folder = Path(name)
-        text = Path(verilog_path).read_text(encoding="utf-8")
-        (folder / "design.v").write_text(without_brackets(text), encoding="utf-8")
+        shutil.copyfile(verilog_path, folder / "design.v")
         run_yosys(folder, _SCRIPT.format(
             command=_COMMANDS[target].format(top=top),
             rams=" ".join(f"t:{kind}" for kind in sorted(_BLOCK_18_KBIT.keys() | _LUT_RAMS)),

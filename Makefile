@@ -1,5 +1,6 @@
 # make demo   the whole path on the bundled model; needs no torch
-# make test   every test, slow ones included
+# make test   every test but those of a minute or more each
+# make test-long   those
 # make lint   static checks
 # make clean  removes build products and the virtual environment
 
@@ -11,14 +12,17 @@ export OPENBLAS_NUM_THREADS := 1
 # Tests at a time; two cores are assumed.
 JOBS   ?= 2
 
-.PHONY: demo test test-fast lint clean tools
+.PHONY: demo test test-fast test-long lint clean tools
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
 	$(BIN)/sterna demo -o build/demo
 
 test: $(VENV)/.test
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not long"
+
+test-long: $(VENV)/.test
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long
 
 test-fast: $(VENV)/.test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"

@@ -26,34 +26,45 @@ def simulate_core(
     With the C++ engine and one prompt the text appears as it is written.
     """
     from sterna.sim.simulate_core import simulate_core as run_simulation
-    live = engine is Engine.CPP and len(prompts) == 1 and not as_json
+    bytewise = model.config.vocab <= 256
+    live = engine is Engine.CPP and len(prompts) == 1 and bytewise and not as_json
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    begun = False
+    line_is_open = False
 
     def show(sequence: int, written: list[int]) -> None:
-        nonlocal begun
+        nonlocal line_is_open
         if live:
-            if not begun:
+            if not line_is_open:
                 out.print(prompts[0], end="", style="bold")
-                begun = True
+                line_is_open = True
             sys.stdout.write(decoder.decode(bytes(written)))
             sys.stdout.flush()
+
+    def end_line() -> None:
+        nonlocal line_is_open
+        if line_is_open:
+            sys.stdout.write(decoder.decode(b"", final=True) + "\n")
+            sys.stdout.flush()
+            line_is_open = False
+
+    def note(line: str) -> None:
+        end_line()
+        say(line, quiet)
 
     report = run_simulation(
         model, [encode(prompt.encode()).tolist() for prompt in prompts], tokens,
         temperature=temperature, rows=rows, cols=cols, quant_lanes=quant_lanes, engine=engine,
         simulator=simulator, waves=waves, work=output, seed=seed,
-        progress=lambda line: say(line, quiet), on_tokens=show)
+        progress=note, on_tokens=show)
     if as_json:
         print_json({**report.as_dict(), "prompts": list(prompts),
-                    "texts": [decode(each) for each in report.generated]})
+                    "texts": [_text(model, each) for each in report.generated]})
         return 0 if report.passed else 1
-    if live:
-        sys.stdout.write(decoder.decode(b"", final=True) + "\n")
-    else:
+    end_line()
+    if not live:
         for prompt, written in zip(prompts, report.generated, strict=True):
             out.print(prompt, end="", style="bold")
-            out.print(decode(written))
+            out.print(_text(model, written))
     print_table(
         f"core in {report.simulator.value} ({report.engine.value}), {tokens} tokens, "
         f"{rows} x {cols}, seed {seed}",
@@ -71,3 +82,10 @@ def simulate_core(
     if report.failure is not None:
         say(f"MISMATCH in {report.failure}")
     return 0 if report.passed else 1
+
+
+def _text(model: QuantizedModel, tokens: list[int]) -> str:
+    """Tokens as text, if they are bytes; otherwise their numbers."""
+    if model.config.vocab <= 256:
+        return decode(tokens)
+    return " " + " ".join(map(str, tokens))

@@ -36,9 +36,9 @@ LanesOption = Annotated[int, typer.Option(
     help="mlgru, glu: channels taken per beat; norm: activations given per cycle, a multiple "
          "of the rows.")]
 StreamsOption = Annotated[int, typer.Option(
-    help="core, norm, glu, embedding: interleaved sequences.")]
+    help="interleaved sequences: core (verilog only), mlgru, norm, glu, embedding.")]
 TraceOption = Annotated[bool, typer.Option(
-    "--trace", help="core, norm, glu: intermediate values come out, too.")]
+    "--trace", help="intermediate values come out, too: core (verilog only), mlgru, norm, glu.")]
 QuantLanesOption = Annotated[int, typer.Option(
     help="core: elements quantised per cycle, a multiple of the rows; 0 chooses.")]
 
@@ -118,6 +118,10 @@ def simulate(
     count = _DEFAULT_TOKENS[unit] if tokens is None else tokens
     if waves and output is None:
         output = Path("build/waves")
+    _refuse_strangers(unit, {
+        "--streams": streams != 1, "--trace": trace, "--text": text is not None}, {
+        "--prompt": bool(prompt), "--temperature": temperature != 0,
+        "--engine": engine is not Engine.COCOTB, "--quant-lanes": quant_lanes != 0})
     if unit is Unit.CORE:
         return simulate_core(
             loaded, prompt or [PROMPT], count, temperature=temperature, rows=rows, cols=cols,
@@ -144,6 +148,16 @@ def simulate(
     if report.failure is not None:
         say(f"MISMATCH in {report.failure}")
     return 0 if report.passed else 1
+
+
+def _refuse_strangers(unit: Unit, of_units: dict[str, bool], of_core: dict[str, bool]) -> None:
+    """Refuse options that were given but do not go with what is simulated."""
+    given = of_units if unit is Unit.CORE else of_core
+    for option, is_given in given.items():
+        if is_given:
+            hint = (" (give --prompt twice for two sequences; cocotb always traces)"
+                    if unit is Unit.CORE else ": it is for --unit core")
+            raise ValueError(f"{option} does not go with simulate --unit {unit.value}{hint}")
 
 
 COMMANDS = (verilog, simulate)

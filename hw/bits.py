@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["from_ints", "signed_elements", "to_bits", "to_ints"]
+__all__ = ["from_ints", "signed_bits", "signed_elements", "to_bits", "to_ints"]
+
+
+def signed_bits(values: np.ndarray) -> int:
+    """Return the bits of the narrowest two's complement format that holds every value.
+
+    >>> signed_bits(np.array([-128, 127])), signed_bits(np.array([128])), signed_bits(np.zeros(1))
+    (8, 9, 1)
+    """
+    return max(int(values.max()), ~int(values.min())).bit_length() + 1
 
 
 def to_bits(values: np.ndarray, width: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.bits import to_bits, to_ints
+from sterna.hw.bits import signed_bits, to_bits, to_ints
 from sterna.hw.constant_product import constant_product
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
@@ -157,7 +157,7 @@ class Embedding(wiring.Component):
         values = _checked_table(profile, table)
         vocab, channels = values.shape
         self.params = EmbeddingParams(
-            profile, rows, vocab, channels, _signed_bits(values), streams)
+            profile, rows, vocab, channels, signed_bits(values), streams)
         self._words = _table_words(values, self.params)
         super().__init__({
             "requests": In(stream.Signature(self.params.request_layout)),
@@ -217,11 +217,6 @@ def _checked_table(
             f"embedding values of profile {profile.name} must be from {profile.x.min} to "
             f"{profile.x.max}, got {values.min()} to {values.max()}")
     return values.astype(np.int64)
-
-
-def _signed_bits(values: np.ndarray) -> int:
-    """Bits of the narrowest two's complement format that holds every value."""
-    return max(int(values.max()), ~int(values.min())).bit_length() + 1
 
 
 def _table_words(values: np.ndarray, params: EmbeddingParams) -> list[int]:

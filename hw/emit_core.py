@@ -65,7 +65,9 @@ def _extra(image: CoreImage) -> dict[str, Any]:
     params = image.params
     cycles = CycleModel(params)
     extra: dict[str, Any] = {
-        "memory_bits": image.memory_bits,
+        "memory_bits": {
+            name: bits for name, bits in image.memory_bits.items()
+            if name != "weights" or not params.external_weights},
         "cycles_per_token": {
             "greedy": cycles.cycles_per_token(), "sampled": cycles.cycles_per_token(sampled=True)},
         "program": [
@@ -117,14 +119,14 @@ _USE = """\
 Give `prompts` the tokens of a prompt: `start` with the first token of a sequence (the model then
 forgets everything before), `predict` with the last one. While `go` is high a token is taken as
 soon as the one before is done. After a token with `predict` the core computes logits; if
-`control__limit` is not 0 it chooses a token, gives it on `tokens`, runs it, and so on until it has
-given `limit` tokens or `control__stop_token` (if `control__stop` is high); `last` comes with the
-last one. The last token given is not run: to go on with the sequence, send it first, without
-`start`.{streams}
+`control__*__limit` is not 0 it chooses a token, gives it on `tokens`, runs it, and so on until it
+has given `limit` tokens or `control__*__stop_token` (if `control__*__stop` is high); `last` comes
+with the last one. The last token given is not run: to go on with the sequence, send it first,
+without `start`.{streams}
 
-`control__beta` is log2(e) / T * 1024, rounded, for temperature T; 0 chooses the largest logit.
-`control__seed` (from 1) is loaded with a token that has `start`. Hold `control` still from the
-first token of a prompt until `busy` is low again.
+`control__*__beta` is log2(e) / T * 1024, rounded, for temperature T; 0 chooses the largest logit.
+`control__*__seed` (0 counts as 1) is loaded with a token that has `start`. Change `control` of a
+sequence before the first token of a prompt only, while its `prompts__*__ready` is high.
 
 `busy` is high while a token is in progress; `cycles` counts those cycles. Lowering `go` stops the
 core after the token in progress only if that is a prompt's: generation runs to its end.
@@ -144,7 +146,8 @@ _WEIGHTS = """\
 Before each stage the core asks on `weight_requests` for `count` words from word `first` on, and
 takes them from `weights` in that order, one per cycle at most. It may ask for the next run while
 the words of this one are still coming. `{file}` (for `$readmemh`) holds all {words} words of {bits}
-bits: trit of row r and column c at bit 2*({cols}*r + c), 0, 1 or 3 (for -1).
+bits: trit of row r and column c at bit 2*({cols}*r + c), 0, 1 or 3 (for -1). Reset the source with
+the core: what it still sends for an older request would be taken for the new one.
 """
 
 _TRACE = """\

@@ -119,8 +119,6 @@ async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> Ph
         producer.stop()
     for consumer in consumers:
         consumer.open()
-    for _ in range(phase.linger if cut else 0):
-        await edge
     for cycle in range(0 if cut else job.drain):
         await edge
         for observer in observers:

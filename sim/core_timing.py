@@ -49,7 +49,9 @@ def check_tokens(
         done = [token.done + 1 for token in times
                 if token.sequence == sequence and token.generates]
         pairs += [(f"token {index} of sequence {sequence}", predicted, simulated)
-                  for index, (predicted, simulated) in enumerate(zip(done, seen, strict=True))]
+                  for index, (predicted, simulated) in enumerate(zip(done, seen, strict=False))]
+        if len(done) != len(seen):
+            pairs.append((f"number of tokens of sequence {sequence}", len(done), len(seen)))
     return _check(pairs)
 
 

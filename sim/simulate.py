@@ -176,6 +176,8 @@ def simulate(
         If the simulation does not compile, fails or hangs.
     """
     unit, simulator = Unit(unit), Simulator(simulator)
+    if unit is Unit.CORE:
+        raise ValueError("the core is simulated by sterna.sim.simulate_core.simulate_core")
     planner = _PLANNERS[unit]
     if tokens.ndim != 1 or tokens.size == 0:
         raise ValueError(f"tokens must be [length], at least 1, got shape {tokens.shape}")

@@ -16,7 +16,7 @@ from sterna.export.exact import build_step
 from sterna.export.runtime import OnnxStep
 from sterna.hw.core.cycles import CycleModel
 from sterna.hw.core.image import build_image
-from sterna.hw.core.params import CoreParams
+from sterna.hw.core.params import MAX_STREAMS, CoreParams
 from sterna.hw.emit import CORE_MODULE, EmittedUnit, emit_verilog
 from sterna.hw.unit import Unit
 from sterna.model.compare import Comparison, compare
@@ -205,14 +205,21 @@ def _check_options(
 ) -> None:
     if tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
+    if not 1 <= len(prompts) <= MAX_STREAMS:
+        raise ValueError(
+            f"give one prompt for each sequence, 1 to {MAX_STREAMS}, got {len(prompts)}")
     for prompt in prompts:
+        if not prompt:
+            raise ValueError("a prompt must have at least one token, got an empty one")
         for token in prompt:
             if not 0 <= token < model.config.vocab:
                 raise ValueError(
                     f"a prompt has token {token}, the model knows 0 to "
                     f"{model.config.vocab - 1}")
-    if waves and (work is None or engine is Engine.CPP):
-        raise ValueError("waves need a folder to be kept in (work), and the engine cocotb")
+    if waves and engine is Engine.CPP:
+        raise ValueError("the engine cpp keeps no waves: choose the engine cocotb")
+    if waves and work is None:
+        raise ValueError("waves need a folder to be kept in: give one as work")
     if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
         raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
     if emitted is not None and emitted.module != CORE_MODULE:

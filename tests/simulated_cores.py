@@ -73,6 +73,7 @@ SHAPES = [
     Shape(ModelConfig(64, 1, 96, 128), "C12", 16, 32, streams=2, quant_lanes=16),
     Shape(ModelConfig(5, 1, 9, 2), "S16", 2, 4, streams=2, kind="zero"),
     Shape(ModelConfig(3, 2, 5, 7), "C12", 5, 5, streams=2),
+    Shape(ModelConfig(6, 1, 10, 20), "S16", 4, 32),
     Shape(ModelConfig(24, 2, 70, 100), "S16", 8, 64, kind="minus"),
     Shape(ModelConfig(50, 2, 30, 40), "C12", 2, 16, streams=2, kind="ends", quant_lanes=2),
 ]

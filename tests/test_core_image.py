@@ -105,7 +105,6 @@ def test_parameters_of_another_model_are_refused() -> None:
 @pytest.mark.parametrize(("changes", "message"), [
     ({"rows": 0}, "rows must be a whole number from 1"),
     ({"streams": 3}, "streams must be a whole number from 1 to 2"),
-    ({"cols": 512}, "cols must be at most 384"),
     ({"rows": 7}, "must be a multiple of rows"),
     ({"quant_lanes": 12}, "must be a multiple of rows"),
     ({"quant_lanes": 48}, "divide cols"),

@@ -19,7 +19,7 @@ from sterna.model.train import train
 from sterna.sim.engine import Engine
 from sterna.sim.simulate_core import CoreReport, simulate_core
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 PROMPT = encode(b"The for statement").tolist()
 OTHER = encode(b"import sys\nclass ").tolist()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sterna.hw.core.core import MatMulFreeCore
-from sterna.hw.core.cycles import CycleModel
+from sterna.hw.core.cycles import CycleJob, CycleModel
 from sterna.hw.core.image import CoreImage, build_image
 from sterna.hw.core.params import CoreParams
 from sterna.hw.emit import verilog_text
@@ -331,3 +331,15 @@ def test_a_folder_with_a_space_is_refused(tmp_path: Path) -> None:
     image = build_image(random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8))
     with pytest.raises(ValueError, match="path with a space"):
         CppCore([tmp_path / "core.v"], "core", image, tmp_path / "a b")
+
+
+@pytest.mark.slow
+def test_a_prediction_in_the_middle_of_a_prompt_generates_there(single: Built) -> None:
+    params = single.core.params
+    whole = CoreJob((3, 7, 5, 2), limit=3, predict=(False, True, False, True))
+    run = single.core.run([[whole]])
+    halves = [Request((3, 7), 3), Request((5, 2), 3, start=False)]
+    expected = [answer(IntegerModel(single.model), halves, single.model.profile.logit.frac)]
+    check(single, run, expected)
+    times = CycleModel(params).run([[CycleJob(whole.predictions, 3)]])
+    assert run.token_cycles[0].tolist() == [token.done + 1 for token in times if token.generates]

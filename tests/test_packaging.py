@@ -75,6 +75,7 @@ def test_a_wheel_claims_no_name_but_sterna(wheel: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_installed_wheel_runs_the_demo_from_another_folder(
     wheel: Path, tmp_path: Path,
 ) -> None:

@@ -173,7 +173,7 @@ BAD_INPUT = {
     "profile of a model": (("tiny", "--profile", "C12"), "--profile goes with --config"),
     "rows": (("tiny", "--rows", 0), "rows must be"),
     "cols": (("tiny", "--cols", 100), "cols (100) must be a multiple of rows (8)"),
-    "too many cols": (("tiny", "--cols", 1024), "cols must be at most 384"),
+    "too many cols": (("tiny", "--cols", 8192), "cols must be a whole number from 1 to 4096"),
     "streams": (("tiny", "--streams", 3), "streams must be"),
     "quantiser": (("tiny", "--quant-lanes", 24), "quant_lanes (24) must be a multiple of rows"),
     "clock": (("tiny", "--clock-mhz", 0, "-o", "r.html"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Value
+from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -21,7 +21,8 @@ from sterna.hw.core.token_control import (
     prompt_layout,
     token_layout,
 )
-from sterna.hw.core.trace import trace_layout
+from sterna.hw.core.trace import show_taps, trace_layout
+from sterna.hw.core.units import CoreUnits
 from sterna.hw.embedding import Embedding
 from sterna.hw.glu_unit import GluUnit
 from sterna.hw.mlgru_unit import MlgruUnit
@@ -31,9 +32,9 @@ from sterna.hw.sampler import ArgmaxSampler
 from sterna.hw.ternary_mac_array import TernaryMacArray
 from sterna.hw.weight_rom import WeightRom
 
-__all__ = ["CYCLE_BITS", "MatMulFreeCore"]
+__all__ = ["MatMulFreeCore"]
 
-CYCLE_BITS = 32
+_CYCLE_BITS = 32
 
 
 class MatMulFreeCore(wiring.Component):
@@ -101,7 +102,7 @@ class MatMulFreeCore(wiring.Component):
         members = {
             "go": In(1),
             "busy": Out(1),
-            "cycles": Out(CYCLE_BITS),
+            "cycles": Out(_CYCLE_BITS),
             "control": each(In(ControlSignature(params))),
             "prompts": each(In(stream.Signature(prompt_layout(params)))),
             "tokens": each(Out(stream.Signature(token_layout(params)))),
@@ -125,9 +126,8 @@ class MatMulFreeCore(wiring.Component):
             params.rows, params.cols, max_columns=params.widest)
         m.submodules.post = post = self.post
         m.submodules.scales = scales = ScaleUnit(params, norm.params)
-        # A scale comes so many cycles after the last chunk; that many sums may have to wait.
         m.submodules.sums = sums = BypassFifo(
-            params.mac.sum_layout, depth=norm.params.scale_steps + ScaleUnit.latency + 2)
+            params.mac.sum_layout, depth=CoreUnits(params).waiting_sums)
 
         wiring.connect(m, norm.acts, activations.chunks)
         wiring.connect(m, norm.scales, scales.norms)
@@ -149,7 +149,7 @@ class MatMulFreeCore(wiring.Component):
         dispatcher = self._dispatch(m, controls, activations, issuer, scales)
         self._vectors(m, controls, dispatcher)
         if params.trace:
-            self._trace(m, array, scales)
+            show_taps(m, self, array, issuer, scales)
         return m
 
     def _control(self, m):
@@ -283,39 +283,3 @@ class MatMulFreeCore(wiring.Component):
             logits.ready.eq(shown & sampled),
             control.logits_done.eq(logits.valid & logits.ready & logits.payload.last),
         ]
-
-    def _trace(self, m, array, scales):
-        """Show every vector in the cycle in which it moves."""
-        taps, norm = self.taps, self.norm
-        post, mlgru, glu = self.post, self.mlgru, self.glu
-
-        def show(shown, moved, sequence, values):
-            m.d.comb += [shown.valid.eq(moved), shown.sequence.eq(sequence)]
-            for field, value in values.items():
-                m.d.comb += Value.cast(shown[field]).eq(Value.cast(value))
-
-        def moved(port):
-            return port.valid & port.ready
-
-        def sequence(payload):
-            return payload.sequence if self.params.sequence_bits else Const(0)
-
-        for index, residual in enumerate(self.residuals):
-            show(taps.x[index], moved(residual.words), index,
-                 {"x": residual.words.payload.x})
-        acts, norms = norm.acts.payload, norm.scales.payload
-        show(taps.q, moved(norm.acts), sequence(acts), {"q": acts.q})
-        show(taps.norm, moved(norm.scales), sequence(norms),
-             {part: norms[part] for part in ("m", "r", "s", "n", "v")})
-        show(taps.a, scales.written, scales.written_sequence,
-             {"a": scales.written_scale})
-        show(taps.acc, post.scaled, post.scaled_sequence, {"acc": post.sums.payload})
-        results = post.results.payload
-        show(taps.z, moved(post.results), results.tag.sequence,
-             {"value": results.value, "full": results.full})
-        states, products = mlgru.states.payload, glu.products.payload
-        show(taps.mlgru, moved(mlgru.states), sequence(states),
-             {part: states[part] for part in ("f", "g", "c", "h", "o")})
-        show(taps.glu, moved(glu.products), sequence(products),
-             {"silu": products.silu, "p": products.p})
-        show(taps.beat, moved(array.beats), Const(0), {})

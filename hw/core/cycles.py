@@ -114,6 +114,8 @@ class CycleModel:
 
         The last half of ``tokens`` tokens of each sequence is measured.
         """
+        if tokens < 2:
+            raise ValueError(f"tokens must be at least 2, got {tokens}")
         job = CycleJob((True,), tokens, sampled)
         times = self.run([[job]] * self.params.streams)
         spans = []

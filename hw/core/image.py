@@ -13,7 +13,7 @@ import numpy as np
 from amaranth.hdl import unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.bits import from_ints, signed_elements, to_bits, to_ints
+from sterna.hw.bits import from_ints, signed_bits, signed_elements, to_bits, to_ints
 from sterna.hw.core.params import CoreParams
 from sterna.hw.core.program import MAX_SLOTS, Stage, program
 from sterna.hw.trit import from_codes, to_codes
@@ -72,8 +72,7 @@ class CoreImage:
     def memory_bits(self) -> dict[str, int]:
         """Bits of every read-only memory."""
         params = self.params
-        largest = max((abs(value) for row in self.embedding for value in row), default=0)
-        element_bits = largest.bit_length() + 1
+        element_bits = signed_bits(np.array(self.embedding))
         return {
             "weights": len(self.weights) * params.weight_bits,
             "minus counts": len(self.minus_counts) * params.rows * params.mac.count_bits,
@@ -97,7 +96,8 @@ def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
             f"the parameters are for {params.config} in profile {params.profile.name}, the "
             f"model is {model.config} in {model.profile.name}")
     stages = program(params)
-    bias_bits = _signed_bits(np.concatenate([p.bias for p in model.projections.values()]))
+    bias_bits = max(
+        2, *(signed_bits(p.bias) for p in model.projections.values()))
     shifts = tuple(sorted({p.shift for p in model.projections.values()}))
     layout = _stage_layout(params, (len(shifts) - 1).bit_length())
 
@@ -192,9 +192,3 @@ def _pad(weight: np.ndarray, stage: Stage, params: CoreParams) -> np.ndarray:
     padded = np.zeros((stage.groups * params.rows, stage.tiles * params.cols), dtype=np.int8)
     padded[:stage.rows, :stage.columns] = weight
     return padded.reshape(stage.groups, params.rows, stage.tiles, params.cols)
-
-
-def _signed_bits(values: np.ndarray) -> int:
-    """Bits of two's complement that hold every value, at least 2."""
-    low, high = int(values.min()), int(values.max())
-    return max(2, max(high, -low - 1).bit_length() + 1)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.params import CoreParams
 from sterna.hw.core.program import program
-from sterna.hw.core.scale_unit import ScaleUnit
 from sterna.hw.core.tasks import task_layout, weight_request_layout
 from sterna.hw.core.units import CoreUnits
 from sterna.model.sampling import EXP_TABLE
@@ -69,8 +68,6 @@ def memory_bits(image: CoreImage) -> MemoryBits:
     rise_bits = max(max(rises).bit_length(), 1) if profile.sigmoid_step_bits else 0
     sigmoid = profile.sigmoid_segments * (profile.sigmoid_frac + rise_bits)
 
-    # A scale comes so many cycles after the last chunk; that many sums may have to wait.
-    waiting_sums = norm.scale_steps + ScaleUnit.latency + 2
     task = 2 * task_layout(image).size + weight_request_layout(image).size
     return MemoryBits(
         model=image.memory_bits,
@@ -85,7 +82,7 @@ def memory_bits(image: CoreImage) -> MemoryBits:
             "norm buffers": streams * norm.banks * norm.depth * rows * norm.y_bits,
             "activation buffer": (max(params.tiles * streams, 2) * params.cols
                                   * profile.act_bits),
-            "sums": waiting_sums * params.mac.sum_layout.size,
+            "sums": units.waiting_sums * params.mac.sum_layout.size,
             "logits": streams * sampler.depth * rows * profile.logit.bits,
             "sums of probabilities": streams * sampler.depth * sampler.total_bits,
             "queues": (streams + 1) * task,

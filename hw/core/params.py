@@ -28,7 +28,8 @@ class CoreParams:
     rows
         Dot products computed side by side, and post-processing lanes.
     cols
-        Columns taken per beat; at most the widest vector, and a multiple of ``quant_lanes``.
+        Columns taken per beat, a multiple of ``quant_lanes``. Those beyond the widest vector
+        never have work.
     streams
         Interleaved independent sequences, 1 or 2.
     quant_lanes
@@ -70,10 +71,6 @@ class CoreParams:
         check_whole("rows", self.rows, 1, 4096)
         check_whole("cols", self.cols, 1, 4096)
         check_whole("streams", self.streams, 1, MAX_STREAMS)
-        if self.cols > self.widest:
-            raise ValueError(
-                f"cols must be at most {self.widest} (the widest vector of this model), "
-                f"got {self.cols}: columns beyond it would never have work")
         if self.cols % self.rows:
             raise ValueError(
                 f"cols ({self.cols}) must be a multiple of rows ({self.rows}): activations "
@@ -89,8 +86,8 @@ class CoreParams:
 
     @property
     def widest(self) -> int:
-        """Channels of the longest vector that is multiplied."""
-        return max(self.config.d, self.config.dff)
+        """Channels of the longest vector that is multiplied, filled up to a beat at least."""
+        return max(self.config.d, self.config.dff, self.cols)
 
     @property
     def mac(self) -> MacParams:

@@ -34,7 +34,7 @@ def token_layout(params: CoreParams) -> StructLayout:
 
 
 class ControlSignature(wiring.Signature):
-    """What a user sets for a sequence; held still from a prompt's first token to the end.
+    """What a user sets for a sequence, while it can take the first token of a prompt.
 
     ``limit``: tokens to generate after a token with ``predict``; with 0 only logits come out.
     ``stop``, ``stop_token``: whether, and after which token, to end early. ``beta``:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import enum
 
-from amaranth.hdl import unsigned
+from amaranth.hdl import Const, Value, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.post_processor import result_layout
 from sterna.hw.core.units import CoreUnits
 
-__all__ = ["Tap", "trace_layout"]
+__all__ = ["Tap", "show_taps", "trace_layout"]
 
 
 class Tap(enum.IntEnum):
@@ -65,3 +65,40 @@ def trace_layout(image: CoreImage) -> StructLayout:
         "glu": lane(units.glu.product_layout, "silu", "p"),
         "beat": lane(sums),
     })
+
+
+def show_taps(m, core, array, issuer, scales):
+    """Connect the trace port of a core: show every vector in the cycle in which it moves."""
+    taps, norm = core.taps, core.norm
+    post, mlgru, glu = core.post, core.mlgru, core.glu
+
+    def show(shown, moved, sequence, values):
+        m.d.comb += [shown.valid.eq(moved), shown.sequence.eq(sequence)]
+        for field, value in values.items():
+            m.d.comb += Value.cast(shown[field]).eq(Value.cast(value))
+
+    def moved(port):
+        return port.valid & port.ready
+
+    def sequence(payload):
+        return payload.sequence if core.params.sequence_bits else Const(0)
+
+    for index, residual in enumerate(core.residuals):
+        show(taps.x[index], moved(residual.words), index,
+             {"x": residual.words.payload.x})
+    acts, norms = norm.acts.payload, norm.scales.payload
+    show(taps.q, moved(norm.acts), sequence(acts), {"q": acts.q})
+    show(taps.norm, moved(norm.scales), sequence(norms),
+         {part: norms[part] for part in ("m", "r", "s", "n", "v")})
+    show(taps.a, scales.written, scales.written_sequence,
+         {"a": scales.written_scale})
+    show(taps.acc, post.scaled, post.scaled_sequence, {"acc": post.sums.payload})
+    results = post.results.payload
+    show(taps.z, moved(post.results), results.tag.sequence,
+         {"value": results.value, "full": results.full})
+    states, products = mlgru.states.payload, glu.products.payload
+    show(taps.mlgru, moved(mlgru.states), sequence(states),
+         {part: states[part] for part in ("f", "g", "c", "h", "o")})
+    show(taps.glu, moved(glu.products), sequence(products),
+         {"silu": products.silu, "p": products.p})
+    show(taps.beat, moved(array.beats), issuer.sequence, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sterna.hw.core.params import CoreParams
+from sterna.hw.core.scale_unit import ScaleUnit
 from sterna.hw.embedding import EmbeddingParams
 from sterna.hw.glu_unit import GluParams
 from sterna.hw.norm_params import NormParams
@@ -28,6 +29,15 @@ class CoreUnits:
     """
 
     requantise_latency = 3
+
+    @property
+    def waiting_sums(self) -> int:
+        """Words of sums that may have to wait for their scales.
+
+        A scale is known so many cycles after the last chunk of its vector, and before that
+        chunk no sum of its stage is complete.
+        """
+        return self.norm.scale_steps + ScaleUnit.latency + 2
 
     def __init__(self, params: CoreParams) -> None:
         profile, config = params.profile, params.config

@@ -125,6 +125,8 @@ def alternatives(params: CoreParams, token: Token = Token.GREEDY) -> list[Altern
                    if getattr(params, name) != value}
         if not changes or changes in [each.changes for each in found]:
             continue
+        if changes.get("cols", 0) > max(params.config.d, params.config.dff):
+            continue        # columns that would never have work
         # More rows or columns come with the quantiser that is usual for them.
         resized = {"rows", "cols"} & changes.keys()
         lanes: dict[str, Any] = {"quant_lanes": 0} if resized else {}

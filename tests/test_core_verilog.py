@@ -1,0 +1,91 @@
+"""The emitted folder of the core: lint, the same bytes each time, what its manifest says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from simulated_cores import SHAPES, Shape
+
+from sterna.hw.core.image import build_image
+from sterna.hw.core.tasks import weight_request_layout
+from sterna.hw.core.token_control import prompt_layout, token_layout
+from sterna.hw.core.trace import Tap, trace_layout
+from sterna.hw.documents import field_bits
+from sterna.hw.emit import CORE_MODULE, EmittedUnit, emit_verilog
+from sterna.hw.folder import OutputFolderError
+from sterna.hw.tools import verilator_environment
+
+PORTS = [
+    {}, {"trace": True}, {"external_weights": True, "logits": False},
+    {"external_weights": True, "trace": True},
+]
+VARIANTS = [(SHAPES[0], PORTS[0]), (SHAPES[1], PORTS[1]), (SHAPES[3], PORTS[2]),
+            (SHAPES[11], PORTS[3]), (SHAPES[10], PORTS[0])]
+
+
+def emit(shape: Shape, folder: Path, ports: dict[str, bool]) -> EmittedUnit:
+    return emit_verilog(
+        shape.model(), "core", folder, rows=shape.rows, cols=shape.cols, streams=shape.streams,
+        quant_lanes=shape.quant_lanes, **ports)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "ports"), VARIANTS, ids=lambda value: getattr(
+    value, "name", "-".join(value) if isinstance(value, dict) else value))
+def test_the_core_lints_clean(shape: Shape, ports: dict[str, bool], tmp_path: Path) -> None:
+    emitted = emit(shape, tmp_path / "core", ports)
+    done = subprocess.run(
+        ["verilator", "--lint-only", "-Wall", "--top-module", CORE_MODULE, "sterna.vlt",
+         f"{CORE_MODULE}.v"], cwd=emitted.folder, env=verilator_environment(),
+        capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
+    first = emit(SHAPES[1], tmp_path / "first", {"trace": True})
+    code = ("import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
+            "from test_core_verilog import SHAPES, emit\n"
+            "emit(SHAPES[1], Path(sys.argv[2]), {'trace': True})")
+    subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path / "second")],
+        check=True)
+    for path in sorted(first.folder.iterdir()):
+        assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes(), path.name
+
+
+def test_the_manifest_says_where_every_bit_is(tmp_path: Path) -> None:
+    shape = SHAPES[1]
+    emitted = emit(shape, tmp_path / "core", {"trace": True, "external_weights": True})
+    manifest = json.loads((emitted.folder / "params.json").read_text())
+    image = build_image(shape.model(), emitted.params)
+    for stream, layout in (
+        ("prompts__1", prompt_layout(emitted.params)), ("tokens__0", token_layout(emitted.params)),
+        ("weight_requests", weight_request_layout(image)),
+    ):
+        stated = [(each["name"], each["low"], each["high"]) for each in
+                  manifest["payloads"][stream]]
+        assert stated == [(each.name, each.low, each.high) for each in field_bits(layout)]
+    assert list(manifest["trace"]) == [tap.name.lower() for tap in Tap]
+    widths = {port["name"]: port["width"] for port in manifest["ports"]}
+    assert widths["taps"] == trace_layout(image).size
+    assert widths["control__1__limit"] == 16
+    assert manifest["params"]["config"] == asdict(shape.config)
+    assert "weights" not in manifest["memory_bits"]
+    lines = (emitted.folder / "weights.hex").read_text().split()
+    assert [int(line, 16) for line in lines] == image.weights
+
+
+def test_a_size_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be a multiple of rows"):
+        emit_verilog(SHAPES[0].model(), "core", tmp_path / "core", rows=8, cols=12)
+    assert not (tmp_path / "core").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(OutputFolderError, match="Sterna did not write"):
+        emit(SHAPES[11], tmp_path / "mine", {})

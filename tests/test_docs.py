@@ -136,8 +136,8 @@ def test_command_lines_are_accepted_by_the_command_line(page: Path) -> None:
 
 def test_architecture_names_every_file_of_the_code() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    files = [f"{folder}/{path.name}" for folder in CODE_FOLDERS
-             for path in sorted((ROOT / folder).glob("*.py")) if path.name != "__init__.py"]
+    files = [path.relative_to(ROOT).as_posix() for folder in CODE_FOLDERS
+             for path in sorted((ROOT / folder).rglob("*.py")) if path.name != "__init__.py"]
     assert [name for name in files if f"`{name}`" not in text] == []
 
 

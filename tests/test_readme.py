@@ -31,10 +31,11 @@ def test_readme_commands_print_what_it_shows(tmp_path: Path) -> None:
                 ["bash", "-c", block[start][2:]], cwd=tmp_path, env=environment,
                 capture_output=True, text=True, check=False)
             assert result.returncode == 0, (block[start], result.stderr)
-            shown = "\n".join(line.rstrip() for line in result.stdout.splitlines())
-            wanted = "\n".join(line.rstrip() for line in block[start + 1:end])
+            shown = "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
             # A line of three dots stands for any lines, or none.
-            pattern = re.escape(f"\n{wanted}\n").replace(r"\.\.\.\n", "(?:.*\n)*?")
-            assert re.fullmatch(pattern, f"\n{shown}\n"), (block[start], shown)
+            pattern = "".join(
+                "(?:.*\n)*?" if line == "..." else re.escape(line.rstrip()) + "\n"
+                for line in block[start + 1:end])
+            assert re.fullmatch(pattern, shown), (block[start], shown)
             commands += 1
     assert commands >= 8

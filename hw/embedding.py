@@ -13,12 +13,11 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.bits import signed_bits, to_bits, to_ints
 from sterna.hw.constant_product import constant_product
+from sterna.hw.memory_attributes import BLOCK_ROM
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
 __all__ = ["Embedding", "EmbeddingParams"]
-
-_ROM_ATTRIBUTES = {"rom_style": "block", "ram_style": "block", "syn_romstyle": "block_rom"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +168,7 @@ class Embedding(wiring.Component):
         params, requests, words = self.params, self.requests, self.words
         m.submodules.rom = rom = memory.Memory(
             shape=unsigned(params.word_bits), depth=params.depth, init=self._words,
-            attrs=_ROM_ATTRIBUTES)
+            attrs=BLOCK_ROM)
         port = rom.read_port()
         reading = Signal()
         position = Signal(range(max(params.words, 2)))    # a bit at least

@@ -10,6 +10,7 @@ from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.fixed_point import round_shift, saturate
+from sterna.hw.memory_attributes import BLOCK_RAM
 from sterna.hw.params import MlgruParams
 from sterna.hw.pipeline import Pipeline
 from sterna.hw.sigmoid_table import SigmoidTable, checked_table
@@ -183,7 +184,7 @@ class MlgruUnit(wiring.Component):
         m.submodules.state = state = memory.Memory(
             shape=ArrayLayout(signed(params.profile.h.bits), params.lanes),
             depth=params.memory_words, init=[],
-            attrs={"ram_style": "block", "syn_ramstyle": "block_ram"})
+            attrs=BLOCK_RAM)
         read = state.read_port()
         write = state.write_port()
         read_address = steps.delay(address, params.candidate_step - 1, "address")

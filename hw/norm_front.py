@@ -7,6 +7,7 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.memory_attributes import BLOCK_RAM
 from sterna.hw.norm_params import NormParams
 from sterna.hw.pipeline import Pipeline
 
@@ -98,7 +99,7 @@ class NormFront(wiring.Component):
         for index in range(params.banks):
             m.submodules[f"bank{index}"] = buffer = memory.Memory(
                 shape=word.y.shape(), depth=params.depth, init=[],
-                attrs={"ram_style": "block", "syn_ramstyle": "block_ram"})
+                attrs=BLOCK_RAM)
             write, read = buffer.write_port(), buffer.read_port()
             m.d.comb += [
                 write.addr.eq(address),

@@ -10,6 +10,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.fixed_point import saturate
+from sterna.hw.memory_attributes import BLOCK_RAM
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
@@ -180,7 +181,7 @@ class ResidualAdd(wiring.Component):
         # after the update at the earliest: never in the cycle that writes it.
         m.submodules.x = x = memory.Memory(
             shape=new.shape(), depth=params.memory_words, init=[],
-            attrs={"ram_style": "block", "syn_ramstyle": "block_ram"})
+            attrs=BLOCK_RAM)
         read, write = x.read_port(), x.write_port()
         written = Signal()
         written_position = Signal.like(position, reset_less=True)

@@ -10,13 +10,13 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.constant_product import constant_product
 from sterna.hw.largest_logit import LargestLogit
 from sterna.hw.logit_weight import LogitWeight
+from sterna.hw.memory_attributes import BLOCK_RAM
 from sterna.hw.pipeline import Pipeline
 from sterna.hw.sampler_params import SamplerParams
 from sterna.model.profile import NumericProfile
 
 __all__ = ["ArgmaxSampler"]
 
-_RAM_ATTRIBUTES = {"ram_style": "block", "syn_ramstyle": "block_ram"}
 _SEED_BITS = 32
 _DIGIT_BITS = 16        # of the random number, which is multiplied digit by digit
 
@@ -159,7 +159,7 @@ class ArgmaxSampler(wiring.Component):
         params = self.params
         m.submodules.kept = kept = memory.Memory(
             shape=ArrayLayout(signed(params.profile.logit.bits), params.rows),
-            depth=params.depth, init=[], attrs=_RAM_ATTRIBUTES)
+            depth=params.depth, init=[], attrs=BLOCK_RAM)
         read, write = kept.read_port(), kept.write_port()
         m.d.comb += [
             write.addr.eq(position),
@@ -201,7 +201,7 @@ class ArgmaxSampler(wiring.Component):
         summing = Signal()
         position = Signal(range(params.depth))
         m.submodules.sums = sums = memory.Memory(
-            shape=total.shape(), depth=params.depth, init=[], attrs=_RAM_ATTRIBUTES)
+            shape=total.shape(), depth=params.depth, init=[], attrs=BLOCK_RAM)
         read, write = sums.read_port(), sums.write_port()
         m.d.comb += [
             write.addr.eq(position),

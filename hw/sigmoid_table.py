@@ -10,13 +10,12 @@ from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.fixed_point import round_shift
+from sterna.hw.memory_attributes import BLOCK_ROM
 from sterna.hw.params import sigmoid_latency
 from sterna.hw.pipeline import Pipeline
 from sterna.model.profile import NumericProfile
 
 __all__ = ["SigmoidTable", "checked_table"]
-
-_ROM_ATTRIBUTES = {"rom_style": "block", "ram_style": "block", "syn_romstyle": "block_rom"}
 
 
 def checked_table(profile: NumericProfile, table: Sequence[int]) -> list[int]:
@@ -97,7 +96,7 @@ class SigmoidTable(wiring.Component):
 
         if step_bits == 0:
             m.submodules.rom = rom = memory.Memory(
-                shape=self.sigmoid.shape(), depth=segments, init=bases, attrs=_ROM_ATTRIBUTES)
+                shape=self.sigmoid.shape(), depth=segments, init=bases, attrs=BLOCK_ROM)
             port = rom.read_port()
             m.d.comb += [port.addr.eq(address), port.en.eq(self.advance)]
             m.d.comb += self.sigmoid.eq(port.data)
@@ -106,7 +105,7 @@ class SigmoidTable(wiring.Component):
         segment = StructLayout({
             "base": self.sigmoid.shape(), "rise": unsigned(max(max(rises).bit_length(), 1))})
         m.submodules.rom = rom = memory.Memory(
-            shape=segment, depth=segments, attrs=_ROM_ATTRIBUTES,
+            shape=segment, depth=segments, attrs=BLOCK_ROM,
             init=[{"base": b, "rise": r} for b, r in zip(bases, rises, strict=True)])
         port = rom.read_port()
         m.d.comb += [port.addr.eq(address), port.en.eq(self.advance)]

@@ -10,11 +10,10 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.memory_attributes import BLOCK_ROM
 from sterna.model.checks import check_whole
 
 __all__ = ["WeightRom", "WeightRomParams"]
-
-_ROM_ATTRIBUTES = {"rom_style": "block", "ram_style": "block", "syn_romstyle": "block_rom"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ class WeightRom(wiring.Component):
         params, requests, beats = self.params, self.requests, self.beats
         m.submodules.rom = rom = memory.Memory(
             shape=unsigned(params.word_bits), depth=params.depth, init=self._words,
-            attrs=_ROM_ATTRIBUTES)
+            attrs=BLOCK_ROM)
         port = rom.read_port()
 
         reading = Signal()

@@ -8,6 +8,7 @@ from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.params import CoreParams
+from sterna.hw.memory_attributes import LUT_RAM
 from sterna.hw.norm_params import NormParams
 
 __all__ = ["ActivationBuffer"]
@@ -77,7 +78,7 @@ class ActivationBuffer(wiring.Component):
         for index in range(params.chunks_per_tile):
             m.submodules[f"bank{index}"] = store = memory.Memory(
                 shape=ArrayLayout(self._element, params.quant_lanes), depth=depth, init=[],
-                attrs={"ram_style": "distributed", "syn_ramstyle": "distributed"})
+                attrs=LUT_RAM)
             write = store.write_port()
             read = store.read_port(domain="comb")
             m.d.comb += [

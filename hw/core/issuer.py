@@ -9,10 +9,9 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.tasks import task_layout
+from sterna.hw.memory_attributes import BLOCK_ROM
 
-__all__ = ["ROM_ATTRIBUTES", "BeatIssuer"]
-
-ROM_ATTRIBUTES = {"rom_style": "block", "ram_style": "block", "syn_romstyle": "block_rom"}
+__all__ = ["BeatIssuer"]
 
 
 class BeatIssuer(wiring.Component):
@@ -87,7 +86,7 @@ class BeatIssuer(wiring.Component):
         m.submodules.minus_counts = counts = memory.Memory(
             shape=beat.minus_counts.shape(), depth=max(len(self.image.minus_counts), 2),
             init=[beat.minus_counts.shape().from_bits(word)
-                  for word in self.image.minus_counts], attrs=ROM_ATTRIBUTES)
+                  for word in self.image.minus_counts], attrs=BLOCK_ROM)
         read = counts.read_port()
         header = Signal(range(max(len(self.image.minus_counts), 2)))
         m.d.comb += [

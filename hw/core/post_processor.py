@@ -8,9 +8,9 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.image import CoreImage
-from sterna.hw.core.issuer import ROM_ATTRIBUTES
 from sterna.hw.core.program import MAX_SLOTS, StageKind
 from sterna.hw.core.tasks import result_tag_layout, task_layout
+from sterna.hw.memory_attributes import BLOCK_ROM
 from sterna.hw.requantise import Requantise, RequantiseParams
 
 __all__ = ["PostProcessor", "requantise_params", "result_layout"]
@@ -160,7 +160,7 @@ class PostProcessor(wiring.Component):
         shape = ArrayLayout(signed(image.bias_bits), image.params.rows)
         m.submodules.biases = rom = memory.Memory(
             shape=shape, depth=depth, init=[shape.from_bits(word) for word in image.biases],
-            attrs=ROM_ATTRIBUTES)
+            attrs=BLOCK_ROM)
         read = rom.read_port()
         header = Signal(range(depth))
         m.d.comb += read.addr.eq(header + taken)

@@ -70,7 +70,7 @@ def test_one_sequence_waits_for_every_latency_of_every_unit(params: CoreParams) 
         Cause.MAXIMUM: stages * units.norm.max_steps,
         Cause.NORM: 0,
         Cause.RECIPROCAL: stages * units.norm.first_chunk_steps,
-        Cause.ARRAY: stages * (params.mac.latency - 1),
+        Cause.ARRAY: stages * (params.feed_steps + params.mac.latency - 1),
         Cause.REQUANTISE: stages * units.requantise_latency,
         Cause.UNIT: (1 + 2 * layers) * units.residual.latency
         + layers * (units.mlgru.latency + units.glu.latency),

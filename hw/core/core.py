@@ -23,6 +23,7 @@ from sterna.hw.core.token_control import (
 )
 from sterna.hw.core.trace import show_taps, trace_layout
 from sterna.hw.core.units import CoreUnits
+from sterna.hw.core.weight_feed import WeightFeed, WeightPort
 from sterna.hw.embedding import Embedding
 from sterna.hw.glu_unit import GluUnit
 from sterna.hw.mlgru_unit import MlgruUnit
@@ -30,7 +31,6 @@ from sterna.hw.norm_quant import NormQuant
 from sterna.hw.residual_add import ResidualAdd
 from sterna.hw.sampler import ArgmaxSampler
 from sterna.hw.ternary_mac_array import TernaryMacArray
-from sterna.hw.weight_rom import WeightRom
 
 __all__ = ["MatMulFreeCore"]
 
@@ -121,23 +121,30 @@ class MatMulFreeCore(wiring.Component):
         params = self.params
         m.submodules.norm = norm = self.norm
         m.submodules.activations = activations = ActivationBuffer(params, norm.params)
-        m.submodules.issuer = issuer = BeatIssuer(self.image)
+        waiting = CoreUnits(params).waiting_sums
+        m.submodules.issuer = issuer = BeatIssuer(self.image, waiting)
         m.submodules.array = array = TernaryMacArray(
             params.rows, params.cols, max_columns=params.widest)
         m.submodules.post = post = self.post
         m.submodules.scales = scales = ScaleUnit(params, norm.params)
         m.submodules.sums = sums = BypassFifo(
-            params.mac.sum_layout, depth=CoreUnits(params).waiting_sums)
+            params.mac.sum_layout, depth=waiting)
 
         wiring.connect(m, norm.acts, activations.chunks)
         wiring.connect(m, norm.scales, scales.norms)
         wiring.connect(m, issuer.beats, array.beats)
-        wiring.connect(m, array.sums, sums.incoming)
+        # The issuer sees to it that there is room.
+        m.d.comb += [
+            sums.incoming.valid.eq(array.sums.valid),
+            sums.incoming.payload.eq(array.sums.payload),
+            array.sums.ready.eq(1),
+        ]
         wiring.connect(m, sums.outgoing, post.sums)
         m.d.comb += [
             activations.sequence.eq(issuer.sequence),
             activations.tile.eq(issuer.tile),
             issuer.acts.eq(activations.acts),
+            issuer.taken.eq(sums.outgoing.valid & sums.outgoing.ready),
         ]
         for sequence in range(params.streams):
             m.d.comb += [
@@ -208,12 +215,17 @@ class MatMulFreeCore(wiring.Component):
         if params.external_weights:
             wiring.connect(
                 m, dispatcher.weight_requests, wiring.flipped(self.weight_requests))
-            wiring.connect(m, wiring.flipped(self.weights), issuer.weights)
+            m.submodules.weights = weights = WeightPort(self.image)
+            wiring.connect(m, wiring.flipped(self.weights), weights.words)
         else:
-            m.submodules.weights = weights = WeightRom(
-                self.image.weights, word_bits=params.weight_bits)
+            m.submodules.weights = weights = WeightFeed(self.image)
             wiring.connect(m, dispatcher.weight_requests, weights.requests)
-            wiring.connect(m, weights.beats, issuer.weights)
+        m.d.comb += [
+            weights.advance.eq(issuer.advance),
+            weights.take.eq(issuer.take),
+            issuer.available.eq(weights.available),
+            issuer.word.eq(weights.word),
+        ]
         return dispatcher
 
     def _vectors(self, m, controls, dispatcher):

@@ -156,7 +156,7 @@ class _Run:
         self._waiting: dict[int, int] = {}
         self._last_served = len(jobs) - 1
         self._embedding_free = self._norm_free = 0
-        self._array_free = self._post_free = 0
+        self._issuer_free = self._post_free = 0
 
     def run(self) -> list[TokenTimes]:
         for sequence in range(len(self._sequences)):
@@ -236,24 +236,26 @@ class _Run:
             first_chunk + min((tile + 1) * self._params.chunks_per_tile, chunks)
             for tile in range(stage.tiles)]
 
-        # Beats: one a cycle, once the task is there and a tile is ready.
-        beat = max(self._array_free, service + _TASK_STEPS + 1) - 1
-        first_beat = -1
+        # Beats: one is issued a cycle, once the task is there and a tile is ready.
+        issue = max(self._issuer_free, service + _TASK_STEPS + 1) - 1
+        first_issue = -1
+        feed = self._params.feed_steps
         result = max(self._post_free, service + _TASK_STEPS + 1) - 1
         last_result = {}
         for header in range(stage.headers):
             for tile in range(stage.tiles):
-                beat = max(beat + 1, tile_ready[tile])
-                if first_beat < 0:
-                    first_beat = beat
+                issue = max(issue + 1, tile_ready[tile])
+                if first_issue < 0:
+                    first_issue = issue
             # Its sums wait for the scales, and for the sums before them.
-            result = max(result + 1, beat + mac.latency, scales)
+            result = max(result + 1, issue + feed + mac.latency, scales)
             last_result[header % stage.slots] = result
-        self._array_free = beat + 1
+        self._issuer_free = issue + 1
         self._post_free = result + 1
         last_word = result + self._units.requantise_latency
         state.token.stages.append(
-            StageTimes(index, service, first_beat, beat, scales, last_word))
+            StageTimes(
+                index, service, first_issue + feed, issue + feed, scales, last_word))
         self._results(sequence, stage, last_word)
 
     def _results(self, sequence: int, stage: Stage, last_word: int) -> None:

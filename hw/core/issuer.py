@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.tasks import task_layout
 from sterna.hw.memory_attributes import BLOCK_ROM
+from sterna.hw.pipeline import Pipeline
 
 __all__ = ["BeatIssuer"]
 
@@ -17,36 +18,51 @@ __all__ = ["BeatIssuer"]
 class BeatIssuer(wiring.Component):
     """Turns tasks into beats: for each group of rows, the tiles of its columns.
 
-    One beat per cycle, from one task to the next as well. It waits for a tile that is not
-    ready yet, for a weight word, and for the array.
+    A beat is issued when its tile is ready, a weight word is available and its sum will find
+    room; ``params.feed_steps`` steps later weights, activations and row header, each from a
+    register of its own, are at the array. One beat per cycle, from one task to the next as
+    well. Nothing behind it ever has to wait for room: who takes sums says so in ``taken``.
 
     Parameters
     ----------
     image
         Contents of the memories; the numbers of -1 weights are kept here.
+    waiting
+        Groups of rows that may be between issuing and ``taken``.
 
     Members
     -------
     tasks : ``In(stream.Signature(task_layout(image)))``
-    weights : ``In(stream.Signature(unsigned(weight_bits)))``
+    advance, available, take, word
+        The weights: the other side of a :class:`~sterna.hw.core.weight_feed.WeightFeed`.
     ready_tiles : ``In``, for each sequence
         Tiles that can be read.
     sequence, tile : ``Out``; acts : ``In``
         Reading of a tile, in the same cycle.
+    taken : ``In(1)``
+        The sums of a group have left the queue behind the array.
     beats : ``Out(stream.Signature(mac.beat_layout))``
+    beat_sequence : ``Out``
+        Whose beat it is.
     """
 
-    def __init__(self, image: CoreImage) -> None:
+    def __init__(self, image: CoreImage, waiting: int) -> None:
         self.image = image
+        self.waiting = waiting
         params = image.params
         super().__init__({
             "tasks": In(stream.Signature(task_layout(image))),
-            "weights": In(stream.Signature(unsigned(params.weight_bits))),
+            "advance": Out(1),
+            "available": In(1),
+            "take": Out(1),
+            "word": In(unsigned(params.weight_bits)),
             "ready_tiles": In(range(params.tiles + 1)).array(params.streams),
             "sequence": Out(params.index_bits),
             "tile": Out(range(max(params.tiles, 2))),
             "acts": In(ArrayLayout(signed(params.profile.act_bits), params.cols)),
+            "taken": In(1),
             "beats": Out(stream.Signature(params.mac.beat_layout)),
+            "beat_sequence": Out(params.index_bits),
         })
 
     def elaborate(self, platform):
@@ -56,44 +72,75 @@ class BeatIssuer(wiring.Component):
         active = Signal()
         tile = Signal(range(max(params.tiles, 2)))
         headers_left = Signal(task.headers.shape())
+        # Known a cycle ahead, so that little stands between here and the memories.
+        last_tile, last_header, room = Signal(), Signal(), Signal()
 
-        available = Signal()
-        last_tile = Signal()
-        sent = Signal()
+        # The array stops only to load its tables, if it has any.
+        steps = Pipeline(m, self.advance)
+        tile_ready = Signal()
         m.d.comb += [
+            self.advance.eq(self.beats.ready),
             self.sequence.eq(task.sequence),
             self.tile.eq(tile),
-            available.eq(tile < Array(self.ready_tiles)[task.sequence]),
-            last_tile.eq(tile == task.tiles - 1),
-            self.beats.valid.eq(active & available & self.weights.valid),
-            sent.eq(self.beats.valid & self.beats.ready),
-            self.weights.ready.eq(active & available & self.beats.ready),
-            self.tasks.ready.eq(~active | (sent & last_tile & (headers_left == 1))),
-            Value.cast(beat.weights).eq(self.weights.payload),
-            beat.acts.eq(self.acts),
-            beat.last.eq(last_tile),
+            tile_ready.eq(tile < Array(self.ready_tiles)[task.sequence]),
+            self.take.eq(active & tile_ready & room & self.available),
         ]
-        with m.If(sent):
-            m.d.sync += tile.eq(Mux(last_tile, 0, tile + 1))
-            with m.If(last_tile):
-                m.d.sync += headers_left.eq(headers_left - 1)
-        with m.If(self.tasks.ready):
-            m.d.sync += [
-                active.eq(self.tasks.valid), task.eq(self.tasks.payload),
-                headers_left.eq(self.tasks.payload.headers)]
-
-        # The header of the group in progress stands at the memory's output.
-        m.submodules.minus_counts = counts = memory.Memory(
-            shape=beat.minus_counts.shape(), depth=max(len(self.image.minus_counts), 2),
-            init=[beat.minus_counts.shape().from_bits(word)
-                  for word in self.image.minus_counts], attrs=BLOCK_ROM)
-        read = counts.read_port()
-        header = Signal(range(max(len(self.image.minus_counts), 2)))
+        issued = Signal()
+        group_issued = Signal()
         m.d.comb += [
-            read.addr.eq(header + (sent & last_tile)),
-            beat.minus_counts.eq(read.data),
+            issued.eq(self.take & self.advance),
+            group_issued.eq(issued & last_tile),
+            self.tasks.ready.eq(~active | (group_issued & last_header)),
         ]
-        with m.If(self.tasks.valid & self.tasks.ready):
-            m.d.comb += read.addr.eq(self.tasks.payload.first_header)
-        m.d.sync += header.eq(read.addr)
+        with m.If(issued):
+            m.d.sync += [
+                tile.eq(Mux(last_tile, 0, tile + 1)),
+                last_tile.eq(Mux(last_tile, task.tiles == 1, tile + 2 == task.tiles)),
+            ]
+            with m.If(last_tile):
+                m.d.sync += [
+                    headers_left.eq(headers_left - 1), last_header.eq(headers_left == 2)]
+        with m.If(self.tasks.ready):
+            incoming = self.tasks.payload
+            m.d.sync += [
+                active.eq(self.tasks.valid), task.eq(incoming), last_tile.eq(incoming.tiles == 1),
+                headers_left.eq(incoming.headers), last_header.eq(incoming.headers == 1)]
+
+        # Groups between here and the queue's end; one more may be issued before this is seen.
+        waiting = Signal(range(self.waiting + 1))
+        m.d.sync += [
+            waiting.eq(waiting + group_issued - self.taken),
+            room.eq(waiting + group_issued < self.waiting),
+        ]
+
+        # Whatever a beat is made of has a register of its own, and another one in front of
+        # the array: what many rows share has a whole cycle to get there.
+        last = params.feed_steps
+        m.d.comb += [
+            self.beats.valid.eq(steps.flags(self.take, last, "issued")[-1]),
+            Value.cast(beat.weights).eq(self.word),
+            Value.cast(beat.acts).eq(steps.delay(Value.cast(self.acts), last, "acts")),
+            beat.last.eq(steps.delay(last_tile, last, "last")),
+            self.beat_sequence.eq(steps.delay(task.sequence, last, "beat_sequence")),
+            Value.cast(beat.minus_counts).eq(self._header(m, steps, group_issued)),
+        ]
         return m
+
+    def _header(self, m, steps, group_issued):
+        """Return the header of the group that was issued ``feed_steps`` steps ago.
+
+        As for the weights, nothing stands before the memory's address and behind its data.
+        """
+        headers = self.image.minus_counts
+        shape = self.beats.payload.minus_counts.shape()
+        m.submodules.minus_counts = counts = memory.Memory(
+            shape=shape, depth=max(len(headers), 2),
+            init=[shape.from_bits(word) for word in headers], attrs=BLOCK_ROM)
+        read = counts.read_port()
+        header = Signal(range(max(len(headers), 2)))
+        with m.If(self.tasks.ready):
+            m.d.sync += header.eq(self.tasks.payload.first_header)
+        with m.Elif(group_issued):
+            m.d.sync += header.eq(header + 1)
+        m.d.comb += [read.addr.eq(header), read.en.eq(self.advance)]
+        return steps.delay(Value.cast(read.data), self.image.params.feed_steps - 1, "header")

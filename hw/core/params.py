@@ -142,6 +142,15 @@ class CoreParams:
         return 2 * self.rows * self.cols
 
     @property
+    def feed_steps(self) -> int:
+        """Steps from the issuing of a beat to the array.
+
+        Weights come through the output register of their memory, activations through two
+        registers: one behind their memory, one to carry them to all rows.
+        """
+        return 2
+
+    @property
     def mac_cycles(self) -> int:
         """Beats of the array per token: no schedule can take fewer cycles."""
         return sum(

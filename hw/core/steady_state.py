@@ -236,6 +236,8 @@ def _stage_phases(model: CycleModel, times: StageTimes, final: bool) -> Iterator
     name = stage_name(stage)
     yield _Phase(times.service, name, Cause.NORM)
     yield _Phase(times.service + units.norm.first_chunk_steps, name, Cause.RECIPROCAL)
+    yield _Phase(times.first_beat - model.params.feed_steps, name, Cause.TILES)
+    yield _Phase(times.first_beat, name, Cause.ARRAY)
     # While its beats last the array does not wait, save for tiles.
     yield _Phase(times.last_beat + 1, name, Cause.TILES)
     yield _Phase(times.last_beat + model.params.mac.latency, name, Cause.ARRAY)

@@ -101,4 +101,4 @@ def show_taps(m, core, array, issuer, scales):
          {part: states[part] for part in ("f", "g", "c", "h", "o")})
     show(taps.glu, moved(glu.products), sequence(products),
          {"silu": products.silu, "p": products.p})
-    show(taps.beat, moved(array.beats), issuer.sequence, {})
+    show(taps.beat, moved(array.beats), issuer.beat_sequence, {})

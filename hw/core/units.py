@@ -32,12 +32,14 @@ class CoreUnits:
 
     @property
     def waiting_sums(self) -> int:
-        """Words of sums that may have to wait for their scales.
+        """Groups of rows that may be between the issuer and the post-processor.
 
-        A scale is known so many cycles after the last chunk of its vector, and before that
-        chunk no sum of its stage is complete.
+        The first is issued after the first tile of its vector, and taken at the latest when
+        its scale is known: so many cycles after the last chunk. A group in the array and
+        before it counts, too.
         """
-        return self.norm.scale_steps + ScaleUnit.latency + 2
+        on_the_way = self._feed_steps + self._mac_latency
+        return self.norm.scale_steps + ScaleUnit.latency + 3 + on_the_way
 
     def __init__(self, params: CoreParams) -> None:
         profile, config = params.profile, params.config
@@ -46,6 +48,7 @@ class CoreUnits:
             params.trace, params.digit_bits, params.root_digit_bits)
         self.glu = GluParams(profile, params.rows, params.streams, params.trace)
         self.mlgru: MlgruParams = params.mlgru
+        self._feed_steps, self._mac_latency = params.feed_steps, params.mac.latency
         self.residual = ResidualParams(profile, params.rows, config.d)
         self.embedding = EmbeddingParams(
             profile, params.rows, config.vocab, config.d, profile.x.bits, params.streams)

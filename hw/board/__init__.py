@@ -1,0 +1,1 @@
+"""Boards: what stands around the core on a real one."""

@@ -1,0 +1,1 @@
+"""Verilog models of the vendor cells that Sterna instantiates, for simulators."""

@@ -1,0 +1,244 @@
+"""Moving flip-flops into the block RAMs and multipliers of an ECP5 beside them.
+
+A block RAM of the ECP5 has registers at its outputs and a multiplier has them at its
+inputs and outputs. Yosys leaves them unused, and without them a read takes most of a cycle
+at 150 MHz. This pass works on the netlist that Yosys writes as JSON: where every output of
+such a cell goes straight to a flip-flop, or every input comes straight from one, the
+flip-flops become the cell's own. Nothing else changes: the netlist computes the same in the
+same cycles, which the simulation of the netlist shows (``tests/test_netlist.py``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Absorbed", "absorb_registers"]
+
+Bit = int | str
+"""A net by its number, or a constant ``"0"``, ``"1"``, ``"x"``."""
+
+_OPERAND_BITS = 18
+_PRODUCT_BITS = 36
+
+
+@dataclass(slots=True)
+class Absorbed:
+    """What was moved.
+
+    Parameters
+    ----------
+    memory_outputs
+        Block RAMs whose outputs became registered.
+    memories
+        Block RAMs that are read at all.
+    operands
+        Operands of multipliers that became registered.
+    products
+        Multipliers whose product became registered.
+    multipliers
+        All multipliers.
+    flip_flops
+        Flip-flops that went away.
+    """
+
+    memory_outputs: int = 0
+    memories: int = 0
+    operands: int = 0
+    products: int = 0
+    multipliers: int = 0
+    flip_flops: int = 0
+
+
+def absorb_registers(netlist: dict[str, Any], top: str) -> Absorbed:
+    """Absorb the flip-flops of a flattened ECP5 netlist, in place.
+
+    Parameters
+    ----------
+    netlist
+        What ``write_json`` of Yosys wrote after ``synth_ecp5``.
+    top
+        Name of the module.
+
+    Raises
+    ------
+    ValueError
+        If there is no such module.
+    """
+    if top not in netlist.get("modules", {}):
+        raise ValueError(f"the netlist has no module {top!r}")
+    return _Pass(netlist["modules"][top]).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Clocking:
+    """What flip-flops must share to become one register."""
+
+    clock: Bit
+    enable: Bit
+
+
+class _Pass:
+    """The nets of a module, who drives them and who reads them."""
+
+    def __init__(self, module: dict[str, Any]) -> None:
+        self._cells: dict[str, dict[str, Any]] = module["cells"]
+        self._absorbed = Absorbed()
+        self._readers: dict[Bit, list[tuple[str, str]]] = defaultdict(list)   # of numbers only
+        self._register_of: dict[Bit, str] = {}
+        for name, cell in self._cells.items():
+            directions = cell["port_directions"]
+            for port, bits in cell["connections"].items():
+                if directions[port] == "output":
+                    if cell["type"] == "TRELLIS_FF":
+                        self._register_of[bits[0]] = name
+                    continue
+                for bit in bits:
+                    if not isinstance(bit, str):
+                        self._readers[bit].append((name, port))
+        for port in module["ports"].values():
+            if port["direction"] != "input":
+                for bit in port["bits"]:
+                    self._readers[bit].append(("", ""))
+
+    def run(self) -> Absorbed:
+        for name, cell in sorted(self._cells.items()):
+            if cell["type"] == "DP16KD":
+                self._memory(cell)
+            elif cell["type"] == "MULT18X18D":
+                self._multiplier(name, cell)
+        return self._absorbed
+
+    # Cells -------------------------------------------------------------------------
+
+    def _memory(self, cell: dict[str, Any]) -> None:
+        """Both ports one by one; at 36 bits they are halves of one word."""
+        wide = any(int(str(cell["parameters"][f"DATA_WIDTH_{port}"]), 2) == 36 for port in "AB")
+        read = False
+        for ports in ["AB"] if wide else ["A", "B"]:
+            outputs = [f"DO{port}{i}" for port in ports for i in range(18)]
+            used = [output for output in outputs if self._is_read(cell, output)]
+            read |= bool(used)
+            clocking = self._take_outputs(cell, used)
+            if clocking is None:
+                continue
+            self._absorbed.memory_outputs += 1
+            for port in ports:
+                cell["parameters"][f"REGMODE_{port}"] = "OUTREG"
+                self._connect(cell, f"OCE{port}", clocking.enable)
+                self._connect(cell, f"CLK{port}", clocking.clock)
+        self._absorbed.memories += read
+
+    def _multiplier(self, name: str, cell: dict[str, Any]) -> None:
+        self._absorbed.multipliers += 1
+        enables: list[Bit] = []
+        clocks: list[Bit] = []
+
+        def use(register: str, clocking: _Clocking) -> None:
+            if clocking.clock not in clocks:
+                clocks.append(clocking.clock)
+            if clocking.enable not in enables:
+                enables.append(clocking.enable)
+            clock, enable = clocks.index(clocking.clock), enables.index(clocking.enable)
+            self._connect(cell, f"CLK{clock}", clocking.clock)
+            self._connect(cell, f"CE{enable}", clocking.enable)
+            self._connect(cell, "RST0", "0")
+            cell["parameters"] |= {
+                f"REG_{register}_CLK": f"CLK{clock}", f"REG_{register}_CE": f"CE{enable}",
+                f"REG_{register}_RST": "RST0"}
+
+        for operand in "AB":
+            ports = [f"{operand}{i}" for i in range(_OPERAND_BITS)]
+            clocking = self._take_inputs(name, cell, ports)
+            if clocking is not None:
+                use(f"INPUT{operand}", clocking)
+                self._absorbed.operands += 1
+        used = [f"P{i}" for i in range(_PRODUCT_BITS) if self._is_read(cell, f"P{i}")]
+        clocking = self._take_outputs(cell, used)
+        if clocking is not None:
+            use("OUTPUT", clocking)
+            self._absorbed.products += 1
+
+    # Flip-flops --------------------------------------------------------------------
+
+    def _take_outputs(self, cell: dict[str, Any], ports: list[str]) -> _Clocking | None:
+        """Absorb the flip-flops behind outputs, if each has one and it alone reads it."""
+        registers = []
+        for port in ports:
+            readers = self._readers[cell["connections"][port][0]]
+            if len(readers) != 1 or readers[0][1] != "DI":
+                return None
+            registers.append(readers[0][0])
+        clocking = self._shared(registers)
+        if clocking is not None:
+            for port, register in zip(ports, registers, strict=True):
+                cell["connections"][port] = self._cells[register]["connections"]["Q"]
+                self._remove(register)
+        return clocking
+
+    def _take_inputs(
+        self, name: str, cell: dict[str, Any], ports: list[str],
+    ) -> _Clocking | None:
+        """Absorb the flip-flops before inputs; they stay where others read them, too."""
+        registers = {}
+        for port in ports:
+            bit = cell["connections"][port][0]
+            if isinstance(bit, str):
+                continue
+            if bit not in self._register_of:
+                return None
+            registers[port] = self._register_of[bit]
+        clocking = self._shared(registers.values())
+        if clocking is None:
+            return None
+        for port, register in registers.items():
+            output = cell["connections"][port][0]
+            source = self._cells[register]["connections"]["DI"][0]
+            self._readers[output].remove((name, port))
+            self._readers[source].append((name, port))
+            cell["connections"][port] = [source]
+        for register in dict.fromkeys(registers.values()):
+            if not self._readers[self._cells[register]["connections"]["Q"][0]]:
+                self._remove(register)
+        return clocking
+
+    def _shared(self, registers: Iterable[str]) -> _Clocking | None:
+        """Return the clock and enable of flip-flops that can be one register of a cell."""
+        clockings = set()
+        for register in registers:
+            cell = self._cells.get(register, {"type": ""})
+            if cell["type"] != "TRELLIS_FF":
+                return None
+            parameters, connections = cell["parameters"], cell["connections"]
+            # Yosys writes the text 1 as "1 ", so that it is no number.
+            enabled_by = parameters.get("CEMUX", "CE").strip()
+            plain = (
+                parameters.get("CLKMUX", "CLK") == "CLK"
+                and enabled_by in ("CE", "1")
+                and parameters.get("REGSET", "RESET") == "RESET"
+                and connections.get("LSR", ["0"])[0] == "0")
+            if not plain:
+                return None
+            always = enabled_by == "1"
+            clockings.add(_Clocking(
+                connections["CLK"][0], "1" if always else connections.get("CE", ["1"])[0]))
+        return clockings.pop() if len(clockings) == 1 else None
+
+    def _remove(self, register: str) -> None:
+        cell = self._cells.pop(register)
+        for port, bits in cell["connections"].items():
+            if port != "Q" and not isinstance(bits[0], str):
+                self._readers[bits[0]].remove((register, port))
+        self._register_of.pop(cell["connections"]["Q"][0], None)
+        self._absorbed.flip_flops += 1
+
+    def _is_read(self, cell: dict[str, Any], port: str) -> bool:
+        bits = cell["connections"].get(port, [])
+        return bool(bits) and bool(self._readers.get(bits[0]))
+
+    @staticmethod
+    def _connect(cell: dict[str, Any], port: str, bit: Bit) -> None:
+        cell["connections"][port] = [bit]
+        cell["port_directions"][port] = "input"

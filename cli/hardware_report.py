@@ -23,8 +23,8 @@ def report(
     model: Annotated[str | None, typer.Argument(
         metavar="[MODEL]", help="Quantised file, or tiny; or give --config.")] = None,
     config: Annotated[str | None, typer.Option(
-        help="A shape without weights: nano, tiny or small. Memories are as wide as any model "
-             "may need.")] = None,
+        help="A shape without weights: micro, nano, tiny or small. Memories are as wide as any "
+             "model may need.")] = None,
     profile: Annotated[str | None, typer.Option(
         help="With --config: numeric profile, S16 (default) or C12.")] = None,
     rows: Annotated[int, typer.Option(help="Rows computed side by side.")] = 8,

@@ -15,7 +15,7 @@ __all__ = ["COMMANDS", "quantize", "train"]
 
 
 def train(
-    config: Annotated[str, typer.Option(help="Size: nano, tiny or small.")] = "tiny",
+    config: Annotated[str, typer.Option(help="Size: micro (ASCII), nano, tiny or small.")] = "tiny",
     d: Annotated[int | None, typer.Option(help="Width of the residual stream.")] = None,
     layers: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
     dff: Annotated[int | None, typer.Option(help="Width of the GLU.")] = None,
@@ -55,9 +55,11 @@ def train(
     named = ModelConfig.named(config)
     shape = ModelConfig(
         named.d if d is None else d, named.layers if layers is None else layers,
-        named.dff if dff is None else dff)
+        named.dff if dff is None else dff, named.vocab)
     output = Path("runs") / config if output is None else output
     corpus = builtin_corpus(docstrings=docstrings) if text is None else corpus_from_file(text)
+    if shape.vocab <= 128:
+        corpus = corpus.as_ascii()
     given: dict[str, Any] = {"lr": lr, "batch": batch, "weight_decay": weight_decay}
     recipe = TrainRecipe(**{name: value for name, value in given.items() if value is not None})
     say(f"{corpus.name}: {len(corpus.train):,} bytes to train on, "

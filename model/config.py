@@ -22,7 +22,7 @@ class ModelConfig:
     dff
         Width of the hidden vector of the GLU, in channels.
     vocab
-        Number of tokens; 256 is the byte tokenizer.
+        Number of tokens; with 256 a token is a byte, with 128 an ASCII character.
 
     Raises
     ------
@@ -48,7 +48,7 @@ class ModelConfig:
 
     @classmethod
     def named(cls, name: str) -> ModelConfig:
-        """Return the configuration called ``name``: ``nano``, ``tiny`` or ``small``."""
+        """Return the configuration called ``name``: ``micro``, ``nano``, ``tiny`` or ``small``."""
         if name not in NAMED_CONFIGS:
             known = ", ".join(NAMED_CONFIGS)
             raise ValueError(f"no configuration is called {name!r}; known are {known}")
@@ -95,6 +95,7 @@ class ModelConfig:
 
 
 NAMED_CONFIGS = {
+    "micro": ModelConfig(d=32, layers=1, dff=64, vocab=128),
     "nano": ModelConfig(d=64, layers=2, dff=192),
     "tiny": ModelConfig(d=128, layers=4, dff=384),
     "small": ModelConfig(d=256, layers=4, dff=768),

@@ -12,6 +12,7 @@ import ast
 import hashlib
 import itertools
 import sysconfig
+import unicodedata
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -53,6 +54,17 @@ class Corpus:
         digest.update(self.train)
         digest.update(self.heldout)
         return digest.hexdigest()
+
+    def as_ascii(self) -> Corpus:
+        """Return the text in ASCII, for models whose vocabulary is that.
+
+        Accents go, letters and signs with a compatible ASCII spelling take that, and
+        everything else is left out.
+        """
+        def plain(text: bytes) -> bytes:
+            return unicodedata.normalize("NFKD", text.decode()).encode("ascii", "ignore")
+
+        return Corpus(f"{self.name}-ascii", plain(self.train), plain(self.heldout))
 
 
 def _long_lines(text: str) -> set[str]:

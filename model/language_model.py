@@ -133,7 +133,7 @@ def heldout_bpb(
     Parameters
     ----------
     model
-        Model whose ``vocab`` is at least 256.
+        Model whose vocabulary has every byte of the text.
     text
         Text to predict.
     streams

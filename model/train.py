@@ -131,8 +131,11 @@ def train(
         raise ValueError(f"seed must be below 2^63, got {seed}")
     if minutes is not None and not 0.0 < minutes < math.inf:
         raise ValueError(f"minutes must be above 0, got {minutes}")
-    if config.vocab < 256:
-        raise ValueError(f"training on bytes needs a vocab of at least 256, got {config.vocab}")
+    largest = max(max(corpus.train), max(corpus.heldout))
+    if largest >= config.vocab:
+        raise ValueError(
+            f"the corpus {corpus.name} has the byte {largest}, so vocab must be at least "
+            f"{largest + 1}, got {config.vocab}")
     run = Run(config, corpus, Path(run_dir), seed, recipe or TrainRecipe(), _device(device))
     if resume and run.checkpoint_path.exists():
         run.load()

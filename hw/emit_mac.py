@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sterna.hw.array.style import ArrayStyle
 from sterna.hw.packer import pack_projection
 from sterna.hw.params import MacParams
 from sterna.hw.ternary_mac_array import TernaryMacArray
@@ -30,14 +31,15 @@ def mac_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
     words, index = packed_weights(model, params)
     digits = -(-params.word_bits // 4)
     return UnitDesign(
-        TernaryMacArray(params.rows, params.cols, max_columns=params.max_columns),
+        TernaryMacArray(
+            params.rows, params.cols, max_columns=params.max_columns, style=params.style),
         MAC_MODULE, params,
-        derived=("count_bits", "sum_bits", "sum_limit", "tree_levels", "latency", "max_beats",
-                 "word_bits"),
+        derived=("count_bits", "sum_bits", "sum_limit", "row_steps", "latency", "fill_steps",
+                 "max_beats", "word_bits"),
         summary=(f"Dot products of ternary rows with {params.act_bits}-bit activations: "
                  f"{params.rows} rows side by side, {params.cols} columns per beat, no "
                  f"multiplier."),
-        sections=_MAC_SECTIONS.format(params=params, module=MAC_MODULE, file=WEIGHTS_FILE),
+        sections=_sections(params),
         extra={"weights": {"file": WEIGHTS_FILE, "lines": len(words), "projections": index}},
         extra_files={WEIGHTS_FILE: "".join(f"{word:0{digits}x}\n" for word in words)})
 
@@ -61,7 +63,7 @@ def mac_params(model: QuantizedModel, sizes: UnitSizes) -> MacParams:
         raise ValueError(
             f"cols must be from 1 to {most_columns} (the columns of the widest projection of "
             f"this model), got {sizes.cols}")
-    return MacParams(sizes.rows, sizes.cols, most_columns)
+    return MacParams(sizes.rows, sizes.cols, most_columns, style=sizes.style)
 
 
 def packed_weights(
@@ -79,24 +81,55 @@ def packed_weights(
     return words, index
 
 
+def _sections(params: MacParams) -> str:
+    codes = {
+        ArrayStyle.XC7_PAIR: _PAIR_CODES, ArrayStyle.ECP5_TABLE: _RELATIVE_CODES,
+        ArrayStyle.XC7_TABLE: _TRIPLE_CODES}.get(params.style, _TRIT_CODES)
+    starts = _START_VALUES.get(params.start_name, "")
+    fresh = _FRESH.format(params=params) if params.style.has_tables else ""
+    pauses = (" but for those fills" if params.style.has_tables else "")
+    return _MAC_SECTIONS.format(
+        params=params, module=MAC_MODULE, file=WEIGHTS_FILE, codes=codes, starts=starts,
+        fresh=fresh, pauses=pauses,
+        fields=", ".join(f"`{name}`" for name in params.beat_layout.members if name != "acts"))
+
+
+_TRIT_CODES = "A weight is 0, 1 or 3\n(for -1); 2 is not a weight."
+_PAIR_CODES = """Two columns share
+a code of four bits: `sterna.hw.array.xc7_pair_codes` has the table."""
+_TRIPLE_CODES = """Three columns share
+a code of five bits: `sterna.hw.trit_codes` has the table."""
+_RELATIVE_CODES = """Three columns share
+a code of five bits, the highest of which is a relative sign: `sterna.hw.trit_codes` has the table
+and the rule."""
+_START_VALUES = {
+    "minus_counts": """ `minus_counts[i]` is
+the number of -1 weights in the whole row i, read with the first beat of a group only.""",
+    "starts": """ `starts[i]` is what
+row i starts from, read with the first beat of a group only: `sterna.hw.array.codes.row_starts`.""",
+}
+_FRESH = """
+`fresh` is high if the activations are not those of the beat before, and with the first beat of all.
+Such a beat waits {params.fill_steps} cycles: the sums of every three activations are written to
+tables.
+"""
+
 _MAC_SECTIONS = """\
 ## What to send
 
 A matrix is taken in groups of {params.rows} rows, a group in beats of {params.cols} columns. Fill
-up the last group and the last beat with zero weights: they change no sum. A weight is 0, 1 or 3
-(for -1); 2 is not a weight. `last` is high with the last beat of a group. `minus_counts[i]` is
-the number of -1 weights in the whole row i, read with the first beat of a group only. A group
-has at most {params.max_beats} beats, and a row at most {params.max_columns} weights that are not
-zero; sums then cannot overflow.
-
-One beat per cycle, without a pause between groups. The sums of a group are valid
+up the last group and the last beat with zero weights: they change no sum. {codes} `last` is high
+with the last beat of a group.{starts} A group has at most {params.max_beats} beats, and a row at
+most {params.max_columns} weights that are not zero; sums then cannot overflow.
+{fresh}
+One beat per cycle{pauses}, without a pause between groups. The sums of a group are valid
 {params.latency} cycles after the cycle that took its last beat, plus the cycles in which sums
 waited to be taken, for the whole pipeline waits with them.
 
 ## Weight memory
 
 `{file}` is for `$readmemh`: one beat per line, the low {params.word_bits} bits of
-`beats__payload` (`weights`, `minus_counts` and `last`). Only `acts` is to be added:
+`beats__payload` ({fields}). Only `acts` is to be added:
 
     assign beats__payload = {{acts, word}};
 

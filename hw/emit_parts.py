@@ -52,11 +52,14 @@ def residual_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
     params = ResidualParams(model.profile, sizes.rows, model.config.d)
     unit = ResidualAdd(params.profile, rows=params.rows, channels=params.channels)
     return UnitDesign(
-        unit, RESIDUAL_MODULE, params, derived=("words", "update_bits", "latency"),
+        unit, RESIDUAL_MODULE, params,
+        derived=("words", "update_bits", "latency", "update_spacing"),
         summary=(f"The residual stream of one sequence: {params.channels} channels kept inside, "
                  f"added to {params.rows} at a time, numeric profile {model.profile.name}."),
         sections=_RESIDUAL_SECTION.format(
-            params=params, x=params.profile.x, low=-(1 << (params.update_bits - 1)),
+            params=params, x=params.profile.x,
+            every="cycle" if params.update_spacing == 1 else f"{params.update_spacing} cycles",
+            low=-(1 << (params.update_bits - 1)),
             high=(1 << (params.update_bits - 1)) - 1))
 
 
@@ -110,7 +113,7 @@ def weights_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
                  f"{array.cols} columns."),
         sections=_WEIGHTS_SECTION.format(params=params, array=array, module=MAC_MODULE),
         extra={"array": {"rows": array.rows, "cols": array.cols,
-                         "max_columns": array.max_columns},
+                         "max_columns": array.max_columns, "style": array.style},
                "weights": {"lines": len(words), "projections": index}})
 
 
@@ -135,7 +138,7 @@ becomes the residual stream; without, it is added to it, and each sum saturated 
 Saturate an update to the {params.update_bits} bits of `y` ({low} to {high}): any value beyond
 gives the same sum.
 
-One word per cycle. The new word is valid {params.latency} cycle after the cycle that took its
+One word per {every}. The new word is valid {params.latency} cycles after the cycle that took its
 update; `last` is high with the last one of a vector. After a reset the first vector must be one
 to load.
 """

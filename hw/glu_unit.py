@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amaranth.hdl import Module, Shape, Signal, signed, unsigned
+from amaranth.hdl import Const, Module, Shape, signed, unsigned
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.fixed_point import round_shift, saturate
+from sterna.hw.fixed_point import round_shift
 from sterna.hw.params import sigmoid_latency
 from sterna.hw.pipeline import Pipeline
+from sterna.hw.rounded_sum import saturated_shift
 from sterna.hw.sigmoid_table import SigmoidTable, checked_table
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
@@ -34,6 +35,10 @@ class GluParams:
         Interleaved sequences, 1 or 2.
     trace
         Whether the beats of ``products`` also bring ``silu(gate)``, for verification.
+    stalls
+        Whether products may have to wait to be taken.
+    block_tables
+        Whether the sigmoid tables are in block memory; otherwise they are made of LUTs.
 
     Raises
     ------
@@ -42,13 +47,15 @@ class GluParams:
 
     >>> from sterna.model.profile import C12, S16
     >>> GluParams(C12, lanes=8).latency, GluParams(S16, lanes=8).latency
-    (5, 7)
+    (6, 8)
     """
 
     profile: NumericProfile
     lanes: int
     streams: int = 1
     trace: bool = False
+    stalls: bool = True
+    block_tables: bool = False
 
     def __post_init__(self) -> None:
         check_whole("lanes", self.lanes, 1, 4096)
@@ -62,7 +69,7 @@ class GluParams:
     @property
     def silu_step(self) -> int:
         """Step at which ``silu(gate)`` is known: sigmoid, product, rounding."""
-        return sigmoid_latency(self.profile) + 2
+        return sigmoid_latency(self.profile, self.block_tables) + 2
 
     @property
     def latency(self) -> int:
@@ -94,8 +101,8 @@ class GluUnit(wiring.Component):
     """``p = sat(rs(silu(gate) * up, 2 Fz - Fp))``: ``sterna.model.integer.glu_product``.
 
     One beat per cycle; the pipeline moves as a whole and stops only while a product waits
-    to be taken. Products appear ``params.latency`` steps after their beat; ``last`` and
-    ``sequence`` travel with them and change nothing.
+    to be taken, or never without ``stalls``. Products appear ``params.latency`` steps after
+    their beat; ``last`` and ``sequence`` travel with them and change nothing.
 
     No intermediate value can overflow: each is as wide as its operands make it, save
     ``silu(gate)``, whose magnitude is at most that of the gate.
@@ -112,6 +119,10 @@ class GluUnit(wiring.Component):
         Interleaved sequences, 1 or 2.
     trace
         Whether the beats of ``products`` also bring ``silu``.
+    stalls
+        Whether products may have to wait; False if whoever takes them is always ready.
+    block_tables
+        Whether the sigmoid tables are in block memory.
 
     Members
     -------
@@ -129,23 +140,24 @@ class GluUnit(wiring.Component):
 
     def __init__(
         self, profile: NumericProfile, table: Sequence[int], *,
-        lanes: int, streams: int = 1, trace: bool = False,
+        lanes: int, streams: int = 1, trace: bool = False, stalls: bool = True,
+        block_tables: bool = False,
     ) -> None:
-        self.params = GluParams(profile, lanes, streams, trace)
+        self.params = GluParams(profile, lanes, streams, trace, stalls, block_tables)
         self._table = checked_table(profile, table)
         super().__init__({
             "preacts": In(stream.Signature(self.params.preact_layout)),
-            "products": Out(stream.Signature(self.params.product_layout)),
+            "products": Out(stream.Signature(
+                self.params.product_layout, always_ready=not stalls)),
         })
 
     def elaborate(self, platform):
         m = Module()
         params, preact, product = self.params, self.preacts.payload, self.products.payload
-        advance = Signal()
+        advance = ~self.products.valid | self.products.ready if params.stalls else Const(1)
         steps = Pipeline(m, advance)
 
         m.d.comb += [
-            advance.eq(~self.products.valid | self.products.ready),
             self.preacts.ready.eq(advance),
             self.products.valid.eq(
                 steps.flags(self.preacts.valid, params.latency, "filled")[-1]),
@@ -166,7 +178,8 @@ class GluUnit(wiring.Component):
     def _lane(self, m, steps, advance, lane):
         """One channel: ``silu`` at step ``params.silu_step``, ``p`` at ``params.latency``."""
         profile, preact = self.params.profile, self.preacts.payload
-        m.submodules[f"sigmoid{lane}"] = sigmoid = SigmoidTable(profile, self._table)
+        m.submodules[f"sigmoid{lane}"] = sigmoid = SigmoidTable(
+            profile, self._table, block=self.params.block_tables)
         m.d.comb += [sigmoid.advance.eq(advance), sigmoid.z.eq(preact.gate[lane])]
 
         gate = steps.delay(preact.gate[lane], sigmoid.latency, f"gate{lane}")
@@ -176,5 +189,5 @@ class GluUnit(wiring.Component):
         silu = steps.register(rounded, f"rounded{lane}")
         up = steps.delay(preact.up[lane], self.params.silu_step, f"up{lane}")
         gated = steps.register(silu * up, f"gated{lane}")
-        p = saturate(round_shift(gated, profile.product_shift), profile.p)
+        p = saturated_shift(gated, profile.product_shift, profile.p)
         return silu, steps.register(p, f"p{lane}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from math import isqrt
 from operator import or_
 
-from amaranth.hdl import Cat, Const, Module, Signal, Value, unsigned
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -35,8 +36,8 @@ class IntegerRootParams:
         If a number is out of its range.
 
     >>> params = IntegerRootParams(value_bits=21, frac_bits=4)
-    >>> params.root_bits, params.steps, params.latency
-    (15, 8, 9)
+    >>> params.root_bits, params.latency
+    (15, 7)
     """
 
     value_bits: int
@@ -54,19 +55,25 @@ class IntegerRootParams:
         return isqrt(((1 << self.value_bits) - 1) << 2 * self.frac_bits).bit_length()
 
     @property
-    def steps(self) -> int:
-        """Cycles that give a digit each."""
+    def digits(self) -> int:
+        """Digits of the root."""
         return -(-self.root_bits // self.digit_bits)
 
     @property
+    def first_digits(self) -> int:
+        """Digits that are looked up as the value is loaded: from 8 bits of it at most, if
+        these give more than one."""
+        return min(max(8 // (2 * self.digit_bits), 1), self.digits)
+
+    @property
     def latency(self) -> int:
-        """Cycles from ``start`` to ``done``: the loading of the value and the digits."""
-        return self.steps + 1
+        """Cycles from ``start`` to ``done``: the first digits, then a cycle for each."""
+        return 1 + self.digits - self.first_digits
 
     @property
     def padded_bits(self) -> int:
         """Bits of the number under the root, fraction included, in whole pairs of digits."""
-        return 2 * self.digit_bits * self.steps
+        return 2 * self.digit_bits * self.digits
 
 
 class IntegerRoot(wiring.Component):
@@ -81,7 +88,8 @@ class IntegerRoot(wiring.Component):
     digits of the value behind it, the largest j is sought whose ``(2BQ + j) * j`` is not
     above it. All of these products exist as registers or wires: ``j * Q`` of the next Q
     differs from ``B * j * Q`` by one of a few constants, and the sums with each of them are
-    ready when the digit is known.
+    ready when the digit is known. The first digits follow from so few bits of the value that
+    they are looked up as the value is loaded.
 
     Parameters
     ----------
@@ -118,22 +126,28 @@ class IntegerRoot(wiring.Component):
         m = Module()
         params = self.params
         digit_bits, root_bits = params.digit_bits, params.root_bits
-        left = Signal(range(params.steps + 1))
+        left = Signal(range(max(params.latency, 2)))
         due = Signal(params.padded_bits, reset_less=True)
         root = Signal(root_bits, reset_less=True)
         # A remainder is at most twice the root.
         remainder = Signal(root_bits + 1, reset_less=True)
 
         # Digits due.
-        m.d.sync += self.done.eq((left == 1) & ~self.start)
+        m.d.sync += self.done.eq(self.start if params.latency == 1 else (left == 1) & ~self.start)
         with m.If(self.start):
-            m.d.sync += left.eq(params.steps)
+            m.d.sync += left.eq(params.latency - 1)
         with m.Elif(left.any()):
             m.d.sync += left.eq(left - 1)
 
         # One digit: take the largest product off the remainder.
         chosen = [Signal(name=f"chosen{digit}") for digit in range(1 << digit_bits)]
-        products = self._products(m, root, chosen, ~self.start & left.any())
+        value = Cat(Const(0, 2 * params.frac_bits), self.value)
+        value = Cat(value, Const(0, params.padded_bits - len(value)))
+        first_bits = 2 * digit_bits * params.first_digits
+        first = value[-first_bits:]
+        first_root = Signal(first_bits // 2)
+        m.d.comb += first_root.eq(_look_up(first, isqrt))
+        products = self._products(m, root, chosen, first_root, ~self.start & left.any())
         extended = Cat(due[-2 * digit_bits:], remainder)
         rests, fits = [extended], [Const(1, 1)]
         for digit in range(1, 1 << digit_bits):
@@ -150,9 +164,9 @@ class IntegerRoot(wiring.Component):
 
         with m.If(self.start):
             m.d.sync += [
-                due.eq(Cat(Const(0, 2 * params.frac_bits), self.value)),
-                root.eq(0),
-                remainder.eq(0),
+                due.eq(value << first_bits),
+                root.eq(first_root),
+                remainder.eq(_look_up(first, lambda head: head - isqrt(head) ** 2)),
             ]
         with m.Elif(left.any()):
             # Only zeros leave at the top of the root: root_bits hold the largest one.
@@ -164,7 +178,9 @@ class IntegerRoot(wiring.Component):
         m.d.comb += self.root.eq(root)
         return m
 
-    def _products(self, m, root: Value, chosen: list[Value], step: Value) -> list[Value]:
+    def _products(
+        self, m, root: Value, chosen: list[Value], first_root: Value, step: Value,
+    ) -> list[Value]:
         """Return ``(2BQ + j) * j`` for every digit j, from registers and wires only.
 
         For a power of two it is Q and j^2 side by side. For another digit a register holds
@@ -191,11 +207,22 @@ class IntegerRoot(wiring.Component):
                 total = sums.setdefault(whole, (multiple + whole)[:len(multiple)])
                 nexts.append(Cat(Const(below, digit_bits), total)[:len(multiple)])
             with m.If(self.start):
-                m.d.sync += multiple.eq(carry)
+                m.d.sync += multiple.eq(_look_up(
+                    first_root, lambda first, digit=digit, carry=carry: digit * first + carry))
             with m.Elif(step):
                 m.d.sync += multiple.eq(_select(chosen, nexts))
             products.append(Cat(Const(low, digit_bits + 1), multiple))
         return products
+
+
+def _look_up(index: Value, function: Callable[[int], int]) -> Value:
+    """Return a function of a few bits: multiplexers, which no tool takes for a memory."""
+    entries = [function(value) for value in range(1 << len(index))]
+    bits = max(max(entries).bit_length(), 1)
+    table: list[Value] = [Const(entry, bits) for entry in entries]
+    for bit in index:
+        table = [Mux(bit, odd, even) for even, odd in zip(table[::2], table[1::2], strict=True)]
+    return table[0]
 
 
 def _select(chosen: list[Value], choices: list[Value]) -> Value:

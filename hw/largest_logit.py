@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
+from amaranth.hdl import Cat, Const, Module, Mux, signed
 from amaranth.lib import wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
@@ -16,9 +16,10 @@ __all__ = ["LargestLogit"]
 class LargestLogit(wiring.Component):
     """Where the largest logit is: a tree of comparisons, then one with the best so far.
 
-    A pipeline that moves in every cycle, with a register after each comparison. The result
-    of a vector is there ``params.greedy_steps`` cycles after its last word was taken, and
-    stays until the first word of the next has come as far. The lowest index wins a tie.
+    A pipeline that moves in every cycle, with a register before the first comparison and
+    after each. The result of a vector is there ``params.greedy_steps`` cycles after its last
+    word was taken, and stays until the first word of the next has come as far. The lowest
+    index wins a tie.
 
     Parameters
     ----------
@@ -62,14 +63,14 @@ class LargestLogit(wiring.Component):
                 # The least of values never beats a token, as all of them are to its left.
                 is_last = self.position == params.words - 1
                 value = Mux(is_last, Const(logit.min, signed(logit.bits)), value)
-            nodes.append((value, Const(0)))
+            nodes.append((steps.register(value, f"value0_{lane}"), Const(0)))
         for level in range(1, params.levels + 1):
             pairs, nodes = nodes, []
             for index in range(0, len(pairs), 2):
                 (value, lane), is_right = pairs[index], Const(0)
                 if index + 1 < len(pairs):
                     right_value, right_lane = pairs[index + 1]
-                    is_right = right_value > value      # so that the left wins a tie
+                    is_right = (value - right_value)[-1]    # so that the left wins a tie
                     value = Mux(is_right, right_value, value)
                     lane = Mux(is_right, right_lane, lane)
                 lane = Cat(lane, is_right) if level > 1 else is_right
@@ -78,10 +79,11 @@ class LargestLogit(wiring.Component):
                               steps.register(lane, f"lane{name}")))
 
         (value, lane), = nodes
-        arrived = steps.flags(self.taken, params.levels, "arrived")[-1]
-        word = steps.delay(self.position, params.levels, "arrived_word")
-        is_larger = Signal()
-        m.d.comb += is_larger.eq(~word.any() | (value > self.value))
-        with m.If(arrived & is_larger):
+        arrived = steps.flags(self.taken, params.levels + 1, "arrived")[-1]
+        word = steps.delay(self.position, params.levels + 1, "arrived_word")
+        is_first = steps.delay(self.position == 0, params.levels + 1, "first")
+        # The sign of a difference needs no logic behind the adder, as a comparison does.
+        is_larger = (self.value - value)[-1]
+        with m.If(arrived & (is_first | is_larger)):
             m.d.sync += [self.value.eq(value), self.word.eq(word), self.lane.eq(lane)]
         return m

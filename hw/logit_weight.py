@@ -7,6 +7,7 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.fixed_point import round_shift
+from sterna.hw.memory_attributes import LOGIC_ROM
 from sterna.hw.pipeline import Pipeline
 from sterna.hw.sampler_params import SamplerParams
 from sterna.model.sampling import EXP_TABLE
@@ -14,13 +15,15 @@ from sterna.model.sampling import EXP_TABLE
 __all__ = ["LogitWeight"]
 
 _HALVING_BITS = 5       # no table entry is left after 31 halvings
+_FINE_BITS = 3          # of these: halvings that are no multiple of eight
 
 
 class LogitWeight(wiring.Component):
     """``2^(-u/64)`` of a logit, with ``u`` its distance from the largest times beta.
 
     A pipeline of :attr:`latency` steps that moves in every cycle: difference, product,
-    rounding, table, halvings. The result is an element of ``Sampler.weights``.
+    rounding, table, halvings in eights, the other halvings. The result is an element of
+    ``Sampler.weights``.
 
     No bits are lost: a difference of two logits, the larger first, is not negative and
     fits the bits of a logit, and a weight halved 17 times or more is zero.
@@ -37,12 +40,14 @@ class LogitWeight(wiring.Component):
     beta : ``In(unsigned(params.beta_bits))``
         Inverse temperature, taken a step after the logits.
     is_void : ``In(1)``
-        The weight is zero, whatever the logit: there is no such token. Taken at step 4.
+        The weight is zero, whatever the logit: there is no such token. Taken at step
+        :attr:`void_step`.
     weight : ``Out(unsigned(params.weight_bits))``
         Weight of the ``logit`` of :attr:`latency` cycles ago.
     """
 
-    latency = 5
+    latency = 6
+    void_step = 4
 
     def __init__(self, params: SamplerParams) -> None:
         self.params = params
@@ -68,13 +73,15 @@ class LogitWeight(wiring.Component):
 
         m.submodules.rom = rom = memory.Memory(
             shape=unsigned(params.weight_bits), depth=len(EXP_TABLE),
-            init=[int(entry) for entry in EXP_TABLE], attrs={"rom_style": "logic"})
+            init=[int(entry) for entry in EXP_TABLE], attrs=LOGIC_ROM)
         port = rom.read_port()
         m.d.comb += [port.addr.eq(exponent[:params.index_bits]), port.en.eq(1)]
 
         halvings = exponent[params.index_bits:]
         is_small = steps.register(halvings[_HALVING_BITS:].any(), "is_small")
         halvings = steps.register(halvings[:_HALVING_BITS], "halvings")
-        weight = Mux(is_small | self.is_void, 0, port.data >> halvings)
+        coarse = Mux(is_small | self.is_void, 0, port.data >> (halvings[_FINE_BITS:] << _FINE_BITS))
+        fine = steps.register(halvings[:_FINE_BITS], "fine")
+        weight = steps.register(coarse, "coarse") >> fine
         m.d.comb += self.weight.eq(steps.register(weight, "halved"))
         return m

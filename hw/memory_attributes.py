@@ -6,8 +6,16 @@ tools do.
 
 from __future__ import annotations
 
-__all__ = ["BLOCK_RAM", "BLOCK_ROM", "LUT_RAM"]
+__all__ = ["BLOCK_RAM", "BLOCK_ROM", "LOGIC_ROM", "LUT_RAM", "NEVER_COLLIDES"]
 
 BLOCK_RAM = {"ram_style": "block", "syn_ramstyle": "block_ram"}
 BLOCK_ROM = {"rom_style": "block", "ram_style": "block", "syn_romstyle": "block_rom"}
+LOGIC_ROM = {"rom_style": "logic", "syn_romstyle": "logic"}
 LUT_RAM = {"ram_style": "distributed", "syn_ramstyle": "distributed"}
+
+NEVER_COLLIDES = {"no_rw_check": 1}
+"""Besides: a word that is read in the cycle that writes it does not matter.
+
+Without this Yosys adds logic behind the block RAMs whose own answer is undefined then, and
+no output register fits between the two.
+"""

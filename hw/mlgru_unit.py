@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Array, Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Array, Const, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.fixed_point import round_shift, saturate
-from sterna.hw.memory_attributes import BLOCK_RAM
+from sterna.hw.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.params import MlgruParams
 from sterna.hw.pipeline import Pipeline
+from sterna.hw.rounded_sum import rounded_sum, saturated_shift, with_rounding_bit
 from sterna.hw.sigmoid_table import SigmoidTable, checked_table
 from sterna.model.profile import NumericProfile
 
@@ -69,32 +69,35 @@ class MlgruLane(wiring.Component):
         profile = self.params.profile
         steps = Pipeline(m, self.advance)
 
-        m.submodules.forget = forget = SigmoidTable(profile, self._table)
-        m.submodules.candidate = candidate = SigmoidTable(profile, self._table)
-        m.submodules.gate = gate = SigmoidTable(profile, self._table)
+        forget, candidate, gate = (
+            SigmoidTable(profile, self._table, block=self.params.block_tables)
+            for _ in range(3))
+        for name, table in (("forget", forget), ("candidate", candidate), ("gate", gate)):
+            m.submodules[name] = table
         for table, z in ((forget, self.f), (candidate, self.c), (gate, self.g)):
             m.d.comb += [table.advance.eq(self.advance), table.z.eq(z)]
 
         # Candidate: c = z * sigmoid(z).
         z = steps.delay(self.c, candidate.latency, "z")
         weighted = steps.register(z * candidate.sigmoid, "weighted")
-        c = steps.register(
-            saturate(round_shift(weighted, profile.candidate_shift), profile.h), "c")
+        c = steps.register(saturated_shift(weighted, profile.candidate_shift, profile.h), "c")
 
         # State. The definition, (f*h + (2^Ff - f)*c + half) >> Ff, is the same number with one
         # multiplier: f*h + (2^Ff - f)*c = 2^Ff*c + f*(h - c), and a multiple of 2^Ff can be
         # taken out of a floor shift by Ff. As a rounded mean of h and c it fits in h.bits.
+        # Operands and products are registers, so that those of a multiplier can take them.
         f = steps.delay(forget.sigmoid, 3, "f")
         difference = steps.register(self.old_state - c, "difference")
         product = steps.register(f * difference, "product")
-        mean = steps.delay(c, 2, "mean") + round_shift(product, profile.sigmoid_frac)
+        mean = rounded_sum(
+            with_rounding_bit(product, profile.sigmoid_frac), steps.delay(c, 2, "mean"))
         new_state = steps.register(mean[:profile.h.bits].as_signed(), "new_state")
         m.d.comb += self.new_state.eq(new_state)
 
         # Output: o = g * h.
         g = steps.delay(gate.sigmoid, 5, "g")
         gated = steps.register(g * new_state, "gated")
-        o = saturate(round_shift(gated, profile.output_shift), profile.o)
+        o = saturated_shift(gated, profile.output_shift, profile.o)
         m.d.comb += self.o.eq(steps.register(o, "o"))
         m.d.comb += self.h.eq(steps.delay(new_state, 2, "h"))
 
@@ -121,8 +124,8 @@ class MlgruUnit(wiring.Component):
 
     One beat per cycle (one in ``params.beat_spacing`` cycles if the whole state has fewer
     words than the pipeline has steps between reading and writing it). The pipeline moves
-    as a whole and stops only while a result waits to be taken; results appear
-    ``params.latency`` steps after their beat.
+    as a whole and stops only while a result waits to be taken, or never without ``stalls``;
+    results appear ``params.latency`` steps after their beat.
 
     Parameters
     ----------
@@ -140,6 +143,10 @@ class MlgruUnit(wiring.Component):
         Whether results carry the sigmoids and the candidate, too.
     spaced
         Whether it keeps beats of the same word apart; False if its feeder does.
+    stalls
+        Whether results may have to wait; False if whoever takes them is always ready.
+    block_tables
+        Whether the sigmoid tables are in block memory.
 
     Members
     -------
@@ -158,39 +165,39 @@ class MlgruUnit(wiring.Component):
     def __init__(
         self, profile: NumericProfile, table: Sequence[int], *,
         layers: int, channels: int, lanes: int = 1, streams: int = 1, trace: bool = False,
-        spaced: bool = True,
+        spaced: bool = True, stalls: bool = True, block_tables: bool = False,
     ) -> None:
-        self.params = MlgruParams(profile, layers, channels, lanes, streams, trace, spaced)
+        self.params = MlgruParams(
+            profile, layers, channels, lanes, streams, trace, spaced, stalls, block_tables)
         self._table = checked_table(profile, table)
         super().__init__({
             "preacts": In(stream.Signature(self.params.preact_layout)),
-            "states": Out(stream.Signature(self.params.state_layout)),
+            "states": Out(stream.Signature(
+                self.params.state_layout, always_ready=not stalls)),
         })
 
     def elaborate(self, platform):
         m = Module()
         params = self.params
-        advance = Signal()
-        steps = Pipeline(m, advance)
-
         # The pipeline stops only while a result waits.
-        m.d.comb += advance.eq(~self.states.valid | self.states.ready)
+        advance = ~self.states.valid | self.states.ready if params.stalls else Const(1)
+        steps = Pipeline(m, advance)
         taken, address, fresh, last = self._take_beats(m, advance)
         filled = steps.flags(taken, params.latency, "filled")
         m.d.comb += self.states.valid.eq(filled[params.latency])
 
-        # One word per beat: read just before the candidate is ready, written once the new
+        # One word per beat: read so that it is there with the candidate, written once the new
         # state is. A word read in the first token of a sequence is from another sequence.
+        word = ArrayLayout(signed(params.profile.h.bits), params.lanes)
         m.submodules.state = state = memory.Memory(
-            shape=ArrayLayout(signed(params.profile.h.bits), params.lanes),
-            depth=params.memory_words, init=[],
-            attrs=BLOCK_RAM)
+            shape=word, depth=params.memory_words, init=[],
+            attrs=BLOCK_RAM | NEVER_COLLIDES)
         read = state.read_port()
         write = state.write_port()
-        read_address = steps.delay(address, params.candidate_step - 1, "address")
+        read_address = steps.delay(address, params.read_step, "address")
         write_address = steps.delay(
-            read_address, params.state_step - params.candidate_step + 1, "write_address")
-        old_is_zero = steps.delay(fresh, params.candidate_step, "fresh")
+            read_address, params.state_step - params.read_step, "write_address")
+        old_is_zero = steps.delay(fresh, params.candidate_step - 1, "fresh")
         states = self.states.payload
         m.d.comb += states.last.eq(steps.delay(last, params.latency, "last"))
         if params.sequence_bits:
@@ -202,15 +209,17 @@ class MlgruUnit(wiring.Component):
             write.addr.eq(write_address),
             write.en.eq(advance & filled[params.state_step]),
         ]
+        read_states = word(steps.register(read.data, "read_states"))
 
         for index in range(params.lanes):
             m.submodules[f"lane{index}"] = lane = MlgruLane(params, self._table)
+            old = steps.register(Mux(old_is_zero, 0, read_states[index]), f"old{index}")
             m.d.comb += [
                 lane.advance.eq(advance),
                 lane.f.eq(self.preacts.payload.f[index]),
                 lane.c.eq(self.preacts.payload.c[index]),
                 lane.g.eq(self.preacts.payload.g[index]),
-                lane.old_state.eq(Mux(old_is_zero, 0, read.data[index])),
+                lane.old_state.eq(old),
                 write.data[index].eq(lane.new_state),
                 states.o[index].eq(lane.o),
                 states.h[index].eq(lane.h),

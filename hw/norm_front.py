@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed, unsigned
+from functools import reduce
+from operator import and_, or_
+
+from amaranth.hdl import Cat, Const, Module, Signal, Value, signed, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.memory_attributes import BLOCK_RAM
+from sterna.hw.memory_attributes import BLOCK_RAM, LUT_RAM, NEVER_COLLIDES
 from sterna.hw.norm_params import NormParams
 from sterna.hw.pipeline import Pipeline
 
 __all__ = ["NormFront"]
+
+_LUT_DEPTH = 16
+"""Words of a memory up to which it is made of LUTs."""
 
 
 class NormFront(wiring.Component):
@@ -39,9 +45,9 @@ class NormFront(wiring.Component):
     last_chunk, filled : ``Out(range(params.depth))``, ``Out(unsigned(params.banks))``
         Address of the vector's last chunk, and which banks have a word in it.
     read, address : ``In(1)``, ``In(range(params.depth))``
-        Read a chunk of a complete vector; not after ``release``.
+        Take a step in the reading of a complete vector; not after ``release``.
     chunk : ``Out(ArrayLayout(signed(params.y_bits), params.lanes))``
-        The chunk, from the cycle after ``read`` to the next ``read``.
+        The chunk of the address of two steps before.
     """
 
     def __init__(self, params: NormParams) -> None:
@@ -94,12 +100,12 @@ class NormFront(wiring.Component):
                     self.filled.eq(Cat(bank[i:].any() for i in range(params.banks))),
                 ]
 
-        # Written only while not full and read only while full: a memory need not care what a
-        # read returns of a word that is being written.
+        # Written only while not full and read only while full. A shallow memory is cheaper
+        # in LUTs than in blocks, which are wide and then mostly empty.
+        attrs = LUT_RAM if params.depth <= _LUT_DEPTH else BLOCK_RAM | NEVER_COLLIDES
         for index in range(params.banks):
             m.submodules[f"bank{index}"] = buffer = memory.Memory(
-                shape=word.y.shape(), depth=params.depth, init=[],
-                attrs=BLOCK_RAM)
+                shape=word.y.shape(), depth=params.depth, init=[], attrs=attrs)
             write, read = buffer.write_port(), buffer.read_port()
             m.d.comb += [
                 write.addr.eq(address),
@@ -108,8 +114,11 @@ class NormFront(wiring.Component):
                 read.addr.eq(self.address),
                 read.en.eq(self.read & full),
             ]
+            # A register of just the data can become the memory's own.
+            steps = Pipeline(m, self.read & full)
             for row in range(params.rows):
-                m.d.comb += self.chunk[index * params.rows + row].eq(read.data[row])
+                m.d.comb += self.chunk[index * params.rows + row].eq(
+                    steps.register(read.data[row], f"y{index}_{row}"))
 
     def _find_maximum(self, m, taken):
         params, word = self.params, self.words.payload
@@ -117,28 +126,52 @@ class NormFront(wiring.Component):
         arrived = steps.flags(taken, params.max_steps - 1, "arrived")[-1]
         complete = steps.flags(taken & word.last, params.max_steps - 1, "complete")[-1]
 
-        # Neighbours are compared level by level, after the first level two in a cycle.
-        level = [_absolute(word.y[row]) for row in range(params.rows)]
-        for depth in range(1, params.max_levels + 1):
-            level = [_larger(*level[i:i + 2]) for i in range(0, len(level), 2)]
-            if depth % 2:
-                level = [steps.register(value, f"level{depth}_{index}")
-                         for index, value in enumerate(level)]
-        if params.max_levels == 0:
-            level = [steps.register(level[0], "magnitude")]
+        keys = [steps.register(_key(word.y[row]), f"key{row}") for row in range(params.rows)]
+        for step in range(1, len(params.max_groups)):
+            groups = [keys[i:i + 4] for i in range(0, len(keys), 4)]
+            keys = [steps.register(_select(_largest(m, group), group), f"key{step}_{index}")
+                    for index, group in enumerate(groups)]
 
+        # The key of the maximum is kept beside it, so that only keys are compared. That it
+        # stays is an enable, off the way of the data.
+        key, stays = Signal(params.y_bits), Signal()
+        m.d.comb += stays.eq(Cat(key >= each for each in keys).all())
+        first = _largest(m, keys)
+        magnitudes = [(each[1:] + each[0])[:params.y_bits] for each in keys]
         with m.If(self.serve):
-            m.d.sync += [self.maximum.eq(0), self.waiting.eq(0)]
+            m.d.sync += [key.eq(0), self.maximum.eq(0)]
+        with m.Elif(arrived & ~stays):
+            m.d.sync += [key.eq(_select(first, keys)),
+                         self.maximum.eq(_select(first, magnitudes))]
+        with m.If(self.serve):
+            m.d.sync += self.waiting.eq(0)
         with m.Elif(arrived):
-            m.d.sync += [self.maximum.eq(_larger(self.maximum, level[0])),
-                         self.waiting.eq(complete)]
+            m.d.sync += self.waiting.eq(complete)
 
 
-def _absolute(value: Value) -> Value:
-    """Return the magnitude, unsigned and as wide as the signed value."""
-    return Mux(value[-1], -value, value)[:len(value)]
+def _key(value: Value) -> Value:
+    """Return an unsigned number, as wide as the signed value, in the order of magnitudes.
+
+    It is the one's complement magnitude, and the sign below it: no carry. The magnitude is
+    the sum of the two, so a key is never below that of a smaller magnitude.
+    """
+    sign = value[-1]
+    return Cat(sign, value[:-1] ^ sign.replicate(len(value) - 1))
 
 
-def _larger(first: Value, *second: Value) -> Value:
-    """Return the larger of one or two values."""
-    return Mux(second[0] > first, second[0], first) if second else first
+def _largest(m: Module, values: list[Value]) -> Signal:
+    """Return a flag for each value: whether it is the first that no other is above."""
+    not_below = {(i, j): values[i] >= values[j]
+                 for j in range(len(values)) for i in range(j)}
+    largest = Signal(len(values), name="largest")
+    m.d.comb += largest.eq(Cat(
+        reduce(and_, [*(~not_below[i, place] for i in range(place)),
+                      *(not_below[place, j] for j in range(place + 1, len(values)))], Const(1, 1))
+        for place in range(len(values))))
+    return largest
+
+
+def _select(flags: Value, values: list[Value]) -> Value:
+    """Return the value, all as wide, whose flag is high."""
+    return reduce(or_, (value & flag.replicate(len(value))
+                        for value, flag in zip(values, flags, strict=True)))

@@ -10,6 +10,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.const_divider import ConstantDividerParams
 from sterna.hw.integer_root import IntegerRootParams
+from sterna.hw.reciprocal_params import ReciprocalTableParams
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
@@ -37,8 +38,10 @@ class NormParams:
         Independent sequences, each with a buffer of its own.
     trace
         Whether ``scales`` carries the intermediate values too.
-    digit_bits, root_digit_bits
-        Bits per cycle of the two divisions and of the root.
+    digit_bits
+        Bits per cycle of the two divisions; with 0 both quotients come from one table.
+    root_digit_bits
+        Bits per cycle of the root.
 
     Raises
     ------
@@ -48,7 +51,7 @@ class NormParams:
     >>> from sterna.model.profile import S16
     >>> params = NormParams(S16, rows=8, lanes=8, channels=128)
     >>> params.max_steps, params.first_chunk_steps, params.scale_steps
-    (3, 8, 17)
+    (3, 9, 17)
     """
 
     profile: NumericProfile
@@ -57,7 +60,7 @@ class NormParams:
     channels: int
     streams: int = 1
     trace: bool = False
-    digit_bits: int = 4
+    digit_bits: int = 0
     root_digit_bits: int = 2
 
     def __post_init__(self) -> None:
@@ -67,7 +70,7 @@ class NormParams:
             raise ValueError(f"lanes ({self.lanes}) must be a multiple of rows ({self.rows})")
         check_whole("channels", self.channels, 1, 65536)
         check_whole("streams", self.streams, 1, 2)
-        check_whole("digit_bits", self.digit_bits, 1, 5)
+        check_whole("digit_bits", self.digit_bits, 0, 5)
         check_whole("root_digit_bits", self.root_digit_bits, 1, 4)
 
     # Shape -------------------------------------------------------------------------
@@ -142,8 +145,34 @@ class NormParams:
         return self.profile.norm_scale_max.bit_length()
 
     @property
+    def r_bits(self) -> int:
+        """Unsigned bits of R."""
+        return (127 << self.profile.reciprocal_bits).bit_length()
+
+    @property
+    def low_bits(self) -> int:
+        """Low bits of R that are a factor of their own: as many as a multiplier takes.
+
+        The others are a second factor, if there are any.
+        """
+        return min(self.r_bits, 17)
+
+    @property
+    def table(self) -> ReciprocalTableParams:
+        """The table that gives R and V, without ``digit_bits``."""
+        profile = self.profile
+        return ReciprocalTableParams(
+            max(profile.reciprocal_bits, profile.scale_frac + profile.root_frac),
+            max(1 << (self.y_bits - 1), self.norm_max, self.norm_min))
+
+    @property
+    def table_bits(self) -> int:
+        """Bits of read-only memory of the table, if there is one."""
+        return self.table.memory_bits if self.digit_bits == 0 else 0
+
+    @property
     def reciprocal(self) -> ConstantDividerParams:
-        """The divider that gives R from the absolute maximum."""
+        """The divider that gives R from the absolute maximum, with ``digit_bits``."""
         return ConstantDividerParams(
             self.profile.reciprocal_bits, self.y_bits, digit_bits=self.digit_bits)
 
@@ -154,8 +183,8 @@ class NormParams:
 
     @property
     def scale(self) -> ConstantDividerParams:
-        """The divider that gives V. N is never below its head, so it takes ``scale_frac``
-        quotient bits and one."""
+        """The divider that gives V, with ``digit_bits``. N is never below its head, so it
+        takes ``scale_frac`` quotient bits and one."""
         return ConstantDividerParams(
             self.profile.scale_frac, self.norm_bits, head=self.norm_min,
             digit_bits=self.digit_bits, min_divisor=self.norm_min)
@@ -163,45 +192,76 @@ class NormParams:
     # Cycles ------------------------------------------------------------------------
 
     @property
-    def max_levels(self) -> int:
-        """Levels of the comparator tree over the rows of a word."""
-        return (self.rows - 1).bit_length()
+    def max_groups(self) -> list[int]:
+        """How many magnitudes each step of the maximum leaves, the first one ``rows``.
+
+        A step takes the largest of four; the last one, of at most four and the running
+        maximum.
+        """
+        groups = [self.rows]
+        while groups[-1] > 4:
+            groups.append(-(-groups[-1] // 4))
+        return groups
 
     @property
     def max_steps(self) -> int:
-        """Cycles from the transfer of a vector's last word to ``service``, if it is free.
-
-        The first makes absolute values and compares them once; then there are two levels a
-        cycle, the running maximum being the last one.
-        """
-        return 1 + -(-(max(self.max_levels - 1, 0) + 1) // 2)
+        """Cycles from the transfer of a vector's last word to ``service``, if it is free."""
+        return 1 + len(self.max_groups)
 
     @property
     def reciprocal_steps(self) -> int:
-        """Digits of R, which is known ``1 + reciprocal_steps`` cycles after ``service``."""
-        return self.reciprocal.steps
+        """Cycles from ``service`` until R is known."""
+        return self.table.latency if self.digit_bits == 0 else self.reciprocal.latency
+
+    @property
+    def quotient_steps(self) -> int:
+        """Cycles from N until V is known."""
+        return self.table.latency if self.digit_bits == 0 else self.scale.latency
+
+    @property
+    def read_steps(self) -> int:
+        """Cycles from the address of a chunk to its elements: memory, register, elements."""
+        return 3
+
+    @property
+    def factor_steps(self) -> int:
+        """Cycles from ``service`` until R and the first chunk are the factors."""
+        return 1 + max(self.reciprocal_steps, self.read_steps)
 
     @property
     def first_chunk_steps(self) -> int:
         """Cycles from ``service`` to the first cycle of the first chunk.
 
-        Loading the divisor, the digits of R, the products. A further chunk is there in the
-        cycle after the one before it was taken.
+        R, the factors, the products, their sum; it is rounded as it is offered. A further
+        chunk is there in the cycle after the one before it was taken.
         """
-        return self.reciprocal.latency + 1
+        return self.factor_steps + 2
+
+    @property
+    def tree_levels(self) -> int:
+        """Levels of the adder tree over the squares of a chunk."""
+        return (self.lanes - 1).bit_length()
 
     @property
     def tree_steps(self) -> int:
-        """Cycles from the squares of a chunk to S: two levels each, S being the last one."""
-        return -(-((self.lanes - 1).bit_length() + 1) // 2)
+        """Cycles from the squares of a chunk to S.
+
+        One level, for the way from the multipliers is long, then two each; then S.
+        """
+        return 1 + self.tree_levels // 2 + min(self.tree_levels, 1)
 
     @property
-    def scale_steps(self) -> int:
-        """Cycles from the last chunk taken to the first cycle of its scale.
+    def root_steps(self) -> int:
+        """Cycles from the last chunk taken to N.
 
         q and the squares are registers; the last sum is made as the root loads it.
         """
-        return 1 + self.tree_steps + self.root.latency + self.scale.latency
+        return 1 + self.tree_steps + self.root.latency
+
+    @property
+    def scale_steps(self) -> int:
+        """Cycles from the last chunk taken to the first cycle of its scale: N, then V."""
+        return self.root_steps + self.quotient_steps
 
     @property
     def idle_steps(self) -> int:
@@ -230,7 +290,7 @@ class NormParams:
         if self.trace:
             fields |= {
                 "m": unsigned(self.y_bits),
-                "r": unsigned(self.reciprocal.quotient_bits),
+                "r": unsigned(self.r_bits),
                 "s": unsigned(self.sum_bits),
                 "n": unsigned(self.norm_bits),
             }

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal, unsigned
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.const_divider import ConstantDivider
 from sterna.hw.fixed_point import round_shift
+from sterna.hw.norm_divide import NormDivide
 from sterna.hw.norm_front import NormFront
 from sterna.hw.norm_params import NormParams
 from sterna.hw.norm_scale import NormScale
+from sterna.hw.pipeline import Pipeline
 from sterna.model.profile import NumericProfile
 
 __all__ = ["NormQuant"]
@@ -42,15 +43,17 @@ class NormQuant(wiring.Component):
         Channels per word.
     lanes
         Elements quantised per cycle; a multiple of ``rows``. Each takes a multiplier for
-        ``y * R`` and one for ``q * q``.
+        ``y * R``, another one if R has more than 17 bits, and one for ``q * q``.
     channels
         Channels of the longest vector.
     streams
         Independent sequences, 1 or 2.
     trace
         Whether ``scales`` carries the intermediate values too.
-    digit_bits, root_digit_bits
-        Bits per cycle of the divisions and of the root.
+    digit_bits
+        Bits per cycle of the two divisions; with 0 both quotients come from one table.
+    root_digit_bits
+        Bits per cycle of the root.
 
     Members
     -------
@@ -75,7 +78,7 @@ class NormQuant(wiring.Component):
 
     def __init__(
         self, profile: NumericProfile, *, rows: int, lanes: int, channels: int,
-        streams: int = 1, trace: bool = False, digit_bits: int = 4, root_digit_bits: int = 2,
+        streams: int = 1, trace: bool = False, digit_bits: int = 0, root_digit_bits: int = 2,
     ) -> None:
         self.params = params = NormParams(
             profile, rows, lanes, channels, streams, trace, digit_bits, root_digit_bits)
@@ -99,15 +102,13 @@ class NormQuant(wiring.Component):
             fronts.append(front)
         choice, serving, maximum = self._choose(m, fronts)
 
-        reciprocal = params.reciprocal
-        m.submodules.reciprocal = divider = ConstantDivider(
-            reciprocal.frac_bits, reciprocal.divisor_bits, digit_bits=reciprocal.digit_bits)
-        m.d.comb += [divider.start.eq(self.service), divider.divisor.eq(maximum)]
+        m.submodules.divide = divide = NormDivide(params)
+        m.d.comb += [divide.begin.eq(self.service), divide.maximum.eq(maximum)]
         for sequence, front in enumerate(fronts):
             m.d.comb += front.serve.eq(self.service & (choice == sequence))
 
-        self._quantise(m, fronts, serving, divider)
-        self._scale(m, serving, divider, maximum)
+        self._quantise(m, fronts, serving, divide.r)
+        self._scale(m, serving, divide, maximum)
         return m
 
     def _choose(self, m, fronts):
@@ -131,65 +132,60 @@ class NormQuant(wiring.Component):
         maximum = Mux(choice, fronts[1].maximum, fronts[0].maximum)
         return self.service_sequence, serving, maximum
 
-    def _quantise(self, m, fronts, serving, divider):
-        """Read the buffer, multiply, round: memory, elements and products are registers.
+    def _quantise(self, m, fronts, serving, r):
+        """Read the buffer, multiply, add: all of it moves together.
 
-        The first chunk is in the elements, and the second one read, when R comes.
+        Reading begins so early that the first chunk meets R at the multipliers.
         """
         params, acts = self.params, self.acts
-        prefetch, quantising = Signal(), Signal()
-        load, read, step = Signal(), Signal(), Signal()
-        m.d.sync += prefetch.eq(self.service)
-        m.d.comb += [
-            load.eq((divider.done | quantising) & (~acts.valid | acts.ready)),
-            step.eq(prefetch | load),
-            read.eq(self.service | step),
-        ]
+        advance = Signal()
+        m.d.comb += advance.eq(~acts.valid | acts.ready)
+        steps = Pipeline(m, advance)
 
-        address, chunk_address = Signal(range(params.depth)), Signal(range(params.depth))
-        chunk_last, ended = Signal(), Signal()
-        for front in fronts:
-            m.d.comb += [front.read.eq(read), front.address.eq(address)]
-        with m.If(read):
-            m.d.sync += [address.eq(address + 1), chunk_address.eq(address)]
-        m.d.comb += chunk_last.eq(chunk_address == Array(f.last_chunk for f in fronts)[serving])
+        address, last_chunk = Signal(range(params.depth)), Signal()
+        reading, first = Signal(), Signal()
+        delay = params.factor_steps - params.read_steps
+        m.d.comb += [
+            first.eq(Pipeline(m, Const(1)).flags(self.service, delay, "begun")[-1]),
+            last_chunk.eq(address == Array(f.last_chunk for f in fronts)[serving]),
+        ]
+        with m.If(advance & (first | reading)):
+            m.d.sync += [
+                reading.eq(~last_chunk),
+                address.eq(Mux(last_chunk, 0, address + 1))]
+        valid = steps.flags(first | reading, params.read_steps + 1, "valid")
+        last = steps.flags(last_chunk, params.read_steps + 1, "last")
+        for sequence, front in enumerate(fronts):
+            m.d.comb += [
+                front.read.eq(advance),
+                front.address.eq(address),
+                front.release.eq(advance & valid[-1] & last[-1] & (serving == sequence)),
+            ]
+        with m.If(advance):
+            m.d.sync += [acts.valid.eq(valid[-1]), acts.payload.last.eq(last[-1])]
+        if params.streams > 1:
+            m.d.comb += acts.payload.sequence.eq(serving)
 
         # What lies beyond the last word is from another vector.
         filled = Array(front.filled for front in fronts)[serving]
         chunk = Array(front.chunk.as_value() for front in fronts)[serving]
-        bank_bits = params.rows * params.y_bits
-        elements = Signal(fronts[0].chunk.shape(), reset_less=True)
-        with m.If(step):
-            m.d.sync += ended.eq(chunk_last)
-            for bank in range(params.banks):
-                word = slice(bank * bank_bits, (bank + 1) * bank_bits)
-                kept = (~chunk_last | filled[bank]).replicate(bank_bits)
-                m.d.sync += elements.as_value()[word].eq(chunk[word] & kept)
-
-        # A product is at most 127 << k in magnitude; below its half only k - 1 bits follow.
         half = params.profile.reciprocal_bits - 1
         product_bits = params.profile.act_bits + params.profile.reciprocal_bits
+        r = steps.register(r, "factor")
         for lane in range(params.lanes):
-            product = (elements[lane] * divider.quotient)[half:product_bits].as_signed()
-            halves = Signal(product.shape(), name=f"halves{lane}", reset_less=True)
-            with m.If(load):
-                m.d.sync += halves.eq(product)
+            kept = ~last[params.read_steps - 1] | filled[lane // params.rows]
+            y = chunk.word_select(lane, params.y_bits)
+            y = steps.register((y & kept.replicate(params.y_bits)).as_signed(), f"y{lane}")
+            low = steps.register(y * r[:params.low_bits], f"low{lane}")
+            high = None
+            if params.low_bits < params.r_bits:
+                high = steps.register(y * r[params.low_bits:], f"high{lane}")
+            # A product is at most 127 << k in magnitude; below its half only k - 1 bits follow.
+            total = low if high is None else low + Cat(Const(0, params.low_bits), high).as_signed()
+            halves = steps.register(total[half:product_bits].as_signed(), f"halves{lane}")
             m.d.comb += acts.payload.q[lane].eq(round_shift(halves, 1))
 
-        last = Signal(reset_less=True)
-        m.d.comb += acts.payload.last.eq(last)
-        with m.If(load):
-            m.d.sync += [acts.valid.eq(1), last.eq(ended), quantising.eq(~ended)]
-            with m.If(ended):
-                m.d.sync += address.eq(0)
-        with m.Elif(acts.ready):
-            m.d.sync += acts.valid.eq(0)
-        for sequence, front in enumerate(fronts):
-            m.d.comb += front.release.eq(load & ended & (serving == sequence))
-        if params.streams > 1:
-            m.d.comb += acts.payload.sequence.eq(serving)
-
-    def _scale(self, m, serving, divider, maximum):
+    def _scale(self, m, serving, divide, maximum):
         """Make the scale and hold it until it is taken."""
         params, acts, scales = self.params, self.acts, self.scales
         m.submodules.scale = scale = NormScale(params)
@@ -201,18 +197,24 @@ class NormQuant(wiring.Component):
             scale.taken.eq(acts.valid & acts.ready),
             scale.last.eq(acts.payload.last),
             scale.q.eq(acts.payload.q),
-            scales.valid.eq(scale.done | held),
-            scales.payload.v.eq(scale.v),
+            divide.rooted.eq(scale.done),
+            divide.n.eq(scale.n),
+            scales.valid.eq(divide.v_done | held),
+            scales.payload.v.eq(divide.v),
         ]
         if params.streams > 1:
             m.d.comb += scales.payload.sequence.eq(serving)
         if params.trace:
             served_maximum = Signal(params.y_bits, reset_less=True)
+            served_r = Signal(params.r_bits, reset_less=True)
             with m.If(self.service):
                 m.d.sync += served_maximum.eq(maximum)
+            with m.If(divide.r_done):
+                m.d.sync += served_r.eq(divide.r)
             m.d.comb += [
                 scales.payload.m.eq(served_maximum),
-                scales.payload.r.eq(divider.quotient),
+                scales.payload.r.eq(served_r),
                 scales.payload.s.eq(scale.s),
                 scales.payload.n.eq(scale.n),
             ]
+

@@ -1,4 +1,4 @@
-"""The output scale of NormQuant: sum of squares, root, reciprocal."""
+"""The norm of the activations of NormQuant: sum of squares and root."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from amaranth.lib import wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.const_divider import ConstantDivider
 from sterna.hw.integer_root import IntegerRoot
 from sterna.hw.norm_params import NormParams
 from sterna.hw.pipeline import Pipeline
+from sterna.hw.square import square
 
 __all__ = ["NormScale"]
 
 
 class NormScale(wiring.Component):
-    """``V = (127 << (P + t)) // max(isqrt(S << 2t), 127 << t)``, S the sum of q * q.
+    """``N = max(isqrt(S << 2t), 127 << t)``, S the sum of q * q.
 
-    Takes a chunk in any cycle. V is there, and ``done`` high for one cycle,
-    ``params.scale_steps`` cycles after the last chunk; V holds until that of the next vector
-    is being made. Widths are the exact bounds of :class:`~sterna.hw.norm_params.NormParams`.
+    Takes a chunk in any cycle. S and N are there, and ``done`` high for one cycle,
+    ``params.root_steps`` cycles after the last chunk was taken; they hold until those of the
+    next vector are being made. Widths are the exact bounds of
+    :class:`~sterna.hw.norm_params.NormParams`.
 
     Parameters
     ----------
@@ -35,10 +36,10 @@ class NormScale(wiring.Component):
         Read with ``begin``: whether the vector is all zero.
     taken, last, q : ``In(1)``, ``In(1)``, ``In(ArrayLayout(signed(act_bits), lanes))``
         A chunk, and whether it is the vector's last.
-    v, done : ``Out(unsigned(params.scale_bits))``, ``Out(1)``
-        The scale.
-    s, n : ``Out``
-        S and N, valid with V and for as long.
+    s, n : ``Out(unsigned(params.sum_bits))``, ``Out(unsigned(params.norm_bits))``
+        S and N.
+    done : ``Out(1)``
+        High in the first cycle of N.
     """
 
     def __init__(self, params: NormParams) -> None:
@@ -49,10 +50,9 @@ class NormScale(wiring.Component):
             "taken": In(1),
             "last": In(1),
             "q": In(ArrayLayout(signed(params.profile.act_bits), params.lanes)),
-            "v": Out(unsigned(params.scale_bits)),
-            "done": Out(1),
             "s": Out(unsigned(params.sum_bits)),
             "n": Out(unsigned(params.norm_bits)),
+            "done": Out(1),
         })
 
     def elaborate(self, platform):
@@ -64,17 +64,16 @@ class NormScale(wiring.Component):
         arrived = steps.flags(self.taken, sum_step, "arrived")[-1]
         complete = steps.flags(self.taken & self.last, sum_step, "complete")[-1]
 
-        # Neighbours are added level by level; a register follows every second level.
+        # Neighbours are added level by level; a register follows the first, then every
+        # second level, and the last.
         level = []
         for lane in range(params.lanes):
             q = steps.register(self.q[lane], f"q{lane}")
-            square = (q * q)[:params.square_bits]  # never negative, and |q| <= 127
-            level.append(steps.register(square, f"square{lane}"))
-        depth = 0
-        while len(level) > 1:
+            # |q| <= 127
+            level.append(steps.register(square(q)[:params.square_bits], f"square{lane}"))
+        for depth in range(1, params.tree_levels + 1):
             level = [sum(level[i + 1:i + 2], start=level[i]) for i in range(0, len(level), 2)]
-            depth += 1
-            if depth % 2 == 0:
+            if depth % 2 or depth == params.tree_levels:
                 level = [steps.register(total, f"total{depth}_{index}")
                          for index, total in enumerate(level)]
         # The bound of a whole vector holds for each of its sums.
@@ -96,14 +95,5 @@ class NormScale(wiring.Component):
             m.d.sync += silent.eq(self.silent)
         m.d.comb += self.n.eq(Mux(silent, params.norm_min, root.root))
 
-        scale = params.scale
-        m.submodules.divider = divider = ConstantDivider(
-            scale.frac_bits, scale.divisor_bits, head=scale.head,
-            digit_bits=scale.digit_bits, min_divisor=scale.min_divisor)
-        m.d.comb += [
-            divider.start.eq(root.done),
-            divider.divisor.eq(self.n),
-            self.v.eq(divider.quotient),
-            self.done.eq(divider.done),
-        ]
+        m.d.comb += self.done.eq(root.done)
         return m

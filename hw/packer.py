@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sterna.hw.array.codes import row_codes, row_starts, row_trits
 from sterna.hw.bits import from_ints, signed_elements, to_bits, to_ints
 from sterna.hw.params import MacParams
-from sterna.hw.trit import from_codes, to_codes
 
 __all__ = ["beat_payloads", "pack_projection", "sum_values", "unpack_projection"]
 
@@ -51,19 +51,28 @@ def pack_projection(weight: np.ndarray, params: MacParams) -> list[int]:
     groups, beats = params.groups(weight.shape[0]), params.beats_per_group(weight.shape[1])
     padded = np.zeros((groups * params.rows, beats * params.cols), dtype=np.int8)
     padded[:weight.shape[0], :weight.shape[1]] = weight
-    trits = padded.reshape(groups, params.rows, beats, params.cols).transpose(0, 2, 1, 3)
-    counts = np.zeros((groups, beats, params.rows), dtype=np.int64)
-    counts[:, 0] = (padded == -1).sum(axis=1).reshape(groups, params.rows)
+    tiles = padded.reshape(groups, params.rows, beats, params.cols)
+    starts = np.zeros((groups, beats, params.rows), dtype=np.int64)
+    starts[:, 0] = row_starts(tiles, params.style)
     last = np.zeros((groups, beats, 1), dtype=np.int64)
     last[:, -1] = 1
+    # A vector that takes one beat stays where it is for all groups of rows.
+    fresh = np.full((groups, beats, 1), beats > 1)
+    fresh[0, 0] = True
 
+    fields = {
+        params.weight_name: (
+            row_codes(tiles.transpose(0, 2, 1, 3), params.style), params.code_bits),
+        params.start_name: (starts, params.start_shape.width),
+        "last": (last, 1),
+        "fresh": (fresh, 1),
+    }
+    layout = params.beat_layout
     bits = np.zeros((groups * beats, params.word_bits), dtype=np.uint8)
-    for name, values, width in (
-        ("weights", to_codes(trits), 2), ("minus_counts", counts, params.count_bits),
-        ("last", last, 1),
-    ):
+    for name in [name for name in layout.members if name != "acts"]:
+        values, width = fields[name]
         field = to_bits(values.reshape(groups * beats, -1), width)
-        offset = params.beat_layout[name].offset
+        offset = layout[name].offset
         bits[:, offset:offset + field.shape[1]] = field
     return to_ints(bits)
 
@@ -82,14 +91,15 @@ def unpack_projection(
     if len(words) != groups * beats:
         raise ValueError(
             f"a {rows} x {columns} matrix takes {groups * beats} words, got {len(words)}")
-    offset, trits = params.beat_layout["weights"].offset, params.rows * params.cols
-    bits = from_ints(words, offset, 2 * trits).reshape(groups * beats, trits, 2)
-    codes = bits @ np.array([1, 2], dtype=np.uint8)
-    padded = from_codes(codes).reshape(groups, beats, params.rows, params.cols)
+    field = params.beat_layout[params.weight_name]
+    bits = from_ints(words, field.offset, field.width).reshape(-1, params.code_bits)
+    codes = bits @ (1 << np.arange(params.code_bits, dtype=np.uint8))
+    padded = row_trits(
+        codes.reshape(groups, beats, params.rows, -1), params.cols, params.style)
     weight = padded.transpose(0, 2, 1, 3).reshape(groups * params.rows, beats * params.cols)
     weight = np.ascontiguousarray(weight[:rows, :columns])
     if pack_projection(weight, params) != list(words):
-        raise ValueError("filling, minus counts or last flags do not belong to the weights")
+        raise ValueError("filling, start values or flags do not belong to the weights")
     return weight
 
 

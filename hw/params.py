@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amaranth.hdl import signed, unsigned
+from amaranth.hdl import Shape, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
+from sterna.hw.array.steps import FILL_ENTRIES, row_steps
+from sterna.hw.array.style import ArrayStyle
+from sterna.hw.array.xc7_pair_codes import PAIR_BITS
 from sterna.hw.trit import Trit
+from sterna.hw.trit_codes import TRIPLE_BITS
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
@@ -32,11 +36,13 @@ class MacParams:
         Columns of the widest matrix; a dot product may have fewer.
     act_bits
         Bits of a signed activation.
+    style
+        What the array is built of.
 
     Raises
     ------
     ValueError
-        If a number is out of its range.
+        If a number is out of its range, or there is no such style.
 
     >>> params = MacParams(rows=8, cols=128, max_columns=384)
     >>> params.sum_bits, params.latency, params.beats_per_group(384)
@@ -47,8 +53,13 @@ class MacParams:
     cols: int
     max_columns: int
     act_bits: int = 8
+    style: ArrayStyle = ArrayStyle.GENERIC
 
     def __post_init__(self) -> None:
+        if self.style not in list(ArrayStyle):
+            raise ValueError(
+                f"style must be one of {', '.join(ArrayStyle)}, got {self.style!r}")
+        object.__setattr__(self, "style", ArrayStyle(self.style))
         check_whole("rows", self.rows, 1, 4096)
         check_whole("max_columns", self.max_columns, 1, 1 << 20)
         check_whole("cols", self.cols, 1, 4096)
@@ -94,9 +105,72 @@ class MacParams:
         return max(1, (self.cols - 1).bit_length())
 
     @property
+    def row_steps(self) -> int:
+        """Steps from the operands of a beat to what the accumulator adds."""
+        return row_steps(self.style, self.cols)
+
+    @property
     def latency(self) -> int:
-        """Steps from the last beat of a group to its sums: the tree and the accumulator."""
-        return self.tree_levels + 1
+        """Steps from the last beat of a group to its sums: the row and the accumulator."""
+        return self.row_steps + 1
+
+    @property
+    def triples(self) -> int:
+        """Triples of columns of a beat, in a style with tables; the last is filled up."""
+        return -(-self.cols // 3)
+
+    @property
+    def entry_bits(self) -> int:
+        """Signed width of an entry of a table: three activations added or subtracted."""
+        return self.act_bits + 2
+
+    @property
+    def entry_shape(self) -> Shape:
+        """Shape of an entry: offset binary where the adders take that."""
+        is_signed = self.style is not ArrayStyle.ECP5_TABLE
+        return Shape(self.entry_bits, is_signed)
+
+    @property
+    def fill_entries(self) -> int:
+        """Entries that load activations into a table; 0 in a style without tables."""
+        return FILL_ENTRIES.get(self.style, 0)
+
+    @property
+    def index_bits(self) -> int:
+        """Bits of the address of an entry, in a style with tables."""
+        return self.fill_entries.bit_length()
+
+    @property
+    def fill_steps(self) -> int:
+        """Cycles that a beat of fresh activations waits until tables hold them.
+
+        The first notices the beat, each of the others writes an entry.
+        """
+        return self.fill_entries + 1 if self.fill_entries else 0
+
+    @property
+    def start_name(self) -> str | None:
+        """Field of a beat with the start values of its rows; none if all start from 0."""
+        match self.style:
+            case ArrayStyle.XC7_TABLE:
+                return None
+            case ArrayStyle.ECP5_TABLE:
+                return "starts"
+        return "minus_counts"
+
+    @property
+    def start_shape(self) -> Shape:
+        """Shape of a row's start value: what its complements lack.
+
+        A number of -1 weights, or with relative signs a number of triples that may be
+        negative.
+        """
+        match self.style:
+            case ArrayStyle.XC7_TABLE:
+                return unsigned(0)
+            case ArrayStyle.ECP5_TABLE:
+                return signed((self.max_beats * self.triples).bit_length() + 1)
+        return unsigned(self.count_bits)
 
     def beats_per_group(self, columns: int) -> int:
         """Beats that bring one vector of ``columns`` activations past ``rows`` rows."""
@@ -107,12 +181,35 @@ class MacParams:
         return -(-matrix_rows // self.rows)
 
     @property
+    def weight_name(self) -> str:
+        """Field of a beat with its weights."""
+        return "codes" if self.style.has_tables else "weights"
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of a code of :func:`sterna.hw.array.codes.row_codes`: of 1, 2 or 3 weights."""
+        if self.style.has_tables:
+            return TRIPLE_BITS
+        return PAIR_BITS if self.style is ArrayStyle.XC7_PAIR else 2
+
+    @property
+    def weight_layout(self) -> ArrayLayout:
+        """The weights of a row in a beat."""
+        if self.style.has_tables:
+            return ArrayLayout(unsigned(TRIPLE_BITS), self.triples)
+        if self.style is ArrayStyle.XC7_PAIR:
+            return ArrayLayout(unsigned(PAIR_BITS), -(-self.cols // 2))
+        return ArrayLayout(Trit, self.cols)
+
+    @property
     def beat_layout(self) -> StructLayout:
         """Payload of ``beats``. What a weight memory holds comes first, then ``acts``."""
+        starts = {self.start_name: ArrayLayout(self.start_shape, self.rows)}
         return StructLayout({
-            "weights": ArrayLayout(ArrayLayout(Trit, self.cols), self.rows),
-            "minus_counts": ArrayLayout(unsigned(self.count_bits), self.rows),
+            self.weight_name: ArrayLayout(self.weight_layout, self.rows),
+            **(starts if self.start_name else {}),
             "last": 1,
+            **({"fresh": 1} if self.style.has_tables else {}),
             "acts": ArrayLayout(signed(self.act_bits), self.cols),
         })
 
@@ -127,9 +224,16 @@ class MacParams:
         return ArrayLayout(signed(self.sum_bits), self.rows)
 
 
-def sigmoid_latency(profile: NumericProfile) -> int:
-    """Steps through a sigmoid table: the memory, and to interpolate a product and a sum."""
-    return 3 if profile.sigmoid_step_bits else 1
+def sigmoid_latency(profile: NumericProfile, block_table: bool = False) -> int:
+    """Steps through a sigmoid table: two for the entry, two to interpolate.
+
+    An entry goes through the output register of a block memory, or through a register in
+    each quarter of a table of LUTs. Interpolation takes a product and a sum, and behind a
+    block memory one step more, as the operands of a multiplier are registers of its own.
+    """
+    if profile.sigmoid_step_bits:
+        return 5 if block_table else 4
+    return 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +255,10 @@ class MlgruParams:
     spaced
         Whether the unit keeps beats of the same word of a tiny state apart. A core, whose
         tokens are far longer than the pipeline, does not need it.
+    stalls
+        Whether results may have to wait to be taken.
+    block_tables
+        Whether the sigmoid tables are in block memory; otherwise they are made of LUTs.
 
     Raises
     ------
@@ -160,7 +268,7 @@ class MlgruParams:
     >>> from sterna.model.profile import C12
     >>> params = MlgruParams(C12, layers=4, channels=128, lanes=8)
     >>> params.words, params.latency, params.beat_spacing
-    (64, 8, 1)
+    (64, 9, 1)
     """
 
     profile: NumericProfile
@@ -170,6 +278,8 @@ class MlgruParams:
     streams: int = 1
     trace: bool = False
     spaced: bool = True
+    stalls: bool = True
+    block_tables: bool = False
 
     def __post_init__(self) -> None:
         check_whole("layers", self.layers, 1, 1024)
@@ -203,7 +313,16 @@ class MlgruParams:
     @property
     def candidate_step(self) -> int:
         """Step at which c, and with it the old state, is needed: product and saturation."""
-        return sigmoid_latency(self.profile) + 2
+        return sigmoid_latency(self.profile, self.block_tables) + 2
+
+    @property
+    def read_step(self) -> int:
+        """Step at which the old state is read.
+
+        Then it goes through the output register of the memory and a register that holds 0
+        in the first token of a sequence.
+        """
+        return self.candidate_step - 3
 
     @property
     def state_step(self) -> int:
@@ -219,13 +338,13 @@ class MlgruParams:
     def beat_spacing(self) -> int:
         """Steps from one beat taken to the next.
 
-        The memory is read at the end of step ``candidate_step - 1`` and written at the end
-        of ``state_step``, so beats that use the same word must be further apart than the
+        The memory is read at the end of ``read_step`` and written at the end of
+        ``state_step``, so beats that use the same word must be further apart than the
         difference. They are ``words`` beats apart: only a tiny state needs a pause.
         """
         if not self.spaced:
             return 1
-        return -(-(self.state_step - self.candidate_step + 2) // self.words)
+        return -(-(self.state_step - self.read_step + 1) // self.words)
 
     @property
     def preact_layout(self) -> StructLayout:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amaranth.hdl import Module, Mux, Signal, signed
+from amaranth.hdl import Array, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.fixed_point import saturate
-from sterna.hw.memory_attributes import BLOCK_RAM
+from sterna.hw.memory_attributes import NEVER_COLLIDES
+from sterna.hw.pipeline import Pipeline
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
@@ -29,6 +30,11 @@ class ResidualParams:
         Channels taken per word.
     channels
         Length of the vector.
+    spaced
+        Whether the unit keeps the updates of a vector of one or two words apart. A core,
+        whose vectors come at long intervals, does not need it.
+    stalls
+        Whether words may have to wait to be taken.
 
     Raises
     ------
@@ -38,12 +44,14 @@ class ResidualParams:
     >>> from sterna.model.profile import C12
     >>> params = ResidualParams(C12, rows=8, channels=130)
     >>> params.words, params.latency, params.update_bits
-    (17, 1, 13)
+    (17, 2, 13)
     """
 
     profile: NumericProfile
     rows: int
     channels: int
+    spaced: bool = True
+    stalls: bool = True
 
     def __post_init__(self) -> None:
         check_whole("rows", self.rows, 1, 4096)
@@ -57,12 +65,21 @@ class ResidualParams:
     @property
     def latency(self) -> int:
         """Steps from ``updates`` to ``words``: sum and saturation."""
-        return 1
+        return 2
+
+    @property
+    def update_spacing(self) -> int:
+        """Steps from one update taken to the next.
+
+        An update needs what the one of its word in the vector before has left, three steps
+        after it was taken.
+        """
+        return 3 if self.spaced and self.words < 3 else 1
 
     @property
     def memory_words(self) -> int:
-        """Depth of the memory of x; none if the whole vector fits in two registers."""
-        return self.words if self.words > 2 else 0
+        """Depth of the memory of x; none if the vector is so short that registers keep it."""
+        return self.words if self.words > 5 else 0
 
     @property
     def update_bits(self) -> int:
@@ -96,9 +113,11 @@ class ResidualAdd(wiring.Component):
     """``x = sat(x + y)``, or ``x = y`` to begin with; it keeps x.
 
     Updates come word by word, from the first word of the vector to the last, again and
-    again; each gives the new word one step later, one per cycle, and stalls only while a
-    word waits to be taken. Padded channels are sums like any other: they stay zero as long
-    as their updates are.
+    again, one per cycle (one in ``params.update_spacing`` cycles if the vector is shorter
+    than the pipeline). Each gives the new word ``params.latency`` steps later. The pipeline
+    moves as a whole and stops only while a word waits to be taken, or never without
+    ``stalls``. Padded channels are sums like any other: they stay zero as long as their
+    updates are.
 
     A reset makes the next update the first of a vector. It does not clear x, so that
     vector must be one to load, as the first of every sequence is.
@@ -113,6 +132,10 @@ class ResidualAdd(wiring.Component):
         Channels taken per word.
     channels
         Length of the vector.
+    spaced
+        Whether it keeps updates of the same word apart; False if its feeder does.
+    stalls
+        Whether words may have to wait; False if whoever takes them is always ready.
 
     Members
     -------
@@ -127,71 +150,79 @@ class ResidualAdd(wiring.Component):
         If a number is out of its range.
     """
 
-    def __init__(self, profile: NumericProfile, *, rows: int, channels: int) -> None:
-        self.params = ResidualParams(profile, rows, channels)
+    def __init__(
+        self, profile: NumericProfile, *, rows: int, channels: int, spaced: bool = True,
+        stalls: bool = True,
+    ) -> None:
+        self.params = ResidualParams(profile, rows, channels, spaced, stalls)
         super().__init__({
             "updates": In(stream.Signature(self.params.update_layout)),
-            "words": Out(stream.Signature(self.params.word_layout)),
+            "words": Out(stream.Signature(
+                self.params.word_layout, always_ready=not stalls)),
         })
 
     def elaborate(self, platform):
         m = Module()
         params, update, words = self.params, self.updates.payload, self.words
-        taken = Signal()
         position = Signal(range(max(params.words, 2)))    # a bit at least
-        is_last = Signal()
-
+        taken, is_last, rested = Signal(), Signal(), Signal()
+        advance = ~words.valid | words.ready if params.stalls else Const(1)
+        steps = Pipeline(m, advance)
+        added, filled = steps.flags(taken, params.latency, "filled")[1:]
         m.d.comb += [
-            self.updates.ready.eq(~words.valid | words.ready),
-            taken.eq(self.updates.valid & self.updates.ready),
+            self.updates.ready.eq(advance & rested),
+            taken.eq(self.updates.valid & rested),
             is_last.eq(position == params.words - 1),
+            words.valid.eq(filled),
+            words.payload.last.eq(steps.delay(is_last, params.latency, "last")),
         ]
-        with m.If(taken):
-            m.d.sync += [
-                position.eq(Mux(is_last, 0, position + 1)),
-                words.valid.eq(1),
-                words.payload.last.eq(is_last),
-            ]
-        with m.Elif(words.ready):
-            m.d.sync += words.valid.eq(0)
+        written = Signal()
+        m.d.sync += written.eq(added & advance)
+        # The words of a short vector come again before they are kept: they go one by one.
+        m.d.comb += rested.eq(~(added | filled | written) if params.update_spacing > 1 else 1)
+        with m.If(taken & advance):
+            m.d.sync += position.eq(Mux(is_last, 0, position + 1))
 
         new = Signal(ArrayLayout(signed(params.profile.x.bits), params.rows), reset_less=True)
-        m.d.comb += words.payload.x.eq(new)
-        old = self._keep(m, new, taken, position, is_last)
+        written_position = steps.delay(position, params.latency, "written_position")
+        old = self._keep(m, new, taken & advance, position, written, written_position)
         for row in range(params.rows):
-            total = Mux(update.load, 0, old[row]) + update.y[row]
-            with m.If(taken):
+            total = steps.register(
+                Mux(update.load, 0, old[row]) + update.y[row], f"total{row}")
+            with m.If(advance):
                 m.d.sync += new[row].eq(saturate(total, params.profile.x))
+        m.d.comb += words.payload.x.eq(new)
         return m
 
-    def _keep(self, m, new, taken, position, is_last):
-        """Keep what ``new`` holds after each update; return the word at ``position``."""
+    def _keep(self, m, new, taken, position, written, written_position):
+        """Keep ``new`` where it was written; return the word at ``position``.
+
+        ``written`` is high in the cycle after the one that wrote it.
+        """
         params = self.params
         if not params.memory_words:
-            # The last word written is still in ``new``, the one before it in ``older``.
-            if params.words == 1:
-                return new
-            older = Signal(new.shape(), reset_less=True)
-            with m.If(taken):
-                m.d.sync += older.eq(new)
-            return older
+            kept = Array(Signal(new.shape(), reset_less=True, name=f"word{i}")
+                         for i in range(params.words))
+            with m.If(written):
+                m.d.sync += kept[written_position].eq(new)
+            return new.shape()(Value.cast(kept[position]))
 
-        # A word is written in the cycle after its update, out of ``new``, and read for the
-        # first time a vector later. With three words or more, its read begins two cycles
-        # after the update at the earliest: never in the cycle that writes it.
+        # A word is read three updates ahead of its own, so that it comes through the output
+        # register of the memory and one more. It was kept three cycles after its last update
+        # at the latest: with six words or more, that is in time. What is read ahead of the
+        # first vector means nothing and is not used, as that vector is one to load.
         m.submodules.x = x = memory.Memory(
-            shape=new.shape(), depth=params.memory_words, init=[],
-            attrs=BLOCK_RAM)
+            shape=new.shape(), depth=params.memory_words, init=[], attrs=NEVER_COLLIDES)
         read, write = x.read_port(), x.write_port()
-        written = Signal()
-        written_position = Signal.like(position, reset_less=True)
-        following = Mux(is_last, 0, position + 1)
-        m.d.sync += [written.eq(taken), written_position.eq(position)]
+        ahead = Signal.like(position, init=3 % params.words)
+        steps = Pipeline(m, taken)
+        with m.If(taken):
+            m.d.sync += ahead.eq(Mux(ahead == params.words - 1, 0, ahead + 1))
         m.d.comb += [
-            read.addr.eq(Mux(taken, following, position)),
-            read.en.eq(1),
+            read.addr.eq(ahead),
+            read.en.eq(taken),
             write.addr.eq(written_position),
             write.data.eq(new),
             write.en.eq(written),
         ]
-        return read.data
+        return new.shape()(steps.delay(read.data, 2, "old"))

@@ -11,7 +11,10 @@ from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 from sterna.model.sampling import EXP_TABLE
 
-__all__ = ["SamplerParams"]
+__all__ = ["SEED_BITS", "SamplerParams"]
+
+SEED_BITS = 32
+"""Bits of the seed of the random numbers."""
 
 _BETA_FRAC = 10     # fraction bits of ``Sampler.beta``
 
@@ -28,6 +31,8 @@ class SamplerParams:
         Logits taken per word.
     vocab
         Logits of a vector.
+    sampling
+        Whether tokens can be drawn with a temperature; greedy only otherwise.
 
     Raises
     ------
@@ -37,12 +42,13 @@ class SamplerParams:
     >>> from sterna.model.profile import S16
     >>> params = SamplerParams(S16, rows=8, vocab=256)
     >>> params.words, params.greedy_steps, params.sampled_steps
-    (32, 4, 67)
+    (32, 5, 85)
     """
 
     profile: NumericProfile
     rows: int
     vocab: int
+    sampling: bool = True
 
     def __post_init__(self) -> None:
         check_whole("rows", self.rows, 1, 4096)
@@ -100,8 +106,11 @@ class SamplerParams:
 
     @property
     def weight_latency(self) -> int:
-        """Cycles from the read of a logit to its weight: the memory and a ``LogitWeight``."""
-        return 6
+        """Cycles from the read of a logit to its weight.
+
+        Memory, its output register, and a :class:`~sterna.hw.logit_weight.LogitWeight`.
+        """
+        return 8
 
     @property
     def probes(self) -> int:
@@ -112,19 +121,20 @@ class SamplerParams:
 
     @property
     def greedy_steps(self) -> int:
-        """Cycles to the first of ``tokens.valid`` without temperature: tree, comparison.
+        """Cycles to the first of ``tokens.valid`` without temperature.
 
-        It is also the cycle from which on the largest logit is known.
+        A register, the tree and a comparison. It is also the cycle from which on the
+        largest logit is known.
         """
-        return self.levels + 1
+        return self.levels + 2
 
     @property
     def sum_step(self) -> int:
         """Cycle in which the sum of the first word's weights is known.
 
-        The memory is read from the cycle before the one in which the maximum is known.
+        Its logits come out of the memory's output register when the maximum is known.
         """
-        return self.greedy_steps - 1 + self.weight_latency + self.levels
+        return self.greedy_steps - 2 + self.weight_latency + self.levels
 
     @property
     def draw_step(self) -> int:
@@ -133,14 +143,14 @@ class SamplerParams:
 
     @property
     def search_step(self) -> int:
-        """Cycle of the first probe: after two products and their sum."""
-        return self.draw_step + 3
+        """Cycle of the first probe: after operands, two products of parts, and their sums."""
+        return self.draw_step + 5
 
     @property
     def word_step(self) -> int:
-        """Cycle in which the word of the token is known; two for a probe but the first,
+        """Cycle in which the word of the token is known; four for a probe but the first,
         whose address is a constant."""
-        return self.search_step + max(2 * self.probes - 1, 0)
+        return self.search_step + max(4 * self.probes - 2, 0)
 
     @property
     def descent_step(self) -> int:
@@ -149,8 +159,8 @@ class SamplerParams:
 
     @property
     def sampled_steps(self) -> int:
-        """Cycles to the first of ``tokens.valid`` with a temperature."""
-        return self.descent_step + self.levels if self.levels else self.word_step
+        """Cycles to the first of ``tokens.valid`` with a temperature; two for a level."""
+        return self.descent_step + 2 * self.levels if self.levels else self.word_step
 
     @property
     def logits_layout(self) -> StructLayout:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Cat, Module, signed, unsigned
+from amaranth.hdl import Array, Cat, Const, Module, signed, unsigned
 from amaranth.lib import memory, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.fixed_point import round_shift
-from sterna.hw.memory_attributes import BLOCK_ROM
+from sterna.hw.memory_attributes import BLOCK_ROM, LOGIC_ROM
 from sterna.hw.params import sigmoid_latency
 from sterna.hw.pipeline import Pipeline
+from sterna.hw.rounded_sum import rounded_sum, with_rounding_bit
 from sterna.model.profile import NumericProfile
 
 __all__ = ["SigmoidTable", "checked_table"]
@@ -52,12 +52,17 @@ class SigmoidTable(wiring.Component):
     in a table that interpolates, its rise within the segment. The rise is never negative,
     so the interpolated value lies between two entries and cannot overflow.
 
+    The tables of the profiles in use are so small that LUTs hold them; a block memory
+    would stay nearly empty.
+
     Parameters
     ----------
     profile
         Formats; ``sigmoid_segments`` says which kind of table it is.
     table
         The entries, as ``profile.sigmoid_table()`` defines them.
+    block
+        Whether they are kept in a block memory.
 
     Members
     -------
@@ -74,9 +79,12 @@ class SigmoidTable(wiring.Component):
         If the table has the wrong length for the profile, leaves its range or decreases.
     """
 
-    def __init__(self, profile: NumericProfile, table: Sequence[int]) -> None:
+    def __init__(
+        self, profile: NumericProfile, table: Sequence[int], *, block: bool = False,
+    ) -> None:
         self.profile = profile
-        self.latency = sigmoid_latency(profile)
+        self.block = block
+        self.latency = sigmoid_latency(profile, block)
         self._entries = checked_table(profile, table)
         super().__init__({
             "advance": In(1),
@@ -86,34 +94,58 @@ class SigmoidTable(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        steps = Pipeline(m, self.advance)
         segments, step_bits = self.profile.sigmoid_segments, self.profile.sigmoid_step_bits
-        bases = self._entries[:segments]
-        rises = [high - low for low, high in zip(bases, self._entries[1:], strict=False)]
+        # The bits of z as they are count from zero up, then from the lowest segment up.
+        bases = _from_zero(self._entries[:segments])
+        rises = _from_zero([
+            high - low for low, high in zip(self._entries, self._entries[1:], strict=False)])
 
-        # An inverted sign bit turns z into its distance from the lower end of the range.
-        distance = Cat(self.z[:-1], ~self.z[-1])
-        address = distance[step_bits:]
-
+        fields = {"base": self.sigmoid.shape()}
+        if step_bits:
+            fields["rise"] = unsigned(max(max(rises).bit_length(), 1))
+        segment = StructLayout(fields)
+        init = [dict(zip(fields, values, strict=False))
+                for values in zip(bases, rises if step_bits else bases, strict=True)]
+        entry = self._read(m, steps, segment, init, self.z[step_bits:])
         if step_bits == 0:
-            m.submodules.rom = rom = memory.Memory(
-                shape=self.sigmoid.shape(), depth=segments, init=bases, attrs=BLOCK_ROM)
-            port = rom.read_port()
-            m.d.comb += [port.addr.eq(address), port.en.eq(self.advance)]
-            m.d.comb += self.sigmoid.eq(port.data)
+            m.d.comb += self.sigmoid.eq(entry.base)
             return m
 
-        segment = StructLayout({
-            "base": self.sigmoid.shape(), "rise": unsigned(max(max(rises).bit_length(), 1))})
-        m.submodules.rom = rom = memory.Memory(
-            shape=segment, depth=segments, attrs=BLOCK_ROM,
-            init=[{"base": b, "rise": r} for b, r in zip(bases, rises, strict=True)])
-        port = rom.read_port()
-        m.d.comb += [port.addr.eq(address), port.en.eq(self.advance)]
-
-        steps = Pipeline(m, self.advance)
-        within = steps.register(distance[:step_bits], "within")
-        product = steps.register(port.data.rise * within, "product")
-        base = steps.register(port.data.base, "base")
-        total = base + round_shift(product, step_bits)
+        within = steps.delay(self.z[:step_bits], self.latency - 2, "within")
+        base, rise = entry.base, entry.rise
+        if self.block:
+            base, rise = steps.register(base, "base"), steps.register(rise, "rise")
+        product = steps.register(rise * within, "product")
+        # All of it is positive; rounded sums are signed.
+        rounded = with_rounding_bit(Cat(product, Const(0)).as_signed(), step_bits)
+        total = rounded_sum(rounded, Cat(steps.register(base, "held"), Const(0)).as_signed())
         m.d.comb += self.sigmoid.eq(steps.register(total[:len(self.sigmoid)], "total"))
         return m
+
+    def _read(self, m, steps, segment, init, address):
+        """Return the entry at an address, two steps later.
+
+        Of LUTs, each quarter of the table has its own registers: so a look-up is a level of
+        logic or two, and the choice of the quarter another, with a register after each.
+        """
+        parts = 4 if len(init) >= 8 and not self.block else 1
+        depth = len(init) // parts
+        choice = steps.register(address[(depth - 1).bit_length():], "choice")
+        entries = []
+        for part in range(parts):
+            m.submodules[f"rom{part}"] = rom = memory.Memory(
+                shape=segment, depth=depth, init=init[part * depth:][:depth],
+                attrs=BLOCK_ROM if self.block else LOGIC_ROM)
+            port = rom.read_port()
+            m.d.comb += [
+                port.addr.eq(address[:(depth - 1).bit_length()]), port.en.eq(self.advance)]
+            entries.append(port.data.as_value())
+        chosen = Array(entries)[choice] if parts > 1 else entries[0]
+        return segment(steps.register(chosen, "entry"))
+
+
+def _from_zero(entries: Sequence[int]) -> list[int]:
+    """Order the entries of segments by the top bits of z, a two's complement number."""
+    half = len(entries) // 2
+    return [*entries[half:], *entries[:half]]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.array.ecp5_chain_row import Ecp5ChainRow
+from sterna.hw.array.ecp5_filler import Ecp5TableFiller
+from sterna.hw.array.ecp5_table_row import Ecp5TableRow
+from sterna.hw.array.steps import CHAIN_COLUMNS
+from sterna.hw.array.style import ArrayStyle
+from sterna.hw.array.xc7_filler import Xc7TableFiller
+from sterna.hw.array.xc7_pair_row import Xc7PairRow
+from sterna.hw.array.xc7_table_row import Xc7TableRow
 from sterna.hw.params import MacParams
 from sterna.hw.pipeline import Pipeline
 from sterna.hw.trit import Trit
@@ -131,18 +139,35 @@ class TernaryRow(wiring.Component):
         return m
 
 
+_ROWS = {
+    ArrayStyle.GENERIC: TernaryRow,
+    ArrayStyle.ECP5_CHAIN: Ecp5ChainRow,
+    ArrayStyle.ECP5_TABLE: Ecp5TableRow,
+    ArrayStyle.XC7_PAIR: Xc7PairRow,
+    ArrayStyle.XC7_TABLE: Xc7TableRow,
+}
+"""What a row is in each style."""
+
+_FILLERS = {
+    ArrayStyle.ECP5_TABLE: Ecp5TableFiller,
+    ArrayStyle.XC7_TABLE: Xc7TableFiller,
+}
+"""What loads the tables of a style that has some."""
+
+
 class TernaryMacArray(wiring.Component):
     """Dot products of ternary rows with a vector of activations, ``rows`` at a time.
 
     A group of ``rows`` rows arrives in beats of ``cols`` columns; ``last`` ends it and its
     sums leave, exact for every input (activations of -128 included). Groups of any length
-    up to ``max_columns`` follow each other without a pause: one beat per cycle, always.
+    up to ``max_columns`` follow each other without a pause: one beat per cycle, always, but
+    for ``params.fill_steps`` cycles before a beat with ``fresh`` in a style with tables.
     The pipeline moves as a whole and stops only while sums wait to be taken; they appear
     ``params.latency`` steps after the last beat of their group.
 
     No multiplier anywhere, and no overflow: :class:`~sterna.hw.params.MacParams` proves the
     widths, on condition that a group has at most ``max_columns`` columns (rounded up to
-    whole beats of zero weights) and ``minus_counts`` at most ``max_columns``.
+    whole beats of zero weights) and start values are those of the weights.
 
     Parameters
     ----------
@@ -152,12 +177,20 @@ class TernaryMacArray(wiring.Component):
         Columns of the widest matrix.
     act_bits
         Bits of a signed activation.
+    style
+        What it is built of. All but ``generic`` are made of cells of one FPGA family, so
+        Amaranth's simulator cannot run them.
+    stalls
+        Whether sums may have to wait. Without, ``sums.ready`` is not read and the pipeline
+        never stops: no register but the accumulators needs an enable.
 
     Members
     -------
     beats : ``In(stream.Signature(params.beat_layout))``
-        ``weights[row][column]``, ``acts[column]``, ``last`` and, read with the first beat of
-        a group only, ``minus_counts[row]``: the number of -1 weights in the whole row.
+        The weights of each row, ``weights`` or ``codes``; ``acts[column]``; ``last``; with
+        tables ``fresh``, high if the activations are not those of the beat before; and,
+        read with the first beat of a group only, ``minus_counts[row]`` or ``starts[row]``:
+        what the complements of the whole row lack. See :mod:`sterna.hw.packer`.
     sums : ``Out(stream.Signature(params.sum_layout))``
         A dot product for each row.
 
@@ -169,8 +202,10 @@ class TernaryMacArray(wiring.Component):
 
     def __init__(
         self, rows: int, cols: int, *, max_columns: int, act_bits: int = 8,
+        style: ArrayStyle = ArrayStyle.GENERIC, stalls: bool = True,
     ) -> None:
-        self.params = MacParams(rows, cols, max_columns, act_bits)
+        self.params = MacParams(rows, cols, max_columns, act_bits, style)
+        self.stalls = stalls
         super().__init__({
             "beats": In(stream.Signature(self.params.beat_layout)),
             "sums": Out(stream.Signature(self.params.sum_layout)),
@@ -180,34 +215,62 @@ class TernaryMacArray(wiring.Component):
         m = Module()
         params, beat = self.params, self.beats.payload
         advance, taken = Signal(), Signal()
-        steps = Pipeline(m, advance)
+        steps = Pipeline(m, advance if self.stalls else Const(1, 1))
 
-        # The pipeline stops only while sums wait.
+        # The pipeline stops only while sums wait; a beat may have to wait for its tables.
+        arrives, ready = self.beats.valid, advance
+        if params.style.has_tables:
+            m.submodules.filler = filler = _FILLERS[params.style](params)
+            loaded, usable = Signal(), Signal()
+            m.d.comb += [
+                usable.eq(loaded | ~beat.fresh),
+                filler.request.eq(self.beats.valid & ~usable),
+                filler.acts.eq(beat.acts),
+            ]
+            m.d.sync += loaded.eq((loaded & ~taken) | filler.done)
+            arrives, ready = arrives & usable, ready & usable
         m.d.comb += [
-            advance.eq(~self.sums.valid | self.sums.ready),
-            self.beats.ready.eq(advance),
-            taken.eq(self.beats.valid & advance),
+            advance.eq(~self.sums.valid | self.sums.ready if self.stalls else 1),
+            self.beats.ready.eq(ready),
+            taken.eq(arrives & advance),
         ]
         first = Signal(init=1)
         with m.If(taken):
             m.d.sync += first.eq(beat.last)
 
         # What the accumulators need to know of a beat travels beside the adder trees.
-        filled = steps.flags(self.beats.valid, params.tree_levels, "filled")[-1]
-        ended = steps.flags(self.beats.valid & beat.last, params.latency, "ended")[-1]
-        leaving_first = steps.delay(first, params.tree_levels, "first")
+        filled = steps.flags(arrives, params.row_steps, "filled")[-1]
+        ended = steps.flags(arrives & beat.last, params.latency, "ended")[-1]
+        leaving_first = steps.delay(first, params.row_steps, "first")
         m.d.comb += self.sums.valid.eq(ended)
+        acts = beat.acts
+        if params.style is ArrayStyle.ECP5_CHAIN:       # shared by the rows
+            acts = Signal.like(beat.acts)
+            m.d.comb += [
+                acts[column].eq(steps.delay(
+                    beat.acts[column], column % CHAIN_COLUMNS, f"act{column}"))
+                for column in range(params.cols)]
 
         for index in range(params.rows):
-            m.submodules[f"row{index}"] = row = TernaryRow(params)
+            m.submodules[f"row{index}"] = row = _ROWS[params.style](params)
             m.d.comb += [
                 row.advance.eq(advance),
-                row.weights.eq(beat.weights[index]),
-                row.acts.eq(beat.acts),
-                row.first.eq(leaving_first),
-                row.filled.eq(filled),
-                row.minus_count.eq(steps.delay(
-                    beat.minus_counts[index], params.tree_levels, f"minus_count{index}")),
-                self.sums.payload[index].eq(row.sum),
+                Value.cast(getattr(row, params.weight_name)).eq(
+                    Value.cast(getattr(beat, params.weight_name)[index])),
             ]
+            if params.style.has_tables:
+                m.d.comb += [
+                    row.fill.eq(filler.fill),
+                    row.fill_index.eq(filler.fill_index),
+                    row.entries.eq(filler.entries),
+                ]
+            else:
+                m.d.comb += row.acts.eq(acts)
+            m.d.comb += [row.first.eq(leaving_first), row.filled.eq(filled)]
+            if params.start_name:
+                start = getattr(beat, params.start_name)[index]
+                port = row.minus_count if params.style is ArrayStyle.GENERIC else row.start
+                m.d.comb += port.eq(
+                    steps.delay(start, params.row_steps, f"minus_count{index}"))
+            m.d.comb += self.sums.payload[index].eq(row.sum)
         return m

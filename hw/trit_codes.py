@@ -14,7 +14,8 @@ import numpy as np
 
 from sterna.hw.trit import to_codes
 
-__all__ = ["TRIPLES", "TRIPLE_BITS", "pack_triples", "unpack_triples"]
+__all__ = ["TRIPLES", "TRIPLE_BITS", "from_relative", "missing_ones", "pack_triples",
+           "to_relative", "unpack_triples"]
 
 TRIPLES: tuple[tuple[int, int, int], ...] = tuple(
     (a, b, c) for c, b, a in product((0, 1, -1), repeat=3)
@@ -79,6 +80,76 @@ def unpack_triples(codes: np.ndarray, columns: int) -> np.ndarray:
     if flat[..., columns:].any():
         raise ValueError("the filling after the last column is not zero")
     return flat[..., :columns]
+
+
+def to_relative(codes: np.ndarray) -> np.ndarray:
+    """Make the signs of a row's codes relative, for a tree of adders that take signs.
+
+    Neighbours are added in pairs, then the pairs, and so on. The sign of triple i enters
+    the adder that takes it, and what was added to it before, as second operand. The first
+    operand is headed there by triple ``i & (i - 1)``, and the sign is relative to that one's.
+    What triple 0 heads has its own sign throughout.
+
+    Parameters
+    ----------
+    codes
+        Codes ``[..., triples]`` of :func:`pack_triples`.
+
+    >>> to_relative(np.array([17, 17, 17, 17])).tolist()
+    [17, 17, 17, 1]
+    """
+    codes = np.asarray(codes)
+    relative = codes.copy()
+    for index in range(codes.shape[-1]):
+        relative[..., index] ^= _sign_of_head(codes, index)
+    return relative
+
+
+def from_relative(codes: np.ndarray) -> np.ndarray:
+    """Undo :func:`to_relative`.
+
+    Raises
+    ------
+    ValueError
+        If a code has more than five bits.
+    """
+    codes = np.asarray(codes)
+    if codes.size and codes.max() >> TRIPLE_BITS:
+        raise ValueError(f"code {codes.max()} is no triple: it has more than {TRIPLE_BITS} bits")
+    absolute = codes.copy()
+    for index in range(codes.shape[-1]):
+        absolute[..., index] ^= _sign_of_head(absolute, index)
+    return absolute
+
+
+def missing_ones(relative: np.ndarray) -> np.ndarray:
+    """Return what a tree's sum lacks when it adds a complement for each negative; int64.
+
+    A complement is one less than the negative, and a complement of a sum that lacks n is
+    -n - 1 too small.
+
+    Parameters
+    ----------
+    relative
+        Codes ``[..., triples]`` of :func:`to_relative`.
+    """
+    negative = np.asarray(relative) & _SIGN != 0
+    lacks = np.zeros(negative.shape, dtype=np.int64)
+    lacks[..., 0] = negative[..., 0]
+    stride = 1
+    while stride < negative.shape[-1]:
+        second = slice(stride, None, 2 * stride)
+        count = negative[..., second].shape[-1]
+        first = slice(0, 2 * stride * count, 2 * stride)
+        lacks[..., first] += np.where(
+            negative[..., second], 1 - lacks[..., second], lacks[..., second])
+        stride *= 2
+    return lacks[..., 0]
+
+
+def _sign_of_head(codes: np.ndarray, index: int) -> np.ndarray | int:
+    head = index & (index - 1)
+    return codes[..., head] & _SIGN if head else 0
 
 
 def _number(trits: np.ndarray) -> np.ndarray:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from sterna.hw.array.style import ArrayStyle
+
 __all__ = ["Unit", "UnitSizes"]
 
 
@@ -51,6 +53,15 @@ class UnitSizes:
         Elements that the core's norm quantises per cycle; 0 chooses.
     logits, external_weights
         Whether the core has a port for logits, and takes its weights through a port.
+    style
+        What the array is built of.
+    sampling
+        Whether the core can draw tokens with a temperature.
+
+    Raises
+    ------
+    ValueError
+        If there is no such style.
     """
 
     rows: int = 8
@@ -61,3 +72,11 @@ class UnitSizes:
     quant_lanes: int = 0
     logits: bool = True
     external_weights: bool = False
+    style: ArrayStyle = ArrayStyle.GENERIC
+    sampling: bool = True
+
+    def __post_init__(self) -> None:
+        if self.style not in list(ArrayStyle):
+            raise ValueError(
+                f"style must be one of {', '.join(ArrayStyle)}, got {self.style!r}")
+        object.__setattr__(self, "style", ArrayStyle(self.style))

@@ -14,6 +14,7 @@ import numpy as np
 from sterna.hw.core.cycles import CycleModel
 from sterna.hw.core.image import build_image
 from sterna.hw.core.params import CoreParams
+from sterna.hw.core.token_control import ControlSignature
 from sterna.hw.core.trace import trace_layout
 from sterna.hw.emit import EmittedUnit
 from sterna.hw.emit_core import CORE_WEIGHTS_FILE
@@ -126,7 +127,7 @@ def run_core_phases(
         if work is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
         results = run_on(
-            simulator, [emitted.verilog_path], emitted.module,
+            simulator, emitted.sources, emitted.module,
             bench.job(phases, plans, seed), work / f"core_{simulator.value}", waves=waves)
     return [
         bench.check(phase, answers, result)
@@ -216,6 +217,7 @@ class _CoreBench:
         outputs: dict[str, int] = {}
         levels = {"go": 1}
         stages: list[dict[str, Any]] = []
+        controls = ControlSignature(self._params).members
         for sequence, request in enumerate(phase.requests):
             if request is None:
                 continue
@@ -225,7 +227,8 @@ class _CoreBench:
                 ("limit", request.tokens), ("stop", int(stop)), ("beta", request.job.beta),
                 ("stop_token", request.stop or 0), ("seed", request.seed),
             ):
-                levels[f"control__{sequence}__{name}"] = value
+                if name in controls:
+                    levels[f"control__{sequence}__{name}"] = value
             reply = plan.answers[sequence]
             heads = request.predict[:-1]    # of a phase that is cut: up to its last token
             if reply is not None:

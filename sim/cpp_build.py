@@ -36,9 +36,10 @@ _MAKE = (
 
 
 def build_library(
-    sources: Sequence[Path], module: str, ports: Sequence[str], work: Path,
+    sources: Sequence[Path], module: str, ports: Sequence[str], work: Path, *,
+    harness: Path = _HARNESS, memories: Sequence[tuple[str, str]] = (),
 ) -> Path:
-    """Compile a core, unless ``work`` holds the very same one already.
+    """Compile a module with a clock loop, unless ``work`` holds the very same one already.
 
     Parameters
     ----------
@@ -48,6 +49,10 @@ def build_library(
         Names of the ports that the clock loop uses, ``clk`` and ``rst`` included.
     work
         Folder of the library, and of the log ``cpp_build.log``.
+    harness
+        The clock loop; that of the core unless told otherwise.
+    memories
+        Memories that it reads: the module each is in, and its name.
 
     Returns
     -------
@@ -68,8 +73,8 @@ def build_library(
     visible = "".join([
         "`verilator_config\n",
         *(f'public_flat_rw -module "{module}" -var "{port}"\n' for port in ports),
-        f'public_flat_rd -module "{module}.mlgru" -var "state"\n'])
-    library = work / f"core-{_key(sources, module, visible)}.so"
+        *(f'public_flat_rd -module "{where}" -var "{name}"\n' for where, name in memories)])
+    library = work / f"core-{_key((harness, *sources), module, visible)}.so"
     if library.exists():
         return library
     work.mkdir(parents=True, exist_ok=True)
@@ -81,7 +86,7 @@ def build_library(
             for command in (
                 ["verilator", *_VERILATE, "--Mdir", str(build), "--top-module", module,
                  str(build / "ports.vlt"), *(str(path.resolve()) for path in sources),
-                 str(_HARNESS)],
+                 str(harness)],
                 ["make", "-C", str(build), "-f", "Vcore.mk", f"-j{_JOBS}", *_MAKE],
             ):
                 status = subprocess.run(
@@ -124,7 +129,7 @@ def load_library(path: Path) -> ctypes.CDLL:
 def _key(sources: Sequence[Path], module: str, visible: str) -> str:
     """Hash of all that makes the library."""
     digest = hashlib.sha256()
-    parts = [path.read_bytes() for path in (_HARNESS, *sources)]
+    parts = [path.read_bytes() for path in sources]
     parts += [repr(part).encode() for part in (
         module, visible, _VERILATE, _MAKE, version("verilator"), sys.platform)]
     for part in parts:

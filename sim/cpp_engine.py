@@ -13,7 +13,7 @@ from sterna.hw.bits import signed_elements
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.params import CoreParams
 from sterna.hw.core.tasks import weight_request_layout
-from sterna.hw.core.token_control import prompt_layout, token_layout
+from sterna.hw.core.token_control import ControlSignature, prompt_layout, token_layout
 from sterna.model.checks import check_whole
 from sterna.sim.core_run import CoreJob, CoreProgress, CoreRun, CoreStream, Hold, check_jobs
 from sterna.sim.cpp_build import build_library, load_library
@@ -55,7 +55,8 @@ class CppCore:
     ) -> None:
         self.params = params = image.params
         self._module = module
-        self._library = load_library(build_library(sources, module, _ports(params), work))
+        self._library = load_library(build_library(
+            sources, module, _ports(params), work, memories=[(f"{module}.mlgru", "state")]))
         error = ctypes.create_string_buffer(500)
         core = self._library.core_new(
             params.streams, params.logits, params.external_weights, error, len(error))
@@ -170,6 +171,8 @@ class CppCore:
         layout = prompt_layout(self.params)
         for sequence, queue in enumerate(jobs):
             for job in queue:
+                if job.beta and not self.params.sampling:
+                    raise ValueError("this core has no sampling: take temperature 0")
                 words = np.array(job.prompt, dtype=np.uint64)
                 words |= np.array(job.predictions, dtype=np.uint64) << np.uint64(
                     layout["predict"].offset)
@@ -259,7 +262,7 @@ def _ports(params: CoreParams) -> list[str]:
         streams += [f"prompts__{sequence}", f"tokens__{sequence}"]
         streams += [f"logits__{sequence}"] if params.logits else []
         names += [f"control__{sequence}__{part}"
-                  for part in ("limit", "stop", "stop_token", "beta", "seed")]
+                  for part in ControlSignature(params).members]
     return names + [f"{stream}__{part}" for stream in streams
                     for part in ("payload", "valid", "ready")]
 

@@ -34,6 +34,7 @@ struct Port {
 
     bool high() const { return data[0] != 0; }
     void set(uint64_t value) {
+        if (size == 0) return;
         std::memset(data, 0, size);
         std::memcpy(data, &value, std::min(size, sizeof value));
     }
@@ -301,8 +302,10 @@ class Core {
             sequence.limit = port(control + "limit");
             sequence.stop = port(control + "stop");
             sequence.stop_token = port(control + "stop_token");
-            sequence.beta = port(control + "beta");
-            sequence.seed = port(control + "seed");
+            if (variable("TOP", control + "beta") != nullptr) {    // it can draw tokens
+                sequence.beta = port(control + "beta");
+                sequence.seed = port(control + "seed");
+            }
             sequence.prompts.ends = ends("prompts" + at);
             sequence.tokens.name = "tokens" + at;
             sequence.tokens.ends = ends("tokens" + at);

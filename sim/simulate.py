@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sterna.hw.array.style import ArrayStyle
 from sterna.hw.emit import EmittedUnit, emit_verilog
 from sterna.hw.unit import Unit
 from sterna.model.compare import Comparison, Difference
@@ -128,6 +129,7 @@ class SimulationReport:
 def simulate(
     model: QuantizedModel, unit: Unit | str, tokens: np.ndarray, *,
     rows: int = 8, cols: int = 128, lanes: int = 8, streams: int = 1, trace: bool = False,
+    style: ArrayStyle | str = ArrayStyle.GENERIC,
     simulator: Simulator | str = Simulator.VERILATOR, waves: bool = False,
     work: Path | None = None, seed: int = 1, emitted: EmittedUnit | None = None,
     progress: Callable[[str], None] = lambda message: None,
@@ -149,7 +151,7 @@ def simulate(
         A value of :class:`sterna.hw.unit.Unit`, ``mac`` for example.
     tokens
         Tokens of a text, ``[length]``; the model runs them from a fresh state.
-    rows, cols, lanes, streams, trace
+    rows, cols, lanes, streams, trace, style
         Size of the unit; see :func:`sterna.hw.emit.emit_verilog`.
     simulator
         ``verilator`` or ``icarus``.
@@ -193,7 +195,7 @@ def simulate(
         progress("emit the Verilog")
         emitted = emitted or emit_verilog(
             model, unit.value, work / unit.value, rows=rows, cols=cols, lanes=lanes,
-            streams=streams, trace=trace)
+            streams=streams, trace=trace, style=style)
         progress(f"compute {tokens.size} tokens with the reference and onnxruntime")
         tensors = planner.tensors(model)
         acts = record_activations(model, tokens, tensors)
@@ -203,7 +205,7 @@ def simulate(
         job = Job(ports.inputs, ports.outputs, seed, [plan.phase for plan in plans],
                   levels=ports.levels)
         results = run_on(
-            simulator, [emitted.verilog_path], emitted.module, job,
+            simulator, emitted.sources, emitted.module, job,
             work / f"{unit.value}_{simulator.value}", waves=waves)
     phases = [
         PhaseReport(plan.phase.name, plan.phase.beats, result.cycles,

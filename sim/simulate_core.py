@@ -251,7 +251,7 @@ def _run_in_cpp(
     progress: Callable[[str], None], on_tokens: Callable[[int, list[int]], None],
 ) -> CorePhaseReport:
     progress("compile with Verilator and g++")
-    core = CppCore([emitted.verilog_path], emitted.module,
+    core = CppCore(emitted.sources, emitted.module,
                    build_image(model, emitted.params), work / "core_cpp")
     progress("run")
 

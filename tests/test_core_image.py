@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_cores import SHAPES, Shape
 
+from sterna.hw.array.style import ArrayStyle
 from sterna.hw.core.core import MatMulFreeCore
 from sterna.hw.core.image import build_image, unpack_image
 from sterna.hw.core.params import CoreParams
@@ -60,12 +61,17 @@ def test_odd_shapes_unpack_to_themselves(shape: Shape) -> None:
 @given(
     d=st.integers(1, 40), layers=st.integers(1, 3), dff=st.integers(1, 60),
     vocab=st.integers(2, 90), rows=st.sampled_from([1, 2, 3, 5, 8]), words=st.integers(1, 6),
-    seed=st.integers(0, 99), profile=st.sampled_from([S16, C12]))
-@settings(max_examples=40)
-def test_any_model_unpacks_to_itself(d, layers, dff, vocab, rows, words, seed, profile) -> None:
+    seed=st.integers(0, 99), profile=st.sampled_from([S16, C12]),
+    style=st.sampled_from(ArrayStyle))
+@settings(max_examples=60)
+def test_any_model_unpacks_to_itself(
+    d, layers, dff, vocab, rows, words, seed, profile, style,
+) -> None:
     config = ModelConfig(d, layers, max(dff, rows * words), vocab)
     model = random_model(config, profile, seed=seed)
-    image = build_image(model, CoreParams(config, profile, rows, rows * words))
+    params = CoreParams(config, profile, rows, rows * words, style=style)
+    image = build_image(model, params)
+    assert all(0 <= word < 1 << params.weight_bits for word in image.weights)
     check_same(model, unpack_image(image))
 
 
@@ -90,8 +96,8 @@ def test_a_changed_word_is_noticed() -> None:
     image = build_image(shape.model(), params_of(shape))
     for changed, message in (
         (replace(image, weights=[2, *image.weights[1:]]), "not one of 0, 1 and 3"),
-        (replace(image, minus_counts=[image.minus_counts[0] ^ 1, *image.minus_counts[1:]]),
-         "numbers of -1 weights are wrong"),
+        (replace(image, starts=[image.starts[0] ^ 1, *image.starts[1:]]),
+         "start values are wrong"),
     ):
         with pytest.raises(ValueError, match=message):
             unpack_image(changed)

@@ -82,18 +82,20 @@ def test_scales_are_those_of_the_reference(profile: NumericProfile, streams: int
             await ctx.tick()
             ctx.set(unit.clear, 0)
             assert not ctx.get(unit.known[sequence])
+            await ctx.tick()
             ctx.set(unit.norms.payload, payload)
             ctx.set(unit.norms.valid, 1)
-            assert ctx.get(unit.norms.ready)
-            await ctx.tick()
-            ctx.set(unit.norms.valid, 0)
             expected = [int(combine_scale(np.int64(v), k, profile)) for k in mantissas]
-            for slot in range(3):       # one a cycle, the first after ScaleUnit.latency
-                assert slot > 0 or not ctx.get(unit.known[sequence])
+            for cycle in range(ScaleUnit.latency + 3):
+                if cycle <= ScaleUnit.hold:
+                    assert ctx.get(unit.norms.ready) == (cycle == ScaleUnit.hold)
+                else:
+                    ctx.set(unit.norms.valid, 0)
+                slot = cycle - ScaleUnit.latency     # one a cycle
+                assert ctx.get(unit.known[sequence]) == (slot >= 0)
+                if slot >= 0:
+                    assert ctx.get(unit.scales[sequence][slot]) == expected[slot]
                 await ctx.tick()
-                assert ctx.get(unit.known[sequence])
-                assert ctx.get(unit.scales[sequence][slot]) == expected[slot]
-            await ctx.tick()
 
     simulate(unit, bench)
 

@@ -79,7 +79,7 @@ def test_words_follow_one_per_cycle_after_the_stated_latency(vocab, channels, ro
     dut = Embedding(C12, table, rows=rows)
     params = dut.params
     run = check(dut, table, [i % vocab for i in range(7)])
-    assert (params.latency, params.request_spacing) == (2, params.words + 2)
+    assert (params.latency, params.request_spacing) == (3, params.words + 3)
     assert run.sent_at == [params.request_spacing * i for i in range(7)]
     assert run.taken_at == [
         sent + params.latency + word for sent in run.sent_at for word in range(params.words)]

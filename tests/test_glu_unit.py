@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from amaranth.hdl import Signal
 
 from sterna.hw.glu_unit import GluUnit
 from sterna.hw.testing import Pauses, StreamRun, run_stream, run_streams
@@ -86,7 +88,7 @@ def test_random_beats_equal_the_reference_while_both_ends_pause(profile, pauses)
 def test_a_beat_per_cycle_and_the_stated_latency(profile):
     dut = make(profile, lanes=2)
     run = check(dut, random_beats(dut, np.random.default_rng(4), 20))
-    assert dut.params.latency == (5 if profile.sigmoid_step_bits == 0 else 7)
+    assert dut.params.latency == (6 if profile.sigmoid_step_bits == 0 else 8)
     assert run.sent_at == list(range(20))
     assert run.taken_at == list(range(dut.params.latency, dut.params.latency + 20))
 
@@ -103,6 +105,22 @@ def test_reset_forgets_what_is_under_way(profile):
     check_results(dut, runs[0].results, first)
     for run in (runs[1], runs[3]):
         check_results(dut, run.results, second)
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+@pytest.mark.parametrize("options", [{"stalls": False}, {"block_tables": True}], ids=str)
+def test_a_unit_that_never_stalls_and_tables_in_block_memory_change_no_result(profile, options):
+    dut = make(profile, lanes=2, **options)
+    beats = random_beats(dut, np.random.default_rng(7), 30)
+    products = dut.products
+    if not dut.params.stalls:       # then ``ready`` is a constant, which no bench can drive
+        products = SimpleNamespace(
+            payload=products.payload, valid=products.valid, ready=Signal())
+    run = run_stream(dut, dut.preacts, products, payloads_of(dut, beats), len(beats),
+                     pauses=Pauses(0.4, 0.0, 8), max_cycles=200)
+    check_results(dut, run.results, beats)
+    assert [taken - sent for sent, taken in zip(run.sent_at, run.taken_at, strict=True)] == (
+        [dut.params.latency] * len(beats))
 
 
 def test_another_table_gives_another_product():

@@ -102,15 +102,15 @@ def test_a_start_begins_anew():
     simulator.run()
 
 
-@pytest.mark.parametrize(("arguments", "root_bits", "steps", "latency"), [
-    ({"value_bits": 21, "frac_bits": 4}, 15, 8, 9),
-    ({"value_bits": 21, "frac_bits": 2}, 13, 7, 8),
-    ({"value_bits": 21, "frac_bits": 4, "digit_bits": 3}, 15, 5, 6),
-    ({"value_bits": 1}, 1, 1, 2),
+@pytest.mark.parametrize(("arguments", "root_bits", "digits", "latency"), [
+    ({"value_bits": 21, "frac_bits": 4}, 15, 8, 7),
+    ({"value_bits": 21, "frac_bits": 2}, 13, 7, 6),
+    ({"value_bits": 21, "frac_bits": 4, "digit_bits": 3}, 15, 5, 5),
+    ({"value_bits": 1}, 1, 1, 1),
 ])
-def test_stated_cycles_and_widths_are_these(arguments, root_bits, steps, latency):
+def test_stated_cycles_and_widths_are_these(arguments, root_bits, digits, latency):
     params = IntegerRootParams(**arguments)
-    assert (params.root_bits, params.steps, params.latency) == (root_bits, steps, latency)
+    assert (params.root_bits, params.digits, params.latency) == (root_bits, digits, latency)
 
 
 @pytest.mark.parametrize("digit_bits", [1, 2, 3, 4])

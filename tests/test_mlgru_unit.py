@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from amaranth.hdl import Signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,7 +108,7 @@ def test_a_tiny_state_is_never_read_before_it_is_written(
     if pauses == STEADY:
         spacing = unit.params.beat_spacing
         assert run.sent_at == [spacing * i for i in range(len(run.sent_at))]
-        assert spacing == max(1, -(-5 // unit.params.words))
+        assert spacing == max(1, -(-7 // unit.params.words))
 
 
 @pytest.mark.parametrize("profile", [S16, C12], ids=lambda profile: profile.name)
@@ -169,6 +171,23 @@ def test_a_start_at_every_token_keeps_no_state():
     run = run_stream(unit, unit.preacts, unit.states, payloads, len(payloads), max_cycles=500)
     for t, z in enumerate(tokens):
         check_results(run.results[6 * t:6 * t + 6], unit.params, z[None])
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+@pytest.mark.parametrize("options", [{"stalls": False}, {"block_tables": True}], ids=str)
+def test_a_unit_that_never_stalls_and_tables_in_block_memory_change_no_result(profile, options):
+    unit = MlgruUnit(profile, profile.sigmoid_table(), layers=2, channels=8, lanes=2, **options)
+    rng = np.random.default_rng(18)
+    z = random_preacts(profile, rng, 6, 2, 8)
+    payloads = payloads_of(z, unit.params)
+    states = unit.states
+    if not unit.params.stalls:      # then ``ready`` is a constant, which no bench can drive
+        states = SimpleNamespace(payload=states.payload, valid=states.valid, ready=Signal())
+    run = run_stream(unit, unit.preacts, states, payloads, len(payloads), max_cycles=200,
+                     pauses=Pauses(0.4, 0.0, 7))
+    check_results(run.results, unit.params, z)
+    assert [taken - sent for sent, taken in zip(run.sent_at, run.taken_at, strict=True)] == (
+        [unit.params.latency] * len(payloads))
 
 
 @settings(max_examples=12, deadline=None)

@@ -72,17 +72,18 @@ def test_extremes_equal_the_reference(profile, rows, lanes):
     check(dut, [extreme_vectors(profile, 11)])
 
 
-def test_every_maximum_of_a_small_format_equals_the_reference():
-    dut = NormQuant(TINY, rows=1, lanes=1, channels=3, trace=True, digit_bits=5)
-    assert dut.params.reciprocal_steps == 1
-    vectors = [np.array([a, b]) for a in range(-16, 16) for b in range(-16, 16)]
+@pytest.mark.parametrize(("digit_bits", "reciprocal_steps"), [(0, 6), (5, 2)])
+def test_every_maximum_of_a_small_format_equals_the_reference(digit_bits, reciprocal_steps):
+    dut = NormQuant(TINY, rows=1, lanes=1, channels=3, trace=True, digit_bits=digit_bits)
+    assert dut.params.reciprocal_steps == reciprocal_steps
+    vectors = [np.array([a, b]) for a in range(-16, 16) for b in range(a, 16)]
     check(dut, [vectors])
 
 
 @pytest.mark.parametrize("pauses", PAUSES, ids=str)
 @pytest.mark.parametrize(("rows", "lanes", "streams"), [
-    (1, 1, 1), (1, 2, 2), (1, 4, 1), (2, 2, 2), (2, 4, 1), (2, 8, 2), (3, 9, 1),
-    (8, 8, 1), (8, 16, 2), (8, 32, 2)])
+    (1, 1, 1), (1, 2, 2), (1, 4, 1), (2, 2, 2), (2, 4, 1), (2, 8, 2), (3, 9, 1), (5, 5, 1),
+    (8, 8, 1), (8, 16, 2), (8, 32, 2), (17, 17, 1)])
 def test_random_vectors_equal_the_reference_while_every_end_pauses(
         profile, rows, lanes, streams, pauses):
     rng = np.random.default_rng(pauses.seed + 100)
@@ -93,7 +94,7 @@ def test_random_vectors_equal_the_reference_while_every_end_pauses(
 
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("options", [
-    {"digit_bits": 1, "root_digit_bits": 1}, {"digit_bits": 2, "root_digit_bits": 4},
+    {}, {"digit_bits": 1, "root_digit_bits": 1}, {"digit_bits": 2, "root_digit_bits": 4},
     {"digit_bits": 3, "root_digit_bits": 3}, {"digit_bits": 5}], ids=str)
 @pytest.mark.parametrize("profile", [TINY, UNEVEN, S16], ids=lambda profile: profile.name)
 def test_any_digits_and_formats_equal_the_reference(profile, options, streams):
@@ -149,13 +150,15 @@ def test_a_sequence_that_waits_long_is_not_passed_over(profile):
 
 @pytest.mark.parametrize(("profile", "sizes", "counts"), [
     # max_steps, first_chunk_steps, scale_steps, idle_steps
-    (S16, {"rows": 1, "lanes": 1, "channels": 128}, (2, 8, 16, 1)),
-    (S16, {"rows": 8, "lanes": 8, "channels": 128}, (3, 8, 17, 1)),
-    (S16, {"rows": 8, "lanes": 16, "channels": 384}, (3, 8, 18, 1)),
-    (S16, {"rows": 8, "lanes": 8, "channels": 128, "root_digit_bits": 3}, (3, 8, 14, 1)),
-    (C12, {"rows": 2, "lanes": 2, "channels": 128}, (2, 6, 15, 1)),
-    (C12, {"rows": 16, "lanes": 16, "channels": 128}, (3, 6, 17, 1)),
-    (C12, {"rows": 32, "lanes": 32, "channels": 128}, (4, 6, 17, 1)),
+    (S16, {"rows": 1, "lanes": 1, "channels": 128}, (2, 9, 15, 1)),
+    (S16, {"rows": 8, "lanes": 8, "channels": 128}, (3, 9, 17, 1)),
+    (S16, {"rows": 8, "lanes": 16, "channels": 384}, (3, 9, 18, 1)),
+    (S16, {"rows": 8, "lanes": 8, "channels": 128, "root_digit_bits": 3}, (3, 9, 15, 1)),
+    (S16, {"rows": 8, "lanes": 8, "channels": 128, "digit_bits": 4}, (3, 10, 16, 1)),
+    (C12, {"rows": 2, "lanes": 2, "channels": 128}, (2, 9, 15, 1)),
+    (C12, {"rows": 16, "lanes": 16, "channels": 128}, (3, 9, 17, 1)),
+    (C12, {"rows": 32, "lanes": 32, "channels": 128}, (4, 9, 17, 1)),
+    (TINY, {"rows": 4, "lanes": 4, "channels": 20, "digit_bits": 5}, (2, 6, 12, 1)),
 ])
 def test_stated_cycles_are_these_and_kept(profile, sizes, counts):
     dut = NormQuant(profile, **sizes)
@@ -163,7 +166,8 @@ def test_stated_cycles_are_these_and_kept(profile, sizes, counts):
     assert counts == (
         params.max_steps, params.first_chunk_steps, params.scale_steps, params.idle_steps)
     rng = np.random.default_rng(11)
-    y = rng.integers(-900, 900, (2, sizes["channels"]))
+    low, high = limits(profile)
+    y = rng.integers(max(low, -900), min(high, 900), (2, sizes["channels"]))
     events = check(dut, [list(y)])
 
     words, chunks = params.words(sizes["channels"]), params.chunks(sizes["channels"])
@@ -193,15 +197,32 @@ def test_largest_element_always_becomes_127(profile):
 
 
 @pytest.mark.parametrize(("sizes", "profile"), [
-    ({"rows": 1, "lanes": 1}, C12), ({"rows": 2, "lanes": 8, "streams": 2}, S16)])
-def test_a_lane_has_two_multipliers_and_a_bank_one_memory(sizes, profile, tmp_path):
+    ({"rows": 1, "lanes": 1, "digit_bits": 3}, C12),
+    ({"rows": 2, "lanes": 8, "streams": 2, "digit_bits": 4}, S16)])
+def test_a_lane_has_three_multipliers_and_a_bank_one_memory(sizes, profile, tmp_path):
     dut = NormQuant(profile, channels=64, **sizes)
     path = tmp_path / "norm_quant.v"
     path.write_text(verilog_text(dut, "norm_quant"))
     counts = cell_counts(path, "norm_quant")
-    assert counts.cells["$mul"] == counts.multipliers == 2 * dut.params.lanes
+    assert counts.cells["$mul"] == counts.multipliers == 3 * dut.params.lanes
     assert counts.cells["$mem_v2"] == dut.params.banks * dut.params.streams
     assert counts.memory_bits == 64 * dut.params.y_bits * dut.params.streams
+
+
+def test_a_table_gives_both_quotients(tmp_path):
+    dut = NormQuant(TINY, rows=1, lanes=1, channels=20)
+    path = tmp_path / "norm_quant.v"
+    path.write_text(verilog_text(dut, "norm_quant"))
+    buffer = 20 * dut.params.y_bits
+    assert cell_counts(path, "norm_quant").memory_bits == buffer + dut.params.table_bits
+
+
+def test_no_factor_is_wider_than_a_multiplier(profile):
+    # Two signed numbers of 18 bits; R has no sign.
+    params = NormParams(profile, rows=8, lanes=16, channels=384)
+    assert params.y_bits <= 18
+    assert params.low_bits < 18
+    assert params.r_bits - params.low_bits < 18
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -211,7 +232,7 @@ def test_a_lane_has_two_multipliers_and_a_bank_one_memory(sizes, profile, tmp_pa
     ({"lanes": 2}, r"lanes \(2\) must be a multiple of rows \(4\)"),
     ({"channels": 0}, "channels must be a whole number from 1"),
     ({"streams": 3}, "streams must be a whole number from 1 to 2, got 3"),
-    ({"digit_bits": 6}, "digit_bits must be a whole number from 1 to 5, got 6"),
+    ({"digit_bits": 6}, "digit_bits must be a whole number from 0 to 5, got 6"),
     ({"root_digit_bits": 0}, "root_digit_bits must be a whole number from 1 to 4, got 0"),
 ])
 def test_bad_parameters_are_refused(arguments, message):

@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from amaranth.hdl import Cat, Elaboratable, Module, Signal, signed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,13 +36,27 @@ def check(dut: Requantise, beats: list[dict], pauses=STEADY) -> StreamRun:
     params = dut.params
     run = run_requantise(dut, beats, pauses)
     for beat, payload in zip(beats, run.results, strict=True):
-        got = list(params.result_layout.from_bits(payload).value)
-        expected = requantise(
-            np.array(beat["acc"], dtype=object), beat["scale"],
-            params.shifts[beat.get("shift", 0)], np.array(beat["bias"], dtype=object),
-            FixedPoint(params.out_bits, 0))
-        assert got == expected.tolist(), beat
+        check_result(params, beat, payload)
     return run
+
+
+def check_result(params: RequantiseParams, beat: dict, payload: int) -> None:
+    got = params.result_layout.from_bits(payload)
+    shift = params.shifts[beat.get("shift", 0)]
+    acc, bias = (np.array(beat[name], dtype=object) for name in ("acc", "bias"))
+
+    def expected(bits: int) -> list[int]:
+        return requantise(acc, beat["scale"], shift, bias, FixedPoint(bits, 0)).tolist()
+
+    assert list(got.value) == expected(params.out_bits), beat
+    for index, bits in enumerate(params.narrower):
+        narrow = expected(bits)
+        for lane in range(params.lanes):
+            assert (got.fits[lane] >> index) & 1 == (got.value[lane] == narrow[lane]), beat
+    if params.trace:
+        # What saturates at 24 bits is of no more use than what does at the widest format.
+        widest = expected(24)
+        assert [max(min(full, (1 << 23) - 1), -1 << 23) for full in got.full] == widest, beat
 
 
 def random_beats(params: RequantiseParams, rng: np.random.Generator, count: int) -> list[dict]:
@@ -88,6 +105,60 @@ def test_any_width_equals_the_reference(data):
         shifts=tuple(sorted(data.draw(st.sets(st.integers(0, 40), min_size=1, max_size=4)))))
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30), "seed"))
     check(dut, random_beats(dut.params, rng, 30))
+
+
+@pytest.mark.parametrize(("sums", "scale", "bias", "out", "narrower"), [
+    (17, 16, 17, 17, (16,)), (17, 14, 17, 16, (13, 8)), (12, 9, 5, 20, (19, 3, 2)),
+    (24, 24, 24, 2, ()), (2, 2, 2, 24, (2,)), (20, 16, 24, 6, (5,)),
+])
+def test_narrower_formats_and_unsaturated_results_equal_the_reference(
+        sums, scale, bias, out, narrower):
+    dut = Requantise(sums, scale, bias, out, shifts=(3, 12, 13), lanes=2, narrower=narrower,
+                     trace=True, tag_bits=5)
+    check(dut, random_beats(dut.params, np.random.default_rng(9), 150))
+
+
+class Narrowed(Elaboratable):
+    """A requantiser and its results in a narrower format."""
+
+    def __init__(self, requantise: Requantise, bits: int) -> None:
+        self.requantise = requantise
+        self.bits = bits
+        self.values = [Signal(signed(bits)) for _ in range(requantise.params.lanes)]
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.requantise = unit = self.requantise
+        m.d.comb += [
+            value.eq(unit.params.narrowed(unit.results.payload, lane, self.bits))
+            for lane, value in enumerate(self.values)]
+        return m
+
+
+@pytest.mark.parametrize("bits", [16, 13, 8])
+def test_a_result_saturated_twice_is_saturated_to_the_narrower_format(bits):
+    unit = Requantise(17, 14, 17, 16, shifts=(9, 12), lanes=2, narrower=(13, 8), stalls=False)
+    params = unit.params
+    dut = Narrowed(unit, bits)
+    beats = random_beats(params, np.random.default_rng(bits), 100)
+    payloads = [params.acc_layout.const(beat).as_value().value for beat in beats]
+    results = SimpleNamespace(
+        payload=Cat(dut.values), valid=unit.results.valid, ready=Signal())
+    run = run_stream(dut, unit.accs, results, payloads, len(payloads), max_cycles=300)
+    for beat, payload in zip(beats, run.results, strict=True):
+        expected = requantise(
+            np.array(beat["acc"]), beat["scale"], params.shifts[beat["shift"]],
+            np.array(beat["bias"]), FixedPoint(bits, 0)).tolist()
+        assert payload == sum(
+            (value & (1 << bits) - 1) << bits * lane for lane, value in enumerate(expected))
+    assert [taken - sent for sent, taken in zip(run.sent_at, run.taken_at, strict=True)] == (
+        [params.latency] * len(beats))
+
+
+def test_a_format_that_no_result_is_checked_for_is_refused():
+    unit = Requantise(17, 14, 17, 16, shifts=(9,), narrower=(13,))
+    with pytest.raises(ValueError, match=r"bits must be 16 or one of narrower \(13,\), got 12"):
+        unit.params.narrowed(unit.results.payload, 0, 12)
 
 
 def test_a_beat_per_cycle_and_the_stated_latency():

@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from amaranth.hdl import Signal
 
 from sterna.hw.residual_add import ResidualAdd, ResidualParams
 from sterna.hw.testing import Pauses, StreamRun, run_stream, run_streams
@@ -72,7 +75,7 @@ def test_every_pair_of_extremes_equals_the_reference(profile):
 
 @pytest.mark.parametrize("profile", [S16, C12], ids=lambda profile: profile.name)
 @pytest.mark.parametrize("pauses", PAUSES, ids=str)
-@pytest.mark.parametrize("words", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("words", [1, 2, 3, 4, 5, 6, 7])
 def test_vectors_of_any_length_equal_the_reference(profile, pauses, words):
     # A channel less than the words hold: the last one of the last word is padding.
     dut = ResidualAdd(profile, rows=3, channels=3 * words - 1)
@@ -86,12 +89,27 @@ def test_a_word_per_cycle_and_the_stated_latency(rows, channels):
     y = vectors(dut.params, np.random.default_rng(5), 9)
     run = check(dut, y)
     count = 9 * dut.params.words
-    assert dut.params.latency == 1
-    assert run.sent_at == list(range(count))
-    assert run.taken_at == list(range(dut.params.latency, dut.params.latency + count))
+    spacing = dut.params.update_spacing
+    assert (dut.params.latency, spacing) == (2, 1 if dut.params.words > 2 else 3)
+    assert run.sent_at == list(range(0, spacing * count, spacing))
+    assert run.taken_at == [sent + dut.params.latency for sent in run.sent_at]
 
 
-@pytest.mark.parametrize("words", [1, 2, 3, 5])
+@pytest.mark.parametrize("words", [3, 4, 6, 9])
+def test_without_stalls_and_spacing_every_word_comes_after_the_stated_latency(words):
+    dut = ResidualAdd(S16, rows=2, channels=2 * words, spaced=False, stalls=False)
+    y = vectors(dut.params, np.random.default_rng(words), 9)
+    payloads = payloads_of(dut.params, y)
+    # ``ready`` is a constant, which no bench can drive.
+    sink = SimpleNamespace(payload=dut.words.payload, valid=dut.words.valid, ready=Signal())
+    run = run_stream(dut, dut.updates, sink, payloads, len(payloads), max_cycles=300,
+                     pauses=Pauses(0.3, 0.0, 3))
+    check_results(dut.params, run.results, reference(dut.params, y))
+    assert [taken - sent for sent, taken in zip(run.sent_at, run.taken_at, strict=True)] == (
+        [dut.params.latency] * len(payloads))
+
+
+@pytest.mark.parametrize("words", [1, 2, 3, 6])
 def test_a_later_load_forgets_what_was_kept(words):
     dut = ResidualAdd(S16, rows=2, channels=2 * words)
     y = vectors(dut.params, np.random.default_rng(6), 9)

@@ -26,9 +26,10 @@ PROFILES = [S16, C12, COARSE, NARROW, DIRECT]
 
 def run_table(
     profile: NumericProfile, table: list[int], values: np.ndarray, *, holds: int = 0,
+    block: bool = False,
 ) -> np.ndarray:
     """Feed values one per step, with ``holds`` cycles of a low advance after each."""
-    dut = SigmoidTable(profile, table)
+    dut = SigmoidTable(profile, table, block=block)
     results = []
 
     async def bench(ctx):
@@ -60,11 +61,12 @@ def points(profile: NumericProfile, count: int) -> np.ndarray:
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 @pytest.mark.parametrize("holds", [0, 2])
-def test_table_equals_the_reference(profile, holds):
+@pytest.mark.parametrize("block", [False, True])
+def test_table_equals_the_reference(profile, holds, block):
     table = profile.sigmoid_table()
     values = points(profile, 800)
     np.testing.assert_array_equal(
-        run_table(profile, table, values, holds=holds),
+        run_table(profile, table, values, holds=holds, block=block),
         sigmoid(values, np.array(table), profile))
 
 

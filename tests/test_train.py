@@ -266,7 +266,7 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         train(CONFIG, CORPUS, run_dir=tmp_path, minutes=-1.0)
     with pytest.raises(ValueError, match="cannot train on device 'toaster'"):
         train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, device="toaster")
-    with pytest.raises(ValueError, match="so vocab must be at least .*, got 100"):
+    with pytest.raises(ValueError, match=r"so vocab must be at least .*, got 100"):
         train(replace(CONFIG, vocab=100), CORPUS, run_dir=tmp_path, steps=1)
     with pytest.raises(ValueError, match="window of 40 bytes needs a train text"):
         train(CONFIG, Corpus("x", b"short", b"short"), run_dir=tmp_path, steps=1, recipe=RECIPE)

@@ -11,7 +11,7 @@ from sterna.hw.core.bypass_fifo import BypassFifo
 from sterna.hw.core.dispatcher import Dispatcher
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.issuer import BeatIssuer
-from sterna.hw.core.post_processor import PostProcessor, result_layout
+from sterna.hw.core.post_processor import PostProcessor, requantise_params, result_layout
 from sterna.hw.core.router import ResultRouter
 from sterna.hw.core.scale_unit import ScaleUnit
 from sterna.hw.core.tasks import weight_request_layout
@@ -80,21 +80,25 @@ class MatMulFreeCore(wiring.Component):
             root_digit_bits=params.root_digit_bits)
         self.glu = GluUnit(
             profile, image.sigmoid, lanes=params.rows, streams=params.streams,
-            trace=params.trace)
+            trace=params.trace, stalls=False)
         self.mlgru = MlgruUnit(
             profile, image.sigmoid, layers=params.mlgru.layers, channels=params.mlgru.channels,
-            lanes=params.rows, streams=params.streams, trace=params.trace, spaced=False)
+            lanes=params.rows, streams=params.streams, trace=params.trace, spaced=False,
+            stalls=False)
         self.embedding = Embedding(
-            profile, image.embedding, rows=params.rows, streams=params.streams)
+            profile, image.embedding, rows=params.rows, streams=params.streams, stalls=False)
         self.residuals = [
-            ResidualAdd(profile, rows=params.rows, channels=config.d)
+            ResidualAdd(
+                profile, rows=params.rows, channels=config.d, spaced=False, stalls=False)
             for _ in range(params.streams)]
         self.samplers = [
-            ArgmaxSampler(profile, rows=params.rows, vocab=config.vocab)
+            ArgmaxSampler(
+                profile, rows=params.rows, vocab=config.vocab, sampling=params.sampling)
             for _ in range(params.streams)]
         self.post = PostProcessor(image)
         self.router = ResultRouter(
-            params, result_layout(image), self.glu.params, self.residuals[0].params)
+            params, result_layout(image), requantise_params(image), self.glu.params,
+            self.residuals[0].params)
 
         def each(signature):
             return signature.array(params.streams)
@@ -124,7 +128,8 @@ class MatMulFreeCore(wiring.Component):
         waiting = CoreUnits(params).waiting_sums
         m.submodules.issuer = issuer = BeatIssuer(self.image, waiting)
         m.submodules.array = array = TernaryMacArray(
-            params.rows, params.cols, max_columns=params.widest)
+            params.rows, params.cols, max_columns=params.widest, act_bits=params.profile.act_bits,
+            style=params.style, stalls=False)
         m.submodules.post = post = self.post
         m.submodules.scales = scales = ScaleUnit(params, norm.params)
         m.submodules.sums = sums = BypassFifo(
@@ -174,10 +179,13 @@ class MatMulFreeCore(wiring.Component):
             wiring.connect(m, sampler.tokens, control.sampled)
             m.d.comb += [
                 control.go.eq(self.go),
-                sampler.beta.eq(self.control[sequence].beta),
-                sampler.seed.eq(self.control[sequence].seed),
-                sampler.reseed.eq(control.reseed),
             ]
+            if params.sampling:
+                m.d.comb += [
+                    sampler.beta.eq(self.control[sequence].beta),
+                    sampler.seed.eq(self.control[sequence].seed),
+                    sampler.reseed.eq(control.reseed),
+                ]
         # Sequence 0 goes first; what it leaves waits, for it asks once a token only.
         requests = embedding.requests
         for sequence, control in reversed(list(enumerate(controls))):
@@ -237,9 +245,7 @@ class MatMulFreeCore(wiring.Component):
         wiring.connect(m, self.post.results, router.results)
         wiring.connect(m, router.preacts, mlgru.preacts)
         wiring.connect(m, router.gates, glu.preacts)
-        m.d.comb += [mlgru.states.ready.eq(1), glu.products.ready.eq(1)]
         embedded = self.embedding.words
-        m.d.comb += embedded.ready.eq(1)
 
         for sequence, control in enumerate(controls):
             m.submodules[f"residual{sequence}"] = residual = self.residuals[sequence]
@@ -254,7 +260,7 @@ class MatMulFreeCore(wiring.Component):
             m.d.comb += [
                 residual.updates.valid.eq(load | update.valid),
                 residual.updates.payload.load.eq(load),
-                update.ready.eq(residual.updates.ready),
+                self.post.room[sequence].eq(router.room[sequence]),
             ]
             for row in range(params.rows):
                 m.d.comb += residual.updates.payload.y[row].eq(update.payload.y[row])
@@ -264,10 +270,7 @@ class MatMulFreeCore(wiring.Component):
             # After the last layer a token without prediction is done.
             final = (dispatcher.stages[sequence] == params.stages - 1) & ~control.predict
             done = residual.words.valid & residual.words.payload.last & final
-            m.d.comb += [
-                residual.words.ready.eq(1),
-                control.vector_done.eq(done),
-            ]
+            m.d.comb += control.vector_done.eq(done)
             for source, field, wanted in (
                 (residual.words, "x", ~final),
                 (mlgru.states, "o", ours(mlgru.states.payload)),

@@ -10,6 +10,7 @@ stalled port costs what it stalls.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -145,6 +146,44 @@ class CycleModel:
         return _Run(self, jobs).run()
 
 
+class _Feed:
+    """What is between the issuer and the array.
+
+    It stands still while the array loads fresh activations into its tables, if it has any;
+    otherwise a beat simply arrives ``feed_steps`` cycles after it was issued.
+
+    ``free`` is the cycle from which on the next beat can be issued.
+    """
+
+    def __init__(self, params: CoreParams) -> None:
+        self._steps, self._fill = params.feed_steps, params.mac.fill_steps
+        self._stops: deque[int] = deque()      # first cycles of the last stops
+        self.free = 0
+
+    def issue(self, earliest: int, fresh: bool) -> tuple[int, int]:
+        """Issue a beat; return the cycles in which it is issued and in which it is taken."""
+        issue = self._moving(max(earliest, self.free))
+        self.free = issue + 1
+        beat = issue
+        for _ in range(self._steps if self._fill else 0):
+            beat = self._moving(beat + 1)
+        if not self._fill:
+            return issue, issue + self._steps
+        if fresh:
+            self._stops.append(beat)
+            beat += self._fill
+        return issue, beat
+
+    def _moving(self, cycle: int) -> int:
+        """Return the first cycle from ``cycle`` on in which nothing stands still."""
+        while self._stops and self._stops[0] + self._fill <= cycle - 2 * self._fill:
+            self._stops.popleft()
+        for stop in self._stops:
+            if stop <= cycle < stop + self._fill:
+                cycle = stop + self._fill
+        return cycle
+
+
 class _Run:
     """One run of the model: the state of every shared unit is the cycle it is free again."""
 
@@ -156,7 +195,8 @@ class _Run:
         self._waiting: dict[int, int] = {}
         self._last_served = len(jobs) - 1
         self._embedding_free = self._norm_free = 0
-        self._issuer_free = self._post_free = 0
+        self._post_free = 0
+        self._feed = _Feed(self._params)
 
     def run(self) -> list[TokenTimes]:
         for sequence in range(len(self._sequences)):
@@ -230,32 +270,31 @@ class _Run:
         first_chunk = service + norm.first_chunk_steps
         chunks = norm.chunks(stage.columns)
         scale_taken = first_chunk + chunks - 1 + norm.scale_steps
-        self._norm_free = scale_taken + norm.idle_steps
+        self._norm_free = scale_taken + ScaleUnit.hold + norm.idle_steps
         scales = scale_taken + ScaleUnit.latency
         tile_ready = [
             first_chunk + min((tile + 1) * self._params.chunks_per_tile, chunks)
             for tile in range(stage.tiles)]
 
         # Beats: one is issued a cycle, once the task is there and a tile is ready.
-        issue = max(self._issuer_free, service + _TASK_STEPS + 1) - 1
-        first_issue = -1
-        feed = self._params.feed_steps
+        feed = self._feed
+        issue = max(feed.free, service + _TASK_STEPS + 1) - 1
+        first_beat = beat = -1
         result = max(self._post_free, service + _TASK_STEPS + 1) - 1
         last_result = {}
         for header in range(stage.headers):
             for tile in range(stage.tiles):
-                issue = max(issue + 1, tile_ready[tile])
-                if first_issue < 0:
-                    first_issue = issue
+                fresh = stage.tiles > 1 or first_beat < 0
+                issue, beat = feed.issue(max(issue + 1, tile_ready[tile]), fresh)
+                if first_beat < 0:
+                    first_beat = beat
             # Its sums wait for the scales, and for the sums before them.
-            result = max(result + 1, issue + feed + mac.latency, scales)
+            result = max(result + 1, beat + mac.latency, scales)
             last_result[header % stage.slots] = result
-        self._issuer_free = issue + 1
         self._post_free = result + 1
         last_word = result + self._units.requantise_latency
         state.token.stages.append(
-            StageTimes(
-                index, service, first_issue + feed, issue + feed, scales, last_word))
+            StageTimes(index, service, first_beat, beat, scales, last_word))
         self._results(sequence, stage, last_word)
 
     def _results(self, sequence: int, stage: Stage, last_word: int) -> None:

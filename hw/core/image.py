@@ -1,8 +1,8 @@
 """What the memories of the core hold: a quantised model in the order in which it is used.
 
 The weight image is a stream: for each stage, for each group of ``rows`` rows, for each of
-the interleaved matrices, the tiles of that group. A row header (its number of -1 weights and
-its bias) stands beside, one word for each group of each matrix, in the same order.
+the interleaved matrices, the tiles of that group. A row header (its start value and its
+bias) stands beside, one word for each group of each matrix, in the same order.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 from amaranth.hdl import unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
+from sterna.hw.array.codes import row_codes, row_starts, row_trits
 from sterna.hw.bits import from_ints, signed_bits, signed_elements, to_bits, to_ints
 from sterna.hw.core.params import CoreParams
 from sterna.hw.core.program import MAX_SLOTS, Stage, program
-from sterna.hw.trit import from_codes, to_codes
 from sterna.model.quantized import Projection, QuantizedModel
 
 __all__ = ["CoreImage", "build_image", "unpack_image"]
@@ -31,9 +31,10 @@ class CoreImage:
     params
         Geometry.
     weights
-        Weight words: trit of row r and column c at bit ``2 * (r * cols + c)``.
-    minus_counts
-        One word per header: for each row, the number of -1 weights.
+        Weight words: the codes of row 0, then those of row 1, and so on, as
+        :func:`~sterna.hw.array.codes.row_codes` makes them for the style.
+    starts
+        One word per header: for each row, from what its sum starts; none if all do from 0.
     biases
         One word per header: for each row, the bias, signed, ``bias_bits`` wide.
     bias_bits
@@ -50,7 +51,7 @@ class CoreImage:
 
     params: CoreParams
     weights: list[int]
-    minus_counts: list[int]
+    starts: list[int]
     biases: list[int]
     bias_bits: int
     shifts: tuple[int, ...]
@@ -75,7 +76,7 @@ class CoreImage:
         element_bits = signed_bits(np.array(self.embedding))
         return {
             "weights": len(self.weights) * params.weight_bits,
-            "minus counts": len(self.minus_counts) * params.rows * params.mac.count_bits,
+            "starts": len(self.starts) * params.rows * params.mac.start_shape.width,
             "biases": len(self.biases) * params.rows * self.bias_bits,
             "embedding": (params.config.vocab * params.words(params.config.d) * params.rows
                           * element_bits),
@@ -102,17 +103,18 @@ def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
     layout = _stage_layout(params, (len(shifts) - 1).bit_length())
 
     weights: list[int] = []
-    counts: list[int] = []
+    starts: list[int] = []
     biases: list[int] = []
     words: list[int] = []
     for stage in stages:
         matrices = [model.projections[name] for name in stage.projections]
         padded = np.stack([_pad(p.weight, stage, params) for p in matrices], axis=1)
         # [groups, slots, rows, tiles, cols] with the tiles before the rows is stream order.
-        trits = padded.transpose(0, 1, 3, 2, 4).reshape(stage.beats, -1)
-        weights += to_ints(to_bits(to_codes(trits), 2))
-        minus = (padded == -1).sum(axis=(3, 4)).reshape(stage.headers, params.rows)
-        counts += to_ints(to_bits(minus, params.mac.count_bits))
+        codes = row_codes(padded.transpose(0, 1, 3, 2, 4), params.style)
+        weights += to_ints(to_bits(codes.reshape(stage.beats, -1), params.mac.code_bits))
+        if params.mac.start_name:
+            begin = row_starts(padded, params.style).reshape(stage.headers, params.rows)
+            starts += to_ints(to_bits(begin, params.mac.start_shape.width))
         bias = np.zeros((stage.slots, stage.groups * params.rows), dtype=np.int64)
         bias[:, :stage.rows] = [p.bias for p in matrices]
         rows = bias.reshape(stage.slots, stage.groups, params.rows).transpose(1, 0, 2)
@@ -126,7 +128,7 @@ def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
             "shift": [*(shifts.index(p.shift) for p in matrices), *unused],
         }).as_value().value)
     return CoreImage(
-        params, weights, counts, biases, bias_bits, shifts, model.embedding.tolist(),
+        params, weights, starts, biases, bias_bits, shifts, model.embedding.tolist(),
         model.sigmoid.tolist(), words)
 
 
@@ -144,16 +146,15 @@ def unpack_image(image: CoreImage) -> QuantizedModel:
         fields = layout.from_bits(word)
         beats = image.weights[fields.first_weight:][:fields.beats]
         headers = slice(fields.first_header, fields.first_header + fields.headers)
-        bits = from_ints(beats, 0, params.weight_bits)
-        codes = bits.reshape(len(beats), -1, 2) @ np.array([1, 2], dtype=np.uint8)
-        padded = from_codes(codes).reshape(
-            stage.groups, stage.slots, stage.tiles, params.rows, params.cols
-        ).transpose(0, 1, 3, 2, 4)
-        counts = from_ints(image.minus_counts[headers], 0, params.rows * params.mac.count_bits)
-        powers = 1 << np.arange(params.mac.count_bits)
-        stated = counts.reshape(-1, params.mac.count_bits) @ powers
-        if not np.array_equal(stated, (padded == -1).sum(axis=(3, 4)).reshape(-1)):
-            raise ValueError(f"{stage.projections[0]}: the numbers of -1 weights are wrong")
+        bits = from_ints(beats, 0, params.weight_bits).reshape(-1, params.mac.code_bits)
+        codes = bits @ (1 << np.arange(params.mac.code_bits, dtype=np.uint8))
+        padded = row_trits(
+            codes.reshape(stage.groups, stage.slots, stage.tiles, params.rows, -1),
+            params.cols, params.style).transpose(0, 1, 3, 2, 4)
+        if params.mac.start_name:
+            begin = row_starts(padded, params.style).reshape(stage.headers, params.rows)
+            if image.starts[headers] != to_ints(to_bits(begin, params.mac.start_shape.width)):
+                raise ValueError(f"{stage.projections[0]}: start values are wrong")
         bias = signed_elements(
             from_ints(image.biases[headers], 0, params.rows * image.bias_bits), image.bias_bits)
         bias = bias.reshape(stage.groups, stage.slots, params.rows)

@@ -26,7 +26,7 @@ class BeatIssuer(wiring.Component):
     Parameters
     ----------
     image
-        Contents of the memories; the numbers of -1 weights are kept here.
+        Contents of the memories; the start values of the rows are kept here.
     waiting
         Groups of rows that may be between issuing and ``taken``.
 
@@ -118,12 +118,23 @@ class BeatIssuer(wiring.Component):
         last = params.feed_steps
         m.d.comb += [
             self.beats.valid.eq(steps.flags(self.take, last, "issued")[-1]),
-            Value.cast(beat.weights).eq(self.word),
+            Value.cast(beat[params.mac.weight_name]).eq(self.word),
             Value.cast(beat.acts).eq(steps.delay(Value.cast(self.acts), last, "acts")),
             beat.last.eq(steps.delay(last_tile, last, "last")),
             self.beat_sequence.eq(steps.delay(task.sequence, last, "beat_sequence")),
-            Value.cast(beat.minus_counts).eq(self._header(m, steps, group_issued)),
         ]
+        if params.mac.start_name:
+            m.d.comb += Value.cast(beat[params.mac.start_name]).eq(
+                self._header(m, steps, group_issued))
+        if params.style.has_tables:
+            # Of a vector that fits into one tile only the first beat brings something new.
+            begun = Signal()
+            with m.If(self.tasks.ready):
+                m.d.sync += begun.eq(0)
+            with m.Elif(issued):
+                m.d.sync += begun.eq(1)
+            m.d.comb += beat.fresh.eq(
+                steps.delay(~begun | (task.tiles != 1), last, "fresh"))
         return m
 
     def _header(self, m, steps, group_issued):
@@ -131,12 +142,12 @@ class BeatIssuer(wiring.Component):
 
         As for the weights, nothing stands before the memory's address and behind its data.
         """
-        headers = self.image.minus_counts
-        shape = self.beats.payload.minus_counts.shape()
-        m.submodules.minus_counts = counts = memory.Memory(
+        headers = self.image.starts
+        shape = self.beats.payload[self.image.params.mac.start_name].shape()
+        m.submodules.starts = starts = memory.Memory(
             shape=shape, depth=max(len(headers), 2),
             init=[shape.from_bits(word) for word in headers], attrs=BLOCK_ROM)
-        read = counts.read_port()
+        read = starts.read_port()
         header = Signal(range(max(len(headers), 2)))
         with m.If(self.tasks.ready):
             m.d.sync += header.eq(self.tasks.payload.first_header)

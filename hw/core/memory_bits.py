@@ -73,7 +73,8 @@ def memory_bits(image: CoreImage) -> MemoryBits:
         model=image.memory_bits,
         tables={
             "sigmoid": 4 * rows * sigmoid,
-            "exponential": streams * rows * len(EXP_TABLE) * sampler.weight_bits,
+            "exponential": (streams * rows * len(EXP_TABLE) * sampler.weight_bits
+                            if params.sampling else 0),
         },
         working={
             "MLGRU state": units.mlgru.memory_words * rows * profile.h.bits,
@@ -83,7 +84,10 @@ def memory_bits(image: CoreImage) -> MemoryBits:
             "activation buffer": (max(params.tiles * streams, 2) * params.cols
                                   * profile.act_bits),
             "sums": units.waiting_sums * params.mac.sum_layout.size,
-            "logits": streams * sampler.depth * rows * profile.logit.bits,
-            "sums of probabilities": streams * sampler.depth * sampler.total_bits,
+            **({"logits": streams * sampler.depth * rows * profile.logit.bits,
+                "sums of probabilities": streams * sampler.depth * sampler.total_bits}
+               if params.sampling else {}),
             "queues": (streams + 1) * task,
+            "waiting logits": (streams * units.waiting_logits
+                               * (rows * profile.logit.bits + 1)),
         })

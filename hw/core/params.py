@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sterna.hw.array.style import ArrayStyle
 from sterna.hw.params import MacParams, MlgruParams
 from sterna.model.checks import check_whole
 from sterna.model.config import ModelConfig
@@ -43,6 +44,10 @@ class CoreParams:
         Whether there is a port that shows every intermediate vector.
     external_weights
         Whether weight words come in through a port; otherwise from a memory inside.
+    style
+        What the array is built of.
+    sampling
+        Whether tokens can be drawn with a temperature; greedy only otherwise.
 
     Raises
     ------
@@ -66,8 +71,11 @@ class CoreParams:
     logits: bool = True
     trace: bool = False
     external_weights: bool = False
+    style: ArrayStyle = ArrayStyle.GENERIC
+    sampling: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "style", ArrayStyle(self.style))
         check_whole("rows", self.rows, 1, 4096)
         check_whole("cols", self.cols, 1, 4096)
         check_whole("streams", self.streams, 1, MAX_STREAMS)
@@ -92,7 +100,8 @@ class CoreParams:
     @property
     def mac(self) -> MacParams:
         """Geometry of the array."""
-        return MacParams(self.rows, self.cols, self.widest, self.profile.act_bits)
+        return MacParams(
+            self.rows, self.cols, self.widest, self.profile.act_bits, self.style)
 
     @property
     def mlgru(self) -> MlgruParams:
@@ -138,8 +147,8 @@ class CoreParams:
 
     @property
     def weight_bits(self) -> int:
-        """Bits of a weight word: two for each trit."""
-        return 2 * self.rows * self.cols
+        """Bits of a weight word: the weights of a beat."""
+        return self.rows * self.mac.weight_layout.size
 
     @property
     def feed_steps(self) -> int:

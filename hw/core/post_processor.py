@@ -22,13 +22,17 @@ def requantise_params(image: CoreImage) -> RequantiseParams:
     widest, *narrower = sorted(set(_result_bits(image).values()), reverse=True)
     return RequantiseParams(
         params.mac.sum_bits, params.profile.scale_bits, image.bias_bits, widest, image.shifts,
-        params.rows, tuple(narrower), result_tag_layout(image).size, params.trace)
+        params.rows, tuple(narrower), result_tag_layout(image).size, params.trace,
+        stalls=False)
 
 
 def result_layout(image: CoreImage) -> StructLayout:
-    """Return the payload of results: what the requantiser gives, the tag taken apart."""
+    """Return the payload of results: what the requantiser gives, and its tag taken apart."""
+    layout = requantise_params(image).result_layout
+    trace = ("value", "full") if image.params.trace else ()
     return StructLayout({
-        **requantise_params(image).result_layout.members, "tag": result_tag_layout(image)})
+        "result": layout, "tag": result_tag_layout(image),
+        **{name: layout[name].shape for name in trace}})
 
 
 def _result_bits(image: CoreImage) -> dict[StageKind, int]:
@@ -42,9 +46,11 @@ def _result_bits(image: CoreImage) -> dict[StageKind, int]:
 class PostProcessor(wiring.Component):
     """Requantises the sums of the array, ``rows`` a cycle, in the order of the tasks.
 
-    The sums of a task wait until its scales are known. A result leaves as what its stage
-    makes of it: pre-activations and logits in their own format, what is added to the
-    residual stream one bit wider (saturating there changes no sum, see
+    The sums of a task wait until its scales are known and, where they make logits, until
+    there is room for these: from then on nothing stalls. A result leaves in the widest of
+    all formats; whoever takes it narrows it to that of its stage
+    (:meth:`~sterna.hw.requantise.RequantiseParams.narrowed`). What is added to the residual
+    stream is one bit wider than that (saturating there changes no sum, see
     :class:`~sterna.hw.residual_add.ResidualAdd`).
 
     Parameters
@@ -59,9 +65,12 @@ class PostProcessor(wiring.Component):
     scales : ``In(ArrayLayout(unsigned(scale_bits), 3))``, for each sequence
         Scale of each slot of its stage.
     scales_known : ``In(1)``, for each sequence
-    results : ``Out(stream.Signature(result_layout))``
-        ``value`` of each row, and the ``tag`` that says where it goes; with ``trace``
-        also ``full``, unsaturated.
+    room : ``In(1)``, for each sequence
+        Logits may be made: there is room for those of this cycle and of the next, and for
+        all that are on the way.
+    results : ``Out(stream.Signature(result_layout, always_ready=True))``
+        ``result`` of the requantiser, and the ``tag`` that says where it goes; with
+        ``trace`` also ``value`` of each row in its own format, and ``full``, unsaturated.
     scaled, scaled_sequence : ``Out``, with ``trace``
         The sums are taken in this cycle, and whose they are.
     """
@@ -75,7 +84,8 @@ class PostProcessor(wiring.Component):
             "sums": In(stream.Signature(params.mac.sum_layout)),
             "scales": In(scales).array(params.streams),
             "scales_known": In(1).array(params.streams),
-            "results": Out(stream.Signature(result_layout(image))),
+            "room": In(1).array(params.streams),
+            "results": Out(stream.Signature(result_layout(image), always_ready=True)),
             **({"scaled": Out(1), "scaled_sequence": Out(params.index_bits)}
                if params.trace else {}),
         })
@@ -86,7 +96,7 @@ class PostProcessor(wiring.Component):
         m.submodules.requantise = requantise = Requantise(
             numbers.sum_bits, numbers.scale_bits, numbers.bias_bits, numbers.out_bits,
             shifts=numbers.shifts, lanes=numbers.lanes, narrower=numbers.narrower,
-            tag_bits=numbers.tag_bits, trace=numbers.trace)
+            tag_bits=numbers.tag_bits, trace=numbers.trace, stalls=numbers.stalls)
         accs, results = requantise.accs, requantise.results
         task = Signal(self.tasks.payload.shape())
         active = Signal()
@@ -98,10 +108,11 @@ class PostProcessor(wiring.Component):
         last = Signal()
         in_first_group = Signal()
         m.d.comb += [
-            known.eq(active & Array(self.scales_known)[task.sequence]),
-            accs.valid.eq(self.sums.valid & known),
-            self.sums.ready.eq(accs.ready & known),
-            taken.eq(accs.valid & accs.ready),
+            known.eq(active & Array(self.scales_known)[task.sequence]
+                     & ((task.kind != StageKind.HEAD) | Array(self.room)[task.sequence])),
+            accs.valid.eq(taken),
+            self.sums.ready.eq(known),
+            taken.eq(self.sums.valid & known),
             last.eq(headers_left == 1),
             self.tasks.ready.eq(~active | (taken & last)),
         ]
@@ -133,16 +144,9 @@ class PostProcessor(wiring.Component):
         ]
         if requantise.params.select_bits:
             m.d.comb += accs.payload.shift.eq(Array(task.shift[i] for i in slots)[slot])
-        if requantise.params.format_bits:
-            formats = [numbers.out_bits, *numbers.narrower]
-            bits = _result_bits(self.image)
-            m.d.comb += accs.payload.format.eq(
-                Array(formats.index(bits[kind]) for kind in StageKind)[task.kind])
-
         m.d.comb += [
             self.results.valid.eq(results.valid),
-            results.ready.eq(self.results.ready),
-            Value.cast(self.results.payload.value).eq(Value.cast(results.payload.value)),
+            self.results.payload.result.eq(results.payload),
             Value.cast(self.results.payload.tag).eq(results.payload.tag),
         ]
         if numbers.trace:
@@ -151,6 +155,11 @@ class PostProcessor(wiring.Component):
                 self.scaled.eq(taken),
                 self.scaled_sequence.eq(task.sequence),
             ]
+            bits = _result_bits(self.image)
+            for row in range(numbers.lanes):
+                m.d.comb += self.results.payload.value[row].eq(Array(
+                    numbers.narrowed(results.payload, row, bits[kind])
+                    for kind in StageKind)[self.results.payload.tag.kind])
         return m
 
     def _biases(self, m, taken):
@@ -162,9 +171,10 @@ class PostProcessor(wiring.Component):
             shape=shape, depth=depth, init=[shape.from_bits(word) for word in image.biases],
             attrs=BLOCK_ROM)
         read = rom.read_port()
-        header = Signal(range(depth))
-        m.d.comb += read.addr.eq(header + taken)
+        header, following = Signal(range(depth)), Signal(range(depth), init=1)
         with m.If(self.tasks.valid & self.tasks.ready):
             m.d.comb += read.addr.eq(self.tasks.payload.first_header)
-        m.d.sync += header.eq(read.addr)
+        with m.Else():
+            m.d.comb += read.addr.eq(Mux(taken, following, header))
+        m.d.sync += [header.eq(read.addr), following.eq(read.addr + 1)]
         return read.data

@@ -7,9 +7,12 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.core.bypass_fifo import BypassFifo
 from sterna.hw.core.params import CoreParams
 from sterna.hw.core.program import StageKind
+from sterna.hw.core.units import CoreUnits
 from sterna.hw.glu_unit import GluParams
+from sterna.hw.requantise import RequantiseParams
 from sterna.hw.residual_add import ResidualParams
 
 __all__ = ["ResultRouter"]
@@ -19,20 +22,22 @@ class ResultRouter(wiring.Component):
     """Takes words of results, ``rows`` channels each, and feeds the unit of their stage.
 
     f and c wait for g, gate waits for up: the unit gets a beat in the cycle in which the
-    last of them arrives.
+    last of them arrives. All units are always ready. Logits that leave the core wait in a
+    queue, and ``room`` tells whether more of them may be made; a sampler alone never waits,
+    for it has chosen a token before the next vector begins.
 
     Parameters
     ----------
     params
         Geometry of the core.
-    result_layout
-        Payload of ``results``.
+    result_layout, numbers
+        Payload of ``results``, and widths of the requantiser that makes them.
     glu, residual
         Geometry of the units.
 
     Members
     -------
-    results : ``In(stream.Signature(result_layout))``
+    results : ``In(stream.Signature(result_layout, always_ready=True))``
     preacts : ``Out(stream.Signature(params.mlgru.preact_layout))``
         To the MLGRU unit.
     gates : ``Out(stream.Signature(glu.preact_layout))``
@@ -41,80 +46,102 @@ class ResultRouter(wiring.Component):
         To the residual stream.
     logits : ``Out(stream.Signature(...))``, for each sequence
         ``logits`` of ``rows`` tokens, and ``last``.
+    room : ``Out(1)``, for each sequence
+        There is room for all logits on the way, and for two words more.
     """
 
     def __init__(
-        self, params: CoreParams, result_layout: StructLayout, glu: GluParams,
-        residual: ResidualParams,
+        self, params: CoreParams, result_layout: StructLayout, numbers: RequantiseParams,
+        glu: GluParams, residual: ResidualParams,
     ) -> None:
         self.params = params
+        self._numbers = numbers
         logit = signed(params.profile.logit.bits)
         self.logit_layout = StructLayout({"logits": ArrayLayout(logit, params.rows), "last": 1})
+
+        def always(layout):
+            return stream.Signature(layout, always_ready=True)
+
         super().__init__({
-            "results": In(stream.Signature(result_layout)),
+            "results": In(always(result_layout)),
             "preacts": Out(stream.Signature(params.mlgru.preact_layout)),
             "gates": Out(stream.Signature(glu.preact_layout)),
             "updates": Out(stream.Signature(residual.update_layout)).array(params.streams),
             "logits": Out(stream.Signature(self.logit_layout)).array(params.streams),
+            "room": Out(1).array(params.streams),
         })
 
     def elaborate(self, platform):
         m = Module()
-        params, profile = self.params, self.params.profile
-        value, tag = self.results.payload.value, self.results.payload.tag
-        z = ArrayLayout(signed(profile.z.bits), params.rows)
-        first, second = Signal(z), Signal(z)
+        params, profile, numbers = self.params, self.params.profile, self._numbers
+        result, tag = self.results.payload.result, self.results.payload.tag
+        queues = [self._queue(m, sequence) for sequence in range(params.streams)]
 
-        # A result is as wide as the widest format; its own has already been applied.
+        # Pre-activations that wait, and those that have just come.
+        first, second, third = (
+            Signal(ArrayLayout(signed(profile.z.bits), params.rows), name=name, reset_less=True)
+            for name in ("first", "second", "third"))
         preacts, gates = self.preacts.payload, self.gates.payload
         for row in range(params.rows):
             m.d.comb += [
+                third[row].eq(numbers.narrowed(result, row, profile.z.bits)),
                 preacts.f[row].eq(first[row]),
                 preacts.c[row].eq(second[row]),
-                preacts.g[row].eq(value[row]),
+                preacts.g[row].eq(third[row]),
                 gates.gate[row].eq(first[row]),
-                gates.up[row].eq(value[row]),
+                gates.up[row].eq(third[row]),
             ]
-            for sequence in range(params.streams):
+            for sequence, queue in enumerate(queues):
                 m.d.comb += [
-                    self.updates[sequence].payload.y[row].eq(value[row]),
-                    self.logits[sequence].payload.logits[row].eq(value[row]),
+                    self.updates[sequence].payload.y[row].eq(
+                        numbers.narrowed(result, row, profile.x.bits + 1)),
+                    queue.payload.logits[row].eq(
+                        numbers.narrowed(result, row, profile.logit.bits)),
                 ]
         m.d.comb += [preacts.start.eq(tag.start), gates.last.eq(tag.last)]
         if params.sequence_bits:
             m.d.comb += [preacts.sequence.eq(tag.sequence), gates.sequence.eq(tag.sequence)]
-        for logits in self.logits:
-            m.d.comb += logits.payload.last.eq(tag.last)
+        for queue in queues:
+            m.d.comb += queue.payload.last.eq(tag.last)
 
-        with m.Switch(tag.kind):
-            with m.Case(StageKind.MLGRU):
-                with m.If(tag.slot == 2):
-                    m.d.comb += [
-                        self.preacts.valid.eq(self.results.valid),
-                        self.results.ready.eq(self.preacts.ready)]
-                with m.Else():
-                    m.d.comb += self.results.ready.eq(1)
-            with m.Case(StageKind.GLU):
-                with m.If(tag.slot == 1):
-                    m.d.comb += [
-                        self.gates.valid.eq(self.results.valid),
-                        self.results.ready.eq(self.gates.ready)]
-                with m.Else():
-                    m.d.comb += self.results.ready.eq(1)
-            for kind, streams in (
-                (StageKind.RESIDUAL, self.updates), (StageKind.HEAD, self.logits),
-            ):
-                with m.Case(kind):
-                    for sequence, port in enumerate(streams):
-                        with m.If(tag.sequence == sequence):
-                            m.d.comb += [
-                                port.valid.eq(self.results.valid),
-                                self.results.ready.eq(port.ready)]
+        def is_for(kind, slot=None):
+            here = self.results.valid & (tag.kind == kind)
+            return here if slot is None else here & (tag.slot == slot)
 
-        with m.If(self.results.valid):
-            for row in range(params.rows):
-                with m.If(~tag.slot.any()):
-                    m.d.sync += first[row].eq(value[row])
-                with m.If(tag.slot == 1):
-                    m.d.sync += second[row].eq(value[row])
+        m.d.comb += [
+            self.preacts.valid.eq(is_for(StageKind.MLGRU, 2)),
+            self.gates.valid.eq(is_for(StageKind.GLU, 1)),
+        ]
+        for sequence, queue in enumerate(queues):
+            ours = tag.sequence == sequence
+            m.d.comb += [
+                self.updates[sequence].valid.eq(is_for(StageKind.RESIDUAL) & ours),
+                queue.valid.eq(is_for(StageKind.HEAD) & ours),
+            ]
+        # They wait for results of their own stage only, and what comes in between does not
+        # matter.
+        with m.If(self.results.valid & (tag.slot == 0)):
+            m.d.sync += first.eq(third)
+        with m.If(self.results.valid & (tag.slot == 1)):
+            m.d.sync += second.eq(third)
         return m
+
+    def _queue(self, m, sequence):
+        """Make the queue of the logits of a sequence, if they need one; return its input."""
+        logits = self.logits[sequence]
+        units = CoreUnits(self.params)
+        if not units.waiting_logits:
+            m.d.comb += self.room[sequence].eq(1)
+            return logits
+        m.submodules[f"logits{sequence}"] = queue = BypassFifo(
+            self.logit_layout, depth=units.waiting_logits)
+        held = Signal(range(units.waiting_logits + 1))
+        came = queue.incoming.valid
+        went = queue.outgoing.valid & queue.outgoing.ready
+        following = Signal.like(held)
+        m.d.comb += following.eq(held + came - went)
+        m.d.sync += [
+            held.eq(following),
+            self.room[sequence].eq(held <= units.waiting_logits - units.logits_on_the_way)]
+        wiring.connect(m, queue.outgoing, wiring.flipped(logits))
+        return queue.incoming

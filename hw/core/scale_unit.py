@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Module, Mux, Signal, unsigned
+from amaranth.hdl import Array, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
@@ -11,6 +11,7 @@ from sterna.hw.core.params import CoreParams
 from sterna.hw.core.program import MAX_SLOTS
 from sterna.hw.fixed_point import round_shift
 from sterna.hw.norm_params import NormParams
+from sterna.hw.pipeline import Pipeline
 
 __all__ = ["ScaleUnit"]
 
@@ -19,8 +20,9 @@ class ScaleUnit(wiring.Component):
     """``A = rs(V * K, combine_shift)``: ``sterna.model.integer.combine_scale``.
 
     One multiplier makes the scales of a stage one after the other. The first is known
-    :attr:`latency` cycles after V was taken, the others in the cycles after it, which is
-    soon enough: the sums of slot i are not used before those of slot i - 1.
+    :attr:`latency` cycles after V was offered, the others in the cycles after it, which is
+    soon enough: the sums of slot i are not used before those of slot i - 1. V is taken
+    :attr:`hold` cycles after it was offered, when the last scale is made.
 
     A fits its width: ``combined_scale_max`` of :class:`~sterna.model.profile.NumericProfile`.
 
@@ -36,7 +38,8 @@ class ScaleUnit(wiring.Component):
     norms : ``In(stream.Signature(norm.scale_layout))``
     mantissas : ``In(ArrayLayout(unsigned(mantissa_bits), 3))``, for each sequence
     clear, clear_sequence : ``In``
-        Forget the scales of a sequence.
+        Forget the scales of a sequence; the next V is for new ones. Its mantissas must be
+        there two cycles before that V.
     scales : ``Out(ArrayLayout(unsigned(scale_bits), 3))``, for each sequence
     known : ``Out(1)``, for each sequence
     written, written_sequence, written_scale : ``Out``
@@ -44,6 +47,7 @@ class ScaleUnit(wiring.Component):
     """
 
     latency = 2
+    hold = MAX_SLOTS - 1
 
     def __init__(self, params: CoreParams, norm: NormParams) -> None:
         self.params = params
@@ -65,31 +69,28 @@ class ScaleUnit(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params, profile, norm = self.params, self.params.profile, self.norms.payload
-        multiplying = Signal()
-        multiplied = Signal()
-        slot, slot_of_product = Signal(2), Signal(2)
-        held = Signal(norm.v.shape())
+        steps = Pipeline(m, Const(1))
         sequence = Signal(params.index_bits)
-        incoming = norm.sequence if params.sequence_bits else 0
+        if params.sequence_bits:
+            with m.If(self.clear):
+                m.d.sync += sequence.eq(self.clear_sequence)
 
-        m.d.comb += self.norms.ready.eq(~multiplying & ~multiplied)
-        begin = self.norms.valid & self.norms.ready
-        with m.If(begin):
-            m.d.sync += [held.eq(norm.v), sequence.eq(incoming), slot.eq(1), multiplying.eq(1)]
-        with m.Elif(multiplying):
-            m.d.sync += [slot.eq(slot + 1), multiplying.eq(slot != MAX_SLOTS - 1)]
-
-        # Slot 0 takes V as it comes, the others from the register.
-        v = Mux(begin, norm.v, held)
-        chosen = Mux(begin, 0, slot)
+        # V stands still until the last slot, so that it is an operand as it is. The other
+        # operand is ready before V comes.
+        slot, following = Signal(2), Signal(2)
+        m.d.comb += [
+            following.eq(slot),
+            self.norms.ready.eq(slot == MAX_SLOTS - 1),
+        ]
+        with m.If(self.norms.valid):
+            m.d.comb += following.eq(Mux(self.norms.ready, 0, slot + 1))
+        m.d.sync += slot.eq(following)
         slots = range(MAX_SLOTS)
         mantissas = Array(Array(each[i] for i in slots) for each in self.mantissas)
-        product = Signal(unsigned(len(norm.v) + profile.mantissa_bits))
-        m.d.sync += [
-            product.eq(v * mantissas[Mux(begin, incoming, sequence)][chosen]),
-            slot_of_product.eq(chosen),
-            multiplied.eq(begin | multiplying),
-        ]
+        mantissa = steps.register(mantissas[sequence][following], "mantissa")
+        product = steps.register(norm.v * mantissa, "product")
+        slot_of_product = steps.register(slot, "slot_of_product")
+        multiplied = steps.flags(self.norms.valid, 1, "multiplied")[-1]
 
         scale = round_shift(product, profile.combine_shift)[:profile.scale_bits]
         m.d.comb += [

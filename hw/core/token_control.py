@@ -37,9 +37,9 @@ class ControlSignature(wiring.Signature):
     """What a user sets for a sequence, while it can take the first token of a prompt.
 
     ``limit``: tokens to generate after a token with ``predict``; with 0 only logits come out.
-    ``stop``, ``stop_token``: whether, and after which token, to end early. ``beta``:
-    ``log2(e) / T * 2**10`` for temperature T, 0 for greedy. ``seed``: of the generator,
-    loaded with the first token of a sequence.
+    ``stop``, ``stop_token``: whether, and after which token, to end early. With
+    ``params.sampling`` also ``beta``: ``log2(e) / T * 2**10`` for temperature T, 0 for greedy,
+    and ``seed``: of the generator, loaded with the first token of a sequence.
     """
 
     def __init__(self, params: CoreParams) -> None:
@@ -47,8 +47,7 @@ class ControlSignature(wiring.Signature):
             "limit": Out(_LIMIT_BITS),
             "stop": Out(1),
             "stop_token": Out(params.token_bits),
-            "beta": Out(BETA_BITS),
-            "seed": Out(SEED_BITS),
+            **({"beta": Out(BETA_BITS), "seed": Out(SEED_BITS)} if params.sampling else {}),
         })
 
 

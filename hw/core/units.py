@@ -8,6 +8,7 @@ from sterna.hw.embedding import EmbeddingParams
 from sterna.hw.glu_unit import GluParams
 from sterna.hw.norm_params import NormParams
 from sterna.hw.params import MlgruParams
+from sterna.hw.requantise import RequantiseParams
 from sterna.hw.residual_add import ResidualParams
 from sterna.hw.sampler import SamplerParams
 
@@ -25,10 +26,8 @@ class CoreUnits:
     >>> from sterna.model.config import ModelConfig
     >>> from sterna.model.profile import S16
     >>> CoreUnits(CoreParams(ModelConfig.named("tiny"), S16)).norm.first_chunk_steps
-    8
+    10
     """
-
-    requantise_latency = 3
 
     @property
     def waiting_sums(self) -> int:
@@ -41,15 +40,32 @@ class CoreUnits:
         on_the_way = self._feed_steps + self._mac_latency
         return self.norm.scale_steps + ScaleUnit.latency + 3 + on_the_way
 
+    @property
+    def logits_on_the_way(self) -> int:
+        """Words of logits that may still come when their queue says that there is no room.
+
+        The requantiser is full of them, and two cycles pass before a word shows.
+        """
+        return self.requantise_latency + 2
+
+    @property
+    def waiting_logits(self) -> int:
+        """Words of the queue of logits that leave the core; there is none if they do not."""
+        return 2 * self.logits_on_the_way if self._shows_logits else 0
+
     def __init__(self, params: CoreParams) -> None:
         profile, config = params.profile, params.config
+        self._shows_logits = params.logits
+        self.requantise_latency = RequantiseParams.latency
         self.norm = NormParams(
             profile, params.rows, params.quant_lanes, params.widest, params.streams,
             params.trace, params.digit_bits, params.root_digit_bits)
-        self.glu = GluParams(profile, params.rows, params.streams, params.trace)
+        self.glu = GluParams(
+            profile, params.rows, params.streams, params.trace, stalls=False)
         self.mlgru: MlgruParams = params.mlgru
         self._feed_steps, self._mac_latency = params.feed_steps, params.mac.latency
         self.residual = ResidualParams(profile, params.rows, config.d)
         self.embedding = EmbeddingParams(
             profile, params.rows, config.vocab, config.d, profile.x.bits, params.streams)
-        self.sampler = SamplerParams(profile, params.rows, config.vocab)
+        self.sampler = SamplerParams(
+            profile, params.rows, config.vocab, params.sampling)

@@ -35,7 +35,7 @@ class Absorbed:
     memories
         Block RAMs that are read at all.
     operands
-        Operands of multipliers that became registered.
+        Multipliers whose two operands became registered.
     products
         Multipliers whose product became registered.
     multipliers
@@ -149,12 +149,15 @@ class _Pass:
                 f"REG_{register}_CLK": f"CLK{clock}", f"REG_{register}_CE": f"CE{enable}",
                 f"REG_{register}_RST": "RST0"}
 
-        for operand in "AB":
-            ports = [f"{operand}{i}" for i in range(_OPERAND_BITS)]
-            clocking = self._take_inputs(name, cell, ports)
-            if clocking is not None:
+        # The router times a multiplier with one registered operand as if it had none.
+        operands = {operand: self._registers_before(cell, operand) for operand in "AB"}
+        clockings = {operand: self._shared(registers.values())
+                     for operand, registers in operands.items() if registers is not None}
+        if len(clockings) == 2 and None not in clockings.values():
+            for operand, clocking in clockings.items():
+                self._take_inputs(name, cell, operands[operand])
                 use(f"INPUT{operand}", clocking)
-                self._absorbed.operands += 1
+            self._absorbed.operands += 1
         used = [f"P{i}" for i in range(_PRODUCT_BITS) if self._is_read(cell, f"P{i}")]
         clocking = self._take_outputs(cell, used)
         if clocking is not None:
@@ -178,21 +181,20 @@ class _Pass:
                 self._remove(register)
         return clocking
 
-    def _take_inputs(
-        self, name: str, cell: dict[str, Any], ports: list[str],
-    ) -> _Clocking | None:
-        """Absorb the flip-flops before inputs; they stay where others read them, too."""
+    def _registers_before(self, cell: dict[str, Any], operand: str) -> dict[str, str] | None:
+        """Return the flip-flop before every port of an operand that is no constant."""
         registers = {}
-        for port in ports:
+        for port in (f"{operand}{i}" for i in range(_OPERAND_BITS)):
             bit = cell["connections"][port][0]
             if isinstance(bit, str):
                 continue
             if bit not in self._register_of:
                 return None
             registers[port] = self._register_of[bit]
-        clocking = self._shared(registers.values())
-        if clocking is None:
-            return None
+        return registers
+
+    def _take_inputs(self, name: str, cell: dict[str, Any], registers: dict[str, str]) -> None:
+        """Absorb the flip-flops before inputs; they stay where others read them, too."""
         for port, register in registers.items():
             output = cell["connections"][port][0]
             source = self._cells[register]["connections"]["DI"][0]
@@ -202,7 +204,6 @@ class _Pass:
         for register in dict.fromkeys(registers.values()):
             if not self._readers[self._cells[register]["connections"]["Q"][0]]:
                 self._remove(register)
-        return clocking
 
     def _shared(self, registers: Iterable[str]) -> _Clocking | None:
         """Return the clock and enable of flip-flops that can be one register of a cell."""

@@ -1,0 +1,138 @@
+"""The boards: their FPGA, and which pins Sterna uses; the data is that of amaranth-boards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from amaranth.build import Pins, Platform, Resource, Subsignal
+from amaranth_boards.icebreaker import ICEBreakerPlatform
+from amaranth_boards.ulx3s import ULX3S_85F_Platform
+
+from sterna.hw.board.names import BoardName
+from sterna.hw.flow.target import FpgaTarget, target_named
+from sterna.hw.synthesis import Target
+from sterna.hw.unit import UnitSizes
+
+__all__ = ["BOARDS", "Board", "Pin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A pin of a board.
+
+    Parameters
+    ----------
+    site
+        Its name on the package.
+    is_inverted
+        Whether the board takes 0 for on.
+    attributes
+        Electrical settings, as amaranth-boards has them: ``IO_TYPE`` and so on.
+    """
+
+    site: str
+    is_inverted: bool
+    attributes: Mapping[str, str]
+
+
+# Port of our top: resource of amaranth-boards, its number, and the part of it.
+_Place = tuple[str, int, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A board.
+
+    Parameters
+    ----------
+    name, description
+        What it is called, and in words.
+    platform
+        Its description in amaranth-boards.
+    target
+        Its FPGA.
+    places
+        Where the ports of the top module are.
+    clock_hz, baud
+        Clock of the core and speed of the serial line unless told otherwise.
+    typed_ahead
+        Bytes that are kept until the line protocol takes them.
+    sizes
+        Sizes of the core unless told otherwise.
+    sampled
+        Whether there is room for drawing tokens; otherwise the largest logit is taken.
+    core
+        Further parameters of the core that differ from the usual ones.
+    """
+
+    name: BoardName
+    description: str
+    platform: type[Platform]
+    target: FpgaTarget
+    places: Mapping[str, _Place]
+    clock_hz: int
+    baud: int
+    typed_ahead: int
+    sizes: UnitSizes
+    sampled: bool = True
+    core: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_ecp5(self) -> bool:
+        """Whether its FPGA is an ECP5; otherwise it is an iCE40."""
+        return self.target.family is Target.ECP5
+
+    @property
+    def crystal_hz(self) -> int:
+        """Frequency of the crystal."""
+        name, number, _ = self.places["clk"]
+        return int(self._resource(name, number).clock.frequency)
+
+    @property
+    def pins(self) -> dict[str, Pin]:
+        """The pin of every port of the top module."""
+        return {port: self._pin(place) for port, place in self.places.items()}
+
+    def _resource(self, name: str, number: int) -> Resource:
+        return next(each for each in self.platform.resources
+                    if (each.name, each.number) == (name, number))
+
+    def _pin(self, place: _Place) -> Pin:
+        name, number, part = place
+        node: Resource | Subsignal = self._resource(name, number)
+        attributes = dict(node.attrs)
+        if part is not None:
+            node = next(each for each in node.ios if each.name == part)
+            attributes |= node.attrs
+        (pins,) = node.ios
+        assert isinstance(pins, Pins)
+        (site,) = pins.names
+        return Pin(site, pins.invert, MappingProxyType(
+            {key: str(value) for key, value in sorted(attributes.items())}))
+
+
+_ALL = (
+    Board(
+        BoardName.ULX3S_85F, "Radiona ULX3S, Lattice ECP5 LFE5U-85F", ULX3S_85F_Platform,
+        target_named("ecp5-85k"),
+        # GPIO 0 of the radio module held high keeps it from resetting the board.
+        {"clk": ("clk25", 0, None), "rx": ("uart", 0, "rx"), "tx": ("uart", 0, "tx"),
+         "led": ("led", 0, None), "radio_gpio0": ("esp32", 0, "gpio0")},
+        clock_hz=150_000_000, baud=1_000_000, typed_ahead=17,
+        sizes=UnitSizes(rows=8, cols=128, quant_lanes=16, logits=False)),
+    Board(
+        BoardName.ICEBREAKER, "1BitSquared iCEBreaker, Lattice iCE40 UP5K", ICEBreakerPlatform,
+        target_named("ice40-up5k"),
+        {"clk": ("clk12", 0, None), "rx": ("uart", 0, "rx"), "tx": ("uart", 0, "tx"),
+         "led": ("led_g", 0, None)},
+        clock_hz=12_000_000, baud=115_200, typed_ahead=1,
+        sizes=UnitSizes(rows=1, cols=8, quant_lanes=1, logits=False), sampled=False,
+        # Dividers and root a bit per cycle: four times fewer logic cells in the norm.
+        core=MappingProxyType({"digit_bits": 1, "root_digit_bits": 1})),
+)
+
+BOARDS: Mapping[BoardName, Board] = MappingProxyType({board.name: board for board in _ALL})
+"""Every board by name."""

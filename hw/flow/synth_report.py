@@ -1,0 +1,254 @@
+"""What synthesis, place and route, and the cycle model say of a unit on a target."""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sterna.hw.flow.critical_path import CriticalPath
+from sterna.hw.flow.target import FpgaTarget, Resource
+from sterna.hw.synthesis import Synthesis
+from sterna.hw.unit import Unit, UnitSizes
+
+__all__ = ["BlockArea", "Origin", "SeedRun", "SynthReport", "Usage"]
+
+
+class Origin(enum.StrEnum):
+    """Where a figure comes from. Nothing here was measured on a board."""
+
+    MEASURED = "measured"
+    """Counted or timed by Yosys or nextpnr on this very netlist."""
+    SIMULATED = "simulated"
+    """By the cycle model, which equals the simulated Verilog cycle by cycle."""
+    ESTIMATED = "estimated"
+    """Computed from other figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a design takes of a resource.
+
+    Parameters
+    ----------
+    resource
+        Of what.
+    needed
+        How many.
+    available
+        How many the device has; None for a family.
+    tool
+        Who counted.
+    """
+
+    resource: Resource
+    needed: int
+    available: int | None
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockArea:
+    """Cells of a block, by Yosys' count, without what the blocks inside of it take.
+
+    Parameters
+    ----------
+    lut
+        LUTs; carries and LUT RAM of ECP5 and 7 series included.
+    carry
+        Carry cells.
+    ff
+        Flip-flops.
+    block_ram, dsp
+        Block RAMs and multiplier blocks.
+    """
+
+    lut: int = 0
+    carry: int = 0
+    ff: int = 0
+    block_ram: int = 0
+    dsp: int = 0
+
+    def __add__(self, other: BlockArea) -> BlockArea:
+        return BlockArea(*(getattr(self, name) + getattr(other, name)
+                           for name in ("lut", "carry", "ff", "block_ram", "dsp")))
+
+    @classmethod
+    def of_cells(cls, synthesis: Synthesis, cells: Mapping[str, int]) -> BlockArea:
+        """Count cells of a family."""
+        part = Synthesis(synthesis.target, synthesis.tool, dict(cells), {})
+        return cls(part.luts_with_carries, part.carries, part.flip_flops, part.block_rams,
+                   part.multipliers)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRun:
+    """A run of place and route.
+
+    Parameters
+    ----------
+    seed
+        Seed of the placer.
+    fmax_mhz
+        Highest clock by nextpnr's timing analysis.
+    path
+        The slowest path between registers; None if nextpnr reports none.
+    """
+
+    seed: int
+    fmax_mhz: float
+    path: CriticalPath | None
+
+
+@dataclass(frozen=True, slots=True)
+class SynthReport:
+    """A unit of a model on a target.
+
+    Parameters
+    ----------
+    unit, sizes
+        What was built.
+    module
+        Name of its Verilog module.
+    target
+        What for.
+    tools
+        Versions of the tools, by name.
+    synthesis
+        Cells and memories by Yosys.
+    usage
+        What the device has and the unit takes of it, by the last tool that ran.
+    blocks
+        Area by instance, as a path below the unit; empty for the unit itself.
+    passes
+        What each pass over the netlist changed before nextpnr counted; none but for ECP5.
+    runs
+        Place and route, one for each seed; empty if it did not run.
+    aim_mhz
+        The clock that place and route aimed at.
+    required_mhz
+        The clock that was asked for, if one was.
+    macs_per_cycle
+        Products per cycle of the array; None for a unit without one.
+    cycles_per_token
+        Cycles per greedy token of all sequences together; None if the unit is not the core.
+    """
+
+    unit: Unit
+    sizes: UnitSizes
+    module: str
+    target: FpgaTarget
+    tools: dict[str, str]
+    synthesis: Synthesis
+    usage: tuple[Usage, ...]
+    blocks: dict[str, BlockArea]
+    passes: dict[str, dict[str, int]] = field(default_factory=dict)
+    runs: tuple[SeedRun, ...] = ()
+    aim_mhz: float | None = None
+    required_mhz: float | None = None
+    macs_per_cycle: int | None = None
+    cycles_per_token: float | None = None
+
+    def needed(self, resource: Resource) -> int:
+        """What the unit takes of a resource."""
+        return next((each.needed for each in self.usage if each.resource is resource), 0)
+
+    @property
+    def lut_per_mac(self) -> float | None:
+        """LUTs of the whole unit for each product per cycle."""
+        if self.macs_per_cycle is None:
+            return None
+        return self.needed(Resource.LUT) / self.macs_per_cycle
+
+    @property
+    def array_lut_per_mac(self) -> float | None:
+        """The same of the array inside a core, by Yosys' count; None for other units."""
+        if self.macs_per_cycle is None or "array" not in self.parts:
+            return None
+        return self.parts["array"].lut / self.macs_per_cycle
+
+    @property
+    def best(self) -> SeedRun | None:
+        """The fastest of the runs."""
+        return max(self.runs, key=lambda run: run.fmax_mhz, default=None)
+
+    @property
+    def fmax_mhz(self) -> dict[str, float]:
+        """Least, median and largest clock of the runs; empty if there are none."""
+        clocks = [run.fmax_mhz for run in self.runs]
+        if not clocks:
+            return {}
+        return {"min": min(clocks), "median": statistics.median(clocks), "max": max(clocks)}
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens per second at the clock of the fastest run."""
+        if self.best is None or self.cycles_per_token is None:
+            return None
+        return self.best.fmax_mhz * 1e6 / self.cycles_per_token
+
+    @property
+    def clock_met(self) -> bool:
+        """Whether the fastest run reaches the clock that was asked for, if one was."""
+        return (self.required_mhz is None or self.best is None
+                or self.best.fmax_mhz >= self.required_mhz)
+
+    @property
+    def parts(self) -> dict[str, BlockArea]:
+        """Area by the outermost instances, those that differ by a number together."""
+        sums: dict[str, BlockArea] = {}
+        for path, area in self.blocks.items():
+            name = path.partition(".")[0].rstrip("0123456789") or "(itself)"
+            sums[name] = sums.get(name, BlockArea()) + area
+        return sums
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON; every figure says where it comes from."""
+        def figure(value: object, origin: Origin, tool: str) -> dict[str, Any]:
+            return {"value": value, "origin": origin.value, "by": tool}
+
+        yosys = self.synthesis.tool
+        data: dict[str, Any] = {
+            "unit": self.unit.value, "module": self.module, "target": self.target.name,
+            "device": self.target.description,
+            "sizes": {**asdict(self.sizes), "style": self.sizes.style.value},
+            "tools": self.tools,
+            "cells": figure(self.synthesis.cells, Origin.MEASURED, yosys),
+            "resources": {
+                each.resource.value: {
+                    **figure(each.needed, Origin.MEASURED, each.tool),
+                    "available": each.available} for each in self.usage},
+            "carry": figure(self.synthesis.carries, Origin.MEASURED, yosys),
+            "memories": {name: {"style": memory.style.value, "cells": memory.cells}
+                         for name, memory in self.synthesis.memories.items()},
+            "blocks": figure({name: asdict(area) for name, area in self.blocks.items()},
+                             Origin.MEASURED, yosys),
+            "passes": self.passes,
+        }
+        if self.lut_per_mac is not None:
+            data["lut_per_mac"] = figure(
+                round(self.lut_per_mac, 3), Origin.MEASURED, self.usage[0].tool)
+            data["macs_per_cycle"] = self.macs_per_cycle
+        if self.array_lut_per_mac is not None:
+            data["array_lut_per_mac"] = figure(
+                round(self.array_lut_per_mac, 3), Origin.MEASURED, yosys)
+        if self.cycles_per_token is not None:
+            data["cycles_per_token"] = figure(
+                self.cycles_per_token, Origin.SIMULATED, "cycle model")
+        if self.runs:
+            tool = self.usage[0].tool
+            data["clock"] = {
+                "aimed_at_mhz": self.aim_mhz, "required_mhz": self.required_mhz,
+                "met": self.clock_met,
+                "fmax_mhz": figure({name: round(value, 2) for name, value in
+                                    self.fmax_mhz.items()}, Origin.MEASURED, tool),
+                "seeds": [{"seed": run.seed, "fmax_mhz": round(run.fmax_mhz, 2),
+                           "critical_path": run.path.as_dict() if run.path else None}
+                          for run in self.runs]}
+        if self.tokens_per_second is not None:
+            data["tokens_per_second"] = figure(
+                round(self.tokens_per_second, 1), Origin.ESTIMATED,
+                "largest fmax / cycles per token")
+        return data

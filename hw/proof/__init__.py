@@ -1,0 +1,1 @@
+"""Proofs, by SAT, that every style of the array computes the same sums."""

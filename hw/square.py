@@ -1,0 +1,35 @@
+"""The square of a small number in LUTs."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Mux, Value
+
+__all__ = ["square"]
+
+
+def square(value: Value) -> Value:
+    """Return ``value * value`` of a signed 8-bit value, 15 bits, without a multiplier block.
+
+    Of an FPGA's multiplier blocks a square of 8 bits would take a whole one. With
+    ``value = 16 h + l`` it is ``(h*h << 8 | l*l) + (h*l << 5)``: the first two do not
+    overlap, and all are functions of a few bits.
+    """
+    low, high = value[:4], value[4:8].as_signed()
+    squares = Cat(_table(low, 8, lambda bits: bits * bits),
+                  _table(high, 7, lambda bits: (bits - (bits >> 3 << 4)) ** 2))
+    # h*l in two parts, for the lower and the upper two bits of h.
+    lower = _table(Cat(low, high[:2]), 6, lambda bits: (bits & 15) * (bits >> 4))
+    upper = _table(
+        Cat(low, high[2:]), 7, lambda bits: (bits & 15) * ((bits >> 4) - (bits >> 5 << 2)))
+    cross = (upper.as_signed() << 2) + lower
+    return (squares + (cross << 5))[:15]
+
+
+def _table(index: Value, bits: int, function) -> Value:
+    """Return a function of ``index``: a tree of multiplexers, which no tool makes a memory."""
+    values: list[Value] = [
+        Const(function(i) & ((1 << bits) - 1), bits) for i in range(1 << len(index))]
+    for bit in Value.cast(index).as_unsigned():
+        values = [Mux(bit, odd, even)
+                  for even, odd in zip(values[::2], values[1::2], strict=True)]
+    return values[0]

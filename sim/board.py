@@ -1,0 +1,133 @@
+"""A board in simulation: its top module behind its pins, with a serial line to talk on."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from pathlib import Path
+
+from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign
+from sterna.hw.board.line_texts import SIGN
+from sterna.hw.core.cycles import CycleModel
+from sterna.sim.cpp_build import build_library
+from sterna.sim.runner import SimulationError
+
+__all__ = ["BoardSimulation"]
+
+_HARNESS = Path(__file__).with_name("board_harness.cpp")
+_CHUNK = 50_000
+"""Cycles between two looks for Ctrl-C."""
+_START_CYCLES = 1_000_000
+_FRAME_BITS = 10
+_NEVER = 1 << 62
+
+
+class BoardSimulation:
+    """The top module of a board, compiled; :mod:`sterna.hw.board` says what is on it.
+
+    It has the methods of a serial port that a conversation needs. Time passes only while
+    something is read.
+
+    Parameters
+    ----------
+    design
+        The top module.
+    work
+        Folder for the Verilog and the library; one that holds the same is not built again.
+    host_baud
+        Bits per second that the other end of the line really sends and expects; None for
+        those of the board.
+
+    Raises
+    ------
+    MissingToolError
+        If Verilator or a system tool it needs is not installed.
+    SimulationError
+        If it does not compile, or does not start.
+    ValueError
+        If the path of ``work`` or of Python has a space: make cannot build there.
+    """
+
+    def __init__(
+        self, design: BoardDesign, work: Path, *, host_baud: float | None = None,
+    ) -> None:
+        params = design.params
+        work.mkdir(parents=True, exist_ok=True)
+        sources = []
+        for name, text in design.simulation_files.items():
+            sources.append(work / name)
+            sources[-1].write_text(text, encoding="utf-8", newline="\n")
+        self._library = _load(build_library(sources, TOP_MODULE, (), work, harness=_HARNESS))
+        bit_cycles = params.clock_hz / (host_baud or params.baud)
+        pins = params.board.pins
+        self._board = ctypes.c_void_p(
+            self._library.board_new(bit_cycles, pins["led"].is_inverted))
+        weakref.finalize(self, self._library.board_delete, self._board)
+        # A token, or a character, and much more.
+        per_token = max(CycleModel(design.core).cycles_per_token(sampled=True),
+                        3 * _FRAME_BITS * bit_cycles)
+        self._patience = int(400 * per_token)
+        if self._run(len(SIGN), _START_CYCLES) < len(SIGN):
+            raise SimulationError("the simulated board does not start")
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of the core's clock so far."""
+        return self._library.board_cycle(self._board)
+
+    @property
+    def busy_cycles(self) -> int:
+        """Cycles in which the LED was on: a token was in progress."""
+        return self._library.board_busy_cycles(self._board)
+
+    @property
+    def framing_errors(self) -> int:
+        """Bytes that came without a stop bit."""
+        return self._library.board_framing_errors(self._board)
+
+    def write(self, data: bytes) -> int:
+        """Queue bytes for the line to the board; they leave while the board runs."""
+        self._library.board_send(self._board, data, len(data))
+        return len(data)
+
+    def read(self, size: int = 1) -> bytes:
+        """Run until so many bytes have come; fewer if none comes for very long."""
+        waiting, last = self._run(size, 0), self.cycles
+        while waiting < size and self.cycles - last < self._patience:
+            before = waiting
+            waiting = self._run(size, _CHUNK)
+            if waiting > before or self._library.board_unsent(self._board):
+                last = self.cycles
+        return self._received(size)
+
+    def run(self, cycles: int) -> bytes:
+        """Run for so many cycles; return all that has come."""
+        return self._received(self._run(_NEVER, cycles))
+
+    def _received(self, size: int) -> bytes:
+        buffer = ctypes.create_string_buffer(size)
+        count = self._library.board_receive(self._board, buffer, size)
+        return buffer.raw[:count]
+
+    def _run(self, wanted: int, cycles: int) -> int:
+        return self._library.board_run(self._board, wanted, cycles)
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path.resolve()))
+    board, size, count = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
+    text = ctypes.c_char_p
+    for name, result, arguments in (
+        ("new", board, (ctypes.c_double, ctypes.c_int)),
+        ("delete", None, (board,)),
+        ("send", None, (board, text, size)),
+        ("run", size, (board, size, count)),
+        ("receive", size, (board, text, size)),
+        ("unsent", size, (board,)),
+        ("cycle", count, (board,)),
+        ("busy_cycles", count, (board,)),
+        ("framing_errors", count, (board,)),
+    ):
+        function = getattr(library, f"board_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library

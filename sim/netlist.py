@@ -1,0 +1,200 @@
+"""Simulate the netlist that is made of a unit for ECP5 as its Verilog is simulated.
+
+The benches, the data and the references are those of the Verilog; only what the simulator
+compiles is another: the synthesised netlist, and models of the cells it consists of.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sterna.hw.array.style import ArrayStyle
+from sterna.hw.emit import EmittedUnit, emit_verilog
+from sterna.hw.flow.absorb import absorb_registers
+from sterna.hw.flow.netlist_verilog import model_files, netlist_verilog
+from sterna.hw.synthesis import Target, synthesise
+from sterna.hw.unit import Unit
+from sterna.model.quantized import QuantizedModel
+from sterna.sim.runner import Simulator
+from sterna.sim.simulate import SimulationReport, simulate
+from sterna.sim.simulate_core import CoreReport, simulate_core
+
+__all__ = [
+    "FLOW_PASSES",
+    "NetlistPass",
+    "netlist_of",
+    "simulate_core_netlist",
+    "simulate_netlist",
+    "synthesise_unit",
+]
+
+NetlistPass = Callable[[dict[str, Any], str], object]
+"""Changes a netlist, given with the name of its module, in place."""
+
+FLOW_PASSES: tuple[NetlistPass, ...] = (absorb_registers,)
+"""What ``sterna synth`` does to a netlist before it is placed."""
+
+
+def synthesise_unit(emitted: EmittedUnit, *, timeout_s: float = 3600) -> dict[str, Any]:
+    """Synthesise an emitted unit for ECP5 and return the netlist, as Yosys' JSON has it.
+
+    Raises
+    ------
+    MissingToolError
+        If Yosys is not installed.
+    YosysError
+        If Yosys fails, or takes too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="sterna-netlist-") as name:
+        path = Path(name) / "netlist.json"
+        synthesise(emitted.verilog_path, emitted.module, Target.ECP5, timeout_s=timeout_s,
+                   netlist_path=path)
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+def netlist_of(
+    emitted: EmittedUnit, folder: Path, *, passes: Sequence[NetlistPass] = FLOW_PASSES,
+    netlist: dict[str, Any] | None = None,
+) -> EmittedUnit:
+    """Return a unit like an emitted one, whose Verilog is the netlist made of it.
+
+    Parameters
+    ----------
+    emitted
+        The unit.
+    folder
+        Where to write; a folder of an earlier call is replaced.
+    passes
+        What to do to the netlist, one after the other.
+    netlist
+        What :func:`synthesise_unit` returned, to change in place; None does it here.
+
+    Raises
+    ------
+    NetlistError
+        If the netlist has a cell that is not modelled.
+    MissingToolError
+        If Yosys is not installed.
+    YosysError
+        If Yosys fails.
+    """
+    if netlist is None:
+        netlist = synthesise_unit(emitted)
+    for each in passes:
+        each(netlist, emitted.module)
+    texts = {**model_files(), f"{emitted.module}.v": netlist_verilog(netlist, emitted.module)}
+    for path in emitted.folder.glob("*.hex"):       # memory images that the bench reads
+        texts[path.name] = path.read_text(encoding="utf-8")
+    texts["filelist.f"] = "".join(f"{name}\n" for name in texts if name.endswith(".v"))
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return replace(emitted, folder=folder)
+
+
+def simulate_netlist(
+    model: QuantizedModel, unit: Unit | str, tokens: np.ndarray, *,
+    rows: int = 8, cols: int = 128, lanes: int = 8, streams: int = 1, trace: bool = False,
+    style: ArrayStyle | str = ArrayStyle.GENERIC, passes: Sequence[NetlistPass] = FLOW_PASSES,
+    simulator: Simulator | str = Simulator.VERILATOR, waves: bool = False,
+    work: Path | None = None, seed: int = 1,
+    progress: Callable[[str], None] = lambda message: None,
+) -> SimulationReport:
+    """Run the netlist of a unit on real weights and activations, and compare every output.
+
+    Parameters
+    ----------
+    model, unit, tokens, rows, cols, lanes, streams, trace, style
+        As for :func:`sterna.sim.simulate.simulate`.
+    passes
+        What is done to the netlist; by default what is done before it is placed.
+    simulator, waves, work, seed, progress
+        As for :func:`~sterna.sim.simulate.simulate`.
+
+    Raises
+    ------
+    ValueError
+        As for :func:`~sterna.sim.simulate.simulate`, or if the netlist has a cell that is
+        not modelled.
+    MissingToolError
+        If Yosys, the simulator or a tool it needs is not installed.
+    YosysError
+        If Yosys fails.
+    SimulationError
+        If the simulation does not compile, fails or hangs.
+    """
+    unit = Unit(unit)
+    with ExitStack() as stack:
+        work = _folder(stack, work)
+        made = _made(model, unit, work, passes, progress, rows=rows, cols=cols, lanes=lanes,
+                     streams=streams, trace=trace, style=style)
+        return simulate(
+            model, unit, tokens, rows=rows, cols=cols, lanes=lanes, streams=streams, trace=trace,
+            simulator=simulator, waves=waves, work=work, seed=seed, emitted=made,
+            progress=progress)
+
+
+def simulate_core_netlist(
+    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
+    temperature: float = 0.0, rows: int = 8, cols: int = 128, quant_lanes: int = 0,
+    style: ArrayStyle | str = ArrayStyle.GENERIC, passes: Sequence[NetlistPass] = FLOW_PASSES,
+    simulator: Simulator | str = Simulator.VERILATOR, waves: bool = False,
+    work: Path | None = None, seed: int = 1,
+    progress: Callable[[str], None] = lambda message: None,
+) -> CoreReport:
+    """Run the netlist of a core: every tensor and every cycle of its text is compared.
+
+    For small cores: d 16 and dff 24 on 2 x 8 take a minute of one CPU, synthesis included.
+
+    Parameters
+    ----------
+    model, prompts, tokens, temperature, rows, cols, quant_lanes
+        As for :func:`sterna.sim.simulate_core.simulate_core` with cocotb.
+    style
+        Style of the array; see :class:`~sterna.hw.array.style.ArrayStyle`.
+    passes
+        What is done to the netlist; by default what is done before it is placed.
+    simulator, waves, work, seed, progress
+        As for :func:`~sterna.sim.simulate_core.simulate_core`.
+
+    Raises
+    ------
+    ValueError, MissingToolError, YosysError, SimulationError
+        As for :func:`simulate_netlist`.
+    """
+    with ExitStack() as stack:
+        work = _folder(stack, work)
+        made = _made(model, Unit.CORE, work, passes, progress, rows=rows, cols=cols,
+                     streams=len(prompts), quant_lanes=quant_lanes, trace=True, style=style)
+        return simulate_core(
+            model, prompts, tokens, temperature=temperature, rows=rows, cols=cols,
+            quant_lanes=quant_lanes, simulator=simulator, waves=waves, work=work, seed=seed,
+            emitted=made, progress=progress)
+
+
+def _folder(stack: ExitStack, work: Path | None) -> Path:
+    if work is None:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
+    work.mkdir(parents=True, exist_ok=True)
+    return work
+
+
+def _made(
+    model: QuantizedModel, unit: Unit, work: Path, passes: Sequence[NetlistPass],
+    progress: Callable[[str], None], **sizes: Any,
+) -> EmittedUnit:
+    progress("emit the Verilog")
+    emitted = emit_verilog(model, unit.value, work / unit.value, **sizes)
+    progress("synthesise the netlist")
+    return netlist_of(emitted, work / f"{unit.value}_netlist", passes=passes)

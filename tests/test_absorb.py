@@ -1,0 +1,104 @@
+"""Flip-flops move into block RAMs and multipliers exactly where they may."""
+
+import json
+
+import pytest
+
+from sterna.hw.flow.absorb import Absorbed, absorb_registers
+from sterna.hw.yosys import run_yosys
+
+HEADER = """
+module top(input clk, en, other, rst, input [8:0] addr, input signed [17:0] a, b,
+           output reg signed [35:0] p, output reg [17:0] q, output extra);
+"""
+MULTIPLIER = """
+reg signed [17:0] ra, rb;
+always @(posedge clk) if (en) begin ra <= a; rb <= b; {product} end
+"""
+MEMORY = """
+(* rom_style = "block" *) reg [17:0] rom [0:511];
+integer i; initial for (i = 0; i < 512; i = i + 1) rom[i] = i * 257 ^ (i << 5);
+reg [17:0] data;
+always @(posedge clk) begin if (en) data <= rom[addr]; {output} end
+"""
+NO_PRODUCT = "initial p = 0;"
+NO_MEMORY = "initial q = 0;"
+
+
+def absorb(tmp_path, body, tail="assign extra = 0;"):
+    (tmp_path / "design.v").write_text(HEADER + body + tail + "\nendmodule\n")
+    run_yosys(tmp_path, "read_verilog design.v\nsynth_ecp5 -top top -json top.json")
+    netlist = json.loads((tmp_path / "top.json").read_text())
+    before = kinds(netlist)
+    absorbed = absorb_registers(netlist, "top")
+    assert kinds(netlist).count("TRELLIS_FF") == (
+        before.count("TRELLIS_FF") - absorbed.flip_flops)
+    (tmp_path / "after.json").write_text(json.dumps(netlist))
+    run_yosys(tmp_path, "read_json after.json\nread_verilog -lib +/ecp5/cells_sim.v "
+                        "+/ecp5/cells_bb.v\nhierarchy -check -top top\ncheck -assert")
+    return absorbed, netlist["modules"]["top"]
+
+
+def kinds(netlist):
+    return [cell["type"] for cell in netlist["modules"]["top"]["cells"].values()]
+
+
+def cell_of(module, kind):
+    return next(cell for cell in module["cells"].values() if cell["type"] == kind)
+
+
+@pytest.mark.slow
+def test_a_multiplier_takes_the_registers_around_it(tmp_path):
+    absorbed, module = absorb(tmp_path, MULTIPLIER.format(product="p <= ra * rb;") + NO_MEMORY)
+    assert absorbed == Absorbed(operands=1, products=1, multipliers=1, flip_flops=72)
+    cell = cell_of(module, "MULT18X18D")
+    assert {cell["parameters"][f"REG_{register}_CLK"]
+            for register in ("INPUTA", "INPUTB", "OUTPUT")} == {"CLK0"}
+    clock, enable = (module["ports"][name]["bits"] for name in ("clk", "en"))
+    assert cell["connections"]["CLK0"] == clock
+    assert cell["connections"]["CE0"] == enable
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("product", "tail", "expected"), [
+    # Logic behind the multiplier, and an operand that someone else reads, too.
+    ("p <= (ra * rb) + 1;", "assign extra = ra[3];",
+     Absorbed(operands=1, multipliers=1, flip_flops=35)),
+    # A product that has a second reader.
+    ("p <= ra * rb;", "wire signed [35:0] w = ra * rb; assign extra = w[20];",
+     Absorbed(operands=1, multipliers=1, flip_flops=36)),
+    # A register that is reset is none of a multiplier's.
+    ("if (rst) p <= 0; else p <= ra * rb;", "assign extra = 0;",
+     Absorbed(operands=1, multipliers=1, flip_flops=36)),
+    # Another enable is another clock enable input.
+    ("end always @(posedge clk) if (other) begin p <= ra * rb;", "assign extra = 0;",
+     Absorbed(operands=1, products=1, multipliers=1, flip_flops=72)),
+])
+def test_what_must_stay_outside_of_a_multiplier(tmp_path, product, tail, expected):
+    absorbed, module = absorb(
+        tmp_path, MULTIPLIER.format(product=product) + NO_MEMORY, tail)
+    assert absorbed == expected
+    cell = cell_of(module, "MULT18X18D")
+    if absorbed.products and "other" in product:
+        assert cell["parameters"]["REG_OUTPUT_CE"] != cell["parameters"]["REG_INPUTA_CE"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("output", "taken"), [
+    ("if (en) q <= data;", True),
+    ("q <= data;", True),
+    ("if (en) q <= data ^ addr;", False),
+    ("if (rst) q <= 0; else q <= data;", False),
+])
+def test_a_memory_takes_a_plain_register_behind_it(tmp_path, output, taken):
+    absorbed, module = absorb(tmp_path, MEMORY.format(output=output) + NO_PRODUCT)
+    assert (absorbed.memories, absorbed.memory_outputs) == (1, int(taken))
+    assert absorbed.flip_flops == (18 if taken else 0)
+    cell = cell_of(module, "DP16KD")
+    modes = {cell["parameters"][f"REGMODE_{port}"] for port in "AB"}
+    assert ("OUTREG" in modes) == taken
+
+
+def test_an_unknown_module_is_refused():
+    with pytest.raises(ValueError, match="no module 'top'"):
+        absorb_registers({"modules": {}}, "top")

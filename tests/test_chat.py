@@ -1,0 +1,397 @@
+"""Conversations with simulated boards, over their serial lines, equal onnxruntime's."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import tty
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sterna.cli.main import main
+from sterna.export.exact import build_step
+from sterna.export.generate import generate
+from sterna.export.runtime import OnnxStep
+from sterna.hw.board.boards import BOARDS
+from sterna.hw.board.conversation import Conversation, ConversationError, check_line
+from sterna.hw.board.emit_board import BoardDesign, board_design
+from sterna.hw.board.line_settings import LineDefaults
+from sterna.hw.board.line_texts import SIGN, LineTexts
+from sterna.hw.board.names import BoardName
+from sterna.hw.board.top import BoardParams
+from sterna.hw.unit import UnitSizes
+from sterna.model.bundled import bundled_path
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12, S16
+from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.sampling import Sampler
+from sterna.model.synthetic import random_model
+from sterna.sim.board import BoardSimulation
+from sterna.sim.board_reference import ConversationReference
+
+# Lines for a model, and whether it reads a line end after each.
+TURNS = [(b"Hello", False), (b"/a path", False), (b"", False), (b"\x41" * 300, True),
+         (b"a\ttab", True), (b"", True), (b"and so on", False)]
+GREEDY, SAMPLED = (0.0, 1), (0.9, 0xC0FFEE)
+FAST_BAUD = 3_000_000
+
+
+@dataclass(frozen=True)
+class Built:
+    """A board that was compiled."""
+
+    model: QuantizedModel
+    graph: OnnxStep
+    design: BoardDesign
+    folder: Path
+
+    def simulation(self) -> BoardSimulation:
+        return BoardSimulation(self.design, self.folder)
+
+
+def ulx3s_small() -> tuple[QuantizedModel, BoardParams, UnitSizes]:
+    model = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=256), C12, seed=3)
+    return model, BoardParams(
+        BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD, defaults=LineDefaults()), UnitSizes(
+        rows=2, cols=8, logits=False)
+
+
+def ulx3s_usual_core() -> tuple[QuantizedModel, BoardParams, UnitSizes]:
+    model = random_model(ModelConfig(d=20, layers=2, dff=40, vocab=256), S16, seed=4)
+    return model, BoardParams(BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD), UnitSizes()
+
+
+def icebreaker() -> tuple[QuantizedModel, BoardParams, UnitSizes]:
+    board = BOARDS[BoardName.ICEBREAKER]
+    model = random_model(ModelConfig(d=16, layers=1, dff=32, vocab=128), C12, seed=5)
+    return model, BoardParams(board), board.sizes
+
+
+BUILDS = {"ulx3s": ulx3s_small, "usual core": ulx3s_usual_core, "icebreaker": icebreaker}
+
+
+@pytest.fixture(scope="module")
+def boards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Built]:
+    """Boards by name, each compiled once."""
+    @functools.cache
+    def build(name: str) -> Built:
+        model, params, sizes = BUILDS[name]()
+        return Built(model, OnnxStep(build_step(model)), board_design(model, params, sizes),
+                     tmp_path_factory.mktemp("board"))
+    return build
+
+
+def hold(
+    conversation: Conversation, reference: ConversationReference,
+    turns: Sequence[tuple[bytes, bool]], tokens: int,
+) -> None:
+    """Say the lines to both, and compare."""
+    for text, line_end in turns:
+        conversation.set_line_ends(line_end)
+        written = list(conversation.say(text, tokens))
+        assert written == reference.say(text, tokens, line_end=line_end), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILDS)
+def test_conversation_equals_onnxruntime(boards, name):
+    built = boards(name)
+    board = built.simulation()
+    conversation = Conversation(board)
+    conversation.meet()
+    for temperature, seed in (GREEDY, SAMPLED) if built.design.params.board.sampled else (GREEDY,):
+        conversation.set_sampling(Sampler(temperature=temperature).beta, seed)
+        conversation.forget()
+        hold(conversation, ConversationReference(
+            built.graph, temperature=temperature, seed=seed), TURNS, 12)
+    assert board.framing_errors == 0
+    assert 0 < board.busy_cycles < board.cycles
+
+
+@pytest.mark.slow
+def test_first_turn_is_what_generate_writes(boards):
+    built = boards("ulx3s")
+    conversation = Conversation(built.simulation())
+    conversation.meet()
+    for temperature, seed in (GREEDY, SAMPLED):
+        conversation.set_sampling(Sampler(temperature=temperature).beta, seed)
+        for prompt in ("The text", ""):
+            conversation.forget()
+            assert list(conversation.say(prompt.encode(), 30)) == list(generate(
+                built.graph, prompt, tokens=30, temperature=temperature, seed=seed))
+
+
+@pytest.mark.slow
+def test_a_person_at_a_terminal(boards):
+    """What appears on the screen of somebody who types, mistakes included."""
+    built = boards("ulx3s")
+    board = built.simulation()
+    screen = board.run(1)
+    board.write(b"/n 5\rHelx\x7flo\r/?\r/w\r")
+    screen += board.read(2000)
+    reference = ConversationReference(built.graph)
+    text = bytes(reference.say(b"Hello", 5)).replace(b"\n", b"\r\n")
+    assert screen == (SIGN + b"/n 5" + SIGN + b"Helx\b \blo" + text + SIGN + b"/?"
+                      + LineTexts(sampled=True).help_text + SIGN + b"/w\r\n?" + SIGN)
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_a_text_and_drops_what_was_typed_ahead(boards):
+    built = boards("ulx3s")
+    board = built.simulation()
+    conversation = Conversation(board)
+    conversation.meet()
+    conversation.forget()
+    reference = ConversationReference(built.graph)
+    written = conversation.say(b"On and on", 5000)
+    some = [next(written) for _ in range(20)]
+    board.write(b"typed ahead\r\x03")
+    rest = board.read(100_000)
+    assert rest.endswith(SIGN)
+    assert len(rest) < 100
+    conversation.meet()
+    text = reference.say(b"On and on", 200)
+    assert some == text[:20]
+    # What follows the text is what the model makes of all that was written, no more.
+    count = 20 + len(rest.removesuffix(SIGN).replace(b"\r\n", b"\n"))
+    again = ConversationReference(built.graph)
+    again.say(b"On and on", count)
+    assert list(conversation.say(b"!", 10)) == again.say(b"!", 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("speed", [0.98, 1.02])
+def test_a_host_two_percent_off_is_understood(boards, speed):
+    built = boards("icebreaker")
+    baud = speed * built.design.params.baud
+    board = BoardSimulation(built.design, built.folder, host_baud=baud)
+    conversation = Conversation(board)
+    conversation.meet()
+    conversation.forget()
+    reference = ConversationReference(built.graph)
+    hold(conversation, reference, [(b"Is this right?", False), (b"Or left", False)], 10)
+    assert board.framing_errors == 0
+
+
+@pytest.mark.slow
+def test_the_same_board_is_compiled_once(boards):
+    built = boards("ulx3s")
+    built.simulation()
+    libraries = sorted(built.folder.glob("*.so"))
+    built.simulation()
+    assert sorted(built.folder.glob("*.so")) == libraries
+    assert len(libraries) == 1
+
+
+# The command ------------------------------------------------------------------------
+
+
+class PortOnTerminal:
+    """A simulated board behind a pseudo-terminal, in a thread."""
+
+    def __init__(self, board: BoardSimulation) -> None:
+        self._board = board
+        self._ours, theirs = os.openpty()
+        tty.setraw(theirs)
+        os.set_blocking(self._ours, False)
+        self.name = os.ttyname(theirs)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> PortOnTerminal:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(BlockingIOError):
+                self._board.write(os.read(self._ours, 4096))
+            if data := self._board.run(5000):
+                os.write(self._ours, data)
+
+
+@pytest.fixture
+def model_file(boards, tmp_path) -> Path:
+    return boards("ulx3s").model.save(tmp_path / "model.safetensors")
+
+
+def chat(*arguments: object) -> int:
+    return main(["chat", *map(str, arguments)])
+
+
+SMALL = ("--rows", 2, "--cols", 8, "--baud", FAST_BAUD)
+
+
+@pytest.mark.slow
+def test_chat_with_a_simulated_board_checks_each_token(boards, model_file, tmp_path, capsys):
+    built = boards("ulx3s")
+    options = ("--port", "sim", "--model", model_file, *SMALL, "-o", built.folder,
+               "--tokens", 20, "--temperature", 0.9, "--seed", 7, "--check")
+    assert chat(*options, "--prompt", "Hello", "--prompt", "ß and /") == 0
+    printed = capsys.readouterr()
+    reference = ConversationReference(built.graph, temperature=0.9, seed=7)
+    for text in ("Hello", "ß and /"):
+        written = bytes(reference.say(text.encode(), 20)).decode(errors="replace")
+        assert (text + written).replace("\r", "\n") in printed.out.replace("\r", "\n")
+    assert "40 tokens, all equal to onnxruntime's" in printed.err
+
+
+@pytest.mark.slow
+def test_chat_over_a_serial_port(boards, model_file, capsys):
+    with PortOnTerminal(boards("ulx3s").simulation()) as port:
+        assert chat("--port", port.name, "--model", model_file, "--tokens", 8, "--prompt", "abc",
+                    "--prompt", "", "--check", "--baud", 1_000_000) == 0
+    assert "16 tokens, all equal to onnxruntime's" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_chat_tells_a_board_with_another_model(boards, tmp_path, capsys):
+    other = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=256), C12, seed=99)
+    path = other.save(tmp_path / "other.safetensors")
+    with PortOnTerminal(boards("ulx3s").simulation()) as port:
+        assert chat("--port", port.name, "--model", path, "--tokens", 30, "--prompt", "abc",
+                    "--check", "--baud", 1_000_000) == 1
+    assert "MISMATCH at token" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_lines_are_read_until_their_end(boards, model_file, monkeypatch, capsys):
+    lines = iter(["abc", "/r", "//", "/x", "\x01", "abc"])
+
+    def read(prompt: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+    with PortOnTerminal(boards("ulx3s").simulation()) as port:
+        assert chat("--port", port.name, "--model", model_file, "--tokens", 4, "--check",
+                    "--baud", 1_000_000) == 0
+    printed = capsys.readouterr().err
+    assert "12 tokens, all equal to onnxruntime's" in printed
+    assert printed.count("/r begins anew") == 2
+    assert "a line has no control characters, got 0x01 at byte 0" in printed
+
+
+def test_a_port_that_is_missing_is_told(capsys):
+    assert chat("--port", "/dev/ttyNONE7", "--prompt", "a") == 2
+    message = capsys.readouterr().err
+    assert "cannot open the serial port /dev/ttyNONE7" in message
+    assert "--port sim needs no board" in message
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("--clock", 133), "the PLL cannot make 133 MHz; the nearest it can are"),
+    (("--baud", 20_000_000), "a bit must have at least 16 cycles"),
+    (("--tokens", 0, "--prompt", "a"), "tokens must be from 1 to 65535, got 0"),
+    (("--temperature", -1), "temperature must be 0 or from 0.01 to 100"),
+    (("--model", "gone"), "gone"),
+    (("--board", "icebreaker", "--temperature", 0.5), "has no sampling: the temperature must be"),
+    (("--style", "xc7-pair"), "xc7"),
+])
+def test_what_cannot_be_is_refused(options, message, capsys):
+    assert chat("--port", "sim", *options) == 2
+    assert message in capsys.readouterr().err
+
+
+# The other end of the line protocol ---------------------------------------------------
+
+
+class Script:
+    """A port that answers what a test says, whatever is written."""
+
+    def __init__(self, answers: bytes) -> None:
+        self.answers = answers
+        self.written = b""
+
+    def write(self, data: bytes) -> int:
+        self.written += data
+        return len(data)
+
+    def read(self, size: int = 1) -> bytes:
+        taken, self.answers = self.answers[:size], self.answers[size:]
+        return taken
+
+
+def test_a_board_that_is_silent_is_told():
+    port = Script(b"")
+    with pytest.raises(ConversationError, match=r"does not answer .*right port and speed"):
+        Conversation(port).meet()
+    assert port.written.count(b"\x03") == 2
+
+
+def test_meeting_skips_what_was_on_its_way():
+    refused = b"\r\n?" + SIGN
+    port = Script(b"old text" + SIGN + SIGN + b"/" + refused + b"/l 0" + SIGN)
+    Conversation(port).meet()
+    assert port.answers == b""
+    assert port.written == b"\x03/\r/l 0\r"
+
+
+def test_a_wrong_echo_is_told():
+    with pytest.raises(ConversationError, match=r"should have sent b'/r', it sent b'/x'"):
+        Conversation(Script(b"/x" + SIGN)).forget()
+
+
+def test_a_core_without_sampling_is_no_error_if_greedy():
+    answers = b"/b 0\r\n?" + SIGN
+    Conversation(Script(answers)).set_sampling(0, 1)
+    with pytest.raises(ConversationError, match="has no sampling"):
+        Conversation(Script(answers.replace(b"0", b"5"))).set_sampling(5, 1)
+
+
+def test_a_refused_command_is_told():
+    with pytest.raises(ConversationError, match="does not know the command /r"):
+        Conversation(Script(b"/r\r\n?" + SIGN)).forget()
+
+
+@pytest.mark.parametrize("text", [b"a\rb", b"\r", b"\n", b"\r\r\n\n", b"a\n", b"plain"])
+def test_carriage_returns_of_the_text_are_told_from_those_of_the_line_ends(text):
+    shown = b"".join(b"\r\n" if byte == 10 else bytes([byte]) for byte in text)
+    echo = f"/n {len(text):x}".encode() + SIGN + b"x"
+    port = Script(echo + shown + SIGN)
+    assert bytes(Conversation(port).say(b"x", len(text))) == text
+    assert port.answers == b""
+
+
+@pytest.mark.parametrize(("text", "vocab", "message"), [
+    (b"ab\nc", 256, "no control characters, got 0x0a at byte 2"),
+    (b"\x7f", 256, "got 0x7f at byte 0"),
+    ("aß".encode(), 128, "knows the bytes up to 127, got 195 at byte 1"),
+])
+def test_lines_that_cannot_be_typed_are_refused(text, vocab, message):
+    with pytest.raises(ValueError, match=message):
+        check_line(text, vocab)
+    check_line("tab\t and ß".encode(), 256)
+
+
+# The bundled model --------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_bundled_model_talks_as_under_onnxruntime(tmp_path) -> None:
+    model = load_model(str(bundled_path("tiny")))
+    board = BOARDS[BoardName.ULX3S_85F]
+    params = BoardParams(board, defaults=LineDefaults(tokens=40))
+    simulation = BoardSimulation(board_design(model, params, board.sizes), tmp_path)
+    conversation = Conversation(simulation)
+    conversation.meet()
+    for temperature, seed in ((0.0, 1), (0.7, 5)):
+        conversation.set_sampling(Sampler(temperature=temperature).beta, seed)
+        conversation.forget()
+        hold(conversation, ConversationReference(
+            OnnxStep(build_step(model)), temperature=temperature, seed=seed), [
+                (b"The for statement", False), (b" In Python", False), (b"", False),
+                (b"class", True)], 60)
+    assert simulation.framing_errors == 0

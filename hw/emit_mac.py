@@ -85,7 +85,7 @@ def _sections(params: MacParams) -> str:
     codes = {
         ArrayStyle.XC7_PAIR: _PAIR_CODES, ArrayStyle.ECP5_TABLE: _RELATIVE_CODES,
         ArrayStyle.XC7_TABLE: _TRIPLE_CODES}.get(params.style, _TRIT_CODES)
-    starts = _START_VALUES.get(params.start_name, "")
+    starts = _START_VALUES.get(params.start_name or "", "")
     fresh = _FRESH.format(params=params) if params.style.has_tables else ""
     pauses = (" but for those fills" if params.style.has_tables else "")
     return _MAC_SECTIONS.format(

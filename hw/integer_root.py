@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from math import isqrt
 from operator import or_
 
@@ -208,11 +208,16 @@ class IntegerRoot(wiring.Component):
                 nexts.append(Cat(Const(below, digit_bits), total)[:len(multiple)])
             with m.If(self.start):
                 m.d.sync += multiple.eq(_look_up(
-                    first_root, lambda first, digit=digit, carry=carry: digit * first + carry))
+                    first_root, partial(_first_multiple, digit, carry)))
             with m.Elif(step):
                 m.d.sync += multiple.eq(_select(chosen, nexts))
             products.append(Cat(Const(low, digit_bits + 1), multiple))
         return products
+
+
+def _first_multiple(digit: int, carry: int, first: int) -> int:
+    """Return a digit times the first digits of the root, and the carry of its own square."""
+    return digit * first + carry
 
 
 def _look_up(index: Value, function: Callable[[int], int]) -> Value:

@@ -204,10 +204,11 @@ class MacParams:
     @property
     def beat_layout(self) -> StructLayout:
         """Payload of ``beats``. What a weight memory holds comes first, then ``acts``."""
-        starts = {self.start_name: ArrayLayout(self.start_shape, self.rows)}
+        starts = ({self.start_name: ArrayLayout(self.start_shape, self.rows)}
+                  if self.start_name else {})
         return StructLayout({
             self.weight_name: ArrayLayout(self.weight_layout, self.rows),
-            **(starts if self.start_name else {}),
+            **starts,
             "last": 1,
             **({"fresh": 1} if self.style.has_tables else {}),
             "acts": ArrayLayout(signed(self.act_bits), self.cols),

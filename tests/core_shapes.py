@@ -24,4 +24,4 @@ def core_params(draw: st.DrawFn, streams: tuple[int, ...] = (1, 2)) -> CoreParam
     return CoreParams(
         config, draw(st.sampled_from([S16, C12])), rows=rows, cols=cols,
         streams=draw(st.sampled_from(streams)), quant_lanes=rows * lanes,
-        digit_bits=draw(st.integers(1, 5)), root_digit_bits=draw(st.integers(1, 4)))
+        digit_bits=draw(st.integers(0, 5)), root_digit_bits=draw(st.integers(1, 4)))

@@ -102,8 +102,8 @@ def test_no_part_wins_back_a_beat(params: CoreParams) -> None:
 def test_alternatives_are_cores_of_those_parameters() -> None:
     found = {choice.name: choice for choice in alternatives(TINY)}
     assert list(found) == [
-        "quant_lanes 128", "digit_bits 5", "root_digit_bits 4",
-        "quant_lanes 128, digit_bits 5, root_digit_bits 4", "streams 2", "rows 16", "cols 256"]
+        "quant_lanes 128", "root_digit_bits 4", "quant_lanes 128, root_digit_bits 4",
+        "streams 2", "rows 16", "cols 256"]
     for choice in found.values():
         resized = {"rows", "cols"} & choice.changes.keys()
         lanes: dict[str, Any] = {"quant_lanes": 0} if resized else {}
@@ -112,7 +112,7 @@ def test_alternatives_are_cores_of_those_parameters() -> None:
         assert choice.utilisation == pytest.approx(CycleModel(changed).utilisation())
     # What cannot be built is left out, and what is there already.
     widest = replace(
-        TINY, cols=384, quant_lanes=384, streams=2, digit_bits=5, root_digit_bits=4)
+        TINY, cols=384, quant_lanes=384, streams=2, root_digit_bits=4)
     assert [choice.name for choice in alternatives(widest)] == ["rows 16"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from amaranth.hdl import Cat, Const, Mux, Signal, Value, signed
 
 from sterna.hw.array.table_filler import TableFiller
@@ -34,7 +35,7 @@ class Xc7TableFiller(TableFiller):
             following = list(trits[-1])
             following["abc".index(step.lower())] += 1 if step.islower() else -1
             trits.append(following)
-        super().__init__(params, [int(pack_triples(each)[0]) for each in trits])
+        super().__init__(params, [int(pack_triples(np.array(each))[0]) for each in trits])
 
     def add_sums(self, m, filling, following):
         params = self.params

@@ -131,7 +131,7 @@ _ALL = (
         clock_hz=12_000_000, baud=115_200, typed_ahead=1,
         sizes=UnitSizes(rows=1, cols=8, quant_lanes=1, logits=False), sampled=False,
         # Dividers and root a bit per cycle: four times fewer logic cells in the norm.
-        core=MappingProxyType({"digit_bits": 1, "root_digit_bits": 1})),
+        core=MappingProxyType({"digit_bits": 1, "root_digit_bits": 1, "sampling": False})),
 )
 
 BOARDS: Mapping[BoardName, Board] = MappingProxyType({board.name: board for board in _ALL})

@@ -17,7 +17,8 @@ __all__ = ["ActivationBuffer"]
 class ActivationBuffer(wiring.Component):
     """Gathers chunks of a quantised vector into tiles of ``cols`` elements.
 
-    A tile can be read in the cycle after its last chunk was taken. Where a vector ends
+    A tile can be read in the cycle after its last chunk came, as ``ready_tiles`` says in the
+    cycle in which it does. Where a vector ends
     inside a tile the rest of the tile keeps old values: there the weights are zero.
 
     Parameters
@@ -34,7 +35,7 @@ class ActivationBuffer(wiring.Component):
     clear, clear_sequence : ``In``
         Forget the vector of a sequence: a new one follows.
     ready_tiles : ``Out``, for each sequence
-        How many tiles of its vector can be read.
+        How many tiles of its vector can be read from the next cycle on.
     sequence, tile : ``In``
         What to read.
     acts : ``Out(ArrayLayout(signed(8), cols))``
@@ -62,16 +63,23 @@ class ActivationBuffer(wiring.Component):
         written = Signal(range(max(params.tiles, 2)))
         tile_ends = chunk.last | (bank == params.chunks_per_tile - 1)
 
+        # What was ready before stays so until the vector is forgotten.
+        for index, ready in enumerate(self.ready_tiles):
+            before = Signal.like(ready, name=f"ready_before{index}")
+            m.d.sync += before.eq(ready)
+            with m.If(self.clear & (self.clear_sequence == index)):
+                m.d.comb += ready.eq(0)
+            with m.Elif(self.chunks.valid & tile_ends & (sequence == index)):
+                m.d.comb += ready.eq(written + 1)
+            with m.Else():
+                m.d.comb += ready.eq(before)
         m.d.comb += self.chunks.ready.eq(1)
         with m.If(self.chunks.valid):
             m.d.sync += bank.eq(bank + 1)
             with m.If(tile_ends):
                 m.d.sync += [bank.eq(0), written.eq(written + 1)]
-                m.d.sync += Array(self.ready_tiles)[sequence].eq(written + 1)
             with m.If(chunk.last):
                 m.d.sync += written.eq(0)
-        with m.If(self.clear):
-            m.d.sync += Array(self.ready_tiles)[self.clear_sequence].eq(0)
 
         # Small and wide, read without a clock: made for LUT memory.
         depth = max(params.tiles * params.streams, 2)

@@ -273,10 +273,11 @@ class _Run:
         self._norm_free = scale_taken + ScaleUnit.hold + norm.idle_steps
         scales = scale_taken + ScaleUnit.latency
         tile_ready = [
-            first_chunk + min((tile + 1) * self._params.chunks_per_tile, chunks)
+            first_chunk + min((tile + 1) * self._params.chunks_per_tile, chunks) - 1
             for tile in range(stage.tiles)]
 
-        # Beats: one is issued a cycle, once the task is there and a tile is ready.
+        # Beats: one is issued a cycle, once the task is there and with the last chunk of a
+        # tile.
         feed = self._feed
         issue = max(feed.free, service + _TASK_STEPS + 1) - 1
         first_beat = beat = -1

@@ -36,9 +36,9 @@ class BeatIssuer(wiring.Component):
     advance, available, take, word
         The weights: the other side of a :class:`~sterna.hw.core.weight_feed.WeightFeed`.
     ready_tiles : ``In``, for each sequence
-        Tiles that can be read.
+        Tiles that can be read from the next cycle on.
     sequence, tile : ``Out``; acts : ``In``
-        Reading of a tile, in the same cycle.
+        Reading of a tile, a step after it was found ready.
     taken : ``In(1)``
         The sums of a group have left the queue behind the array.
     beats : ``Out(stream.Signature(mac.beat_layout))``
@@ -80,8 +80,8 @@ class BeatIssuer(wiring.Component):
         tile_ready = Signal()
         m.d.comb += [
             self.advance.eq(self.beats.ready),
-            self.sequence.eq(task.sequence),
-            self.tile.eq(tile),
+            self.sequence.eq(steps.register(task.sequence, "sequence")),
+            self.tile.eq(steps.register(tile, "tile")),
             tile_ready.eq(tile < Array(self.ready_tiles)[task.sequence]),
             self.take.eq(active & tile_ready & room & self.available),
         ]
@@ -119,7 +119,7 @@ class BeatIssuer(wiring.Component):
         m.d.comb += [
             self.beats.valid.eq(steps.flags(self.take, last, "issued")[-1]),
             Value.cast(beat[params.mac.weight_name]).eq(self.word),
-            Value.cast(beat.acts).eq(steps.delay(Value.cast(self.acts), last, "acts")),
+            Value.cast(beat.acts).eq(steps.delay(Value.cast(self.acts), last - 1, "acts")),
             beat.last.eq(steps.delay(last_tile, last, "last")),
             self.beat_sequence.eq(steps.delay(task.sequence, last, "beat_sequence")),
         ]

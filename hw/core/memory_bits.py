@@ -73,6 +73,7 @@ def memory_bits(image: CoreImage) -> MemoryBits:
         model=image.memory_bits,
         tables={
             "sigmoid": 4 * rows * sigmoid,
+            "reciprocals": norm.table_bits,
             "exponential": (streams * rows * len(EXP_TABLE) * sampler.weight_bits
                             if params.sampling else 0),
         },

@@ -37,7 +37,8 @@ class CoreParams:
         Elements quantised per cycle, a multiple of ``rows``; 0 takes four words of
         ``rows`` elements, or fewer if four do not divide ``cols``.
     digit_bits, root_digit_bits
-        Quotient bits per cycle of the two dividers, and bits per cycle of the root.
+        Quotient bits per cycle of the two dividers, or 0 for a table in their place, and
+        bits per cycle of the root.
     logits
         Whether there is a port that streams the logits.
     trace
@@ -66,7 +67,7 @@ class CoreParams:
     cols: int = 128
     streams: int = 1
     quant_lanes: int = 0
-    digit_bits: int = 4
+    digit_bits: int = 0
     root_digit_bits: int = 3
     logits: bool = True
     trace: bool = False
@@ -154,8 +155,9 @@ class CoreParams:
     def feed_steps(self) -> int:
         """Steps from the issuing of a beat to the array.
 
-        Weights come through the output register of their memory, activations through two
-        registers: one behind their memory, one to carry them to all rows.
+        Weights come through the output register of their memory. Activations are read a
+        step after the issuing, for which the tile need not be complete, and go through a
+        register to all rows.
         """
         return 2
 

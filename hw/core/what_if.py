@@ -115,7 +115,7 @@ class Alternative:
 
 def alternatives(params: CoreParams, token: Token = Token.GREEDY) -> list[Alternative]:
     """Cores that differ in one parameter, or in all that shorten latencies."""
-    faster = {"quant_lanes": params.cols, "digit_bits": 5, "root_digit_bits": 4}
+    faster = {"quant_lanes": params.cols, "root_digit_bits": 4}
     candidates: list[dict[str, int]] = [
         *({name: value} for name, value in faster.items()), faster,
         {"streams": MAX_STREAMS}, {"rows": 2 * params.rows}, {"cols": 2 * params.cols}]

@@ -150,13 +150,16 @@ class _Pass:
                 f"REG_{register}_RST": "RST0"}
 
         # The router times a multiplier with one registered operand as if it had none.
-        operands = {operand: self._registers_before(cell, operand) for operand in "AB"}
-        clockings = {operand: self._shared(registers.values())
-                     for operand, registers in operands.items() if registers is not None}
-        if len(clockings) == 2 and None not in clockings.values():
-            for operand, clocking in clockings.items():
-                self._take_inputs(name, cell, operands[operand])
-                use(f"INPUT{operand}", clocking)
+        operands = []
+        for operand in "AB":
+            registers = self._registers_before(cell, operand)
+            shared = None if registers is None else self._shared(registers.values())
+            if registers is not None and shared is not None:
+                operands.append((operand, registers, shared))
+        if len(operands) == 2:
+            for operand, registers, shared in operands:
+                self._take_inputs(name, cell, registers)
+                use(f"INPUT{operand}", shared)
             self._absorbed.operands += 1
         used = [f"P{i}" for i in range(_PRODUCT_BITS) if self._is_read(cell, f"P{i}")]
         clocking = self._take_outputs(cell, used)

@@ -1,1 +1,1 @@
-"""Proofs, by SAT, that every style of the array computes the same sums."""
+"""Proofs, by SAT, that a row of the array computes the same sums in every style."""

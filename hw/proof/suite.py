@@ -1,4 +1,12 @@
-"""Every claim about the rows of the array, and how each is put to the solver."""
+"""Every claim about the rows of the array, and how each is put to the solver.
+
+A row without tables is proven equal to the definition and to the generic row, which is
+proven equal to the definition itself. A row with tables is, by four claims: the filler
+writes at an address the sum that the code of that address stands for; it does not end
+before all are written; a table keeps what is written; and the row adds up what its tables
+give, with the signs of the codes. The rows are as short as they can be with every kind of
+cell that longer ones have.
+"""
 
 from __future__ import annotations
 
@@ -139,4 +147,4 @@ CLAIMS: tuple[Claim, ...] = (
     *(_width(cols, max_columns) for cols, max_columns in (
         (1, 1), (4, 16), (5, 17), (128, 128), (128, 384))),
 )
-"""What `make prove` proves. The rows have every kind of cell that longer ones have."""
+"""What ``make prove`` proves."""

@@ -137,7 +137,7 @@ def readme_text(
     lines = [
         f"# {module}", "", summary, "",
         "Written by Sterna from Amaranth; `params.json` has every number below in a form for",
-        f"programs. `verilator --lint-only -Wall sterna.vlt {module}.v` is clean.", "",
+        "programs. `verilator --lint-only -Wall sterna.vlt -f filelist.f` is clean.", "",
         "## Ports", "", "| port | direction | bits |", "|---|---|---|",
     ]
     lines += [f"| `{port.name}` | {port.direction} | {port.width} |" for port in module_ports]

@@ -81,7 +81,7 @@ class LargestLogit(wiring.Component):
         (value, lane), = nodes
         arrived = steps.flags(self.taken, params.levels + 1, "arrived")[-1]
         word = steps.delay(self.position, params.levels + 1, "arrived_word")
-        is_first = steps.delay(self.position == 0, params.levels + 1, "first")
+        is_first = steps.delay(~self.position.any(), params.levels + 1, "first")
         # The sign of a difference needs no logic behind the adder, as a comparison does.
         is_larger = (self.value - value)[-1]
         with m.If(arrived & (is_first | is_larger)):

@@ -41,7 +41,10 @@ NetlistPass = Callable[[dict[str, Any], str], object]
 """Changes a netlist, given with the name of its module, in place."""
 
 FLOW_PASSES: tuple[NetlistPass, ...] = (absorb_registers,)
-"""What ``sterna synth`` does to a netlist before it is placed."""
+"""What ``sterna synth`` does to the cells of a netlist before it is placed.
+
+It also opens the ends of carry chains (``free_carry_ends``), which is not simulated.
+"""
 
 
 def synthesise_unit(emitted: EmittedUnit, *, timeout_s: float = 3600) -> dict[str, Any]:

@@ -199,12 +199,12 @@ def test_largest_element_always_becomes_127(profile):
 @pytest.mark.parametrize(("sizes", "profile"), [
     ({"rows": 1, "lanes": 1, "digit_bits": 3}, C12),
     ({"rows": 2, "lanes": 8, "streams": 2, "digit_bits": 4}, S16)])
-def test_a_lane_has_three_multipliers_and_a_bank_one_memory(sizes, profile, tmp_path):
+def test_a_lane_has_two_multipliers_and_a_bank_one_memory(sizes, profile, tmp_path):
     dut = NormQuant(profile, channels=64, **sizes)
     path = tmp_path / "norm_quant.v"
     path.write_text(verilog_text(dut, "norm_quant"))
     counts = cell_counts(path, "norm_quant")
-    assert counts.cells["$mul"] == counts.multipliers == 3 * dut.params.lanes
+    assert counts.cells["$mul"] == counts.multipliers == 2 * dut.params.lanes
     assert counts.cells["$mem_v2"] == dut.params.banks * dut.params.streams
     assert counts.memory_bits == 64 * dut.params.y_bits * dut.params.streams
 

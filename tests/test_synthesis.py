@@ -90,8 +90,7 @@ def test_element_wise_multipliers_are_these(core, modules):
         without_numbers(each.module.removeprefix(f"{core.module}."))
         for module in modules.values() for each in module.multipliers)
     assert found == {
-        "norm": QUANT_LANES,                # y * R
-        "norm.scale": QUANT_LANES,          # q * q
+        "norm": 2 * QUANT_LANES,            # y times the lower and the upper half of R
         "scales": 1,                        # V * K, one after the other
         "post.requantise": ROWS,            # acc * A
         "mlgru.lane": 3 * ROWS,             # z * sigmoid(z), f * (h - c), g * h
@@ -100,8 +99,8 @@ def test_element_wise_multipliers_are_these(core, modules):
         "mlgru.lane.gate": ROWS,
         "glu": 2 * ROWS,                    # gate * sigmoid(gate), silu * up
         "glu.sigmoid": ROWS,
-        "sampler": 1,                       # the number drawn times the total
-        "sampler.weight": ROWS,             # (max - logit) * beta
+        "sampler.draw": 2,                  # the number drawn times the total, in halves
+        "sampler.draw.weight": ROWS,        # (max - logit) * beta
     }
     kinds = {each.kind for module in modules.values() for each in module.multipliers}
     assert kinds == {"$mul"}

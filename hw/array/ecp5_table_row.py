@@ -23,7 +23,7 @@ class Ecp5TableRow(wiring.Component):
 
     The sign of a triple chooses in the adder that takes it as second operand whether it, and
     what was added to it before, is complemented. So it is relative to the sign of the first
-    operand (:func:`sterna.hw.trit_codes.relative_signs`); only the first triple of all has
+    operand (:func:`sterna.hw.trit_codes.to_relative`); only the first triple of all has
     gates for its own. The complements lack a number of +1s that depends on the weights only,
     from which the row starts. Every adder ends in a register.
 

@@ -109,7 +109,7 @@ class CoreParams:
         """Geometry of the MLGRU unit; its channels are filled up to whole words."""
         return MlgruParams(
             self.profile, self.config.layers, self.words(self.config.d) * self.rows, self.rows,
-            streams=self.streams, trace=self.trace, spaced=False)
+            streams=self.streams, trace=self.trace, spaced=False, stalls=False)
 
     @property
     def stages(self) -> int:

@@ -105,7 +105,7 @@ class ResultRouter(wiring.Component):
             m.d.comb += queue.payload.last.eq(tag.last)
 
         def is_for(kind, slot=None):
-            here = self.results.valid & (tag.kind == kind)
+            here = self.results.valid & (tag.kind == kind if kind else ~tag.kind.any())
             return here if slot is None else here & (tag.slot == slot)
 
         m.d.comb += [
@@ -120,7 +120,7 @@ class ResultRouter(wiring.Component):
             ]
         # They wait for results of their own stage only, and what comes in between does not
         # matter.
-        with m.If(self.results.valid & (tag.slot == 0)):
+        with m.If(self.results.valid & ~tag.slot.any()):
             m.d.sync += first.eq(third)
         with m.If(self.results.valid & (tag.slot == 1)):
             m.d.sync += second.eq(third)

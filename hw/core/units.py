@@ -26,7 +26,7 @@ class CoreUnits:
     >>> from sterna.model.config import ModelConfig
     >>> from sterna.model.profile import S16
     >>> CoreUnits(CoreParams(ModelConfig.named("tiny"), S16)).norm.first_chunk_steps
-    10
+    9
     """
 
     @property
@@ -64,8 +64,10 @@ class CoreUnits:
             profile, params.rows, params.streams, params.trace, stalls=False)
         self.mlgru: MlgruParams = params.mlgru
         self._feed_steps, self._mac_latency = params.feed_steps, params.mac.latency
-        self.residual = ResidualParams(profile, params.rows, config.d)
+        self.residual = ResidualParams(
+            profile, params.rows, config.d, spaced=False, stalls=False)
         self.embedding = EmbeddingParams(
-            profile, params.rows, config.vocab, config.d, profile.x.bits, params.streams)
+            profile, params.rows, config.vocab, config.d, profile.x.bits, params.streams,
+            stalls=False)
         self.sampler = SamplerParams(
             profile, params.rows, config.vocab, params.sampling)

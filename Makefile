@@ -26,7 +26,7 @@ test-long: $(VENV)/.test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long
 
 test-fast: $(VENV)/.test
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not long"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -30,7 +30,7 @@ def area(style: ArrayStyle, target: str, rows: int, cols: int) -> ArrayArea:
     return array_area(array, rows * cols, TARGETS[target])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("style", "target", "rows", "cols", "limit"), LIMITS)
 def test_luts_for_a_product_per_cycle_stay_within_their_limit(style, target, rows, cols, limit):
     found = area(style, target, rows, cols)
@@ -41,7 +41,7 @@ def test_luts_for_a_product_per_cycle_stay_within_their_limit(style, target, row
         assert found.luts - found.mapped_luts <= 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_plain_arrays_of_the_benchmark_are_larger():
     spec = importlib.util.spec_from_file_location("array_styles", BENCHMARK)
     benchmark = importlib.util.module_from_spec(spec)

@@ -88,7 +88,7 @@ def dividers(text: str) -> dict[str, int]:
     return {name: int(bits, 2) + 1 for name, bits in words}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("board", "mhz"), [(ICEBREAKER, 0), (ICEBREAKER, 24), (ULX3S, 110)],
                          ids=["icebreaker", "icebreaker with PLL", "ulx3s"])
 def test_a_bitstream_is_made(board, mhz, tmp_path):
@@ -117,7 +117,7 @@ def test_a_bitstream_is_made(board, mhz, tmp_path):
                      "bitstream"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_clock_that_is_not_met_is_told_with_every_seed():
     with pytest.raises(TimingError, match=(
             r"clock of 204 MHz is not met: \d+\.\d MHz with seed 3, \d+\.\d MHz with seed 4; "
@@ -125,7 +125,7 @@ def test_a_clock_that_is_not_met_is_told_with_every_seed():
         build_bitstream(echo(ICEBREAKER, 204, 2_000_000), seeds=(3, 4), cache=NO_CACHE)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_does_not_fit_is_told_with_the_numbers():
     cells = "".join(
         f"  SB_MAC16 mac{i} (.A({{16{{rx}}}}), .B({{16{{rx}}}}), .O(o{i})); wire [31:0] o{i};\n"
@@ -144,7 +144,7 @@ def test_what_is_far_too_large_is_told_before_synthesis(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_router_that_does_not_know_the_clock_is_noticed(monkeypatch):
     """Without the crystal's frequency the router would aim at some clock of its own."""
     monkeypatch.setattr(bitstream, "constraints_text", lambda board: "".join(

@@ -97,7 +97,7 @@ def hold(
         assert written == reference.say(text, tokens, line_end=line_end), text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", BUILDS)
 def test_conversation_equals_onnxruntime(boards, name):
     built = boards(name)
@@ -113,7 +113,7 @@ def test_conversation_equals_onnxruntime(boards, name):
     assert 0 < board.busy_cycles < board.cycles
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_first_turn_is_what_generate_writes(boards):
     built = boards("ulx3s")
     conversation = Conversation(built.simulation())
@@ -126,7 +126,7 @@ def test_first_turn_is_what_generate_writes(boards):
                 built.graph, prompt, tokens=30, temperature=temperature, seed=seed))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_person_at_a_terminal(boards):
     """What appears on the screen of somebody who types, mistakes included."""
     built = boards("ulx3s")
@@ -140,7 +140,7 @@ def test_a_person_at_a_terminal(boards):
                       + LineTexts(sampled=True).help_text + SIGN + b"/w\r\n?" + SIGN)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_stops_a_text_and_drops_what_was_typed_ahead(boards):
     built = boards("ulx3s")
     board = built.simulation()
@@ -164,7 +164,7 @@ def test_ctrl_c_stops_a_text_and_drops_what_was_typed_ahead(boards):
     assert list(conversation.say(b"!", 10)) == again.say(b"!", 10)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("speed", [0.98, 1.02])
 def test_a_host_two_percent_off_is_understood(boards, speed):
     built = boards("icebreaker")
@@ -178,7 +178,7 @@ def test_a_host_two_percent_off_is_understood(boards, speed):
     assert board.framing_errors == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_board_is_compiled_once(boards):
     built = boards("ulx3s")
     built.simulation()
@@ -231,7 +231,7 @@ def chat(*arguments: object) -> int:
 SMALL = ("--rows", 2, "--cols", 8, "--baud", FAST_BAUD)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chat_with_a_simulated_board_checks_each_token(boards, model_file, tmp_path, capsys):
     built = boards("ulx3s")
     options = ("--port", "sim", "--model", model_file, *SMALL, "-o", built.folder,
@@ -245,7 +245,7 @@ def test_chat_with_a_simulated_board_checks_each_token(boards, model_file, tmp_p
     assert "40 tokens, all equal to onnxruntime's" in printed.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chat_over_a_serial_port(boards, model_file, capsys):
     with PortOnTerminal(boards("ulx3s").simulation()) as port:
         assert chat("--port", port.name, "--model", model_file, "--tokens", 8, "--prompt", "abc",
@@ -253,7 +253,7 @@ def test_chat_over_a_serial_port(boards, model_file, capsys):
     assert "16 tokens, all equal to onnxruntime's" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chat_tells_a_board_with_another_model(boards, tmp_path, capsys):
     other = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=256), C12, seed=99)
     path = other.save(tmp_path / "other.safetensors")
@@ -263,7 +263,7 @@ def test_chat_tells_a_board_with_another_model(boards, tmp_path, capsys):
     assert "MISMATCH at token" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lines_are_read_until_their_end(boards, model_file, monkeypatch, capsys):
     lines = iter(["abc", "/r", "//", "/x", "\x01", "abc"])
 

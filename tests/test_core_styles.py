@@ -21,7 +21,7 @@ MODEL = random_model(ModelConfig(d=11, layers=1, dff=35, vocab=19), C12, seed=3)
 ROWS, COLS = 4, 12
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("style", list(ArrayStyle))
 def test_every_tensor_and_every_cycle_with_every_style(
@@ -42,7 +42,7 @@ def test_every_tensor_and_every_cycle_with_every_style(
     assert reports[0].timing.events > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_core_without_sampling_has_no_ports_and_no_cells_for_it(tmp_path: Path) -> None:
     def emit(name: str, **sizes):
         return emit_verilog(
@@ -62,7 +62,7 @@ def test_a_core_without_sampling_has_no_ports_and_no_cells_for_it(tmp_path: Path
     assert cycles[0] == cycles[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_core_without_sampling_refuses_a_temperature(tmp_path: Path) -> None:
     emitted = emit_verilog(
         MODEL, "core", tmp_path / "core", rows=ROWS, cols=COLS, sampling=False)

@@ -36,7 +36,7 @@ def small(profile: str, vocab: int = 20) -> QuantizedModel:
     return random_model(config, PROFILES[profile], seed=1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 @pytest.mark.parametrize("unit", ["mac", "mlgru"])
 def test_the_netlist_of_a_unit_agrees_with_both_oracles(unit: str, profile: str) -> None:
@@ -46,7 +46,7 @@ def test_the_netlist_of_a_unit_agrees_with_both_oracles(unit: str, profile: str)
     assert any("reset" in phase.name for phase in report.phases)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("style", ["ecp5-chain", "ecp5-table"])
 def test_the_netlist_of_an_array_made_of_cells_agrees(style: str) -> None:
     report = simulate_netlist(
@@ -54,7 +54,7 @@ def test_the_netlist_of_an_array_made_of_cells_agrees(style: str) -> None:
     assert report.passed, report.failure
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("unit", ["mac", "mlgru"])
 def test_the_netlist_as_yosys_made_it_agrees_in_verilator(unit: str) -> None:
     report = simulate_netlist(
@@ -78,7 +78,7 @@ def test_the_command_line_refuses_a_netlist_with_the_fast_engine(
     assert "--netlist does not go with --engine cpp" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_line_simulates_a_netlist(
     tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -127,7 +127,7 @@ def wrong_memory(netlist: dict[str, Any], top: str) -> None:
     raise AssertionError("no block RAM with contents")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("unit", "fault"), [("mac", wrong_table), ("weights", wrong_memory)])
 def test_one_wrong_bit_in_a_netlist_is_caught(unit: str, fault: Any, tmp_path: Path) -> None:
     model = small("C12")

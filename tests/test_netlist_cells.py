@@ -108,7 +108,7 @@ def widths(netlist: dict[str, Any], port: str) -> set[int]:
 
 # Against what Yosys maps --------------------------------------------------------------
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("absorb", [False, True], ids=["plain", "absorbed"])
 def test_every_way_that_a_block_ram_is_used_agrees_with_its_verilog(
     absorb: bool, tmp_path: Path,
@@ -125,7 +125,7 @@ def test_every_way_that_a_block_ram_is_used_agrees_with_its_verilog(
     assert differences("memories", MEMORIES, netlist, tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("absorb", [False, True], ids=["plain", "absorbed"])
 def test_every_way_that_a_multiplier_is_used_agrees_with_its_verilog(
     absorb: bool, tmp_path: Path,
@@ -139,7 +139,7 @@ def test_every_way_that_a_multiplier_is_used_agrees_with_its_verilog(
     assert differences("multipliers", MULTIPLIERS, netlist, tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_wrong_start_value_of_a_block_ram_is_caught_and_located(tmp_path: Path) -> None:
     parts = [memory("rom", 9), memory("simple", 18)]
     netlist = netlist_of("memories", parts, tmp_path)

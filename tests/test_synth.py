@@ -57,7 +57,7 @@ def run(capsys, cache, monkeypatch):
     return call
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("target", ROUTED, ids=lambda target: target.name)
 def test_the_resources_of_a_target_are_those_nextpnr_knows(target, tmp_path):
     (tmp_path / "top.v").write_text("""
@@ -73,7 +73,7 @@ module top(input clk, input d, output reg q); always @(posedge clk) q <= ~d; end
             assert not set(cells) & used.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_array_is_placed_and_timed_on_ecp5(cache):
     told = []
     report = synth(MODEL, "ecp5-85k", unit=Unit.MAC, sizes=SMALL, style="generic", pnr=True,
@@ -95,7 +95,7 @@ def test_an_array_is_placed_and_timed_on_ecp5(cache):
     assert {step.phase for _, step in told if step is not None} == set(Phase)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_was_done_is_not_done_again(cache, monkeypatch):
     options = {"unit": Unit.MAC, "sizes": SMALL, "style": "generic", "pnr": True, "cache": cache}
     first = synth(MODEL, "ecp5-85k", **options)
@@ -112,7 +112,7 @@ def test_what_was_done_is_not_done_again(cache, monkeypatch):
             synth(MODEL, "ecp5-85k", **{**options, **other})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ice40_is_timed_between_registers_and_counted_without(cache):
     report = synth(MODEL, "ice40-hx8k", unit=Unit.MAC, sizes=SMALL, pnr=True, cache=cache)
     assert report.best.path is not None
@@ -125,7 +125,7 @@ def test_ice40_is_timed_between_registers_and_counted_without(cache):
     assert not any(path.startswith("unit") for path in report.blocks)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_core_is_counted_by_block_with_its_cycles(cache):
     sizes = UnitSizes(rows=1, cols=4, quant_lanes=1)
     report = synth(MODEL, TARGETS["ecp5-25k"], sizes=sizes, cache=cache)
@@ -165,7 +165,7 @@ def test_an_estimate_is_near_what_is_then_counted(cache):
             assert number == pytest.approx(reports[other].needed(resource), rel=0.25, abs=3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_block_rams_are_as_many_as_estimated(tmp_path):
     emitted = emit_verilog(MODEL, "weights", tmp_path / "unit", rows=4, cols=8)
     for family in (Target.ECP5, Target.ICE40):
@@ -174,7 +174,7 @@ def test_block_rams_are_as_many_as_estimated(tmp_path):
             emitted.params.words, emitted.params.word_bits, family)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_prints_and_writes_a_report(run, model_file, tmp_path):
     arguments = (model_file, "--target", "ecp5-85k", "--unit", "mac", "--rows", 2, "--cols", 4,
                  "--style", "generic", "--pnr", "--seeds", 2)
@@ -198,7 +198,7 @@ def test_the_command_prints_and_writes_a_report(run, model_file, tmp_path):
     assert json.loads(out) == data
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_clock_that_is_not_reached_fails(run, model_file):
     code, out, err = run(
         model_file, "--target", "ecp5-85k", "--unit", "mac", "--rows", 2, "--cols", 4,
@@ -210,7 +210,7 @@ def test_a_clock_that_is_not_reached_fails(run, model_file):
                         r"routing\n", err)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_logic_that_does_not_fit_is_refused_with_numbers(run, model_file, cache):
     code, out, err = run(
         model_file, "--target", "ice40-up5k", "--unit", "glu", "--lanes", 8, "--quiet")

@@ -78,7 +78,8 @@ def events(model: CycleModel, times: StageTimes, origin: int, next_service: int)
     sums, results = [], []
     for _ in range(stage.headers):
         for tile in range(stage.tiles):
-            ready = first_chunk + min((tile + 1) * params.chunks_per_tile, chunks)
+            last_chunk = first_chunk + min((tile + 1) * params.chunks_per_tile, chunks) - 1
+            ready = last_chunk + params.feed_steps
             beat = max(beat + 1, ready)
         sums.append(beat + params.mac.latency)
         scaled = max(scaled + 1, sums[-1], times.scales)

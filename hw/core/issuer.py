@@ -127,6 +127,8 @@ class BeatIssuer(wiring.Component):
             m.d.comb += Value.cast(beat[params.mac.start_name]).eq(
                 self._header(m, steps, group_issued))
         if params.style.has_tables:
+            # An array that is not ready may only keep a beat from moving.
+            m.d.comb += self.advance.eq(self.beats.ready | ~self.beats.valid)
             # Of a vector that fits into one tile only the first beat brings something new.
             begun = Signal()
             with m.If(self.tasks.ready):

@@ -302,7 +302,7 @@ class Core {
             sequence.limit = port(control + "limit");
             sequence.stop = port(control + "stop");
             sequence.stop_token = port(control + "stop_token");
-            if (variable("TOP", control + "beta") != nullptr) {    // it can draw tokens
+            if (has("TOP", control + "beta")) {     // it can draw tokens
                 sequence.beta = port(control + "beta");
                 sequence.seed = port(control + "seed");
             }
@@ -325,6 +325,10 @@ class Core {
         model_.reset();
     }
 
+    bool has(const std::string& scope, const std::string& name) {
+        const VerilatedScope* found = context_->scopeFind(scope.c_str());
+        return found && found->varFind(name.c_str());
+    }
     const VerilatedVar* variable(const std::string& scope, const std::string& name) {
         const VerilatedScope* found = context_->scopeFind(scope.c_str());
         const VerilatedVar* variable = found ? found->varFind(name.c_str()) : nullptr;

@@ -301,7 +301,7 @@ def _sizes(board: Board, rows: int, cols: int, quant_lanes: int, style: str) -> 
     sizes = replace(
         usual, rows=rows or usual.rows, cols=cols or usual.cols,
         quant_lanes=quant_lanes or (0 if changed else usual.quant_lanes))
-    return replace(sizes, style=style_for(board.target, sizes, style))
+    return replace(sizes, style=style_for(board.target, style))
 
 
 def _design(

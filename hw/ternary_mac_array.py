@@ -19,7 +19,7 @@ from sterna.hw.params import MacParams
 from sterna.hw.pipeline import Pipeline
 from sterna.hw.trit import Trit
 
-__all__ = ["Accumulator", "TernaryMacArray", "TernaryRow"]
+__all__ = ["FILLERS", "ROWS", "Accumulator", "TernaryMacArray", "TernaryRow"]
 
 
 class Accumulator(wiring.Component):
@@ -139,7 +139,7 @@ class TernaryRow(wiring.Component):
         return m
 
 
-_ROWS = {
+ROWS = {
     ArrayStyle.GENERIC: TernaryRow,
     ArrayStyle.ECP5_CHAIN: Ecp5ChainRow,
     ArrayStyle.ECP5_TABLE: Ecp5TableRow,
@@ -148,7 +148,7 @@ _ROWS = {
 }
 """What a row is in each style."""
 
-_FILLERS = {
+FILLERS = {
     ArrayStyle.ECP5_TABLE: Ecp5TableFiller,
     ArrayStyle.XC7_TABLE: Xc7TableFiller,
 }
@@ -220,7 +220,7 @@ class TernaryMacArray(wiring.Component):
         # The pipeline stops only while sums wait; a beat may have to wait for its tables.
         arrives, ready = self.beats.valid, advance
         if params.style.has_tables:
-            m.submodules.filler = filler = _FILLERS[params.style](params)
+            m.submodules.filler = filler = FILLERS[params.style](params)
             loaded, usable = Signal(), Signal()
             m.d.comb += [
                 usable.eq(loaded | ~beat.fresh),
@@ -252,7 +252,7 @@ class TernaryMacArray(wiring.Component):
                 for column in range(params.cols)]
 
         for index in range(params.rows):
-            m.submodules[f"row{index}"] = row = _ROWS[params.style](params)
+            m.submodules[f"row{index}"] = row = ROWS[params.style](params)
             m.d.comb += [
                 row.advance.eq(advance),
                 Value.cast(getattr(row, params.weight_name)).eq(

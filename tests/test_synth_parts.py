@@ -114,12 +114,12 @@ def test_an_unknown_target_or_style_is_refused_with_a_list():
         for target in TARGETS.values():
             vendor = wanted.partition("-")[0]
             if vendor in ("auto", "generic", target.family.value):
-                assert style_for(target, wanted=wanted) in list(ArrayStyle)
+                assert style_for(target, wanted) in list(ArrayStyle)
             else:
                 with pytest.raises(ValueError, match="does not have: take --style auto"):
-                    style_for(target, wanted=wanted)
+                    style_for(target, wanted)
     with pytest.raises(ValueError, match="auto or one of generic, ecp5-chain"):
-        style_for(TARGETS["xc7"], wanted="fast")
+        style_for(TARGETS["xc7"], "fast")
 
 
 def test_a_target_without_a_router_names_those_that_have_one():

@@ -88,4 +88,4 @@ class TableFiller(wiring.Component):
 
     def add_sums(self, m: Module, filling: Value, following: Value) -> None:
         """Make ``entries``: while entry p is written, what belongs at ``addresses[p]``."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must say what its tables hold")

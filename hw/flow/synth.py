@@ -89,7 +89,7 @@ def synth(
     unit = Unit(unit)
     _check_run(target, pnr, seeds, freq_mhz)
     sizes = sizes or UnitSizes()
-    sizes = replace(sizes, style=style_for(target, sizes, style))
+    sizes = replace(sizes, style=style_for(target, style))
     told = progress or (lambda text, step: None)
     tools = CachedTools(
         target, cache if cache is not None else default_cache(), timeout_s, told, absorb=absorb,

@@ -6,7 +6,6 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from sterna.hw.array.style import ArrayStyle
 from sterna.hw.synthesis import Target
@@ -150,16 +149,15 @@ def target_named(name: str) -> FpgaTarget:
     return TARGETS[name]
 
 
-_VENDORS = {
+# Whose cells a style is built from; generic needs none.
+_FAMILIES = {
     ArrayStyle.ECP5_CHAIN: Target.ECP5, ArrayStyle.ECP5_TABLE: Target.ECP5,
     ArrayStyle.XC7_PAIR: Target.XC7, ArrayStyle.XC7_TABLE: Target.XC7,
 }
-
-
 _AUTO = {Target.ECP5: ArrayStyle.ECP5_CHAIN, Target.XC7: ArrayStyle.XC7_PAIR}
 
 
-def style_for(target: FpgaTarget, params: Any = None, wanted: str = "auto") -> ArrayStyle:
+def style_for(target: FpgaTarget, wanted: str = "auto") -> ArrayStyle:
     """Choose the structure of the array's rows.
 
     ``auto`` takes the smallest that has a beat ready in every cycle. The styles with tables
@@ -169,8 +167,6 @@ def style_for(target: FpgaTarget, params: Any = None, wanted: str = "auto") -> A
     ----------
     target
         What it is built for.
-    params
-        Geometry of the array or the core; for a choice that depends on it.
     wanted
         A style's name, or ``auto``.
 
@@ -185,7 +181,7 @@ def style_for(target: FpgaTarget, params: Any = None, wanted: str = "auto") -> A
         raise ValueError(
             f"style must be auto or one of {', '.join(ArrayStyle)}, got {wanted!r}")
     style = ArrayStyle(wanted)
-    family = _VENDORS.get(style)
+    family = _FAMILIES.get(style)
     if family is not None and family is not target.family:
         raise ValueError(
             f"style {style} is built from cells of {family.value}, which {target.name} does "

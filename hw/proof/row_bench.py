@@ -11,16 +11,12 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed, unsigne
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Member
 
-from sterna.hw.array.ecp5_chain_row import Ecp5ChainRow
-from sterna.hw.array.ecp5_table_row import Ecp5TableRow
 from sterna.hw.array.steps import CHAIN_COLUMNS
 from sterna.hw.array.style import ArrayStyle
 from sterna.hw.array.xc7_pair_codes import PAIR_BITS, pack_pairs
-from sterna.hw.array.xc7_pair_row import Xc7PairRow
-from sterna.hw.array.xc7_table_row import Xc7TableRow
 from sterna.hw.params import MacParams
 from sterna.hw.pipeline import Pipeline
-from sterna.hw.ternary_mac_array import TernaryRow
+from sterna.hw.ternary_mac_array import ROWS
 from sterna.hw.trit import to_codes
 from sterna.hw.trit_codes import TRIPLE_BITS, missing_ones, pack_triples, to_relative
 
@@ -148,7 +144,7 @@ def connect_row(
     ``beat`` has ``first``, ``filled`` and ``start``. The row's sum is that of a beat
     ``row_steps + 1`` steps later. Tables are left to the caller.
     """
-    row = _ROWS[params.style](params)
+    row = ROWS[params.style](params)
     m.submodules[name] = row
     late = params.row_steps
     m.d.comb += [
@@ -175,13 +171,6 @@ def _act_steps(style: ArrayStyle, column: int) -> int:
     return column % CHAIN_COLUMNS if style is ArrayStyle.ECP5_CHAIN else 0
 
 
-_ROWS = {
-    ArrayStyle.GENERIC: TernaryRow,
-    ArrayStyle.ECP5_CHAIN: Ecp5ChainRow,
-    ArrayStyle.ECP5_TABLE: Ecp5TableRow,
-    ArrayStyle.XC7_PAIR: Xc7PairRow,
-    ArrayStyle.XC7_TABLE: Xc7TableRow,
-}
 _PACKERS: dict[ArrayStyle, tuple[int, int, Callable]] = {
     ArrayStyle.GENERIC: (1, 2, to_codes),
     ArrayStyle.ECP5_CHAIN: (1, 2, to_codes),

@@ -8,10 +8,8 @@ from amaranth.lib import wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.array.ecp5_filler import Ecp5TableFiller
 from sterna.hw.array.ecp5_tables import Ecp5Tables
 from sterna.hw.array.style import ArrayStyle
-from sterna.hw.array.xc7_filler import Xc7TableFiller
 from sterna.hw.array.xc7_tables import Xc7Tables
 from sterna.hw.params import MacParams
 from sterna.hw.pipeline import Pipeline
@@ -24,13 +22,12 @@ from sterna.hw.proof.row_bench import (
     lacking,
     legal_trits,
 )
+from sterna.hw.ternary_mac_array import FILLERS
 from sterna.hw.trit_codes import TRIPLE_BITS, TRIPLES, unpack_triples
 
 __all__ = ["TRANSPARENT_RAM", "FilledAddresses", "FilledEntries", "KeptEntries", "TableRow"]
 
 _SIGN = 1 << (TRIPLE_BITS - 1)
-_FILLERS = {
-    ArrayStyle.ECP5_TABLE: Ecp5TableFiller, ArrayStyle.XC7_TABLE: Xc7TableFiller}
 _TABLES = {ArrayStyle.ECP5_TABLE: Ecp5Tables, ArrayStyle.XC7_TABLE: Xc7Tables}
 
 TRANSPARENT_RAM = """
@@ -71,7 +68,7 @@ class _Filling:
         self.acts = Signal(
             ArrayLayout(signed(params.act_bits), params.cols), name="kept", reset_less=True)
         self.begun, self.ended = Signal(name="begun"), Signal(name="ended")
-        m.submodules.filler = self.filler = _FILLERS[params.style](params)
+        m.submodules.filler = self.filler = FILLERS[params.style](params)
         m.d.sync += self.begun.eq(1)
         with m.If(~self.begun):
             m.d.sync += self.acts.eq(acts)

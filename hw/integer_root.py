@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from math import isqrt
-from operator import or_
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import wiring
@@ -140,27 +139,24 @@ class IntegerRoot(wiring.Component):
             m.d.sync += left.eq(left - 1)
 
         # One digit: take the largest product off the remainder.
-        chosen = [Signal(name=f"chosen{digit}") for digit in range(1 << digit_bits)]
+        # fits[j]: whether that of digit j can be taken off. Those up to the right one can.
+        fits = [Const(1, 1),
+                *(Signal(name=f"fits{digit}") for digit in range(1, 1 << digit_bits))]
         value = Cat(Const(0, 2 * params.frac_bits), self.value)
         value = Cat(value, Const(0, params.padded_bits - len(value)))
         first_bits = 2 * digit_bits * params.first_digits
         first = value[-first_bits:]
         first_root = Signal(first_bits // 2)
         m.d.comb += first_root.eq(_look_up(first, isqrt))
-        products = self._products(m, root, chosen, first_root, ~self.start & left.any())
+        products = self._products(m, root, fits, first_root, ~self.start & left.any())
         extended = Cat(due[-2 * digit_bits:], remainder)
-        rests, fits = [extended], [Const(1, 1)]
+        rests = [extended]
         for digit in range(1, 1 << digit_bits):
             difference = extended - products[digit]
-            fits.append(~difference[-1])
+            m.d.comb += fits[digit].eq(~difference[-1])
             rests.append(difference)
-        fits.append(Const(0, 1))
-        m.d.comb += [pick.eq(fits[digit] & ~fits[digit + 1])
-                     for digit, pick in enumerate(chosen)]
-        rest = _select(chosen, [rest[:len(remainder)] for rest in rests])
-        digit = Cat(
-            reduce(or_, (pick for value, pick in enumerate(chosen) if value >> bit & 1))
-            for bit in range(digit_bits))
+        rest = _last_that_fits(fits, [rest[:len(remainder)] for rest in rests])
+        digit = _last_that_fits(fits, [Const(digit, digit_bits) for digit in range(len(fits))])
 
         with m.If(self.start):
             m.d.sync += [
@@ -179,7 +175,7 @@ class IntegerRoot(wiring.Component):
         return m
 
     def _products(
-        self, m, root: Value, chosen: list[Value], first_root: Value, step: Value,
+        self, m, root: Value, fits: list[Value], first_root: Value, step: Value,
     ) -> list[Value]:
         """Return ``(2BQ + j) * j`` for every digit j, from registers and wires only.
 
@@ -210,7 +206,7 @@ class IntegerRoot(wiring.Component):
                 m.d.sync += multiple.eq(_look_up(
                     first_root, partial(_first_multiple, digit, carry)))
             with m.Elif(step):
-                m.d.sync += multiple.eq(_select(chosen, nexts))
+                m.d.sync += multiple.eq(_last_that_fits(fits, nexts))
             products.append(Cat(Const(low, digit_bits + 1), multiple))
         return products
 
@@ -230,8 +226,10 @@ def _look_up(index: Value, function: Callable[[int], int]) -> Value:
     return table[0]
 
 
-def _select(chosen: list[Value], choices: list[Value]) -> Value:
-    """Return the one of the choices, all of a width, whose flag is high."""
-    return reduce(or_, (
-        choice & pick.replicate(len(choice))
-        for pick, choice in zip(chosen, choices, strict=True)))
+def _last_that_fits(fits: list[Value], choices: list[Value]) -> Value:
+    """Return the last of the choices whose flag is high; if one is, all before it are."""
+    if len(choices) == 1:
+        return choices[0]
+    half = len(choices) // 2
+    return Mux(fits[half], _last_that_fits(fits[half:], choices[half:]),
+               _last_that_fits(fits[:half], choices[:half]))

@@ -83,23 +83,28 @@ class LogitDraw(wiring.Component):
         with m.If(self.step == params.search_step - 1):
             m.d.sync += searching.eq(1)
 
+        # What the sampler knows of the words, from registers.
+        taken, ends, draws, reseed = (
+            steps.flags(flag, 1, name)[-1] for flag, name in (
+                (self.taken, "taken"), (self.ends, "ends"), (self.draws, "draws"),
+                (self.reseed, "reseed")))
         # The memory is read so that the first word meets the largest logit, and later at
         # the word of the token. The count starts below zero where that takes a while.
         count, counting = Signal(range(params.depth)), Signal()
         with m.If(self.done):
             m.d.sync += [count.eq(0), counting.eq(0), searching.eq(0)]
-        with m.Elif(self.ends):
+        with m.Elif(ends):
             m.d.sync += [count.eq((1 - params.levels) % (1 << len(count))), counting.eq(1)]
         with m.Elif(counting):
             m.d.sync += count.eq(count + 1)
 
-        tree = self._weigh(m, steps, Mux(searching, self.word, count))
-        total, sums = self._sum(m, tree[-1][0])
-        share = self._draw(m, steps, total)
-        self._search(m, steps, searching, share, sums, tree)
+        tree = self._weigh(m, steps, taken, Mux(searching, self.word, count))
+        total, sums = self._sum(m, ends, tree[-1][0])
+        share = self._draw(m, steps, draws, reseed, total)
+        self._search(m, steps, ends, searching, share, sums, tree)
         return m
 
-    def _weigh(self, m, steps, read_word):
+    def _weigh(self, m, steps, taken, read_word):
         """Keep the logits; return the tree of sums of the weights of ``read_word``.
 
         That is a list of lists of registers: the weights, ``params.weight_latency`` cycles
@@ -110,9 +115,9 @@ class LogitDraw(wiring.Component):
             shape=self.logits.shape(), depth=params.depth, init=[], attrs=NEVER_COLLIDES)
         read, write = kept.read_port(), kept.write_port()
         m.d.comb += [
-            write.addr.eq(self.position),
-            write.data.eq(self.logits),
-            write.en.eq(self.taken),
+            write.addr.eq(steps.register(self.position, "position")),
+            write.data.eq(steps.register(self.logits, "logits")),
+            write.en.eq(taken),
             read.addr.eq(read_word),
             read.en.eq(1),
         ]
@@ -140,7 +145,7 @@ class LogitDraw(wiring.Component):
                 for index in range(0, len(below), 2)])
         return tree
 
-    def _sum(self, m, word_sum):
+    def _sum(self, m, ends, word_sum):
         """Sum the weights of all words; note the sum before each. Return (total, port).
 
         The total is known at ``params.draw_step``. The port reads the notes.
@@ -162,7 +167,7 @@ class LogitDraw(wiring.Component):
             m.d.sync += summing.eq(1)
         with m.If(self.step == params.draw_step - 1):
             m.d.sync += summing.eq(0)
-        with m.If(self.ends):
+        with m.If(ends):
             m.d.sync += [total.eq(0), position.eq(0)]
         with m.Elif(summing):
             # Below vocab * 2^16 and a little, which fits.
@@ -170,7 +175,7 @@ class LogitDraw(wiring.Component):
                          position.eq(position + 1)]
         return total, read
 
-    def _draw(self, m, steps, total):
+    def _draw(self, m, steps, draws, reseed, total):
         """Draw a number; return its share of the total, ``(number * total) >> 32``.
 
         It is known in the cycle before ``params.search_step``. The number is multiplied digit
@@ -184,12 +189,13 @@ class LogitDraw(wiring.Component):
         mixed = state ^ Cat(Const(0, 13), state[:-13])
         mixed = mixed ^ mixed[17:]
         mixed = mixed ^ Cat(Const(0, 5), mixed[:-5])
-        with m.If(self.draws):
+        with m.If(draws):
             m.d.sync += [state.eq(mixed), drawn.eq(mixed)]
         with m.Elif(self.step == params.draw_step):
             m.d.sync += drawn.eq(drawn[_DIGIT_BITS:])
-        with m.If(self.reseed):
-            m.d.sync += state.eq(Mux(self.seed.any(), self.seed, 1))
+        seed = steps.register(self.seed, "seed")
+        with m.If(reseed):
+            m.d.sync += state.eq(Mux(seed.any(), seed, 1))
 
         digit = steps.register(drawn[:_DIGIT_BITS], "digit")
         low = steps.register(
@@ -201,7 +207,7 @@ class LogitDraw(wiring.Component):
         # Below the total, as the number is below 2^32.
         return (carry + product)[_DIGIT_BITS:][:params.total_bits]
 
-    def _search(self, m, steps, searching, share, sums, tree):
+    def _search(self, m, steps, ends, searching, share, sums, tree):
         """Find ``word`` by ``params.word_step``, then ``lane``."""
         params = self.params
         limit = Signal(params.total_bits, reset_less=True)
@@ -221,7 +227,7 @@ class LogitDraw(wiring.Component):
         beyond = steps.register(limit - steps.register(sums.data, "note"), "beyond")
         with m.If(searching):
             m.d.sync += phase.eq(phase + 1)
-        with m.If(self.ends):
+        with m.If(ends):
             m.d.sync += [self.word.eq(0), probe.eq((1 << params.probes) >> 1), phase.eq(2)]
         with m.Elif(searching & (phase == 3)):
             m.d.sync += probe.eq(probe >> 1)
@@ -229,19 +235,19 @@ class LogitDraw(wiring.Component):
                 m.d.sync += [self.word.eq(candidate), rest.eq(beyond[:-1])]
 
         # A step down the tree tries a bit of the lane: the sum of the nodes left of it is
-        # subtracted, and decides. Notes are sums from the first word on, nodes are not.
+        # chosen, subtracted, and decides. Notes are sums from the first word on, nodes are not.
         left = Signal(params.total_bits)
         reached = steps.flags(
-            self.step == params.descent_step - 1, 2 * params.levels, "reached")[1:]
-        for index, is_reached in enumerate(reached[::2]):
+            self.step == params.descent_step - 1, 3 * params.levels, "reached")[1:]
+        for index, is_reached in enumerate(reached[::3]):
             lefts = tree[params.levels - 1 - index][::2]
             with m.If(is_reached):
                 m.d.comb += left.eq(Array(lefts)[self.lane])
-        remainder = steps.register(rest - left, "remainder")
+        remainder = steps.register(rest - steps.register(left, "left"), "remainder")
         is_right = ~remainder[-1]
-        with m.If(self.ends):
+        with m.If(ends):
             m.d.sync += self.lane.eq(0)
-        with m.Elif(Cat(reached[1::2]).any()):
+        with m.Elif(Cat(reached[2::3]).any()):
             m.d.sync += self.lane.eq(Cat(is_right, self.lane[:-1]))
             with m.If(is_right):
                 m.d.sync += rest.eq(remainder[:-1])

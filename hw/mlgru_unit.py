@@ -74,7 +74,9 @@ class MlgruLane(wiring.Component):
             for _ in range(3))
         for name, table in (("forget", forget), ("candidate", candidate), ("gate", gate)):
             m.submodules[name] = table
-        for table, z in ((forget, self.f), (candidate, self.c), (gate, self.g)):
+        # The gate has time, so what brings it may be late in its step.
+        late_g = steps.register(self.g, "late_g")
+        for table, z in ((forget, self.f), (candidate, self.c), (gate, late_g)):
             m.d.comb += [table.advance.eq(self.advance), table.z.eq(z)]
 
         # Candidate: c = z * sigmoid(z).
@@ -95,7 +97,7 @@ class MlgruLane(wiring.Component):
         m.d.comb += self.new_state.eq(new_state)
 
         # Output: o = g * h.
-        g = steps.delay(gate.sigmoid, 5, "g")
+        g = steps.delay(gate.sigmoid, 4, "g")
         gated = steps.register(g * new_state, "gated")
         o = saturated_shift(gated, profile.output_shift, profile.o)
         m.d.comb += self.o.eq(steps.register(o, "o"))

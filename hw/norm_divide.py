@@ -60,20 +60,26 @@ class NormDivide(wiring.Component):
     def _look_up(self, m):
         table = self.params.table
         m.submodules.table = unit = ReciprocalTable(table.frac_bits, table.max_divisor)
+        # Whether the scale is next, known long before the root is.
         scaling = Signal()
         with m.If(self.begin):
-            m.d.sync += scaling.eq(0)
-        with m.Elif(self.rooted):
             m.d.sync += scaling.eq(1)
+        with m.Elif(self.v_done):
+            m.d.sync += scaling.eq(0)
+        is_scale = Signal()
+        with m.If(self.begin):
+            m.d.sync += is_scale.eq(0)
+        with m.Elif(self.rooted):
+            m.d.sync += is_scale.eq(1)
         # floor(floor(a * 2^j / d) / 2^j) = floor(a / d)
         profile = self.params.profile
         m.d.comb += [
             unit.start.eq(self.begin | self.rooted),
-            unit.divisor.eq(Mux(self.rooted, self.n, self.maximum)),
+            unit.divisor.eq(Mux(scaling, self.n, self.maximum)),
             self.r.eq(unit.quotient >> table.frac_bits - profile.reciprocal_bits),
             self.v.eq(unit.quotient >> table.frac_bits - profile.scale_frac - profile.root_frac),
-            self.r_done.eq(unit.done & ~scaling),
-            self.v_done.eq(unit.done & scaling),
+            self.r_done.eq(unit.done & ~is_scale),
+            self.v_done.eq(unit.done & is_scale),
         ]
 
     def _divide(self, m):

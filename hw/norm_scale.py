@@ -86,14 +86,15 @@ class NormScale(wiring.Component):
         m.submodules.root = root = IntegerRoot(
             params.root.value_bits, frac_bits=params.root.frac_bits,
             digit_bits=params.root.digit_bits)
-        m.d.comb += [root.start.eq(complete), root.value.eq(total)]
-
         # The largest element of a vector quantises to +-127 (profiles guarantee it), so its
-        # root is at least 127 << t, unless every element is 0.
+        # root is at least 127 << t, unless every element is 0: then that of 127^2 is taken.
         silent = Signal(reset_less=True)
         with m.If(self.begin):
             m.d.sync += silent.eq(self.silent)
-        m.d.comb += self.n.eq(Mux(silent, params.norm_min, root.root))
-
-        m.d.comb += self.done.eq(root.done)
+        m.d.comb += [
+            root.start.eq(complete),
+            root.value.eq(Mux(silent, 127 ** 2, total)),
+            self.n.eq(root.root),
+            self.done.eq(root.done),
+        ]
         return m

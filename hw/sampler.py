@@ -75,22 +75,25 @@ class ArgmaxSampler(wiring.Component):
         m = Module()
         params = self.params
         # All is done at a fixed number of cycles after the last word: ``step`` counts them,
-        # from 1 in the first to the one that offers the token.
+        # from 1 in the first to the one that offers the token. It waits at 1.
         last_step = params.sampled_steps if params.sampling else params.greedy_steps
-        step = Signal(range(last_step + 1))
+        step = Signal(range(last_step + 1), init=1)
         receiving = Signal(init=1)
         position = Signal(range(params.depth))
-        taken, is_last, ends, done = Signal(), Signal(), Signal(), Signal()
+        # Of the word that is next, known a cycle ahead.
+        is_last = Signal(init=params.words == 1)
+        taken, ends, done = Signal(), Signal(), Signal()
 
         m.d.comb += [
             self.logits.ready.eq(receiving),
             taken.eq(self.logits.valid & receiving),
-            is_last.eq(position == params.words - 1),
             ends.eq(taken & is_last),
             done.eq(self.tokens.valid & self.tokens.ready),
         ]
         with m.If(taken):
-            m.d.sync += position.eq(Mux(is_last, 0, position + 1))
+            m.d.sync += [
+                position.eq(Mux(is_last, 0, position + 1)),
+                is_last.eq(position == params.words - 2 if params.words > 1 else 1)]
 
         m.submodules.largest = largest = LargestLogit(params)
         m.d.comb += [
@@ -106,10 +109,10 @@ class ArgmaxSampler(wiring.Component):
             is_offered = Mux(is_sampled, step == params.sampled_steps - 1, is_offered)
 
         with m.If(ends):
-            m.d.sync += [receiving.eq(0), step.eq(1)]
-        with m.Elif(done):
-            m.d.sync += [receiving.eq(1), step.eq(0), self.tokens.valid.eq(0)]
-        with m.Elif(~receiving & ~self.tokens.valid):
+            m.d.sync += receiving.eq(0)
+        with m.If(done):
+            m.d.sync += [receiving.eq(1), step.eq(1), self.tokens.valid.eq(0)]
+        with m.If(~receiving & ~self.tokens.valid):
             m.d.sync += [step.eq(step + 1), self.tokens.valid.eq(is_offered)]
 
         if params.rows == 1:

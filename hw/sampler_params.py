@@ -42,7 +42,7 @@ class SamplerParams:
     >>> from sterna.model.profile import S16
     >>> params = SamplerParams(S16, rows=8, vocab=256)
     >>> params.words, params.greedy_steps, params.sampled_steps
-    (32, 5, 85)
+    (32, 5, 89)
     """
 
     profile: NumericProfile
@@ -132,9 +132,9 @@ class SamplerParams:
     def sum_step(self) -> int:
         """Cycle in which the sum of the first word's weights is known.
 
-        Its logits come out of the memory's output register when the maximum is known.
+        Its logits come out of the memory's output register a cycle after the maximum is known.
         """
-        return self.greedy_steps - 2 + self.weight_latency + self.levels
+        return self.greedy_steps - 1 + self.weight_latency + self.levels
 
     @property
     def draw_step(self) -> int:
@@ -159,8 +159,8 @@ class SamplerParams:
 
     @property
     def sampled_steps(self) -> int:
-        """Cycles to the first of ``tokens.valid`` with a temperature; two for a level."""
-        return self.descent_step + 2 * self.levels if self.levels else self.word_step
+        """Cycles to the first of ``tokens.valid`` with a temperature; three for a level."""
+        return self.descent_step + 3 * self.levels if self.levels else self.word_step
 
     @property
     def logits_layout(self) -> StructLayout:

@@ -239,7 +239,7 @@ def before(number: int) -> int:
 
 
 @pytest.mark.parametrize(("rows", "vocab", "greedy", "sampled"), [
-    (8, 256, 5, 85), (8, 65, 5, 58), (8, 5, 5, 36), (1, 2, 2, 17), (1, 9, 2, 36), (3, 65, 4, 70),
+    (8, 256, 5, 89), (8, 65, 5, 62), (8, 5, 5, 40), (1, 2, 2, 18), (1, 9, 2, 37), (3, 65, 4, 73),
 ])
 def test_tokens_come_after_the_stated_cycles(rows, vocab, greedy, sampled):
     dut = ArgmaxSampler(S16, rows=rows, vocab=vocab)

@@ -50,6 +50,7 @@ class ActivationBuffer(wiring.Component):
             "clear": In(1),
             "clear_sequence": In(params.index_bits),
             "ready_tiles": Out(range(params.tiles + 1)).array(params.streams),
+            "arriving": Out(1).array(params.streams),
             "sequence": In(params.index_bits),
             "tile": In(range(max(params.tiles, 2))),
             "acts": Out(ArrayLayout(self._element, params.cols)),
@@ -63,16 +64,13 @@ class ActivationBuffer(wiring.Component):
         written = Signal(range(max(params.tiles, 2)))
         tile_ends = chunk.last | (bank == params.chunks_per_tile - 1)
 
-        # What was ready before stays so until the vector is forgotten.
-        for index, ready in enumerate(self.ready_tiles):
-            before = Signal.like(ready, name=f"ready_before{index}")
-            m.d.sync += before.eq(ready)
+        for index, (ready, arriving) in enumerate(
+                zip(self.ready_tiles, self.arriving, strict=True)):
+            m.d.comb += arriving.eq(self.chunks.valid & tile_ends & (sequence == index))
             with m.If(self.clear & (self.clear_sequence == index)):
-                m.d.comb += ready.eq(0)
-            with m.Elif(self.chunks.valid & tile_ends & (sequence == index)):
-                m.d.comb += ready.eq(written + 1)
-            with m.Else():
-                m.d.comb += ready.eq(before)
+                m.d.sync += ready.eq(0)
+            with m.Elif(arriving):
+                m.d.sync += ready.eq(written + 1)
         m.d.comb += self.chunks.ready.eq(1)
         with m.If(self.chunks.valid):
             m.d.sync += bank.eq(bank + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module
+from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -133,7 +133,7 @@ class MatMulFreeCore(wiring.Component):
         m.submodules.post = post = self.post
         m.submodules.scales = scales = ScaleUnit(params, norm.params)
         m.submodules.sums = sums = BypassFifo(
-            params.mac.sum_layout, depth=waiting)
+            params.mac.sum_layout, depth=waiting, may_fill=False)
 
         wiring.connect(m, norm.acts, activations.chunks)
         wiring.connect(m, norm.scales, scales.norms)
@@ -154,6 +154,7 @@ class MatMulFreeCore(wiring.Component):
         for sequence in range(params.streams):
             m.d.comb += [
                 issuer.ready_tiles[sequence].eq(activations.ready_tiles[sequence]),
+                issuer.arriving[sequence].eq(activations.arriving[sequence]),
                 post.scales[sequence].eq(scales.scales[sequence]),
                 post.scales_known[sequence].eq(scales.known[sequence]),
             ]
@@ -268,16 +269,20 @@ class MatMulFreeCore(wiring.Component):
                     m.d.comb += residual.updates.payload.y[row].eq(embedded.payload.x[row])
 
             # After the last layer a token without prediction is done.
-            final = (dispatcher.stages[sequence] == params.stages - 1) & ~control.predict
+            # Known long before, and so a cycle ahead.
+            final = Signal(name=f"final{sequence}")
+            m.d.sync += final.eq(
+                (dispatcher.stages[sequence] == params.stages - 1) & ~control.predict)
             done = residual.words.valid & residual.words.payload.last & final
             m.d.comb += control.vector_done.eq(done)
-            for source, field, wanted in (
-                (residual.words, "x", ~final),
-                (mlgru.states, "o", ours(mlgru.states.payload)),
-                (glu.products, "p", ours(glu.products.payload)),
+            for source, field, is_ours, wanted in (
+                (residual.words, "x", Const(1), ~final),
+                (mlgru.states, "o", ours(mlgru.states.payload), Const(1)),
+                (glu.products, "p", ours(glu.products.payload), Const(1)),
             ):
-                with m.If(source.valid & wanted):
-                    m.d.comb += [words.valid.eq(1), words.payload.last.eq(source.payload.last)]
+                with m.If(source.valid & is_ours):
+                    m.d.comb += [
+                        words.valid.eq(wanted), words.payload.last.eq(source.payload.last)]
                     for row in range(params.rows):
                         m.d.comb += words.payload.y[row].eq(source.payload[field][row])
             self._logits(m, sequence, control)

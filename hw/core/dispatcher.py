@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Module, Signal, Value, unsigned
-from amaranth.lib import fifo, memory, stream, wiring
+from amaranth.hdl import Array, Module, Signal, unsigned
+from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.program import MAX_SLOTS
+from sterna.hw.core.task_queue import TaskQueue
 from sterna.hw.core.tasks import task_layout, weight_request_layout
 
 __all__ = ["Dispatcher"]
@@ -19,7 +20,7 @@ class Dispatcher(wiring.Component):
 
     The program word is there a cycle later, and in the cycle after that the tasks and the
     request for weights stand at the head of their queues, if those were empty. A sequence
-    has one stage in progress at most, so the queues never overflow.
+    has one stage in progress at most, so a place for each is enough.
 
     Parameters
     ----------
@@ -97,13 +98,9 @@ class Dispatcher(wiring.Component):
             ("issue_queue", self.issue_tasks, task), ("post_queue", self.post_tasks, task),
             ("weight_queue", self.weight_requests, request),
         ):
-            m.submodules[name] = queue = fifo.SyncFIFO(
-                width=payload.shape().size, depth=streams + 1)
-            m.d.comb += [
-                queue.w_en.eq(begun), queue.w_data.eq(payload),
-                sink.valid.eq(queue.r_rdy), Value.cast(sink.payload).eq(queue.r_data),
-                queue.r_en.eq(sink.ready),
-            ]
+            m.submodules[name] = queue = TaskQueue(payload.shape(), depth=streams)
+            m.d.comb += [queue.put.eq(begun), queue.payload.eq(payload)]
+            wiring.connect(m, queue.head, wiring.flipped(sink))
         for index in range(streams):
             with m.If(begun & (sequence == index)):
                 m.d.sync += self.mantissas[index].eq(stage.k)

@@ -57,6 +57,7 @@ class BeatIssuer(wiring.Component):
             "take": Out(1),
             "word": In(unsigned(params.weight_bits)),
             "ready_tiles": In(range(params.tiles + 1)).array(params.streams),
+            "arriving": In(1).array(params.streams),
             "sequence": Out(params.index_bits),
             "tile": Out(range(max(params.tiles, 2))),
             "acts": In(ArrayLayout(signed(params.profile.act_bits), params.cols)),
@@ -82,7 +83,10 @@ class BeatIssuer(wiring.Component):
             self.advance.eq(self.beats.ready),
             self.sequence.eq(steps.register(task.sequence, "sequence")),
             self.tile.eq(steps.register(tile, "tile")),
-            tile_ready.eq(tile < Array(self.ready_tiles)[task.sequence]),
+            # Tiles arrive in order: the one that does is the first that was not ready.
+            tile_ready.eq((tile < Array(self.ready_tiles)[task.sequence]) | (
+                (tile == Array(self.ready_tiles)[task.sequence])
+                & Array(self.arriving)[task.sequence])),
             self.take.eq(active & tile_ready & room & self.available),
         ]
         issued = Signal()
@@ -108,10 +112,12 @@ class BeatIssuer(wiring.Component):
 
         # Groups between here and the queue's end; one more may be issued before this is seen.
         waiting = Signal(range(self.waiting + 1))
-        m.d.sync += [
-            waiting.eq(waiting + group_issued - self.taken),
-            room.eq(waiting + group_issued < self.waiting),
-        ]
+        with m.If(group_issued & ~self.taken):
+            m.d.sync += waiting.eq(waiting + 1)
+        with m.If(~group_issued & self.taken):
+            m.d.sync += waiting.eq(waiting - 1)
+        m.d.sync += room.eq((waiting < self.waiting - 1)
+                            | ((waiting == self.waiting - 1) & ~group_issued))
 
         # Whatever a beat is made of has a register of its own, and another one in front of
         # the array: what many rows share has a whole cycle to get there.

@@ -105,27 +105,29 @@ class PostProcessor(wiring.Component):
 
         taken = Signal()
         known = Signal()
-        last = Signal()
+        # Known a cycle ahead, so that little stands between the scale and the products.
+        last, needs_room = Signal(), Signal()
         in_first_group = Signal()
         m.d.comb += [
             known.eq(active & Array(self.scales_known)[task.sequence]
-                     & ((task.kind != StageKind.HEAD) | Array(self.room)[task.sequence])),
+                     & (~needs_room | Array(self.room)[task.sequence])),
             accs.valid.eq(taken),
             self.sums.ready.eq(known),
             taken.eq(self.sums.valid & known),
-            last.eq(headers_left == 1),
             self.tasks.ready.eq(~active | (taken & last)),
         ]
         with m.If(taken):
             m.d.sync += [
                 slot.eq(Mux(slot == task.last_slot, 0, slot + 1)),
-                headers_left.eq(headers_left - 1)]
+                headers_left.eq(headers_left - 1), last.eq(headers_left == 2)]
             with m.If(slot == task.last_slot):
                 m.d.sync += in_first_group.eq(0)
         with m.If(self.tasks.ready):
+            incoming = self.tasks.payload
             m.d.sync += [
-                active.eq(self.tasks.valid), task.eq(self.tasks.payload),
-                headers_left.eq(self.tasks.payload.headers), slot.eq(0), in_first_group.eq(1)]
+                active.eq(self.tasks.valid), task.eq(incoming),
+                headers_left.eq(incoming.headers), last.eq(incoming.headers == 1),
+                needs_room.eq(incoming.kind == StageKind.HEAD), slot.eq(0), in_first_group.eq(1)]
 
         biases = self._biases(m, taken)
         tag = Signal(result_tag_layout(self.image))
@@ -171,10 +173,15 @@ class PostProcessor(wiring.Component):
             shape=shape, depth=depth, init=[shape.from_bits(word) for word in image.biases],
             attrs=BLOCK_ROM)
         read = rom.read_port()
-        header, following = Signal(range(depth)), Signal(range(depth), init=1)
-        with m.If(self.tasks.valid & self.tasks.ready):
-            m.d.comb += read.addr.eq(self.tasks.payload.first_header)
-        with m.Else():
-            m.d.comb += read.addr.eq(Mux(taken, following, header))
-        m.d.sync += [header.eq(read.addr), following.eq(read.addr + 1)]
+        following = Signal(range(depth))
+        first = self.tasks.payload.first_header
+        begins = self.tasks.valid & self.tasks.ready
+        m.d.comb += [
+            read.en.eq(begins | taken),
+            read.addr.eq(Mux(begins, first, following)),
+        ]
+        with m.If(begins):
+            m.d.sync += following.eq(first + 1)
+        with m.Elif(taken):
+            m.d.sync += following.eq(following + 1)
         return read.data

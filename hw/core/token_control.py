@@ -108,13 +108,15 @@ class TokenControl(wiring.Component):
         m = Module()
         control, prompt, written = self.control, self.prompts.payload, self.tokens.payload
         token = Signal(self.params.token_bits)
-        generated = Signal(_LIMIT_BITS)
+        # Tokens still to be generated, and, long before it matters, whether this is the last.
+        remaining = Signal(_LIMIT_BITS)
+        is_final = Signal()
         last = Signal()
+        m.d.sync += is_final.eq(remaining == 1)
 
         m.d.comb += [
             self.requests.payload.eq(token),
-            self.generate.eq(self.predict & (control.limit != 0)),
-            last.eq((generated == control.limit - 1)
+            last.eq(is_final
                     | (control.stop & (self.sampled.payload == control.stop_token))),
         ]
         with m.If(self.tokens.ready):
@@ -133,14 +135,15 @@ class TokenControl(wiring.Component):
             m.d.comb += self.reseed.eq(prompt.start)
             m.d.sync += [
                 asking.eq(1), token.eq(prompt.token), self.start.eq(prompt.start),
-                self.predict.eq(prompt.predict), generated.eq(0)]
+                self.predict.eq(prompt.predict), remaining.eq(control.limit),
+                self.generate.eq(prompt.predict & control.limit.any())]
         with m.If(asking & self.requests.ready):
             m.d.sync += [asking.eq(0), running.eq(1)]
         with m.If(self.sampled.valid & self.sampled.ready):
             m.d.sync += [
                 self.tokens.valid.eq(1), written.token.eq(self.sampled.payload),
                 written.last.eq(last), token.eq(self.sampled.payload), self.start.eq(0),
-                generated.eq(generated + 1), running.eq(0), asking.eq(~last)]
+                remaining.eq(remaining - 1), running.eq(0), asking.eq(~last)]
         with m.If(running & self.vector_done & ~self.predict):
             m.d.sync += running.eq(0)
         with m.If(running & self.logits_done & ~self.generate):

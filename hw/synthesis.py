@@ -39,9 +39,12 @@ class MemoryStyle(enum.StrEnum):
 # Both flatten: the modules of Sterna are small, and registers can then move into the block
 # RAMs and multipliers beside them. A core is part of a design, so it gets no pads.
 _COMMANDS = {
-    Target.ECP5: "synth_ecp5 -top {top}",
-    Target.XC7: "synth_xilinx -family xc7 -flatten -noiopad -noclkbuf -top {top}",
-    Target.ICE40: "synth_ice40 -top {top}",
+    Target.ECP5: """
+        synth_ecp5 -top {top} {switches} -run :map_ffs
+        dffunmap -srst-only t:MULT18X18D %ci2 t:$_SDFF* %i
+        synth_ecp5 -top {top} {switches} -run map_ffs:""",
+    Target.XC7: "synth_xilinx -family xc7 -flatten -noiopad -noclkbuf -top {top} {switches}",
+    Target.ICE40: "synth_ice40 -top {top} {switches}",
 }
 # Switches that use, or leave unused, the multiplier blocks.
 _MULTIPLIERS = {
@@ -52,7 +55,7 @@ _BEFORE = {Target.ICE40: "setattr -unset ram_style -unset syn_ramstyle a:ram_sty
 _SCRIPT = """
 read_verilog design.v
 {before}
-tee -o synthesis.log {command}
+tee -o synthesis.log script commands.ys
 tee -o cells.json stat -json
 tee -o rams.txt select -list {rams}
 {netlist}
@@ -187,12 +190,14 @@ def synthesise(
     YosysError
         If Yosys does not accept the file, or takes too long.
     """
-    command = _COMMANDS[target].format(top=top) + f" {_MULTIPLIERS[target][not multipliers]}"
+    command = _COMMANDS[target].format(
+        top=top, switches=_MULTIPLIERS[target][not multipliers])
     with tempfile.TemporaryDirectory(prefix="sterna-synthesis-") as name:
         folder = Path(name)
         shutil.copyfile(verilog_path, folder / "design.v")
+        (folder / "commands.ys").write_text(command, encoding="utf-8")
         run_yosys(folder, _SCRIPT.format(
-            before=_BEFORE.get(target, ""), command=command,
+            before=_BEFORE.get(target, ""),
             netlist="write_json netlist.json" if netlist_path else "",
             rams=" ".join(f"t:{kind}" for kind in sorted(_BLOCK_RAMS.keys() | _LUT_RAMS)),
         ), timeout_s=timeout_s)

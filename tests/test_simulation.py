@@ -70,7 +70,7 @@ def test_the_mlgru_unit_follows_a_real_sequence(name: str) -> None:
     # o and h of every channel of every layer, for every token, with each oracle.
     assert real.checks.reference.values == real.checks.onnx.values == 64 * 4 * 128 * 2
     without_pauses = next(p for p in report.phases if p.name.endswith("no pauses"))
-    latency = {"tiny": 10, "tiny-c12": 8}[name]
+    latency = {"tiny": 11, "tiny-c12": 9}[name]
     assert without_pauses.cycles == without_pauses.beats + latency
 
 

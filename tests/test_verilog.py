@@ -249,8 +249,8 @@ def test_cell_counts_of_the_default_sizes(profile, per_lane, tmp_path):
     counts = cell_counts(mlgru.verilog_path, mlgru.module)
     # c, h and o take one product each, an interpolated sigmoid one more.
     assert counts.multipliers == per_lane * 8
-    # One memory for the states and three tables per lane.
-    assert counts.cells["$mem_v2"] == 1 + 3 * 8
+    # One memory for the states and three tables per lane, each in quarters.
+    assert counts.cells["$mem_v2"] == 1 + 4 * 3 * 8
     assert counts.memory_bits > 4 * 128 * profile.h.bits
 
 

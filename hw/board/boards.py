@@ -66,6 +66,8 @@ class Board:
         Whether there is room for drawing tokens; otherwise the largest logit is taken.
     core
         Further parameters of the core that differ from the usual ones.
+    fitting
+        The largest bundled model that fits, to be named where another one does not.
     """
 
     name: BoardName
@@ -79,6 +81,7 @@ class Board:
     sizes: UnitSizes
     sampled: bool = True
     core: Mapping[str, Any] = field(default_factory=dict)
+    fitting: str = "tiny"
 
     @property
     def is_ecp5(self) -> bool:
@@ -134,7 +137,8 @@ _ALL = (
         # no LUT memory, so tiles would be flip-flops, and there are 8 multipliers.
         core=MappingProxyType({
             "digit_bits": 1, "root_digit_bits": 1, "sampling": False,
-            "block_activations": True, "silu_table": True})),
+            "block_activations": True, "silu_table": True}),
+        fitting="micro"),
 )
 
 BOARDS: Mapping[BoardName, Board] = MappingProxyType({board.name: board for board in _ALL})

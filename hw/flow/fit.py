@@ -34,9 +34,18 @@ class FitError(ValueError):
 
 
 def check_memories(
-    model: QuantizedModel, unit: Unit, sizes: UnitSizes, target: FpgaTarget,
+    model: QuantizedModel, unit: Unit, sizes: UnitSizes, target: FpgaTarget, *,
+    advice: Sequence[str] | None = None,
 ) -> None:
     """Refuse, before anything is built, weights that are clearly more than there is room for.
+
+    Parameters
+    ----------
+    model, unit, sizes, target
+        What is to be built.
+    advice
+        Sentences on what fits, for who has no other target and no port for weights; None
+        says what those would do.
 
     Raises
     ------
@@ -58,16 +67,18 @@ def check_memories(
     if needed <= _SURE * available:
         return
     found = Usage(Resource.BLOCK_RAM, needed, available, "estimate")
-    advice = _larger([found], target)
+    said = _larger([found], target) if advice is None else []
     rest = replace(found, needed=needed - rams["weights"])
     if unit is Unit.CORE and not sizes.external_weights:
-        advice.append(f"the weights alone take {rams['weights']:,}")
-        if rest.needed <= available:
-            advice.append(f"with --external-weights {rest.needed:,} remain")
+        said.append(f"the weights alone take {rams['weights']:,}")
+        if advice is not None:
+            said += advice
+        elif rest.needed <= available:
+            said.append(f"with --external-weights {rest.needed:,} remain")
         else:
-            advice += [f"with --external-weights {rest.needed:,} remain and {text}"
-                       for text in _larger([rest], target)]
-    raise FitError(_message(unit, target, [found], "estimated before synthesis", advice))
+            said += [f"with --external-weights {rest.needed:,} remain and {text}"
+                     for text in _larger([rest], target)]
+    raise FitError(_message(unit, target, [found], "estimated before synthesis", said))
 
 
 def check_fit(

@@ -25,6 +25,11 @@ _FULL = {Resource.LUT: 0.95, Resource.FF: 0.95}
 _MODEL_PARTS = ("weights", "embedding", "issuer", "post")
 """Blocks with what the model is: in block RAM whatever else there is."""
 
+_ON_BOARDS = {"ice40-up5k": (
+    "the core of `sterna build micro --board icebreaker`, a bundled model, fits: its norm divides "
+    "bit by bit and its activations are in block RAM")}
+"""What fits a target where a core of the usual kind may not."""
+
 _SURE = 1.05
 """An estimate beyond this is right: a model may have fewer bits in its embedding and biases."""
 
@@ -101,6 +106,8 @@ def check_fit(
     if unit is Unit.CORE:
         nearest = _nearest(core_params(model, sizes), target, usage, blocks)
         advice.append(nearest or "no smaller core of this model is estimated to fit")
+        if nearest is None and target.name in _ON_BOARDS:
+            advice.append(_ON_BOARDS[target.name])
     elif unit not in (Unit.WEIGHTS, Unit.EMBEDDING):        # whose bits are the model's
         advice.append(_smaller_unit(unit, sizes, target, usage))
     advice += _larger(usage, target)

@@ -76,7 +76,7 @@ def build(
     the constraints. Nothing here was tried on a physical board. Exits with 1 if the clock is
     not met.
 
-    Example: sterna build tiny-c12 --board ulx3s-85f -o build/ulx3s
+    Example: sterna build micro --board icebreaker -o build/icebreaker
     """
     from sterna.hw.board.bitstream import TimingError, build_bitstream
     from sterna.hw.board.emit_board import write_sources
@@ -86,7 +86,8 @@ def build(
     loaded = load_model(model)
     params = _params(board, clock, baud, tokens, _temperature(board, temperature))
     sizes = _sizes(params.board, rows, cols, quant_lanes, style)
-    check_memories(loaded, Unit.CORE, sizes, params.board.target)
+    check_memories(loaded, Unit.CORE, sizes, params.board.target, advice=[
+        f"of the bundled models {params.board.fitting} fits the {board}"])
     design = _design(loaded, params, sizes, quiet)
     write_sources(design, output / "source")
     last = ""

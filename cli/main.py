@@ -34,7 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="MatMul-free language models from text to silicon: the same integers in PyTorch, "
          "ONNX and Verilog.\n\nMODEL is a quantised model file, or the name of a bundled "
-         "model: tiny (16-bit profile S16) or tiny-c12 (compact profile C12).")
+         "model: tiny (16-bit profile S16), tiny-c12 (compact profile C12) or micro (C12, "
+         "ASCII, small enough for an iCE40 UP5K).")
 
 for group in (demo, training, models, graphs, gateware, hardware_report, board, synth):
     for command in group.COMMANDS:

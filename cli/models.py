@@ -33,16 +33,18 @@ def evaluate(
     Example: sterna evaluate tiny --bytes 4096
     """
     from sterna.model.evaluate import evaluate as run_evaluation
-    data = text_of(text)
     if limit is not None and limit < 2:
         raise ValueError(f"--bytes must be at least 2, got {limit}")
     if streams < 1:
         raise ValueError(f"--streams must be at least 1, got {streams}")
     if model.endswith(".pt"):
+        from sterna.model.checkpoint import load_checkpoint
         from sterna.model.quantize import evaluate_checkpoint
+        data = text_of(text, load_checkpoint(model).config.vocab)
         name, result = "float", evaluate_checkpoint(model, data[:limit], streams=streams)
     else:
         loaded = load_model(model)
+        data = text_of(text, loaded.config.vocab)
         display, move = progress_bar("evaluating", quiet)
         with display:
             result = run_evaluation(loaded, data[:limit], streams=streams, progress=move)

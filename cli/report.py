@@ -69,5 +69,5 @@ def _loss_curve(name: str) -> str:
     if name not in BUNDLED:
         return ""
     picture = html_picture(
-        loss_picture(bundled_metrics(), title=""), "bits per byte over the bytes trained on")
+        loss_picture(bundled_metrics(name), title=""), "bits per byte over the bytes trained on")
     return f"<h2>Training of the bundled model</h2>{picture}"

@@ -14,9 +14,9 @@ from sterna.model.tokenizer import encode
 __all__ = ["text_of", "tokens_of"]
 
 
-def text_of(path: Path | None) -> bytes:
-    """The bytes of a text file, or the bundled held-out text if there is none."""
-    return bundled_heldout() if path is None else read_text(path)
+def text_of(path: Path | None, vocab: int) -> bytes:
+    """The bytes of a text file, or else the bundled held-out text for such a vocabulary."""
+    return bundled_heldout(vocab) if path is None else read_text(path)
 
 
 def tokens_of(
@@ -29,7 +29,7 @@ def tokens_of(
     ValueError
         If the text is shorter, or has a byte outside the model's vocabulary.
     """
-    tokens = encode(text_of(path))
+    tokens = encode(text_of(path, model.config.vocab))
     if not 1 <= count <= tokens.size:
         raise ValueError(
             f"{option} must be from 1 to {tokens.size} (the length of the text), got {count}")

@@ -16,7 +16,7 @@ from sterna.hw.unit import UnitSizes
 from sterna.hw.unit_design import UnitDesign
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["CORE_MODULE", "CORE_WEIGHTS_FILE", "core_design", "core_params"]
+__all__ = ["CORE_MODULE", "CORE_WEIGHTS_FILE", "core_design", "core_design_of", "core_params"]
 
 CORE_MODULE = "matmul_free_core"
 CORE_WEIGHTS_FILE = "weights.hex"
@@ -46,7 +46,17 @@ def core_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
     ValueError
         If a size does not fit the model, or two do not go together.
     """
-    params = core_params(model, sizes)
+    return core_design_of(model, core_params(model, sizes))
+
+
+def core_design_of(model: QuantizedModel, params: CoreParams) -> UnitDesign:
+    """Design a core of a given geometry, with parameters that are no sizes, too.
+
+    Raises
+    ------
+    ValueError
+        If the parameters are those of another model shape or profile.
+    """
     image = build_image(model, params)
     return UnitDesign(
         MatMulFreeCore(image), CORE_MODULE, params,

@@ -39,6 +39,9 @@ class GluParams:
         Whether products may have to wait to be taken.
     block_tables
         Whether the sigmoid tables are in block memory; otherwise they are made of LUTs.
+    silu_table
+        Whether ``silu(gate)`` is looked up in a table like the sigmoid's, without a product,
+        if the profile has a sigmoid for every value of z. Otherwise this changes nothing.
 
     Raises
     ------
@@ -56,6 +59,7 @@ class GluParams:
     trace: bool = False
     stalls: bool = True
     block_tables: bool = False
+    silu_table: bool = False
 
     def __post_init__(self) -> None:
         check_whole("lanes", self.lanes, 1, 4096)
@@ -65,6 +69,11 @@ class GluParams:
     def sequence_bits(self) -> int:
         """Bits of the number of a sequence; none if there is one only."""
         return (self.streams - 1).bit_length()
+
+    @property
+    def looks_up_silu(self) -> bool:
+        """Whether ``silu(gate)`` comes from a table of its own."""
+        return self.silu_table and not self.profile.sigmoid_step_bits
 
     @property
     def silu_step(self) -> int:
@@ -123,6 +132,8 @@ class GluUnit(wiring.Component):
         Whether products may have to wait; False if whoever takes them is always ready.
     block_tables
         Whether the sigmoid tables are in block memory.
+    silu_table
+        Whether ``silu(gate)`` is looked up if the profile allows it.
 
     Members
     -------
@@ -141,9 +152,10 @@ class GluUnit(wiring.Component):
     def __init__(
         self, profile: NumericProfile, table: Sequence[int], *,
         lanes: int, streams: int = 1, trace: bool = False, stalls: bool = True,
-        block_tables: bool = False,
+        block_tables: bool = False, silu_table: bool = False,
     ) -> None:
-        self.params = GluParams(profile, lanes, streams, trace, stalls, block_tables)
+        self.params = GluParams(
+            profile, lanes, streams, trace, stalls, block_tables, silu_table)
         self._table = checked_table(profile, table)
         super().__init__({
             "preacts": In(stream.Signature(self.params.preact_layout)),
@@ -178,15 +190,19 @@ class GluUnit(wiring.Component):
     def _lane(self, m, steps, advance, lane):
         """One channel: ``silu`` at step ``params.silu_step``, ``p`` at ``params.latency``."""
         profile, preact = self.params.profile, self.preacts.payload
-        m.submodules[f"sigmoid{lane}"] = sigmoid = SigmoidTable(
-            profile, self._table, block=self.params.block_tables)
-        m.d.comb += [sigmoid.advance.eq(advance), sigmoid.z.eq(preact.gate[lane])]
+        m.submodules[f"sigmoid{lane}"] = table = SigmoidTable(
+            profile, self._table, block=self.params.block_tables,
+            weighted=self.params.looks_up_silu)
+        m.d.comb += [table.advance.eq(advance), table.z.eq(preact.gate[lane])]
 
-        gate = steps.delay(preact.gate[lane], sigmoid.latency, f"gate{lane}")
-        weighted = steps.register(gate * sigmoid.sigmoid, f"weighted{lane}")
-        # A sigmoid is from 0 to below 1, so |silu(gate)| <= |gate|: the bits of z suffice.
-        rounded = round_shift(weighted, profile.sigmoid_frac)[:profile.z.bits].as_signed()
-        silu = steps.register(rounded, f"rounded{lane}")
+        if self.params.looks_up_silu:
+            silu = steps.delay(table.silu, self.params.silu_step - table.latency, f"silu{lane}")
+        else:
+            gate = steps.delay(preact.gate[lane], table.latency, f"gate{lane}")
+            weighted = steps.register(gate * table.sigmoid, f"weighted{lane}")
+            # A sigmoid is from 0 to below 1, so |silu(gate)| <= |gate|: the bits of z suffice.
+            rounded = round_shift(weighted, profile.sigmoid_frac)[:profile.z.bits].as_signed()
+            silu = steps.register(rounded, f"rounded{lane}")
         up = steps.delay(preact.up[lane], self.params.silu_step, f"up{lane}")
         gated = steps.register(silu * up, f"gated{lane}")
         p = saturated_shift(gated, profile.product_shift, profile.p)

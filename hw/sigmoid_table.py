@@ -13,6 +13,7 @@ from sterna.hw.memory_attributes import BLOCK_ROM, LOGIC_ROM
 from sterna.hw.params import sigmoid_latency
 from sterna.hw.pipeline import Pipeline
 from sterna.hw.rounded_sum import rounded_sum, with_rounding_bit
+from sterna.model.integer import rs
 from sterna.model.profile import NumericProfile
 
 __all__ = ["SigmoidTable", "checked_table"]
@@ -63,6 +64,9 @@ class SigmoidTable(wiring.Component):
         The entries, as ``profile.sigmoid_table()`` defines them.
     block
         Whether they are kept in a block memory.
+    weighted
+        Whether the table holds ``silu(z)``, the rounded product of z and its sigmoid,
+        instead of the sigmoid; only where there is an entry for every z.
 
     Members
     -------
@@ -71,30 +75,43 @@ class SigmoidTable(wiring.Component):
     z : ``In(signed(profile.z.bits))``
         Pre-activation.
     sigmoid : ``Out(unsigned(profile.sigmoid_frac))``
-        Sigmoid of the ``z`` of :attr:`latency` steps ago.
+        Sigmoid of the ``z`` of :attr:`latency` steps ago; not if ``weighted``.
+    silu : ``Out(signed(profile.z.bits))``
+        The same for ``silu(z)``, only if ``weighted``: |silu(z)| <= |z|, so it fits.
 
     Raises
     ------
     ValueError
-        If the table has the wrong length for the profile, leaves its range or decreases.
+        If the table has the wrong length for the profile, leaves its range or decreases,
+        or is to be ``weighted`` and interpolates.
     """
 
     def __init__(
         self, profile: NumericProfile, table: Sequence[int], *, block: bool = False,
+        weighted: bool = False,
     ) -> None:
+        if weighted and profile.sigmoid_step_bits:
+            raise ValueError(
+                f"a table of silu needs an entry for each of the {1 << profile.z.bits} values "
+                f"of z, got {profile.sigmoid_segments}")
         self.profile = profile
         self.block = block
+        self.weighted = weighted
         self.latency = sigmoid_latency(profile, block)
         self._entries = checked_table(profile, table)
         super().__init__({
             "advance": In(1),
             "z": In(signed(profile.z.bits)),
-            "sigmoid": Out(unsigned(profile.sigmoid_frac)),
+            **({"silu": Out(signed(profile.z.bits))} if weighted
+               else {"sigmoid": Out(unsigned(profile.sigmoid_frac))}),
         })
 
     def elaborate(self, platform):
         m = Module()
         steps = Pipeline(m, self.advance)
+        if self.weighted:
+            self._look_up_silu(m, steps)
+            return m
         segments, step_bits = self.profile.sigmoid_segments, self.profile.sigmoid_step_bits
         # The bits of z as they are count from zero up, then from the lowest segment up.
         bases = _from_zero(self._entries[:segments])
@@ -122,6 +139,15 @@ class SigmoidTable(wiring.Component):
         total = rounded_sum(rounded, Cat(steps.register(base, "held"), Const(0)).as_signed())
         m.d.comb += self.sigmoid.eq(steps.register(total[:len(self.sigmoid)], "total"))
         return m
+
+    def _look_up_silu(self, m, steps):
+        z, frac = self.profile.z, self.profile.sigmoid_frac
+        silus = [rs(value * entry, frac) for value, entry in
+                 zip(range(z.min, z.max + 1), self._entries, strict=True)]
+        layout = StructLayout({"silu": self.silu.shape()})
+        entry = self._read(
+            m, steps, layout, [{"silu": silu} for silu in _from_zero(silus)], self.z)
+        m.d.comb += self.silu.eq(entry.silu)
 
     def _read(self, m, steps, segment, init, address):
         """Return the entry at an address, two steps later.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sterna.model.files import read_text
 
-__all__ = ["Corpus", "builtin_corpus", "corpus_from_file", "leaked_lines"]
+__all__ = ["Corpus", "as_ascii", "builtin_corpus", "corpus_from_file", "leaked_lines"]
 
 _LONG_LINE_CHARS = 40
 _SHARED_FRACTION = 0.2
@@ -56,15 +56,20 @@ class Corpus:
         return digest.hexdigest()
 
     def as_ascii(self) -> Corpus:
-        """Return the text in ASCII, for models whose vocabulary is that.
+        """Return the text in ASCII, for models whose vocabulary is that."""
+        return Corpus(f"{self.name}-ascii", as_ascii(self.train), as_ascii(self.heldout))
 
-        Accents go, letters and signs with a compatible ASCII spelling take that, and
-        everything else is left out.
-        """
-        def plain(text: bytes) -> bytes:
-            return unicodedata.normalize("NFKD", text.decode()).encode("ascii", "ignore")
 
-        return Corpus(f"{self.name}-ascii", plain(self.train), plain(self.heldout))
+def as_ascii(text: bytes) -> bytes:
+    """Return UTF-8 text in ASCII.
+
+    Accents go, letters and signs with a compatible ASCII spelling take that, and everything
+    else is left out.
+
+    >>> as_ascii("Caf\u00e9 \u2026".encode())
+    b'Cafe ...'
+    """
+    return unicodedata.normalize("NFKD", text.decode()).encode("ascii", "ignore")
 
 
 def _long_lines(text: str) -> set[str]:

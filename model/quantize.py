@@ -158,7 +158,8 @@ def evaluate_checkpoint(
 def _heldout_of(checkpoint: Checkpoint) -> bytes | None:
     """The held-out part of a built-in corpus, if this Python's is the one trained on."""
     for docstrings in (False, True):
-        corpus = builtin_corpus(docstrings=docstrings)
-        if corpus.sha256 == checkpoint.corpus_sha256:
-            return corpus.heldout
+        text = builtin_corpus(docstrings=docstrings)
+        for corpus in (text, text.as_ascii()):
+            if corpus.sha256 == checkpoint.corpus_sha256:
+                return corpus.heldout
     return None

@@ -146,7 +146,8 @@ def load_model(source: str | Path) -> QuantizedModel:
     Parameters
     ----------
     source
-        Path of a file, or the name of a bundled model (``tiny``, ``tiny-c12``).
+        Path of a file, or the name of a bundled model (``tiny``, ``tiny-c12``,
+        ``micro``).
 
     Raises
     ------

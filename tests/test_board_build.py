@@ -133,14 +133,37 @@ def test_what_does_not_fit_is_told_with_the_numbers():
     text = (f"module {TOP_MODULE}(input clk, input rx, output tx, output led);\n{cells}"
             f"  reg q; always @(posedge clk) q <= {' ^ '.join(f'o{i}[9]' for i in range(9))};\n"
             "  assign tx = q; assign led = q;\nendmodule\n")
-    with pytest.raises(FitError, match="does not fit the icebreaker: DSP 9 needed, 8 available"):
+    with pytest.raises(FitError, match=(
+            r"does not fit the icebreaker: DSP 9 needed, 8 available.* bundled models micro fits")):
         build_bitstream(replace(echo(ICEBREAKER), verilog=text), cache=NO_CACHE)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_bundled_micro_fits_the_icebreaker(tmp_path, capsys):
+    """All of it, placed and routed, with pins: the limits are what the UP5K has."""
+    assert main(["build", "micro", "--board", "icebreaker", "-o", str(tmp_path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    used = {name: (each["needed"], each["available"]) for name, each in report["used"].items()}
+    # With so many logic cells no seed of the placer has trouble.
+    assert 3_000 < used["LUT"][0] <= 4_700 <= used["LUT"][1] == 5_280
+    assert used["block RAM"] == (30, 30)
+    assert used["DSP"] == (8, 8)
+    assert report["clock_hz"] == 12_000_000
+    assert report["fmax_mhz"] >= 20
+    # 12 MHz by 2,173 cycles, within what the line carries.
+    assert report["tokens_per_second"] == pytest.approx(12_000_000 / 2173)
+    data = (tmp_path / "icebreaker.bin").read_bytes()
+    assert len(data) == 104_090
+    assert ".device 5k" in unpacked("icebreaker.bin", data, tmp_path)
 
 
 def test_what_is_far_too_large_is_told_before_synthesis(tmp_path, capsys):
     assert main(["build", "tiny", "--board", "icebreaker", "-o", str(tmp_path / "out")]) == 2
     assert "block RAM" in (message := capsys.readouterr().err)
     assert "30 available" in message
+    assert "Of the bundled models micro fits the icebreaker." in message
+    assert "--external-weights" not in message       # which `build` does not have
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""The bundled model: small, what it says it is, and as good as it says."""
+"""The bundled models: small, what they say they are, and as good as they say."""
 
 import hashlib
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sterna.model.data
-from sterna.model.bundled import BUNDLED, bundled_heldout
+from sterna.model.bundled import BUNDLED, bundled_heldout, bundled_metrics
 from sterna.model.config import ModelConfig
 from sterna.model.evaluate import evaluate
 from sterna.model.quantized import load_model
@@ -15,15 +15,28 @@ from sterna.model.quantized import load_model
 DATA = Path(next(iter(sterna.model.data.__path__)))
 
 
-@pytest.mark.parametrize(("name", "profile"), [("tiny", "S16"), ("tiny-c12", "C12")])
-def test_a_bundled_file_is_small_and_says_where_it_is_from(name: str, profile: str) -> None:
-    assert (DATA / BUNDLED[name]).stat().st_size < 400_000
+@pytest.mark.parametrize(("name", "profile", "config", "size"), [
+    ("tiny", "S16", "tiny", 400_000), ("tiny-c12", "C12", "tiny", 400_000),
+    ("micro", "C12", "micro", 20_000)])
+def test_a_bundled_file_is_small_and_says_where_it_is_from(
+    name: str, profile: str, config: str, size: int,
+) -> None:
+    assert (DATA / BUNDLED[name]).stat().st_size < size
     model = load_model(name)
     assert model.profile.name == profile
-    assert model.config == ModelConfig.named("tiny")
+    assert model.config == ModelConfig.named(config)
     assert set(model.provenance) == {"training", "heldout", "versions"}
     assert model.provenance["heldout"]["text_sha256"] == hashlib.sha256(
-        bundled_heldout()).hexdigest()
+        bundled_heldout(model.config.vocab)).hexdigest()
+    steps = model.provenance["training"]["steps"]
+    last = bundled_metrics(name).read_text().splitlines()[-1].split(",")
+    assert int(last[0]) == steps
+    assert round(float(last[4]), 4) == round(model.provenance["heldout"]["float_bpb"], 4)
+
+
+def test_the_text_for_an_ascii_model_is_ascii() -> None:
+    assert max(bundled_heldout()) > 127 >= max(bundled_heldout(128))
+    assert bundled_heldout(129) == bundled_heldout(256) == bundled_heldout()
 
 
 def test_both_profiles_are_of_one_trained_model() -> None:
@@ -33,17 +46,19 @@ def test_both_profiles_are_of_one_trained_model() -> None:
         np.testing.assert_array_equal(p.weight, c12.projections[name].weight)
 
 
-@pytest.mark.parametrize(("name", "loss"), [("tiny", 0.002), ("tiny-c12", 0.004)])
+@pytest.mark.parametrize(("name", "loss"), [
+    ("tiny", 0.002), ("tiny-c12", 0.004), ("micro", 0.006)])
 def test_integers_cost_next_to_nothing(name: str, loss: float) -> None:
     held = load_model(name).provenance["heldout"]
     assert held["integer_bpb"] - held["float_bpb"] <= loss
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tiny", "tiny-c12"])
-def test_the_stated_figure_is_what_comes_out(name: str) -> None:
+@pytest.mark.parametrize(("name", "predictions"), [
+    ("tiny", 41_920), ("tiny-c12", 41_920), ("micro", 41_856)])
+def test_the_stated_figure_is_what_comes_out(name: str, predictions: int) -> None:
     model = load_model(name)
-    result = evaluate(model, bundled_heldout())
+    result = evaluate(model, bundled_heldout(model.config.vocab))
     held = model.provenance["heldout"]
     assert round(result.bits_per_byte, 5) == held["integer_bpb"]
-    assert result.predictions == held["predictions"] == 41_920
+    assert result.predictions == held["predictions"] == predictions

@@ -379,6 +379,20 @@ def test_lines_that_cannot_be_typed_are_refused(text, vocab, message):
 
 
 @pytest.mark.long
+def test_micro_on_an_icebreaker_talks_as_under_onnxruntime(tmp_path, capsys) -> None:
+    lines = ("The for statement", " and the", "", "class")
+    assert chat("--model", "micro", "--board", "icebreaker", "--port", "sim", "-o", tmp_path,
+                "--tokens", 60, "--check", *(each for line in lines for each in ("--prompt", line))
+                ) == 0
+    printed = capsys.readouterr()
+    reference = ConversationReference(OnnxStep(build_step(load_model("micro"))))
+    for line in lines:
+        written = bytes(reference.say(line.encode(), 60)).decode()
+        assert (line + written).replace("\r", "\n") in printed.out.replace("\r", "\n")
+    assert "240 tokens, all equal to onnxruntime's" in printed.err
+
+
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_bundled_model_talks_as_under_onnxruntime(tmp_path) -> None:
     model = load_model(str(bundled_path("tiny")))

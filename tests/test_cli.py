@@ -182,6 +182,14 @@ def test_a_text_that_is_none_is_named(
     assert err.count("\n") == 1
 
 
+def test_an_ascii_model_reads_the_bundled_text_in_ascii(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = run(capsys, "evaluate", "micro", "--bytes", 2000, "--json")
+    assert code == 0
+    assert json.loads(out)["bits_per_byte"] == pytest.approx(2.7, abs=0.3)
+
+
 def test_a_text_outside_the_vocabulary_is_refused(
     capsys: pytest.CaptureFixture[str], odd_file: Path,
 ) -> None:

@@ -1,15 +1,20 @@
-"""The core with every style of array, and without sampling: same integers, exact cycles."""
+"""The core with every style of array, and as small as a board needs it: exact all the same."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sterna.hw.array.style import ArrayStyle
+from sterna.hw.board.boards import BOARDS
+from sterna.hw.board.names import BoardName
 from sterna.hw.core.cycles import CycleModel
 from sterna.hw.core.image import build_image
-from sterna.hw.emit import emit_verilog
+from sterna.hw.core.params import CoreParams
+from sterna.hw.emit import emit_component, emit_verilog
+from sterna.hw.emit_core import core_design_of
 from sterna.model.config import ModelConfig
-from sterna.model.profile import C12
+from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.synthetic import random_model
 from sterna.sim.core_phases import CorePhase, run_core_phases
 from sterna.sim.core_reference import Request
@@ -39,6 +44,34 @@ def test_every_tensor_and_every_cycle_with_every_style(
         assert report.checks.passed, f"{report.name}: {report.checks.first}"
         assert report.timing.mismatches == 0, f"{report.name}: {report.timing.first}"
     assert reports[0].timing.events > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("profile", "rows", "cols", "quant_lanes", "streams"), [
+    (C12, 1, 8, 1, 1), (C12, 4, 12, 4, 2), (S16, 2, 8, 8, 1)])
+def test_every_tensor_and_every_cycle_of_a_core_for_a_small_fpga(
+    profile: NumericProfile, rows: int, cols: int, quant_lanes: int, streams: int,
+    tmp_path: Path,
+) -> None:
+    model = random_model(MODEL.config, profile, seed=8)
+    usual = CoreParams(model.config, profile, rows=rows, cols=cols, quant_lanes=quant_lanes,
+                       streams=streams, trace=True)
+    params = replace(usual, **BOARDS[BoardName.ICEBREAKER].core)
+    assert params.block_activations
+    assert params.silu_table
+    emitted = emit_component(model, core_design_of(model, params), tmp_path / "core")
+    requests = (Request((1, 0, 7), 3), Request((18, 2), 4))[:streams]
+    phases = [CorePhase("text", requests, reset=True),
+              CorePhase("random pauses", requests, stalls=True)]
+    reports = run_core_phases(model, emitted, phases, work=tmp_path)
+    for report in reports:
+        assert report.checks.passed, f"{report.name}: {report.checks.first}"
+        assert report.timing.mismatches == 0, f"{report.name}: {report.timing.first}"
+    assert reports[0].timing.events > 0
+    # Where buffers and silu are is no matter of cycles.
+    slow = {name: getattr(params, name) for name in ("digit_bits", "root_digit_bits", "sampling")}
+    assert (CycleModel(params).cycles_per_token()
+            == CycleModel(replace(usual, **slow)).cycles_per_token())
 
 
 @pytest.mark.long

@@ -108,8 +108,10 @@ def test_reset_forgets_what_is_under_way(profile):
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
-@pytest.mark.parametrize("options", [{"stalls": False}, {"block_tables": True}], ids=str)
-def test_a_unit_that_never_stalls_and_tables_in_block_memory_change_no_result(profile, options):
+@pytest.mark.parametrize("options", [
+    {"stalls": False}, {"block_tables": True}, {"silu_table": True},
+    {"silu_table": True, "block_tables": True}], ids=str)
+def test_how_it_is_built_changes_no_result_and_no_latency(profile, options):
     dut = make(profile, lanes=2, **options)
     beats = random_beats(dut, np.random.default_rng(7), 30)
     products = dut.products
@@ -121,6 +123,14 @@ def test_a_unit_that_never_stalls_and_tables_in_block_memory_change_no_result(pr
     check_results(dut, run.results, beats)
     assert [taken - sent for sent, taken in zip(run.sent_at, run.taken_at, strict=True)] == (
         [dut.params.latency] * len(beats))
+
+
+def test_every_gate_of_a_table_of_silu_equals_the_reference():
+    dut = make(C12, lanes=1, trace=True, silu_table=True)
+    assert dut.params.looks_up_silu
+    assert not make(S16, lanes=1, silu_table=True).params.looks_up_silu
+    check(dut, [{"gate": [gate], "up": [3], "last": 0}
+                for gate in range(C12.z.min, C12.z.max + 1)])
 
 
 def test_another_table_gives_another_product():

@@ -1,4 +1,4 @@
-"""The exact graphs of the bundled model over thousands of tokens of held-out text."""
+"""The exact graphs of the bundled models over thousands of tokens of held-out text."""
 
 import numpy as np
 import pytest
@@ -18,14 +18,14 @@ STREAMS, LENGTH = 2, 1024
 
 @pytest.fixture(scope="module", params=sorted(BUNDLED))
 def model(request: pytest.FixtureRequest) -> QuantizedModel:
-    """The bundled model, in each profile."""
+    """Each bundled model."""
     return load_model(request.param)
 
 
 @pytest.fixture(scope="module")
-def tokens() -> np.ndarray:
+def tokens(model: QuantizedModel) -> np.ndarray:
     """More than 2,000 tokens of held-out text, int64 ``[STREAMS, LENGTH]``."""
-    return contiguous_streams(encode(bundled_heldout()), STREAMS)[:, :LENGTH]
+    return contiguous_streams(encode(bundled_heldout(model.config.vocab)), STREAMS)[:, :LENGTH]
 
 
 @pytest.mark.parametrize("build", [build_step, build_sequence])

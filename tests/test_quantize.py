@@ -5,12 +5,14 @@ import pytest
 import torch
 from torch.nn import functional
 
+from sterna.model.checkpoint import Checkpoint, save_checkpoint
 from sterna.model.config import ModelConfig
+from sterna.model.corpus import builtin_corpus
 from sterna.model.evaluate import evaluate, surprisal_bits
 from sterna.model.integer import IntegerModel
 from sterna.model.language_model import MatMulFreeLM, heldout_bpb
-from sterna.model.profile import PROFILES, NumericProfile
-from sterna.model.quantize import quantize
+from sterna.model.profile import C12, PROFILES, NumericProfile
+from sterna.model.quantize import quantize, quantize_checkpoint
 from sterna.model.quantizers import ternarize
 from sterna.model.synthetic import random_model
 from sterna.model.tokenizer import encode
@@ -118,3 +120,16 @@ def test_float_and_integer_figures_are_measured_alike(float_model: MatMulFreeLM)
 def test_a_text_of_one_byte_cannot_be_evaluated(profile: NumericProfile) -> None:
     with pytest.raises(ValueError, match="at least 2 bytes, got 1"):
         evaluate(random_model(NANO, profile), b"x")
+
+
+def test_a_checkpoint_of_the_built_in_text_in_ascii_is_measured_on_it(tmp_path) -> None:
+    config = ModelConfig(d=4, layers=1, dff=4, vocab=128)
+    corpus = builtin_corpus().as_ascii()
+    torch.manual_seed(3)
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(Checkpoint(
+        config, {}, corpus.name, corpus.sha256, 0, 0, 0.0,
+        MatMulFreeLM(config).state_dict(), {}, torch.zeros(1, 1, 4)), path)
+    held = quantize_checkpoint(path, C12).provenance["heldout"]
+    assert held["predictions"] == 16 * (len(corpus.heldout) // 16 - 1)
+    assert held["integer_bpb"] == pytest.approx(held["float_bpb"], abs=0.1)

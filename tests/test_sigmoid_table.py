@@ -90,3 +90,8 @@ def test_steepest_and_flattest_tables_do_not_overflow(profile):
 def test_bad_tables_are_refused(table, message):
     with pytest.raises(ValueError, match=message):
         SigmoidTable(S16, table)
+
+
+def test_a_table_of_silu_that_would_interpolate_is_refused():
+    with pytest.raises(ValueError, match="an entry for each of the 65536 values of z, got 64"):
+        SigmoidTable(S16, S16.sigmoid_table(), weighted=True)

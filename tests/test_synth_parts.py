@@ -366,6 +366,16 @@ def test_the_message_has_needed_available_and_what_fits():
                   usage(target, 25000, 2000, 0, 0), {})
 
 
+def test_the_message_for_a_small_device_names_the_core_that_fits_it():
+    target = TARGETS["ice40-up5k"]
+    model = random_model(PARAMS.config, S16, seed=1)
+    assert list(target.available) == [Resource.LUT, Resource.BLOCK_RAM, Resource.DSP]
+    with pytest.raises(FitError, match=(
+            r"logic cells 50,000 needed, 5,280 available.*sterna build micro --board icebreaker")):
+        check_fit(model, Unit.CORE, UnitSizes(rows=1, cols=8), target,
+                  usage(target, 50_000, 400, 90), {"": BlockArea(lut=50_000, block_ram=400)})
+
+
 @pytest.mark.parametrize(("depth", "width", "family", "expected"), [
     (512, 36, Target.ECP5, 1), (512, 37, Target.ECP5, 2), (1024, 18, Target.ECP5, 1),
     (513, 36, Target.ECP5, 2), (16384, 1, Target.ECP5, 1), (256, 16, Target.ICE40, 1),

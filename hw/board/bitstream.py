@@ -239,8 +239,8 @@ def _check_fit(board: Board, used: Mapping[Resource, tuple[int, int]]) -> None:
     if short:
         raise FitError(
             f"the design does not fit the {board.name}: {', '.join(short)}. Take a smaller "
-            f"model, or other --rows, --cols and --quant-lanes: sterna synth MODEL --target "
-            f"{board.target.name} says what a core takes")
+            f"model, or other --rows, --cols and --quant-lanes; of the bundled models "
+            f"{board.fitting} fits")
 
 
 def _fmax(design: BoardDesign, report: Mapping[str, Any]) -> float:

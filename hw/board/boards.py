@@ -66,6 +66,8 @@ class Board:
         Whether there is room for drawing tokens; otherwise the largest logit is taken.
     core
         Further parameters of the core that differ from the usual ones.
+    fitting
+        The largest bundled model that fits, to be named where another one does not.
     """
 
     name: BoardName
@@ -79,6 +81,7 @@ class Board:
     sizes: UnitSizes
     sampled: bool = True
     core: Mapping[str, Any] = field(default_factory=dict)
+    fitting: str = "tiny"
 
     @property
     def is_ecp5(self) -> bool:
@@ -130,8 +133,12 @@ _ALL = (
          "led": ("led_g", 0, None)},
         clock_hz=12_000_000, baud=115_200, typed_ahead=1,
         sizes=UnitSizes(rows=1, cols=8, quant_lanes=1, logits=False), sampled=False,
-        # Dividers and root a bit per cycle: four times fewer logic cells in the norm.
-        core=MappingProxyType({"digit_bits": 1, "root_digit_bits": 1, "sampling": False})),
+        # Dividers and root a bit per cycle: four times fewer logic cells in the norm. There is
+        # no LUT memory, so tiles would be flip-flops, and there are 8 multipliers.
+        core=MappingProxyType({
+            "digit_bits": 1, "root_digit_bits": 1, "sampling": False,
+            "block_activations": True, "silu_table": True}),
+        fitting="micro"),
 )
 
 BOARDS: Mapping[BoardName, Board] = MappingProxyType({board.name: board for board in _ALL})

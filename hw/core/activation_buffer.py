@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Cat, Module, Signal, signed
+from amaranth.hdl import Array, Cat, Module, Mux, Signal, signed
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.params import CoreParams
-from sterna.hw.memory_attributes import LUT_RAM
+from sterna.hw.memory_attributes import BLOCK_RAM, LUT_RAM, NEVER_COLLIDES
 from sterna.hw.norm_params import NormParams
 
 __all__ = ["ActivationBuffer"]
@@ -38,8 +38,10 @@ class ActivationBuffer(wiring.Component):
         How many tiles of its vector can be read from the next cycle on.
     sequence, tile : ``In``
         What to read.
+    advance : ``In(1)``, with ``params.block_activations``
+        Step in this cycle.
     acts : ``Out(ArrayLayout(signed(8), cols))``
-        The tile, in the same cycle.
+        The tile, ``params.read_steps`` steps later.
     """
 
     def __init__(self, params: CoreParams, norm: NormParams) -> None:
@@ -53,6 +55,7 @@ class ActivationBuffer(wiring.Component):
             "arriving": Out(1).array(params.streams),
             "sequence": In(params.index_bits),
             "tile": In(range(max(params.tiles, 2))),
+            **({"advance": In(1)} if params.block_activations else {}),
             "acts": Out(ArrayLayout(self._element, params.cols)),
         })
 
@@ -79,23 +82,54 @@ class ActivationBuffer(wiring.Component):
             with m.If(chunk.last):
                 m.d.sync += written.eq(0)
 
-        # Small and wide, read without a clock: made for LUT memory.
-        depth = max(params.tiles * params.streams, 2)
+        write_address = self._address(sequence, written)
+        read_address = self._address(self.sequence, self.tile)
+        store = self._in_blocks if params.block_activations else self._in_luts
+        store(m, bank, write_address, read_address)
+        return m
+
+    def _in_luts(self, m, bank, write_address, read_address):
+        """Small and wide, read without a clock: made for LUT memory."""
+        params, chunk = self.params, self.chunks.payload
         for index in range(params.chunks_per_tile):
             m.submodules[f"bank{index}"] = store = memory.Memory(
-                shape=ArrayLayout(self._element, params.quant_lanes), depth=depth, init=[],
+                shape=ArrayLayout(self._element, params.quant_lanes), depth=self._depth, init=[],
                 attrs=LUT_RAM)
             write = store.write_port()
             read = store.read_port(domain="comb")
             m.d.comb += [
-                write.addr.eq(self._address(sequence, written)),
+                write.addr.eq(write_address),
                 write.data.eq(chunk.q),
                 write.en.eq(self.chunks.valid & (bank == index)),
-                read.addr.eq(self._address(self.sequence, self.tile)),
+                read.addr.eq(read_address),
                 Cat(self.acts[index * params.quant_lanes + lane]
                     for lane in range(params.quant_lanes)).eq(Cat(read.data)),
             ]
-        return m
+
+    def _in_blocks(self, m, bank, write_address, read_address):
+        """One memory for all banks, for a block is wide and each of its bits can be kept.
+
+        A tile is read when it is complete, never while it is written.
+        """
+        params = self.params
+        m.submodules.banks = store = memory.Memory(
+            shape=ArrayLayout(self._element, params.cols), depth=self._depth, init=[],
+            attrs=BLOCK_RAM | NEVER_COLLIDES)
+        write = store.write_port(granularity=params.quant_lanes)
+        read = store.read_port()
+        m.d.comb += [
+            write.addr.eq(write_address),
+            write.en.eq(Mux(self.chunks.valid, 1 << bank, 0)),
+            read.addr.eq(read_address),
+            read.en.eq(self.advance),
+            self.acts.eq(read.data),
+        ]
+        for column in range(params.cols):
+            m.d.comb += write.data[column].eq(self.chunks.payload.q[column % params.quant_lanes])
+
+    @property
+    def _depth(self):
+        return max(self.params.tiles * self.params.streams, 2)
 
     def _address(self, sequence, tile):
         return tile + Array(i * self.params.tiles for i in range(self.params.streams))[sequence]

@@ -80,7 +80,7 @@ class MatMulFreeCore(wiring.Component):
             root_digit_bits=params.root_digit_bits)
         self.glu = GluUnit(
             profile, image.sigmoid, lanes=params.rows, streams=params.streams,
-            trace=params.trace, stalls=False)
+            trace=params.trace, stalls=False, silu_table=params.silu_table)
         self.mlgru = MlgruUnit(
             profile, image.sigmoid, layers=params.mlgru.layers, channels=params.mlgru.channels,
             lanes=params.rows, streams=params.streams, trace=params.trace, spaced=False,
@@ -151,6 +151,8 @@ class MatMulFreeCore(wiring.Component):
             issuer.acts.eq(activations.acts),
             issuer.taken.eq(sums.outgoing.valid & sums.outgoing.ready),
         ]
+        if params.block_activations:
+            m.d.comb += activations.advance.eq(issuer.advance)
         for sequence in range(params.streams):
             m.d.comb += [
                 issuer.ready_tiles[sequence].eq(activations.ready_tiles[sequence]),

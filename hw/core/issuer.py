@@ -38,7 +38,7 @@ class BeatIssuer(wiring.Component):
     ready_tiles : ``In``, for each sequence
         Tiles that can be read from the next cycle on.
     sequence, tile : ``Out``; acts : ``In``
-        Reading of a tile, a step after it was found ready.
+        Reading of a tile, a step after it was found ready; it takes ``params.read_steps``.
     taken : ``In(1)``
         The sums of a group have left the queue behind the array.
     beats : ``Out(stream.Signature(mac.beat_layout))``
@@ -125,7 +125,8 @@ class BeatIssuer(wiring.Component):
         m.d.comb += [
             self.beats.valid.eq(steps.flags(self.take, last, "issued")[-1]),
             Value.cast(beat[params.mac.weight_name]).eq(self.word),
-            Value.cast(beat.acts).eq(steps.delay(Value.cast(self.acts), last - 1, "acts")),
+            Value.cast(beat.acts).eq(steps.delay(
+                Value.cast(self.acts), last - 1 - params.read_steps, "acts")),
             beat.last.eq(steps.delay(last_tile, last, "last")),
             self.beat_sequence.eq(steps.delay(task.sequence, last, "beat_sequence")),
         ]

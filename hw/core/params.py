@@ -49,6 +49,12 @@ class CoreParams:
         What the array is built of.
     sampling
         Whether tokens can be drawn with a temperature; greedy only otherwise.
+    block_activations
+        Whether the tiles of activations lie in block memory; otherwise in LUT memory, which
+        is the better use of an FPGA that has it. No cycle differs.
+    silu_table
+        Whether ``silu(gate)`` is looked up where the profile allows it, instead of
+        multiplied: a multiplier less for each row. No cycle differs.
 
     Raises
     ------
@@ -74,6 +80,8 @@ class CoreParams:
     external_weights: bool = False
     style: ArrayStyle = ArrayStyle.GENERIC
     sampling: bool = True
+    block_activations: bool = False
+    silu_table: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", ArrayStyle(self.style))
@@ -157,9 +165,14 @@ class CoreParams:
 
         Weights come through the output register of their memory. Activations are read a
         step after the issuing, for which the tile need not be complete, and go through a
-        register to all rows.
+        register to all rows: with ``block_activations`` that of their memory.
         """
         return 2
+
+    @property
+    def read_steps(self) -> int:
+        """Steps from the address of a tile to its activations."""
+        return 1 if self.block_activations else 0
 
     @property
     def mac_cycles(self) -> int:

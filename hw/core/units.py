@@ -61,7 +61,8 @@ class CoreUnits:
             profile, params.rows, params.quant_lanes, params.widest, params.streams,
             params.trace, params.digit_bits, params.root_digit_bits)
         self.glu = GluParams(
-            profile, params.rows, params.streams, params.trace, stalls=False)
+            profile, params.rows, params.streams, params.trace, stalls=False,
+            silu_table=params.silu_table)
         self.mlgru: MlgruParams = params.mlgru
         self._feed_steps, self._mac_latency = params.feed_steps, params.mac.latency
         self.residual = ResidualParams(

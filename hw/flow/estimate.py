@@ -101,6 +101,9 @@ def part_rams(params: CoreParams, family: Target) -> dict[str, int]:
         "mlgru": rams(units.mlgru.memory_words, rows * profile.h.bits),
         "norm": params.streams * units.norm.banks * rams(
             units.norm.depth, rows * units.norm.y_bits),
+        **({"activations": rams(max(params.tiles * params.streams, 2),
+                                params.cols * profile.act_bits)}
+           if params.block_activations else {}),
         "embedding": rams(units.embedding.depth, rows * profile.x.bits),
         "residual": params.streams * rams(units.residual.memory_words, rows * profile.x.bits),
         "sampler": params.streams * (

@@ -25,6 +25,11 @@ _FULL = {Resource.LUT: 0.95, Resource.FF: 0.95}
 _MODEL_PARTS = ("weights", "embedding", "issuer", "post")
 """Blocks with what the model is: in block RAM whatever else there is."""
 
+_ON_BOARDS = {"ice40-up5k": (
+    "the core of `sterna build micro --board icebreaker`, a bundled model, fits: its norm divides "
+    "bit by bit and its activations are in block RAM")}
+"""What fits a target where a core of the usual kind may not."""
+
 _SURE = 1.05
 """An estimate beyond this is right: a model may have fewer bits in its embedding and biases."""
 
@@ -34,9 +39,18 @@ class FitError(ValueError):
 
 
 def check_memories(
-    model: QuantizedModel, unit: Unit, sizes: UnitSizes, target: FpgaTarget,
+    model: QuantizedModel, unit: Unit, sizes: UnitSizes, target: FpgaTarget, *,
+    advice: Sequence[str] | None = None,
 ) -> None:
     """Refuse, before anything is built, weights that are clearly more than there is room for.
+
+    Parameters
+    ----------
+    model, unit, sizes, target
+        What is to be built.
+    advice
+        Sentences on what fits, for who has no other target and no port for weights; None
+        says what those would do.
 
     Raises
     ------
@@ -58,16 +72,18 @@ def check_memories(
     if needed <= _SURE * available:
         return
     found = Usage(Resource.BLOCK_RAM, needed, available, "estimate")
-    advice = _larger([found], target)
+    said = _larger([found], target) if advice is None else []
     rest = replace(found, needed=needed - rams["weights"])
     if unit is Unit.CORE and not sizes.external_weights:
-        advice.append(f"the weights alone take {rams['weights']:,}")
-        if rest.needed <= available:
-            advice.append(f"with --external-weights {rest.needed:,} remain")
+        said.append(f"the weights alone take {rams['weights']:,}")
+        if advice is not None:
+            said += advice
+        elif rest.needed <= available:
+            said.append(f"with --external-weights {rest.needed:,} remain")
         else:
-            advice += [f"with --external-weights {rest.needed:,} remain and {text}"
-                       for text in _larger([rest], target)]
-    raise FitError(_message(unit, target, [found], "estimated before synthesis", advice))
+            said += [f"with --external-weights {rest.needed:,} remain and {text}"
+                     for text in _larger([rest], target)]
+    raise FitError(_message(unit, target, [found], "estimated before synthesis", said))
 
 
 def check_fit(
@@ -90,6 +106,8 @@ def check_fit(
     if unit is Unit.CORE:
         nearest = _nearest(core_params(model, sizes), target, usage, blocks)
         advice.append(nearest or "no smaller core of this model is estimated to fit")
+        if nearest is None and target.name in _ON_BOARDS:
+            advice.append(_ON_BOARDS[target.name])
     elif unit not in (Unit.WEIGHTS, Unit.EMBEDDING):        # whose bits are the model's
         advice.append(_smaller_unit(unit, sizes, target, usage))
     advice += _larger(usage, target)

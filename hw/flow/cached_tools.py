@@ -34,7 +34,7 @@ __all__ = ["CachedTools", "MappedDesign", "Progress", "has_router"]
 Progress = Callable[[str, Step | None], None]
 """Is told what begins and, during place and route, each step of it."""
 
-_CACHE_FORMAT = 2
+_CACHE_FORMAT = 3
 """Counts the changes of how a netlist is made that its inputs do not show."""
 
 

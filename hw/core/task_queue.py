@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Module, Mux, Shape, Signal, Value
+from amaranth.hdl import Const, Module, Mux, Shape, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -18,7 +18,7 @@ class TaskQueue(wiring.Component):
     shape
         Shape of the payload.
     depth
-        Payloads it holds. Whoever feeds it sees to it that there is room.
+        Payloads it holds. Whoever feeds it sees to it that one is free.
 
     Members
     -------
@@ -47,16 +47,16 @@ class TaskQueue(wiring.Component):
         payloads = [Signal(self._width, name=f"payload{place}", reset_less=True)
                     for place in range(self._depth)]
         taken = self.head.valid & self.head.ready
-        stays = [Mux(taken, behind, filled[place])
-                 for place, behind in enumerate([*filled[1:], 0])]
+        behind = [*filled[1:], Const(0, 1)]
+        stays = [Mux(taken, behind[place], filled[place]) for place in range(self._depth)]
         for place, payload in enumerate(payloads):
             m.d.sync += filled[place].eq(
                 stays[place] | (self.put & (stays[place - 1] if place else 1)))
-            # What is behind the last one that stays is free to be anything.
-            with m.If(~stays[place]):
-                m.d.sync += payload.eq(Value.cast(self.payload))
-            with m.Elif(taken):
+            # A place that is free may hold anything, so it takes what may come.
+            with m.If(taken & behind[place]):
                 m.d.sync += payload.eq(payloads[min(place + 1, self._depth - 1)])
+            with m.Elif(~filled[place] | (taken if place + 1 < self._depth else 0)):
+                m.d.sync += payload.eq(Value.cast(self.payload))
         m.d.comb += [
             self.head.valid.eq(filled[0]), Value.cast(self.head.payload).eq(payloads[0])]
         return m

@@ -37,7 +37,10 @@ def check(report: CorePhaseReport) -> None:
     assert report.timing.mismatches == 0, f"{report.name}: {report.timing.first}"
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [
+    # One of each profile and number of sequences is enough while working.
+    pytest.param(shape, id=shape.name, marks=[pytest.mark.long] if number > 1 else [])
+    for number, shape in enumerate(SHAPES)])
 def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, tmp_path: Path) -> None:
     model = shape.model()
     phases = [

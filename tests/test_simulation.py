@@ -59,7 +59,7 @@ def test_a_small_unit_agrees_in_both_simulators(unit: str, simulator: Simulator)
     assert report.checks.reference.values > report.checks.onnx.values > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["tiny", "tiny-c12"])
 def test_the_mlgru_unit_follows_a_real_sequence(name: str) -> None:
     model = load_model(name)
@@ -74,7 +74,7 @@ def test_the_mlgru_unit_follows_a_real_sequence(name: str) -> None:
     assert without_pauses.cycles == without_pauses.beats + latency
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["tiny", "tiny-c12"])
 def test_the_array_computes_every_projection_of_the_bundled_model(name: str) -> None:
     model = load_model(name)

@@ -70,7 +70,7 @@ def test_two_sequences_and_the_trace_agree(unit: str, odd_model: QuantizedModel)
         assert both.checks.onnx.values > plain.checks.onnx.values
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_unit_follows_the_bundled_model(unit: str) -> None:
     model = load_model("tiny")

@@ -192,7 +192,7 @@ def test_sources_hold_the_design_its_pins_and_models_of_cells(design, tmp_path):
     assert names == {"board_top.v", "ulx3s-85f.lpf", "board_sim.v", "README.md", "params.json"}
     assert (tmp_path / "source" / "board_top.v").read_text() == design.verilog
     manifest = json.loads((tmp_path / "source" / "params.json").read_text())
-    assert manifest["clock_hz"] == 150_000_000
+    assert manifest["clock_hz"] == 75_000_000
     assert "No physical board was used" in (tmp_path / "source" / "README.md").read_text()
     write_sources(design, tmp_path / "source")
 

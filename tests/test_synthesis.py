@@ -24,10 +24,7 @@ QUANT_LANES = 4
 # What stands side by side has one entry here: its numbers are left out.
 EXPECTED_STYLES = {
     "activations.bank": {MemoryStyle.LUT},
-    "dispatcher.issue_queue.storage": {MemoryStyle.LUT},
-    "dispatcher.post_queue.storage": {MemoryStyle.LUT},
     "dispatcher.program": {MemoryStyle.LOGIC},
-    "dispatcher.weight_queue.storage": {MemoryStyle.LUT},
     "embedding.rom": {MemoryStyle.BLOCK},
     "glu.sigmoid.rom": {MemoryStyle.LOGIC},
     "issuer.starts": {MemoryStyle.BLOCK},

@@ -67,7 +67,7 @@ class Board:
     core
         Further parameters of the core that differ from the usual ones.
     fitting
-        The largest bundled model that fits, to be named where another one does not.
+        A bundled model that fits, to be named where another one does not.
     """
 
     name: BoardName
@@ -81,7 +81,7 @@ class Board:
     sizes: UnitSizes
     sampled: bool = True
     core: Mapping[str, Any] = field(default_factory=dict)
-    fitting: str = "tiny"
+    fitting: str = "tiny-c12"
 
     @property
     def is_ecp5(self) -> bool:

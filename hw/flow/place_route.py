@@ -188,7 +188,7 @@ def _run(
     with subprocess.Popen(
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, text=True, errors="replace") as process, \
-            open(folder / "nextpnr.log", "w", encoding="utf-8") as log:
+            open(folder / "nextpnr.log", "w", encoding="utf-8", buffering=1) as log:
         # WebAssembly does not heed signals: nothing less than SIGKILL ends it.
         def end_it() -> None:
             late.set()

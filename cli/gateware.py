@@ -61,6 +61,8 @@ def verilog(
         help="core, mac, weights: what the array is built of.")] = ArrayStyle.GENERIC,
     sampling: Annotated[bool, typer.Option(
         help="core: can draw tokens with a temperature.")] = True,
+    far_registers: Annotated[bool, typer.Option(
+        help="core: one more register on long ways, for a large device.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> int:
     """Write a unit's Verilog, memory image, parameters and documentation.
@@ -71,7 +73,8 @@ def verilog(
     emitted = emit_verilog(
         load_model(model), unit.value, output, rows=rows, cols=cols, lanes=lanes,
         streams=streams, trace=trace, quant_lanes=quant_lanes, logits=logits,
-        external_weights=external_weights, style=style, sampling=sampling)
+        external_weights=external_weights, style=style, sampling=sampling,
+        far_registers=far_registers)
     if as_json:
         print_json(emitted.manifest)
     else:

@@ -34,6 +34,8 @@ def synth(
     logits: Annotated[bool, typer.Option(help="core: a port for the logits.")] = True,
     external_weights: Annotated[bool, typer.Option(
         "--external-weights", help="core: weights come in through a port.")] = False,
+    far_registers: Annotated[bool, typer.Option(
+        help="core: one more register on long ways, for a large device.")] = False,
     style: Annotated[str, typer.Option(
         help="How rows are built: auto, generic, ecp5-chain, ecp5-table, xc7-pair or "
              "xc7-table.")] = "auto",
@@ -70,7 +72,8 @@ def synth(
     loaded = load_model(model)
     sizes = UnitSizes(
         rows=rows, cols=cols, lanes=lanes, streams=streams, quant_lanes=quant_lanes,
-        logits=logits, external_weights=external_weights, sampling=sampling)
+        logits=logits, external_weights=external_weights, sampling=sampling,
+        far_registers=far_registers)
     with synth_progress(quiet) as progress:
         report = run(
             loaded, target, unit=unit, sizes=sizes, style=style, pnr=pnr,

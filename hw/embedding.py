@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from amaranth.hdl import Const, Module, Mux, Shape, Signal, signed, unsigned
+from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, signed, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
@@ -92,6 +92,20 @@ class EmbeddingParams:
         return self.rows * self.element_bits
 
     @property
+    def part_bits(self) -> int:
+        """Bits of a word that lie in a memory of their own.
+
+        As many as a block of 2^14 bits has at this depth, so that no multiplexer stands
+        between the blocks and their output registers.
+        """
+        return min(max((1 << 14) >> (self.depth - 1).bit_length(), 1), self.word_bits)
+
+    @property
+    def parts(self) -> int:
+        """Memories side by side."""
+        return -(-self.word_bits // self.part_bits)
+
+    @property
     def latency(self) -> int:
         """Cycles from a request taken to its first word: address, memory, output register."""
         return 3
@@ -173,10 +187,6 @@ class Embedding(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params, requests, words = self.params, self.requests, self.words
-        m.submodules.rom = rom = memory.Memory(
-            shape=unsigned(params.word_bits), depth=params.depth, init=self._words,
-            attrs=BLOCK_ROM)
-        port = rom.read_port()
         reading = Signal()
         position = Signal(range(max(params.words, 2)))    # a bit at least
         address = Signal(range(params.depth), reset_less=True)
@@ -187,8 +197,6 @@ class Embedding(wiring.Component):
         filled = steps.flags(reading, 2, "filled")
         m.d.comb += [
             requests.ready.eq(~(reading | filled[1] | filled[2])),
-            port.addr.eq(address),
-            port.en.eq(advance),
             is_last.eq(position == params.words - 1),
             words.valid.eq(filled[2]),
             words.payload.last.eq(steps.delay(is_last, 2, "last")),
@@ -205,11 +213,24 @@ class Embedding(wiring.Component):
                 position.eq(Mux(is_last, 0, position + 1)),
                 address.eq(address + 1),
             ]
-        word = steps.register(port.data, "word")
+        word = Cat(steps.register(self._read(m, part, advance, address), f"word{part}")
+                   for part in range(params.parts))
         for row in range(params.rows):
             element = word.word_select(row, params.element_bits)
             m.d.comb += words.payload.x[row].eq(element.as_signed())
         return m
+
+    def _read(self, m, part, advance, address):
+        """Return a part of the word at an address, a step later."""
+        params = self.params
+        low = part * params.part_bits
+        bits = min(params.part_bits, params.word_bits - low)
+        m.submodules[f"rom{part}"] = rom = memory.Memory(
+            shape=unsigned(bits), depth=params.depth,
+            init=[word >> low & (1 << bits) - 1 for word in self._words], attrs=BLOCK_ROM)
+        port = rom.read_port()
+        m.d.comb += [port.addr.eq(address), port.en.eq(advance)]
+        return port.data
 
 
 def _checked_table(

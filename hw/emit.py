@@ -105,6 +105,7 @@ def emit_verilog(
     rows: int = 8, cols: int = 128, lanes: int = 8, streams: int = 1, trace: bool = False,
     quant_lanes: int = 0, logits: bool = True, external_weights: bool = False,
     style: ArrayStyle | str = ArrayStyle.GENERIC, sampling: bool = True,
+    far_registers: bool = False,
 ) -> EmittedUnit:
     """Emit one unit for a model.
 
@@ -117,7 +118,7 @@ def emit_verilog(
     out_dir
         Folder to write; see :func:`sterna.hw.folder.write_folder` for when it is refused.
     rows, cols, lanes, streams, trace, quant_lanes, logits, external_weights, style,
-    sampling
+    sampling, far_registers
         Sizes; see :class:`sterna.hw.unit.UnitSizes`. A unit reads those it has.
 
     Raises
@@ -131,7 +132,7 @@ def emit_verilog(
         raise ValueError(f"unit must be one of {', '.join(map(str, Unit))}, got {unit!r}")
     design = _DESIGNS[Unit(unit)](model, UnitSizes(
         rows, cols, lanes, streams, trace, quant_lanes, logits, external_weights,
-        ArrayStyle(style), sampling))
+        ArrayStyle(style), sampling, far_registers))
     return emit_component(model, design, out_dir)
 
 

@@ -42,6 +42,8 @@ class GluParams:
     silu_table
         Whether ``silu(gate)`` is looked up in a table like the sigmoid's, without a product,
         if the profile has a sigmoid for every value of z. Otherwise this changes nothing.
+    far_registers
+        Whether what a multiplier takes from another goes through one more register.
 
     Raises
     ------
@@ -60,6 +62,7 @@ class GluParams:
     stalls: bool = True
     block_tables: bool = False
     silu_table: bool = False
+    far_registers: bool = False
 
     def __post_init__(self) -> None:
         check_whole("lanes", self.lanes, 1, 4096)
@@ -78,12 +81,12 @@ class GluParams:
     @property
     def silu_step(self) -> int:
         """Step at which ``silu(gate)`` is known: sigmoid, product, rounding."""
-        return sigmoid_latency(self.profile, self.block_tables) + 2
+        return sigmoid_latency(self.profile, self.block_tables) + self.far_registers + 2
 
     @property
     def latency(self) -> int:
         """Steps from ``preacts`` to ``products``: silu, product, saturation."""
-        return self.silu_step + 2
+        return self.silu_step + self.far_registers + 2
 
     @property
     def preact_layout(self) -> StructLayout:
@@ -134,6 +137,8 @@ class GluUnit(wiring.Component):
         Whether the sigmoid tables are in block memory.
     silu_table
         Whether ``silu(gate)`` is looked up if the profile allows it.
+    far_registers
+        Whether what a multiplier takes from another goes through one more register.
 
     Members
     -------
@@ -152,10 +157,10 @@ class GluUnit(wiring.Component):
     def __init__(
         self, profile: NumericProfile, table: Sequence[int], *,
         lanes: int, streams: int = 1, trace: bool = False, stalls: bool = True,
-        block_tables: bool = False, silu_table: bool = False,
+        block_tables: bool = False, silu_table: bool = False, far_registers: bool = False,
     ) -> None:
         self.params = GluParams(
-            profile, lanes, streams, trace, stalls, block_tables, silu_table)
+            profile, lanes, streams, trace, stalls, block_tables, silu_table, far_registers)
         self._table = checked_table(profile, table)
         super().__init__({
             "preacts": In(stream.Signature(self.params.preact_layout)),
@@ -189,7 +194,8 @@ class GluUnit(wiring.Component):
 
     def _lane(self, m, steps, advance, lane):
         """One channel: ``silu`` at step ``params.silu_step``, ``p`` at ``params.latency``."""
-        profile, preact = self.params.profile, self.preacts.payload
+        profile, preact, far = (
+            self.params.profile, self.preacts.payload, self.params.far_registers)
         m.submodules[f"sigmoid{lane}"] = table = SigmoidTable(
             profile, self._table, block=self.params.block_tables,
             weighted=self.params.looks_up_silu)
@@ -198,12 +204,13 @@ class GluUnit(wiring.Component):
         if self.params.looks_up_silu:
             silu = steps.delay(table.silu, self.params.silu_step - table.latency, f"silu{lane}")
         else:
-            gate = steps.delay(preact.gate[lane], table.latency, f"gate{lane}")
-            weighted = steps.register(gate * table.sigmoid, f"weighted{lane}")
+            gate = steps.delay(preact.gate[lane], table.latency + far, f"gate{lane}")
+            sigmoid = steps.delay(table.sigmoid, far, f"far_sigmoid{lane}")
+            weighted = steps.register(gate * sigmoid, f"weighted{lane}")
             # A sigmoid is from 0 to below 1, so |silu(gate)| <= |gate|: the bits of z suffice.
             rounded = round_shift(weighted, profile.sigmoid_frac)[:profile.z.bits].as_signed()
             silu = steps.register(rounded, f"rounded{lane}")
-        up = steps.delay(preact.up[lane], self.params.silu_step, f"up{lane}")
-        gated = steps.register(silu * up, f"gated{lane}")
+        up = steps.delay(preact.up[lane], self.params.silu_step + far, f"up{lane}")
+        gated = steps.register(steps.delay(silu, far, f"far_silu{lane}") * up, f"gated{lane}")
         p = saturated_shift(gated, profile.product_shift, profile.p)
         return silu, steps.register(p, f"p{lane}")

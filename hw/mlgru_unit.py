@@ -80,15 +80,17 @@ class MlgruLane(wiring.Component):
             m.d.comb += [table.advance.eq(self.advance), table.z.eq(z)]
 
         # Candidate: c = z * sigmoid(z).
-        z = steps.delay(self.c, candidate.latency, "z")
-        weighted = steps.register(z * candidate.sigmoid, "weighted")
+        far = self.params.far_registers
+        z = steps.delay(self.c, candidate.latency + far, "z")
+        sigmoid = steps.delay(candidate.sigmoid, far, "far_sigmoid")
+        weighted = steps.register(z * sigmoid, "weighted")
         c = steps.register(saturated_shift(weighted, profile.candidate_shift, profile.h), "c")
 
         # State. The definition, (f*h + (2^Ff - f)*c + half) >> Ff, is the same number with one
         # multiplier: f*h + (2^Ff - f)*c = 2^Ff*c + f*(h - c), and a multiple of 2^Ff can be
         # taken out of a floor shift by Ff. As a rounded mean of h and c it fits in h.bits.
         # Operands and products are registers, so that those of a multiplier can take them.
-        f = steps.delay(forget.sigmoid, 3, "f")
+        f = steps.delay(forget.sigmoid, 3 + far, "f")
         difference = steps.register(self.old_state - c, "difference")
         product = steps.register(f * difference, "product")
         mean = rounded_sum(
@@ -97,17 +99,17 @@ class MlgruLane(wiring.Component):
         m.d.comb += self.new_state.eq(new_state)
 
         # Output: o = g * h.
-        g = steps.delay(gate.sigmoid, 4, "g")
-        gated = steps.register(g * new_state, "gated")
+        g = steps.delay(gate.sigmoid, 4 + 2 * far, "g")
+        gated = steps.register(g * steps.delay(new_state, far, "far_state"), "gated")
         o = saturated_shift(gated, profile.output_shift, profile.o)
         m.d.comb += self.o.eq(steps.register(o, "o"))
-        m.d.comb += self.h.eq(steps.delay(new_state, 2, "h"))
+        m.d.comb += self.h.eq(steps.delay(new_state, 2 + far, "h"))
 
         if self.params.trace:
             m.d.comb += [
-                self.forget.eq(steps.delay(f, 2 + 2, "forget")),
+                self.forget.eq(steps.delay(f, 2 + 2 + far, "forget")),
                 self.gate.eq(steps.delay(g, 2, "gate")),
-                self.candidate.eq(steps.delay(c, 3 + 2, "candidate")),
+                self.candidate.eq(steps.delay(c, 3 + 2 + far, "candidate")),
             ]
         return m
 
@@ -149,6 +151,8 @@ class MlgruUnit(wiring.Component):
         Whether results may have to wait; False if whoever takes them is always ready.
     block_tables
         Whether the sigmoid tables are in block memory.
+    far_registers
+        Whether what a multiplier takes from another goes through one more register.
 
     Members
     -------
@@ -168,9 +172,11 @@ class MlgruUnit(wiring.Component):
         self, profile: NumericProfile, table: Sequence[int], *,
         layers: int, channels: int, lanes: int = 1, streams: int = 1, trace: bool = False,
         spaced: bool = True, stalls: bool = True, block_tables: bool = False,
+        far_registers: bool = False,
     ) -> None:
         self.params = MlgruParams(
-            profile, layers, channels, lanes, streams, trace, spaced, stalls, block_tables)
+            profile, layers, channels, lanes, streams, trace, spaced, stalls, block_tables,
+            far_registers)
         self._table = checked_table(profile, table)
         super().__init__({
             "preacts": In(stream.Signature(self.params.preact_layout)),

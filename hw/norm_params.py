@@ -42,6 +42,8 @@ class NormParams:
         Bits per cycle of the two divisions; with 0 both quotients come from one table.
     root_digit_bits
         Bits per cycle of the root.
+    far_registers
+        Whether R goes through one more register on its way to the multipliers.
 
     Raises
     ------
@@ -62,6 +64,7 @@ class NormParams:
     trace: bool = False
     digit_bits: int = 0
     root_digit_bits: int = 2
+    far_registers: bool = False
 
     def __post_init__(self) -> None:
         check_whole("rows", self.rows, 1, 4096)
@@ -226,7 +229,7 @@ class NormParams:
     @property
     def factor_steps(self) -> int:
         """Cycles from ``service`` until R and the first chunk are the factors."""
-        return 1 + max(self.reciprocal_steps, self.read_steps)
+        return 1 + max(self.reciprocal_steps + self.far_registers, self.read_steps)
 
     @property
     def first_chunk_steps(self) -> int:

@@ -54,6 +54,8 @@ class NormQuant(wiring.Component):
         Bits per cycle of the two divisions; with 0 both quotients come from one table.
     root_digit_bits
         Bits per cycle of the root.
+    far_registers
+        Whether R goes through one more register on its way to the multipliers.
 
     Members
     -------
@@ -79,9 +81,11 @@ class NormQuant(wiring.Component):
     def __init__(
         self, profile: NumericProfile, *, rows: int, lanes: int, channels: int,
         streams: int = 1, trace: bool = False, digit_bits: int = 0, root_digit_bits: int = 2,
+        far_registers: bool = False,
     ) -> None:
         self.params = params = NormParams(
-            profile, rows, lanes, channels, streams, trace, digit_bits, root_digit_bits)
+            profile, rows, lanes, channels, streams, trace, digit_bits, root_digit_bits,
+            far_registers)
         members = {
             "words": In(stream.Signature(params.word_layout)).array(streams),
             "acts": Out(stream.Signature(params.act_layout)),
@@ -171,7 +175,7 @@ class NormQuant(wiring.Component):
         chunk = Array(front.chunk.as_value() for front in fronts)[serving]
         half = params.profile.reciprocal_bits - 1
         product_bits = params.profile.act_bits + params.profile.reciprocal_bits
-        r = steps.register(r, "factor")
+        r = steps.register(steps.delay(r, params.far_registers, "far_r"), "factor")
         for lane in range(params.lanes):
             kept = ~last[params.read_steps - 1] | filled[lane // params.rows]
             y = chunk.word_select(lane, params.y_bits)

@@ -260,6 +260,8 @@ class MlgruParams:
         Whether results may have to wait to be taken.
     block_tables
         Whether the sigmoid tables are in block memory; otherwise they are made of LUTs.
+    far_registers
+        Whether what a multiplier takes from another goes through one more register.
 
     Raises
     ------
@@ -281,6 +283,7 @@ class MlgruParams:
     spaced: bool = True
     stalls: bool = True
     block_tables: bool = False
+    far_registers: bool = False
 
     def __post_init__(self) -> None:
         check_whole("layers", self.layers, 1, 1024)
@@ -314,7 +317,7 @@ class MlgruParams:
     @property
     def candidate_step(self) -> int:
         """Step at which c, and with it the old state, is needed: product and saturation."""
-        return sigmoid_latency(self.profile, self.block_tables) + 2
+        return sigmoid_latency(self.profile, self.block_tables) + self.far_registers + 2
 
     @property
     def read_step(self) -> int:
@@ -333,7 +336,7 @@ class MlgruParams:
     @property
     def latency(self) -> int:
         """Steps from a beat of ``preacts`` to its beat of ``states``: product, saturation."""
-        return self.state_step + 2
+        return self.state_step + self.far_registers + 2
 
     @property
     def beat_spacing(self) -> int:

@@ -44,6 +44,8 @@ class RequantiseParams:
         Whether results also come out unsaturated.
     stalls
         Whether results may have to wait to be taken.
+    bias_late
+        Steps by which ``bias`` comes after the rest of its beat, 0 to 3.
 
     Raises
     ------
@@ -64,6 +66,7 @@ class RequantiseParams:
     tag_bits: int = 0
     trace: bool = False
     stalls: bool = True
+    bias_late: int = 0
 
     latency: ClassVar[int] = 4
     """Steps from ``accs`` to ``results``: operands, product, shift, bias and saturation."""
@@ -72,6 +75,7 @@ class RequantiseParams:
         for bits in self.narrower:
             check_whole("narrower bits", bits, 2, self.out_bits)
         check_whole("tag_bits", self.tag_bits, 0, 64)
+        check_whole("bias_late", self.bias_late, 0, 3)
         for name in ("sum_bits", "scale_bits", "bias_bits", "out_bits"):
             check_whole(name, getattr(self, name), 2, 24)
         check_whole("lanes", self.lanes, 1, 65536)
@@ -177,6 +181,8 @@ class Requantise(wiring.Component):
         Whether results also come out unsaturated.
     stalls
         Whether results may have to wait; False if whoever takes them is always ready.
+    bias_late
+        Steps by which ``bias`` comes after the rest of its beat, 0 to 3.
 
     Members
     -------
@@ -197,11 +203,11 @@ class Requantise(wiring.Component):
     def __init__(
         self, sum_bits: int, scale_bits: int, bias_bits: int, out_bits: int, *,
         shifts: tuple[int, ...], lanes: int = 1, narrower: tuple[int, ...] = (),
-        tag_bits: int = 0, trace: bool = False, stalls: bool = True,
+        tag_bits: int = 0, trace: bool = False, stalls: bool = True, bias_late: int = 0,
     ) -> None:
         self.params = RequantiseParams(
             sum_bits, scale_bits, bias_bits, out_bits, tuple(shifts), lanes, tuple(narrower),
-            tag_bits, trace, stalls)
+            tag_bits, trace, stalls, bias_late)
         super().__init__({
             "accs": In(stream.Signature(self.params.acc_layout)),
             "results": Out(stream.Signature(
@@ -228,7 +234,7 @@ class Requantise(wiring.Component):
             kept = [_keep(value, params.kept_bits) for value in shifted]
             value = steps.register(Array(value for value, _ in kept)[select], f"kept{lane}")
             leaves = steps.register(Array(large for _, large in kept)[select], f"leaves{lane}")
-            bias = steps.delay(accs.bias[lane], 3, f"bias{lane}")
+            bias = steps.delay(accs.bias[lane], 3 - params.bias_late, f"bias{lane}")
             result, fits = self._saturate(rounded_sum(value, bias), leaves, value[-1])
             m.d.comb += results.value[lane].eq(steps.register(result, f"result{lane}"))
             if params.narrower:

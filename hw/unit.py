@@ -57,6 +57,8 @@ class UnitSizes:
         What the array is built of.
     sampling
         Whether the core can draw tokens with a temperature.
+    far_registers
+        Whether the core has one more register on long ways, for a large device.
 
     Raises
     ------
@@ -74,6 +76,7 @@ class UnitSizes:
     external_weights: bool = False
     style: ArrayStyle = ArrayStyle.GENERIC
     sampling: bool = True
+    far_registers: bool = False
 
     def __post_init__(self) -> None:
         if self.style not in list(ArrayStyle):

@@ -75,6 +75,27 @@ def test_every_tensor_and_every_cycle_of_a_core_for_a_small_fpga(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("profile", "style", "streams"), [
+    (S16, ArrayStyle.ECP5_CHAIN, 1), (C12, ArrayStyle.GENERIC, 2), (S16, ArrayStyle.XC7_TABLE, 2)])
+def test_every_tensor_and_every_cycle_with_registers_on_long_ways(
+    profile: NumericProfile, style: ArrayStyle, streams: int, tmp_path: Path,
+) -> None:
+    model = random_model(MODEL.config, profile, seed=9)
+    emitted = emit_verilog(
+        model, "core", tmp_path / "core", rows=ROWS, cols=COLS, streams=streams, trace=True,
+        style=style, far_registers=True)
+    requests = (Request((1, 0, 7), 3), Request((18, 2), 4, temperature=1.3))[:streams]
+    phases = [CorePhase("text", requests, reset=True),
+              CorePhase("random pauses", requests, stalls=True),
+              CorePhase("after a reset", requests, reset=True)]
+    reports = run_core_phases(model, emitted, phases, work=tmp_path)
+    for report in reports:
+        assert report.checks.passed, f"{report.name}: {report.checks.first}"
+        assert report.timing.mismatches == 0, f"{report.name}: {report.timing.first}"
+    assert reports[0].timing.events > 0
+
+
+@pytest.mark.long
 def test_a_core_without_sampling_has_no_ports_and_no_cells_for_it(tmp_path: Path) -> None:
     def emit(name: str, **sizes):
         return emit_verilog(

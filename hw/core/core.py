@@ -77,14 +77,15 @@ class MatMulFreeCore(wiring.Component):
         self.norm = NormQuant(
             profile, rows=params.rows, lanes=params.quant_lanes, channels=params.widest,
             streams=params.streams, trace=params.trace, digit_bits=params.digit_bits,
-            root_digit_bits=params.root_digit_bits)
+            root_digit_bits=params.root_digit_bits, far_registers=params.far_registers)
         self.glu = GluUnit(
             profile, image.sigmoid, lanes=params.rows, streams=params.streams,
-            trace=params.trace, stalls=False, silu_table=params.silu_table)
+            trace=params.trace, stalls=False, silu_table=params.silu_table,
+            far_registers=params.far_registers)
         self.mlgru = MlgruUnit(
             profile, image.sigmoid, layers=params.mlgru.layers, channels=params.mlgru.channels,
             lanes=params.rows, streams=params.streams, trace=params.trace, spaced=False,
-            stalls=False)
+            stalls=False, far_registers=params.far_registers)
         self.embedding = Embedding(
             profile, image.embedding, rows=params.rows, streams=params.streams, stalls=False)
         self.residuals = [

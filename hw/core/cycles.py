@@ -271,7 +271,7 @@ class _Run:
         chunks = norm.chunks(stage.columns)
         scale_taken = first_chunk + chunks - 1 + norm.scale_steps
         self._norm_free = scale_taken + ScaleUnit.hold + norm.idle_steps
-        scales = scale_taken + ScaleUnit.latency
+        scales = scale_taken + self._units.scale_latency
         tile_ready = [
             first_chunk + min((tile + 1) * self._params.chunks_per_tile, chunks) - 1
             for tile in range(stage.tiles)]

@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.tasks import task_layout
+from sterna.hw.core.weight_feed import WeightFeed
 from sterna.hw.memory_attributes import BLOCK_ROM
 from sterna.hw.pipeline import Pipeline
 
@@ -124,7 +125,8 @@ class BeatIssuer(wiring.Component):
         last = params.feed_steps
         m.d.comb += [
             self.beats.valid.eq(steps.flags(self.take, last, "issued")[-1]),
-            Value.cast(beat[params.mac.weight_name]).eq(self.word),
+            Value.cast(beat[params.mac.weight_name]).eq(
+                steps.delay(self.word, last - WeightFeed.steps, "word")),
             Value.cast(beat.acts).eq(steps.delay(
                 Value.cast(self.acts), last - 1 - params.read_steps, "acts")),
             beat.last.eq(steps.delay(last_tile, last, "last")),

@@ -55,6 +55,9 @@ class CoreParams:
     silu_table
         Whether ``silu(gate)`` is looked up where the profile allows it, instead of
         multiplied: a multiplier less for each row. No cycle differs.
+    far_registers
+        Whether what crosses a large device, from block to block, gets a register more on its
+        way: a higher clock for some cycles more of each stage.
 
     Raises
     ------
@@ -74,7 +77,7 @@ class CoreParams:
     streams: int = 1
     quant_lanes: int = 0
     digit_bits: int = 0
-    root_digit_bits: int = 3
+    root_digit_bits: int = 0
     logits: bool = True
     trace: bool = False
     external_weights: bool = False
@@ -82,12 +85,15 @@ class CoreParams:
     sampling: bool = True
     block_activations: bool = False
     silu_table: bool = False
+    far_registers: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", ArrayStyle(self.style))
         check_whole("rows", self.rows, 1, 4096)
         check_whole("cols", self.cols, 1, 4096)
         check_whole("streams", self.streams, 1, MAX_STREAMS)
+        if self.root_digit_bits == 0:
+            object.__setattr__(self, "root_digit_bits", 2 if self.far_registers else 3)
         if self.cols % self.rows:
             raise ValueError(
                 f"cols ({self.cols}) must be a multiple of rows ({self.rows}): activations "
@@ -117,7 +123,8 @@ class CoreParams:
         """Geometry of the MLGRU unit; its channels are filled up to whole words."""
         return MlgruParams(
             self.profile, self.config.layers, self.words(self.config.d) * self.rows, self.rows,
-            streams=self.streams, trace=self.trace, spaced=False, stalls=False)
+            streams=self.streams, trace=self.trace, spaced=False, stalls=False,
+            far_registers=self.far_registers)
 
     @property
     def stages(self) -> int:
@@ -165,9 +172,10 @@ class CoreParams:
 
         Weights come through the output register of their memory. Activations are read a
         step after the issuing, for which the tile need not be complete, and go through a
-        register to all rows: with ``block_activations`` that of their memory.
+        register to all rows: with ``block_activations`` that of their memory. All of it goes
+        through one more with ``far_registers``.
         """
-        return 2
+        return 3 if self.far_registers else 2
 
     @property
     def read_steps(self) -> int:

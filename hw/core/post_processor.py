@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Array, Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
@@ -11,9 +11,13 @@ from sterna.hw.core.image import CoreImage
 from sterna.hw.core.program import MAX_SLOTS, StageKind
 from sterna.hw.core.tasks import result_tag_layout, task_layout
 from sterna.hw.memory_attributes import BLOCK_ROM
+from sterna.hw.pipeline import Pipeline
 from sterna.hw.requantise import Requantise, RequantiseParams
 
 __all__ = ["PostProcessor", "requantise_params", "result_layout"]
+
+_BIAS_STEPS = 2
+"""Steps by which biases come after their sums: which is read, and the memory's output register."""
 
 
 def requantise_params(image: CoreImage) -> RequantiseParams:
@@ -23,7 +27,7 @@ def requantise_params(image: CoreImage) -> RequantiseParams:
     return RequantiseParams(
         params.mac.sum_bits, params.profile.scale_bits, image.bias_bits, widest, image.shifts,
         params.rows, tuple(narrower), result_tag_layout(image).size, params.trace,
-        stalls=False)
+        stalls=False, bias_late=_BIAS_STEPS)
 
 
 def result_layout(image: CoreImage) -> StructLayout:
@@ -96,7 +100,8 @@ class PostProcessor(wiring.Component):
         m.submodules.requantise = requantise = Requantise(
             numbers.sum_bits, numbers.scale_bits, numbers.bias_bits, numbers.out_bits,
             shifts=numbers.shifts, lanes=numbers.lanes, narrower=numbers.narrower,
-            tag_bits=numbers.tag_bits, trace=numbers.trace, stalls=numbers.stalls)
+            tag_bits=numbers.tag_bits, trace=numbers.trace, stalls=numbers.stalls,
+            bias_late=numbers.bias_late)
         accs, results = requantise.accs, requantise.results
         task = Signal(self.tasks.payload.shape())
         active = Signal()
@@ -111,7 +116,6 @@ class PostProcessor(wiring.Component):
         m.d.comb += [
             known.eq(active & Array(self.scales_known)[task.sequence]
                      & (~needs_room | Array(self.room)[task.sequence])),
-            accs.valid.eq(taken),
             self.sums.ready.eq(known),
             taken.eq(self.sums.valid & known),
             self.tasks.ready.eq(~active | (taken & last)),
@@ -133,19 +137,24 @@ class PostProcessor(wiring.Component):
         tag = Signal(result_tag_layout(self.image))
         slots = range(MAX_SLOTS)
         scale = Array(Array(each[i] for i in slots) for each in self.scales)[task.sequence][slot]
+        # What comes from far goes through a register first.
+        way = Pipeline(m, Const(1))
+        far = self.image.params.far_registers
         m.d.comb += [
-            accs.payload.acc.eq(self.sums.payload),
-            accs.payload.bias.eq(biases),
-            accs.payload.scale.eq(scale),
+            accs.valid.eq(way.flags(taken, far, "arrived")[-1]),
+            Value.cast(accs.payload.acc).eq(way.delay(Value.cast(self.sums.payload), far, "sums")),
+            accs.payload.bias.eq(way.delay(biases, far, "biases")),
+            accs.payload.scale.eq(way.delay(scale, far, "scale")),
             tag.kind.eq(task.kind),
             tag.slot.eq(slot),
             tag.last.eq(last),
             tag.start.eq(task.start & in_first_group),
             tag.sequence.eq(task.sequence),
-            accs.payload.tag.eq(tag),
+            accs.payload.tag.eq(way.delay(tag, far, "tag")),
         ]
         if requantise.params.select_bits:
-            m.d.comb += accs.payload.shift.eq(Array(task.shift[i] for i in slots)[slot])
+            m.d.comb += accs.payload.shift.eq(
+                way.delay(Array(task.shift[i] for i in slots)[slot], far, "shift"))
         m.d.comb += [
             self.results.valid.eq(results.valid),
             self.results.payload.result.eq(results.payload),
@@ -165,7 +174,7 @@ class PostProcessor(wiring.Component):
         return m
 
     def _biases(self, m, taken):
-        """Return the biases of the group in progress: they stand at the memory's output."""
+        """Return the biases of the group in progress, ``_BIAS_STEPS`` after ``taken``."""
         image = self.image
         depth = max(len(image.biases), 2)
         shape = ArrayLayout(signed(image.bias_bits), image.params.rows)
@@ -173,9 +182,11 @@ class PostProcessor(wiring.Component):
             shape=shape, depth=depth, init=[shape.from_bits(word) for word in image.biases],
             attrs=BLOCK_ROM)
         read = rom.read_port()
+        steps = Pipeline(m, Const(1))
         following = Signal(range(depth))
-        first = self.tasks.payload.first_header
-        begins = self.tasks.valid & self.tasks.ready
+        begins = steps.flags(self.tasks.valid & self.tasks.ready, 1, "begins")[-1]
+        taken = steps.flags(taken, 1, "bias_taken")[-1]
+        first = steps.register(self.tasks.payload.first_header, "first_header")
         m.d.comb += [
             read.en.eq(begins | taken),
             read.addr.eq(Mux(begins, first, following)),
@@ -184,4 +195,4 @@ class PostProcessor(wiring.Component):
             m.d.sync += following.eq(first + 1)
         with m.Elif(taken):
             m.d.sync += following.eq(following + 1)
-        return read.data
+        return shape(steps.register(read.data, "bias_word"))

@@ -13,7 +13,13 @@ from sterna.hw.fixed_point import round_shift
 from sterna.hw.norm_params import NormParams
 from sterna.hw.pipeline import Pipeline
 
-__all__ = ["ScaleUnit"]
+__all__ = ["ScaleUnit", "scale_latency"]
+
+
+def scale_latency(params: CoreParams) -> int:
+    """Cycles from V to the first scale: product and rounding, and with ``far_registers`` one
+    for the way to the multiplier."""
+    return 2 + params.far_registers
 
 
 class ScaleUnit(wiring.Component):
@@ -46,11 +52,11 @@ class ScaleUnit(wiring.Component):
         A scale, in the cycle in which it is stored.
     """
 
-    latency = 2
     hold = MAX_SLOTS - 1
 
     def __init__(self, params: CoreParams, norm: NormParams) -> None:
         self.params = params
+        self.latency = scale_latency(params)
         profile = params.profile
         super().__init__({
             "norms": In(stream.Signature(norm.scale_layout)),
@@ -87,10 +93,12 @@ class ScaleUnit(wiring.Component):
         m.d.sync += slot.eq(following)
         slots = range(MAX_SLOTS)
         mantissas = Array(Array(each[i] for i in slots) for each in self.mantissas)
+        way = self.latency - 2
         mantissa = steps.register(mantissas[sequence][following], "mantissa")
-        product = steps.register(norm.v * mantissa, "product")
-        slot_of_product = steps.register(slot, "slot_of_product")
-        multiplied = steps.flags(self.norms.valid, 1, "multiplied")[-1]
+        product = steps.register(
+            steps.delay(norm.v, way, "v") * steps.delay(mantissa, way, "mantissa"), "product")
+        slot_of_product = steps.delay(slot, 1 + way, "slot_of_product")
+        multiplied = steps.flags(self.norms.valid, 1 + way, "multiplied")[-1]
 
         scale = round_shift(product, profile.combine_shift)[:profile.scale_bits]
         m.d.comb += [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sterna.hw.core.params import CoreParams
-from sterna.hw.core.scale_unit import ScaleUnit
+from sterna.hw.core.scale_unit import scale_latency
 from sterna.hw.embedding import EmbeddingParams
 from sterna.hw.glu_unit import GluParams
 from sterna.hw.norm_params import NormParams
@@ -38,7 +38,7 @@ class CoreUnits:
         before it counts, too.
         """
         on_the_way = self._feed_steps + self._mac_latency
-        return self.norm.scale_steps + ScaleUnit.latency + 3 + on_the_way
+        return self.norm.scale_steps + self.scale_latency + 3 + on_the_way
 
     @property
     def logits_on_the_way(self) -> int:
@@ -56,13 +56,14 @@ class CoreUnits:
     def __init__(self, params: CoreParams) -> None:
         profile, config = params.profile, params.config
         self._shows_logits = params.logits
-        self.requantise_latency = RequantiseParams.latency
+        self.requantise_latency = RequantiseParams.latency + params.far_registers
+        self.scale_latency = scale_latency(params)
         self.norm = NormParams(
             profile, params.rows, params.quant_lanes, params.widest, params.streams,
-            params.trace, params.digit_bits, params.root_digit_bits)
+            params.trace, params.digit_bits, params.root_digit_bits, params.far_registers)
         self.glu = GluParams(
             profile, params.rows, params.streams, params.trace, stalls=False,
-            silu_table=params.silu_table)
+            silu_table=params.silu_table, far_registers=params.far_registers)
         self.mlgru: MlgruParams = params.mlgru
         self._feed_steps, self._mac_latency = params.feed_steps, params.mac.latency
         self.residual = ResidualParams(

@@ -13,7 +13,6 @@ from typing import Any
 
 from sterna.hw.core.cycles import CycleModel
 from sterna.hw.core.params import MAX_STREAMS, CoreParams
-from sterna.hw.core.scale_unit import ScaleUnit
 from sterna.hw.core.steady_state import Token, steady_state
 
 __all__ = ["Alternative", "Bound", "alternatives", "without"]
@@ -67,7 +66,7 @@ def without(params: CoreParams, bound: Bound) -> CycleModel:
     elif bound is Bound.QUANTISER:
         units.norm = _Changed(norm, chunks=lambda columns: 0)
     elif bound is Bound.SCALE:
-        units.norm = _Changed(norm, scale_steps=-ScaleUnit.latency)
+        units.norm = _Changed(norm, scale_steps=-units.scale_latency)
     elif bound is Bound.MAXIMUM:
         units.norm = _Changed(norm, max_steps=0)
     elif bound is Bound.NORM:

@@ -43,7 +43,8 @@ class NormParams:
     root_digit_bits
         Bits per cycle of the root.
     far_registers
-        Whether R goes through one more register on its way to the multipliers.
+        Whether R goes through one more register on its way to the multipliers, and squares
+        and their sum through one before the sum and the root.
 
     Raises
     ------
@@ -241,6 +242,12 @@ class NormParams:
         return self.factor_steps + 2
 
     @property
+    def square_steps(self) -> int:
+        """Cycles from a chunk taken to the last before its squares: q, with ``far_registers``
+        the parts of the squares."""
+        return 1 + self.far_registers
+
+    @property
     def tree_levels(self) -> int:
         """Levels of the adder tree over the squares of a chunk."""
         return (self.lanes - 1).bit_length()
@@ -257,9 +264,9 @@ class NormParams:
     def root_steps(self) -> int:
         """Cycles from the last chunk taken to N.
 
-        q and the squares are registers; the last sum is made as the root loads it.
+        The last sum is made as the root loads it, or with ``far_registers`` before.
         """
-        return 1 + self.tree_steps + self.root.latency
+        return self.square_steps + self.tree_steps + self.far_registers + self.root.latency
 
     @property
     def scale_steps(self) -> int:

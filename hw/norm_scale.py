@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.integer_root import IntegerRoot
 from sterna.hw.norm_params import NormParams
 from sterna.hw.pipeline import Pipeline
-from sterna.hw.square import square
+from sterna.hw.square import square_of, square_parts
 
 __all__ = ["NormScale"]
 
@@ -59,10 +59,11 @@ class NormScale(wiring.Component):
         m = Module()
         params = self.params
         steps = Pipeline(m, Const(1))
-        # S is made tree_steps after the squares, which are there two after the chunk.
-        sum_step = 1 + params.tree_steps
+        # S is made tree_steps after the squares.
+        far = params.far_registers
+        sum_step = params.square_steps + params.tree_steps
         arrived = steps.flags(self.taken, sum_step, "arrived")[-1]
-        complete = steps.flags(self.taken & self.last, sum_step, "complete")[-1]
+        complete = steps.flags(self.taken & self.last, sum_step + far, "complete")[-1]
 
         # Neighbours are added level by level; a register follows the first, then every
         # second level, and the last.
@@ -70,7 +71,11 @@ class NormScale(wiring.Component):
         for lane in range(params.lanes):
             q = steps.register(self.q[lane], f"q{lane}")
             # |q| <= 127
-            level.append(steps.register(square(q)[:params.square_bits], f"square{lane}"))
+            squares, cross = square_parts(q)
+            parts = (steps.delay(squares, far, f"squares{lane}"),
+                     steps.delay(cross, far, f"cross{lane}"))
+            level.append(steps.register(
+                square_of(parts)[:params.square_bits], f"square{lane}"))
         for depth in range(1, params.tree_levels + 1):
             level = [sum(level[i + 1:i + 2], start=level[i]) for i in range(0, len(level), 2)]
             if depth % 2 or depth == params.tree_levels:
@@ -93,7 +98,7 @@ class NormScale(wiring.Component):
             m.d.sync += silent.eq(self.silent)
         m.d.comb += [
             root.start.eq(complete),
-            root.value.eq(Mux(silent, 127 ** 2, total)),
+            root.value.eq(Mux(silent, 127 ** 2, self.s if far else total)),
             self.n.eq(root.root),
             self.done.eq(root.done),
         ]

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from amaranth.hdl import Cat, Const, Mux, Value
 
-__all__ = ["square"]
+__all__ = ["square_of", "square_parts"]
 
 
-def square(value: Value) -> Value:
-    """Return ``value * value`` of a signed 8-bit value, 15 bits, without a multiplier block.
+def square_of(parts: tuple[Value, Value]) -> Value:
+    """Return ``value * value``, 15 bits, from the :func:`square_parts` of the value."""
+    squares, cross = parts
+    return (squares + (cross << 5))[:15]
+
+
+def square_parts(value: Value) -> tuple[Value, Value]:
+    """Return two numbers ``(s, c)`` of a signed 8-bit value, whose square is ``s + 32 c``.
+
+    Tables of LUTs make them, without a multiplier block.
 
     Of an FPGA's multiplier blocks a square of 8 bits would take a whole one. With
     ``value = 16 h + l`` it is ``(h*h << 8 | l*l) + (h*l << 5)``: the first two do not
@@ -21,8 +29,7 @@ def square(value: Value) -> Value:
     lower = _table(Cat(low, high[:2]), 6, lambda bits: (bits & 15) * (bits >> 4))
     upper = _table(
         Cat(low, high[2:]), 7, lambda bits: (bits & 15) * ((bits >> 4) - (bits >> 5 << 2)))
-    cross = (upper.as_signed() << 2) + lower
-    return (squares + (cross << 5))[:15]
+    return squares, (upper.as_signed() << 2) + lower
 
 
 def _table(index: Value, bits: int, function) -> Value:

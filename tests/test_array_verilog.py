@@ -47,7 +47,7 @@ def test_the_generic_array_needs_no_models(tmp_path):
     assert emitted.sources == [emitted.verilog_path]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @vendor_styles
 def test_a_style_agrees_with_both_references_in_verilator(style):
     report = simulate(SMALL, "mac", TOKENS, rows=2, cols=20, style=style)

@@ -65,6 +65,7 @@ def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, tmp_path: Pa
     assert timed == always | alone
 
 
+@pytest.mark.long
 def test_stalls_of_weights_and_consumers_change_nothing(tmp_path: Path) -> None:
     shape = SHAPES[0]
     model = shape.model()
@@ -83,6 +84,7 @@ def test_stalls_of_weights_and_consumers_change_nothing(tmp_path: Path) -> None:
         check(report)
 
 
+@pytest.mark.long
 def test_generation_stops_at_the_stop_token(tmp_path: Path) -> None:
     shape = SHAPES[1]
     model = shape.model()

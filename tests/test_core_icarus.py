@@ -24,7 +24,7 @@ from sterna.sim.runner import Simulator
 SECOND = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("profile", "streams"), [(S16, 1), (PROFILES["C12"], 2)])
 def test_every_tensor_of_a_short_text_is_equal(profile, streams, tmp_path):
     model = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=20), profile, seed=7)

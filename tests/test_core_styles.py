@@ -11,10 +11,11 @@ from sterna.hw.board.names import BoardName
 from sterna.hw.core.cycles import CycleModel
 from sterna.hw.core.image import build_image
 from sterna.hw.core.params import CoreParams
-from sterna.hw.emit import emit_component, emit_verilog
+from sterna.hw.emit import EmittedUnit, emit_component, emit_verilog
 from sterna.hw.emit_core import core_design_of
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, NumericProfile
+from sterna.model.quantized import QuantizedModel
 from sterna.model.synthetic import random_model
 from sterna.sim.core_phases import CorePhase, run_core_phases
 from sterna.sim.core_reference import Request
@@ -24,6 +25,19 @@ from sterna.sim.cpp_engine import CppCore
 # A vector of d takes one tile, one of dff three: tables are loaded once and again and again.
 MODEL = random_model(ModelConfig(d=11, layers=1, dff=35, vocab=19), C12, seed=3)
 ROWS, COLS = 4, 12
+
+
+def check(
+    model: QuantizedModel, emitted: EmittedUnit, requests: tuple[Request, ...], work: Path,
+) -> None:
+    """Compare every tensor, and every cycle where nothing pauses."""
+    phases = [CorePhase("text", requests, reset=True),
+              CorePhase("random pauses", requests, stalls=True)]
+    reports = run_core_phases(model, emitted, phases, work=work)
+    for report in reports:
+        assert report.checks.passed, f"{report.name}: {report.checks.first}"
+        assert report.timing.mismatches == 0, f"{report.name}: {report.timing.first}"
+    assert reports[0].timing.events > 0
 
 
 @pytest.mark.long
@@ -37,13 +51,7 @@ def test_every_tensor_and_every_cycle_with_every_style(
         MODEL, "core", tmp_path / "core", rows=ROWS, cols=COLS, streams=streams, trace=True,
         style=style)
     requests = (Request((1, 0, 7), 3), Request((18, 2), 4, temperature=1.3))[:streams]
-    phases = [CorePhase("text", requests, reset=True),
-              CorePhase("random pauses", requests, stalls=True)]
-    reports = run_core_phases(MODEL, emitted, phases, work=tmp_path)
-    for report in reports:
-        assert report.checks.passed, f"{report.name}: {report.checks.first}"
-        assert report.timing.mismatches == 0, f"{report.name}: {report.timing.first}"
-    assert reports[0].timing.events > 0
+    check(MODEL, emitted, requests, tmp_path)
 
 
 @pytest.mark.long
@@ -61,13 +69,7 @@ def test_every_tensor_and_every_cycle_of_a_core_for_a_small_fpga(
     assert params.silu_table
     emitted = emit_component(model, core_design_of(model, params), tmp_path / "core")
     requests = (Request((1, 0, 7), 3), Request((18, 2), 4))[:streams]
-    phases = [CorePhase("text", requests, reset=True),
-              CorePhase("random pauses", requests, stalls=True)]
-    reports = run_core_phases(model, emitted, phases, work=tmp_path)
-    for report in reports:
-        assert report.checks.passed, f"{report.name}: {report.checks.first}"
-        assert report.timing.mismatches == 0, f"{report.name}: {report.timing.first}"
-    assert reports[0].timing.events > 0
+    check(model, emitted, requests, tmp_path)
     # Where buffers and silu are is no matter of cycles.
     slow = {name: getattr(params, name) for name in ("digit_bits", "root_digit_bits", "sampling")}
     assert (CycleModel(params).cycles_per_token()

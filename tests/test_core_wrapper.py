@@ -96,7 +96,7 @@ def texts(printed: str) -> list[list[int]]:
             for run in (0, 1)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("simulator", INSTALLED)
 @pytest.mark.parametrize("choice", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_wrapper_writes_the_text_of_the_reference(simulator, choice, model, core, tmp_path):

@@ -36,6 +36,7 @@ def test_thousands_of_tokens_are_exact(model: QuantizedModel, tokens: np.ndarray
     assert report.logits.values == report.tokens * model.config.vocab
 
 
+@pytest.mark.long
 def test_the_onnx_evaluator_agrees_over_thousands_of_tokens(
     model: QuantizedModel, tokens: np.ndarray,
 ) -> None:

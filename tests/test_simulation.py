@@ -196,7 +196,7 @@ def test_verilog_that_does_not_compile_names_the_error(tmp_path: Path) -> None:
                tmp_path / "work")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_waves_are_kept_when_asked_for(tmp_path: Path) -> None:
     report = run_small(small_model(C12), "mlgru", waves=True, work=tmp_path)
     assert report.passed

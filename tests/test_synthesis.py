@@ -129,7 +129,7 @@ def test_multipliers_are_found_in_their_module(body, expected, tmp_path):
     assert modules["top.post"].cells == {"$dff": 1, "$mul": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("target", list(Target))
 def test_memories_become_what_they_are_meant_for(target, core):
     done = synthesise(core.verilog_path, core.module, target)

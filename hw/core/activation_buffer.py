@@ -35,7 +35,9 @@ class ActivationBuffer(wiring.Component):
     clear, clear_sequence : ``In``
         Forget the vector of a sequence: a new one follows.
     ready_tiles : ``Out``, for each sequence
-        How many tiles of its vector can be read from the next cycle on.
+        How many tiles of its vector can be read.
+    arriving : ``Out(1)``, for each sequence
+        One tile more can be read from the next cycle on.
     sequence, tile : ``In``
         What to read.
     advance : ``In(1)``, with ``params.block_activations``

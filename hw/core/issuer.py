@@ -36,8 +36,8 @@ class BeatIssuer(wiring.Component):
     tasks : ``In(stream.Signature(task_layout(image)))``
     advance, available, take, word
         The weights: the other side of a :class:`~sterna.hw.core.weight_feed.WeightFeed`.
-    ready_tiles : ``In``, for each sequence
-        Tiles that can be read from the next cycle on.
+    ready_tiles, arriving : ``In``, ``In(1)``, for each sequence
+        Tiles that can be read, and whether the next one can be from the next cycle on.
     sequence, tile : ``Out``; acts : ``In``
         Reading of a tile, a step after it was found ready; it takes ``params.read_steps``.
     taken : ``In(1)``

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.params import CoreParams
 from sterna.hw.core.program import program
-from sterna.hw.core.tasks import task_layout, weight_request_layout
 from sterna.hw.core.units import CoreUnits
 from sterna.model.sampling import EXP_TABLE
 
@@ -68,7 +67,6 @@ def memory_bits(image: CoreImage) -> MemoryBits:
     rise_bits = max(max(rises).bit_length(), 1) if profile.sigmoid_step_bits else 0
     sigmoid = profile.sigmoid_segments * (profile.sigmoid_frac + rise_bits)
 
-    task = 2 * task_layout(image).size + weight_request_layout(image).size
     return MemoryBits(
         model=image.memory_bits,
         tables={
@@ -88,7 +86,6 @@ def memory_bits(image: CoreImage) -> MemoryBits:
             **({"logits": streams * sampler.depth * rows * profile.logit.bits,
                 "sums of probabilities": streams * sampler.depth * sampler.total_bits}
                if params.sampling else {}),
-            "queues": (streams + 1) * task,
             "waiting logits": (streams * units.waiting_logits
                                * (rows * profile.logit.bits + 1)),
         })

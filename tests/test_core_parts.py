@@ -86,12 +86,12 @@ def test_scales_are_those_of_the_reference(profile: NumericProfile, streams: int
             ctx.set(unit.norms.payload, payload)
             ctx.set(unit.norms.valid, 1)
             expected = [int(combine_scale(np.int64(v), k, profile)) for k in mantissas]
-            for cycle in range(ScaleUnit.latency + 3):
+            for cycle in range(unit.latency + 3):
                 if cycle <= ScaleUnit.hold:
                     assert ctx.get(unit.norms.ready) == (cycle == ScaleUnit.hold)
                 else:
                     ctx.set(unit.norms.valid, 0)
-                slot = cycle - ScaleUnit.latency     # one a cycle
+                slot = cycle - unit.latency     # one a cycle
                 assert ctx.get(unit.known[sequence]) == (slot >= 0)
                 if slot >= 0:
                     assert ctx.get(unit.scales[sequence][slot]) == expected[slot]

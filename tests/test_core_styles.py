@@ -87,14 +87,7 @@ def test_every_tensor_and_every_cycle_with_registers_on_long_ways(
         model, "core", tmp_path / "core", rows=ROWS, cols=COLS, streams=streams, trace=True,
         style=style, far_registers=True)
     requests = (Request((1, 0, 7), 3), Request((18, 2), 4, temperature=1.3))[:streams]
-    phases = [CorePhase("text", requests, reset=True),
-              CorePhase("random pauses", requests, stalls=True),
-              CorePhase("after a reset", requests, reset=True)]
-    reports = run_core_phases(model, emitted, phases, work=tmp_path)
-    for report in reports:
-        assert report.checks.passed, f"{report.name}: {report.checks.first}"
-        assert report.timing.mismatches == 0, f"{report.name}: {report.timing.first}"
-    assert reports[0].timing.events > 0
+    check(model, emitted, requests, tmp_path)
 
 
 @pytest.mark.long

@@ -99,18 +99,20 @@ class ScaleUnit(wiring.Component):
             steps.delay(norm.v, way, "v") * steps.delay(mantissa, way, "mantissa"), "product")
         slot_of_product = steps.delay(slot, 1 + way, "slot_of_product")
         multiplied = steps.flags(self.norms.valid, 1 + way, "multiplied")[-1]
+        # The next sequence may be cleared while the last scales of this one are on their way.
+        multiplied_sequence = steps.delay(sequence, way, "multiplied_sequence")
 
         scale = round_shift(product, profile.combine_shift)[:profile.scale_bits]
         m.d.comb += [
             self.written.eq(multiplied),
-            self.written_sequence.eq(sequence),
+            self.written_sequence.eq(multiplied_sequence),
             self.written_scale.eq(scale),
         ]
         scales = Array(Array(each[i] for i in slots) for each in self.scales)
         with m.If(multiplied):
             m.d.sync += [
-                scales[sequence][slot_of_product].eq(scale),
-                Array(self.known)[sequence].eq(1),
+                scales[multiplied_sequence][slot_of_product].eq(scale),
+                Array(self.known)[multiplied_sequence].eq(1),
             ]
         with m.If(self.clear):
             m.d.sync += Array(self.known)[self.clear_sequence].eq(0)

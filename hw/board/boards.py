@@ -127,7 +127,8 @@ _ALL = (
         # What place and route reach with the bundled model, and half of what the array could be:
         # it writes far more than the serial line takes, and is placed in half the time.
         clock_hz=75_000_000, baud=1_000_000, typed_ahead=17,
-        sizes=UnitSizes(rows=8, cols=64, quant_lanes=32, logits=False)),
+        sizes=UnitSizes(
+            rows=8, cols=64, quant_lanes=32, logits=False, far_registers=True)),
     Board(
         BoardName.ICEBREAKER, "1BitSquared iCEBreaker, Lattice iCE40 UP5K", ICEBreakerPlatform,
         target_named("ice40-up5k"),

@@ -100,7 +100,8 @@ class ScaleUnit(wiring.Component):
         slot_of_product = steps.delay(slot, 1 + way, "slot_of_product")
         multiplied = steps.flags(self.norms.valid, 1 + way, "multiplied")[-1]
         # The next sequence may be cleared while the last scales of this one are on their way.
-        multiplied_sequence = steps.delay(sequence, way, "multiplied_sequence")
+        multiplied_sequence = steps.delay(
+            sequence, way if params.sequence_bits else 0, "multiplied_sequence")
 
         scale = round_shift(product, profile.combine_shift)[:profile.scale_bits]
         m.d.comb += [

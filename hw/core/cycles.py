@@ -274,7 +274,7 @@ class _Run:
         scales = scale_taken + self._units.scale_latency
         tile_ready = [
             first_chunk + min((tile + 1) * self._params.chunks_per_tile, chunks) - 1
-            for tile in range(stage.tiles)]
+            + self._params.far_registers for tile in range(stage.tiles)]
 
         # Beats: one is issued a cycle, once the task is there and with the last chunk of a
         # tile.

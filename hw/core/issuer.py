@@ -84,10 +84,6 @@ class BeatIssuer(wiring.Component):
             self.advance.eq(self.beats.ready),
             self.sequence.eq(steps.register(task.sequence, "sequence")),
             self.tile.eq(steps.register(tile, "tile")),
-            # Tiles arrive in order: the one that does is the first that was not ready.
-            tile_ready.eq((tile < Array(self.ready_tiles)[task.sequence]) | (
-                (tile == Array(self.ready_tiles)[task.sequence])
-                & Array(self.arriving)[task.sequence])),
             self.take.eq(active & tile_ready & room & self.available),
         ]
         issued = Signal()
@@ -97,9 +93,21 @@ class BeatIssuer(wiring.Component):
             group_issued.eq(issued & last_tile),
             self.tasks.ready.eq(~active | (group_issued & last_header)),
         ]
+        following = Signal.like(tile)
+        m.d.comb += following.eq(Mux(last_tile, 0, tile + 1))
+        if params.far_registers:
+            # The buffer is far: a tile is issued in the cycle after its last chunk came.
+            with m.If(self.tasks.ready):
+                m.d.sync += tile_ready.eq(self._ready(0, self.tasks.payload.sequence))
+            with m.Elif(issued):
+                m.d.sync += tile_ready.eq(self._ready(following, task.sequence))
+            with m.Else():
+                m.d.sync += tile_ready.eq(self._ready(tile, task.sequence))
+        else:
+            m.d.comb += tile_ready.eq(self._ready(tile, task.sequence))
         with m.If(issued):
             m.d.sync += [
-                tile.eq(Mux(last_tile, 0, tile + 1)),
+                tile.eq(following),
                 last_tile.eq(Mux(last_tile, task.tiles == 1, tile + 2 == task.tiles)),
             ]
             with m.If(last_tile):
@@ -147,6 +155,14 @@ class BeatIssuer(wiring.Component):
             m.d.comb += beat.fresh.eq(
                 steps.delay(~begun | (task.tiles != 1), last, "fresh"))
         return m
+
+    def _ready(self, tile, sequence):
+        """Whether a tile of a sequence can be read from the next cycle on.
+
+        Tiles arrive in order: the one that does is the first that was not ready.
+        """
+        ready = Array(self.ready_tiles)[sequence]
+        return (tile < ready) | ((tile == ready) & Array(self.arriving)[sequence])
 
     def _header(self, m, steps, group_issued):
         """Return the header of the group that was issued ``feed_steps`` steps ago.

@@ -176,7 +176,9 @@ class _Feed:
 
     def _moving(self, cycle: int) -> int:
         """Return the first cycle from ``cycle`` on in which nothing stands still."""
-        while self._stops and self._stops[0] + self._fill <= cycle - 2 * self._fill:
+        # As many stops as there are steps may lie between a beat and the next to be issued.
+        longest = self._steps * (self._fill + 1)
+        while self._stops and self._stops[0] + self._fill <= cycle - longest:
             self._stops.popleft()
         for stop in self._stops:
             if stop <= cycle < stop + self._fill:

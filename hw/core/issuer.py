@@ -9,7 +9,6 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.tasks import task_layout
-from sterna.hw.core.weight_feed import WeightFeed
 from sterna.hw.memory_attributes import BLOCK_ROM
 from sterna.hw.pipeline import Pipeline
 
@@ -134,7 +133,7 @@ class BeatIssuer(wiring.Component):
         m.d.comb += [
             self.beats.valid.eq(steps.flags(self.take, last, "issued")[-1]),
             Value.cast(beat[params.mac.weight_name]).eq(
-                steps.delay(self.word, last - WeightFeed.steps, "word")),
+                steps.delay(self.word, last - params.weight_steps, "word")),
             Value.cast(beat.acts).eq(steps.delay(
                 Value.cast(self.acts), last - 1 - params.read_steps, "acts")),
             beat.last.eq(steps.delay(last_tile, last, "last")),

@@ -4,7 +4,7 @@
 
 Counts look-up tables for one product per cycle, accumulators and control included: on ECP5
 and iCE40 what nextpnr counts, on Xilinx 7 series what Yosys does. Counts are exact and the
-same in every run. 8 rows of 48 columns take a few minutes; ``--pnr`` adds the highest clock
+same in every run. 8 rows of 48 columns take some ten minutes; ``--pnr`` adds the highest clock
 of each ECP5 array by itself, which takes some minutes each.
 """
 

@@ -43,7 +43,7 @@ class GluParams:
         Whether ``silu(gate)`` is looked up in a table like the sigmoid's, without a product,
         if the profile has a sigmoid for every value of z. Otherwise this changes nothing.
     far_registers
-        Whether operands and products of multipliers go through one more register.
+        Whether what a multiplier takes from another goes through one more register.
 
     Raises
     ------
@@ -81,12 +81,12 @@ class GluParams:
     @property
     def silu_step(self) -> int:
         """Step at which ``silu(gate)`` is known: sigmoid, product, rounding."""
-        return sigmoid_latency(self.profile, self.block_tables) + 2 * self.far_registers + 2
+        return sigmoid_latency(self.profile, self.block_tables) + self.far_registers + 2
 
     @property
     def latency(self) -> int:
         """Steps from ``preacts`` to ``products``: silu, product, saturation."""
-        return self.silu_step + 2 * self.far_registers + 2
+        return self.silu_step + self.far_registers + 2
 
     @property
     def preact_layout(self) -> StructLayout:
@@ -138,7 +138,7 @@ class GluUnit(wiring.Component):
     silu_table
         Whether ``silu(gate)`` is looked up if the profile allows it.
     far_registers
-        Whether operands and products of multipliers go through one more register.
+        Whether what a multiplier takes from another goes through one more register.
 
     Members
     -------
@@ -208,11 +208,9 @@ class GluUnit(wiring.Component):
             sigmoid = steps.delay(table.sigmoid, far, f"far_sigmoid{lane}")
             weighted = steps.register(gate * sigmoid, f"weighted{lane}")
             # A sigmoid is from 0 to below 1, so |silu(gate)| <= |gate|: the bits of z suffice.
-            weighted = steps.delay(weighted, far, f"far_weighted{lane}")
             rounded = round_shift(weighted, profile.sigmoid_frac)[:profile.z.bits].as_signed()
             silu = steps.register(rounded, f"rounded{lane}")
         up = steps.delay(preact.up[lane], self.params.silu_step + far, f"up{lane}")
         gated = steps.register(steps.delay(silu, far, f"far_silu{lane}") * up, f"gated{lane}")
-        gated = steps.delay(gated, far, f"far_gated{lane}")
         p = saturated_shift(gated, profile.product_shift, profile.p)
         return silu, steps.register(p, f"p{lane}")

@@ -126,8 +126,6 @@ class IntegerRoot(wiring.Component):
         params = self.params
         digit_bits, root_bits = params.digit_bits, params.root_bits
         left = Signal(range(max(params.latency, 2)))
-        # Whether any are left, known a cycle ahead.
-        running = Signal()
         due = Signal(params.padded_bits, reset_less=True)
         root = Signal(root_bits, reset_less=True)
         # A remainder is at most twice the root.
@@ -136,9 +134,9 @@ class IntegerRoot(wiring.Component):
         # Digits due.
         m.d.sync += self.done.eq(self.start if params.latency == 1 else (left == 1) & ~self.start)
         with m.If(self.start):
-            m.d.sync += [left.eq(params.latency - 1), running.eq(params.latency > 1)]
-        with m.Elif(running):
-            m.d.sync += [left.eq(left - 1), running.eq(left != 1)]
+            m.d.sync += left.eq(params.latency - 1)
+        with m.Elif(left.any()):
+            m.d.sync += left.eq(left - 1)
 
         # One digit: take the largest product off the remainder.
         # fits[j]: whether that of digit j can be taken off. Those up to the right one can.
@@ -150,7 +148,7 @@ class IntegerRoot(wiring.Component):
         first = value[-first_bits:]
         first_root = Signal(first_bits // 2)
         m.d.comb += first_root.eq(_look_up(first, isqrt))
-        products = self._products(m, root, fits, first_root, ~self.start & running)
+        products = self._products(m, root, fits, first_root, ~self.start & left.any())
         extended = Cat(due[-2 * digit_bits:], remainder)
         rests = [extended]
         for digit in range(1, 1 << digit_bits):
@@ -166,7 +164,7 @@ class IntegerRoot(wiring.Component):
                 root.eq(first_root),
                 remainder.eq(_look_up(first, lambda head: head - isqrt(head) ** 2)),
             ]
-        with m.Elif(running):
+        with m.Elif(left.any()):
             # Only zeros leave at the top of the root: root_bits hold the largest one.
             m.d.sync += [
                 due.eq(due << 2 * digit_bits),

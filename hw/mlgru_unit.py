@@ -84,36 +84,32 @@ class MlgruLane(wiring.Component):
         z = steps.delay(self.c, candidate.latency + far, "z")
         sigmoid = steps.delay(candidate.sigmoid, far, "far_sigmoid")
         weighted = steps.register(z * sigmoid, "weighted")
-        weighted = steps.delay(weighted, far, "far_weighted")
         c = steps.register(saturated_shift(weighted, profile.candidate_shift, profile.h), "c")
 
         # State. The definition, (f*h + (2^Ff - f)*c + half) >> Ff, is the same number with one
         # multiplier: f*h + (2^Ff - f)*c = 2^Ff*c + f*(h - c), and a multiple of 2^Ff can be
         # taken out of a floor shift by Ff. As a rounded mean of h and c it fits in h.bits.
         # Operands and products are registers, so that those of a multiplier can take them.
-        f = steps.delay(forget.sigmoid, 3 + 2 * far, "f")
+        f = steps.delay(forget.sigmoid, 3 + far, "f")
         difference = steps.register(self.old_state - c, "difference")
         product = steps.register(f * difference, "product")
-        product = steps.delay(product, far, "far_product")
         mean = rounded_sum(
-            with_rounding_bit(product, profile.sigmoid_frac),
-            steps.delay(c, 2 + far, "mean"))
+            with_rounding_bit(product, profile.sigmoid_frac), steps.delay(c, 2, "mean"))
         new_state = steps.register(mean[:profile.h.bits].as_signed(), "new_state")
         m.d.comb += self.new_state.eq(new_state)
 
         # Output: o = g * h.
-        g = steps.delay(gate.sigmoid, 4 + 4 * far, "g")
+        g = steps.delay(gate.sigmoid, 4 + 2 * far, "g")
         gated = steps.register(g * steps.delay(new_state, far, "far_state"), "gated")
-        gated = steps.delay(gated, far, "far_gated")
         o = saturated_shift(gated, profile.output_shift, profile.o)
         m.d.comb += self.o.eq(steps.register(o, "o"))
-        m.d.comb += self.h.eq(steps.delay(new_state, 2 + 2 * far, "h"))
+        m.d.comb += self.h.eq(steps.delay(new_state, 2 + far, "h"))
 
         if self.params.trace:
             m.d.comb += [
-                self.forget.eq(steps.delay(f, 2 + 2 + 3 * far, "forget")),
-                self.gate.eq(steps.delay(g, 2 + far, "gate")),
-                self.candidate.eq(steps.delay(c, 3 + 2 + 3 * far, "candidate")),
+                self.forget.eq(steps.delay(f, 2 + 2 + far, "forget")),
+                self.gate.eq(steps.delay(g, 2, "gate")),
+                self.candidate.eq(steps.delay(c, 3 + 2 + far, "candidate")),
             ]
         return m
 

@@ -317,7 +317,7 @@ class MlgruParams:
     @property
     def candidate_step(self) -> int:
         """Step at which c, and with it the old state, is needed: product and saturation."""
-        return sigmoid_latency(self.profile, self.block_tables) + 2 * self.far_registers + 2
+        return sigmoid_latency(self.profile, self.block_tables) + self.far_registers + 2
 
     @property
     def read_step(self) -> int:
@@ -331,12 +331,12 @@ class MlgruParams:
     @property
     def state_step(self) -> int:
         """Step at which the new state is known: difference, product, sum."""
-        return self.candidate_step + self.far_registers + 3
+        return self.candidate_step + 3
 
     @property
     def latency(self) -> int:
         """Steps from a beat of ``preacts`` to its beat of ``states``: product, saturation."""
-        return self.state_step + 2 * self.far_registers + 2
+        return self.state_step + self.far_registers + 2
 
     @property
     def beat_spacing(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Signal, Value
+from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -28,7 +28,6 @@ from sterna.hw.embedding import Embedding
 from sterna.hw.glu_unit import GluUnit
 from sterna.hw.mlgru_unit import MlgruUnit
 from sterna.hw.norm_quant import NormQuant
-from sterna.hw.pipeline import Pipeline
 from sterna.hw.residual_add import ResidualAdd
 from sterna.hw.sampler import ArgmaxSampler
 from sterna.hw.ternary_mac_array import TernaryMacArray
@@ -250,12 +249,7 @@ class MatMulFreeCore(wiring.Component):
         wiring.connect(m, self.post.results, router.results)
         wiring.connect(m, router.preacts, mlgru.preacts)
         wiring.connect(m, router.gates, glu.preacts)
-        # What comes from far goes through a register first.
-        way = Pipeline(m, Const(1))
-        far = params.far_registers
-        embedded, loads = self.embedding.words.payload, self.embedding.words.valid
-        embedded = embedded.shape()(way.delay(Value.cast(embedded), far, "embedded"))
-        loads = way.flags(loads, far, "loads")[-1]
+        embedded = self.embedding.words
 
         for sequence, control in enumerate(controls):
             m.submodules[f"residual{sequence}"] = residual = self.residuals[sequence]
@@ -265,7 +259,7 @@ class MatMulFreeCore(wiring.Component):
                 return payload.sequence == sequence if params.sequence_bits else Const(1)
 
             # A sequence is in one place at a time, so its sources never meet.
-            load = loads & ours(embedded)
+            load = embedded.valid & ours(embedded.payload)
             update = router.updates[sequence]
             m.d.comb += [
                 residual.updates.valid.eq(load | update.valid),
@@ -275,7 +269,7 @@ class MatMulFreeCore(wiring.Component):
             for row in range(params.rows):
                 m.d.comb += residual.updates.payload.y[row].eq(update.payload.y[row])
                 with m.If(load):
-                    m.d.comb += residual.updates.payload.y[row].eq(embedded.x[row])
+                    m.d.comb += residual.updates.payload.y[row].eq(embedded.payload.x[row])
 
             # After the last layer a token without prediction is done.
             # Known long before, and so a cycle ahead.
@@ -284,7 +278,6 @@ class MatMulFreeCore(wiring.Component):
                 (dispatcher.stages[sequence] == params.stages - 1) & ~control.predict)
             done = residual.words.valid & residual.words.payload.last & final
             m.d.comb += control.vector_done.eq(done)
-            word, comes = Signal(words.payload.shape()), Signal()
             for source, field, is_ours, wanted in (
                 (residual.words, "x", Const(1), ~final),
                 (mlgru.states, "o", ours(mlgru.states.payload), Const(1)),
@@ -292,14 +285,9 @@ class MatMulFreeCore(wiring.Component):
             ):
                 with m.If(source.valid & is_ours):
                     m.d.comb += [
-                        comes.eq(wanted), word.last.eq(source.payload.last)]
+                        words.valid.eq(wanted), words.payload.last.eq(source.payload.last)]
                     for row in range(params.rows):
-                        m.d.comb += word.y[row].eq(source.payload[field][row])
-            m.d.comb += [
-                words.valid.eq(way.flags(comes, far, f"comes{sequence}")[-1]),
-                Value.cast(words.payload).eq(
-                    way.delay(Value.cast(word), far, f"word{sequence}")),
-            ]
+                        m.d.comb += words.payload.y[row].eq(source.payload[field][row])
             self._logits(m, sequence, control)
 
     def _logits(self, m, sequence, control):

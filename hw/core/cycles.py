@@ -239,14 +239,12 @@ class _Run:
         state = self._sequences[sequence]
         state.token = TokenTimes(sequence, time)
         self._tokens.append(state.token)
-        last_word = (time + embedding.latency + embedding.words - 1
-                     + self._units.way_steps)
+        last_word = time + embedding.latency + embedding.words - 1
         self._vector(sequence, last_word + self._units.residual.latency)
 
     def _vector(self, sequence: int, last_word: int) -> None:
         """The last word of a vector enters the norm."""
-        self._push(
-            last_word + self._units.way_steps + self._units.norm.max_steps, _VECTOR, sequence)
+        self._push(last_word + self._units.norm.max_steps, _VECTOR, sequence)
 
     def _serve(self, time: int) -> None:
         """The norm is free, perhaps, and begins with a vector."""
@@ -278,7 +276,7 @@ class _Run:
         scales = scale_taken + self._units.scale_latency
         tile_ready = [
             first_chunk + min((tile + 1) * self._params.chunks_per_tile, chunks) - 1
-            + self._units.way_steps for tile in range(stage.tiles)]
+            for tile in range(stage.tiles)]
 
         # Beats: one is issued a cycle, once the task is there and with the last chunk of a
         # tile.
@@ -300,7 +298,7 @@ class _Run:
         last_word = result + self._units.requantise_latency
         state.token.stages.append(
             StageTimes(index, service, first_beat, beat, scales, last_word))
-        self._results(sequence, stage, last_word + self._units.way_steps)
+        self._results(sequence, stage, last_word)
 
     def _results(self, sequence: int, stage: Stage, last_word: int) -> None:
         """What follows the last word of results of a stage."""

@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.image import CoreImage
 from sterna.hw.core.tasks import task_layout
+from sterna.hw.core.weight_feed import WeightFeed
 from sterna.hw.memory_attributes import BLOCK_ROM
 from sterna.hw.pipeline import Pipeline
 
@@ -83,6 +84,10 @@ class BeatIssuer(wiring.Component):
             self.advance.eq(self.beats.ready),
             self.sequence.eq(steps.register(task.sequence, "sequence")),
             self.tile.eq(steps.register(tile, "tile")),
+            # Tiles arrive in order: the one that does is the first that was not ready.
+            tile_ready.eq((tile < Array(self.ready_tiles)[task.sequence]) | (
+                (tile == Array(self.ready_tiles)[task.sequence])
+                & Array(self.arriving)[task.sequence])),
             self.take.eq(active & tile_ready & room & self.available),
         ]
         issued = Signal()
@@ -92,21 +97,9 @@ class BeatIssuer(wiring.Component):
             group_issued.eq(issued & last_tile),
             self.tasks.ready.eq(~active | (group_issued & last_header)),
         ]
-        following = Signal.like(tile)
-        m.d.comb += following.eq(Mux(last_tile, 0, tile + 1))
-        if params.far_registers:
-            # The buffer is far: a tile is issued in the cycle after its last chunk came.
-            with m.If(self.tasks.ready):
-                m.d.sync += tile_ready.eq(self._ready(0, self.tasks.payload.sequence))
-            with m.Elif(issued):
-                m.d.sync += tile_ready.eq(self._ready(following, task.sequence))
-            with m.Else():
-                m.d.sync += tile_ready.eq(self._ready(tile, task.sequence))
-        else:
-            m.d.comb += tile_ready.eq(self._ready(tile, task.sequence))
         with m.If(issued):
             m.d.sync += [
-                tile.eq(following),
+                tile.eq(Mux(last_tile, 0, tile + 1)),
                 last_tile.eq(Mux(last_tile, task.tiles == 1, tile + 2 == task.tiles)),
             ]
             with m.If(last_tile):
@@ -133,7 +126,7 @@ class BeatIssuer(wiring.Component):
         m.d.comb += [
             self.beats.valid.eq(steps.flags(self.take, last, "issued")[-1]),
             Value.cast(beat[params.mac.weight_name]).eq(
-                steps.delay(self.word, last - params.weight_steps, "word")),
+                steps.delay(self.word, last - WeightFeed.steps, "word")),
             Value.cast(beat.acts).eq(steps.delay(
                 Value.cast(self.acts), last - 1 - params.read_steps, "acts")),
             beat.last.eq(steps.delay(last_tile, last, "last")),
@@ -154,14 +147,6 @@ class BeatIssuer(wiring.Component):
             m.d.comb += beat.fresh.eq(
                 steps.delay(~begun | (task.tiles != 1), last, "fresh"))
         return m
-
-    def _ready(self, tile, sequence):
-        """Whether a tile of a sequence can be read from the next cycle on.
-
-        Tiles arrive in order: the one that does is the first that was not ready.
-        """
-        ready = Array(self.ready_tiles)[sequence]
-        return (tile < ready) | ((tile == ready) & Array(self.arriving)[sequence])
 
     def _header(self, m, steps, group_issued):
         """Return the header of the group that was issued ``feed_steps`` steps ago.

@@ -173,15 +173,9 @@ class CoreParams:
         Weights come through the output register of their memory. Activations are read a
         step after the issuing, for which the tile need not be complete, and go through a
         register to all rows: with ``block_activations`` that of their memory. All of it goes
-        through one more with ``far_registers``, and one waits for the weights.
+        through one more with ``far_registers``.
         """
-        return self.weight_steps + self.far_registers
-
-    @property
-    def weight_steps(self) -> int:
-        """Steps from the issuing of a beat to its weights: what a block RAM with its output
-        register needs, and with ``far_registers`` one for the way of the address."""
-        return 2 + self.far_registers
+        return 3 if self.far_registers else 2
 
     @property
     def read_steps(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Const, Module, Signal, Value, signed
+from amaranth.hdl import Module, Signal, signed
 from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
@@ -12,7 +12,6 @@ from sterna.hw.core.params import CoreParams
 from sterna.hw.core.program import StageKind
 from sterna.hw.core.units import CoreUnits
 from sterna.hw.glu_unit import GluParams
-from sterna.hw.pipeline import Pipeline
 from sterna.hw.requantise import RequantiseParams
 from sterna.hw.residual_add import ResidualParams
 
@@ -23,10 +22,9 @@ class ResultRouter(wiring.Component):
     """Takes words of results, ``rows`` channels each, and feeds the unit of their stage.
 
     f and c wait for g, gate waits for up: the unit gets a beat in the cycle in which the
-    last of them arrives, or with ``params.far_registers`` a cycle later. All units are always
-    ready. Logits that leave the core wait in a queue, and ``room`` tells whether more of them
-    may be made; a sampler alone never waits, for it has chosen a token before the next vector
-    begins.
+    last of them arrives. All units are always ready. Logits that leave the core wait in a
+    queue, and ``room`` tells whether more of them may be made; a sampler alone never waits,
+    for it has chosen a token before the next vector begins.
 
     Parameters
     ----------
@@ -76,13 +74,7 @@ class ResultRouter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params, profile, numbers = self.params, self.params.profile, self._numbers
-        # What comes from far, and goes far, goes through a register first.
-        way = Pipeline(m, Const(1))
-        incoming = self.results.payload
-        came = way.flags(self.results.valid, params.far_registers, "came")[-1]
-        payload = incoming.shape()(
-            way.delay(Value.cast(incoming), params.far_registers, "results"))
-        result, tag = payload.result, payload.tag
+        result, tag = self.results.payload.result, self.results.payload.tag
         queues = [self._queue(m, sequence) for sequence in range(params.streams)]
 
         # Pre-activations that wait, and those that have just come.
@@ -113,7 +105,7 @@ class ResultRouter(wiring.Component):
             m.d.comb += queue.payload.last.eq(tag.last)
 
         def is_for(kind, slot=None):
-            here = came & (tag.kind == kind if kind else ~tag.kind.any())
+            here = self.results.valid & (tag.kind == kind if kind else ~tag.kind.any())
             return here if slot is None else here & (tag.slot == slot)
 
         m.d.comb += [
@@ -128,10 +120,10 @@ class ResultRouter(wiring.Component):
             ]
         # They wait for results of their own stage only, and what comes in between does not
         # matter.
-        for slot, waits in ((0, first), (1, second)):
-            comes = self.results.valid & (incoming.tag.slot == slot)
-            with m.If(way.flags(comes, params.far_registers, f"slot{slot}")[-1]):
-                m.d.sync += waits.eq(third)
+        with m.If(self.results.valid & ~tag.slot.any()):
+            m.d.sync += first.eq(third)
+        with m.If(self.results.valid & (tag.slot == 1)):
+            m.d.sync += second.eq(third)
         return m
 
     def _queue(self, m, sequence):

@@ -246,7 +246,7 @@ def _stage_phases(model: CycleModel, times: StageTimes, final: bool) -> Iterator
     if stage.kind is not StageKind.HEAD:
         latencies = {StageKind.MLGRU: units.mlgru.latency, StageKind.GLU: units.glu.latency,
                      StageKind.RESIDUAL: units.residual.latency}
-        done = times.last_result + units.way_steps + latencies[stage.kind]
+        done = times.last_result + latencies[stage.kind]
         yield _Phase(done, name, Cause.UNIT)
         if not final:
-            yield _Phase(done + units.way_steps + units.norm.max_steps, name, Cause.MAXIMUM)
+            yield _Phase(done + units.norm.max_steps, name, Cause.MAXIMUM)

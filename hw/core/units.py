@@ -44,9 +44,9 @@ class CoreUnits:
     def logits_on_the_way(self) -> int:
         """Words of logits that may still come when their queue says that there is no room.
 
-        The requantiser and the way are full of them, and two cycles pass before a word shows.
+        The requantiser is full of them, and two cycles pass before a word shows.
         """
-        return self.requantise_latency + self.way_steps + 2
+        return self.requantise_latency + 2
 
     @property
     def waiting_logits(self) -> int:
@@ -58,7 +58,6 @@ class CoreUnits:
         self._shows_logits = params.logits
         self.requantise_latency = RequantiseParams.latency + params.far_registers
         self.scale_latency = scale_latency(params)
-        self.way_steps = int(params.far_registers)
         self.norm = NormParams(
             profile, params.rows, params.quant_lanes, params.widest, params.streams,
             params.trace, params.digit_bits, params.root_digit_bits, params.far_registers)

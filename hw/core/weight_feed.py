@@ -13,6 +13,9 @@ from sterna.hw.pipeline import Pipeline
 
 __all__ = ["WeightFeed", "WeightPort"]
 
+_STEPS = 2
+"""Steps from ``take`` to the word: what a block RAM with its output register needs."""
+
 
 def _members(image: CoreImage) -> dict[str, In | Out]:
     return {
@@ -45,8 +48,10 @@ class WeightFeed(wiring.Component):
     available, take : ``Out(1)``, ``In(1)``
         Whether there is a word; take it in this step.
     word : ``Out(unsigned(weight_bits))``
-        The word, ``params.weight_steps`` steps after it was taken.
+        The word, ``WeightFeed.steps`` steps after it was taken.
     """
+
+    steps = _STEPS
 
     def __init__(self, image: CoreImage) -> None:
         self.image = image
@@ -69,7 +74,7 @@ class WeightFeed(wiring.Component):
         m.d.comb += [
             taken.eq(self.take & self.advance),
             self.requests.ready.eq(~self.available | (taken & last)),
-            port.addr.eq(steps.delay(address, self.image.params.far_registers, "way")),
+            port.addr.eq(address),
             port.en.eq(self.advance),
             self.word.eq(steps.register(port.data, "word")),
         ]
@@ -98,8 +103,9 @@ class WeightPort(wiring.Component):
         As those of :class:`WeightFeed`.
     """
 
+    steps = _STEPS
+
     def __init__(self, image: CoreImage) -> None:
-        self.params = image.params
         super().__init__({
             "words": In(stream.Signature(image.params.weight_bits)), **_members(image)})
 
@@ -109,6 +115,6 @@ class WeightPort(wiring.Component):
         m.d.comb += [
             self.available.eq(self.words.valid),
             self.words.ready.eq(self.take & self.advance),
-            self.word.eq(steps.delay(self.words.payload, self.params.weight_steps, "word")),
+            self.word.eq(steps.delay(self.words.payload, self.steps, "word")),
         ]
         return m

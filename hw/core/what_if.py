@@ -76,7 +76,7 @@ def without(params: CoreParams, bound: Bound) -> CycleModel:
         mac: Any = _Changed(params.mac, latency=1)
         changed: Any = _Changed(params, mac=mac)
         model.params = changed
-        units.requantise_latency = units.way_steps = 0
+        units.requantise_latency = 0
         for name in ("mlgru", "glu", "residual"):
             setattr(units, name, _Changed(getattr(units, name), latency=0))
     elif bound is Bound.SAMPLING:

@@ -55,7 +55,8 @@ class NormQuant(wiring.Component):
     root_digit_bits
         Bits per cycle of the root.
     far_registers
-        Whether R goes through one more register on its way to the multipliers.
+        Whether R goes through one more register on its way to the multipliers, and squares
+        and their sum through one before the sum and the root.
 
     Members
     -------

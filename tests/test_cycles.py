@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from core_shapes import core_params
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.core.cycles import CycleJob, CycleModel, TokenTimes
+from sterna.hw.core.cycles import CycleJob, CycleModel, TokenTimes, _Feed
 from sterna.hw.core.params import CoreParams
 from sterna.hw.core.units import CoreUnits
 from sterna.model.config import ModelConfig
@@ -156,3 +157,26 @@ def test_a_list_of_jobs_is_needed_for_each_sequence(streams: int, given_lists: i
     message = f"a list for each of {streams} sequences, got {given_lists}"
     with pytest.raises(ValueError, match=message):
         model.run([[CycleJob((True,), 1)]] * given_lists)
+
+
+class _FeedThatRemembers(_Feed):
+    """Looks at every stop there was."""
+
+    def _moving(self, cycle: int) -> int:
+        for stop in self._stops:
+            if stop <= cycle < stop + self._fill:
+                cycle = stop + self._fill
+        return cycle
+
+
+@settings(max_examples=200)
+@given(st.integers(2, 3), st.sampled_from([2, 5, 15, 30]),
+       st.lists(st.tuples(st.booleans(), st.sampled_from([0, 1, 7, 40])), min_size=20, max_size=60))
+def test_stops_that_are_forgotten_are_over(steps, fill, beats):
+    params = SimpleNamespace(feed_steps=steps, mac=SimpleNamespace(fill_steps=fill))
+    feeds = [_Feed(params), _FeedThatRemembers(params)]
+    earliest = 0
+    for fresh, pause in beats:
+        found, expected = (feed.issue(earliest, fresh) for feed in feeds)
+        assert found == expected
+        earliest = found[0] + 1 + pause

@@ -38,7 +38,7 @@ class CoreParams:
         ``rows`` elements, or fewer if four do not divide ``cols``.
     digit_bits, root_digit_bits
         Quotient bits per cycle of the two dividers, or 0 for a table in their place, and
-        bits per cycle of the root.
+        bits per cycle of the root; for the root 0 takes 3, or 2 with ``far_registers``.
     logits
         Whether there is a port that streams the logits.
     trace

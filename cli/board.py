@@ -324,8 +324,8 @@ def _simulation(
 
 
 def _reference(model: QuantizedModel, temperature: float, seed: int) -> ConversationReference:
-    from sterna.export.exact import build_step
     from sterna.export.runtime import OnnxStep
+    from sterna.export.traced import build_step
     from sterna.sim.board_reference import ConversationReference
     return ConversationReference(OnnxStep(build_step(model)), temperature=temperature, seed=seed)
 

@@ -77,9 +77,9 @@ def generate(
 
     Example: sterna generate tiny --prompt "The for statement" --tokens 300
     """
-    from sterna.export.exact import build_step
     from sterna.export.generate import generate as write_tokens
     from sterna.export.runtime import OnnxStep
+    from sterna.export.traced import build_step
     from sterna.model.tokenizer import decode
     graph = OnnxStep(model if model.endswith(".onnx") else build_step(load_model(model)))
     stream = write_tokens(

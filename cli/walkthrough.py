@@ -14,7 +14,7 @@ import numpy as np
 from sterna.cli.report import write_report
 from sterna.cli.results import PROMPT, DemoResult, Stage
 from sterna.export.check import check_exact
-from sterna.export.generate import generate
+from sterna.export.generate import generate_tokens
 from sterna.export.runtime import OnnxStep
 from sterna.export.writer import export_onnx
 from sterna.hw.core.cycle_report import cycle_report
@@ -173,7 +173,7 @@ def _write(
     written = report.generated[0]
     result.text = decode(written)
     graph = OnnxStep(folder / "model.onnx")
-    exported = list(generate(graph, PROMPT, tokens=tokens, temperature=_TEMPERATURE))
+    exported = list(generate_tokens(graph, PROMPT, tokens=tokens, temperature=_TEMPERATURE))
     first = None if written == exported else "the text of model.onnx is another one"
     return Stage(
         "write",

@@ -34,12 +34,17 @@ class Body:
 
     def op(
         self, op_type: str, inputs: Sequence[str], output: str = "", *,
-        attributes: Mapping[str, Any] | None = None, name: str = "",
+        attributes: Mapping[str, Any] | None = None, name: str = "", domain: str = "",
+        further: Sequence[str] = (),
     ) -> str:
-        """Append a standard operator with one output; an empty name is filled in."""
+        """Append an operator, a standard one unless ``domain`` is given; return its output.
+
+        Empty names are filled in. ``further`` names outputs after the first.
+        """
         output = output or self._fresh(op_type)
         self.nodes.append(helper.make_node(
-            op_type, list(inputs), [output], name=name or output, **(attributes or {})))
+            op_type, list(inputs), [output, *further], name=name or output, domain=domain,
+            **(attributes or {})))
         return output
 
     def split(self, value: str, outputs: Sequence[str]) -> None:
@@ -50,13 +55,16 @@ class Body:
 
     def call(
         self, function: str, inputs: Sequence[str], outputs: Sequence[str], *, name: str = "",
+        attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """Append a call of the model-local function ``function``."""
         self.nodes.append(helper.make_node(
             function, list(inputs), list(outputs), name=name or f"{function}_{outputs[0]}",
-            domain=DOMAIN))
+            domain=DOMAIN, **(attributes or {})))
 
-    def constant(self, value: float | int | list[int], kind: int = TensorProto.DOUBLE) -> str:
+    def constant(
+        self, value: float | int | Sequence[float], kind: int = TensorProto.DOUBLE,
+    ) -> str:
         """A constant, emitted once for each value and type."""
         key = (kind, repr(value))
         if key not in self._constants:
@@ -66,6 +74,10 @@ class Body:
                 "Constant", [], [name], name=name, value=tensor))
             self._constants[key] = name
         return self._constants[key]
+
+    def integers(self, values: Sequence[int]) -> str:
+        """A constant int64 vector: a shape, axes or pads."""
+        return self.constant(list(values), TensorProto.INT64)
 
     def power(self, exponent: int) -> str:
         """The constant ``2**exponent``, exact in float64."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["CARRIER_BITS", "check_bounds", "tensor_bounds"]
+__all__ = ["CARRIER_BITS", "check_bounds", "folds_biases", "tensor_bounds"]
 
 CARRIER_BITS = 52
 _INT32_BITS = 31
@@ -109,3 +109,19 @@ def check_bounds(model: QuantizedModel) -> None:
             raise ValueError(
                 f"{name}: a dot product of {columns} columns does not fit the 32-bit "
                 f"accumulator of MatMulInteger")
+
+
+def folds_biases(model: QuantizedModel) -> bool:
+    """Whether ``acc * A * 2^-shift + bias + 1/2 + x`` is exact before its floor is taken.
+
+    It is unless a shift is so large that the fraction and the bias together pass float64,
+    which takes 36 bits or more; trained models have 9 to 14.
+    """
+    profile = model.profile
+    for name, (_, columns) in model.config.projections().items():
+        shift = model.projections[name].shift
+        product = profile.accumulator_max(columns) * profile.combined_scale_max
+        added = (1 << (profile.bias_bits(name) - 1)) + _reach(profile.x) + 1
+        if product + (added << shift) >= 1 << CARRIER_BITS:
+            return False
+    return True

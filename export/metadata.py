@@ -15,7 +15,7 @@ from sterna.model.quantized import QuantizedModel
 
 __all__ = ["ONNX_FORMAT_VERSION", "GraphInfo", "GraphKind", "OnnxFileError"]
 
-ONNX_FORMAT_VERSION = 1
+ONNX_FORMAT_VERSION = 2
 _FORMAT = "sterna onnx"
 
 
@@ -41,7 +41,7 @@ class GraphInfo:
     kind
         Step or sequence graph.
     form
-        How the arithmetic is spelled; ``exact`` equals the integer reference bit for bit.
+        How the arithmetic is spelled: a value of :class:`sterna.export.forms.Form`.
     profile
         Numeric profile.
     config
@@ -60,9 +60,14 @@ class GraphInfo:
     sterna_version: str
 
     @classmethod
-    def of(cls, model: QuantizedModel, kind: GraphKind) -> GraphInfo:
-        """Describe the exact graph of ``model``."""
-        return cls(kind, "exact", model.profile, model.config, model.sha256, version("sterna"))
+    def of(cls, model: QuantizedModel, kind: GraphKind, form: str) -> GraphInfo:
+        """Describe a graph of ``model``."""
+        return cls(kind, form, model.profile, model.config, model.sha256, version("sterna"))
+
+    @property
+    def exact(self) -> bool:
+        """Whether logits and state are int32 and those of the integer reference."""
+        return self.form not in ("fast", "float32")
 
     def to_properties(self) -> dict[str, str]:
         """The metadata properties, in a fixed order."""
@@ -93,7 +98,7 @@ class GraphInfo:
         if found.get("sterna.format_version") != str(ONNX_FORMAT_VERSION):
             raise OnnxFileError(
                 f"the graph has format version {found.get('sterna.format_version')!r}, this "
-                f"Sterna reads version {ONNX_FORMAT_VERSION}")
+                f"Sterna reads version {ONNX_FORMAT_VERSION}; export it again")
         try:
             return cls(
                 GraphKind(found["sterna.graph"]), found["sterna.form"],

@@ -8,13 +8,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-import onnxruntime
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from sterna.export.body import MINIMUM_ONNXRUNTIME, OPSET
-from sterna.export.exact import build_step
 from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
+from sterna.export.sessions import open_session
 from sterna.export.taps import with_taps
+from sterna.export.traced import build_step
 from sterna.model.quantized import QuantizedModel
 from sterna.model.taps import Tap, ignore
 
@@ -51,6 +50,7 @@ class _OnnxGraph:
 
     def __init__(
         self, source: Source, kind: GraphKind, threads: int, taps: Sequence[str] | None,
+        ops: Path | None,
     ) -> None:
         if threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
@@ -61,21 +61,32 @@ class _OnnxGraph:
                 f"{name}: expected a {kind.value} graph, got a {self.info.kind.value} graph")
         proto, self._sources = with_taps(
             proto, None if taps is None else [tap for tap in taps if tap != "logits"])
-        self._session = _open_session(proto, name, threads)
+        self._session = open_session(proto, name, threads, ops)
         self._tokens_input, self._state_input = (
             each.name for each in self._session.get_inputs())
         self._tap_outputs = [each.name for each in self._session.get_outputs()][2:]
 
     def start(self, batch: int = 1) -> np.ndarray:
-        """The state at the start of a sequence: zeros, int32 ``[layers, batch, d]``."""
-        return np.zeros((self.info.config.layers, batch, self.info.config.d), dtype=np.int32)
+        """The state at the start of a sequence: zeros ``[layers, batch, d]``, int32; float32
+        of a float form."""
+        return np.zeros((self.info.config.layers, batch, self.info.config.d), self._state_type)
+
+    @property
+    def _state_type(self) -> type[np.generic]:
+        return np.int32 if self.info.exact else np.float32
+
+    @property
+    def _state_range(self) -> tuple[float, float]:
+        h = self.info.profile.h
+        # A float state is a convex combination of candidates, which do not saturate.
+        return (h.min, h.max) if self.info.exact else (-1e6, 1e6)
 
     def _call(
         self, tokens: np.ndarray, state: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """Run the graph; the last result holds the taps in order of computation."""
         tokens, state = np.asarray(tokens), np.asarray(state)
-        config, h = self.info.config, self.info.profile.h
+        config = self.info.config
         if tokens.dtype.kind not in "iu" or tokens.size == 0:
             raise ValueError(
                 f"tokens must be whole numbers, at least one of them, got {tokens.dtype} "
@@ -84,16 +95,18 @@ class _OnnxGraph:
             raise ValueError(
                 f"tokens must be from 0 to {config.vocab - 1}, got {tokens.tolist()}")
         shape = (config.layers, tokens.shape[0], config.d)
-        if state.shape != shape or state.dtype.kind not in "iu":
+        kinds = ("iu", "whole") if self.info.exact else ("f", "real")
+        if state.shape != shape or state.dtype.kind not in kinds[0]:
             raise ValueError(
-                f"state must be whole numbers [layers, batch, d] = {list(shape)}, "
+                f"state must be {kinds[1]} numbers [layers, batch, d] = {list(shape)}, "
                 f"got {state.dtype} {list(state.shape)}")
-        if state.min() < h.min or state.max() > h.max:
+        low, high = self._state_range
+        if not low <= state.min() <= state.max() <= high:
             raise ValueError(
-                f"state must be from {h.min} to {h.max}, got {state.min()} to {state.max()}")
+                f"state must be from {low} to {high}, got {state.min()} to {state.max()}")
         results: list[Any] = self._session.run(None, {
             self._tokens_input: tokens.astype(np.int64, copy=False),
-            self._state_input: state.astype(np.int32, copy=False)})
+            self._state_input: state.astype(self._state_type, copy=False)})
         values = dict(zip(self._tap_outputs, results[2:], strict=True))
         taps = {source.tap: source.take(values[source.value]) for source in self._sources}
         return results[0], results[1], taps
@@ -111,6 +124,8 @@ class OnnxStep(_OnnxGraph):
     taps
         Inner tensors to compute as well, by their names in the integer reference; None
         takes all of them.
+    ops
+        Library of native operators.
 
     Raises
     ------
@@ -122,8 +137,9 @@ class OnnxStep(_OnnxGraph):
 
     def __init__(
         self, source: Source, *, threads: int = 1, taps: Sequence[str] | None = (),
+        ops: Path | None = None,
     ) -> None:
-        super().__init__(source, GraphKind.STEP, threads, taps)
+        super().__init__(source, GraphKind.STEP, threads, taps, ops)
 
     def step(
         self, tokens: np.ndarray, state: np.ndarray, tap: Tap = ignore,
@@ -167,8 +183,9 @@ class OnnxSequence(_OnnxGraph):
 
     def __init__(
         self, source: Source, *, threads: int = 1, taps: Sequence[str] | None = (),
+        ops: Path | None = None,
     ) -> None:
-        super().__init__(source, GraphKind.SEQUENCE, threads, taps)
+        super().__init__(source, GraphKind.SEQUENCE, threads, taps, ops)
 
     def run(
         self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
@@ -225,19 +242,3 @@ def step_with_taps(
 def _check_row(tokens: np.ndarray) -> None:
     if np.ndim(tokens) != 2:
         raise ValueError(f"tokens must be [batch, length], got {list(np.shape(tokens))}")
-
-
-def _open_session(proto: onnx.ModelProto, name: str, threads: int) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    try:
-        return onnxruntime.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises classes of its own, all from Exception
-        reason = " ".join(str(error).split())[:300]
-        raise OnnxFileError(
-            f"{name}: onnxruntime {onnxruntime.__version__} cannot load the graph; it takes "
-            f"opset {OPSET} (onnxruntime {MINIMUM_ONNXRUNTIME} or newer) and an undamaged "
-            f"file ({reason})") from error

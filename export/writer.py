@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from sterna.export.exact import build_graph
+from sterna.export.forms import Form, build
 from sterna.export.metadata import GraphKind
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel
@@ -33,9 +33,10 @@ def sequence_path(path: str | Path) -> Path:
 
 
 def export_onnx(
-    model: QuantizedModel, path: str | Path, *, graphs: GraphChoice = GraphChoice.BOTH,
+    model: QuantizedModel, path: str | Path, *, form: Form | str = Form.EXACT,
+    graphs: GraphChoice = GraphChoice.BOTH,
 ) -> list[Path]:
-    """Write the exact ONNX graphs of ``model``.
+    """Write the ONNX graphs of ``model`` in one form.
 
     Parameters
     ----------
@@ -44,6 +45,8 @@ def export_onnx(
     path
         Where the step graph goes; it must end in ``.onnx``. The sequence graph goes
         beside it (:func:`sequence_path`).
+    form
+        How the arithmetic is spelled.
     graphs
         Which of the two to write.
 
@@ -55,7 +58,7 @@ def export_onnx(
     Raises
     ------
     ValueError
-        If the name does not end in ``.onnx``, or the model does not fit the exact form.
+        If the name does not end in ``.onnx``, or the model does not fit the form.
     OSError
         If the folder is missing, read-only or full; nothing is then left half-written.
     """
@@ -67,7 +70,7 @@ def export_onnx(
         kind = GraphKind(graphs.value)
         places = {kind: places[kind]}
     # Everything is built before anything is written.
-    files = {place: _serialise(build_graph(model, kind)) for kind, place in places.items()}
+    files = {place: _serialise(build(model, form, kind)) for kind, place in places.items()}
     return [write_atomically(place, data) for place, data in files.items()]
 
 

@@ -33,6 +33,14 @@ class Sampler:
         Seed of the xorshift32 generator, 1 to 2**32 - 1.
     logit_frac
         Fraction bits of the logits.
+    top_k
+        Draw only from the so many most likely tokens, from 1; None takes all.
+    top_p
+        Draw only from the fewest tokens, most likely first, whose weights reach this part
+        of all weights, above 0 and up to 1; None takes all. Counted in steps of 2**-16,
+        after ``top_k``.
+
+    Of two tokens with equal logits the lower index counts as more likely.
 
     Raises
     ------
@@ -43,7 +51,14 @@ class Sampler:
     1
     """
 
-    def __init__(self, *, temperature: float = 0.0, seed: int = 1, logit_frac: int = 8) -> None:
+    def __init__(
+        self, *, temperature: float = 0.0, seed: int = 1, logit_frac: int = 8,
+        top_k: int | None = None, top_p: float | None = None,
+    ) -> None:
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {top_k}")
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
         if temperature != 0 and not 0.01 <= temperature <= 100:
             raise ValueError(f"temperature must be 0 or from 0.01 to 100, got {temperature}")
         if logit_frac < 0:
@@ -52,15 +67,29 @@ class Sampler:
             raise ValueError(f"seed must be from 1 to {(1 << 32) - 1}, got {seed}")
         self.temperature = temperature
         self.state = seed
+        self._top_k = top_k
+        self._top_p = None if top_p is None else max(1, math.floor(top_p * (1 << 16) + 0.5))
         self._shift = logit_frac + _BETA_FRAC - 6
         self.beta = (0 if temperature == 0 else
                      math.floor(math.log2(math.e) / temperature * (1 << _BETA_FRAC) + 0.5))
 
     def weights(self, logits: np.ndarray) -> np.ndarray:
-        """Unnormalised probabilities ``e``, int64; the largest logit has 2**16."""
+        """Unnormalised probabilities ``e``, int64; the largest logit has 2**16.
+
+        Tokens that ``top_k`` or ``top_p`` rule out have 0.
+        """
         logits = np.asarray(logits, dtype=np.int64)
         u = rs((logits.max() - logits) * self.beta, self._shift)
-        return EXP_TABLE[u & 63] >> np.minimum(u >> 6, _MAX_HALVINGS)
+        e = EXP_TABLE[u & 63] >> np.minimum(u >> 6, _MAX_HALVINGS)
+        if self._top_k is None and self._top_p is None:
+            return e
+        order = np.argsort(-logits, kind="stable")
+        order, out = order[:self._top_k], order[self._top_k or len(order):]
+        e[out] = 0
+        if self._top_p is not None:
+            before = np.cumsum(e[order]) - e[order]
+            e[order[(before << 16) >= self._top_p * int(e.sum())]] = 0
+        return e
 
     def __call__(self, logits: np.ndarray) -> int:
         """Return the next token for ``logits [vocab]`` (integers)."""

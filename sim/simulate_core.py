@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.export.exact import build_step
+from sterna.export.traced import build_step
 from sterna.export.runtime import OnnxStep
 from sterna.hw.core.cycles import CycleModel
 from sterna.hw.core.image import build_image

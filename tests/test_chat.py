@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sterna.cli.main import main
-from sterna.export.exact import build_step
-from sterna.export.generate import generate
+from sterna.export.traced import build_step
+from sterna.export.generate import generate_tokens
 from sterna.export.runtime import OnnxStep
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation, ConversationError, check_line
@@ -122,7 +122,7 @@ def test_first_turn_is_what_generate_writes(boards):
         conversation.set_sampling(Sampler(temperature=temperature).beta, seed)
         for prompt in ("The text", ""):
             conversation.forget()
-            assert list(conversation.say(prompt.encode(), 30)) == list(generate(
+            assert list(conversation.say(prompt.encode(), 30)) == list(generate_tokens(
                 built.graph, prompt, tokens=30, temperature=temperature, seed=seed))
 
 

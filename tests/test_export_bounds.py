@@ -7,7 +7,7 @@ import pytest
 from conftest import ODD, replace_weights
 
 from sterna.export.bounds import CARRIER_BITS, check_bounds, tensor_bounds
-from sterna.export.exact import build_sequence, build_step
+from sterna.export.traced import build_sequence, build_step
 from sterna.model.config import ModelConfig
 from sterna.model.integer import IntegerModel
 from sterna.model.profile import S16, NumericProfile

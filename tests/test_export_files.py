@@ -11,7 +11,7 @@ from conftest import ODD
 from onnx import helper
 
 from sterna.export.check import check_exact
-from sterna.export.exact import build_sequence, build_step
+from sterna.export.traced import build_sequence, build_step
 from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
 from sterna.export.runtime import OnnxSequence, OnnxStep
 from sterna.export.writer import GraphChoice, export_onnx, sequence_path

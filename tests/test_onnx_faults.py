@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from sterna.export.check import ExactReport, check_exact
-from sterna.export.exact import build_sequence, build_step
+from sterna.export.traced import build_sequence, build_step
 from sterna.model.compare import Difference
 from sterna.model.integer import IntegerModel
 from sterna.model.quantized import Projection, QuantizedModel

@@ -5,7 +5,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sterna.export.check import check_exact
-from sterna.export.exact import build_sequence, build_step
+from sterna.export.traced import build_sequence, build_step
 from sterna.model.bundled import BUNDLED, bundled_heldout
 from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel, load_model

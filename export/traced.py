@@ -1,4 +1,7 @@
-"""The exact ONNX graphs: the integer reference, node for node, in ONNX operators.
+"""The traced graphs: the integer reference, tensor for tensor, in ONNX operators.
+
+The form to look inside: every tensor of the reference is a value of the graph, under the same
+name. The forms for use (:mod:`sterna.export.forms`) have fewer nodes.
 
 The step and the sequence graph come from the same code and differ in their leading axes,
 ``[batch]`` and ``[length, batch]``, and in the recurrence, which is one function call or a
@@ -60,13 +63,13 @@ def build_sequence(model: QuantizedModel) -> onnx.ModelProto:
 def build_graph(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:
     """Build the step or the sequence graph of ``model``."""
     check_bounds(model)
-    info = GraphInfo.of(model, kind)
+    info = GraphInfo.of(model, kind, "traced")
     proto = helper.make_model(
         _Assembler(model, kind).assemble(), functions=profile_functions(model.profile),
         opset_imports=opset_imports(), producer_name="sterna",
         producer_version=info.sterna_version,
         ir_version=helper.find_min_ir_version_for(opset_imports()[:1]),
-        doc_string=f"MatMul-free language model, {kind.value} graph, exact form: equal bit for "
+        doc_string=f"MatMul-free language model, {kind.value} graph, form traced: equal bit for "
         f"bit to Sterna's integer reference (profile {model.profile.name}).")
     helper.set_model_props(proto, info.to_properties())
     return proto

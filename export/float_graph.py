@@ -1,0 +1,258 @@
+"""Float graphs: ``fast``, for speed where the last bit does not matter, and ``float32``.
+
+They compute in real numbers what the integer model approximates: RMS normalisation in
+place of NormQuant, sigmoids in place of tables, no 8-bit activations. ``fast`` multiplies
+with onnxruntime's 2-bit ``MatMulNBits`` (which quantises each block of 128 activations to
+8 bits for itself), ``float32`` with dense matrices: the baseline that speed is compared
+with. ``float32``
+saturates as the model was trained; ``fast`` does not, which changes little
+(docs/onnx.md) and saves five nodes a layer.
+
+With y the input of a projection, ``q / sqrt(S)`` of the integer model is ``y / |y|``, so its
+output is ``T RMSNorm(y) * 127 K / (sqrt(n) 2^(MK - MA + shift + F))`` plus the bias, with
+F the fraction bits of the output (docs/numerics.md).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from sterna.export.body import Body, opset_imports
+from sterna.export.metadata import GraphKind
+from sterna.export.products import (
+    BLOCK,
+    CONTRIB,
+    block_columns,
+    nbits_product,
+    pack_codes,
+)
+from sterna.model.profile import FixedPoint
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["build_float", "real_scale"]
+
+_EPSILON = 1e-12
+
+
+def real_scale(model: QuantizedModel, name: str) -> float:
+    """What ``T RMSNorm(y)`` of a projection is multiplied with to give its real output."""
+    projection, profile = model.projections[name], model.profile
+    columns = projection.weight.shape[1]
+    exponent = (profile.mantissa_bits - profile.scale_bits + projection.shift
+                + profile.output_format(name).frac)
+    return math.ldexp(127 * projection.k / math.sqrt(columns), -exponent)
+
+
+def build_float(model: QuantizedModel, kind: GraphKind, *, packed: bool) -> onnx.ModelProto:
+    """Build the ``fast`` (``packed``) or the ``float32`` graph of ``model``.
+
+    Inputs and outputs as of the exact graphs, but ``logits``, ``state`` and ``state_out``
+    are float32 in real units. The result has no metadata yet.
+    """
+    return helper.make_model(
+        _Assembler(model, kind, packed).assemble(),
+        opset_imports=[*opset_imports()[:1], helper.make_opsetid(CONTRIB, 1)],
+        producer_name="sterna", ir_version=helper.find_min_ir_version_for(opset_imports()[:1]))
+
+
+class _Assembler:
+    """Puts one graph together; all values are float32 ``[rows, width]``."""
+
+    def __init__(self, model: QuantizedModel, kind: GraphKind, packed: bool) -> None:
+        self.model = model
+        self.kind = kind
+        self.packed = packed
+        self.body = Body()
+        self.initializers: list[onnx.TensorProto] = []
+
+    def assemble(self) -> onnx.GraphProto:
+        x = self._embed()
+        normed = self._normed(x, self.model.config.d)
+        states = []
+        for layer in range(self.model.config.layers):
+            update, h = self._mlgru(layer, normed)
+            states.append(h)
+            normed = self._added(x, update, f"layer{layer}.mlgru.x")
+            update = self._glu(layer, normed)
+            normed = self._added(f"layer{layer}.mlgru.x", update, f"layer{layer}.glu.x")
+            x = f"layer{layer}.glu.x"
+        self._head(normed)
+        self.body.op("Concat", states, "state_out", attributes={"axis": 0})
+        return helper.make_graph(
+            self.body.nodes, f"sterna_{self.kind.value}", *self._interface(),
+            initializer=self.initializers)
+
+    # Stored tensors ----------------------------------------------------------------
+
+    def _store(self, name: str, values: np.ndarray) -> str:
+        self.initializers.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
+        return name
+
+    def _real(self, name: str, values: np.ndarray, frac: int) -> str:
+        """Store integers with ``frac`` fraction bits; they are real when loaded."""
+        narrow = np.int16 if np.abs(values).max(initial=0) < 1 << 15 else np.int32
+        stored = self._store(name, values.astype(narrow))
+        whole = self.body.op("Cast", [stored], attributes={"to": TensorProto.FLOAT})
+        return self.body.op(
+            "Mul", [whole, self.body.constant(math.ldexp(1.0, -frac), TensorProto.FLOAT)])
+
+    def _ones(self, columns: int) -> str:
+        return self.body.op("Expand", [
+            self.body.constant(1.0, TensorProto.FLOAT), self.body.integers([columns])])
+
+    def _normed(self, y: str, columns: int) -> str:
+        return self.body.op("RMSNormalization", [y, self._ones(columns)],
+                            attributes={"epsilon": _EPSILON})
+
+    def _added(self, x: str, update: str, output: str) -> str:
+        """The residual stream ``x + update``, called ``output``; return its norm."""
+        if self.packed:
+            return self.body.op(
+                "SkipSimplifiedLayerNormalization", [x, update, self._ones(self.model.config.d)],
+                domain=CONTRIB, attributes={"epsilon": _EPSILON}, further=["", "", output])
+        total = self.body.op("Add", [x, update])
+        return self._normed(
+            self._clip(total, self.model.profile.x, output), self.model.config.d)
+
+    def _clip(self, value: str, fmt: FixedPoint, output: str = "") -> str:
+        """Saturate as the model was trained; the packed graph does not."""
+        if self.packed:
+            return value
+        scale = math.ldexp(1.0, -fmt.frac)
+        return self.body.op("Clip", [
+            value, self.body.constant(fmt.min * scale, TensorProto.FLOAT),
+            self.body.constant(fmt.max * scale, TensorProto.FLOAT)], output)
+
+    def _product(self, at: str, parts: tuple[str, ...], normed: str, fmt: FixedPoint,
+                 output: str = "") -> str:
+        """``W normed + bias`` of projections that share their input, side by side."""
+        members = [f"{at}.{part}" if at else part for part in parts]
+        name = ".".join(filter(None, (at, "_".join(parts))))
+        projections = [self.model.projections[member] for member in members]
+        weight = np.concatenate([each.weight for each in projections])
+        scales = np.array([real_scale(self.model, member) for member in members], np.float32)
+        bias = self._real(
+            f"{name}.bias", np.concatenate([each.bias for each in projections]), fmt.frac)
+        make = self._packed_product if self.packed else self._dense_product
+        return make(name, normed, weight, scales, bias, output)
+
+    def _dense_product(
+        self, name: str, y: str, weight: np.ndarray, scales: np.ndarray, bias: str, output: str,
+    ) -> str:
+        rows = np.repeat(scales, len(weight) // len(scales))
+        stored = self._store(f"{name}.weight", weight.T * rows)
+        return self.body.op("Add", [self.body.op("MatMul", [y, stored]), bias], output)
+
+    def _packed_product(
+        self, name: str, y: str, weight: np.ndarray, scales: np.ndarray, bias: str, output: str,
+    ) -> str:
+        n, columns = weight.shape
+        width = block_columns(columns)
+        body = self.body
+        codes = pack_codes(weight)
+        codes.name = f"{name}.weight"
+        self.initializers.append(codes)
+        if width != columns:
+            y = body.op("Pad", [y, body.integers([0, 0, 0, width - columns])])
+        scale = self._store(f"{name}.scale", scales[:, None])
+        repeated = body.op("Expand", [
+            scale, body.integers([len(scales), n // len(scales) * -(-width // BLOCK)])])
+        spread = body.op("Reshape", [repeated, body.integers([-1])])
+        return nbits_product(body, y, codes.name, columns, n, width, spread, bias, output)
+
+    # Blocks ------------------------------------------------------------------------
+
+    def _silu(self, value: str) -> str:
+        return self.body.op("Mul", [value, self.body.op("Sigmoid", [value])])
+
+    def _embed(self) -> str:
+        table = self._real("embedding", self.model.embedding, self.model.profile.x.frac)
+        tokens = "token"
+        if self.kind is GraphKind.SEQUENCE:
+            turned = self.body.op("Transpose", ["tokens"])
+            tokens = self.body.op("Reshape", [turned, self.body.integers([-1])])
+        return self.body.op("Gather", [table, tokens])
+
+    def _mlgru(self, layer: int, normed: str) -> tuple[str, str]:
+        body, profile, d = self.body, self.model.profile, self.model.config.d
+        at = f"layer{layer}.mlgru"
+        z = self._clip(self._product(at, ("f", "g", "c"), normed, profile.z), profile.z)
+        gates = f"{at}.gates"
+        body.nodes.append(helper.make_node(
+            "Split", [z, body.integers([2 * d, d])], [gates, f"{at}.c"], name=f"{at}.split",
+            axis=-1))
+        body.split(body.op("Sigmoid", [gates]), [f"{at}.f", f"{at}.g"])
+        candidate = self._silu(f"{at}.c")
+        before = body.op("Gather", ["state", body.constant(layer, TensorProto.INT64)])
+        h, last = self._recurrence(at, f"{at}.f", candidate, before)
+        o = body.op("Mul", [f"{at}.g", h])
+        update = self._product(at, ("out",), self._normed(o, d), profile.x)
+        return update, body.op("Unsqueeze", [last, body.integers([0])])
+
+    def _recurrence(self, at: str, f: str, c: str, before: str) -> tuple[str, str]:
+        """Return h of every row, and of the last token alone."""
+        d = self.model.config.d
+        if self.kind is GraphKind.STEP:
+            h = self._next(self.body, f, c, before)
+            return h, h
+        body = self.body
+        shape = body.op("Concat", [body.integers([-1]), body.op("Shape", [before])],
+                        attributes={"axis": 0})
+        by_time = [body.op("Reshape", [name, shape]) for name in (f, c)]
+
+        def channels(*names: str) -> list[onnx.ValueInfoProto]:
+            return [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", d])
+                    for name in names]
+
+        cell = Body()
+        cell.op("Identity", [self._next(cell, "f_t", "c_t", "h_t")], "h_after")
+        cell.op("Identity", ["h_after"], "h_row")
+        graph = helper.make_graph(
+            cell.nodes, "recurrence", channels("h_t", "f_t", "c_t"),
+            channels("h_after", "h_row"))
+        body.nodes.append(helper.make_node(
+            "Scan", [before, *by_time], [f"{at}.last", f"{at}.h"], name=f"{at}.scan",
+            body=graph, num_scan_inputs=2))
+        return body.op("Reshape", [f"{at}.h", body.integers([-1, d])]), f"{at}.last"
+
+    def _next(self, body: Body, f: str, c: str, h: str) -> str:
+        """``c + f * (h - c)``."""
+        return body.op("Add", [c, body.op("Mul", [f, body.op("Sub", [h, c])])])
+
+    def _glu(self, layer: int, normed: str) -> str:
+        profile, at = self.model.profile, f"layer{layer}.glu"
+        z = self._clip(self._product(at, ("gate", "up"), normed, profile.z), profile.z)
+        self.body.split(z, [f"{at}.gate", f"{at}.up"])
+        p = self._clip(
+            self.body.op("Mul", [self._silu(f"{at}.gate"), f"{at}.up"]), profile.p)
+        return self._product(
+            at, ("down",), self._normed(p, self.model.config.dff), profile.x)
+
+    def _head(self, normed: str) -> None:
+        logit, body = self.model.profile.logit, self.body
+        if self.kind is GraphKind.STEP:
+            self._product("", ("head",), normed, logit, "logits")
+            return
+        z = self._product("", ("head",), normed, logit)
+        batch = body.op("Shape", ["tokens"], attributes={"start": 0, "end": 1})
+        shape = body.op(
+            "Concat", [body.integers([-1]), batch, body.integers([self.model.config.vocab])],
+            attributes={"axis": 0})
+        body.op("Transpose", [body.op("Reshape", [z, shape])], "logits",
+                attributes={"perm": [1, 0, 2]})
+
+    def _interface(self) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
+        config, step = self.model.config, self.kind is GraphKind.STEP
+        state = [config.layers, "batch", config.d]
+        rows = ["batch"] if step else ["batch", "length"]
+        value = helper.make_tensor_value_info
+        return (
+            [value("token" if step else "tokens", TensorProto.INT64, rows,
+                   f"from 0 to {config.vocab - 1}"),
+             value("state", TensorProto.FLOAT, state, "h of every layer; zeros at the start")],
+            [value("logits", TensorProto.FLOAT, [*rows, config.vocab]),
+             value("state_out", TensorProto.FLOAT, state, "state for the next call")])

@@ -1,0 +1,150 @@
+"""The test that every file carries: what the graph must compute, and its own checksum.
+
+The checksum says that a file is as Sterna wrote it. The test says that the runtime computes
+it right: a few tokens of two sequences, whose logits and state are known. Exact graphs must
+give the integers of the reference, which the file holds as a SHA-256. Float graphs must
+give logits close to those recorded when the file was made; how close is stated in decibels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+
+from sterna.export.metadata import GraphInfo, OnnxFileError
+from sterna.export.sessions import open_session, run_tokens
+from sterna.model.integer import IntegerModel
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["SelfTestError", "check_checksum", "check_self_test", "record", "signal_to_noise"]
+
+_TEST, _CHECKSUM = "sterna.self_test", "sterna.sha256"
+_BATCH, _LENGTH = 2, 8
+_FLOAT_DECIBELS = 40.0
+Run = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class SelfTestError(OnnxFileError):
+    """A graph that this runtime computes otherwise than its file says."""
+
+
+def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> None:
+    """Store the test and the checksum in the metadata of ``proto``.
+
+    Raises
+    ------
+    SelfTestError
+        If onnxruntime does not compute a float graph at all closely.
+    """
+    tokens = _tokens(info.config.vocab)
+    logits, state = IntegerModel(model).run(tokens)
+    test: dict[str, object] = {"tokens": tokens.tolist()}
+    if info.exact:
+        test["sha256"] = _digest(logits, state)
+    else:
+        test |= _float_record(proto, info, tokens, logits * 2.0 ** -info.profile.logit.frac)
+    _set(proto, _TEST, json.dumps(test))
+    _set(proto, _CHECKSUM, _checksum(proto))
+
+
+def _float_record(
+    proto: onnx.ModelProto, info: GraphInfo, tokens: np.ndarray, right: np.ndarray,
+) -> dict[str, object]:
+    """What onnxruntime computes here, and how close that is to the reference."""
+    got, _ = run_tokens(open_session(proto, "the graph"), info, tokens)
+    return {
+        "logits": [[round(float(value), 4) for value in row[-1]] for row in got],
+        "reference_decibels": round(signal_to_noise(right, got), 1)}
+
+
+def check_checksum(proto: onnx.ModelProto) -> None:
+    """Check that a graph is as it was written.
+
+    Raises
+    ------
+    OnnxFileError
+        If it was edited, or has no checksum.
+    """
+    found = _get(proto, _CHECKSUM)
+    if found != _checksum(proto):
+        raise OnnxFileError(
+            "the graph is not as Sterna wrote it (its checksum differs): it was edited, or "
+            "saved again by another tool; export it again")
+
+
+def check_self_test(proto: onnx.ModelProto, info: GraphInfo, run: Run) -> None:
+    """Run the test that a graph carries.
+
+    ``run(tokens)`` takes tokens int64 ``[2, 8]`` and returns the logits of all tokens and
+    the last state.
+
+    Raises
+    ------
+    SelfTestError
+        If the results are not those that the file states.
+    OnnxFileError
+        If the test is missing or damaged.
+    """
+    try:
+        test = json.loads(_get(proto, _TEST))
+        tokens = np.array(test["tokens"], dtype=np.int64)
+        expected = test["sha256"] if info.exact else np.array(test["logits"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise OnnxFileError(f"the test in the file is damaged ({error})") from error
+    logits, state = run(tokens)
+    if info.exact:
+        if _digest(logits, state) != expected:
+            raise SelfTestError(
+                "the integers are not those of the reference in the test that the file carries")
+        return
+    decibels = signal_to_noise(expected, logits[:, -1])
+    if not decibels >= _FLOAT_DECIBELS:
+        raise SelfTestError(
+            f"the logits of the test that the file carries are {decibels:.0f} dB from those "
+            f"recorded, which should be {_FLOAT_DECIBELS:.0f} dB or more")
+
+
+def signal_to_noise(right: np.ndarray, got: np.ndarray) -> float:
+    """How close ``got`` is to ``right``, in decibels; infinite if they are equal."""
+    noise = float(np.square(np.asarray(got, dtype=np.float64) - right).sum())
+    signal = float(np.square(right).sum())
+    if noise == 0.0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _tokens(vocab: int) -> np.ndarray:
+    """Tokens spread over the vocabulary, int64 ``[2, 8]``."""
+    return np.array([[(37 * t + 101 * row + 32) % vocab for t in range(_LENGTH)]
+                     for row in range(_BATCH)], dtype=np.int64)
+
+
+def _digest(logits: np.ndarray, state: np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for values in (logits, state):
+        digest.update(np.ascontiguousarray(values, dtype="<i4").tobytes())
+    return digest.hexdigest()
+
+
+def _checksum(proto: onnx.ModelProto) -> str:
+    """SHA-256 of the serialised graph without its checksum."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    kept = [entry for entry in copy.metadata_props if entry.key != _CHECKSUM]
+    del copy.metadata_props[:]
+    copy.metadata_props.extend(kept)
+    return hashlib.sha256(copy.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _get(proto: onnx.ModelProto, key: str) -> str:
+    return next((entry.value for entry in proto.metadata_props if entry.key == key), "")
+
+
+def _set(proto: onnx.ModelProto, key: str, value: str) -> None:
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = key, value

@@ -1,0 +1,95 @@
+"""Opening a graph in onnxruntime, and what its kernels can do."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from sterna.export.body import MINIMUM_ONNXRUNTIME, OPSET
+from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
+from sterna.export.products import BLOCK, CONTRIB
+
+__all__ = ["has_two_bit_kernels", "open_session", "run_tokens"]
+
+
+def open_session(
+    proto: onnx.ModelProto, name: str, threads: int = 1, ops: Path | None = None,
+) -> Any:
+    """Make an ``InferenceSession`` on the CPU; ``ops`` is a library of custom operators.
+
+    Raises
+    ------
+    OnnxFileError
+        If onnxruntime cannot load the graph; the message begins with ``name``.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        if ops is not None:
+            options.register_custom_ops_library(str(ops))
+        return onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises classes of its own, all from Exception
+        reason = " ".join(str(error).split())[:300]
+        raise OnnxFileError(
+            f"{name}: onnxruntime {onnxruntime.__version__} cannot load the graph; it takes "
+            f"opset {OPSET} (onnxruntime {MINIMUM_ONNXRUNTIME} or newer) and an undamaged "
+            f"file ({reason})") from error
+
+
+def run_tokens(
+    session: Any, info: GraphInfo, tokens: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Run tokens int64 ``[batch, length]`` from the start.
+
+    Returns logits ``[batch, length, vocab]`` and the last state ``[layers, batch, d]``.
+    """
+    config = info.config
+    state = np.zeros((config.layers, len(tokens), config.d),
+                     dtype=np.int32 if info.exact else np.float32)
+    if info.kind is GraphKind.SEQUENCE:
+        logits, state = session.run(None, {"tokens": tokens, "state": state})
+        return logits, state
+    rows = []
+    for column in tokens.T:
+        logits, state = session.run(
+            None, {"token": np.ascontiguousarray(column), "state": state})
+        rows.append(logits)
+    return np.stack(rows, axis=1), state
+
+
+@cache
+def has_two_bit_kernels(block: int = BLOCK) -> bool:
+    """Whether ``MatMulNBits`` multiplies by 2-bit weights in integers here.
+
+    Without such a kernel, which depends on onnxruntime's version and the processor, it
+    makes the weights float at every call, 25 to 50 times slower than a float product. The
+    kernels round activations to 8 bits; the slow way does not, which gives it away.
+    """
+    # Of the largest activation, 1, which becomes 127, a half is 63.5 and becomes 64.
+    acts = np.array([[1.0] + [0.5] * (block - 1)], dtype=np.float32)
+    codes = np.full((1, 1, block // 4), 0xFF, dtype=np.uint8)     # every weight is +1
+    node = helper.make_node(
+        "MatMulNBits", ["acts", "codes", "scale"], ["sum"], domain=CONTRIB, K=block, N=1,
+        bits=2, block_size=block, accuracy_level=4)
+    graph = helper.make_graph(
+        [node], "probe",
+        [helper.make_tensor_value_info("acts", TensorProto.FLOAT, [1, block])],
+        [helper.make_tensor_value_info("sum", TensorProto.FLOAT, [1, 1])],
+        [numpy_helper.from_array(codes, "codes"),
+         numpy_helper.from_array(np.ones(1, dtype=np.float32), "scale")])
+    proto = helper.make_model(graph, ir_version=10, opset_imports=[
+        helper.make_opsetid("", 21), helper.make_opsetid(CONTRIB, 1)])
+    try:
+        (got,) = open_session(proto, "the probe").run(None, {"acts": acts})
+    except Exception:  # an onnxruntime that knows no 2-bit weights refuses to load or to run it
+        return False
+    return abs(float(got[0, 0]) - float(acts.sum())) > 1e-3 * block

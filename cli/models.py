@@ -18,7 +18,11 @@ __all__ = ["COMMANDS", "evaluate", "info"]
 
 def evaluate(
     model: Annotated[str, typer.Argument(
-        metavar="MODEL", help="Quantised file, tiny, or a checkpoint ending in .pt (float).")],
+        metavar="MODEL", help="Quantised file, tiny, a step graph ending in .onnx, or a "
+                              "checkpoint ending in .pt (float).")],
+    onnx: Annotated[str | None, typer.Option(
+        "--onnx", metavar="FORM", help="Use the ONNX graph of this form in place of the "
+                                       "integer reference.")] = None,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text; default: the held-out text of the bundled models.")] = None,
     limit: Annotated[int | None, typer.Option(
@@ -28,20 +32,33 @@ def evaluate(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Measure held-out bits per byte, with the integer reference or the float model.
+    """Measure held-out bits per byte, with the integer reference, a graph or the float model.
 
     Example: sterna evaluate tiny --bytes 4096
     """
     from sterna.model.evaluate import evaluate as run_evaluation
+    from sterna.model.evaluate import evaluate_steps
     if limit is not None and limit < 2:
         raise ValueError(f"--bytes must be at least 2, got {limit}")
     if streams < 1:
         raise ValueError(f"--streams must be at least 1, got {streams}")
     if model.endswith(".pt"):
+        if onnx is not None:
+            raise ValueError("--onnx goes with a quantised model: quantise the checkpoint first")
         from sterna.model.checkpoint import load_checkpoint
         from sterna.model.quantize import evaluate_checkpoint
         data = text_of(text, load_checkpoint(model).config.vocab)
         name, result = "float", evaluate_checkpoint(model, data[:limit], streams=streams)
+    elif onnx is not None or model.endswith(".onnx"):
+        from sterna.cli.graphs import open_model
+        session = open_model(model, form=onnx)
+        data = text_of(text, session.info.config.vocab)
+        frac = session.info.profile.logit.frac if session.info.exact else 0
+        display, move = progress_bar("evaluating", quiet)
+        with display:
+            result = evaluate_steps(
+                session, data[:limit], frac=frac, streams=streams, progress=move)
+        name = f"{session.info.profile.name}, ONNX form {session.info.form}"
     else:
         loaded = load_model(model)
         data = text_of(text, loaded.config.vocab)

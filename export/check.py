@@ -9,12 +9,13 @@ import onnx
 
 from sterna.export.metadata import GraphKind
 from sterna.export.runtime import OnnxSequence, OnnxStep, Source, read_graph
+from sterna.export.selftest import signal_to_noise
 from sterna.model.compare import Comparison, Difference, compare, first_difference
 from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel
 from sterna.model.taps import TapRecorder
 
-__all__ = ["ExactReport", "check_exact"]
+__all__ = ["ExactReport", "check_close", "check_exact"]
 
 _CHUNK_TOKENS = 128
 
@@ -120,6 +121,28 @@ def check_exact(
             first = first or (logits + state).first
     return ExactReport(
         info.kind, tokens.size, logits, state, first, info.model_sha256 == model.sha256)
+
+
+def check_close(
+    model: QuantizedModel, source: Source, tokens: np.ndarray, *, threads: int = 1,
+) -> float:
+    """How close the logits of a float graph are to the reference's, in decibels.
+
+    ``10 log10(sum r^2 / sum (g - r)^2)`` over all logits r of the reference and g of the
+    graph, for tokens ``[batch, length]``.
+
+    Raises
+    ------
+    ValueError
+        As :func:`check_exact`.
+    """
+    proto, info = read_graph(source)
+    if info.config != model.config:
+        raise ValueError(
+            f"the graph has the shape {info.config}, the model {model.config}")
+    right, _ = IntegerModel(model).run(tokens)
+    got, _ = _runner(proto, info.kind, threads).run(tokens)
+    return signal_to_noise(right * 2.0 ** -model.profile.logit.frac, got)
 
 
 def _runner(

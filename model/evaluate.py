@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel
 from sterna.model.tokenizer import contiguous_streams, encode
 
-__all__ = ["Evaluation", "evaluate", "surprisal_bits"]
+__all__ = ["Evaluation", "Steps", "evaluate", "evaluate_steps", "surprisal_bits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,16 @@ class Evaluation:
 
     bits_per_byte: float
     predictions: int
+
+
+class Steps(Protocol):
+    """What advances a batch by a token: ``IntegerModel``, an ONNX session."""
+
+    def start(self, batch: int) -> np.ndarray:
+        """The state before any token."""
+
+    def step(self, tokens: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Logits ``[batch, vocab]`` and the next state, for tokens ``[batch]``."""
 
 
 def evaluate(
@@ -48,17 +59,32 @@ def evaluate(
     ValueError
         If the text has fewer than two bytes.
     """
+    return evaluate_steps(
+        IntegerModel(model), text, frac=model.profile.logit.frac, streams=streams,
+        progress=progress)
+
+
+def evaluate_steps(
+    model: Steps, text: str | bytes, *, frac: int, streams: int = 16,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
+    """The same for whatever steps; ``frac`` is the number of fraction bits of its logits.
+
+    Raises
+    ------
+    ValueError
+        If the text has fewer than two bytes.
+    """
     tokens = encode(text)
     if tokens.size < 2:
         raise ValueError(f"a text to evaluate must have at least 2 bytes, got {tokens.size}")
     parts = contiguous_streams(tokens, max(1, min(streams, tokens.size // 2)))
-    reference = IntegerModel(model)
-    state = reference.start(parts.shape[0])
+    state = model.start(parts.shape[0])
     steps = parts.shape[1] - 1
     bits = 0.0
     for t in range(steps):
-        logits, state = reference.step(parts[:, t], state)
-        bits += float(surprisal_bits(logits, parts[:, t + 1], model.profile.logit.frac).sum())
+        logits, state = model.step(parts[:, t], state)
+        bits += float(surprisal_bits(logits, parts[:, t + 1], frac).sum())
         if t % 64 == 63 or t + 1 == steps:
             progress(t + 1, steps)
     predictions = parts.shape[0] * steps

@@ -66,6 +66,7 @@ class _Assembler:
         self.product = product
         self.body = Body()
         self.initializers: list[onnx.TensorProto] = []
+        self.values: list[onnx.ValueInfoProto] = []
         profile = model.profile
         formats = [value for name in _FORMATS for value in asdict(getattr(profile, name)).values()]
         self.attributes: dict[str, Any] = {"profile": [
@@ -100,12 +101,20 @@ class _Assembler:
                      attributes={"to": TensorProto.INT32})
         return helper.make_graph(
             self.body.nodes, f"sterna_{self.kind.value}", *self._interface(),
-            initializer=self.initializers)
+            initializer=self.initializers, value_info=self.values)
 
     def _call(self, function: str, at: str, inputs: list[str], outputs: list[str]) -> list[str]:
         name = at if function == "Head" else f"{at}/{function.removesuffix('Layer').lower()}"
         self.body.call(function, inputs, outputs, name=name, attributes=self.attributes)
+        self._value(outputs[0], self.model.config.vocab if function == "Head"
+                    else self.model.config.d)
         return outputs
+
+    def _value(self, name: str, width: int) -> str:
+        """Record type and shape of a tensor that the reference has, too."""
+        self.values.append(helper.make_tensor_value_info(
+            name, TensorProto.DOUBLE, ["rows", width]))
+        return name
 
     # Stored tensors ----------------------------------------------------------------
 
@@ -143,7 +152,8 @@ class _Assembler:
             turned = self.body.op("Transpose", ["tokens"])
             tokens = self.body.op("Reshape", [turned, self.body.integers([-1])])
         row = self.body.op("Gather", ["embedding", tokens], "embedding.row")
-        return self.body.op("Cast", [row], "embedding.x", attributes={"to": TensorProto.DOUBLE})
+        return self.body.op("Cast", [row], self._value("embedding.x", self.model.config.d),
+                            attributes={"to": TensorProto.DOUBLE})
 
     def _state(self, layer: int) -> str:
         index = self.body.constant(layer, TensorProto.INT64)

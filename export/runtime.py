@@ -205,8 +205,11 @@ class OnnxSequence(_OnnxGraph):
         _check_row(tokens)
         state = self.start(len(tokens)) if state is None else state
         logits, state, taps = self._call(tokens, state)
+        # The traced graph has [length, batch, width], the others [length * batch, width].
+        by_time = {name: value.reshape(logits.shape[1], len(tokens), -1)
+                   for name, value in taps.items()}
         for t in range(logits.shape[1]):
-            for name, value in taps.items():
+            for name, value in by_time.items():
                 tap(name, value[t])
             tap("logits", logits[:, t].astype(np.int64))
         return logits, state

@@ -21,7 +21,8 @@ from sterna.export.sessions import open_session, run_tokens
 from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["SelfTestError", "check_checksum", "check_self_test", "record", "signal_to_noise"]
+__all__ = ["SelfTestError", "check_checksum", "check_self_test", "record", "seal",
+           "signal_to_noise"]
 
 _TEST, _CHECKSUM = "sterna.self_test", "sterna.sha256"
 _BATCH, _LENGTH = 2, 8
@@ -49,6 +50,11 @@ def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> No
     else:
         test |= _float_record(proto, info, tokens, logits * 2.0 ** -info.profile.logit.frac)
     _set(proto, _TEST, json.dumps(test))
+    seal(proto)
+
+
+def seal(proto: onnx.ModelProto) -> None:
+    """Store the checksum of a graph as it is now."""
     _set(proto, _CHECKSUM, _checksum(proto))
 
 
@@ -146,5 +152,9 @@ def _get(proto: onnx.ModelProto, key: str) -> str:
 
 
 def _set(proto: onnx.ModelProto, key: str, value: str) -> None:
+    for entry in proto.metadata_props:
+        if entry.key == key:
+            entry.value = value
+            return
     entry = proto.metadata_props.add()
     entry.key, entry.value = key, value

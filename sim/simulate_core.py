@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sterna.export.traced import build_step
 from sterna.export.runtime import OnnxStep
+from sterna.export.traced import build_step
 from sterna.hw.core.cycles import CycleModel
 from sterna.hw.core.image import build_image
 from sterna.hw.core.params import MAX_STREAMS, CoreParams

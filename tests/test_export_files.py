@@ -11,9 +11,9 @@ from conftest import ODD
 from onnx import helper
 
 from sterna.export.check import check_exact
-from sterna.export.traced import build_sequence, build_step
 from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
 from sterna.export.runtime import OnnxSequence, OnnxStep
+from sterna.export.traced import build_sequence, build_step
 from sterna.export.writer import GraphChoice, export_onnx, sequence_path
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16, NumericProfile
@@ -65,7 +65,7 @@ def test_metadata_says_what_the_graph_is(odd_model: QuantizedModel) -> None:
     for build, kind in ((build_step, GraphKind.STEP), (build_sequence, GraphKind.SEQUENCE)):
         proto = build(odd_model)
         info = GraphInfo.read(proto)
-        assert (info.kind, info.form) == (kind, "exact")
+        assert (info.kind, info.form) == (kind, "traced")
         assert (info.config, info.profile) == (odd_model.config, odd_model.profile)
         assert info.model_sha256 == odd_model.sha256
         assert (proto.producer_name, proto.producer_version) == ("sterna", info.sterna_version)
@@ -172,8 +172,8 @@ def _set_property(proto: onnx.ModelProto, key: str, value: str) -> onnx.ModelPro
 
 
 def test_other_versions_and_damaged_metadata_are_refused(model: QuantizedModel) -> None:
-    newer = _set_property(build_step(model), "sterna.format_version", "2")
-    with pytest.raises(OnnxFileError, match="format version '2', this Sterna reads version 1"):
+    newer = _set_property(build_step(model), "sterna.format_version", "3")
+    with pytest.raises(OnnxFileError, match="format version '3', this Sterna reads version 2"):
         OnnxStep(newer)
     damaged = _set_property(build_step(model), "sterna.config", '{"d": 0}')
     with pytest.raises(OnnxFileError, match="the metadata of the graph is damaged"):

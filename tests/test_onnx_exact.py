@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from sterna.export.check import check_exact
-from sterna.export.traced import build_sequence, build_step
 from sterna.export.runtime import OnnxSequence, OnnxStep, step_with_taps
+from sterna.export.traced import build_sequence, build_step
 from sterna.model.config import ModelConfig
 from sterna.model.integer import IntegerModel
 from sterna.model.profile import FixedPoint, NumericProfile

@@ -1,11 +1,13 @@
-"""The exact graphs of the bundled models over thousands of tokens of held-out text."""
+"""The exact forms of the bundled models over thousands of tokens of held-out text."""
 
 import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sterna.export.check import check_exact
-from sterna.export.traced import build_sequence, build_step
+from sterna.export import Session
+from sterna.export.forms import Form, build
+from sterna.export.metadata import GraphKind
+from sterna.export.traced import build_step
 from sterna.model.bundled import BUNDLED, bundled_heldout
 from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel, load_model
@@ -28,12 +30,48 @@ def tokens(model: QuantizedModel) -> np.ndarray:
     return contiguous_streams(encode(bundled_heldout(model.config.vocab)), STREAMS)[:, :LENGTH]
 
 
-@pytest.mark.parametrize("build", [build_step, build_sequence])
-def test_thousands_of_tokens_are_exact(model: QuantizedModel, tokens: np.ndarray, build) -> None:
-    report = check_exact(model, build(model), tokens)
-    assert report.passed, str(report)
-    assert report.tokens == STREAMS * LENGTH >= 2000
-    assert report.logits.values == report.tokens * model.config.vocab
+@pytest.fixture(scope="module", params=[1, 4])
+def expected(
+    model: QuantizedModel, request: pytest.FixtureRequest,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """2,048 tokens in one sequence or in four; logits and last state of the reference."""
+    text = encode(bundled_heldout(model.config.vocab))
+    tokens = contiguous_streams(text, request.param)[:, :2048 // request.param]
+    return tokens, *IntegerModel(model).run(tokens)
+
+
+EXACT = [form for form in Form if form.exact]
+
+
+@pytest.mark.parametrize("form", EXACT, ids=lambda form: form.value)
+def test_thousands_of_tokens_are_exact(
+    model: QuantizedModel, expected: tuple[np.ndarray, np.ndarray, np.ndarray], form: Form,
+) -> None:
+    tokens, logits, last = expected
+    assert tokens.size >= 2000
+    session = Session(build(model, form, GraphKind.STEP),
+                      sequence=build(model, form, GraphKind.SEQUENCE))
+    _check_run(session, tokens, logits, last)
+
+
+def _check_run(
+    session: Session, tokens: np.ndarray, logits: np.ndarray, last: np.ndarray,
+) -> None:
+    """Half of the tokens as a prompt and half step by step; then all of them either way."""
+    half = tokens.shape[1] // 2
+    first, state = session.run(tokens[:, :half])
+    np.testing.assert_array_equal(first, logits[:, :half])
+    for t in range(half, tokens.shape[1]):
+        row, state = session.step(tokens[:, t], state)
+        np.testing.assert_array_equal(row, logits[:, t], err_msg=f"token {t}")
+    np.testing.assert_array_equal(state, last)
+    state = session.start(len(tokens))
+    for t in range(tokens.shape[1]):
+        row, state = session.step(tokens[:, t], state)
+        np.testing.assert_array_equal(row, logits[:, t], err_msg=f"token {t}, steps alone")
+    everything, state = session.run(tokens)
+    np.testing.assert_array_equal(everything, logits)
+    np.testing.assert_array_equal(state, last)
 
 
 @pytest.mark.long

@@ -76,7 +76,12 @@ export async function loadModel(say) {
   if (facts.kind !== "web") {
     throw new LoadError("params.json is not of a page that sterna web wrote.");
   }
-  const loading = (name) => (bytes) => say(`Loading ${name}: ${(bytes / 1e6).toFixed(1)} MB.`);
+  let said = -Infinity;
+  const loading = (name) => (bytes) => {
+    if (performance.now() - said < 1000) return;      // it is read aloud: not too often
+    said = performance.now();
+    say(`Loading ${name}: ${(bytes / 1e6).toFixed(1)} MB.`);
+  };
   const wasm = await fetchBytes("ort.wasm", loading("onnxruntime"));
   if (String(wasm.subarray(0, 4)) !== "0,97,115,109") {
     throw new LoadError("ort.wasm is not WebAssembly: the server sent something else.");

@@ -35,11 +35,11 @@ from sterna.hw.emit_parts import (
     sampler_design,
     weights_design,
 )
-from sterna.hw.folder import write_folder
 from sterna.hw.unit import Unit, UnitSizes
 from sterna.hw.unit_design import UnitDesign
 from sterna.hw.verilog_names import without_brackets
 from sterna.hw.yosys import YosysError
+from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
 __all__ = [
@@ -116,7 +116,7 @@ def emit_verilog(
     unit
         A value of :class:`sterna.hw.unit.Unit`, ``"mac"`` for example.
     out_dir
-        Folder to write; see :func:`sterna.hw.folder.write_folder` for when it is refused.
+        Folder to write; see :func:`sterna.model.folder.write_folder` for when it is refused.
     rows, cols, lanes, streams, trace, quant_lanes, logits, external_weights, style,
     sampling, far_registers
         Sizes; see :class:`sterna.hw.unit.UnitSizes`. A unit reads those it has.

@@ -211,7 +211,7 @@ def test_a_truncated_model_is_refused(
 
 
 EXPORT = "from sterna.cli.main import main; sys.exit(main(['export', 'tiny', '-o', target]))"
-FOLDER = ("from sterna.hw.folder import write_folder; "
+FOLDER = ("from sterna.model.folder import write_folder; "
           "write_folder(target, {'small': 'x', 'large': 'x' * 99999}, {})")
 
 

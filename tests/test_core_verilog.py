@@ -17,8 +17,8 @@ from sterna.hw.core.token_control import prompt_layout, token_layout
 from sterna.hw.core.trace import Tap, trace_layout
 from sterna.hw.documents import field_bits
 from sterna.hw.emit import CORE_MODULE, EmittedUnit, emit_verilog
-from sterna.hw.folder import OutputFolderError
 from sterna.hw.tools import verilator_environment
+from sterna.model.folder import OutputFolderError
 
 PORTS = [
     {}, {"trace": True}, {"external_weights": True, "logits": False},

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from amaranth.hdl import Shape
 
-from sterna.hw import folder as folder_module
 from sterna.hw import tools
 from sterna.hw.emit import MAC_MODULE, MLGRU_MODULE, WEIGHTS_FILE, emit_verilog, verilog_text
 from sterna.hw.emit_norm import NORM_MODULE
@@ -25,7 +24,6 @@ from sterna.hw.emit_parts import (
     SAMPLER_MODULE,
     WEIGHTS_MODULE,
 )
-from sterna.hw.folder import OutputFolderError, write_folder
 from sterna.hw.glu_unit import GluParams
 from sterna.hw.norm_params import NormParams
 from sterna.hw.packer import unpack_projection
@@ -36,7 +34,9 @@ from sterna.hw.residual_add import ResidualParams
 from sterna.hw.sampler_params import SamplerParams
 from sterna.hw.tools import MissingToolError, verilator_environment
 from sterna.hw.yosys import YosysError, run_yosys
+from sterna.model import folder as folder_module
 from sterna.model.config import ModelConfig
+from sterna.model.folder import OutputFolderError, write_folder
 from sterna.model.profile import C12, S16
 from sterna.model.synthetic import random_model
 

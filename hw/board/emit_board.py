@@ -18,8 +18,8 @@ from sterna.hw.core.image import build_image
 from sterna.hw.core.params import CoreParams
 from sterna.hw.emit import verilog_text
 from sterna.hw.emit_core import core_params
-from sterna.hw.folder import write_folder
 from sterna.hw.unit import UnitSizes
+from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["TOP_MODULE", "BoardDesign", "board_design", "write_sources"]

@@ -21,7 +21,9 @@ class OutputFolderError(ValueError):
     """The output folder holds something that is not ours to replace."""
 
 
-def write_folder(folder: Path, files: Mapping[str, str], manifest: Mapping[str, Any]) -> dict:
+def write_folder(
+    folder: Path, files: Mapping[str, str | bytes], manifest: Mapping[str, Any],
+) -> dict[str, Any]:
     """Write ``files`` and their manifest as ``folder``.
 
     The files go to a temporary folder beside it, which then takes its name. A folder that
@@ -32,7 +34,7 @@ def write_folder(folder: Path, files: Mapping[str, str], manifest: Mapping[str, 
     folder
         Where to write; parents are made.
     files
-        Text by file name.
+        Content by file name; text is written as UTF-8.
     manifest
         What ``params.json`` says besides the checksums of the files.
 
@@ -50,32 +52,36 @@ def write_folder(folder: Path, files: Mapping[str, str], manifest: Mapping[str, 
     """
     folder = Path(folder)
     _check_replaceable(folder)
+    contents = {
+        name: content.encode() if isinstance(content, str) else content
+        for name, content in files.items()}
     complete = {
         "generator": _GENERATOR,
         "format": 1,
         **manifest,
         "files": {
-            name: hashlib.sha256(content.encode()).hexdigest()
-            for name, content in sorted(files.items())},
+            name: hashlib.sha256(content).hexdigest()
+            for name, content in sorted(contents.items())},
     }
     text = json.dumps(complete, indent=2) + "\n"
     try:
-        _replace(folder, {**files, MANIFEST: text})
+        _replace(folder, {**contents, MANIFEST: text.encode()})
     except OSError as error:
         # Name the folder that was wanted, not the temporary one.
         reason = f"cannot write ({error.strerror or error})"
         raise OSError(error.errno, reason, str(folder)) from error
-    return json.loads(text)
+    written: dict[str, Any] = json.loads(text)
+    return written
 
 
-def _replace(folder: Path, files: Mapping[str, str]) -> None:
+def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         new, old = temporary / "new", temporary / "old"
         new.mkdir()
         for name, content in files.items():
-            (new / name).write_text(content, encoding="utf-8", newline="\n")
+            (new / name).write_bytes(content)
         try:
             if folder.exists():
                 os.rename(folder, old)

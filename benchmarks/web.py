@@ -1,0 +1,84 @@
+"""Tokens per second of the web page in headless Chromium.
+
+    python benchmarks/web.py
+
+writes the pages of the bundled models, opens them in turn and prints, for each, the median and the
+range over several runs, and the sizes of what a browser loads. Beside it the same graph under
+Python's onnxruntime. Needs chromium, chromedriver, npm and selenium, as the tests do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import re
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from web_browser import Page, open_browser, serve
+
+from sterna.export.generate import generate
+from sterna.export.runtime import OnnxStep
+from sterna.export.web import write_page
+from sterna.model.quantized import load_model
+
+PROMPT = "The for statement"
+
+
+def page_rate(page: Page, address: str, tokens: int) -> float:
+    """Tokens per second, as the page says, of a second text: the first is to warm up."""
+    page.open(address)
+    for _ in range(2):
+        page.set(prompt=PROMPT, tokens=tokens, temperature=0.7, seed=1)
+        page.press("write")
+        page.written()
+    found = re.search(r"([\d,]+) tokens/s", page.text("status"))
+    assert found is not None, page.text("status")
+    return float(found[1].replace(",", ""))
+
+
+def python_rate(graph: OnnxStep, tokens: int) -> float:
+    """Tokens per second of the same under onnxruntime, one thread."""
+    stream = generate(graph, PROMPT, tokens=tokens, temperature=0.7, seed=1)
+    started = time.perf_counter()
+    for _ in stream:
+        pass
+    return tokens / (time.perf_counter() - started)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=["tiny", "tiny-c12", "micro"])
+    parser.add_argument("--tokens", type=int, default=1000, help="length of a text")
+    parser.add_argument("--runs", type=int, default=7)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as base, open_browser(Path(base) / "profile") as page:
+        rates: dict[str, list[tuple[float, float]]] = {name: [] for name in options.models}
+        for name in options.models:
+            write_page(load_model(name), Path(base) / name)
+        for _ in range(options.runs):
+            for name, found in rates.items():
+                graph = OnnxStep(Path(base) / name / "model.onnx")
+                with serve(Path(base) / name) as address:
+                    found.append((page_rate(page, address, options.tokens),
+                                  python_rate(graph, options.tokens)))
+        for name, found in rates.items():
+            files = {path.name: path.read_bytes() for path in (Path(base) / name).iterdir()}
+            size = sum(map(len, files.values()))
+            packed = sum(len(gzip.compress(data)) for data in files.values())
+            browser, python = zip(*found, strict=True)
+            print(f"{name}: {statistics.median(browser):,.0f} tokens/s in the page "
+                  f"({min(browser):,.0f} to {max(browser):,.0f}), "
+                  f"{statistics.median(python):,.0f} in Python "
+                  f"({min(python):,.0f} to {max(python):,.0f}); model.onnx "
+                  f"{len(files['model.onnx']):,} bytes, page {size / 1e6:.1f} MB, "
+                  f"{packed / 1e6:.1f} MB gzipped")
+
+
+if __name__ == "__main__":
+    main()

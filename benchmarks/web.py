@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from web_browser import Page, open_browser, serve
 
-from sterna.export.generate import generate
+from sterna.export.generate import generate_tokens
 from sterna.export.runtime import OnnxStep
 from sterna.export.web import write_page
 from sterna.model.quantized import load_model
@@ -44,7 +44,7 @@ def page_rate(page: Page, address: str, tokens: int) -> float:
 
 def python_rate(graph: OnnxStep, tokens: int) -> float:
     """Tokens per second of the same under onnxruntime, one thread."""
-    stream = generate(graph, PROMPT, tokens=tokens, temperature=0.7, seed=1)
+    stream = generate_tokens(graph, PROMPT, tokens=tokens, temperature=0.7, seed=1)
     started = time.perf_counter()
     for _ in stream:
         pass

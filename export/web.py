@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from sterna.export.exact import build_step as build_web_step  # the seam: the form of the page
+from sterna.export.forms import Form, build
+from sterna.export.metadata import GraphKind
 from sterna.export.webruntime import WEB_RUNTIME_VERSION, runtime_files
 from sterna.model.folder import write_folder
 from sterna.model.integer import IntegerModel
@@ -93,7 +94,7 @@ def write_page(
         if entry.is_file() and not entry.name.endswith((".py", ".pyc"))}
     contents["check.json"] = json.dumps(
         record_reference(model, check_tokens), separators=(",", ":")) + "\n"
-    contents["model.onnx"] = _serialise(build_web_step(model))
+    contents["model.onnx"] = _serialise(build(model, Form.WEB, GraphKind.STEP))
     contents |= {_RUNTIME_NAMES[name]: data for name, data in runtime_files(runtime).items()}
     manifest = write_folder(Path(folder), contents, _facts(model))
     return WebPage(Path(folder), manifest)

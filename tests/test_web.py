@@ -18,7 +18,9 @@ from selenium.webdriver.common.keys import Keys
 from web_browser import Page, need_runtime, open_browser, serve
 
 from sterna.cli.main import main
-from sterna.export.web import build_web_step, write_page
+from sterna.export.forms import build
+from sterna.export.metadata import GraphKind
+from sterna.export.web import write_page
 from sterna.model.quantized import Projection, QuantizedModel, load_model
 
 pytestmark = pytest.mark.slow
@@ -289,7 +291,7 @@ def test_a_changed_model_file_is_reported(browser: Page, copy: Path) -> None:
     projections[name] = Projection(old.weight, bias, old.k, old.shift)
     other = QuantizedModel(
         model.config, model.profile, projections, model.embedding, model.sigmoid)
-    (copy / "model.onnx").write_bytes(build_web_step(other).SerializeToString())
+    (copy / "model.onnx").write_bytes(build(other, "web", GraphKind.STEP).SerializeToString())
     with serve(copy) as address:
         browser.open(address)
         verdict = browser.verdict()

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from sterna.cli.main import main
 from sterna.export import web, webruntime
+from sterna.export.forms import build
+from sterna.export.metadata import GraphKind
 from sterna.export.runtime import OnnxStep
 from sterna.export.web import CHECK_PROMPT, record_reference, write_page
 from sterna.export.webruntime import WebRuntimeError, runtime_files
@@ -84,7 +86,7 @@ def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(
 def test_the_record_is_what_graph_and_sampler_give(name: str) -> None:
     model = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=128), PROFILES[name])
     record = record_reference(model, 40)
-    graph = OnnxStep(web.build_web_step(model))
+    graph = OnnxStep(build(model, "web", GraphKind.STEP))
     assert bytes(record["tokens"][:record["prompt"]]) == CHECK_PROMPT.encode()
     logits, state = graph.run(np.array([record["tokens"][:-1]]))
     assert logits[0].tolist() == record["logits"]

@@ -13,7 +13,17 @@ from importlib.metadata import version
 
 import typer
 
-from sterna.cli import board, demo, gateware, graphs, hardware_report, models, synth, training
+from sterna.cli import (
+    board,
+    demo,
+    gateware,
+    graphs,
+    hardware_report,
+    models,
+    native,
+    synth,
+    training,
+)
 from sterna.hw.flow.place_route import PlaceRouteError
 from sterna.hw.tools import MissingToolError
 from sterna.hw.yosys import YosysError
@@ -37,7 +47,7 @@ app = typer.Typer(
          "model: tiny (16-bit profile S16), tiny-c12 (compact profile C12) or micro (C12, "
          "ASCII, small enough for an iCE40 UP5K).")
 
-for group in (demo, training, models, graphs, gateware, hardware_report, board, synth):
+for group in (demo, training, models, graphs, native, gateware, hardware_report, board, synth):
     for command in group.COMMANDS:
         app.command()(command)
 

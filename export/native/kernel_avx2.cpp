@@ -18,7 +18,7 @@ namespace avx2 {
 constexpr int64_t kGroup = 2;
 constexpr int kBlocksOne = 2, kBlocksMany = 1, kTokens = 2;
 constexpr int64_t kWidenSteps = 8;
-constexpr int64_t kPrefetchBytes = 2048;
+constexpr int64_t kPrefetchBytes = 8192;
 
 inline __m256i broadcast(const int8_t* acts) {
     int32_t four;

@@ -17,7 +17,7 @@ namespace avx512 {
 
 constexpr int64_t kGroup = 4;
 constexpr int kBlocksOne = 4, kBlocksMany = 4, kTokens = 4;
-constexpr int64_t kPrefetchBytes = 2048;
+constexpr int64_t kPrefetchBytes = 8192;
 
 inline __m512i broadcast(const int8_t* acts) {
     int32_t four;

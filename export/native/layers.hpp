@@ -218,8 +218,18 @@ inline size_t tile_room(const Packed& weight) {
     return 2 * room(weight.columns) + room(weight.rows) + 2 * room(1);
 }
 
+// The first weights of a matrix travel while its vector is still being quantised.
+inline void fetch_start(const Packed& weight) {
+    constexpr int64_t kBytes = 4096;
+    const int64_t size = static_cast<int64_t>(weight.bytes.size());
+    for (int64_t at = 0; at < size && at < kBytes; at += 64) {
+        __builtin_prefetch(weight.bytes.data() + at);
+    }
+}
+
 inline void project(const Profile& p, const Packed& weight, const Tile& tile, int64_t tokens) {
     const int64_t n = weight.columns, padded = weight.padded_columns();
+    fetch_start(weight);
     for (int64_t t = 0; t < tokens; ++t) {
         norm_quant(p, tile.x + t * n, n, padded, tile.acts + t * padded, tile.sums[t],
                    tile.scales[t]);

@@ -20,6 +20,7 @@ from sterna.cli import (
     graphs,
     hardware_report,
     models,
+    native,
     synth,
     training,
     web,
@@ -47,7 +48,9 @@ app = typer.Typer(
          "model: tiny (16-bit profile S16), tiny-c12 (compact profile C12) or micro (C12, "
          "ASCII, small enough for an iCE40 UP5K).")
 
-for group in (demo, training, models, graphs, web, gateware, hardware_report, board, synth):
+for group in (
+    demo, training, models, graphs, web, native, gateware, hardware_report, board, synth,
+):
     for command in group.COMMANDS:
         app.command()(command)
 

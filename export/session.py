@@ -10,7 +10,7 @@ import onnx
 
 from sterna.export.generate import Piece, generate
 from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
-from sterna.export.native_ops import library_path, with_ops
+from sterna.export.native_build import build_ops
 from sterna.export.runtime import OnnxSequence, OnnxStep, Source, read_graph
 from sterna.export.selftest import SelfTestError, check_checksum, check_self_test
 from sterna.export.sessions import has_two_bit_kernels
@@ -40,8 +40,8 @@ class Session:
         Threads that one operator may use. 1 is the fastest for models of about d = 1,024
         and below (docs/onnx.md).
     ops
-        Library of native operators for the exact forms: a path, or True for the one that
-        ``sterna build-ops`` made, or None for none.
+        Library of native operators for the form ``exact``: a path; True builds it unless it
+        has been built before (:func:`sterna.export.native_build.build_ops`); None for none.
     allow_slow
         Load a 2-bit form even where onnxruntime has no fast kernel for it.
 
@@ -69,7 +69,7 @@ class Session:
         self, source: Source, *, sequence: Source | None = None, threads: int = 1,
         ops: str | Path | bool | None = None, allow_slow: bool = False,
     ) -> None:
-        self._ops = library_path() if ops is True else Path(ops) if ops else None
+        self._ops = build_ops() if ops is True else Path(ops) if ops else None
         self._allow_slow = allow_slow
         self._threads = threads
         step = self._open(source, GraphKind.STEP)
@@ -101,9 +101,8 @@ class Session:
                     f"this onnxruntime has no 2-bit kernels for this processor, and would run "
                     f"the form {info.form} many times slower than float; export with --form "
                     "exact instead")
-            run_proto = proto if self._ops is None else with_ops(proto)
             graph = (OnnxStep if kind is GraphKind.STEP else OnnxSequence)(
-                run_proto, threads=self._threads, ops=self._ops)
+                proto, threads=self._threads, ops=self._ops)
             check_self_test(proto, info, graph.run)
         except SelfTestError as error:
             raise SelfTestError(

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.body import MINIMUM_ONNXRUNTIME, OPSET
 from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
+from sterna.export.native_ops import register_ops
 from sterna.export.products import BLOCK, CONTRIB
 
 __all__ = ["has_two_bit_kernels", "open_session", "run_tokens"]
@@ -27,14 +28,16 @@ def open_session(
     ------
     OnnxFileError
         If onnxruntime cannot load the graph; the message begins with ``name``.
+    OpsError
+        If it cannot load the library.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    if ops is not None:
+        register_ops(options, ops)
     try:
-        if ops is not None:
-            options.register_custom_ops_library(str(ops))
         return onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises classes of its own, all from Exception

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import settings
 
+from sterna.export.native_build import MissingCompilerError, OpsError, build_ops
+from sterna.export.native_ops import kernel_name
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
@@ -37,3 +42,25 @@ def replace_weights(model: QuantizedModel, value: int) -> QuantizedModel:
         {name: Projection(np.full_like(p.weight, value), p.bias, p.k, p.shift)
          for name, p in model.projections.items()},
         model.embedding, model.sigmoid)
+
+
+@pytest.fixture(scope="session")
+def native_ops() -> Path:
+    """The library of compiled operators, from the cache of whoever runs the tests."""
+    try:
+        return build_ops()
+    except MissingCompilerError as error:
+        pytest.skip(str(error))
+
+
+_KERNELS = {"x86_64": ["avx2", "avx512vnni"], "aarch64": ["neon", "neon-dot"]}
+
+
+@pytest.fixture(params=["portable", *_KERNELS.get(platform.machine(), [])])
+def native_kernel(request: pytest.FixtureRequest, native_ops: Path) -> str:
+    """Every kernel that this processor can run, by name."""
+    name: str = request.param
+    try:
+        return kernel_name(native_ops, name)
+    except OpsError as error:
+        pytest.skip(str(error))

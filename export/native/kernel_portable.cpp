@@ -1,0 +1,59 @@
+// The kernel without any instruction set: plain C++ over the packed layout.
+#include "kernel.hpp"
+
+namespace sterna {
+namespace portable {
+
+constexpr int64_t kGroup = 1;
+constexpr int kBlocksOne = 1, kBlocksMany = 1, kTokens = 2;
+
+// 16-bit sums of 8 steps: 8 * 4 products of at most 2 * 127, below 2^13.
+constexpr int64_t kWidenSteps = 8;
+
+template <int NB, int NT>
+inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const int8_t* acts,
+                int64_t acts_stride, const int32_t* sums, int32_t* acc, int64_t acc_stride) {
+    static_assert(NB == 1);
+    for (int t = 0; t < NT; ++t) {
+        int32_t total[kBlockRows];
+        for (int64_t row = 0; row < kBlockRows; ++row) total[row] = -sums[t];
+        for (int64_t done = 0; done < steps; done += kWidenSteps) {
+            const int64_t last = done + kWidenSteps < steps ? done + kWidenSteps : steps;
+            int16_t sum[kBlockBytes] = {};
+            for (int64_t step = done; step < last; ++step) {
+                const uint8_t* const w = weight + step * step_bytes;
+                for (int field = 0; field < 4; ++field) {
+                    // Four columns, once for each row.
+                    int32_t four, copies[kBlockRows];
+                    __builtin_memcpy(
+                        &four, acts + t * acts_stride + step * kStepColumns + 4 * field, 4);
+                    for (int64_t row = 0; row < kBlockRows; ++row) copies[row] = four;
+                    int8_t q[kBlockBytes];
+                    __builtin_memcpy(q, copies, sizeof q);
+                    for (int64_t i = 0; i < kBlockBytes; ++i) {
+                        sum[i] = static_cast<int16_t>(sum[i] + (w[i] >> (2 * field) & 3) * q[i]);
+                    }
+                }
+            }
+            for (int64_t row = 0; row < kBlockRows; ++row) {
+                total[row] += sum[4 * row] + sum[4 * row + 1] + sum[4 * row + 2]
+                    + sum[4 * row + 3];
+            }
+        }
+        for (int64_t row = 0; row < kBlockRows; ++row) acc[t * acc_stride + row] = total[row];
+    }
+}
+
+#include "matmul.hpp"
+
+#include "layers.hpp"
+
+bool supported() { return true; }
+
+}  // namespace portable
+
+const Kernel kPortable = {
+    "portable", portable::kGroup, portable::supported, portable::matmul, portable::mlgru,
+    portable::glu, portable::head};
+
+}  // namespace sterna

@@ -1,0 +1,213 @@
+// Reading what the graph stores: profile, matrices, tables.
+#include "model.hpp"
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+namespace sterna {
+namespace {
+
+constexpr size_t kHugePage = size_t{1} << 21;
+
+void check(bool right, const std::string& what) {
+    if (!right) throw std::invalid_argument(what);
+}
+
+int64_t round_shift(int64_t value, int32_t shift) {
+    return shift == 0 ? value : (value + (int64_t{1} << (shift - 1))) >> shift;
+}
+
+// The table that NumericProfile.sigmoid_table() defines, as segments. The caller compares what
+// it gives with the table of the graph, so a last bit of exp() decides about speed only.
+Sigmoid define_sigmoid(const Profile& p) {
+    Sigmoid sigmoid;
+    int32_t index_bits = 0;
+    while ((1 << index_bits) < p.sigmoid_segments) ++index_bits;
+    sigmoid.step_bits = p.z_bits - index_bits;
+    const double limit = std::ldexp(1.0, p.z_bits - 1 - p.z_frac);
+    const int32_t entries = p.sigmoid_segments;
+    std::vector<int32_t> table(entries + 1);
+    for (int32_t i = 0; i <= entries; ++i) {
+        const double value = -limit + i * (2 * limit) / entries;
+        const double exact = 1.0 / (1.0 + std::exp(-value));
+        const double scaled = std::floor(std::ldexp(exact, p.sigmoid_frac) + 0.5);
+        table[i] = static_cast<int32_t>(std::fmin(scaled, std::ldexp(1.0, p.sigmoid_frac) - 1));
+    }
+    sigmoid.low.assign(table.begin(), table.end() - 1);
+    sigmoid.rise.resize(entries);
+    for (int32_t i = 0; i < entries; ++i) {
+        sigmoid.rise[i] = sigmoid.step_bits ? table[i + 1] - table[i] : 0;
+    }
+    return sigmoid;
+}
+
+std::vector<int32_t> read_table(const double* table, size_t count, double low, double high) {
+    std::vector<int32_t> values(count);
+    for (size_t i = 0; i < count; ++i) {
+        if (!(table[i] == std::floor(table[i]) && table[i] >= low && table[i] <= high)) {
+            throw std::invalid_argument(
+                "a table must hold whole numbers of its format, got " + std::to_string(table[i])
+                + " at entry " + std::to_string(i));
+        }
+        values[i] = static_cast<int32_t>(table[i]);
+    }
+    return values;
+}
+
+template <class Trit>
+Packed pack(int64_t columns, int64_t rows, int64_t group, Trit trit) {
+    check(columns >= 1 && columns <= kMaxColumns,
+          "a matrix must have 1 to 65536 columns, got " + std::to_string(columns));
+    check(rows >= 1, "a matrix must have at least one row");
+    Packed packed;
+    packed.rows = rows;
+    packed.columns = columns;
+    packed.group = group;
+    const int64_t blocks = packed.blocks(), steps = packed.steps();
+    packed.bytes = Bytes(static_cast<size_t>(blocks * steps * kBlockBytes));
+    uint8_t* const out = packed.bytes.data();
+    std::memset(out, 0, packed.bytes.size());
+    for (int64_t column = 0; column < columns; ++column) {
+        const int64_t step = column / kStepColumns, inside = column % kStepColumns;
+        const int64_t byte = inside % 4, field = 2 * (inside / 4);
+        for (int64_t block = 0; block < blocks; ++block) {
+            const int64_t first = block / group * group;
+            const int64_t width = first + group <= blocks ? group : blocks - first;
+            uint8_t* const at =
+                out + ((first * steps) + step * width + (block - first)) * kBlockBytes + byte;
+            const int64_t base = block * kBlockRows;
+            const int64_t end = rows - base < kBlockRows ? rows - base : kBlockRows;
+            for (int64_t row = 0; row < end; ++row) {
+                const uint8_t code = trit(column * rows + base + row);
+                if (code > 2) {
+                    throw std::invalid_argument(
+                        "weight [" + std::to_string(column) + ", " + std::to_string(base + row)
+                        + "] is not -1, 0 or 1");
+                }
+                at[row * 4] |= static_cast<uint8_t>(code << field);
+            }
+        }
+    }
+    return packed;
+}
+
+}  // namespace
+
+bool Profile::narrow() const {
+    const int32_t gate = sigmoid_frac;
+    int32_t index_bits = 0;
+    while ((1 << index_bits) < sigmoid_segments) ++index_bits;
+    const int32_t products[] = {
+        z_bits - 1 + gate, h_bits - 1 + gate, 2 * (z_bits - 1), gate + z_bits - index_bits};
+    const int32_t shifts[] = {candidate_shift(), output_shift(), product_shift(), gate};
+    for (const int32_t bits : products) {
+        if (bits > 30) return false;
+    }
+    for (const int32_t shift : shifts) {
+        if (shift > 30) return false;
+    }
+    return true;
+}
+
+Profile read_profile(const int64_t* values, size_t count) {
+    check(count == kProfileFields, "attribute profile must have " + std::to_string(kProfileFields)
+          + " numbers, got " + std::to_string(count));
+    Profile p;
+    int32_t* const fields = &p.x_bits;
+    static_assert(sizeof(Profile) == kProfileFields * sizeof(int32_t));
+    for (size_t i = 0; i < count; ++i) {
+        check(values[i] >= 0 && values[i] <= (1 << 24), "attribute profile: number "
+              + std::to_string(i) + " is out of range, got " + std::to_string(values[i]));
+        fields[i] = static_cast<int32_t>(values[i]);
+    }
+    for (const int32_t bits : {p.x_bits, p.z_bits, p.h_bits, p.o_bits, p.p_bits, p.logit_bits}) {
+        check(bits >= 2 && bits <= 24, "attribute profile: a format must have 2 to 24 bits");
+    }
+    check(p.reciprocal_bits >= 2 && p.reciprocal_bits <= 24 && p.root_frac <= 10
+              && p.scale_frac <= 24 && p.mantissa_bits <= 24 && p.scale_bits <= 24
+              && p.sigmoid_frac >= 1 && p.sigmoid_frac <= 24,
+          "attribute profile: a width is larger than any Sterna profile has");
+    for (const int32_t shift : {p.combine_shift(), p.candidate_shift(), p.output_shift(),
+                                p.product_shift()}) {
+        check(shift >= 0 && shift <= 48, "attribute profile: the formats contradict each other");
+    }
+    const int32_t segments = p.sigmoid_segments;
+    check(segments >= 2 && !(segments & (segments - 1)) && segments <= 1 << p.z_bits,
+          "attribute profile: segments must be a power of two, at most one for each z");
+    return p;
+}
+
+Bytes::Bytes(size_t size) : size_(size) {
+    const bool large = size >= kHugePage / 2;
+    const size_t boundary = large ? kHugePage : 64;
+    void* const data = std::aligned_alloc(boundary, (size + boundary - 1) / boundary * boundary);
+    if (!data) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+    // Fewer page walks when the weights are cold; only a hint.
+    if (large) madvise(data, (size + boundary - 1) / boundary * boundary, MADV_HUGEPAGE);
+#endif
+    data_.reset(static_cast<uint8_t*>(data));
+}
+
+void Bytes::Free::operator()(uint8_t* data) const { std::free(data); }
+
+Packed pack_int2(const uint8_t* trits, int64_t columns, int64_t rows, int64_t group) {
+    // Two's complement plus one, in two bits: -1, 0, 1 give 0, 1, 2.
+    return pack(columns, rows, group, [trits](int64_t i) {
+        return static_cast<uint8_t>(((trits[i >> 2] >> (2 * (i & 3))) + 1) & 3);
+    });
+}
+
+Packed pack_int8(const int8_t* trits, int64_t columns, int64_t rows, int64_t group) {
+    return pack(columns, rows, group, [trits](int64_t i) {
+        return static_cast<uint8_t>(trits[i] + 1);
+    });
+}
+
+int32_t Sigmoid::at(int32_t index) const {
+    const int32_t i = index >> step_bits;
+    const int64_t rest = index & ((1 << step_bits) - 1);
+    return low[i] + static_cast<int32_t>(round_shift(rise[i] * rest, step_bits));
+}
+
+Gates read_gates(const Profile& p, const double* table) {
+    const int32_t count = 1 << p.z_bits, z_min = -(count / 2);
+    const std::vector<int32_t> sigmoid = read_table(
+        table, count, 0, (1 << p.sigmoid_frac) - 1);
+    const int32_t h_max = (1 << (p.h_bits - 1)) - 1, h_min = -h_max - 1;
+    std::vector<int32_t> candidate = read_table(table + count, count, h_min, h_max);
+    Gates gates{define_sigmoid(p), {}};
+    bool same = true;
+    for (int32_t i = 0; i < count && same; ++i) {
+        int64_t c = round_shift(int64_t{z_min + i} * sigmoid[i], p.candidate_shift());
+        c = c < h_min ? h_min : c > h_max ? h_max : c;
+        same = gates.sigmoid.at(i) == sigmoid[i] && c == candidate[i];
+    }
+    if (!same) {
+        gates.sigmoid = {0, sigmoid, std::vector<int32_t>(count, 0)};
+        gates.candidate = std::move(candidate);
+    }
+    return gates;
+}
+
+Silu read_silu(const Profile& p, const double* table) {
+    const int32_t count = 1 << p.z_bits, z_min = -(count / 2);
+    std::vector<int32_t> values = read_table(table, count, z_min, -z_min);
+    Silu silu{define_sigmoid(p), {}};
+    for (int32_t i = 0; i < count; ++i) {
+        if (round_shift(int64_t{z_min + i} * silu.sigmoid.at(i), p.sigmoid_frac) != values[i]) {
+            silu.silu = std::move(values);
+            break;
+        }
+    }
+    return silu;
+}
+
+}  // namespace sterna

@@ -1,0 +1,414 @@
+// The operators of domain "sterna" for onnxruntime: reading a node, calling a kernel.
+//
+// Weights, scales, biases and tables are read once, when a session is made, and must be
+// initialisers. A call reads x (and h) and writes the outputs; nothing else is shared between
+// calls, so that one session may run in several threads.
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <initializer_list>
+#include <stdexcept>
+
+#include "kernel.hpp"
+#include "ort_abi.hpp"
+
+namespace sterna {
+namespace {
+
+using namespace ort;
+
+const Api* g_api = nullptr;
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+    std::string text = "[";
+    for (size_t i = 0; i < shape.size(); ++i) {
+        text += (i ? ", " : "") + std::to_string(shape[i]);
+    }
+    return text + "]";
+}
+
+// Turns a status of onnxruntime into an exception.
+void require(Status* status) {
+    if (!status) return;
+    const std::string message = call<const char*>(g_api, kGetErrorMessage,
+                                                  static_cast<const Status*>(status));
+    call<void>(g_api, kReleaseStatus, status);
+    throw std::runtime_error(message);
+}
+
+// Runs a function that throws; gives onnxruntime the message.
+template <class Function>
+Status* guard(const char* op, Function function) {
+    ErrorCode code = kInvalidArgument;
+    std::string message = std::string("sterna::") + op + ": ";
+    try {
+        function();
+        return nullptr;
+    } catch (const std::invalid_argument& error) {
+        message += error.what();
+    } catch (const std::exception& error) {
+        code = kFail;
+        message += error.what();
+    }
+    return call<Status*>(g_api, kCreateStatus, code, message.c_str());
+}
+
+struct Tensor {
+    const Value* value = nullptr;
+    std::vector<int64_t> shape;
+    int type = kUndefined;
+
+    explicit Tensor(const Value* from) : value(from) {
+        TensorInfo* info = nullptr;
+        require(call<Status*>(g_api, kGetTensorTypeAndShape, value, &info));
+        size_t rank = 0;
+        Status* status = call<Status*>(
+            g_api, kGetDimensionsCount, static_cast<const TensorInfo*>(info), &rank);
+        if (!status) {
+            shape.resize(rank);
+            status = call<Status*>(g_api, kGetDimensions, static_cast<const TensorInfo*>(info),
+                                   shape.data(), rank);
+        }
+        if (!status) {
+            status = call<Status*>(g_api, kGetTensorElementType,
+                                   static_cast<const TensorInfo*>(info), &type);
+        }
+        call<void>(g_api, kReleaseTensorTypeAndShapeInfo, info);
+        require(status);
+    }
+
+    int64_t count() const {
+        int64_t product = 1;
+        for (const int64_t size : shape) product *= size;
+        return product;
+    }
+
+    template <class T>
+    const T* data() const {
+        void* data = nullptr;
+        require(call<Status*>(g_api, kGetTensorMutableData, const_cast<Value*>(value), &data));
+        return static_cast<const T*>(data);
+    }
+};
+
+// The initialisers and attributes of a node.
+struct Node {
+    const KernelInfo* info;
+
+    Tensor constant(size_t index, const char* name, int type) const {
+        int is_constant = 0;
+        const Value* value = nullptr;
+        require(call<Status*>(g_api, kKernelInfoGetConstantInputTensor, info, index,
+                              &is_constant, &value));
+        if (!is_constant || !value) {
+            throw std::invalid_argument(std::string(name) + " must be an initialiser");
+        }
+        Tensor tensor(value);
+        if (tensor.type != type) {
+            throw std::invalid_argument(
+                std::string(name) + " has element type " + std::to_string(tensor.type)
+                + " of onnxruntime's list, expected " + std::to_string(type));
+        }
+        return tensor;
+    }
+
+    Profile profile() const {
+        int64_t values[kProfileFields] = {};
+        size_t count = kProfileFields;
+        try {
+            require(call<Status*>(g_api, kKernelInfoGetAttributeArrayInt64, info, "profile",
+                                  values, &count));
+        } catch (const std::runtime_error& error) {
+            throw std::invalid_argument(
+                "attribute profile must be " + std::to_string(kProfileFields)
+                + " whole numbers (" + error.what() + ")");
+        }
+        return read_profile(values, count);
+    }
+
+    Packed matrix(size_t index, const char* name, int64_t group) const {
+        const Tensor tensor = constant(index, name, kInt2);
+        if (tensor.shape.size() != 2) {
+            throw std::invalid_argument(
+                std::string(name) + " must be [columns, rows], got " + shape_text(tensor.shape));
+        }
+        try {
+            return pack_int2(tensor.data<uint8_t>(), tensor.shape[0], tensor.shape[1], group);
+        } catch (const std::invalid_argument& error) {
+            throw std::invalid_argument(std::string(name) + ": " + error.what());
+        }
+    }
+
+    // Inputs index .. index + 3: weight, k, scale, bias.
+    Projection projection(const Profile& p, size_t index, const char* name, int64_t parts,
+                          int64_t group) const {
+        const std::string base = name;
+        Projection projection;
+        projection.weight = matrix(index, ("w_" + base).c_str(), group);
+        projection.parts = parts;
+        const int64_t rows = projection.weight.rows;
+        if (rows % parts) {
+            throw std::invalid_argument(
+                "w_" + base + " has " + std::to_string(rows) + " rows, expected a multiple of "
+                + std::to_string(parts));
+        }
+        const Tensor k = constant(index + 1, ("k_" + base).c_str(), kDouble);
+        const Tensor scale = constant(index + 2, ("scale_" + base).c_str(), kDouble);
+        const Tensor bias = constant(index + 3, ("bias_" + base).c_str(), kInt32);
+        check_count("k_" + base, k, parts);
+        check_count("scale_" + base, scale, parts);
+        check_count("bias_" + base, bias, rows);
+        for (int64_t part = 0; part < parts; ++part) {
+            const double mantissa = k.data<double>()[part];
+            int exponent = 0;
+            const bool power = std::frexp(scale.data<double>()[part], &exponent) == 0.5;
+            const int shift = 1 - exponent;
+            if (!(mantissa >= 0 && mantissa < std::ldexp(1.0, p.mantissa_bits)
+                  && mantissa == std::floor(mantissa)) || !power || shift < 0 || shift > 40) {
+                throw std::invalid_argument(
+                    "k_" + base + " must be a whole number of mantissa_bits bits, and scale_"
+                    + base + " a power of two from 2^-40 to 1");
+            }
+            projection.k.push_back(static_cast<int32_t>(mantissa));
+            projection.shift.push_back(shift);
+        }
+        projection.bias.assign(bias.data<int32_t>(), bias.data<int32_t>() + rows);
+        return projection;
+    }
+
+    static void check_count(const std::string& name, const Tensor& tensor, int64_t count) {
+        if (tensor.count() != count) {
+            throw std::invalid_argument(
+                name + " must have " + std::to_string(count) + " numbers, got "
+                + shape_text(tensor.shape));
+        }
+    }
+};
+
+// Inputs and outputs of one call.
+struct Call {
+    KernelContext* context;
+
+    Tensor input(size_t index) const {
+        const Value* value = nullptr;
+        require(call<Status*>(g_api, kKernelContextGetInput,
+                              static_cast<const KernelContext*>(context), index, &value));
+        return Tensor(value);
+    }
+
+    double* output(size_t index, const std::vector<int64_t>& shape) const {
+        Value* value = nullptr;
+        require(call<Status*>(g_api, kKernelContextGetOutput, context, index, shape.data(),
+                              shape.size(), &value));
+        void* data = nullptr;
+        require(call<Status*>(g_api, kGetTensorMutableData, value, &data));
+        return static_cast<double*>(data);
+    }
+};
+
+// Tokens of x [..., columns].
+int64_t tokens_of(const Tensor& x, int64_t columns) {
+    if (x.shape.empty() || x.shape.back() != columns) {
+        throw std::invalid_argument(
+            "x must be [..., " + std::to_string(columns) + "], got " + shape_text(x.shape));
+    }
+    return columns ? x.count() / columns : 0;
+}
+
+void expect(int64_t got, int64_t wanted, const char* what) {
+    if (got != wanted) {
+        throw std::invalid_argument(
+            std::string(what) + " must be " + std::to_string(wanted) + ", got "
+            + std::to_string(got));
+    }
+}
+
+// x, h, fcg (w, k, scale, bias), out (w, k, scale, bias), gate_table -> y, h_next.
+struct MlgruOp {
+    static constexpr const char* kName = "MlgruLayer";
+    static constexpr int kInputs[] = {kDouble, kDouble, kInt2, kDouble, kDouble, kInt32,
+                                      kInt2, kDouble, kDouble, kInt32, kDouble};
+    static constexpr size_t kOutputs = 2;
+    const Kernel& kernel;
+    Mlgru layer;
+
+    explicit MlgruOp(const Node& node) : kernel(choose_kernel()) {
+        layer.profile = node.profile();
+        layer.fcg = node.projection(layer.profile, 2, "fcg", 3, kernel.group);
+        layer.out = node.projection(layer.profile, 6, "out", 1, kernel.group);
+        const Tensor table = node.constant(10, "gate_table", kDouble);
+        Node::check_count("gate_table", table, int64_t{2} << layer.profile.z_bits);
+        layer.gates = read_gates(layer.profile, table.data<double>());
+        const int64_t d = layer.out.weight.columns;
+        expect(layer.fcg.weight.columns, d, "the columns of w_fcg");
+        expect(layer.fcg.weight.rows, 3 * d, "the rows of w_fcg");
+        expect(layer.out.weight.rows, d, "the rows of w_out");
+    }
+
+    void compute(const Call& node) const {
+        const Tensor x = node.input(0), h = node.input(1);
+        const int64_t d = layer.out.weight.columns, tokens = tokens_of(x, d);
+        if (x.shape.size() < 2 || x.shape.size() > 3) {
+            throw std::invalid_argument(
+                "x must be [batch, d] or [length, batch, d], got " + shape_text(x.shape));
+        }
+        const int64_t batch = x.shape[x.shape.size() - 2];
+        if (h.shape != std::vector<int64_t>{batch, d}) {
+            throw std::invalid_argument(
+                "h must be " + shape_text({batch, d}) + ", got " + shape_text(h.shape));
+        }
+        double* const y = node.output(0, x.shape);
+        double* const h_next = node.output(1, h.shape);
+        if (!batch) return;
+        kernel.mlgru(layer, x.data<double>(), h.data<double>(), tokens / batch, batch, y, h_next);
+    }
+};
+
+// x, gate_up (w, k, scale, bias), down (w, k, scale, bias), silu_table -> y.
+struct GluOp {
+    static constexpr const char* kName = "GluLayer";
+    static constexpr int kInputs[] = {kDouble, kInt2, kDouble, kDouble, kInt32,
+                                      kInt2, kDouble, kDouble, kInt32, kDouble};
+    static constexpr size_t kOutputs = 1;
+    const Kernel& kernel;
+    Glu layer;
+
+    explicit GluOp(const Node& node) : kernel(choose_kernel()) {
+        layer.profile = node.profile();
+        layer.gate_up = node.projection(layer.profile, 1, "gate_up", 2, kernel.group);
+        layer.down = node.projection(layer.profile, 5, "down", 1, kernel.group);
+        const Tensor table = node.constant(9, "silu_table", kDouble);
+        Node::check_count("silu_table", table, int64_t{1} << layer.profile.z_bits);
+        layer.silu = read_silu(layer.profile, table.data<double>());
+        expect(layer.gate_up.weight.rows, 2 * layer.down.weight.columns, "the rows of w_gate_up");
+        expect(layer.down.weight.rows, layer.gate_up.weight.columns, "the rows of w_down");
+    }
+
+    void compute(const Call& node) const {
+        const Tensor x = node.input(0);
+        const int64_t tokens = tokens_of(x, layer.gate_up.weight.columns);
+        kernel.glu(layer, x.data<double>(), tokens, node.output(0, x.shape));
+    }
+};
+
+// x, head (w, k, scale, bias) -> logits.
+struct HeadOp {
+    static constexpr const char* kName = "Head";
+    static constexpr int kInputs[] = {kDouble, kInt2, kDouble, kDouble, kInt32};
+    static constexpr size_t kOutputs = 1;
+    const Kernel& kernel;
+    Head layer;
+
+    explicit HeadOp(const Node& node) : kernel(choose_kernel()) {
+        layer.profile = node.profile();
+        layer.head = node.projection(layer.profile, 1, "head", 1, kernel.group);
+    }
+
+    void compute(const Call& node) const {
+        const Tensor x = node.input(0);
+        const int64_t tokens = tokens_of(x, layer.head.weight.columns);
+        std::vector<int64_t> shape = x.shape;
+        shape.back() = layer.head.weight.rows;
+        kernel.head(layer, x.data<double>(), tokens, node.output(0, shape));
+    }
+};
+
+// q, w -> acc.
+struct TernaryMatMulOp {
+    static constexpr const char* kName = "TernaryMatMul";
+    static constexpr int kInputs[] = {kDouble, kInt2};
+    static constexpr size_t kOutputs = 1;
+    const Kernel& kernel;
+    Packed weight;
+
+    explicit TernaryMatMulOp(const Node& node) : kernel(choose_kernel()) {
+        weight = node.matrix(1, "w", kernel.group);
+    }
+
+    void compute(const Call& node) const {
+        const Tensor q = node.input(0);
+        const int64_t tokens = tokens_of(q, weight.columns);
+        std::vector<int64_t> shape = q.shape;
+        shape.back() = weight.rows;
+        double* out = node.output(0, shape);
+        const double* from = q.data<double>();
+        const int64_t stride = weight.padded_columns();
+        Bytes acts(static_cast<size_t>(stride));
+        Bytes acc(static_cast<size_t>(weight.padded_rows()) * sizeof(int32_t));
+        int8_t* const to = reinterpret_cast<int8_t*>(acts.data());
+        int32_t* const sums = reinterpret_cast<int32_t*>(acc.data());
+        std::memset(to, 0, acts.size());
+        for (int64_t t = 0; t < tokens; ++t, from += weight.columns, out += weight.rows) {
+            int32_t sum = 0;
+            for (int64_t i = 0; i < weight.columns; ++i) {
+                if (!(from[i] >= -127 && from[i] <= 127)) {
+                    throw std::invalid_argument(
+                        "q must be from -127 to 127, got " + std::to_string(from[i]));
+                }
+                to[i] = static_cast<int8_t>(from[i]);
+                sum += to[i];
+            }
+            kernel.matmul(weight, to, &sum, 1, sums);
+            for (int64_t row = 0; row < weight.rows; ++row) out[row] = sums[row];
+        }
+    }
+};
+
+template <class Op>
+struct Definition : CustomOp {
+    Definition() : CustomOp{} {
+        version = kApiVersion;
+        name = [](const CustomOp*) { return Op::kName; };
+        provider = [](const CustomOp*) -> const char* { return nullptr; };
+        input_count = [](const CustomOp*) { return sizeof(Op::kInputs) / sizeof(int); };
+        input_type = [](const CustomOp*, size_t index) { return Op::kInputs[index]; };
+        output_count = [](const CustomOp*) { return Op::kOutputs; };
+        output_type = [](const CustomOp*, size_t) { return int{kDouble}; };
+        // Required, in ordinary memory, none variadic.
+        input_characteristic = [](const CustomOp*, size_t) { return 0; };
+        output_characteristic = [](const CustomOp*, size_t) { return 0; };
+        input_memory_type = [](const CustomOp*, size_t) { return 0; };
+        variadic_input_min_arity = [](const CustomOp*) { return 1; };
+        variadic_input_homogeneity = [](const CustomOp*) { return 1; };
+        variadic_output_min_arity = [](const CustomOp*) { return 1; };
+        variadic_output_homogeneity = [](const CustomOp*) { return 1; };
+        start_version = [](const CustomOp*) { return 1; };
+        end_version = [](const CustomOp*) { return 0x7fffffff; };
+        create_kernel_v2 = [](const CustomOp*, const Api*, const KernelInfo* info, void** kernel) {
+            return guard(Op::kName, [&] { *kernel = new Op(Node{info}); });
+        };
+        compute_v2 = [](void* kernel, KernelContext* context) {
+            return guard(Op::kName, [&] { static_cast<const Op*>(kernel)->compute({context}); });
+        };
+        destroy = [](void* kernel) { delete static_cast<Op*>(kernel); };
+    }
+};
+
+const Definition<MlgruOp> kMlgru;
+const Definition<GluOp> kGlu;
+const Definition<HeadOp> kHead;
+const Definition<TernaryMatMulOp> kTernaryMatMul;
+
+}  // namespace
+}  // namespace sterna
+
+// What onnxruntime calls when a session registers the library.
+extern "C" __attribute__((visibility("default"))) sterna::ort::Status* RegisterCustomOps(
+    sterna::ort::SessionOptions* options, const sterna::ort::ApiBase* base) {
+    using namespace sterna::ort;
+    const Api* const api = base->get_api(kApiVersion);
+    if (!api) return nullptr;   // onnxruntime itself says that the operators are missing
+    sterna::g_api = api;
+    // Domains live as long as the library, like the definitions.
+    static CustomOpDomain* domain = nullptr;
+    Status* status = nullptr;
+    if (!domain) {
+        status = call<Status*>(api, kCreateCustomOpDomain, "sterna", &domain);
+        for (const CustomOp* op : std::initializer_list<const CustomOp*>{
+                 &sterna::kMlgru, &sterna::kGlu, &sterna::kHead, &sterna::kTernaryMatMul}) {
+            if (!status) status = call<Status*>(api, kCustomOpDomainAdd, domain, op);
+        }
+    }
+    if (!status) status = call<Status*>(api, kAddCustomOpDomain, options, domain);
+    return status;
+}

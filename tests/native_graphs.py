@@ -1,0 +1,120 @@
+"""Small graphs of single operators, as the exact forms contain them, and their tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from sterna.export.body import DOMAIN, opset_imports
+from sterna.export.native_ops import register_ops
+from sterna.model.integer import rs, saturate, sigmoid
+from sterna.model.profile import NumericProfile
+from sterna.model.quantized import Projection, QuantizedModel, pack_trits
+
+FIELDS = ("x", "z", "h", "o", "p", "logit")
+
+
+def profile_numbers(profile: NumericProfile) -> list[int]:
+    """The attribute ``profile`` of a node."""
+    formats = [getattr(profile, name) for name in FIELDS]
+    return [number for fmt in formats for number in (fmt.bits, fmt.frac)] + [
+        profile.reciprocal_bits, profile.root_frac, profile.scale_frac, profile.mantissa_bits,
+        profile.scale_bits, profile.sigmoid_frac, profile.sigmoid_segments]
+
+
+def int2(name: str, values: np.ndarray) -> TensorProto:
+    """A 2-bit initialiser."""
+    return TensorProto(name=name, data_type=TensorProto.INT2, dims=values.shape,
+                       raw_data=pack_trits(values).tobytes())
+
+
+def projection(name: str, parts: Sequence[Projection]) -> list[TensorProto]:
+    """w, k, scale and bias of a projection, merged if there are several parts."""
+    bias = np.stack([part.bias for part in parts]).astype(np.int32)
+    lead = (len(parts), 1) if len(parts) > 1 else (1,)
+    return [
+        int2(f"w_{name}", np.concatenate([part.weight for part in parts]).T),
+        numpy_helper.from_array(
+            np.array([float(part.k) for part in parts]).reshape(lead), f"k_{name}"),
+        numpy_helper.from_array(
+            np.array([math.ldexp(1.0, -part.shift) for part in parts]).reshape(lead),
+            f"scale_{name}"),
+        numpy_helper.from_array(bias if len(parts) > 1 else bias[0], f"bias_{name}")]
+
+
+def gate_table(model: QuantizedModel) -> np.ndarray:
+    """Sigmoid and candidate of every z, float64 ``[2 * 2**z_bits]``."""
+    profile = model.profile
+    z = np.arange(profile.z.min, profile.z.max + 1)
+    s = sigmoid(z, model.sigmoid.astype(np.int64), profile)
+    c = saturate(rs(z * s, profile.candidate_shift), profile.h)
+    return np.concatenate([s, c]).astype(np.float64)
+
+
+def silu_table(model: QuantizedModel) -> np.ndarray:
+    """``rs(z * sigmoid(z), Ff)`` of every z, float64 ``[2**z_bits]``."""
+    profile = model.profile
+    z = np.arange(profile.z.min, profile.z.max + 1)
+    s = sigmoid(z, model.sigmoid.astype(np.int64), profile)
+    return rs(z * s, profile.sigmoid_frac).astype(np.float64)
+
+
+def mlgru_tensors(model: QuantizedModel, layer: int) -> list[TensorProto]:
+    """The initialisers of ``MlgruLayer``, in the order of its inputs."""
+    at = f"layer{layer}.mlgru"
+    return [
+        *projection("fcg", [model.projections[f"{at}.{part}"] for part in "fcg"]),
+        *projection("out", [model.projections[f"{at}.out"]]),
+        numpy_helper.from_array(gate_table(model), "gate_table")]
+
+
+def glu_tensors(model: QuantizedModel, layer: int) -> list[TensorProto]:
+    """The initialisers of ``GluLayer``, in the order of its inputs."""
+    at = f"layer{layer}.glu"
+    return [
+        *projection("gate_up", [model.projections[f"{at}.{part}"] for part in ("gate", "up")]),
+        *projection("down", [model.projections[f"{at}.down"]]),
+        numpy_helper.from_array(silu_table(model), "silu_table")]
+
+
+def head_tensors(model: QuantizedModel) -> list[TensorProto]:
+    """The initialisers of ``Head``, in the order of its inputs."""
+    return projection("head", [model.projections["head"]])
+
+
+def graph(
+    operator: str, inputs: Sequence[str], outputs: Sequence[str],
+    tensors: Sequence[TensorProto], profile: NumericProfile | None = None,
+    functions: Sequence[onnx.FunctionProto] = (),
+) -> onnx.ModelProto:
+    """A model of one node; its inputs and outputs are float64 of any shape."""
+    attributes: dict[str, Any] = {} if profile is None else {
+        "profile": profile_numbers(profile)}
+    node = helper.make_node(
+        operator, [*inputs, *(each.name for each in tensors)], list(outputs), domain=DOMAIN,
+        **attributes)
+
+    def info(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.DOUBLE, None)
+
+    return helper.make_model(
+        helper.make_graph([node], operator, [info(name) for name in inputs],
+                          [info(name) for name in outputs], list(tensors)),
+        functions=list(functions), opset_imports=opset_imports(), ir_version=13)
+
+
+def session(proto: onnx.ModelProto, library: Any = None) -> Any:
+    """A session of one thread, with the operators of ``library`` unless it is None."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    if library is not None:
+        register_ops(options, library)
+    return onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"])

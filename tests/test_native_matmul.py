@@ -1,0 +1,153 @@
+"""The compiled operators: building them, choosing a kernel, and the product alone."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from native_graphs import graph, int2, session
+from onnx import helper, numpy_helper
+
+from sterna.export.body import DOMAIN, opset_imports
+from sterna.export.native_build import OPS_SOURCES, OpsError, build_ops
+from sterna.export.native_ops import KERNEL_VARIABLE, TernaryMatrix, kernel_name
+
+SHAPES = [(1, 1), (3, 16), (16, 17), (63, 130), (130, 257), (300, 77), (48, 1030)]
+
+
+def _random(rows: int, columns: int, tokens: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return (rng.integers(-1, 2, (rows, columns), dtype=np.int8),
+            rng.integers(-127, 128, (tokens, columns), dtype=np.int8))
+
+
+def _product(acts: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return acts.astype(np.int64) @ weight.T.astype(np.int64)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products_are_exact(native_ops: Path, native_kernel: str, shape: tuple[int, int]) -> None:
+    for tokens in (1, 2, 3, 4, 5, 7, 16, 65):
+        weight, acts = _random(*shape, tokens)
+        got = TernaryMatrix(native_ops, weight, native_kernel).matmul(acts)
+        np.testing.assert_array_equal(got, _product(acts, weight))
+
+
+@pytest.mark.parametrize("value", [-127, 0, 127])
+@pytest.mark.parametrize("trit", [-1, 0, 1])
+def test_extremes_do_not_overflow(
+    native_ops: Path, native_kernel: str, value: int, trit: int,
+) -> None:
+    weight = np.full((17, 65536), trit, dtype=np.int8)
+    acts = np.full((5, 65536), value, dtype=np.int8)
+    got = TernaryMatrix(native_ops, weight, native_kernel).matmul(acts)
+    np.testing.assert_array_equal(got, np.full((5, 17), 65536 * value * trit))
+
+
+def test_two_bits_are_stored_for_a_weight(native_ops: Path, native_kernel: str) -> None:
+    matrix = TernaryMatrix(native_ops, _random(128, 352, 1)[0], native_kernel)
+    assert matrix.packed.size == 128 * 352 // 4
+
+
+def test_the_operator_is_exact_and_takes_any_leading_axes(
+    native_ops: Path, native_kernel: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(KERNEL_VARIABLE, native_kernel)
+    weight, acts = _random(77, 130, 6)
+    runner = session(graph("TernaryMatMul", ["q"], ["acc"], [int2("w", weight.T)]), native_ops)
+    for shape in ((6, 130), (2, 3, 130), (1, 6, 1, 130)):
+        (got,) = runner.run(None, {"q": acts.reshape(shape).astype(np.float64)})
+        assert got.shape == (*shape[:-1], 77)
+        np.testing.assert_array_equal(got.reshape(6, 77), _product(acts, weight))
+
+
+def _wrong_function() -> onnx.FunctionProto:
+    one = numpy_helper.from_array(np.array(1.0))
+    return helper.make_function(DOMAIN, "TernaryMatMul", ["q", "w"], ["acc"], [
+        helper.make_node("Cast", ["w"], ["integers"], to=onnx.TensorProto.INT8),
+        helper.make_node("Cast", ["integers"], ["weight"], to=onnx.TensorProto.DOUBLE),
+        helper.make_node("MatMul", ["q", "weight"], ["product"]),
+        helper.make_node("Constant", [], ["one"], value=one),
+        helper.make_node("Add", ["product", "one"], ["acc"])], opset_imports())
+
+
+def test_the_operator_takes_the_place_of_a_function_of_its_name(native_ops: Path) -> None:
+    weight, acts = _random(8, 16, 1)
+    proto = graph("TernaryMatMul", ["q"], ["acc"], [int2("w", weight.T)],
+                  functions=[_wrong_function()])
+    feed = {"q": acts.astype(np.float64)}
+    np.testing.assert_array_equal(session(proto).run(None, feed)[0], _product(acts, weight) + 1)
+    np.testing.assert_array_equal(
+        session(proto, native_ops).run(None, feed)[0], _product(acts, weight))
+
+
+def test_activations_outside_of_eight_bits_are_refused(native_ops: Path) -> None:
+    weight, _ = _random(8, 16, 1)
+    runner = session(graph("TernaryMatMul", ["q"], ["acc"], [int2("w", weight.T)]), native_ops)
+    with pytest.raises(Exception, match=r"sterna::TernaryMatMul: q must be from -127 to 127"):
+        runner.run(None, {"q": np.full((1, 16), -128.0)})
+    with pytest.raises(Exception, match=r"x must be \[\.\.\., 16\], got \[1, 15\]"):
+        runner.run(None, {"q": np.zeros((1, 15))})
+    with pytest.raises(ValueError, match=r"activations must be from -127 to 127, got -128"):
+        TernaryMatrix(native_ops, weight).matmul(np.full((1, 16), -128, dtype=np.int8))
+
+
+def test_a_weight_that_is_no_trit_is_refused(native_ops: Path) -> None:
+    weight = np.zeros((16, 8), dtype=np.int8)
+    weight[3, 5] = -2
+    proto = graph("TernaryMatMul", ["q"], ["acc"], [int2("w", weight)])
+    with pytest.raises(Exception, match=r"TernaryMatMul: w: weight \[3, 5\] is not -1, 0 or 1"):
+        session(proto, native_ops)
+    with pytest.raises(OpsError, match=r"weight \[3, 5\] is not -1, 0 or 1"):
+        TernaryMatrix(native_ops, weight.T)
+
+
+def test_an_unknown_kernel_is_refused(
+    native_ops: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(KERNEL_VARIABLE, "sse9")
+    expected = r"STERNA_KERNEL must be one of .*portable, got 'sse9'"
+    with pytest.raises(OpsError, match=expected):
+        kernel_name(native_ops)
+    weight, _ = _random(8, 16, 1)
+    with pytest.raises(Exception, match=expected):
+        session(graph("TernaryMatMul", ["q"], ["acc"], [int2("w", weight.T)]), native_ops)
+
+
+def test_a_file_that_is_no_library_is_refused(native_ops: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ops.so"
+    path.write_bytes(b"nothing")
+    with pytest.raises(OpsError, match=r"ops\.so: cannot load the operators"):
+        kernel_name(path)
+    weight, _ = _random(8, 16, 1)
+    with pytest.raises(OpsError, match=r"ops\.so: onnxruntime cannot load the operators"):
+        session(graph("TernaryMatMul", ["q"], ["acc"], [int2("w", weight.T)]), path)
+
+
+def test_the_same_library_is_built_once(native_ops: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    again = build_ops(native_ops.parent, progress=lambda done, total: calls.append((done, total)))
+    assert again == native_ops
+    assert calls == []
+
+
+def test_a_missing_compiler_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OpsError, match=r"g\+\+ is not installed.*apt-get install g\+\+"):
+        build_ops(tmp_path)
+
+
+def test_sources_that_do_not_compile_leave_nothing(
+    native_ops: Path, tmp_path: Path,
+) -> None:
+    sources, folder = tmp_path / "native", tmp_path / "out"
+    sources.mkdir()
+    with pytest.raises(OpsError, match=r"native: holds no C\+\+ sources"):
+        build_ops(folder, sources=sources)
+    shutil.copy(OPS_SOURCES / "select.cpp", sources)
+    with pytest.raises(OpsError, match=r"g\+\+ failed on the operators \(select\.cpp\): .*kernel"):
+        build_ops(folder, sources=sources)
+    assert list(folder.iterdir()) == []

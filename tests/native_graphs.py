@@ -49,20 +49,25 @@ def projection(name: str, parts: Sequence[Projection]) -> list[TensorProto]:
 
 
 def gate_table(model: QuantizedModel) -> np.ndarray:
-    """Sigmoid and candidate of every z, float64 ``[2 * 2**z_bits]``."""
+    """Forget gate, candidate and output gate of every z, float64 ``[3 * 2**z_bits]``."""
     profile = model.profile
     z = np.arange(profile.z.min, profile.z.max + 1)
     s = sigmoid(z, model.sigmoid.astype(np.int64), profile)
     c = saturate(rs(z * s, profile.candidate_shift), profile.h)
-    return np.concatenate([s, c]).astype(np.float64)
+    return np.concatenate([
+        s * 2.0 ** -profile.sigmoid_frac, c, s * 2.0 ** -profile.output_shift])
 
 
 def silu_table(model: QuantizedModel) -> np.ndarray:
-    """``rs(z * sigmoid(z), Ff)`` of every z, float64 ``[2**z_bits]``."""
+    """``rs(z * sigmoid(z), Ff) * 2^-product_shift`` of every z, float64 ``[2**z_bits]``."""
     profile = model.profile
     z = np.arange(profile.z.min, profile.z.max + 1)
     s = sigmoid(z, model.sigmoid.astype(np.int64), profile)
-    return rs(z * s, profile.sigmoid_frac).astype(np.float64)
+    return rs(z * s, profile.sigmoid_frac) * 2.0 ** -profile.product_shift
+
+
+RECIPROCALS = numpy_helper.from_array(np.zeros((1, 1)), "reciprocals")
+"""An input of the function bodies that the operators do not read."""
 
 
 def mlgru_tensors(model: QuantizedModel, layer: int) -> list[TensorProto]:
@@ -71,7 +76,7 @@ def mlgru_tensors(model: QuantizedModel, layer: int) -> list[TensorProto]:
     return [
         *projection("fcg", [model.projections[f"{at}.{part}"] for part in "fcg"]),
         *projection("out", [model.projections[f"{at}.out"]]),
-        numpy_helper.from_array(gate_table(model), "gate_table")]
+        numpy_helper.from_array(gate_table(model), "gate_table"), RECIPROCALS]
 
 
 def glu_tensors(model: QuantizedModel, layer: int) -> list[TensorProto]:
@@ -80,12 +85,12 @@ def glu_tensors(model: QuantizedModel, layer: int) -> list[TensorProto]:
     return [
         *projection("gate_up", [model.projections[f"{at}.{part}"] for part in ("gate", "up")]),
         *projection("down", [model.projections[f"{at}.down"]]),
-        numpy_helper.from_array(silu_table(model), "silu_table")]
+        numpy_helper.from_array(silu_table(model), "silu_table"), RECIPROCALS]
 
 
 def head_tensors(model: QuantizedModel) -> list[TensorProto]:
     """The initialisers of ``Head``, in the order of its inputs."""
-    return projection("head", [model.projections["head"]])
+    return [*projection("head", [model.projections["head"]]), RECIPROCALS]
 
 
 def graph(

@@ -169,17 +169,19 @@ def test_nodes_that_contradict_themselves_are_refused(native_ops: Path) -> None:
 
     tensors = mlgru_tensors(model, 0)
     table = gate_table(model)
-    refused("MlgruLayer", [*tensors[:-1], numpy_helper.from_array(table[:-1], "gate_table")],
-            r"MlgruLayer: gate_table must have 131072 numbers, got \[131071\]")
-    table[17] = 0.5
-    refused("MlgruLayer", [*tensors[:-1], numpy_helper.from_array(table, "gate_table")],
+    refused("MlgruLayer", [*tensors[:-2], numpy_helper.from_array(table[:-1], "gate_table"),
+                           tensors[-1]],
+            r"MlgruLayer: gate_table must have 196608 numbers, got \[196607\]")
+    table[17] = 2.0 ** -16
+    refused("MlgruLayer", [*tensors[:-2], numpy_helper.from_array(table, "gate_table"),
+                           tensors[-1]],
             r"table must hold whole numbers of its format, got 0\.5\d* at entry 17")
     refused("MlgruLayer", [*tensors[:4], int2("w_out", np.zeros((12, 13), np.int8)),
                            *tensors[5:]],
             r"bias_out must have 13 numbers, got \[12\]")
     scale = numpy_helper.from_array(np.array([0.75]), "scale_head")
     head = head_tensors(model)
-    refused("Head", [*head[:2], scale, head[3]], r"Head: k_head must be a whole number.*scale_he")
+    refused("Head", [*head[:2], scale, *head[3:]], r"Head: k_head must be a whole number.*scale_he")
     with pytest.raises(Exception, match=r"Head: attribute profile must be 19 whole numbers"):
         session(graph("Head", ["x"], ["y"], head), native_ops)
 
@@ -187,12 +189,10 @@ def test_nodes_that_contradict_themselves_are_refused(native_ops: Path) -> None:
 def test_inputs_of_another_shape_are_refused(native_ops: Path) -> None:
     model = random_model(ODD, S16, 4)
     mlgru = session(_mlgru(model, 0), native_ops)
-    with pytest.raises(Exception, match=r"h must be \[2, 12\], got \[3, 12\]"):
+    with pytest.raises(Exception, match=r"h must be \[batch, 12\].*got \[3, 12\] and \[2, 12\]"):
         mlgru.run(None, {"x": np.zeros((2, 12)), "h": np.zeros((3, 12))})
     with pytest.raises(Exception, match=r"x must be \[\.\.\., 12\], got \[2, 11\]"):
         mlgru.run(None, {"x": np.zeros((2, 11)), "h": np.zeros((2, 12))})
-    with pytest.raises(Exception, match=r"x must be \[batch, d\] or \[length, batch, d\]"):
-        mlgru.run(None, {"x": np.zeros((1, 1, 2, 12)), "h": np.zeros((2, 12))})
 
 
 FAULTS = {

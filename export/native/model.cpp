@@ -48,15 +48,17 @@ Sigmoid define_sigmoid(const Profile& p) {
     return sigmoid;
 }
 
-std::vector<int32_t> read_table(const double* table, size_t count, double low, double high) {
+std::vector<int32_t> read_table(
+    const double* table, size_t count, double low, double high, int frac = 0) {
     std::vector<int32_t> values(count);
     for (size_t i = 0; i < count; ++i) {
-        if (!(table[i] == std::floor(table[i]) && table[i] >= low && table[i] <= high)) {
+        const double value = std::ldexp(table[i], frac);
+        if (!(value == std::floor(value) && value >= low && value <= high)) {
             throw std::invalid_argument(
-                "a table must hold whole numbers of its format, got " + std::to_string(table[i])
+                "a table must hold whole numbers of its format, got " + std::to_string(value)
                 + " at entry " + std::to_string(i));
         }
-        values[i] = static_cast<int32_t>(table[i]);
+        values[i] = static_cast<int32_t>(value);
     }
     return values;
 }
@@ -180,7 +182,10 @@ int32_t Sigmoid::at(int32_t index) const {
 Gates read_gates(const Profile& p, const double* table) {
     const int32_t count = 1 << p.z_bits, z_min = -(count / 2);
     const std::vector<int32_t> sigmoid = read_table(
-        table, count, 0, (1 << p.sigmoid_frac) - 1);
+        table, count, 0, (1 << p.sigmoid_frac) - 1, p.sigmoid_frac);
+    const std::vector<int32_t> output = read_table(
+        table + 2 * count, count, 0, (1 << p.sigmoid_frac) - 1, p.output_shift());
+    if (output != sigmoid) throw std::invalid_argument("the gates f and g must be equal");
     const int32_t h_max = (1 << (p.h_bits - 1)) - 1, h_min = -h_max - 1;
     std::vector<int32_t> candidate = read_table(table + count, count, h_min, h_max);
     Gates gates{define_sigmoid(p), {}};
@@ -199,7 +204,8 @@ Gates read_gates(const Profile& p, const double* table) {
 
 Silu read_silu(const Profile& p, const double* table) {
     const int32_t count = 1 << p.z_bits, z_min = -(count / 2);
-    std::vector<int32_t> values = read_table(table, count, z_min, -z_min);
+    std::vector<int32_t> values = read_table(
+        table, count, z_min, -z_min, p.product_shift());
     Silu silu{define_sigmoid(p), {}};
     for (int32_t i = 0; i < count; ++i) {
         if (round_shift(int64_t{z_min + i} * silu.sigmoid.at(i), p.sigmoid_frac) != values[i]) {

@@ -223,11 +223,12 @@ void expect(int64_t got, int64_t wanted, const char* what) {
     }
 }
 
-// x, h, fcg (w, k, scale, bias), out (w, k, scale, bias), gate_table -> y, h_next.
+// x, h, fcg (w, k, scale, bias), out (w, k, scale, bias), gate_table, and the
+// reciprocals, which only the function body reads -> y, h_next.
 struct MlgruOp {
     static constexpr const char* kName = "MlgruLayer";
     static constexpr int kInputs[] = {kDouble, kDouble, kInt2, kDouble, kDouble, kInt32,
-                                      kInt2, kDouble, kDouble, kInt32, kDouble};
+                                      kInt2, kDouble, kDouble, kInt32, kDouble, kDouble};
     static constexpr size_t kOutputs = 2;
     const Kernel& kernel;
     Mlgru layer;
@@ -237,7 +238,7 @@ struct MlgruOp {
         layer.fcg = node.projection(layer.profile, 2, "fcg", 3, kernel.group);
         layer.out = node.projection(layer.profile, 6, "out", 1, kernel.group);
         const Tensor table = node.constant(10, "gate_table", kDouble);
-        Node::check_count("gate_table", table, int64_t{2} << layer.profile.z_bits);
+        Node::check_count("gate_table", table, int64_t{3} << layer.profile.z_bits);
         layer.gates = read_gates(layer.profile, table.data<double>());
         const int64_t d = layer.out.weight.columns;
         expect(layer.fcg.weight.columns, d, "the columns of w_fcg");
@@ -248,27 +249,25 @@ struct MlgruOp {
     void compute(const Call& node) const {
         const Tensor x = node.input(0), h = node.input(1);
         const int64_t d = layer.out.weight.columns, tokens = tokens_of(x, d);
-        if (x.shape.size() < 2 || x.shape.size() > 3) {
+        if (h.shape.size() != 2 || h.shape[1] != d || !h.shape[0] || tokens % h.shape[0]) {
             throw std::invalid_argument(
-                "x must be [batch, d] or [length, batch, d], got " + shape_text(x.shape));
+                "h must be [batch, " + std::to_string(d) + "] and x [length * batch, "
+                + std::to_string(d) + "], got " + shape_text(h.shape) + " and "
+                + shape_text(x.shape));
         }
-        const int64_t batch = x.shape[x.shape.size() - 2];
-        if (h.shape != std::vector<int64_t>{batch, d}) {
-            throw std::invalid_argument(
-                "h must be " + shape_text({batch, d}) + ", got " + shape_text(h.shape));
-        }
+        const int64_t batch = h.shape[0];
         double* const y = node.output(0, x.shape);
         double* const h_next = node.output(1, h.shape);
-        if (!batch) return;
         kernel.mlgru(layer, x.data<double>(), h.data<double>(), tokens / batch, batch, y, h_next);
     }
 };
 
-// x, gate_up (w, k, scale, bias), down (w, k, scale, bias), silu_table -> y.
+// x, gate_up (w, k, scale, bias), down (w, k, scale, bias), silu_table,
+// reciprocals -> y.
 struct GluOp {
     static constexpr const char* kName = "GluLayer";
     static constexpr int kInputs[] = {kDouble, kInt2, kDouble, kDouble, kInt32,
-                                      kInt2, kDouble, kDouble, kInt32, kDouble};
+                                      kInt2, kDouble, kDouble, kInt32, kDouble, kDouble};
     static constexpr size_t kOutputs = 1;
     const Kernel& kernel;
     Glu layer;
@@ -291,10 +290,10 @@ struct GluOp {
     }
 };
 
-// x, head (w, k, scale, bias) -> logits.
+// x, head (w, k, scale, bias), reciprocals -> logits.
 struct HeadOp {
     static constexpr const char* kName = "Head";
-    static constexpr int kInputs[] = {kDouble, kInt2, kDouble, kDouble, kInt32};
+    static constexpr int kInputs[] = {kDouble, kInt2, kDouble, kDouble, kInt32, kDouble};
     static constexpr size_t kOutputs = 1;
     const Kernel& kernel;
     Head layer;

@@ -60,7 +60,10 @@ def build_float(model: QuantizedModel, kind: GraphKind, *, packed: bool) -> onnx
 
 
 class _Assembler:
-    """Puts one graph together; all values are float32 ``[rows, width]``."""
+    """Puts one graph together; values are float32 ``[1, rows, width]``.
+
+    The rows are the batch, or ``length * batch`` of a sequence, time first.
+    """
 
     def __init__(self, model: QuantizedModel, kind: GraphKind, packed: bool) -> None:
         self.model = model
@@ -70,18 +73,20 @@ class _Assembler:
         self.initializers: list[onnx.TensorProto] = []
 
     def assemble(self) -> onnx.GraphProto:
+        layers = range(self.model.config.layers)
         x = self._embed()
         normed = self._normed(x, self.model.config.d)
-        states = []
-        for layer in range(self.model.config.layers):
-            update, h = self._mlgru(layer, normed)
-            states.append(h)
+        self.body.nodes.append(helper.make_node(
+            "Split", ["state"], [f"layer{layer}.mlgru.h_in" for layer in layers],
+            name="state.split", axis=0, num_outputs=len(layers)))
+        for layer in layers:
+            update = self._mlgru(layer, normed)
             normed = self._added(x, update, f"layer{layer}.mlgru.x")
             update = self._glu(layer, normed)
             normed = self._added(f"layer{layer}.mlgru.x", update, f"layer{layer}.glu.x")
             x = f"layer{layer}.glu.x"
         self._head(normed)
-        self.body.op("Concat", states, "state_out", attributes={"axis": 0})
+        self.body.op("Concat", [f"layer{layer}.mlgru.h_out" for layer in layers], "state_out", attributes={"axis": 0})
         return helper.make_graph(
             self.body.nodes, f"sterna_{self.kind.value}", *self._interface(),
             initializer=self.initializers)
@@ -153,16 +158,19 @@ class _Assembler:
         n, columns = weight.shape
         width = block_columns(columns)
         body = self.body
-        codes = pack_codes(weight)
+        # Four blocks are multiplied at a time: of 128 columns they would be half empty.
+        block = BLOCK // 2 if columns <= 2 * BLOCK else BLOCK
+        codes = pack_codes(weight, block)
         codes.name = f"{name}.weight"
         self.initializers.append(codes)
         if width != columns:
-            y = body.op("Pad", [y, body.integers([0, 0, 0, width - columns])])
+            y = body.op("Pad", [y, body.integers([0, 0, 0, 0, 0, width - columns])])
         scale = self._store(f"{name}.scale", scales[:, None])
         repeated = body.op("Expand", [
-            scale, body.integers([len(scales), n // len(scales) * -(-width // BLOCK)])])
+            scale, body.integers([len(scales), n // len(scales) * -(-width // block)])])
         spread = body.op("Reshape", [repeated, body.integers([-1])])
-        return nbits_product(body, y, codes.name, columns, n, width, spread, bias, output)
+        return nbits_product(
+            body, y, codes.name, columns, n, width, spread, bias, output, block)
 
     # Blocks ------------------------------------------------------------------------
 
@@ -171,35 +179,29 @@ class _Assembler:
 
     def _embed(self) -> str:
         table = self._real("embedding", self.model.embedding, self.model.profile.x.frac)
-        tokens = "token"
-        if self.kind is GraphKind.SEQUENCE:
+        if self.kind is GraphKind.STEP:
+            tokens = self.body.op("Unsqueeze", ["token", self.body.integers([0])])
+        else:
             turned = self.body.op("Transpose", ["tokens"])
-            tokens = self.body.op("Reshape", [turned, self.body.integers([-1])])
+            tokens = self.body.op("Reshape", [turned, self.body.integers([1, -1])])
         return self.body.op("Gather", [table, tokens])
 
-    def _mlgru(self, layer: int, normed: str) -> tuple[str, str]:
+    def _mlgru(self, layer: int, normed: str) -> str:
         body, profile, d = self.body, self.model.profile, self.model.config.d
         at = f"layer{layer}.mlgru"
         z = self._clip(self._product(at, ("f", "g", "c"), normed, profile.z), profile.z)
-        gates = f"{at}.gates"
-        body.nodes.append(helper.make_node(
-            "Split", [z, body.integers([2 * d, d])], [gates, f"{at}.c"], name=f"{at}.split",
-            axis=-1))
-        body.split(body.op("Sigmoid", [gates]), [f"{at}.f", f"{at}.g"])
-        candidate = self._silu(f"{at}.c")
-        before = body.op("Gather", ["state", body.constant(layer, TensorProto.INT64)])
-        h, last = self._recurrence(at, f"{at}.f", candidate, before)
-        o = body.op("Mul", [f"{at}.g", h])
-        update = self._product(at, ("out",), self._normed(o, d), profile.x)
-        return update, body.op("Unsqueeze", [last, body.integers([0])])
+        body.split(z, [f"{at}.f_z", f"{at}.g_z", f"{at}.c_z"])
+        f, g = (body.op("Sigmoid", [f"{at}.{gate}_z"]) for gate in "fg")
+        h = self._recurrence(at, f, self._silu(f"{at}.c_z"))
+        o = body.op("Mul", [g, h])
+        return self._product(at, ("out",), self._normed(o, d), profile.x)
 
-    def _recurrence(self, at: str, f: str, c: str, before: str) -> tuple[str, str]:
-        """Return h of every row, and of the last token alone."""
-        d = self.model.config.d
+    def _recurrence(self, at: str, f: str, c: str) -> str:
+        """h of every row; ``<at>.h_out [1, batch, d]`` becomes that of the last token."""
+        d, body = self.model.config.d, self.body
         if self.kind is GraphKind.STEP:
-            h = self._next(self.body, f, c, before)
-            return h, h
-        body = self.body
+            return self._next(body, f, c, f"{at}.h_in", f"{at}.h_out")
+        before = body.op("Squeeze", [f"{at}.h_in", body.integers([0])])
         shape = body.op("Concat", [body.integers([-1]), body.op("Shape", [before])],
                         attributes={"axis": 0})
         by_time = [body.op("Reshape", [name, shape]) for name in (f, c)]
@@ -209,7 +211,7 @@ class _Assembler:
                     for name in names]
 
         cell = Body()
-        cell.op("Identity", [self._next(cell, "f_t", "c_t", "h_t")], "h_after")
+        self._next(cell, "f_t", "c_t", "h_t", "h_after")
         cell.op("Identity", ["h_after"], "h_row")
         graph = helper.make_graph(
             cell.nodes, "recurrence", channels("h_t", "f_t", "c_t"),
@@ -217,11 +219,12 @@ class _Assembler:
         body.nodes.append(helper.make_node(
             "Scan", [before, *by_time], [f"{at}.last", f"{at}.h"], name=f"{at}.scan",
             body=graph, num_scan_inputs=2))
-        return body.op("Reshape", [f"{at}.h", body.integers([-1, d])]), f"{at}.last"
+        body.op("Unsqueeze", [f"{at}.last", body.integers([0])], f"{at}.h_out")
+        return body.op("Reshape", [f"{at}.h", body.integers([1, -1, d])])
 
-    def _next(self, body: Body, f: str, c: str, h: str) -> str:
+    def _next(self, body: Body, f: str, c: str, h: str, output: str) -> str:
         """``c + f * (h - c)``."""
-        return body.op("Add", [c, body.op("Mul", [f, body.op("Sub", [h, c])])])
+        return body.op("Add", [c, body.op("Mul", [f, body.op("Sub", [h, c])])], output)
 
     def _glu(self, layer: int, normed: str) -> str:
         profile, at = self.model.profile, f"layer{layer}.glu"
@@ -234,10 +237,10 @@ class _Assembler:
 
     def _head(self, normed: str) -> None:
         logit, body = self.model.profile.logit, self.body
-        if self.kind is GraphKind.STEP:
-            self._product("", ("head",), normed, logit, "logits")
-            return
         z = self._product("", ("head",), normed, logit)
+        if self.kind is GraphKind.STEP:
+            body.op("Squeeze", [z, body.integers([0])], "logits")
+            return
         batch = body.op("Shape", ["tokens"], attributes={"start": 0, "end": 1})
         shape = body.op(
             "Concat", [body.integers([-1]), batch, body.integers([self.model.config.vocab])],

@@ -157,34 +157,34 @@ def block_columns(columns: int, *, whole: bool = False) -> int:
 
 def nbits_product(
     body: Body, acts: str, codes: str, columns: int, rows: int, width: int, scales: str,
-    bias: str = "", output: str = "",
+    bias: str = "", output: str = "", block: int = BLOCK,
 ) -> str:
     """Append ``MatMulNBits`` on activations float32 ``[.., width]``.
 
-    ``codes`` uint8 ``[rows, blocks, 32]`` as :func:`pack_codes` stores them; ``scales``
+    ``codes`` uint8 ``[rows, blocks, block / 4]`` as :func:`pack_codes` stores them; ``scales``
     float32 ``[rows * blocks]`` and ``bias`` float32 ``[rows]``.
     """
-    missing = -(-width // BLOCK) - -(-columns // BLOCK)
+    missing = -(-width // block) - -(-columns // block)
     if missing:
         codes = body.op("Pad", [
             codes, body.integers([0, 0, 0, 0, missing, 0]),
             body.constant(0xAA, TensorProto.UINT8)])
     inputs = [acts, codes, scales, *(["", "", bias] if bias else [])]
     return body.op("MatMulNBits", inputs, output, domain=CONTRIB, attributes={
-        "K": width, "N": rows, "bits": 2, "block_size": BLOCK, "accuracy_level": 4})
+        "K": width, "N": rows, "bits": 2, "block_size": block, "accuracy_level": 4})
 
 
-def pack_codes(weight: np.ndarray) -> TensorProto:
+def pack_codes(weight: np.ndarray, block: int = BLOCK) -> TensorProto:
     """Store a weight ``[rows, columns]`` as ``MatMulNBits`` reads it.
 
-    uint8 ``[rows, blocks, 32]``: four codes ``trit + 2`` a byte, the first in the lowest
+    uint8 ``[rows, blocks, block / 4]``: four codes ``trit + 2`` a byte, the first in the lowest
     bits; columns up to a whole block are zeros. 2 is the zero point the operator assumes.
     """
     rows, columns = weight.shape
-    blocks = -(-columns // BLOCK)
-    codes = np.full((rows, blocks * BLOCK), 2, dtype=np.uint8)
+    blocks = -(-columns // block)
+    codes = np.full((rows, blocks * block), 2, dtype=np.uint8)
     codes[:, :columns] = weight + 2
-    quads = codes.reshape(rows, blocks, BLOCK // 4, 4)
+    quads = codes.reshape(rows, blocks, block // 4, 4)
     return numpy_helper.from_array(
         np.bitwise_or.reduce(quads << np.array([0, 2, 4, 6], dtype=np.uint8), axis=-1))
 

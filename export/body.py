@@ -47,10 +47,10 @@ class Body:
             **(attributes or {})))
         return output
 
-    def split(self, value: str, outputs: Sequence[str]) -> None:
-        """Cut the last axis of ``value`` into equal parts."""
+    def split(self, value: str, outputs: Sequence[str], axis: int = -1) -> None:
+        """Cut an axis of ``value`` into equal parts."""
         self.nodes.append(helper.make_node(
-            "Split", [value], list(outputs), name=f"split_{value}", axis=-1,
+            "Split", [value], list(outputs), name=f"split_{value}", axis=axis,
             num_outputs=len(outputs)))
 
     def call(

@@ -76,9 +76,7 @@ class _Assembler:
         layers = range(self.model.config.layers)
         x = self._embed()
         normed = self._normed(x, self.model.config.d)
-        self.body.nodes.append(helper.make_node(
-            "Split", ["state"], [f"layer{layer}.mlgru.h_in" for layer in layers],
-            name="state.split", axis=0, num_outputs=len(layers)))
+        self.body.split("state", [f"layer{layer}.mlgru.h_in" for layer in layers], axis=0)
         for layer in layers:
             update = self._mlgru(layer, normed)
             normed = self._added(x, update, f"layer{layer}.mlgru.x")
@@ -86,7 +84,8 @@ class _Assembler:
             normed = self._added(f"layer{layer}.mlgru.x", update, f"layer{layer}.glu.x")
             x = f"layer{layer}.glu.x"
         self._head(normed)
-        self.body.op("Concat", [f"layer{layer}.mlgru.h_out" for layer in layers], "state_out", attributes={"axis": 0})
+        self.body.op("Concat", [f"layer{layer}.mlgru.h_out" for layer in layers], "state_out",
+                     attributes={"axis": 0})
         return helper.make_graph(
             self.body.nodes, f"sterna_{self.kind.value}", *self._interface(),
             initializer=self.initializers)

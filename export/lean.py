@@ -79,15 +79,15 @@ class _Assembler:
         reciprocals, gates, silu = store_lookups(self.body, self._store, self.model)
         x = self._embed()
         self.body.op("Cast", ["state"], "state.value", attributes={"to": TensorProto.DOUBLE})
-        states = []
-        for layer in range(config.layers):
+        states = [f"layer{layer}.mlgru.h" for layer in range(config.layers)]
+        self.body.split("state.value", [f"{state}_in" for state in states], axis=0)
+        for layer, state in enumerate(states):
             at = f"layer{layer}"
-            x, h = self._call(
+            x, _ = self._call(
                 "MlgruLayer", at,
-                [x, self._state(layer), *self._projection(f"{at}.mlgru", "f", "c", "g"),
+                [x, f"{state}_in", *self._projection(f"{at}.mlgru", "f", "c", "g"),
                  *self._projection(f"{at}.mlgru", "out"), gates, reciprocals],
-                [f"{at}.mlgru.x", f"{at}.mlgru.h"])
-            states.append(self._unsqueezed(h, f"{at}.mlgru.h_out"))
+                [f"{at}.mlgru.x", state])
             (x,) = self._call(
                 "GluLayer", at,
                 [x, *self._projection(f"{at}.glu", "gate", "up"),
@@ -113,7 +113,7 @@ class _Assembler:
     def _value(self, name: str, width: int) -> str:
         """Record type and shape of a tensor that the reference has, too."""
         self.values.append(helper.make_tensor_value_info(
-            name, TensorProto.DOUBLE, ["rows", width]))
+            name, TensorProto.DOUBLE, [1, "rows", width]))
         return name
 
     # Stored tensors ----------------------------------------------------------------
@@ -144,26 +144,22 @@ class _Assembler:
     # Interface ---------------------------------------------------------------------
 
     def _embed(self) -> str:
-        """Rows of the embedding, float64 ``[rows, d]``; time comes first in a sequence."""
+        """Rows of the embedding, float64 ``[1, rows, d]``; time comes first in a sequence."""
         wide = self.model.profile.x.bits > 16
         self._store("embedding", self.model.embedding.astype(np.int32 if wide else np.int16))
-        tokens = "token"
-        if self.kind is GraphKind.SEQUENCE:
+        if self.kind is GraphKind.STEP:
+            tokens = self.body.op("Unsqueeze", ["token", self.body.integers([0])])
+        else:
             turned = self.body.op("Transpose", ["tokens"])
-            tokens = self.body.op("Reshape", [turned, self.body.integers([-1])])
+            tokens = self.body.op("Reshape", [turned, self.body.integers([1, -1])])
         row = self.body.op("Gather", ["embedding", tokens], "embedding.row")
         return self.body.op("Cast", [row], self._value("embedding.x", self.model.config.d),
                             attributes={"to": TensorProto.DOUBLE})
 
-    def _state(self, layer: int) -> str:
-        index = self.body.constant(layer, TensorProto.INT64)
-        return self.body.op("Gather", ["state.value", index], f"layer{layer}.mlgru.h_in")
-
-    def _unsqueezed(self, value: str, output: str) -> str:
-        return self.body.op("Unsqueeze", [value, self.body.integers([0])], output)
-
     def _logits(self, z: str) -> None:
-        if self.kind is GraphKind.SEQUENCE:
+        if self.kind is GraphKind.STEP:
+            z = self.body.op("Squeeze", [z, self.body.integers([0])])
+        else:
             batch = self.body.op("Shape", ["tokens"], attributes={"start": 0, "end": 1})
             shape = self.body.op(
                 "Concat", [self.body.integers([-1]), batch,

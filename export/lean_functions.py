@@ -1,8 +1,8 @@
 """The layers of a lean graph as ONNX functions, for one model.
 
-All values are whole numbers in float64, two-dimensional ``[rows, width]``; of a sequence
-graph the rows are ``length * batch``, time first. Fractions appear where a factor ``2^-s``
-has been folded into a table. ``floor(v + 1/2)`` is the rounding of the reference.
+All values are whole numbers in float64, ``[1, rows, width]``; of a sequence graph the rows are
+``length * batch``, time first. A state is ``[1, batch, d]``. Fractions appear where a factor
+``2^-s`` has been folded into a table. ``floor(v + 1/2)`` is the rounding of the reference.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _norm_quant(profile: NumericProfile) -> onnx.FunctionProto:
     body.op("Cast", [root], "root", attributes={"to": TensorProto.INT32})
     return _function(
         "NormQuant", ["y", "reciprocals"], ["q", "root"], body,
-        "RMS normalisation and absmax quantisation in one: activations q [rows, width] = "
-        "rs(y * R, k), and the root of their sum of squares, [rows].")
+        "RMS normalisation and absmax quantisation in one: activations q = rs(y * R, "
+        "k), and the root of their sum of squares, [1, rows].")
 
 
 def _rescale(parts: int, folds: bool) -> onnx.FunctionProto:
@@ -77,7 +77,7 @@ def _rescale(parts: int, folds: bool) -> onnx.FunctionProto:
     table, acc = "table", "acc"
     if parts > 1:
         table = body.op("Unsqueeze", [table, body.integers([2])])
-        acc = body.op("Reshape", [acc, body.integers([0, parts, -1])])
+        acc = body.op("Reshape", [acc, body.integers([0, 0, parts, -1])])
     a = body.op("Gather", [table, "root"])
     scaled = body.op("Mul", [acc, a])
     bias = body.op("Cast", ["bias"], attributes={"to": TensorProto.DOUBLE})
@@ -88,7 +88,7 @@ def _rescale(parts: int, folds: bool) -> onnx.FunctionProto:
     return _function(
         f"Rescale{parts}", ["acc", "root", "columns", "k", "scale", "bias"], ["v"], body,
         "acc * A * 2^-shift + bias + 1/2, whose floor is the projection's output; A by the "
-        "root. The result is [rows, width], or [rows, parts, width] of a merged matrix.")
+        "root. The result is [1, rows, width], or [1, rows, parts, width] of a merged matrix.")
 
 
 def _lookup(z: FixedPoint) -> onnx.FunctionProto:
@@ -149,7 +149,7 @@ def _mlgru_layer(
         body.constant([float(part * span - profile.z.min) for part in range(3)]),
         body.integers([1])])
     body.call("Lookup", [z, "gates", offsets], ["found"])
-    body.split(body.op("Reshape", ["found", body.integers([-1, 3 * d])]), ["f", "c", "g"])
+    body.split(body.op("Reshape", ["found", body.integers([1, -1, 3 * d])]), ["f", "c", "g"])
     if kind is GraphKind.STEP:
         body.call("MlgruState", ["f", "c", "h"], ["h_next"])
         rows = "h_next"
@@ -177,7 +177,8 @@ def _output_fits(profile: NumericProfile) -> bool:
 
 def _scan(body: Body, d: int) -> str:
     """The recurrence over time; return h of every row."""
-    shape = body.op("Concat", [body.integers(_LAST), body.op("Shape", ["h"])],
+    before = body.op("Squeeze", ["h", body.integers([0])])
+    shape = body.op("Concat", [body.integers(_LAST), body.op("Shape", [before])],
                     attributes={"axis": 0})
     by_time = [body.op("Reshape", [name, shape]) for name in ("f", "c")]
 
@@ -191,19 +192,20 @@ def _scan(body: Body, d: int) -> str:
     graph = helper.make_graph(
         cell.nodes, "recurrence", channels("h_t", "f_t", "c_t"), channels("h_after", "h_row"))
     body.nodes.append(helper.make_node(
-        "Scan", ["h", *by_time], ["h_next", "h_by_time"], name="scan", body=graph,
+        "Scan", [before, *by_time], ["h_last", "h_by_time"], name="scan", body=graph,
         num_scan_inputs=2))
-    return body.op("Reshape", ["h_by_time", body.integers([-1, d])])
+    body.op("Unsqueeze", ["h_last", body.integers([0])], "h_next")
+    return body.op("Reshape", ["h_by_time", body.integers([1, -1, d])])
 
 
 def _glu_layer(model: QuantizedModel, product: Product) -> onnx.FunctionProto:
     profile, d, dff = model.profile, model.config.d, model.config.dff
     body = Body()
     v = _product(body, product, "x", "gate_up", d, 2 * dff, 2)
-    z = body.op("Reshape", [_saturate(body, v, profile.z), body.integers([-1, 2 * dff])])
+    z = body.op("Reshape", [_saturate(body, v, profile.z), body.integers([1, -1, 2 * dff])])
     body.split(z, ["gate", "up"])
     body.call("Lookup", ["gate", "silu", body.constant(float(-profile.z.min))], ["found"])
-    silu = body.op("Reshape", ["found", body.integers([-1, dff])])
+    silu = body.op("Reshape", ["found", body.integers([1, -1, dff])])
     rounded = body.round(body.op("Mul", [silu, body.op("Floor", ["up"])]))
     p = _saturate(body, rounded, profile.p)
     v = _product(body, product, p, "down", dff, d)
@@ -219,4 +221,4 @@ def _head(model: QuantizedModel, product: Product) -> onnx.FunctionProto:
     _saturate(body, body.op("Floor", [v]), model.profile.logit, "logits")
     return _function(
         "Head", ["x", *_inputs("head"), "reciprocals"], ["logits"], body,
-        "The logits, [rows, vocab].", ["profile"])
+        "The logits, [1, rows, vocab].", ["profile"])

@@ -1,7 +1,7 @@
 """The ways of multiplying by ternary weights: one function body for each exact form.
 
-``TernaryMatMul(q, weight) -> acc``: q float64 ``[rows, columns]`` of whole numbers from
--127 to 127, acc float64 ``[rows, n]``. Every body gives the same whole numbers; they differ
+``TernaryMatMul(q, weight) -> acc``: q float64 ``[1, rows, columns]`` of whole numbers from
+-127 to 127, acc float64 ``[1, rows, n]``. Every body gives the same whole numbers; they differ
 in the kernels a runtime has for them, and in how the weight is stored.
 """
 
@@ -108,7 +108,7 @@ def _pinned(body: Body, columns: int, rows: int) -> str:
     acts = body.op("Cast", ["q"], attributes={"to": TensorProto.FLOAT})
     wide = acts
     if width != columns:
-        wide = body.op("Pad", [acts, body.integers([0, 0, 0, width - columns])])
+        wide = body.op("Pad", [acts, body.integers([0, 0, 0, 0, 0, width - columns])])
     pins = body.op("Tile", [
         body.constant([-128.0] * (BLOCK - 1) + [127.0], TensorProto.FLOAT),
         body.integers([width // BLOCK])])
@@ -122,7 +122,7 @@ def _pinned(body: Body, columns: int, rows: int) -> str:
     if columns >= BLOCK:
         displaced = _displaced(body, columns)
         last = body.op("Slice", [acts, *(
-            body.integers([value]) for value in (BLOCK - 1, columns, 1, BLOCK))])
+            body.integers([value]) for value in (BLOCK - 1, columns, -1, BLOCK))])
         dot = body.op("Add", [dot, body.op("MatMul", [last, displaced])])
     body.op("Cast", [dot], "acc", attributes={"to": TensorProto.DOUBLE})
     return "Dot products by 2-bit MatMulNBits, each block's scale pinned to 1."

@@ -189,7 +189,7 @@ def test_nodes_that_contradict_themselves_are_refused(native_ops: Path) -> None:
 def test_inputs_of_another_shape_are_refused(native_ops: Path) -> None:
     model = random_model(ODD, S16, 4)
     mlgru = session(_mlgru(model, 0), native_ops)
-    with pytest.raises(Exception, match=r"h must be \[batch, 12\].*got \[3, 12\] and \[2, 12\]"):
+    with pytest.raises(Exception, match=r"h must be \[1, batch, 12\].*got \[3, 12\] and \[2, 12\]"):
         mlgru.run(None, {"x": np.zeros((2, 12)), "h": np.zeros((3, 12))})
     with pytest.raises(Exception, match=r"x must be \[\.\.\., 12\], got \[2, 11\]"):
         mlgru.run(None, {"x": np.zeros((2, 11)), "h": np.zeros((2, 12))})

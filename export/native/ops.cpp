@@ -249,13 +249,13 @@ struct MlgruOp {
     void compute(const Call& node) const {
         const Tensor x = node.input(0), h = node.input(1);
         const int64_t d = layer.out.weight.columns, tokens = tokens_of(x, d);
-        if (h.shape.size() != 2 || h.shape[1] != d || !h.shape[0] || tokens % h.shape[0]) {
+        const int64_t batch = h.shape.empty() || h.shape.back() != d ? 0 : h.count() / d;
+        if (!batch || tokens % batch) {
             throw std::invalid_argument(
-                "h must be [batch, " + std::to_string(d) + "] and x [length * batch, "
+                "h must be [1, batch, " + std::to_string(d) + "] and x [1, length * batch, "
                 + std::to_string(d) + "], got " + shape_text(h.shape) + " and "
                 + shape_text(x.shape));
         }
-        const int64_t batch = h.shape[0];
         double* const y = node.output(0, x.shape);
         double* const h_next = node.output(1, h.shape);
         kernel.mlgru(layer, x.data<double>(), h.data<double>(), tokens / batch, batch, y, h_next);

@@ -160,7 +160,8 @@ class OnnxStep(_OnnxGraph):
             raise ValueError(f"tokens must be [batch], got {list(np.shape(tokens))}")
         logits, state, taps = self._call(tokens, state)
         for name, value in taps.items():
-            tap(name, value)
+            # The traced graph has [batch, width], the others [1, batch, width].
+            tap(name, value.reshape(len(logits), -1))
         tap("logits", logits.astype(np.int64))
         return logits, state
 
@@ -205,7 +206,7 @@ class OnnxSequence(_OnnxGraph):
         _check_row(tokens)
         state = self.start(len(tokens)) if state is None else state
         logits, state, taps = self._call(tokens, state)
-        # The traced graph has [length, batch, width], the others [length * batch, width].
+        # The traced graph has [length, batch, width], the others [1, length * batch, width].
         by_time = {name: value.reshape(logits.shape[1], len(tokens), -1)
                    for name, value in taps.items()}
         for t in range(logits.shape[1]):

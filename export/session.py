@@ -37,8 +37,8 @@ class Session:
         file ``NAME.sequence.onnx`` beside ``source``, if there is one; without it, prompts
         go through the step graph.
     threads
-        Threads that one operator may use. 1 is the fastest for models of about d = 1,024
-        and below (docs/onnx.md).
+        Threads that one operator may use. A second one gains nothing up to about d = 512
+        (benchmarks/threads.py).
     ops
         Library of native operators for the form ``exact``: a path; True builds it unless it
         has been built before (:func:`sterna.export.native_build.build_ops`); None for none.
@@ -94,6 +94,9 @@ class Session:
     def _open(self, source: Source, kind: GraphKind) -> OnnxStep | OnnxSequence:
         proto, info = read_graph(source)
         name = _name(source)
+        if self._ops is not None and info.form != "exact":
+            raise ValueError(
+                f"{name}: the library of operators goes with the form exact, got {info.form}")
         try:
             check_checksum(proto)
             if info.form in _TWO_BIT and not self._allow_slow and not has_two_bit_kernels():
@@ -108,7 +111,8 @@ class Session:
             raise SelfTestError(
                 f"{name}: {error}; {self._advice(info)}") from error
         except OnnxFileError as error:
-            raise OnnxFileError(f"{name}: {error}") from error
+            known = str(error).startswith((name, "the ONNX graph: "))
+            raise OnnxFileError(str(error) if known else f"{name}: {error}") from error
         return graph
 
     def _advice(self, info: GraphInfo) -> str:

@@ -1,0 +1,63 @@
+"""Does a second thread pay? One step of the forms at several sizes, with 1 and with N threads.
+
+    python benchmarks/threads.py --threads 2
+
+Prints medians in microseconds and the median ratio of interleaved calls, each after a call of the
+same session that is not timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from sterna.cli.console import print_table
+from sterna.export.forms import Form, build
+from sterna.export.metadata import GraphKind
+from sterna.export.sessions import open_session
+from sterna.model.config import ModelConfig
+from sterna.model.profile import S16
+from sterna.model.synthetic import random_model
+
+SIZES = ((128, 352, 300), (256, 704, 300), (512, 1408, 150), (1024, 2816, 60))
+FORMS = (Form.EXACT, Form.FAST)
+
+
+def main() -> None:
+    """Read the command line, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2)
+    threads = parser.parse_args().threads
+    rows = []
+    for d, dff, rounds in SIZES:
+        model = random_model(ModelConfig(d=d, layers=2, dff=dff), S16)
+        for form in FORMS:
+            proto = build(model, form, GraphKind.STEP)
+            sessions = [open_session(proto, form.value, count) for count in (1, threads)]
+            state = np.zeros((2, 1, d), np.int32 if form.exact else np.float32)
+            feed = {"token": np.array([65]), "state": state}
+            times: list[list[float]] = [[], []]
+            for _ in range(rounds):
+                for session, taken in zip(sessions, times, strict=True):
+                    session.run(None, feed)
+                    start = time.perf_counter()
+                    session.run(None, feed)
+                    taken.append(time.perf_counter() - start)
+            ratio = statistics.median(
+                one / more for one, more in zip(*times, strict=True))
+            rows.append((d, form.value, *(f"{statistics.median(each) * 1e6:.0f}"
+                                          for each in times), f"{ratio:.2f}"))
+    print_table(
+        f"one step, 2 layers, S16; onnxruntime {onnxruntime.__version__}, onnx "
+        f"{onnx.__version__}, {platform.machine()}",
+        ("d", "form", "1 thread, us", f"{threads} threads, us", "ratio"), rows)
+
+
+if __name__ == "__main__":
+    main()

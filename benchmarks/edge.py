@@ -1,0 +1,269 @@
+"""Time every ONNX form of random ternary models, and matrix-vector products beside llama.cpp's.
+
+    python benchmarks/edge.py --cold -o docs/edge-benchmark
+    python benchmarks/edge.py --quick
+
+Writes NAME.json, NAME.md and NAME.svg, and prints the tables. Each size is written when it is
+done; ``--resume`` goes on from there. Absolute times depend on the machine and on what else runs
+there; ratios are taken within a round, one call of each contestant in turn, on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import edge_contestants as contestants
+from edge_ggml import Ggml, find_ggml
+from edge_machine import describe_machine, describe_versions, now
+from edge_peers import PRODUCT_BASE, products
+from edge_report import all_tables, write_reports
+from edge_timing import measure, summarise
+
+from sterna.cli.console import print_table, progress_bar, say
+from sterna.export.metadata import GraphKind
+from sterna.model.config import ModelConfig
+from sterna.model.files import write_atomically
+from sterna.model.profile import PROFILES
+from sterna.model.synthetic import random_model
+
+LAYERS, VOCAB = 2, 256
+SIZES = ((128, 352), (256, 704), (1024, 2816), (2048, 5632))
+SHAPES = ((1024, 1024), (1024, 2816), (2048, 5632))
+PARTS = ("step", "prefill", "products")
+Record = dict[str, Any]
+
+
+def pair(text: str) -> tuple[int, int]:
+    """Read ``128x352``."""
+    first, _, second = text.partition("x")
+    try:
+        found = int(first), int(second)
+    except ValueError:
+        found = (0, 0)
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"expected two numbers like 128x352, got {text!r}")
+    return found
+
+
+def read_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; ``--quick`` changes what is not given."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    add = parser.add_argument
+    add("-o", "--output", type=Path, default=Path("build/edge/edge-benchmark"),
+        help="files to write, without the suffix")
+    add("--sizes", nargs="+", type=pair, metavar="DxDFF", default=SIZES,
+        help="widths d and dff of the models")
+    add("--shapes", nargs="+", type=pair, metavar="KxN", default=SHAPES,
+        help="columns and rows of the products")
+    add("--forms", nargs="+", metavar="NAME", default=list(contestants.NAMES),
+        choices=contestants.NAMES, help=f"some of {', '.join(contestants.NAMES)}")
+    add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure")
+    add("--profile", choices=sorted(PROFILES), default="S16", help="numeric profile")
+    add("--rounds", type=int, default=100, help="timed calls of each; a fifth for prefill")
+    add("--seconds", type=float, default=120.0, help="longest time of one measurement")
+    add("--probes", type=int, default=3, help="processes that load each file")
+    add("--cold", action="store_true", help="measure with cold caches as well")
+    add("--ops", type=Path, help="library of operators, where sterna build-ops did not put it")
+    add("--ggml", type=Path, help="folder of libggml-base and libggml-cpu, if llama-cpp-python "
+                                  "is not installed beside Sterna")
+    add("--quick", action="store_true", help="small sizes and few rounds: under two minutes")
+    add("--resume", action="store_true", help="keep what NAME.json has already")
+    add("--quiet", action="store_true", help="no progress")
+    quick = {"sizes": SIZES[:2], "shapes": SHAPES[:1], "rounds": 40, "probes": 1, "seconds": 8.0}
+    if parser.parse_known_args(arguments)[0].quick:
+        parser.set_defaults(**quick)
+    options = parser.parse_args(arguments)
+    for name in ("rounds", "probes", "seconds"):
+        if getattr(options, name) <= 0:
+            parser.error(f"--{name} must be above 0, got {getattr(options, name)}")
+    return options
+
+
+def start_record(
+    options: argparse.Namespace, command: str, ops: Path | None, ggml: Ggml | None,
+) -> Record:
+    """What is known before anything is measured; or the file that is resumed.
+
+    Raises
+    ------
+    ValueError
+        If the file to be resumed was made with other settings, versions or on another machine.
+    """
+    names = [name for name in contestants.NAMES
+             if name in options.forms or name == contestants.BASE]
+    reasons = {name: contestants.missing(name, ops) for name in names}
+    record: Record = {
+        "machine": describe_machine(),
+        "versions": describe_versions(None if ggml is None else ggml.version),
+        "settings": {
+            "profile": options.profile, "layers": LAYERS, "vocab": VOCAB, "threads": 1,
+            "prefill_tokens": contestants.PREFILL_TOKENS, "rounds": options.rounds,
+            "seconds": options.seconds, "probes": options.probes, "cold": options.cold,
+            "parts": options.parts,
+            "forms": [name for name in names if reasons[name] is None]},
+        "missing": {name: reason for name, reason in reasons.items() if reason},
+        "date": now(), "command": command, "models": [], "products": []}
+    if ggml is None:
+        record["missing"]["llama.cpp"] = (
+            "llama-cpp-python is not installed, and --ggml names no folder")
+    path = options.output.with_suffix(".json")
+    if not (options.resume and path.exists()):
+        return record
+    try:
+        kept: Record = json.loads(path.read_text())
+        for part in ("machine", "versions", "settings"):
+            if kept[part] != record[part]:
+                raise ValueError(
+                    f"{path}: --resume expected the same {part}: {kept[part]} there, "
+                    f"{record[part]} here")
+    except (KeyError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path}: not a file of this benchmark ({error})") from error
+    return kept
+
+
+def measure_model(
+    d: int, dff: int, options: argparse.Namespace, names: list[str], ops: Path | None,
+) -> Record:
+    """Measure one size: files, then step and prefill of every contestant.
+
+    What a runtime cannot load or run is left out, and its reason kept.
+    """
+    config = ModelConfig(d=d, layers=LAYERS, dff=dff, vocab=VOCAB)
+    say(f"d {d}, dff {dff}: a random model", options.quiet)
+    model = random_model(config, PROFILES[options.profile])
+    entry: Record = {"d": d, "dff": dff, "weights": config.ternary_weights, "files": {},
+                     "failed": {}}
+    for kind, part in ((GraphKind.STEP, "step"), (GraphKind.SEQUENCE, "prefill")):
+        if part not in options.parts:
+            continue
+        with tempfile.TemporaryDirectory(prefix="sterna-edge-") as folder:
+            calls = {}
+            for name in names:
+                if f"{name}, {part}" in entry["failed"]:
+                    continue
+                say(f"d {d}: {name}, {part} graph", options.quiet)
+                try:
+                    path = contestants.write_file(name, model, kind, Path(folder))
+                    if part == "step" or "step" not in options.parts:
+                        entry["files"][name] = probe_file(name, kind, path, ops, model, options)
+                    calls[name] = contestants.open_call(
+                        name, kind, path, ops, config, model.profile)
+                except Exception as error:  # onnxruntime's classes all come from Exception
+                    entry["failed"][f"{name}, {part}"] = " ".join(str(error).split())[:200]
+                    say(f"  left out: {error}", options.quiet)
+        rounds = options.rounds if part == "step" else max(1, options.rounds // 5)
+        entry[part] = time_calls(f"d {d}: {part}", calls, contestants.BASE, rounds, options)
+    return entry
+
+
+def probe_file(
+    name: str, kind: GraphKind, path: Path, ops: Path | None, model: Any,
+    options: argparse.Namespace,
+) -> Record:
+    """Size of a file, and medians of what loading takes."""
+    probes = [contestants.probe(name, kind, path, ops, model) for _ in range(options.probes)]
+    size = path.stat().st_size
+    return {"bytes": size, "bits_per_weight": 8 * size / model.config.ternary_weights,
+            **{key: statistics.median(each[key] for each in probes) for key in probes[0]}}
+
+
+def time_calls(
+    label: str, calls: dict[str, Callable[[], object]], base: str, rounds: int,
+    options: argparse.Namespace,
+) -> Record:
+    """Time warm, and cold if asked for."""
+    found: Record = {}
+    for cold in (False, True) if options.cold else (False,):
+        state = "cold" if cold else "warm"
+        say(f"{label}, {state}: {rounds} rounds of {len(calls)} contestants", options.quiet)
+        display, move = progress_bar(f"{label}, {state}", options.quiet)
+        with display:
+            taken = measure(
+                calls, rounds=rounds, cold=cold, seconds=options.seconds, progress=move)
+        found[state] = summarise(taken, base)
+    return found
+
+
+def measure_product(
+    columns: int, rows: int, options: argparse.Namespace, ops: Path | None, ggml: Ggml | None,
+) -> Record:
+    """Measure the products of one matrix."""
+    made, failed = products(columns, rows, ggml=ggml, ops=ops)
+    label = f"product {columns} x {rows}"
+    return {"columns": columns, "rows": rows, "failed": failed,
+            "bytes": {name: product.weight_bytes for name, product in made.items()},
+            **time_calls(label, dict(made), PRODUCT_BASE, options.rounds, options)}
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The command that was given, without the folders of absolute paths: they are of one machine.
+
+    >>> command_line(["--ggml", "/home/me/lib", "-o", "docs/edge"])
+    'python benchmarks/edge.py --ggml lib -o docs/edge'
+    """
+    words = [Path(word).name if Path(word).is_absolute() else word for word in arguments]
+    return shlex.join(["python", "benchmarks/edge.py", *words])
+
+
+def run(options: argparse.Namespace, command: str) -> Record:
+    """Measure everything that is asked for and not there yet; write after each size."""
+    folder = options.ggml or find_ggml()
+    ggml = None if folder is None else Ggml(folder)
+    ops = options.ops
+    record = start_record(options, command, ops, ggml)
+    for name, reason in record["missing"].items():
+        say(f"{name}: left out, {reason}", options.quiet)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    path = options.output.with_suffix(".json")
+
+    def keep() -> None:
+        write_atomically(path, json.dumps(record, indent=1) + "\n")
+        write_reports(record, options.output)
+
+    names = record["settings"]["forms"]
+    done = {(each["d"], each["dff"]) for each in record["models"]}
+    if {"step", "prefill"} & set(options.parts):
+        for d, dff in options.sizes:
+            if (d, dff) not in done:
+                record["models"].append(measure_model(d, dff, options, names, ops))
+                keep()
+    done = {(each["columns"], each["rows"]) for each in record["products"]}
+    if "products" in options.parts:
+        for columns, rows in options.shapes:
+            if (columns, rows) not in done:
+                record["products"].append(measure_product(columns, rows, options, ops, ggml))
+                keep()
+    keep()
+    return record
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print and write; return the exit code."""
+    options = read_options(arguments)
+    try:
+        record = run(options, command_line(arguments))
+    except (ValueError, OSError) as error:
+        say(f"error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        say(f"interrupted; --resume goes on after the sizes that are in "
+            f"{options.output.with_suffix('.json')}")
+        return 130
+    for table in all_tables(record):
+        print_table(table.title, table.columns, table.rows)
+    for suffix in (".json", ".md", ".svg"):
+        say(f"wrote {options.output.with_suffix(suffix)}", options.quiet)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

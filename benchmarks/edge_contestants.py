@@ -1,0 +1,186 @@
+"""What ``benchmarks/edge.py`` compares: every ONNX form, the library of operators, PyTorch.
+
+Run as a program it loads one file and prints what that took, as JSON: a process of its own
+shows the memory of one contestant alone.
+
+    python benchmarks/edge_contestants.py NAME KIND FILE OPS CONFIG PROFILE
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from sterna.export.forms import Form, build
+from sterna.export.metadata import GraphKind
+from sterna.model.config import ModelConfig
+from sterna.model.profile import NumericProfile
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["BASE", "NAMES", "OPS", "TORCH", "example_inputs", "missing", "open_call", "probe",
+           "write_file"]
+
+BASE = Form.FLOAT32.value
+OPS = "exact + ops"
+TORCH = "torch float32"
+NAMES = (BASE, Form.EXACT.value, OPS, Form.EXACT_2BIT.value, Form.FAST.value, Form.WEB.value,
+         TORCH)
+PREFILL_TOKENS = 128
+Call = Callable[[], object]
+
+
+def missing(name: str, ops: Path | None) -> str | None:
+    """Why a contestant cannot run here, or None."""
+    if name == TORCH and find_spec("torch") is None:
+        return "torch is not installed"
+    if name == OPS and ops is None:
+        return "the library of operators is not built (sterna build-ops)"
+    return None
+
+
+def write_file(name: str, model: QuantizedModel, kind: GraphKind, folder: Path) -> Path:
+    """Write the file of a contestant, unless it is there; ``exact + ops`` reads that of exact."""
+    if name == TORCH:
+        from edge_torch import write_dense
+        path = folder / "dense.pt"
+        return path if path.exists() else write_dense(model, path)
+    form = Form.EXACT if name == OPS else Form(name)
+    path = folder / f"{form.value}.{kind.value}.onnx"
+    if not path.exists():
+        path.write_bytes(build(model, form, kind).SerializeToString(deterministic=True))
+    return path
+
+
+def example_inputs(config: ModelConfig, kind: GraphKind, dtype: type) -> dict[str, np.ndarray]:
+    """Inputs of a graph: one sequence, a token or a row, from the zero state of ``dtype``."""
+    rng = np.random.default_rng(1)
+    length = () if kind is GraphKind.STEP else (PREFILL_TOKENS,)
+    return {"token" if kind is GraphKind.STEP else "tokens":
+            rng.integers(0, config.vocab, size=(1, *length)),
+            "state": np.zeros((config.layers, 1, config.d), dtype=dtype)}
+
+
+def open_call(
+    name: str, kind: GraphKind, path: Path, ops: Path | None, config: ModelConfig,
+    profile: NumericProfile,
+) -> Call:
+    """Load a contestant on one thread; return a function that runs it once.
+
+    A step goes on from the state of the step before.
+    """
+    if name == TORCH:
+        return _open_torch(kind, path, config, profile)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    source: str | bytes = str(path)
+    if name == OPS:
+        from sterna.export.native_ops import with_ops
+        options.register_custom_ops_library(str(ops))
+        source = with_ops(onnx.load(path)).SerializeToString()
+    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    floats = {each.name: each.type for each in session.get_inputs()}["state"] == "tensor(float)"
+    feed = example_inputs(config, kind, np.float32 if floats else np.int32)
+
+    def call() -> object:
+        logits, state = session.run(None, feed)
+        if kind is GraphKind.STEP:
+            feed["state"] = state
+        return logits
+
+    return call
+
+
+def _open_torch(
+    kind: GraphKind, path: Path, config: ModelConfig, profile: NumericProfile,
+) -> Call:
+    import torch
+    from edge_torch import open_dense
+    torch.set_num_threads(1)
+    dense = open_dense(path, config, profile)
+    inputs = example_inputs(config, kind, np.float32)
+    state = torch.from_numpy(inputs.pop("state"))
+    tokens = torch.from_numpy(np.ascontiguousarray(next(iter(inputs.values())).T))
+
+    def call() -> object:
+        nonlocal state
+        logits, after = dense(tokens, state)
+        if kind is GraphKind.STEP:
+            state = after
+        return logits
+
+    return call
+
+
+# A process of its own ----------------------------------------------------------------
+
+
+def probe(
+    name: str, kind: GraphKind, path: Path, ops: Path | None, model: QuantizedModel,
+) -> dict[str, float]:
+    """Load the file of a contestant, made from ``model``, in a process of its own.
+
+    Returns
+    -------
+    ``load_ms``, from the file to something that can be called; ``loaded_mib`` and ``peak_mib``,
+    growth of the resident memory after three calls, and at its highest.
+
+    Raises
+    ------
+    RuntimeError
+        If the process failed; the message is its last line.
+    """
+    command = [sys.executable, __file__, name, kind.value, str(path), str(ops or ""),
+               json.dumps(asdict(model.config)), json.dumps(asdict(model.profile))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise RuntimeError(lines[-1])
+    return dict(json.loads(done.stdout))
+
+
+def _resident_mib() -> tuple[float, float]:
+    """Resident memory now and at its highest; where Linux does not tell, the highest twice."""
+    try:
+        status = dict(line.split(":", 1) for line in
+                      Path("/proc/self/status").read_text().splitlines())
+        now, peak = (int(status[key].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
+    except (OSError, KeyError):
+        unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+        now = peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    return now, peak
+
+
+def _probe_here(arguments: list[str]) -> dict[str, float]:
+    name, kind, path, ops, config, profile = arguments
+    shape = ModelConfig(**json.loads(config))
+    formats = NumericProfile.from_json(json.loads(profile))
+    if name == TORCH:
+        import edge_torch  # noqa: F401  (its import is no part of what is measured)
+    with suppress(OSError):  # Linux: the highest mark starts anew.
+        Path("/proc/self/clear_refs").write_text("5")
+    before, _ = _resident_mib()
+    start = time.perf_counter()
+    call = open_call(
+        name, GraphKind(kind), Path(path), Path(ops) if ops else None, shape, formats)
+    load = time.perf_counter() - start
+    for _ in range(3):
+        call()
+    loaded, peak = _resident_mib()
+    return {"load_ms": 1e3 * load, "loaded_mib": loaded - before, "peak_mib": peak - before}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_probe_here(sys.argv[1:])))

@@ -1,0 +1,178 @@
+"""Tables and a picture from the record of ``benchmarks/edge.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_peers import PRODUCT_BASE
+from edge_picture import draw
+
+from sterna.model.files import write_atomically
+
+__all__ = ["Table", "all_tables", "markdown", "write_reports"]
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: ``rows`` of strings under ``columns``."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def figure(value: float) -> str:
+    """Three digits, however large.
+
+    >>> [figure(value) for value in (0.01234, 1.234, 56.78, 1234.5)]
+    ['0.0123', '1.23', '56.8', '1,234']
+    """
+    if value >= 100 or value == 0:
+        return f"{value:,.0f}"
+    digits = 2
+    while value < 10 ** (2 - digits) and digits < 6:
+        digits += 1
+    return f"{value:.{digits - 1 if value >= 10 else digits}f}"
+
+
+def spread(values: list[float]) -> str:
+    """Median, and quartiles in brackets."""
+    low, middle, high = values
+    return f"{figure(middle)} ({figure(low)} to {figure(high)})"
+
+
+def file_tables(record: Record) -> Iterator[Table]:
+    """Files and loading, a table for each size."""
+    for model in record["models"]:
+        if model["files"]:
+            yield Table(
+                f"Files, d {model['d']}, dff {model['dff']}: "
+                f"{model['weights']:,} ternary weights",
+                ["form", "file, MB", "bits per weight", "load, ms", "loaded, MiB", "peak, MiB"],
+                [[name, figure(each["bytes"] / 1e6), f"{each['bits_per_weight']:.2f}",
+                  *(figure(each[key]) for key in ("load_ms", "loaded_mib", "peak_mib"))]
+                 for name, each in model["files"].items()])
+
+
+def speed_tables(record: Record) -> Iterator[Table]:
+    """Latency of a step and of a prefill, a table for each size and state of the caches."""
+    tokens = {"step": 1, "prefill": record["settings"]["prefill_tokens"]}
+    for model in record["models"]:
+        for part, count in tokens.items():
+            for state, results in model.get(part, {}).items():
+                what = "One token" if part == "step" else f"{count} tokens"
+                yield Table(
+                    f"{what}, d {model['d']}, dff {model['dff']}, {state}",
+                    ["form", "µs", "tokens/s", "x float32"],
+                    [[name, spread(each["us"]), figure(1e6 * count / each["us"][1]),
+                      spread(each["speed"]) if "speed" in each else "-"]
+                     for name, each in results.items()])
+
+
+def product_tables(record: Record) -> Iterator[Table]:
+    """Matrix-vector products, a table for each shape and state of the caches."""
+    for product in record["products"]:
+        for state in ("warm", "cold"):
+            if state in product:
+                yield Table(
+                    f"Product of {product['columns']} columns x {product['rows']} rows, {state}",
+                    ["product", "weights, MB", "µs", "x float32"],
+                    [[name, figure(product["bytes"][name] / 1e6), spread(each["us"]),
+                      spread(each["speed"]) if "speed" in each else "-"]
+                     for name, each in product[state].items()])
+
+
+def all_tables(record: Record) -> list[Table]:
+    """Every table of a record."""
+    return [*file_tables(record), *speed_tables(record), *product_tables(record)]
+
+
+def _markdown_table(table: Table) -> str:
+    lines = [f"**{table.title}**", "", "| " + " | ".join(table.columns) + " |",
+             "|---" + "|---:" * (len(table.columns) - 1) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in table.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _said(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _listed(values: dict[str, object]) -> str:
+    return "; ".join(f"{key} {_said(value)}" for key, value in values.items())
+
+
+def markdown(record: Record, picture: str) -> str:
+    """The page: how it was measured, the picture and every table."""
+    settings = record["settings"]
+    failed = {f"d {model['d']}, {name}": reason for model in record["models"]
+              for name, reason in model["failed"].items()} | {
+        f"product {each['columns']} x {each['rows']}, {name}": reason
+        for each in record["products"] for name, reason in each["failed"].items()}
+    absent = "".join(
+        f"- {name}: {reason}\n" for name, reason in (record["missing"] | failed).items())
+    return f"""\
+# Edge benchmark
+
+Written by `benchmarks/edge.py`; do not edit by hand. Made on {record['date']} with
+
+```console
+{record['command']}
+```
+
+- Machine: {_listed(record['machine'])}.
+- Versions: {_listed(record['versions'])}.
+- Models: random ternary weights, {settings['layers']} layers, vocabulary {settings['vocab']},
+  profile {settings['profile']}.
+- Rounds: {settings['rounds']}, a fifth for prefill; at most {figure(settings['seconds'])} s for a
+  measurement.
+
+![Speed beside the float32 ONNX graph]({picture})
+
+## How to read it
+
+The machine is shared and noisy. One call of each contestant is made in turn, the order rotates
+from round to round, and the ratio to float32 is taken within each round; a cell is the median
+and, in brackets, the quartiles. All run on one thread. Ratios carry over to other machines better
+than microseconds do, and neither carries over to another processor family.
+
+- *x float32*: time of the float32 ONNX graph of the same model (for products: of the float32
+  product in onnxruntime) divided by the time of this one; above 1 is faster.
+- *warm*: an untimed call goes before each timed one. *cold*: other memory is read in between, more
+  than the caches hold; this puts out not only weights but also code and buffers of every
+  contestant, and the interpreter's.
+- *bits per weight*: all bits of the file over the number of ternary weights. Embedding, biases,
+  tables and graph are counted in the file, but not as weights.
+- *load*: from the file to a session, read from the page cache, in a process of its own; median of
+  {settings['probes']}. *loaded* and *peak*: growth of the process's resident memory, after three
+  calls and at its highest, over what it was with all libraries imported.
+- A step is one call from Python with its inputs, batch 1; it takes the state of the step before. A
+  prefill is one call with a row of {settings['prefill_tokens']} tokens.
+- A product takes a float32 vector and gives a float32 vector; quantising the activations is part
+  of it. onnxruntime has inputs and outputs bound, llama.cpp computes a graph of one
+  `ggml_mul_mat` with a thread pool of one.
+
+{"Not measured:" + chr(10) * 2 + absent + chr(10) if absent else ""}\
+## Step and prefill
+
+{chr(10).join(_markdown_table(each) for each in speed_tables(record)) or "Not measured." + chr(10)}
+## Files
+
+{chr(10).join(_markdown_table(each) for each in file_tables(record)) or "Not measured." + chr(10)}
+## Matrix-vector products
+
+The base is {PRODUCT_BASE}.
+
+{chr(10).join(_markdown_table(each) for each in product_tables(record)) or "Not measured."}"""
+
+
+def write_reports(record: Record, output: Path) -> None:
+    """Write the page and its picture beside ``output``."""
+    picture = output.with_suffix(".svg")
+    write_atomically(picture, draw(record))
+    write_atomically(output.with_suffix(".md"), markdown(record, picture.name))

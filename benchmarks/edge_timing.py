@@ -1,0 +1,111 @@
+"""Interleaved timing: one call of each contestant in turn, so that noise hits all alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+__all__ = ["Calls", "flush_caches", "measure", "quartiles", "summarise"]
+
+Calls: TypeAlias = Mapping[str, Callable[[], object]]
+Samples: TypeAlias = dict[str, list[float]]
+
+# A shared machine may have a larger last-level cache than it says.
+COLD_MIB = 192
+LEAST_ROUNDS = 3
+_big: list[np.ndarray] = []
+
+
+def flush_caches() -> None:
+    """Read more memory than the last-level cache holds."""
+    if not _big:
+        _big.append(np.ones(max(COLD_MIB, 3 * _last_level_mib()) << 17))
+    _big[0].sum()
+
+
+def _last_level_mib() -> int:
+    """Size of the largest cache in MiB, 0 where Linux does not say."""
+    sizes = [path.read_text().strip() for path in
+             Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(size[:-1]) >> 10 for size in sizes if size.endswith("K")), default=0)
+
+
+def measure(
+    calls: Calls, *, rounds: int, cold: bool, seconds: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Samples:
+    """Time every call, one of each in turn, ``rounds`` times.
+
+    Parameters
+    ----------
+    calls
+        What to time, by name.
+    rounds
+        Calls of each to time.
+    cold
+        False: an untimed call goes before each timed one, so caches hold what it needs.
+        True: other memory is read in between, more than the caches hold.
+    seconds
+        No new round begins after this time, but three are made at least.
+    progress
+        Called after each round with the rounds done and wanted.
+
+    Returns
+    -------
+    Seconds of every round, by name.
+
+    Raises
+    ------
+    ValueError
+        If rounds is below 1.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {rounds}")
+    taken: Samples = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    begin = time.perf_counter()
+    for done in range(rounds):
+        if done >= LEAST_ROUNDS and time.perf_counter() - begin > seconds:
+            break
+        # Start with another one each round: who follows whom shall not matter.
+        names = list(calls)
+        first = done % len(names)
+        for name in names[first:] + names[:first]:
+            call = calls[name]
+            if cold:
+                flush_caches()
+            else:
+                call()
+            start = time.perf_counter()
+            call()
+            taken[name].append(time.perf_counter() - start)
+        progress(done + 1, rounds)
+    return taken
+
+
+def quartiles(values: list[float]) -> list[float]:
+    """Lower quartile, median and upper quartile.
+
+    >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0])
+    [2.0, 3.0, 4.0]
+    """
+    return [float(q) for q in np.quantile(values, (0.25, 0.5, 0.75))]
+
+
+def summarise(taken: Samples, base: str) -> dict[str, dict[str, object]]:
+    """Quartiles of the microseconds, and of the ratios to ``base`` of the same round.
+
+    A ratio above 1 is faster than ``base``; there are none if ``base`` did not run.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for name, values in taken.items():
+        found[name] = {"rounds": len(values), "us": quartiles([1e6 * v for v in values])}
+        if base in taken:
+            found[name]["speed"] = quartiles(
+                [b / v for b, v in zip(taken[base], values, strict=True)])
+    return found

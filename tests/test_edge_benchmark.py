@@ -1,0 +1,166 @@
+"""The edge benchmark measures every contestant, keeps what is done and says what is missing.
+
+No time is asserted: the machine is shared.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+TINY = ["--quick", "--quiet", "--rounds", "2", "--sizes", "16x24", "--shapes", "256x64"]
+
+
+@pytest.fixture
+def edge(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The benchmark as a module; it finds its parts beside it."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("edge")
+
+
+def numbers(value: object) -> Iterator[float]:
+    """Every number in a JSON document."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from numbers(each)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)
+
+
+@pytest.mark.slow
+def test_quick_run_writes_finite_numbers_for_every_contestant(edge, tmp_path, capsys):
+    output = tmp_path / "edge"
+    assert edge.main([*TINY, "--cold", "-o", str(output)]) == 0
+    record = json.loads(output.with_suffix(".json").read_text())
+    (model,) = record["models"]
+    forms = record["settings"]["forms"]
+    assert "float32" in forms
+    assert set(forms) | set(record["missing"]) >= set(edge.contestants.NAMES)
+    assert model["failed"] == {}
+    for part in ("step", "prefill"):
+        for state in ("warm", "cold"):
+            assert list(model[part][state]) == forms
+    assert list(model["files"]) == forms
+    (product,) = record["products"]
+    assert product["failed"] == {}
+    assert len(product["warm"]) >= 3
+    found = list(numbers([model, record["products"]]))
+    assert all(math.isfinite(value) for value in found)
+    page, printed = output.with_suffix(".md").read_text(), capsys.readouterr().out
+    for name in forms:
+        assert f"| {name} |" in page
+        assert name in printed
+    assert str(tmp_path) not in page + json.dumps(record)
+    assert b"<svg" in output.with_suffix(".svg").read_bytes()
+
+
+@pytest.mark.slow
+def test_resume_keeps_finished_sizes_and_refuses_other_settings(edge, tmp_path, capsys):
+    output = tmp_path / "edge"
+    some = ["--quick", "--quiet", "--rounds", "2", "--forms", "exact", "--parts", "step",
+            "-o", str(output)]
+    assert edge.main([*some, "--sizes", "16x24"]) == 0
+    first = json.loads(output.with_suffix(".json").read_text())["models"]
+    assert edge.main([*some, "--sizes", "16x24", "8x12", "--resume"]) == 0
+    both = json.loads(output.with_suffix(".json").read_text())["models"]
+    assert both[:1] == first
+    assert [(each["d"], each["dff"]) for each in both] == [(16, 24), (8, 12)]
+    capsys.readouterr()
+    assert edge.main([*some, "--profile", "C12", "--resume"]) == 2
+    assert "the same settings" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_interrupted_run_leaves_the_sizes_that_are_done(edge, tmp_path, monkeypatch, capsys):
+    def measure_model(d, dff, *_):
+        if d == 8:
+            raise KeyboardInterrupt
+        return {"d": d, "dff": dff, "weights": 1, "files": {}, "failed": {}}
+
+    monkeypatch.setattr(edge, "measure_model", measure_model)
+    output = tmp_path / "edge"
+    assert edge.main(["--sizes", "16x24", "8x12", "-o", str(output), "--quiet"]) == 130
+    (kept,) = json.loads(output.with_suffix(".json").read_text())["models"]
+    assert kept["d"] == 16
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_a_form_that_cannot_be_loaded_is_left_out_with_its_reason(edge, tmp_path, monkeypatch):
+    def open_call(name, *_):
+        if name == "web":
+            raise RuntimeError("no such\nkernel")
+        return lambda: None
+
+    monkeypatch.setattr(edge.contestants, "open_call", open_call)
+    monkeypatch.setattr(edge.contestants, "probe", lambda *_: {"load_ms": 1.0})
+    options = edge.read_options([*TINY, "--parts", "step"])
+    model = edge.measure_model(16, 24, options, ["float32", "web"], None)
+    assert model["failed"] == {"web, step": "no such kernel"}
+    assert list(model["step"]["warm"]) == ["float32"]
+
+
+@pytest.mark.parametrize("wrong", [
+    ["--sizes", "16"], ["--sizes", "0x4"], ["--rounds", "0"], ["--forms", "exactly"]])
+def test_wrong_options_are_refused(edge, wrong, capsys):
+    with pytest.raises(SystemExit) as caught:
+        edge.read_options(wrong)
+    assert caught.value.code == 2
+    assert wrong[0] in capsys.readouterr().err
+
+
+def test_a_folder_without_ggml_is_refused(edge, tmp_path, capsys):
+    assert edge.main(["--ggml", str(tmp_path), "-o", str(tmp_path / "edge")]) == 2
+    assert "libggml-base" in capsys.readouterr().err
+
+
+def test_examples_in_the_benchmark_hold(edge):
+    for name in ("edge", "edge_timing", "edge_report"):
+        found = doctest.testmod(importlib.import_module(name))
+        assert (found.failed, found.attempted > 0) == (0, True)
+
+
+def test_a_call_of_each_in_turn_is_timed(edge):
+    order: list[str] = []
+    timing = importlib.import_module("edge_timing")
+    calls = {name: lambda name=name: order.append(name) for name in ("a", "b")}
+    taken = timing.measure(calls, rounds=2, cold=False, seconds=60)
+    assert order == ["a", "b", "a", "a", "b", "b", "b", "b", "a", "a"]
+    summary = timing.summarise(taken, "a")
+    assert summary["a"]["speed"] == [1.0, 1.0, 1.0]
+    assert "speed" not in timing.summarise({"b": [1.0]}, "a")["b"]
+    with pytest.raises(ValueError, match="rounds must be at least 1"):
+        timing.measure(calls, rounds=0, cold=False, seconds=1)
+
+
+def test_dense_model_is_the_integer_model_in_float(edge, tmp_path):
+    torch = pytest.importorskip("torch")
+    import numpy as np
+
+    from sterna.model.config import ModelConfig
+    from sterna.model.integer import IntegerModel
+    from sterna.model.profile import S16
+    from sterna.model.synthetic import random_model
+
+    dense = importlib.import_module("edge_torch")
+    model = random_model(ModelConfig(d=32, layers=2, dff=48), S16)
+    path = dense.write_dense(model, tmp_path / "dense.pt")
+    loaded = dense.open_dense(path, model.config, S16)
+    tokens = np.random.default_rng(3).integers(0, 256, (1, 20))
+    expected, end = IntegerModel(model).run(tokens)
+    logits, state = loaded(torch.from_numpy(tokens.T.copy()), torch.zeros(2, 1, 32))
+    error = logits[:, 0].numpy() - expected[0] / 2 ** S16.logit.frac
+    assert np.sqrt((error ** 2).mean()) < 0.1 * expected.std() / 2 ** S16.logit.frac
+    np.testing.assert_allclose(state.numpy(), end / 2 ** S16.h.frac, atol=0.3)
+    at = torch.zeros(2, 1, 32)
+    for token in tokens[0]:
+        last, at = loaded(torch.tensor([token]), at)
+    np.testing.assert_allclose(last.numpy(), logits[-1].numpy(), atol=1e-3)

@@ -23,7 +23,8 @@ from typing import Any
 import edge_contestants as contestants
 from edge_ggml import Ggml, find_ggml
 from edge_machine import describe_machine, describe_versions, now
-from edge_peers import PRODUCT_BASE, products
+from edge_native import Native
+from edge_peers import PRODUCT_BASES, products
 from edge_report import all_tables, write_reports
 from edge_timing import measure, summarise
 
@@ -161,7 +162,7 @@ def measure_model(
                     entry["failed"][f"{name}, {part}"] = " ".join(str(error).split())[:200]
                     say(f"  left out: {error}", options.quiet)
         rounds = options.rounds if part == "step" else max(1, options.rounds // 5)
-        entry[part] = time_calls(f"d {d}: {part}", calls, contestants.BASE, rounds, options)
+        entry[part] = time_calls(f"d {d}: {part}", calls, [contestants.BASE], rounds, options)
     return entry
 
 
@@ -177,7 +178,7 @@ def probe_file(
 
 
 def time_calls(
-    label: str, calls: dict[str, Callable[[], object]], base: str, rounds: int,
+    label: str, calls: dict[str, Callable[[], object]], bases: Sequence[str], rounds: int,
     options: argparse.Namespace,
 ) -> Record:
     """Time warm, and cold if asked for."""
@@ -189,19 +190,20 @@ def time_calls(
         with display:
             taken = measure(
                 calls, rounds=rounds, cold=cold, seconds=options.seconds, progress=move)
-        found[state] = summarise(taken, base)
+        found[state] = summarise(taken, bases)
     return found
 
 
 def measure_product(
-    columns: int, rows: int, options: argparse.Namespace, ops: Path | None, ggml: Ggml | None,
+    columns: int, rows: int, options: argparse.Namespace, native: Native | None,
+    ggml: Ggml | None,
 ) -> Record:
     """Measure the products of one matrix."""
-    made, failed = products(columns, rows, ggml=ggml, ops=ops)
+    made, failed = products(columns, rows, ggml=ggml, native=native)
     label = f"product {columns} x {rows}"
     return {"columns": columns, "rows": rows, "failed": failed,
             "bytes": {name: product.weight_bytes for name, product in made.items()},
-            **time_calls(label, dict(made), PRODUCT_BASE, options.rounds, options)}
+            **time_calls(label, dict(made), PRODUCT_BASES, options.rounds, options)}
 
 
 def command_line(arguments: Sequence[str]) -> str:
@@ -219,6 +221,7 @@ def run(options: argparse.Namespace, command: str) -> Record:
     folder = options.ggml or find_ggml()
     ggml = None if folder is None else Ggml(folder)
     ops = options.ops
+    native = None if ops is None else Native(ops)
     record = start_record(options, command, ops, ggml)
     for name, reason in record["missing"].items():
         say(f"{name}: left out, {reason}", options.quiet)
@@ -240,7 +243,8 @@ def run(options: argparse.Namespace, command: str) -> Record:
     if "products" in options.parts:
         for columns, rows in options.shapes:
             if (columns, rows) not in done:
-                record["products"].append(measure_product(columns, rows, options, ops, ggml))
+                record["products"].append(measure_product(
+                    columns, rows, options, native, ggml))
                 keep()
     keep()
     return record

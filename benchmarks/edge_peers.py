@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import onnxruntime
 from edge_ggml import Ggml, GgmlProduct
+from edge_native import Native, NativeProduct
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["PRODUCT_BASE", "Product", "products"]
+__all__ = ["PRODUCT_BASES", "Product", "products"]
 
-PRODUCT_BASE = "onnxruntime float32"
+FLOAT32 = "onnxruntime float32"
+PRODUCT_BASES = (FLOAT32, "llama.cpp TQ2_0")
 BLOCK = 128
 LARGEST_ERROR = 0.03
 GGML_KINDS = ("TQ2_0", "TQ1_0", "Q8_0")
@@ -101,7 +102,7 @@ def two_bit(weight: np.ndarray) -> OnnxProduct:
 
 
 def products(
-    columns: int, rows: int, *, ggml: Ggml | None, ops: Path | None,
+    columns: int, rows: int, *, ggml: Ggml | None, native: Native | None,
 ) -> tuple[dict[str, Product], dict[str, str]]:
     """Make every product of one ternary matrix ``[rows, columns]``.
 
@@ -114,7 +115,7 @@ def products(
         Length of the vector, and of the result.
     ggml
         llama.cpp's libraries, if there are any.
-    ops
+    native
         Sterna's library of operators, if there is one.
 
     Returns
@@ -126,10 +127,12 @@ def products(
     x = rng.standard_normal(columns).astype(np.float32)
     made: dict[str, Product] = {}
     makers: dict[str, Callable[[np.ndarray], Product]] = {
-        PRODUCT_BASE: float32, "onnxruntime MatMulInteger u8": int8,
+        FLOAT32: float32, "onnxruntime MatMulInteger u8": int8,
         "onnxruntime MatMulNBits 2-bit": two_bit}
     if ggml is not None:
         makers |= {f"llama.cpp {kind}": partial(GgmlProduct, ggml, kind) for kind in GGML_KINDS}
+    if native is not None:
+        makers[f"Sterna, kernel {native.kernel}"] = partial(NativeProduct, native)
     failed = {}
     for name, make in makers.items():
         try:

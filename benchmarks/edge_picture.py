@@ -7,13 +7,14 @@ from typing import Any
 
 import matplotlib
 from edge_contestants import BASE
-from edge_peers import PRODUCT_BASE
+from edge_peers import PRODUCT_BASES
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 __all__ = ["draw"]
 
+BASES = (BASE, PRODUCT_BASES[0])
 COLOURS = ("#8a94a3", "#2f6f5e", "#d1495b", "#4a7fb5", "#edae49", "#8d6a9f", "#5fad8c", "#a3623a",
            "#1f3b57")
 
@@ -29,10 +30,16 @@ def _groups(record: dict[str, Any]) -> list[tuple[str, list[tuple[str, dict[str,
     return [panel for panel in panels if panel[1]]
 
 
+def speed(results: dict[str, Any], name: str) -> list[float] | None:
+    """Quartiles of how many times as fast as float32 ``name`` is, if both were measured."""
+    ratios = results.get(name, {}).get("speed", {})
+    return next((ratios[base] for base in BASES if base in ratios), None)
+
+
 def _panel(axes: Axes, title: str, groups: list[tuple[str, dict[str, Any]]]) -> None:
     # The base is the line at 1.
     names = list(dict.fromkeys(
-        name for _, each in groups for name in each["warm"] if name not in (BASE, PRODUCT_BASE)))
+        name for _, each in groups for name in each["warm"] if name not in BASES))
     if not names:
         return
     width = 0.84 / len(names)
@@ -40,13 +47,13 @@ def _panel(axes: Axes, title: str, groups: list[tuple[str, dict[str, Any]]]) -> 
         colour, shift = COLOURS[index % len(COLOURS)], (index - (len(names) - 1) / 2) * width
         for position, (_, results) in enumerate(groups):
             where = position + shift
-            if "speed" in (warm := results["warm"].get(name, {})):
-                low, middle, high = warm["speed"]
+            if found := speed(results["warm"], name):
+                low, middle, high = found
                 axes.bar(where, middle - 1, 0.9 * width, bottom=1, color=colour,
                          label=name if position == 0 else None)
                 axes.plot([where, where], [low, high], color="#222222", linewidth=0.8)
-            if "speed" in (cold := results.get("cold", {}).get(name, {})):
-                axes.plot(where, cold["speed"][1], marker="D", markersize=3.6, color="white",
+            if found := speed(results.get("cold", {}), name):
+                axes.plot(where, found[1], marker="D", markersize=3.6, color="white",
                           markeredgecolor="#222222", markeredgewidth=0.8, linestyle="none")
     axes.axhline(1, color="#222222", linewidth=0.8)
     axes.set_yscale("log")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_peers import PRODUCT_BASE
+from edge_contestants import BASE
+from edge_peers import PRODUCT_BASES
 from edge_picture import draw
 
 from sterna.model.files import write_atomically
@@ -46,6 +47,11 @@ def spread(values: list[float]) -> str:
     return f"{figure(middle)} ({figure(low)} to {figure(high)})"
 
 
+def ratio(result: Record, base: str) -> str:
+    """How many times as fast as ``base``, with quartiles."""
+    return spread(result["speed"][base]) if base in result["speed"] else "-"
+
+
 def file_tables(record: Record) -> Iterator[Table]:
     """Files and loading, a table for each size."""
     for model in record["models"]:
@@ -70,7 +76,7 @@ def speed_tables(record: Record) -> Iterator[Table]:
                     f"{what}, d {model['d']}, dff {model['dff']}, {state}",
                     ["form", "µs", "tokens/s", "x float32"],
                     [[name, spread(each["us"]), figure(1e6 * count / each["us"][1]),
-                      spread(each["speed"]) if "speed" in each else "-"]
+                      ratio(each, BASE)]
                      for name, each in results.items()])
 
 
@@ -81,9 +87,9 @@ def product_tables(record: Record) -> Iterator[Table]:
             if state in product:
                 yield Table(
                     f"Product of {product['columns']} columns x {product['rows']} rows, {state}",
-                    ["product", "weights, MB", "µs", "x float32"],
+                    ["product", "weights, MB", "µs", "x float32", "x TQ2_0"],
                     [[name, figure(product["bytes"][name] / 1e6), spread(each["us"]),
-                      spread(each["speed"]) if "speed" in each else "-"]
+                      *(ratio(each, base) for base in PRODUCT_BASES)]
                      for name, each in product[state].items()])
 
 
@@ -142,7 +148,8 @@ and, in brackets, the quartiles. All run on one thread. Ratios carry over to oth
 than microseconds do, and neither carries over to another processor family.
 
 - *x float32*: time of the float32 ONNX graph of the same model (for products: of the float32
-  product in onnxruntime) divided by the time of this one; above 1 is faster.
+  product in onnxruntime) divided by the time of this one; above 1 is faster. *x TQ2_0*: the same
+  beside llama.cpp's 2-bit ternary product.
 - *warm*: an untimed call goes before each timed one. *cold*: other memory is read in between, more
   than the caches hold; this puts out not only weights but also code and buffers of every
   contestant, and the interpreter's.
@@ -154,8 +161,10 @@ than microseconds do, and neither carries over to another processor family.
 - A step is one call from Python with its inputs, batch 1; it takes the state of the step before. A
   prefill is one call with a row of {settings['prefill_tokens']} tokens.
 - A product takes a float32 vector and gives a float32 vector; quantising the activations is part
-  of it. onnxruntime has inputs and outputs bound, llama.cpp computes a graph of one
-  `ggml_mul_mat` with a thread pool of one.
+  of it. onnxruntime has inputs and outputs bound; llama.cpp computes a graph of one
+  `ggml_mul_mat` with a thread pool of one (a bare loop over its dot products is no faster);
+  Sterna is the kernel of its library of operators, called directly. Their sums are compared with
+  NumPy's before anything is timed.
 
 {"Not measured:" + chr(10) * 2 + absent + chr(10) if absent else ""}\
 ## Step and prefill
@@ -166,7 +175,7 @@ than microseconds do, and neither carries over to another processor family.
 {chr(10).join(_markdown_table(each) for each in file_tables(record)) or "Not measured." + chr(10)}
 ## Matrix-vector products
 
-The base is {PRODUCT_BASE}.
+K columns are the length of the vector, N rows that of the result.
 
 {chr(10).join(_markdown_table(each) for each in product_tables(record)) or "Not measured."}"""
 

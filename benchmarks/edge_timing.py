@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -97,15 +97,14 @@ def quartiles(values: list[float]) -> list[float]:
     return [float(q) for q in np.quantile(values, (0.25, 0.5, 0.75))]
 
 
-def summarise(taken: Samples, base: str) -> dict[str, dict[str, object]]:
-    """Quartiles of the microseconds, and of the ratios to ``base`` of the same round.
+def summarise(taken: Samples, bases: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Quartiles of the microseconds; and, by base, of the ratios to it in the same round.
 
-    A ratio above 1 is faster than ``base``; there are none if ``base`` did not run.
+    A ratio above 1 is faster than the base. A base that did not run has none.
     """
-    found: dict[str, dict[str, object]] = {}
-    for name, values in taken.items():
-        found[name] = {"rounds": len(values), "us": quartiles([1e6 * v for v in values])}
-        if base in taken:
-            found[name]["speed"] = quartiles(
-                [b / v for b, v in zip(taken[base], values, strict=True)])
-    return found
+    return {
+        name: {
+            "rounds": len(values), "us": quartiles([1e6 * value for value in values]),
+            "speed": {base: quartiles([b / v for b, v in zip(taken[base], values, strict=True)])
+                      for base in bases if base in taken}}
+        for name, values in taken.items()}

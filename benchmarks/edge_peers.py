@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 __all__ = ["PRODUCT_BASES", "Product", "products"]
 
-FLOAT32 = "onnxruntime float32"
+FLOAT32 = "MatMul float32"
 PRODUCT_BASES = (FLOAT32, "llama.cpp TQ2_0")
 BLOCK = 128
 LARGEST_ERROR = 0.03
@@ -127,12 +127,12 @@ def products(
     x = rng.standard_normal(columns).astype(np.float32)
     made: dict[str, Product] = {}
     makers: dict[str, Callable[[np.ndarray], Product]] = {
-        FLOAT32: float32, "onnxruntime MatMulInteger u8": int8,
-        "onnxruntime MatMulNBits 2-bit": two_bit}
+        FLOAT32: float32, "MatMulInteger u8": int8,
+        "MatMulNBits 2-bit": two_bit}
     if ggml is not None:
         makers |= {f"llama.cpp {kind}": partial(GgmlProduct, ggml, kind) for kind in GGML_KINDS}
     if native is not None:
-        makers[f"Sterna, kernel {native.kernel}"] = partial(NativeProduct, native)
+        makers[f"Sterna {native.kernel}"] = partial(NativeProduct, native)
     failed = {}
     for name, make in makers.items():
         try:

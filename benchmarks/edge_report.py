@@ -41,10 +41,10 @@ def figure(value: float) -> str:
     return f"{value:.{digits - 1 if value >= 10 else digits}f}"
 
 
-def spread(values: list[float]) -> str:
-    """Median, and quartiles in brackets."""
-    low, middle, high = values
-    return f"{figure(middle)} ({figure(low)} to {figure(high)})"
+def spread(values: list[float], scale: float = 1) -> str:
+    """Median, and quartiles in brackets, of values times ``scale``."""
+    low, middle, high = (figure(scale * value) for value in values)
+    return f"{middle} ({low}–{high})"
 
 
 def ratio(result: Record, base: str) -> str:
@@ -65,32 +65,50 @@ def file_tables(record: Record) -> Iterator[Table]:
                  for name, each in model["files"].items()])
 
 
+def states(measured: Record) -> list[str]:
+    """Which of warm and cold were measured."""
+    return [state for state in ("warm", "cold") if state in measured]
+
+
 def speed_tables(record: Record) -> Iterator[Table]:
-    """Latency of a step and of a prefill, a table for each size and state of the caches."""
-    tokens = {"step": 1, "prefill": record["settings"]["prefill_tokens"]}
+    """Latency of a step and of a prefill, a table for each size."""
     for model in record["models"]:
-        for part, count in tokens.items():
-            for state, results in model.get(part, {}).items():
-                what = "One token" if part == "step" else f"{count} tokens"
-                yield Table(
-                    f"{what}, d {model['d']}, dff {model['dff']}, {state}",
-                    ["form", "µs", "tokens/s", "x float32"],
-                    [[name, spread(each["us"]), figure(1e6 * count / each["us"][1]),
-                      ratio(each, BASE)]
-                     for name, each in results.items()])
+        for part, count, unit in (
+            ("step", 1, "µs"), ("prefill", record["settings"]["prefill_tokens"], "ms"),
+        ):
+            measured = model.get(part, {})
+            if not measured:
+                continue
+            columns, scale = ["form"], 1.0 if unit == "µs" else 1e-3
+            for state in states(measured):
+                columns += [f"{state}, {unit}", "tokens/s", "x float32"]
+            rows = []
+            for name in measured["warm"]:
+                row = [name]
+                for state in states(measured):
+                    each = measured[state][name]
+                    row += [spread(each["us"], scale), figure(1e6 * count / each["us"][1]),
+                            ratio(each, BASE)]
+                rows.append(row)
+            what = "One token" if part == "step" else f"{count} tokens"
+            yield Table(f"{what}, d {model['d']}, dff {model['dff']}", columns, rows)
 
 
 def product_tables(record: Record) -> Iterator[Table]:
-    """Matrix-vector products, a table for each shape and state of the caches."""
+    """Matrix-vector products, a table for each shape."""
     for product in record["products"]:
-        for state in ("warm", "cold"):
-            if state in product:
-                yield Table(
-                    f"Product of {product['columns']} columns x {product['rows']} rows, {state}",
-                    ["product", "weights, MB", "µs", "x float32", "x TQ2_0"],
-                    [[name, figure(product["bytes"][name] / 1e6), spread(each["us"]),
-                      *(ratio(each, base) for base in PRODUCT_BASES)]
-                     for name, each in product[state].items()])
+        columns = ["product", "weights, MB"]
+        for state in states(product):
+            columns += [f"{state}, µs", "x float32", "x TQ2_0"]
+        rows = []
+        for name in product["warm"]:
+            row = [name, figure(product["bytes"][name] / 1e6)]
+            for state in states(product):
+                each = product[state][name]
+                row += [spread(each["us"]), *(ratio(each, base) for base in PRODUCT_BASES)]
+            rows.append(row)
+        yield Table(f"Product, {product['columns']} columns x {product['rows']} rows",
+                    columns, rows)
 
 
 def all_tables(record: Record) -> list[Table]:
@@ -161,7 +179,7 @@ than microseconds do, and neither carries over to another processor family.
 - A step is one call from Python with its inputs, batch 1; it takes the state of the step before. A
   prefill is one call with a row of {settings['prefill_tokens']} tokens.
 - A product takes a float32 vector and gives a float32 vector; quantising the activations is part
-  of it. onnxruntime has inputs and outputs bound; llama.cpp computes a graph of one
+  of it. The first three are onnxruntime's, with inputs and outputs bound; llama.cpp computes a graph of one
   `ggml_mul_mat` with a thread pool of one (a bare loop over its dot products is no faster);
   Sterna is the kernel of its library of operators, called directly. Their sums are compared with
   NumPy's before anything is timed.
@@ -175,7 +193,7 @@ than microseconds do, and neither carries over to another processor family.
 {chr(10).join(_markdown_table(each) for each in file_tables(record)) or "Not measured." + chr(10)}
 ## Matrix-vector products
 
-K columns are the length of the vector, N rows that of the result.
+Columns are the length of the vector, rows that of the result.
 
 {chr(10).join(_markdown_table(each) for each in product_tables(record)) or "Not measured."}"""
 

@@ -42,7 +42,7 @@ def _panel(axes: Axes, title: str, groups: list[tuple[str, dict[str, Any]]]) -> 
         name for _, each in groups for name in each["warm"] if name not in BASES))
     if not names:
         return
-    width = 0.84 / len(names)
+    width, seen = 0.84 / len(names), set[str]()
     for index, name in enumerate(names):
         colour, shift = COLOURS[index % len(COLOURS)], (index - (len(names) - 1) / 2) * width
         for position, (_, results) in enumerate(groups):
@@ -50,7 +50,8 @@ def _panel(axes: Axes, title: str, groups: list[tuple[str, dict[str, Any]]]) -> 
             if found := speed(results["warm"], name):
                 low, middle, high = found
                 axes.bar(where, middle - 1, 0.9 * width, bottom=1, color=colour,
-                         label=name if position == 0 else None)
+                         label=name if name not in seen else None)
+                seen.add(name)
                 axes.plot([where, where], [low, high], color="#222222", linewidth=0.8)
             if found := speed(results.get("cold", {}), name):
                 axes.plot(where, found[1], marker="D", markersize=3.6, color="white",
@@ -67,7 +68,8 @@ def _panel(axes: Axes, title: str, groups: list[tuple[str, dict[str, Any]]]) -> 
     axes.tick_params(axis="x", length=0)
     axes.set_title(title, fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def draw(record: dict[str, Any]) -> bytes:

@@ -179,10 +179,10 @@ than microseconds do, and neither carries over to another processor family.
 - A step is one call from Python with its inputs, batch 1; it takes the state of the step before. A
   prefill is one call with a row of {settings['prefill_tokens']} tokens.
 - A product takes a float32 vector and gives a float32 vector; quantising the activations is part
-  of it. The first three are onnxruntime's, with inputs and outputs bound; llama.cpp computes a graph of one
-  `ggml_mul_mat` with a thread pool of one (a bare loop over its dot products is no faster);
-  Sterna is the kernel of its library of operators, called directly. Their sums are compared with
-  NumPy's before anything is timed.
+  of it. The first three are onnxruntime's, with inputs and outputs bound; llama.cpp computes a
+  graph of one `ggml_mul_mat` with a thread pool of one (a bare loop over its dot products is no
+  faster); Sterna is the kernel of its library of operators, called directly. All are compared with
+  NumPy's product before they are timed.
 
 {"Not measured:" + chr(10) * 2 + absent + chr(10) if absent else ""}\
 ## Step and prefill

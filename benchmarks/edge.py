@@ -25,11 +25,12 @@ from edge_ggml import Ggml, find_ggml
 from edge_machine import describe_machine, describe_versions, now
 from edge_native import Native
 from edge_peers import PRODUCT_BASES, products
-from edge_report import all_tables, write_reports
+from edge_report import all_tables, left_out, write_reports
 from edge_timing import measure, summarise
 
 from sterna.cli.console import print_table, progress_bar, say
 from sterna.export.metadata import GraphKind
+from sterna.export.native_build import OpsError, build_ops
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES
@@ -73,7 +74,7 @@ def read_options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--seconds", type=float, default=120.0, help="longest time of one measurement")
     add("--probes", type=int, default=3, help="processes that load each file")
     add("--cold", action="store_true", help="measure with cold caches as well")
-    add("--ops", type=Path, help="library of operators, where sterna build-ops did not put it")
+    add("--ops", type=Path, help="library of operators; built if it is not given")
     add("--ggml", type=Path, help="folder of libggml-base and libggml-cpu, if llama-cpp-python "
                                   "is not installed beside Sterna")
     add("--quick", action="store_true", help="small sizes and few rounds: under two minutes")
@@ -90,7 +91,7 @@ def read_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def start_record(
-    options: argparse.Namespace, command: str, ops: Path | None, ggml: Ggml | None,
+    options: argparse.Namespace, command: str, absent: dict[str, str], ggml: Ggml | None,
 ) -> Record:
     """What is known before anything is measured; or the file that is resumed.
 
@@ -101,7 +102,8 @@ def start_record(
     """
     names = [name for name in contestants.NAMES
              if name in options.forms or name == contestants.BASE]
-    reasons = {name: contestants.missing(name, ops) for name in names}
+    absent = absent | {
+        name: reason for name in names if (reason := contestants.missing(name)) is not None}
     record: Record = {
         "machine": describe_machine(),
         "versions": describe_versions(None if ggml is None else ggml.version),
@@ -110,12 +112,9 @@ def start_record(
             "prefill_tokens": contestants.PREFILL_TOKENS, "rounds": options.rounds,
             "seconds": options.seconds, "probes": options.probes, "cold": options.cold,
             "parts": options.parts,
-            "forms": [name for name in names if reasons[name] is None]},
-        "missing": {name: reason for name, reason in reasons.items() if reason},
+            "forms": [name for name in names if name not in absent]},
+        "missing": absent,
         "date": now(), "command": command, "models": [], "products": []}
-    if ggml is None:
-        record["missing"]["llama.cpp"] = (
-            "llama-cpp-python is not installed, and --ggml names no folder")
     path = options.output.with_suffix(".json")
     if not (options.resume and path.exists()):
         return record
@@ -159,7 +158,8 @@ def measure_model(
                     calls[name] = contestants.open_call(
                         name, kind, path, ops, config, model.profile)
                 except Exception as error:  # onnxruntime's classes all come from Exception
-                    entry["failed"][f"{name}, {part}"] = " ".join(str(error).split())[:200]
+                    reason = " ".join(str(error).replace(folder, "").split())
+                    entry["failed"][f"{name}, {part}"] = reason[:300]
                     say(f"  left out: {error}", options.quiet)
         rounds = options.rounds if part == "step" else max(1, options.rounds // 5)
         entry[part] = time_calls(f"d {d}: {part}", calls, [contestants.BASE], rounds, options)
@@ -218,13 +218,20 @@ def command_line(arguments: Sequence[str]) -> str:
 
 def run(options: argparse.Namespace, command: str) -> Record:
     """Measure everything that is asked for and not there yet; write after each size."""
+    absent = {}
     folder = options.ggml or find_ggml()
+    if folder is None:
+        absent["llama.cpp"] = "llama-cpp-python is not installed, and --ggml names no folder"
     ggml = None if folder is None else Ggml(folder)
-    ops = options.ops
-    native = None if ops is None else Native(ops)
-    record = start_record(options, command, ops, ggml)
-    for name, reason in record["missing"].items():
-        say(f"{name}: left out, {reason}", options.quiet)
+    ops, native = options.ops, None
+    try:
+        if ops is None:
+            say("the library of operators", options.quiet)
+            ops = build_ops()
+        native = Native(ops)
+    except OpsError as error:
+        absent[contestants.OPS] = str(error)
+    record = start_record(options, command, absent, ggml)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     path = options.output.with_suffix(".json")
 
@@ -264,6 +271,8 @@ def main(arguments: Sequence[str]) -> int:
         return 130
     for table in all_tables(record):
         print_table(table.title, table.columns, table.rows)
+    for name, reason in left_out(record).items():
+        say(f"left out: {name}: {reason}")
     for suffix in (".json", ".md", ".svg"):
         say(f"wrote {options.output.with_suffix(suffix)}", options.quiet)
     return 0

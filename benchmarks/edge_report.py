@@ -13,7 +13,7 @@ from edge_picture import draw
 
 from sterna.model.files import write_atomically
 
-__all__ = ["Table", "all_tables", "markdown", "write_reports"]
+__all__ = ["Table", "all_tables", "left_out", "markdown", "write_reports"]
 
 Record = dict[str, Any]
 
@@ -59,9 +59,11 @@ def file_tables(record: Record) -> Iterator[Table]:
             yield Table(
                 f"Files, d {model['d']}, dff {model['dff']}: "
                 f"{model['weights']:,} ternary weights",
-                ["form", "file, MB", "bits per weight", "load, ms", "loaded, MiB", "peak, MiB"],
+                ["form", "file, MB", "bits per weight", "load, ms", "Session, ms",
+                 "loaded, MiB", "peak, MiB"],
                 [[name, figure(each["bytes"] / 1e6), f"{each['bits_per_weight']:.2f}",
-                  *(figure(each[key]) for key in ("load_ms", "loaded_mib", "peak_mib"))]
+                  *(figure(each[key]) if key in each else "-"
+                    for key in ("load_ms", "session_ms", "loaded_mib", "peak_mib"))]
                  for name, each in model["files"].items()])
 
 
@@ -116,6 +118,18 @@ def all_tables(record: Record) -> list[Table]:
     return [*file_tables(record), *speed_tables(record), *product_tables(record)]
 
 
+def left_out(record: Record) -> dict[str, str]:
+    """What could not be measured, and why."""
+    found = dict(record["missing"])
+    for model in record["models"]:
+        for name, reason in model["failed"].items():
+            found[f"d {model['d']}, {name}"] = reason
+    for product in record["products"]:
+        for name, reason in product["failed"].items():
+            found[f"{product['columns']} x {product['rows']}, {name}"] = reason
+    return found
+
+
 def _markdown_table(table: Table) -> str:
     lines = [f"**{table.title}**", "", "| " + " | ".join(table.columns) + " |",
              "|---" + "|---:" * (len(table.columns) - 1) + "|"]
@@ -134,12 +148,7 @@ def _listed(values: dict[str, object]) -> str:
 def markdown(record: Record, picture: str) -> str:
     """The page: how it was measured, the picture and every table."""
     settings = record["settings"]
-    failed = {f"d {model['d']}, {name}": reason for model in record["models"]
-              for name, reason in model["failed"].items()} | {
-        f"product {each['columns']} x {each['rows']}, {name}": reason
-        for each in record["products"] for name, reason in each["failed"].items()}
-    absent = "".join(
-        f"- {name}: {reason}\n" for name, reason in (record["missing"] | failed).items())
+    absent = "".join(f"- {name}: {reason}\n" for name, reason in left_out(record).items())
     return f"""\
 # Edge benchmark
 
@@ -162,8 +171,9 @@ Written by `benchmarks/edge.py`; do not edit by hand. Made on {record['date']} w
 
 The machine is shared and noisy. One call of each contestant is made in turn, the order rotates
 from round to round, and the ratio to float32 is taken within each round; a cell is the median
-and, in brackets, the quartiles. All run on one thread. Ratios carry over to other machines better
-than microseconds do, and neither carries over to another processor family.
+and, in brackets, the quartiles. All run on one thread, and the time of a call is the processor time
+of the process: the same as by the clock on the wall when nothing else runs. Ratios carry over to
+other machines better than microseconds do, and neither carries over to another processor family.
 
 - *x float32*: time of the float32 ONNX graph of the same model (for products: of the float32
   product in onnxruntime) divided by the time of this one; above 1 is faster. *x TQ2_0*: the same
@@ -173,9 +183,10 @@ than microseconds do, and neither carries over to another processor family.
   contestant, and the interpreter's.
 - *bits per weight*: all bits of the file over the number of ternary weights. Embedding, biases,
   tables and graph are counted in the file, but not as weights.
-- *load*: from the file to a session, read from the page cache, in a process of its own; median of
+- *load*: from the file to onnxruntime's session, read from the page cache, in a process of its
+  own; *Session*: the same with the checks and the test of `sterna.export.Session`. Medians of
   {settings['probes']}. *loaded* and *peak*: growth of the process's resident memory, after three
-  calls and at its highest, over what it was with all libraries imported.
+  calls of onnxruntime's session and at its highest, over what it was with all libraries imported.
 - A step is one call from Python with its inputs, batch 1; it takes the state of the step before. A
   prefill is one call with a row of {settings['prefill_tokens']} tokens.
 - A product takes a float32 vector and gives a float32 vector; quantising the activations is part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,28 @@ def figure(value: float) -> str:
     return f"{value:.{digits - 1 if value >= 10 else digits}f}"
 
 
-def spread(values: list[float], scale: float = 1) -> str:
-    """Median, and quartiles in brackets, of values times ``scale``."""
-    low, middle, high = (figure(scale * value) for value in values)
+def spread(values: list[float], show: Callable[[float], str] = figure) -> str:
+    """Median, and quartiles in brackets.
+
+    >>> spread([1.5, 2.0, 2.75])
+    '2.00 (1.50–2.75)'
+    """
+    low, middle, high = (show(value) for value in values)
     return f"{middle} ({low}–{high})"
+
+
+def times(value: float) -> str:
+    """A ratio, with two decimals if it is below 10.
+
+    >>> [times(value) for value in (0.123, 1.234, 12.34)]
+    ['0.12', '1.23', '12.3']
+    """
+    return f"{value:.2f}" if value < 9.995 else figure(value)
 
 
 def ratio(result: Record, base: str) -> str:
     """How many times as fast as ``base``, with quartiles."""
-    return spread(result["speed"][base]) if base in result["speed"] else "-"
+    return spread(result["speed"][base], times) if base in result["speed"] else "-"
 
 
 def file_tables(record: Record) -> Iterator[Table]:
@@ -89,8 +102,8 @@ def speed_tables(record: Record) -> Iterator[Table]:
                 row = [name]
                 for state in states(measured):
                     each = measured[state][name]
-                    row += [spread(each["us"], scale), figure(1e6 * count / each["us"][1]),
-                            ratio(each, BASE)]
+                    row += [spread([scale * value for value in each["us"]]),
+                            figure(1e6 * count / each["us"][1]), ratio(each, BASE)]
                 rows.append(row)
             what = "One token" if part == "step" else f"{count} tokens"
             yield Table(f"{what}, d {model['d']}, dff {model['dff']}", columns, rows)

@@ -3,9 +3,16 @@
     python benchmarks/edge.py --cold -o docs/edge-benchmark
     python benchmarks/edge.py --quick
 
-Writes NAME.json, NAME.md and NAME.svg, and prints the tables. Each size is written when it is
-done; ``--resume`` goes on from there. Absolute times depend on the machine and on what else runs
-there; ratios are taken within a round, one call of each contestant in turn, on one thread.
+Writes NAME.json, NAME.md and NAME.svg, and prints the tables; the first command takes some ten
+minutes. Each size is written when it is done; ``--resume`` goes on from there. Absolute times
+depend on the machine; ratios are taken within a round, one call of each contestant in turn, on one
+thread.
+
+What is not there is left out: PyTorch, a compiler for the library of operators, llama.cpp. For
+llama.cpp install ``llama-cpp-python`` beside Sterna, or elsewhere and name its ``llama_cpp/lib``
+with ``--ggml``. It is compiled when it is installed, for this processor:
+
+    CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_OPENMP=OFF" pip install llama-cpp-python==0.3.36
 """
 
 from __future__ import annotations

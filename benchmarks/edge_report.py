@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,6 +151,11 @@ def _markdown_table(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _items(lines: list[str]) -> str:
+    return "\n".join(textwrap.fill(line, 98, initial_indent="- ", subsequent_indent="  ",
+                                   break_on_hyphens=False) for line in lines)
+
+
 def _said(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
@@ -161,7 +167,7 @@ def _listed(values: dict[str, object]) -> str:
 def markdown(record: Record, picture: str) -> str:
     """The page: how it was measured, the picture and every table."""
     settings = record["settings"]
-    absent = "".join(f"- {name}: {reason}\n" for name, reason in left_out(record).items())
+    absent = _items([f"{name}: {reason}" for name, reason in left_out(record).items()])
     return f"""\
 # Edge benchmark
 
@@ -171,12 +177,13 @@ Written by `benchmarks/edge.py`; do not edit by hand. Made on {record['date']} w
 {record['command']}
 ```
 
-- Machine: {_listed(record['machine'])}.
-- Versions: {_listed(record['versions'])}.
-- Models: random ternary weights, {settings['layers']} layers, vocabulary {settings['vocab']},
-  profile {settings['profile']}.
-- Rounds: {settings['rounds']}, a fifth for prefill; at most {figure(settings['seconds'])} s for a
-  measurement.
+{_items([
+    f"Machine: {_listed(record['machine'])}.",
+    f"Versions: {_listed(record['versions'])}.",
+    f"Models: random ternary weights, {settings['layers']} layers, vocabulary "
+    f"{settings['vocab']}, profile {settings['profile']}.",
+    f"Rounds: {settings['rounds']}, a fifth for prefill; at most "
+    f"{figure(settings['seconds'])} s for a measurement."])}
 
 ![Speed beside the float32 ONNX graph]({picture})
 
@@ -196,10 +203,11 @@ other machines better than microseconds do, and neither carries over to another 
   contestant, and the interpreter's.
 - *bits per weight*: all bits of the file over the number of ternary weights. Embedding, biases,
   tables and graph are counted in the file, but not as weights.
-- *load*: from the file to onnxruntime's session, read from the page cache, in a process of its
-  own; *Session*: the same with the checks and the test of `sterna.export.Session`. Medians of
-  {settings['probes']}. *loaded* and *peak*: growth of the process's resident memory, after three
+- *load*: from the file, in the page cache, to onnxruntime's session, in a process of its own;
+  *Session*: after that in the same process, the same with the checks and the test of
+  `sterna.export.Session`. *loaded* and *peak*: growth of the process's resident memory, after three
   calls of onnxruntime's session and at its highest, over what it was with all libraries imported.
+  Medians of {settings['probes']}.
 - A step is one call from Python with its inputs, batch 1; it takes the state of the step before. A
   prefill is one call with a row of {settings['prefill_tokens']} tokens.
 - A product takes a float32 vector and gives a float32 vector; quantising the activations is part
@@ -208,7 +216,7 @@ other machines better than microseconds do, and neither carries over to another 
   faster); Sterna is the kernel of its library of operators, called directly. All are compared with
   NumPy's product before they are timed.
 
-{"Not measured:" + chr(10) * 2 + absent + chr(10) if absent else ""}\
+{"Not measured:" + chr(10) * 2 + absent + chr(10) * 2 if absent else ""}\
 ## Step and prefill
 
 {chr(10).join(_markdown_table(each) for each in speed_tables(record)) or "Not measured." + chr(10)}

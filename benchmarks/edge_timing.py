@@ -90,12 +90,12 @@ def measure(
 
 
 def quartiles(values: list[float]) -> list[float]:
-    """Lower quartile, median and upper quartile.
+    """Lower quartile, median and upper quartile, five digits of each.
 
     >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0])
     [2.0, 3.0, 4.0]
     """
-    return [float(q) for q in np.quantile(values, (0.25, 0.5, 0.75))]
+    return [float(f"{q:.5g}") for q in np.quantile(values, (0.25, 0.5, 0.75))]
 
 
 def summarise(taken: Samples, bases: Sequence[str]) -> dict[str, dict[str, Any]]:

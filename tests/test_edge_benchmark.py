@@ -80,6 +80,22 @@ def test_resume_keeps_finished_sizes_and_refuses_other_settings(edge, tmp_path, 
     assert "the same settings" in " ".join(capsys.readouterr().err.split())
 
 
+def test_without_a_compiler_or_llama_the_rest_is_measured(edge, tmp_path, monkeypatch, capsys):
+    def build_ops():
+        raise edge.OpsError("g++ is not installed")
+
+    monkeypatch.setattr(edge, "build_ops", build_ops)
+    monkeypatch.setattr(edge, "find_ggml", lambda: None)
+    output = tmp_path / "edge"
+    assert edge.main([*TINY, "--parts", "products", "-o", str(output)]) == 0
+    record = json.loads(output.with_suffix(".json").read_text())
+    assert record["missing"]["exact + ops"] == "g++ is not installed"
+    assert "llama-cpp-python" in record["missing"]["llama.cpp"]
+    assert len(record["products"][0]["warm"]) == 3
+    assert "g++ is not installed" in capsys.readouterr().err
+    assert "- exact + ops: g++ is not installed" in output.with_suffix(".md").read_text()
+
+
 def test_an_interrupted_run_leaves_the_sizes_that_are_done(edge, tmp_path, monkeypatch, capsys):
     def measure_model(d, dff, *_):
         if d == 8:

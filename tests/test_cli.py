@@ -93,6 +93,41 @@ def test_generate_is_the_same_from_the_model_and_from_its_graph(
     assert from_model == f"The {result['text']}\n"
 
 
+def test_evaluate_takes_a_form_or_a_graph(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:
+    def figure(*arguments: object) -> float:
+        code, out, _ = run(capsys, "evaluate", *arguments, "--bytes", 800, "--json")
+        assert code == 0
+        found = json.loads(out)
+        assert found["predictions"] == 784
+        return float(found["bits_per_byte"])
+
+    exact = figure("tiny")
+    assert figure("tiny", "--onnx", "exact") == exact
+    fast = figure("tiny", "--onnx", "fast")
+    assert 0 < abs(fast - exact) < 0.02
+    code, out, _ = run(capsys, "export", "tiny", "-o", tmp_path / "f.onnx", "--form", "fast")
+    assert code == 0
+    assert "dB from the reference" in out
+    assert figure(tmp_path / "f.onnx") == fast
+
+
+def test_several_prompts_are_continued_side_by_side(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ("--prompt", "The ", "--prompt", "def ", "--tokens", 25, "--top-k", 4,
+                 "--top-p", 0.9, "--stop", ".")
+    code, out, _ = run(capsys, "generate", "tiny", *arguments, "--json")
+    assert code == 0
+    results = json.loads(out)
+    assert [result["prompt"] for result in results] == ["The ", "def "]
+    assert [result["seed"] for result in results] == [1, 2]
+    assert all("." not in result["text"] for result in results)
+    plain = run(capsys, "generate", "tiny", *arguments)[1]
+    assert plain == "".join(f"{result['prompt']}{result['text']}\n\n" for result in results)
+
+
 def test_verilog_writes_the_same_folder_twice(
     capsys: pytest.CaptureFixture[str], tmp_path: Path,
 ) -> None:
@@ -130,6 +165,13 @@ BAD_INPUT = {
     "graphs": (("export", "tiny", "-o", "m.onnx", "--graphs", "loop"), "--graphs must be one of"),
     "tokens": (("simulate", "tiny", "--unit", "mac", "--tokens", 0), "--tokens must be from 1"),
     "temperature": (("generate", "tiny", "--temperature", -1), "temperature must be 0 or from"),
+    "top k": (("generate", "tiny", "--top-k", 0), "top_k must be at least 1"),
+    "top p": (("generate", "tiny", "--top-p", 0), "top_p must be above 0"),
+    "form": (("export", "tiny", "-o", "m.onnx", "--form", "int4"), "--form must be exact, exact-2"),
+    "form of a graph": (("generate", "m.onnx", "--form", "fast"), "has its form already"),
+    "no such graph": (("generate", "m.onnx"), "m.onnx: cannot read the ONNX file"),
+    "graph of a checkpoint": (("evaluate", "m.pt", "--onnx", "fast"), "quantise the checkpoint"),
+    "prompt": (("generate", "micro", "--prompt", "ä"), "tokens must be from 0 to 127"),
     "seed": (("generate", "tiny", "--seed", 0), "seed must be from 1"),
     "check": (("export", "tiny", "-o", "m.onnx", "--check", 99999999),
               "--check must be from 1 to 41940"),

@@ -169,7 +169,7 @@ def test_the_path_in_the_library_page_is_short() -> None:
 
 def test_a_broken_link_is_noticed() -> None:
     page = ROOT / "docs" / "numerics.md"
-    text = "[a](onnx.md) [b](gone.md) [c](onnx.md#blocks) [d](onnx.md#nothing) [e](#notation)"
+    text = "[a](onnx.md) [b](gone.md) [c](onnx.md#interface) [d](onnx.md#nothing) [e](#notation)"
     assert broken_links(page, text) == ["gone.md", "onnx.md#nothing"]
 
 

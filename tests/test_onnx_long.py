@@ -1,5 +1,7 @@
 """The exact forms of the bundled models over thousands of tokens of held-out text."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
@@ -52,6 +54,15 @@ def test_thousands_of_tokens_are_exact(
     session = Session(build(model, form, GraphKind.STEP),
                       sequence=build(model, form, GraphKind.SEQUENCE))
     _check_run(session, tokens, logits, last)
+
+
+def test_the_compiled_operators_are_exact_over_thousands_of_tokens(
+    model: QuantizedModel, expected: tuple[np.ndarray, np.ndarray, np.ndarray],
+    native_ops: Path,
+) -> None:
+    session = Session(build(model, "exact", GraphKind.STEP),
+                      sequence=build(model, "exact", GraphKind.SEQUENCE), ops=native_ops)
+    _check_run(session, *expected)
 
 
 def _check_run(

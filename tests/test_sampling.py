@@ -68,3 +68,29 @@ def test_the_exponential_table_is_exact() -> None:
 def test_bad_arguments_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Sampler(**arguments)
+
+
+def test_top_k_keeps_the_most_likely() -> None:
+    logits = np.array([5, 900, -3, 900, 100, 901])
+    for k, kept in ((1, {5}), (2, {5, 1}), (3, {5, 1, 3}), (99, set(range(6)))):
+        weights = Sampler(temperature=5.0, top_k=k).weights(logits)
+        assert set(np.flatnonzero(weights)) == kept, "of equal logits the first"
+
+
+@given(logit_lists, st.floats(0.01, 1.0))
+def test_top_p_keeps_the_fewest_that_reach_it(logits: list[int], p: float) -> None:
+    values = np.array(logits)
+    every = Sampler(temperature=1.0).weights(values)
+    kept = Sampler(temperature=1.0, top_p=p).weights(values)
+    assert ((kept == every) | (kept == 0)).all()
+    part = kept.sum() / every.sum()
+    assert part >= p - 2.0 ** -16
+    smallest = kept[kept > 0].min()
+    assert (kept.sum() - smallest) / every.sum() < p + 2.0 ** -16
+    assert every[kept == 0].max(initial=0) <= smallest
+
+
+@pytest.mark.parametrize("wrong", [{"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.01}])
+def test_choices_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Sampler(temperature=1.0, **wrong)

@@ -7,12 +7,14 @@ import onnx
 import pytest
 from conftest import ODD
 from onnx import numpy_helper
+from test_native_layers import planted_sources
 
 from sterna.export import Session
 from sterna.export import session as session_module
 from sterna.export.forms import Form, build
 from sterna.export.generate import generate_tokens
 from sterna.export.metadata import GraphKind, OnnxFileError
+from sterna.export.native_build import build_ops
 from sterna.export.runtime import OnnxStep
 from sterna.export.selftest import SelfTestError, check_checksum, seal
 from sterna.export.writer import export_onnx, sequence_path
@@ -318,3 +320,47 @@ def test_steps_can_be_compared_with_the_plain_class(
     tokens = np.arange(8).reshape(2, 4)
     for mine, other in zip(session.run(tokens), plain.run(tokens), strict=True):
         np.testing.assert_array_equal(mine, other)
+
+
+# Compiled operators ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_operators_compute_the_same_file(
+    odd_model: QuantizedModel, native_ops: Path, batch: int, tmp_path: Path,
+) -> None:
+    step, _ = export_onnx(odd_model, tmp_path / "m.onnx")
+    tokens = np.random.default_rng(1).integers(0, odd_model.config.vocab, (batch, 24))
+    expected, last = IntegerModel(odd_model).run(tokens)
+    for ops in (None, native_ops):
+        session = Session(step, ops=ops)
+        first, state = session.run(tokens[:, :15])
+        np.testing.assert_array_equal(first, expected[:, :15])
+        for t in range(15, 24):
+            logits, state = session.step(tokens[:, t], state)
+            np.testing.assert_array_equal(logits, expected[:, t])
+        np.testing.assert_array_equal(state, last)
+
+
+def test_operators_go_with_the_exact_form_alone(model: QuantizedModel, native_ops: Path) -> None:
+    for form in ("fast", "exact-2bit", "web", "traced"):
+        with pytest.raises(ValueError, match=f"goes with the form exact, got {form}"):
+            Session(build(model, form, GraphKind.STEP), ops=native_ops)
+
+
+@pytest.mark.slow
+def test_a_faulty_library_is_caught_by_the_self_test(
+    model: QuantizedModel, tmp_path: Path,
+) -> None:
+    library = build_ops(tmp_path, sources=planted_sources(
+        tmp_path / "native", "layers.hpp", "y[i] * r + half) >> k", "y[i] * r) >> k"))
+    proto = build(model, "exact", GraphKind.STEP)
+    with pytest.raises(SelfTestError, match=r"the library .* is wrong: build it again"):
+        Session(proto, ops=library)
+    Session(proto)
+
+
+def test_a_file_that_is_no_library_is_refused(model: QuantizedModel, tmp_path: Path) -> None:
+    (tmp_path / "ops.so").write_bytes(b"no library")
+    with pytest.raises(ValueError, match=r"ops\.so: onnxruntime cannot load the operators"):
+        Session(build(model, "exact", GraphKind.STEP), ops=tmp_path / "ops.so")

@@ -27,10 +27,9 @@ int64_t round_shift(int64_t value, int32_t shift) {
 // The table that NumericProfile.sigmoid_table() defines, as segments. The caller compares what
 // it gives with the table of the graph, so a last bit of exp() decides about speed only.
 Sigmoid define_sigmoid(const Profile& p) {
-    Sigmoid sigmoid;
     int32_t index_bits = 0;
     while ((1 << index_bits) < p.sigmoid_segments) ++index_bits;
-    sigmoid.step_bits = p.z_bits - index_bits;
+    const int32_t step_bits = p.z_bits - index_bits;
     const double limit = std::ldexp(1.0, p.z_bits - 1 - p.z_frac);
     const int32_t entries = p.sigmoid_segments;
     std::vector<int32_t> table(entries + 1);
@@ -40,12 +39,10 @@ Sigmoid define_sigmoid(const Profile& p) {
         const double scaled = std::floor(std::ldexp(exact, p.sigmoid_frac) + 0.5);
         table[i] = static_cast<int32_t>(std::fmin(scaled, std::ldexp(1.0, p.sigmoid_frac) - 1));
     }
-    sigmoid.low.assign(table.begin(), table.end() - 1);
-    sigmoid.rise.resize(entries);
-    for (int32_t i = 0; i < entries; ++i) {
-        sigmoid.rise[i] = sigmoid.step_bits ? table[i + 1] - table[i] : 0;
-    }
-    return sigmoid;
+    std::vector<int32_t> rise(entries, 0);
+    for (int32_t i = 0; i < entries && step_bits; ++i) rise[i] = table[i + 1] - table[i];
+    table.pop_back();
+    return Sigmoid(step_bits, std::move(table), std::move(rise));
 }
 
 std::vector<int32_t> read_table(const double* table, size_t count, double low, double high) {
@@ -171,6 +168,18 @@ Packed pack_int8(const int8_t* trits, int64_t columns, int64_t rows, int64_t gro
     });
 }
 
+Sigmoid::Sigmoid(int32_t step, std::vector<int32_t> lows, std::vector<int32_t> rises)
+    : step_bits(step), low(std::move(lows)), rise(std::move(rises)) {
+    constexpr int32_t kEnd = 1 << 16;
+    for (size_t i = 0; i < low.size(); ++i) {
+        if (low[i] < 0 || low[i] >= kEnd || rise[i] < 0 || rise[i] >= kEnd) {
+            pairs.clear();
+            return;
+        }
+        pairs.push_back(static_cast<uint32_t>(rise[i]) << 16 | static_cast<uint32_t>(low[i]));
+    }
+}
+
 int32_t Sigmoid::at(int32_t index) const {
     const int32_t i = index >> step_bits;
     const int64_t rest = index & ((1 << step_bits) - 1);
@@ -191,7 +200,7 @@ Gates read_gates(const Profile& p, const double* table) {
         same = gates.sigmoid.at(i) == sigmoid[i] && c == candidate[i];
     }
     if (!same) {
-        gates.sigmoid = {0, sigmoid, std::vector<int32_t>(count, 0)};
+        gates.sigmoid = Sigmoid(0, sigmoid, std::vector<int32_t>(count, 0));
         gates.candidate = std::move(candidate);
     }
     return gates;

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.body import DOMAIN, opset_imports
 from sterna.export.native_build import OPS_SOURCES
-from sterna.export.native_ops import register_ops
+from sterna.export.native_ops import register_ops, with_ops
 from sterna.model.integer import rs, saturate, sigmoid
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel, pack_trits
@@ -119,6 +119,7 @@ def session(proto: onnx.ModelProto, library: Any = None) -> Any:
     options.log_severity_level = 4
     if library is not None:
         register_ops(options, library)
+        proto = with_ops(proto)
     return onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 

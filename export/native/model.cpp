@@ -58,6 +58,17 @@ std::vector<int32_t> read_table(const double* table, size_t count, double low, d
     return values;
 }
 
+// Names the first weight that is no trit.
+template <class Trit>
+void refuse(Trit trit, int64_t columns, int64_t rows) {
+    for (int64_t i = 0; i < columns * rows; ++i) {
+        if (trit(i) > 2) {
+            throw std::invalid_argument("weight [" + std::to_string(i / rows) + ", "
+                                        + std::to_string(i % rows) + "] is not -1, 0 or 1");
+        }
+    }
+}
+
 template <class Trit>
 Packed pack(int64_t columns, int64_t rows, int64_t group, Trit trit) {
     check(columns >= 1 && columns <= kMaxColumns,
@@ -69,27 +80,28 @@ Packed pack(int64_t columns, int64_t rows, int64_t group, Trit trit) {
     packed.group = group;
     const int64_t blocks = packed.blocks(), steps = packed.steps();
     packed.bytes = Bytes(static_cast<size_t>(blocks * steps * kBlockBytes));
-    uint8_t* const out = packed.bytes.data();
-    std::memset(out, 0, packed.bytes.size());
-    for (int64_t column = 0; column < columns; ++column) {
-        const int64_t step = column / kStepColumns, inside = column % kStepColumns;
-        const int64_t byte = inside % 4, field = 2 * (inside / 4);
+    for (int64_t step = 0; step < steps; ++step) {
+        const int64_t column = step * kStepColumns;
+        const int64_t depth = columns - column < kStepColumns ? columns - column : kStepColumns;
         for (int64_t block = 0; block < blocks; ++block) {
+            const int64_t row = block * kBlockRows;
+            const int64_t height = rows - row < kBlockRows ? rows - row : kBlockRows;
+            uint8_t bytes[kBlockBytes] = {};
+            uint8_t worst = 0;
+            for (int64_t c = 0; c < depth; ++c) {
+                const int64_t field = 2 * (c / 4), from = (column + c) * rows + row;
+                for (int64_t r = 0; r < height; ++r) {
+                    const uint8_t code = trit(from + r);
+                    worst = code > worst ? code : worst;
+                    bytes[4 * r + c % 4] |= static_cast<uint8_t>(code << field);
+                }
+            }
+            if (worst > 2) refuse(trit, columns, rows);
             const int64_t first = block / group * group;
             const int64_t width = first + group <= blocks ? group : blocks - first;
-            uint8_t* const at =
-                out + ((first * steps) + step * width + (block - first)) * kBlockBytes + byte;
-            const int64_t base = block * kBlockRows;
-            const int64_t end = rows - base < kBlockRows ? rows - base : kBlockRows;
-            for (int64_t row = 0; row < end; ++row) {
-                const uint8_t code = trit(column * rows + base + row);
-                if (code > 2) {
-                    throw std::invalid_argument(
-                        "weight [" + std::to_string(column) + ", " + std::to_string(base + row)
-                        + "] is not -1, 0 or 1");
-                }
-                at[row * 4] |= static_cast<uint8_t>(code << field);
-            }
+            std::memcpy(packed.bytes.data()
+                            + (first * steps + step * width + (block - first)) * kBlockBytes,
+                        bytes, kBlockBytes);
         }
     }
     return packed;
@@ -142,13 +154,12 @@ Profile read_profile(const int64_t* values, size_t count) {
 }
 
 Bytes::Bytes(size_t size) : size_(size) {
-    const bool large = size >= kHugePage / 2;
-    const size_t boundary = large ? kHugePage : 64;
-    void* const data = std::aligned_alloc(boundary, (size + boundary - 1) / boundary * boundary);
-    if (!data) throw std::bad_alloc();
+    const bool large = size >= kHugePage;
+    void* data = nullptr;
+    if (posix_memalign(&data, large ? kHugePage : 64, size ? size : 1)) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
-    // Fewer page walks when the weights are cold; only a hint.
-    if (large) madvise(data, (size + boundary - 1) / boundary * boundary, MADV_HUGEPAGE);
+    // Fewer page walks when the weights are cold; only a hint, and only for whole pages.
+    if (large) madvise(data, size / kHugePage * kHugePage, MADV_HUGEPAGE);
 #endif
     data_.reset(static_cast<uint8_t*>(data));
 }

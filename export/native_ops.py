@@ -11,15 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, numpy_helper
 
+from sterna.export.body import DOMAIN
 from sterna.export.native_build import OpsError
 
-__all__ = ["KERNEL_VARIABLE", "OPERATORS", "TernaryMatrix", "kernel_name", "register_ops"]
+__all__ = [
+    "KERNEL_VARIABLE",
+    "OPERATORS",
+    "TernaryMatrix",
+    "kernel_name",
+    "register_ops",
+    "with_ops",
+]
 
 KERNEL_VARIABLE = "STERNA_KERNEL"
 """Environment variable that forces a kernel, by name."""
 OPERATORS = ("MlgruLayer", "GluLayer", "Head", "TernaryMatMul")
 """What the library implements, in domain ``sterna``."""
+_INT2_SINCE = (1, 31)
+"""The first onnxruntime that gives 2-bit integers to custom operators."""
 _LANES = 16
 """Rows and columns are filled up to a multiple of this."""
 _ALIGNMENT = 64
@@ -31,7 +44,8 @@ def register_ops(options: Any, library: Path) -> None:
     Parameters
     ----------
     options
-        ``onnxruntime.SessionOptions`` of the session to be made.
+        ``onnxruntime.SessionOptions`` of the session to be made; load what
+        :func:`with_ops` returns.
     library
         What :func:`sterna.export.native_build.build_ops` returned.
 
@@ -46,6 +60,27 @@ def register_ops(options: Any, library: Path) -> None:
         raise OpsError(
             f"{library}: onnxruntime cannot load the operators "
             f"({' '.join(str(error).split())[:300]})") from error
+
+
+def with_ops(
+    proto: onnx.ModelProto, version: str = onnxruntime.__version__,
+) -> onnx.ModelProto:
+    """The graph to load when the operators are registered.
+
+    That is ``proto`` itself from onnxruntime 1.31 on. Older ones give no 2-bit integers to
+    custom operators, so there it is a copy with the operators' weights as int8: four times
+    as large in memory, the same result.
+    """
+    if tuple(int(part) for part in version.split(".")[:2]) >= _INT2_SINCE:
+        return proto
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    used = {name for node in copy.graph.node if node.domain == DOMAIN for name in node.input}
+    for tensor in copy.graph.initializer:
+        if tensor.name in used and tensor.data_type == TensorProto.INT2:
+            values = numpy_helper.to_array(tensor).astype(np.int8)
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    return copy
 
 
 def kernel_name(library: Path, kernel: str = "") -> str:
@@ -110,6 +145,16 @@ class TernaryMatrix:
     def run(self, acts: np.ndarray, acc: np.ndarray) -> None:
         """``acc = acts @ weight.T``, between two :meth:`buffers`; nothing is checked."""
         self._library.sterna_matmul(self._matrix, acts.ctypes.data, len(acts), acc.ctypes.data)
+
+    def call(self, acts: np.ndarray, acc: np.ndarray) -> tuple[ctypes.c_void_p, ...]:
+        """Addresses of the C function, the matrix, acts and acc, for a clock in C.
+
+        The function is ``void f(const void *matrix, const int8_t *acts, int64_t tokens,
+        int32_t *acc)``. The addresses hold while this object and both arrays live.
+        """
+        return (ctypes.cast(self._library.sterna_matmul, ctypes.c_void_p),
+                ctypes.c_void_p(self._matrix), ctypes.c_void_p(acts.ctypes.data),
+                ctypes.c_void_p(acc.ctypes.data))
 
     def matmul(self, acts: np.ndarray) -> np.ndarray:
         """Multiply activations int8 ``[tokens, columns]``; int32 ``[tokens, rows]``.

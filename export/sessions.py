@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.body import MINIMUM_ONNXRUNTIME, OPSET
 from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
-from sterna.export.native_ops import register_ops
+from sterna.export.native_ops import register_ops, with_ops
 from sterna.export.products import BLOCK, CONTRIB
 
 __all__ = ["has_two_bit_kernels", "open_session", "run_tokens"]
@@ -37,6 +37,7 @@ def open_session(
     options.log_severity_level = 3
     if ops is not None:
         register_ops(options, ops)
+        proto = with_ops(proto)
     try:
         return onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"])

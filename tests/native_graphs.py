@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.body import DOMAIN, opset_imports
-from sterna.export.native_ops import register_ops
+from sterna.export.native_build import OPS_SOURCES
+from sterna.export.native_ops import register_ops, with_ops
 from sterna.model.integer import rs, saturate, sigmoid
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel, pack_trits
@@ -121,5 +124,14 @@ def session(proto: onnx.ModelProto, library: Any = None) -> Any:
     options.log_severity_level = 4
     if library is not None:
         register_ops(options, library)
+        proto = with_ops(proto)
     return onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+def planted_sources(folder: Path, name: str, right: str, wrong: str) -> Path:
+    """A copy of the operators' sources with one text replaced in one file, for `build_ops`."""
+    shutil.copytree(OPS_SOURCES, folder)
+    text = (folder / name).read_text()
+    assert right in text
+    (folder / name).write_text(text.replace(right, wrong))
+    return folder

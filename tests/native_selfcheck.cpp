@@ -50,15 +50,16 @@ Projection projection(Random& random, const Profile& p, int64_t rows, int64_t co
 
 // A sigmoid by straight lines; what matters is that all kernels read it alike.
 Sigmoid sigmoid(const Profile& p) {
-    Sigmoid made;
-    while ((p.sigmoid_segments << made.step_bits) < 1 << p.z_bits) ++made.step_bits;
+    int32_t step = 0;
+    while ((p.sigmoid_segments << step) < 1 << p.z_bits) ++step;
+    std::vector<int32_t> lows, rises;
     const int32_t end = (1 << p.sigmoid_frac) - 1;
     for (int64_t i = 0; i < p.sigmoid_segments; ++i) {
         const int64_t low = end * i / p.sigmoid_segments, next = end * (i + 1) / p.sigmoid_segments;
-        made.low.push_back(static_cast<int32_t>(low));
-        made.rise.push_back(made.step_bits ? static_cast<int32_t>(next - low) : 0);
+        lows.push_back(static_cast<int32_t>(low));
+        rises.push_back(step ? static_cast<int32_t>(next - low) : 0);
     }
-    return made;
+    return Sigmoid(step, lows, rises);
 }
 
 void append(std::vector<double>& all, const std::vector<double>& more) {

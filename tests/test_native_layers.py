@@ -1,6 +1,6 @@
 """The compiled layers compute the integers of the reference, with every kernel."""
 
-import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +16,13 @@ from native_graphs import (
     head_tensors,
     int2,
     mlgru_tensors,
+    planted_sources,
     session,
 )
 from onnx import numpy_helper
 from test_onnx_exact import EXTREMES, odd_profiles
 
-from sterna.export.native_build import OPS_SOURCES, build_ops
+from sterna.export.native_build import build_ops
 from sterna.export.native_ops import KERNEL_VARIABLE
 from sterna.model.config import ModelConfig
 from sterna.model.integer import IntegerModel
@@ -195,9 +196,20 @@ def test_inputs_of_another_shape_are_refused(native_ops: Path) -> None:
         mlgru.run(None, {"x": np.zeros((2, 11)), "h": np.zeros((2, 12))})
 
 
+def test_one_session_runs_in_several_threads(native_ops: Path) -> None:
+    model = random_model(ModelConfig(d=96, layers=1, dff=200, vocab=256), S16, 4)
+    runner = session(_glu(model, 0), native_ops)
+    rng = np.random.default_rng(0)
+    feeds = [rng.integers(-9000, 9000, (1 + i % 7, 96)).astype(np.float64) for i in range(200)]
+    expected = [runner.run(None, {"x": x})[0] for x in feeds]
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda x: runner.run(None, {"x": x})[0], feeds))
+    assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
 FAULTS = {
     "rounding of q": ("layers.hpp", "y[i] * r + half) >> k", "y[i] * r) >> k"),
-    "the state": ("layers.hpp", "(one - f) * c + ff_half", "(one - f) * c"),
+    "the state": ("layers.hpp", "(one - f[i]) * c[i] + ff_half", "(one - f[i]) * c[i]"),
 }
 
 
@@ -208,12 +220,3 @@ def test_a_planted_fault_shows(fault: str, native_ops: Path, tmp_path: Path) -> 
     library = build_ops(tmp_path, sources=planted_sources(tmp_path / "native", name, right, wrong))
     model = random_model(ODD, S16, 4)
     assert sum(_differences(model, library).values()) > 0
-
-
-def planted_sources(folder: Path, name: str, right: str, wrong: str) -> Path:
-    """A copy of the sources with one text replaced in one file."""
-    shutil.copytree(OPS_SOURCES, folder)
-    text = (folder / name).read_text()
-    assert right in text
-    (folder / name).write_text(text.replace(right, wrong))
-    return folder

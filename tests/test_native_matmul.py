@@ -1,5 +1,6 @@
 """The compiled operators: building them, choosing a kernel, and the product alone."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 from native_graphs import graph, int2, session
 from onnx import helper, numpy_helper
 
+from sterna.cli.main import main
 from sterna.export.body import DOMAIN, opset_imports
 from sterna.export.native_build import OPS_SOURCES, OpsError, build_ops
-from sterna.export.native_ops import KERNEL_VARIABLE, TernaryMatrix, kernel_name
+from sterna.export.native_ops import KERNEL_VARIABLE, TernaryMatrix, kernel_name, with_ops
 
 SHAPES = [(1, 1), (3, 16), (16, 17), (63, 130), (130, 257), (300, 77), (48, 1030)]
 
@@ -80,6 +82,17 @@ def test_the_operator_takes_the_place_of_a_function_of_its_name(native_ops: Path
     np.testing.assert_array_equal(session(proto).run(None, feed)[0], _product(acts, weight) + 1)
     np.testing.assert_array_equal(
         session(proto, native_ops).run(None, feed)[0], _product(acts, weight))
+
+
+def test_an_older_onnxruntime_gets_the_weights_as_bytes() -> None:
+    weight, _ = _random(7, 13, 1)
+    proto = graph("TernaryMatMul", ["q"], ["acc"], [int2("w", weight.T)])
+    assert with_ops(proto, "1.31.0") is proto
+    copy = with_ops(proto, "1.30.0")
+    assert proto.graph.initializer[0].data_type == onnx.TensorProto.INT2
+    assert copy.graph.initializer[0].data_type == onnx.TensorProto.INT8
+    np.testing.assert_array_equal(
+        numpy_helper.to_array(copy.graph.initializer[0]), weight.T)
 
 
 def test_activations_outside_of_eight_bits_are_refused(native_ops: Path) -> None:
@@ -151,3 +164,16 @@ def test_sources_that_do_not_compile_leave_nothing(
     with pytest.raises(OpsError, match=r"g\+\+ failed on the operators \(select\.cpp\): .*kernel"):
         build_ops(folder, sources=sources)
     assert list(folder.iterdir()) == []
+
+
+def test_the_command_prints_library_and_kernel(
+    native_ops: Path, native_kernel: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(KERNEL_VARIABLE, native_kernel)
+    assert main(["build-ops", "-o", str(native_ops.parent), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "library": str(native_ops), "kernel": native_kernel}
+    monkeypatch.setenv(KERNEL_VARIABLE, "sse9")
+    assert main(["build-ops", "-o", str(native_ops.parent), "--quiet"]) == 2
+    assert "STERNA_KERNEL must be one of" in capsys.readouterr().err

@@ -22,16 +22,13 @@ inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const 
             int16_t sum[kBlockBytes] = {};
             for (int64_t step = done; step < last; ++step) {
                 const uint8_t* const w = weight + step * step_bytes;
-                for (int field = 0; field < 4; ++field) {
-                    // Four columns, once for each row.
-                    int32_t four, copies[kBlockRows];
-                    __builtin_memcpy(
-                        &four, acts + t * acts_stride + step * kStepColumns + 4 * field, 4);
-                    for (int64_t row = 0; row < kBlockRows; ++row) copies[row] = four;
-                    int8_t q[kBlockBytes];
-                    __builtin_memcpy(q, copies, sizeof q);
-                    for (int64_t i = 0; i < kBlockBytes; ++i) {
-                        sum[i] = static_cast<int16_t>(sum[i] + (w[i] >> (2 * field) & 3) * q[i]);
+                const int8_t* const q = acts + t * acts_stride + step * kStepColumns;
+                for (int64_t i = 0; i < kBlockBytes; i += 4) {
+                    for (int byte = 0; byte < 4; ++byte) {
+                        const int codes = w[i + byte];
+                        sum[i + byte] = static_cast<int16_t>(
+                            sum[i + byte] + (codes & 3) * q[byte] + (codes >> 2 & 3) * q[4 + byte]
+                            + (codes >> 4 & 3) * q[8 + byte] + (codes >> 6) * q[12 + byte]);
                     }
                 }
             }

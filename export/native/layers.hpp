@@ -90,78 +90,90 @@ inline void requantise_parts(const Profile& p, const Projection& projection,
     }
 }
 
+// Sigmoids of n pre-activations, in loops without a branch.
 template <class Wide>
-inline int32_t sigmoid_of(const int32_t* __restrict low, const int32_t* __restrict rise,
-                          int32_t step_bits, int32_t index) {
-    const int32_t i = index >> step_bits;
-    const int32_t rest = index & ((1 << step_bits) - 1);
-    const Wide half = static_cast<Wide>(half_of(step_bits));
-    return low[i] + static_cast<int32_t>((Wide{rise[i]} * rest + half) >> step_bits);
+inline void sigmoids(const Sigmoid& sigmoid, int32_t z_min, const int32_t* __restrict z, int64_t n,
+                     int32_t* __restrict out) {
+    const int32_t step = sigmoid.step_bits, mask = (1 << step) - 1;
+    const Wide half = static_cast<Wide>(half_of(step));
+    if (!sigmoid.pairs.empty()) {
+        const uint32_t* __restrict const pairs = sigmoid.pairs.data();
+        for (int64_t i = 0; i < n; ++i) {
+            const int32_t index = z[i] - z_min;
+            const uint32_t pair = pairs[index >> step];
+            const Wide rise = static_cast<Wide>(pair >> 16);
+            out[i] = static_cast<int32_t>(pair & 0xffff)
+                + static_cast<int32_t>((rise * (index & mask) + half) >> step);
+        }
+    } else {
+        const int32_t* __restrict const low = sigmoid.low.data();
+        const int32_t* __restrict const rise = sigmoid.rise.data();
+        for (int64_t i = 0; i < n; ++i) {
+            const int32_t index = z[i] - z_min, segment = index >> step;
+            out[i] = low[segment]
+                + static_cast<int32_t>((Wide{rise[segment]} * (index & mask) + half) >> step);
+        }
+    }
 }
 
-// Wide is int32_t where every product fits (Profile::narrow), else int64_t.
+// Wide is int32_t where every product fits (Profile::narrow), else int64_t. `gate` [3 * d] is
+// room for the sigmoids.
 template <class Wide>
 inline void mlgru_cell(const Profile& p, const Gates& gates, int64_t d,
-                       const int32_t* __restrict z, int32_t* __restrict h,
-                       int32_t* __restrict o) {
-    const int32_t* const low = gates.sigmoid.low.data();
-    const int32_t* const rise = gates.sigmoid.rise.data();
-    const int32_t step = gates.sigmoid.step_bits, z_min = format_min(p.z_bits);
+                       const int32_t* __restrict z, int32_t* __restrict gate,
+                       int32_t* __restrict h, int32_t* __restrict o) {
+    const int32_t z_min = format_min(p.z_bits);
     const int32_t ff = p.sigmoid_frac, c_shift = p.candidate_shift(), o_shift = p.output_shift();
     const Wide ff_half = static_cast<Wide>(half_of(ff)), one = static_cast<Wide>(1) << ff;
     const Wide c_half = static_cast<Wide>(half_of(c_shift));
     const Wide o_half = static_cast<Wide>(half_of(o_shift));
     const Wide h_low = format_min(p.h_bits), h_high = format_max(p.h_bits);
     const Wide o_low = format_min(p.o_bits), o_high = format_max(p.o_bits);
-    const int32_t* const zf = z;
+    sigmoids<Wide>(gates.sigmoid, z_min, z, 3 * d, gate);
     const int32_t* const zc = z + d;
-    const int32_t* const zg = z + 2 * d;
-    const auto finish = [&](int64_t i, Wide c) __attribute__((always_inline)) {
-        const Wide f = sigmoid_of<Wide>(low, rise, step, zf[i] - z_min);
-        const Wide g = sigmoid_of<Wide>(low, rise, step, zg[i] - z_min);
-        const Wide next = (f * h[i] + (one - f) * c + ff_half) >> ff;
-        h[i] = static_cast<int32_t>(next);
-        Wide out = (g * next + o_half) >> o_shift;
-        out = out < o_low ? o_low : out;
-        o[i] = static_cast<int32_t>(out > o_high ? o_high : out);
-    };
+    int32_t* const c = gate + d;
     if (gates.candidate.empty()) {
         for (int64_t i = 0; i < d; ++i) {
-            const Wide s = sigmoid_of<Wide>(low, rise, step, zc[i] - z_min);
-            Wide c = (Wide{zc[i]} * s + c_half) >> c_shift;
-            c = c < h_low ? h_low : c;
-            finish(i, c > h_high ? h_high : c);
+            Wide value = (Wide{zc[i]} * c[i] + c_half) >> c_shift;
+            value = value < h_low ? h_low : value;
+            c[i] = static_cast<int32_t>(value > h_high ? h_high : value);
         }
     } else {
         const int32_t* const candidate = gates.candidate.data();
-        for (int64_t i = 0; i < d; ++i) finish(i, candidate[zc[i] - z_min]);
+        for (int64_t i = 0; i < d; ++i) c[i] = candidate[zc[i] - z_min];
+    }
+    const int32_t* const f = gate;
+    const int32_t* const g = gate + 2 * d;
+    for (int64_t i = 0; i < d; ++i) {
+        const Wide next = (Wide{f[i]} * h[i] + (one - f[i]) * c[i] + ff_half) >> ff;
+        h[i] = static_cast<int32_t>(next);
+        Wide value = (Wide{g[i]} * next + o_half) >> o_shift;
+        value = value < o_low ? o_low : value;
+        o[i] = static_cast<int32_t>(value > o_high ? o_high : value);
     }
 }
 
 template <class Wide>
 inline void glu_product(const Profile& p, const Silu& silu, int64_t dff,
-                        const int32_t* __restrict z, int32_t* __restrict out) {
-    const int32_t* const low = silu.sigmoid.low.data();
-    const int32_t* const rise = silu.sigmoid.rise.data();
-    const int32_t step = silu.sigmoid.step_bits, z_min = format_min(p.z_bits);
-    const int32_t ff = p.sigmoid_frac, shift = p.product_shift();
+                        const int32_t* __restrict z, int32_t* __restrict act,
+                        int32_t* __restrict out) {
+    const int32_t z_min = format_min(p.z_bits), ff = p.sigmoid_frac, shift = p.product_shift();
     const Wide ff_half = static_cast<Wide>(half_of(ff)), half = static_cast<Wide>(half_of(shift));
     const Wide p_low = format_min(p.p_bits), p_high = format_max(p.p_bits);
-    const int32_t* const gate = z;
     const int32_t* const up = z + dff;
-    const auto finish = [&](int64_t i, Wide a) __attribute__((always_inline)) {
-        Wide value = (a * up[i] + half) >> shift;
-        value = value < p_low ? p_low : value;
-        out[i] = static_cast<int32_t>(value > p_high ? p_high : value);
-    };
     if (silu.silu.empty()) {
+        sigmoids<Wide>(silu.sigmoid, z_min, z, dff, act);
         for (int64_t i = 0; i < dff; ++i) {
-            const Wide s = sigmoid_of<Wide>(low, rise, step, gate[i] - z_min);
-            finish(i, (Wide{gate[i]} * s + ff_half) >> ff);
+            act[i] = static_cast<int32_t>((Wide{z[i]} * act[i] + ff_half) >> ff);
         }
     } else {
         const int32_t* const table = silu.silu.data();
-        for (int64_t i = 0; i < dff; ++i) finish(i, table[gate[i] - z_min]);
+        for (int64_t i = 0; i < dff; ++i) act[i] = table[z[i] - z_min];
+    }
+    for (int64_t i = 0; i < dff; ++i) {
+        Wide value = (Wide{act[i]} * up[i] + half) >> shift;
+        value = value < p_low ? p_low : value;
+        out[i] = static_cast<int32_t>(value > p_high ? p_high : value);
     }
 }
 
@@ -243,11 +255,12 @@ inline void run_mlgru(const Mlgru& layer, const double* x, const double* h, int6
     const Profile& p = layer.profile;
     const int64_t d = layer.out.weight.columns, rows = length * batch;
     Scratch& buffers = scratch();
-    buffers.start(tile_room(layer.fcg.weight) + tile_room(layer.out.weight) + room(3 * d)
+    buffers.start(tile_room(layer.fcg.weight) + tile_room(layer.out.weight) + room(6 * d)
                   + static_cast<size_t>(batch * d * 4 + 64));
     const Tile in = take_tile(buffers, layer.fcg.weight);
     const Tile out = take_tile(buffers, layer.out.weight);
     int32_t* const z = buffers.take<int32_t>(3 * d);
+    int32_t* const gate = buffers.take<int32_t>(3 * d);
     int32_t* const state = buffers.take<int32_t>(batch * d);
     to_integers(h, batch * d, state);
     for (int64_t first = 0; first < rows; first += kTile) {
@@ -258,7 +271,7 @@ inline void run_mlgru(const Mlgru& layer, const double* x, const double* h, int6
             const int64_t sequence = (first + t) % batch;
             requantise_parts(p, layer.fcg, in.acc + t * layer.fcg.weight.padded_rows(),
                              in.scales[t], nullptr, p.z_bits, z);
-            mlgru_cell<Wide>(p, layer.gates, d, z, state + sequence * d, out.x + t * d);
+            mlgru_cell<Wide>(p, layer.gates, d, z, gate, state + sequence * d, out.x + t * d);
         }
         project(p, layer.out.weight, out, tokens);
         for (int64_t t = 0; t < tokens; ++t) {
@@ -275,10 +288,11 @@ inline void run_glu(const Glu& layer, const double* x, int64_t rows, double* y) 
     const int64_t d = layer.gate_up.weight.columns, dff = layer.down.weight.columns;
     Scratch& buffers = scratch();
     buffers.start(tile_room(layer.gate_up.weight) + tile_room(layer.down.weight)
-                  + room(2 * dff));
+                  + room(3 * dff));
     const Tile in = take_tile(buffers, layer.gate_up.weight);
     const Tile out = take_tile(buffers, layer.down.weight);
     int32_t* const z = buffers.take<int32_t>(2 * dff);
+    int32_t* const act = buffers.take<int32_t>(dff);
     for (int64_t first = 0; first < rows; first += kTile) {
         const int64_t tokens = rows - first < kTile ? rows - first : kTile;
         to_integers(x + first * d, tokens * d, in.x);
@@ -286,7 +300,7 @@ inline void run_glu(const Glu& layer, const double* x, int64_t rows, double* y) 
         for (int64_t t = 0; t < tokens; ++t) {
             requantise_parts(p, layer.gate_up, in.acc + t * layer.gate_up.weight.padded_rows(),
                              in.scales[t], nullptr, p.z_bits, z);
-            glu_product<Wide>(p, layer.silu, dff, z, out.x + t * dff);
+            glu_product<Wide>(p, layer.silu, dff, z, act, out.x + t * dff);
         }
         project(p, layer.down.weight, out, tokens);
         for (int64_t t = 0; t < tokens; ++t) {

@@ -27,10 +27,9 @@ int64_t round_shift(int64_t value, int32_t shift) {
 // The table that NumericProfile.sigmoid_table() defines, as segments. The caller compares what
 // it gives with the table of the graph, so a last bit of exp() decides about speed only.
 Sigmoid define_sigmoid(const Profile& p) {
-    Sigmoid sigmoid;
     int32_t index_bits = 0;
     while ((1 << index_bits) < p.sigmoid_segments) ++index_bits;
-    sigmoid.step_bits = p.z_bits - index_bits;
+    const int32_t step_bits = p.z_bits - index_bits;
     const double limit = std::ldexp(1.0, p.z_bits - 1 - p.z_frac);
     const int32_t entries = p.sigmoid_segments;
     std::vector<int32_t> table(entries + 1);
@@ -40,12 +39,10 @@ Sigmoid define_sigmoid(const Profile& p) {
         const double scaled = std::floor(std::ldexp(exact, p.sigmoid_frac) + 0.5);
         table[i] = static_cast<int32_t>(std::fmin(scaled, std::ldexp(1.0, p.sigmoid_frac) - 1));
     }
-    sigmoid.low.assign(table.begin(), table.end() - 1);
-    sigmoid.rise.resize(entries);
-    for (int32_t i = 0; i < entries; ++i) {
-        sigmoid.rise[i] = sigmoid.step_bits ? table[i + 1] - table[i] : 0;
-    }
-    return sigmoid;
+    std::vector<int32_t> rise(entries, 0);
+    for (int32_t i = 0; i < entries && step_bits; ++i) rise[i] = table[i + 1] - table[i];
+    table.pop_back();
+    return Sigmoid(step_bits, std::move(table), std::move(rise));
 }
 
 std::vector<int32_t> read_table(
@@ -63,6 +60,17 @@ std::vector<int32_t> read_table(
     return values;
 }
 
+// Names the first weight that is no trit.
+template <class Trit>
+void refuse(Trit trit, int64_t columns, int64_t rows) {
+    for (int64_t i = 0; i < columns * rows; ++i) {
+        if (trit(i) > 2) {
+            throw std::invalid_argument("weight [" + std::to_string(i / rows) + ", "
+                                        + std::to_string(i % rows) + "] is not -1, 0 or 1");
+        }
+    }
+}
+
 template <class Trit>
 Packed pack(int64_t columns, int64_t rows, int64_t group, Trit trit) {
     check(columns >= 1 && columns <= kMaxColumns,
@@ -74,27 +82,28 @@ Packed pack(int64_t columns, int64_t rows, int64_t group, Trit trit) {
     packed.group = group;
     const int64_t blocks = packed.blocks(), steps = packed.steps();
     packed.bytes = Bytes(static_cast<size_t>(blocks * steps * kBlockBytes));
-    uint8_t* const out = packed.bytes.data();
-    std::memset(out, 0, packed.bytes.size());
-    for (int64_t column = 0; column < columns; ++column) {
-        const int64_t step = column / kStepColumns, inside = column % kStepColumns;
-        const int64_t byte = inside % 4, field = 2 * (inside / 4);
+    for (int64_t step = 0; step < steps; ++step) {
+        const int64_t column = step * kStepColumns;
+        const int64_t depth = columns - column < kStepColumns ? columns - column : kStepColumns;
         for (int64_t block = 0; block < blocks; ++block) {
+            const int64_t row = block * kBlockRows;
+            const int64_t height = rows - row < kBlockRows ? rows - row : kBlockRows;
+            uint8_t bytes[kBlockBytes] = {};
+            uint8_t worst = 0;
+            for (int64_t c = 0; c < depth; ++c) {
+                const int64_t field = 2 * (c / 4), from = (column + c) * rows + row;
+                for (int64_t r = 0; r < height; ++r) {
+                    const uint8_t code = trit(from + r);
+                    worst = code > worst ? code : worst;
+                    bytes[4 * r + c % 4] |= static_cast<uint8_t>(code << field);
+                }
+            }
+            if (worst > 2) refuse(trit, columns, rows);
             const int64_t first = block / group * group;
             const int64_t width = first + group <= blocks ? group : blocks - first;
-            uint8_t* const at =
-                out + ((first * steps) + step * width + (block - first)) * kBlockBytes + byte;
-            const int64_t base = block * kBlockRows;
-            const int64_t end = rows - base < kBlockRows ? rows - base : kBlockRows;
-            for (int64_t row = 0; row < end; ++row) {
-                const uint8_t code = trit(column * rows + base + row);
-                if (code > 2) {
-                    throw std::invalid_argument(
-                        "weight [" + std::to_string(column) + ", " + std::to_string(base + row)
-                        + "] is not -1, 0 or 1");
-                }
-                at[row * 4] |= static_cast<uint8_t>(code << field);
-            }
+            std::memcpy(packed.bytes.data()
+                            + (first * steps + step * width + (block - first)) * kBlockBytes,
+                        bytes, kBlockBytes);
         }
     }
     return packed;
@@ -147,13 +156,12 @@ Profile read_profile(const int64_t* values, size_t count) {
 }
 
 Bytes::Bytes(size_t size) : size_(size) {
-    const bool large = size >= kHugePage / 2;
-    const size_t boundary = large ? kHugePage : 64;
-    void* const data = std::aligned_alloc(boundary, (size + boundary - 1) / boundary * boundary);
-    if (!data) throw std::bad_alloc();
+    const bool large = size >= kHugePage;
+    void* data = nullptr;
+    if (posix_memalign(&data, large ? kHugePage : 64, size ? size : 1)) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
-    // Fewer page walks when the weights are cold; only a hint.
-    if (large) madvise(data, (size + boundary - 1) / boundary * boundary, MADV_HUGEPAGE);
+    // Fewer page walks when the weights are cold; only a hint, and only for whole pages.
+    if (large) madvise(data, size / kHugePage * kHugePage, MADV_HUGEPAGE);
 #endif
     data_.reset(static_cast<uint8_t*>(data));
 }
@@ -171,6 +179,18 @@ Packed pack_int8(const int8_t* trits, int64_t columns, int64_t rows, int64_t gro
     return pack(columns, rows, group, [trits](int64_t i) {
         return static_cast<uint8_t>(trits[i] + 1);
     });
+}
+
+Sigmoid::Sigmoid(int32_t step, std::vector<int32_t> lows, std::vector<int32_t> rises)
+    : step_bits(step), low(std::move(lows)), rise(std::move(rises)) {
+    constexpr int32_t kEnd = 1 << 16;
+    for (size_t i = 0; i < low.size(); ++i) {
+        if (low[i] < 0 || low[i] >= kEnd || rise[i] < 0 || rise[i] >= kEnd) {
+            pairs.clear();
+            return;
+        }
+        pairs.push_back(static_cast<uint32_t>(rise[i]) << 16 | static_cast<uint32_t>(low[i]));
+    }
 }
 
 int32_t Sigmoid::at(int32_t index) const {
@@ -196,7 +216,7 @@ Gates read_gates(const Profile& p, const double* table) {
         same = gates.sigmoid.at(i) == sigmoid[i] && c == candidate[i];
     }
     if (!same) {
-        gates.sigmoid = {0, sigmoid, std::vector<int32_t>(count, 0)};
+        gates.sigmoid = Sigmoid(0, sigmoid, std::vector<int32_t>(count, 0));
         gates.candidate = std::move(candidate);
     }
     return gates;

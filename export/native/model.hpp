@@ -84,6 +84,9 @@ struct Projection {
 struct Sigmoid {
     int32_t step_bits = 0;
     std::vector<int32_t> low, rise;     // [segments]
+    std::vector<uint32_t> pairs;        // rise << 16 | low, if both fit in 16 bits
+    Sigmoid() = default;
+    Sigmoid(int32_t step, std::vector<int32_t> lows, std::vector<int32_t> rises);
     int32_t at(int32_t index) const;    // index = z - z_min
 };
 

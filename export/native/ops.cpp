@@ -4,6 +4,7 @@
 // initialisers. A call reads x (and h) and writes the outputs; nothing else is shared between
 // calls, so that one session may run in several threads.
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <initializer_list>
@@ -18,6 +19,8 @@ namespace {
 using namespace ort;
 
 const Api* g_api = nullptr;
+// How weights arrive: INT2, or INT8 under an onnxruntime that gives no INT2 to custom operators.
+int g_weight_type = kInt2;
 
 std::string shape_text(const std::vector<int64_t>& shape) {
     std::string text = "[";
@@ -127,13 +130,16 @@ struct Node {
     }
 
     Packed matrix(size_t index, const char* name, int64_t group) const {
-        const Tensor tensor = constant(index, name, kInt2);
+        const Tensor tensor = constant(index, name, g_weight_type);
         if (tensor.shape.size() != 2) {
             throw std::invalid_argument(
                 std::string(name) + " must be [columns, rows], got " + shape_text(tensor.shape));
         }
         try {
-            return pack_int2(tensor.data<uint8_t>(), tensor.shape[0], tensor.shape[1], group);
+            const int64_t columns = tensor.shape[0], rows = tensor.shape[1];
+            return tensor.type == kInt2
+                ? pack_int2(tensor.data<uint8_t>(), columns, rows, group)
+                : pack_int8(tensor.data<int8_t>(), columns, rows, group);
         } catch (const std::invalid_argument& error) {
             throw std::invalid_argument(std::string(name) + ": " + error.what());
         }
@@ -360,7 +366,9 @@ struct Definition : CustomOp {
         name = [](const CustomOp*) { return Op::kName; };
         provider = [](const CustomOp*) -> const char* { return nullptr; };
         input_count = [](const CustomOp*) { return sizeof(Op::kInputs) / sizeof(int); };
-        input_type = [](const CustomOp*, size_t index) { return Op::kInputs[index]; };
+        input_type = [](const CustomOp*, size_t index) {
+            return Op::kInputs[index] == kInt2 ? g_weight_type : Op::kInputs[index];
+        };
         output_count = [](const CustomOp*) { return Op::kOutputs; };
         output_type = [](const CustomOp*, size_t) { return int{kDouble}; };
         // Required, in ordinary memory, none variadic.
@@ -383,6 +391,13 @@ struct Definition : CustomOp {
     }
 };
 
+// Whether this onnxruntime has INT2 among the types of custom operators: from 1.31 on.
+bool takes_int2(const char* version) {
+    int major = 0, minor = 0;
+    std::sscanf(version, "%d.%d", &major, &minor);
+    return major > 1 || minor >= 31;
+}
+
 const Definition<MlgruOp> kMlgru;
 const Definition<GluOp> kGlu;
 const Definition<HeadOp> kHead;
@@ -398,6 +413,7 @@ extern "C" __attribute__((visibility("default"))) sterna::ort::Status* RegisterC
     const Api* const api = base->get_api(kApiVersion);
     if (!api) return nullptr;   // onnxruntime itself says that the operators are missing
     sterna::g_api = api;
+    sterna::g_weight_type = sterna::takes_int2(base->get_version_string()) ? kInt2 : kInt8;
     // Domains live as long as the library, like the definitions.
     static CustomOpDomain* domain = nullptr;
     Status* status = nullptr;

@@ -27,7 +27,7 @@ struct ShapeInferContext;
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
 
 enum ElementType : int {
-    kUndefined = 0, kInt32 = 6, kDouble = 11, kInt2 = 25,
+    kUndefined = 0, kInt8 = 3, kInt32 = 6, kDouble = 11, kInt2 = 25,
 };
 
 // Entries of the table.

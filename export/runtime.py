@@ -1,4 +1,4 @@
-"""Running exact graphs under onnxruntime, with the interface of the integer reference."""
+"""Running graphs under onnxruntime with checked inputs, as the integer reference is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor names of the exact graph: those of the integer reference, some of them merged.
+"""Tensor names of the traced graph: those of the integer reference, some of them merged.
 
 Projections that read the same quantised vector are one matrix in the graph. Their tensors
 lie side by side on the last axis: ``layer0.mlgru.fcg.acc`` holds ``layer0.mlgru.f.acc``,

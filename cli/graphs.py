@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.console import out, print_json, say
+from sterna.cli.console import out, print_json, progress_bar, say
 from sterna.cli.texts import tokens_of
 from sterna.model.quantized import load_model
 
@@ -100,14 +100,22 @@ def open_model(
     from sterna.export.forms import build
     from sterna.export.metadata import GraphKind
     from sterna.export.session import Session
+    if model.endswith(".onnx") and form is not None:
+        raise ValueError(f"--form goes with a quantised model; {model} has its form already")
+    library = _library() if ops else None
     if model.endswith(".onnx"):
-        if form is not None:
-            raise ValueError(f"--form goes with a quantised model; {model} has its form already")
-        return Session(model, threads=threads, ops=ops)
+        return Session(model, threads=threads, ops=library)
     loaded, kind = load_model(model), _form(form or "exact")
     return Session(
         build(loaded, kind, GraphKind.STEP), sequence=build(loaded, kind, GraphKind.SEQUENCE),
-        threads=threads, ops=ops)
+        threads=threads, ops=library)
+
+
+def _library() -> Path:
+    from sterna.export.native_build import build_ops
+    display, move = progress_bar("compiling the operators")
+    with display:
+        return build_ops(progress=move)
 
 
 def generate(

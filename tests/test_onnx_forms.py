@@ -158,7 +158,7 @@ def _loaded_nodes(form: Form, layers: int) -> int:
 
 
 @pytest.mark.parametrize(("form", "most"), [
-    (Form.EXACT, 107), (Form.EXACT_2BIT, 119), (Form.WEB, 103), (Form.FAST, 24)],
+    (Form.EXACT, 104), (Form.EXACT_2BIT, 110), (Form.WEB, 100), (Form.FAST, 19)],
     ids=lambda value: value.value if isinstance(value, Form) else str(value))
 def test_a_layer_is_this_many_nodes(form: Form, most: int) -> None:
     assert _loaded_nodes(form, 2) - _loaded_nodes(form, 1) <= most

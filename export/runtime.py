@@ -19,6 +19,8 @@ from sterna.model.taps import Tap, ignore
 
 __all__ = ["OnnxSequence", "OnnxStep", "Source", "read_graph", "step_with_taps"]
 
+_MOST_THREADS = 256
+
 Source: TypeAlias = str | Path | onnx.ModelProto
 
 
@@ -52,8 +54,8 @@ class _OnnxGraph:
         self, source: Source, kind: GraphKind, threads: int, taps: Sequence[str] | None,
         ops: Path | None,
     ) -> None:
-        if threads < 1:
-            raise ValueError(f"threads must be at least 1, got {threads}")
+        if not 1 <= threads <= _MOST_THREADS:
+            raise ValueError(f"threads must be from 1 to {_MOST_THREADS}, got {threads}")
         proto, self.info = read_graph(source)
         name = "the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source)
         if self.info.kind is not kind:
@@ -132,7 +134,7 @@ class OnnxStep(_OnnxGraph):
     OnnxFileError
         If the file cannot be read, is no Sterna step graph, or onnxruntime is too old.
     ValueError
-        If threads is below 1 or a tap is unknown.
+        If threads is not from 1 to 256 or a tap is unknown.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class Session:
     SelfTestError
         If this onnxruntime computes something else than the file says.
     ValueError
-        If ``threads`` is below 1 or ``ops`` does not go with the form.
+        If ``threads`` is not from 1 to 256 or ``ops`` does not go with the form.
 
     Examples
     --------

@@ -222,7 +222,7 @@ def test_a_bad_state_is_refused(model: QuantizedModel) -> None:
 
 def test_bad_arguments_are_refused(model: QuantizedModel) -> None:
     proto = build_step(model)
-    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="threads must be from 1 to 256, got 0"):
         OnnxStep(proto, threads=0)
     with pytest.raises(ValueError, match=r"tokens must be \[batch, length\], got \[3\]"):
         OnnxStep(proto).run(np.array([1, 2, 3]))

@@ -165,7 +165,7 @@ def test_no_prompt_and_foreign_tokens_are_refused(session: Session) -> None:
         session.step(np.array([256]), session.start())
     with pytest.raises(ValueError, match=r"state must be whole numbers \[layers, batch, d\]"):
         session.step(np.array([1]), session.start().astype(np.float32))
-    with pytest.raises(ValueError, match="threads must be at least 1"):
+    with pytest.raises(ValueError, match="threads must be from 1 to 256"):
         Session(build(random_model(ODD, S16), "exact", GraphKind.STEP), threads=0)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-__all__ = ["out", "print_json", "print_table", "progress_bar", "say"]
+__all__ = ["out", "print_json", "print_table", "progress_bar", "say", "write"]
 
 _NUMBER = re.compile(r"[\d,.%]*")
 
@@ -28,9 +28,16 @@ def say(text: str, quiet: bool = False) -> None:
         _notes.print(text)
 
 
+def write(text: str) -> None:
+    """Write text to standard output as it is, at once; nowhere if that is closed."""
+    if sys.stdout is not None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
 def print_json(data: Any) -> None:
     """Print one JSON document to standard output."""
-    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+    write(json.dumps(data, indent=2) + "\n")
 
 
 def print_table(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.console import out, print_json, progress_bar, say
+from sterna.cli.console import out, print_json, progress_bar, say, write
 from sterna.cli.texts import tokens_of
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:
-    from sterna.export.forms import Form
+    from sterna.export.metadata import Form
     from sterna.export.session import Session
 
 __all__ = ["COMMANDS", "export", "generate", "open_model"]
@@ -72,10 +71,10 @@ def export(
     return 1 if any(entry.get("mismatches") for entry in results) else 0
 
 
-def _form(name: str) -> Form:
-    from sterna.export.forms import Form
-    if name not in [form.value for form in Form]:
-        raise ValueError(f"--form must be {_FORMS}, got {name!r}")
+def _form(name: str, option: str = "--form") -> Form:
+    from sterna.export.metadata import Form
+    if name not in list(Form):
+        raise ValueError(f"{option} must be {_FORMS}, got {name!r}")
     return Form(name)
 
 
@@ -88,9 +87,13 @@ def _compared(entry: dict[str, Any]) -> str:
 
 
 def open_model(
-    model: str, *, form: str | None = None, threads: int = 1, ops: bool = False,
+    model: str, *, form: str | None = None, option: str = "--form", prompts: bool = True,
+    threads: int = 1, ops: Path | None = None,
 ) -> Session:
-    """Load ``model`` for text: an ONNX file as it is, a quantised model in a form.
+    """Load ``model``: an ONNX file as it is, a quantised model in a form.
+
+    ``option`` is what messages call the form; without ``prompts`` a quantised model gets no
+    sequence graph.
 
     Raises
     ------
@@ -100,18 +103,23 @@ def open_model(
     from sterna.export.forms import build
     from sterna.export.metadata import GraphKind
     from sterna.export.session import Session
-    if model.endswith(".onnx") and form is not None:
-        raise ValueError(f"--form goes with a quantised model; {model} has its form already")
-    library = _library() if ops else None
     if model.endswith(".onnx"):
-        return Session(model, threads=threads, ops=library)
-    loaded, kind = load_model(model), _form(form or "exact")
+        if form is not None:
+            raise ValueError(
+                f"{option} goes with a quantised model; {model} has its form already")
+        return Session(model, threads=threads, ops=ops)
+    kind = _form(form or "exact", option)
+    loaded = load_model(model)
     return Session(
-        build(loaded, kind, GraphKind.STEP), sequence=build(loaded, kind, GraphKind.SEQUENCE),
-        threads=threads, ops=library)
+        build(loaded, kind, GraphKind.STEP),
+        sequence=build(loaded, kind, GraphKind.SEQUENCE) if prompts else None,
+        threads=threads, ops=ops)
 
 
-def _library() -> Path:
+def _library(built: bool, path: Path | None) -> Path | None:
+    """The library of operators: the file at ``path``, or the one built here if asked for."""
+    if path is not None or not built:
+        return path
     from sterna.export.native_build import build_ops
     display, move = progress_bar("compiling the operators")
     with display:
@@ -134,7 +142,9 @@ def generate(
     form: Annotated[str | None, typer.Option(
         help=f"Form of a quantised model: {_FORMS}. [default: exact]")] = None,
     ops: Annotated[bool, typer.Option(
-        "--ops", help="Use the library of sterna build-ops.")] = False,
+        "--ops", help="Use compiled operators; they are built the first time.")] = False,
+    ops_library: Annotated[Path | None, typer.Option(
+        help="Use the compiled operators in this file, from sterna build-ops.")] = None,
     threads: Annotated[int, typer.Option(help="Threads of one operator.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", help="The text alone.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -144,13 +154,14 @@ def generate(
     Example: sterna generate tiny --prompt "The for statement" --tokens 300
     """
     prompts = prompt or ["The "]
-    session = open_model(model, form=form, threads=threads, ops=ops)
+    session = open_model(
+        model, form=form, threads=threads, ops=_library(ops, ops_library))
     pieces = session.generate(
         prompts, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
         stop=stop or (), seed=seed)
     stream = len(prompts) == 1 and not as_json
     if stream:
-        out.print(prompts[0], end="", markup=False, highlight=False)
+        write(prompts[0])
     texts = [""] * len(prompts)
     drawn: list[list[int]] = [[] for _ in prompts]
     started = time.perf_counter()
@@ -158,8 +169,7 @@ def generate(
         texts[piece.prompt] += piece.text
         drawn[piece.prompt].append(piece.token)
         if stream:
-            sys.stdout.write(piece.text)
-            sys.stdout.flush()
+            write(piece.text)
     seconds = time.perf_counter() - started
     written = sum(map(len, drawn))
     if as_json:
@@ -172,9 +182,9 @@ def generate(
         return 0
     if not stream:
         for text, after in zip(prompts, texts, strict=True):
-            sys.stdout.write(f"{text}{after}\n\n")
+            write(f"{text}{after}\n\n")
     else:
-        sys.stdout.write("\n")
+        write("\n")
     say(f"{written} tokens in {seconds:.2f} s, {written / seconds:,.0f} tokens/s", quiet)
     return 0
 

@@ -51,7 +51,7 @@ def evaluate(
         name, result = "float", evaluate_checkpoint(model, data[:limit], streams=streams)
     elif onnx is not None or model.endswith(".onnx"):
         from sterna.cli.graphs import open_model
-        session = open_model(model, form=onnx)
+        session = open_model(model, form=onnx, option="--onnx", prompts=False)
         data = text_of(text, session.info.config.vocab)
         frac = session.info.profile.logit.frac if session.info.exact else 0
         display, move = progress_bar("evaluating", quiet)

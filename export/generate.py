@@ -27,10 +27,10 @@ class Stepper(Protocol):
     def step(self, tokens: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Advance by a token."""
 
-    def run(
+    def prefill(
         self, tokens: np.ndarray, state: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Advance by a row of tokens."""
+        """Advance by a row of tokens; the logits after the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ def generate(
             temperature=temperature, top_k=top_k, top_p=top_p, logit_frac=logit.frac,
             seed=(seed - 1 + index) % _LARGEST_SEED + 1)
         writers.append(_Writer(index, sampler, stop, tokens))
-        logits, state = model.run(encode(prompt or "\n")[None])
-        rows.append(logits[:, -1])
+        last, state = model.prefill(encode(prompt or "\n")[None])
+        rows.append(last)
         states.append(state)
     return _write(model, writers, np.concatenate(rows), np.concatenate(states, axis=1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from importlib.metadata import version
 
 import onnx
@@ -13,7 +13,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["ONNX_FORMAT_VERSION", "GraphInfo", "GraphKind", "OnnxFileError"]
+__all__ = ["ONNX_FORMAT_VERSION", "Form", "GraphInfo", "GraphKind", "OnnxFileError"]
 
 ONNX_FORMAT_VERSION = 2
 _FORMAT = "sterna onnx"
@@ -32,6 +32,28 @@ class GraphKind(Enum):
     """A whole row of tokens for each sequence of a batch."""
 
 
+class Form(StrEnum):
+    """How the arithmetic of a graph is spelled."""
+
+    EXACT = "exact"
+    """Equal to the integer reference on any runtime: 8-bit integer products."""
+    EXACT_2BIT = "exact-2bit"
+    """Equal to it where onnxruntime's 2-bit kernels do what they do on x86; tested at load."""
+    FAST = "fast"
+    """Float with 2-bit products: close to the reference, and the fastest without a library."""
+    WEB = "web"
+    """Equal to it, with products in float32: the fastest exact one under WebAssembly."""
+    TRACED = "traced"
+    """Equal to it, with every tensor of the reference as a value of the same name."""
+    FLOAT32 = "float32"
+    """Float with dense matrices: what the other forms are measured against."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether logits and state are the integers of the reference."""
+        return self not in (Form.FAST, Form.FLOAT32)
+
+
 @dataclass(frozen=True, slots=True)
 class GraphInfo:
     """The metadata of one graph.
@@ -41,7 +63,7 @@ class GraphInfo:
     kind
         Step or sequence graph.
     form
-        How the arithmetic is spelled: a value of :class:`sterna.export.forms.Form`.
+        How the arithmetic is spelled.
     profile
         Numeric profile.
     config
@@ -53,21 +75,21 @@ class GraphInfo:
     """
 
     kind: GraphKind
-    form: str
+    form: Form
     profile: NumericProfile
     config: ModelConfig
     model_sha256: str
     sterna_version: str
 
     @classmethod
-    def of(cls, model: QuantizedModel, kind: GraphKind, form: str) -> GraphInfo:
+    def of(cls, model: QuantizedModel, kind: GraphKind, form: Form) -> GraphInfo:
         """Describe a graph of ``model``."""
         return cls(kind, form, model.profile, model.config, model.sha256, version("sterna"))
 
     @property
     def exact(self) -> bool:
         """Whether logits and state are int32 and those of the integer reference."""
-        return self.form not in ("fast", "float32")
+        return self.form.exact
 
     def to_properties(self) -> dict[str, str]:
         """The metadata properties, in a fixed order."""
@@ -76,7 +98,7 @@ class GraphInfo:
             "sterna.format_version": str(ONNX_FORMAT_VERSION),
             "sterna.version": self.sterna_version,
             "sterna.graph": self.kind.value,
-            "sterna.form": self.form,
+            "sterna.form": self.form.value,
             "sterna.profile": self.profile.name,
             "sterna.formats": json.dumps(asdict(self.profile), sort_keys=True),
             "sterna.config": json.dumps(asdict(self.config), sort_keys=True),
@@ -101,7 +123,7 @@ class GraphInfo:
                 f"Sterna reads version {ONNX_FORMAT_VERSION}; export it again")
         try:
             return cls(
-                GraphKind(found["sterna.graph"]), found["sterna.form"],
+                GraphKind(found["sterna.graph"]), Form(found["sterna.form"]),
                 NumericProfile.from_json(json.loads(found["sterna.formats"])),
                 ModelConfig(**json.loads(found["sterna.config"])),
                 found["sterna.model_sha256"], found["sterna.version"])

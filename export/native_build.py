@@ -14,7 +14,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["OPS_SOURCES", "MissingCompilerError", "OpsError", "build_ops", "cache_folder"]
+from sterna.model.files import cache_folder
+
+__all__ = ["OPS_SOURCES", "MissingCompilerError", "OpsError", "build_ops"]
 
 OPS_SOURCES = Path(__file__).with_name("native")
 """The C++ sources."""
@@ -32,13 +34,6 @@ class MissingCompilerError(OpsError):
     """g++ is not installed; the message says how to get it."""
 
 
-def cache_folder() -> Path:
-    """Where the library goes unless told otherwise: ``$XDG_CACHE_HOME/sterna``, else
-    ``~/.cache/sterna``."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "sterna"
-
-
 def build_ops(
     folder: Path | None = None, *, sources: Path = OPS_SOURCES,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -48,7 +43,8 @@ def build_ops(
     Parameters
     ----------
     folder
-        Where to put the library; :func:`cache_folder` if None. It is made if missing.
+        Where to put the library, made if missing; None takes
+        :func:`sterna.model.files.cache_folder`.
     sources
         Folder of the C++ sources; another one in tests that plant a fault.
     progress
@@ -57,7 +53,8 @@ def build_ops(
     Returns
     -------
     Path
-        ``sterna-ops-KEY.so``; the key is a hash of sources, compiler version and options.
+        ``sterna-ops-SOURCES-COMPILER.so``, with a hash of the sources and options and one of the
+        compiler. Without a compiler a library of the same sources will do.
 
     Raises
     ------
@@ -68,14 +65,17 @@ def build_ops(
     OSError
         If the folder cannot be written.
     """
+    folder = cache_folder() if folder is None else folder
+    name = f"sterna-ops-{_sources_key(sources)}"
     compiler = shutil.which("g++")
     if compiler is None:
+        for library in sorted(folder.glob(f"{name}-*.so")):
+            return library
         raise MissingCompilerError(
             "g++ is not installed, and the operators are compiled with it: apt-get install g++ "
             "(or your system's package of that name); without the operators Sterna runs the "
             "same files, only slower")
-    folder = cache_folder() if folder is None else folder
-    library = folder / f"sterna-ops-{_key(sources, compiler)}.so"
+    library = folder / f"{name}-{_compiler_key(compiler)}.so"
     if library.exists():
         return library
     files = sorted(sources.glob("*.cpp"))
@@ -105,17 +105,19 @@ def _run(command: list[str], what: str) -> None:
         raise OpsError(f"g++ failed on the operators ({what}): {reason}")
 
 
-def _key(sources: Path, compiler: str) -> str:
-    """Hash of all that makes the library."""
-    found = subprocess.run(
-        [compiler, "--version"], capture_output=True, text=True, check=False)
-    machine = subprocess.run(
-        [compiler, "-dumpmachine"], capture_output=True, text=True, check=False)
-    digest = hashlib.sha256(
-        "\n".join([found.stdout, machine.stdout, *_FLAGS]).encode())
+def _sources_key(sources: Path) -> str:
+    """Hash of the sources and of the options they are compiled with."""
     files = sorted([*sources.glob("*.cpp"), *sources.glob("*.hpp")])
     if not files:
         raise OpsError(f"{sources}: holds no C++ sources of the operators")
+    digest = hashlib.sha256("\n".join(_FLAGS).encode())
     for file in files:
         digest.update(file.name.encode() + hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:12]
+
+
+def _compiler_key(compiler: str) -> str:
+    """Hash of the compiler's version and of what it compiles for."""
+    told = [subprocess.run([compiler, option], capture_output=True, text=True, check=False).stdout
+            for option in ("--version", "-dumpmachine")]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]

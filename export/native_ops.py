@@ -7,6 +7,7 @@ name, so the very same file runs with and without the library.
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def register_ops(options: Any, library: Path) -> None:
         If onnxruntime cannot load the library.
     """
     try:
-        options.register_custom_ops_library(str(library))
+        options.register_custom_ops_library(str(library.resolve()))
     except Exception as error:  # onnxruntime raises classes of its own, all from Exception
         raise OpsError(
             f"{library}: onnxruntime cannot load the operators "
@@ -71,7 +72,7 @@ def with_ops(
     custom operators, so there it is a copy with the operators' weights as int8: four times
     as large in memory, the same result.
     """
-    if tuple(int(part) for part in version.split(".")[:2]) >= _INT2_SINCE:
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= _INT2_SINCE:
         return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)

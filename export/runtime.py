@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+import onnxruntime
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
@@ -17,9 +18,10 @@ from sterna.export.traced import build_step
 from sterna.model.quantized import QuantizedModel
 from sterna.model.taps import Tap, ignore
 
-__all__ = ["OnnxSequence", "OnnxStep", "Source", "read_graph", "step_with_taps"]
+__all__ = ["OnnxSequence", "OnnxStep", "Source", "check_state", "read_graph", "step_with_taps"]
 
 _MOST_THREADS = 256
+_LARGEST_REAL = 1e6
 
 Source: TypeAlias = str | Path | onnx.ModelProto
 
@@ -52,18 +54,18 @@ class _OnnxGraph:
 
     def __init__(
         self, source: Source, kind: GraphKind, threads: int, taps: Sequence[str] | None,
-        ops: Path | None,
+        ops: Path | None, options: onnxruntime.SessionOptions | None, name: str,
     ) -> None:
         if not 1 <= threads <= _MOST_THREADS:
             raise ValueError(f"threads must be from 1 to {_MOST_THREADS}, got {threads}")
         proto, self.info = read_graph(source)
-        name = "the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source)
+        name = name or ("the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source))
         if self.info.kind is not kind:
             raise OnnxFileError(
                 f"{name}: expected a {kind.value} graph, got a {self.info.kind.value} graph")
         proto, self._sources = with_taps(
             proto, None if taps is None else [tap for tap in taps if tap != "logits"])
-        self._session = open_session(proto, name, threads, ops)
+        self._session = open_session(proto, name, threads, ops, options)
         self._tokens_input, self._state_input = (
             each.name for each in self._session.get_inputs())
         self._tap_outputs = [each.name for each in self._session.get_outputs()][2:]
@@ -76,12 +78,6 @@ class _OnnxGraph:
     @property
     def _state_type(self) -> type[np.generic]:
         return np.int32 if self.info.exact else np.float32
-
-    @property
-    def _state_range(self) -> tuple[float, float]:
-        h = self.info.profile.h
-        # A float state is a convex combination of candidates, which do not saturate.
-        return (h.min, h.max) if self.info.exact else (-1e6, 1e6)
 
     def _call(
         self, tokens: np.ndarray, state: np.ndarray,
@@ -96,16 +92,7 @@ class _OnnxGraph:
         if tokens.min() < 0 or tokens.max() >= config.vocab:
             raise ValueError(
                 f"tokens must be from 0 to {config.vocab - 1}, got {tokens.tolist()}")
-        shape = (config.layers, tokens.shape[0], config.d)
-        kinds = ("iu", "whole") if self.info.exact else ("f", "real")
-        if state.shape != shape or state.dtype.kind not in kinds[0]:
-            raise ValueError(
-                f"state must be {kinds[1]} numbers [layers, batch, d] = {list(shape)}, "
-                f"got {state.dtype} {list(state.shape)}")
-        low, high = self._state_range
-        if not low <= state.min() <= state.max() <= high:
-            raise ValueError(
-                f"state must be from {low} to {high}, got {state.min()} to {state.max()}")
+        check_state(state, self.info, tokens.shape[0])
         results: list[Any] = self._session.run(None, {
             self._tokens_input: tokens.astype(np.int64, copy=False),
             self._state_input: state.astype(self._state_type, copy=False)})
@@ -128,6 +115,10 @@ class OnnxStep(_OnnxGraph):
         takes all of them.
     ops
         Library of native operators.
+    options
+        onnxruntime's own options in place of ours; ``threads`` then has no meaning.
+    name
+        What error messages call the graph; by default its path.
 
     Raises
     ------
@@ -139,9 +130,10 @@ class OnnxStep(_OnnxGraph):
 
     def __init__(
         self, source: Source, *, threads: int = 1, taps: Sequence[str] | None = (),
-        ops: Path | None = None,
+        ops: Path | None = None, options: onnxruntime.SessionOptions | None = None,
+        name: str = "",
     ) -> None:
-        super().__init__(source, GraphKind.STEP, threads, taps, ops)
+        super().__init__(source, GraphKind.STEP, threads, taps, ops, options, name)
 
     def step(
         self, tokens: np.ndarray, state: np.ndarray, tap: Tap = ignore,
@@ -181,14 +173,27 @@ class OnnxStep(_OnnxGraph):
         return np.stack(rows, axis=1), state
 
 
+    def prefill(
+        self, tokens: np.ndarray, state: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run ``tokens [batch, length]`` step by step; return the logits after the last one,
+        ``[batch, vocab]``, and the last state."""
+        _check_row(tokens)
+        state = self.start(len(tokens)) if state is None else state
+        for column in np.asarray(tokens).T:
+            logits, state = self.step(column, state)
+        return logits, state
+
+
 class OnnxSequence(_OnnxGraph):
     """A sequence graph under onnxruntime; parameters and errors as for `OnnxStep`."""
 
     def __init__(
         self, source: Source, *, threads: int = 1, taps: Sequence[str] | None = (),
-        ops: Path | None = None,
+        ops: Path | None = None, options: onnxruntime.SessionOptions | None = None,
+        name: str = "",
     ) -> None:
-        super().__init__(source, GraphKind.SEQUENCE, threads, taps, ops)
+        super().__init__(source, GraphKind.SEQUENCE, threads, taps, ops, options, name)
 
     def run(
         self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
@@ -243,6 +248,31 @@ def step_with_taps(
         If the model does not fit the exact form, or a name is unknown.
     """
     return OnnxStep(build_step(model), threads=threads, taps=names)
+
+
+def check_state(state: np.ndarray, info: GraphInfo, batch: int | None = None) -> None:
+    """Check a state ``[layers, batch, d]`` of the graph that ``info`` describes.
+
+    Raises
+    ------
+    ValueError
+        If shape or type are wrong, or a value is outside of the format of h.
+    """
+    layers, d = info.config.layers, info.config.d
+    right = state.ndim == 3 and (state.shape[0], state.shape[2]) == (layers, d)
+    kinds, numbers = ("iu", "whole") if info.exact else ("f", "real")
+    if not right or batch not in (None, state.shape[1]) or state.dtype.kind not in kinds:
+        raise ValueError(
+            f"state must be {numbers} numbers [layers, batch, d] = "
+            f"[{layers}, {'batch' if batch is None else batch}, {d}], "
+            f"got {state.dtype} {list(state.shape)}")
+    if not state.size:
+        return
+    h = info.profile.h
+    # A float state is a convex combination of candidates, which do not saturate.
+    low, high = (h.min, h.max) if info.exact else (-_LARGEST_REAL, _LARGEST_REAL)
+    if not low <= state.min() <= state.max() <= high:
+        raise ValueError(f"state must be from {low} to {high}, got {state.min()} to {state.max()}")
 
 
 def _check_row(tokens: np.ndarray) -> None:

@@ -7,19 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 
 from sterna.export.generate import Piece, generate
 from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
 from sterna.export.native_build import build_ops
 from sterna.export.runtime import OnnxSequence, OnnxStep, Source, read_graph
 from sterna.export.selftest import SelfTestError, check_checksum, check_self_test
-from sterna.export.sessions import has_two_bit_kernels
+from sterna.export.sessions import has_two_bit_kernels, two_bit_blocks
 from sterna.export.states import pack_state, unpack_state
 from sterna.export.writer import sequence_path
 
 __all__ = ["Session"]
 
-_TWO_BIT = ("exact-2bit", "fast")
+_CHUNK = 256        # tokens of a prompt in one call: memory grows with them
 
 
 class Session:
@@ -44,6 +45,8 @@ class Session:
         has been built before (:func:`sterna.export.native_build.build_ops`); None for none.
     allow_slow
         Load a 2-bit form even where onnxruntime has no fast kernel for it.
+    options
+        onnxruntime's own options in place of ours; ``threads`` then has no meaning.
 
     Raises
     ------
@@ -68,10 +71,12 @@ class Session:
     def __init__(
         self, source: Source, *, sequence: Source | None = None, threads: int = 1,
         ops: str | Path | bool | None = None, allow_slow: bool = False,
+        options: onnxruntime.SessionOptions | None = None,
     ) -> None:
         self._ops = build_ops() if ops is True else Path(ops) if ops else None
         self._allow_slow = allow_slow
         self._threads = threads
+        self._options = options
         step = self._open(source, GraphKind.STEP)
         assert isinstance(step, OnnxStep)
         self._step = step
@@ -88,7 +93,7 @@ class Session:
                     self.info.model_sha256, self.info.form):
                 raise OnnxFileError(
                     f"{_name(sequence)}: a sequence graph of another model or form than "
-                    f"{_name(source)}")
+                    f"{_name(source)}; export both again, or remove it")
             self._sequence = opened
 
     def _open(self, source: Source, kind: GraphKind) -> OnnxStep | OnnxSequence:
@@ -99,19 +104,20 @@ class Session:
                 f"{name}: the library of operators goes with the form exact, got {info.form}")
         try:
             check_checksum(proto)
-            if info.form in _TWO_BIT and not self._allow_slow and not has_two_bit_kernels():
+            if not self._allow_slow and not all(
+                    has_two_bit_kernels(block) for block in two_bit_blocks(proto)):
                 raise OnnxFileError(
                     f"this onnxruntime has no 2-bit kernels for this processor, and would run "
                     f"the form {info.form} many times slower than float; export with --form "
                     "exact instead")
             graph = (OnnxStep if kind is GraphKind.STEP else OnnxSequence)(
-                proto, threads=self._threads, ops=self._ops)
+                proto, threads=self._threads, ops=self._ops, options=self._options, name=name)
             check_self_test(proto, info, graph.run)
         except SelfTestError as error:
             raise SelfTestError(
                 f"{name}: {error}; {self._advice(info)}") from error
         except OnnxFileError as error:
-            known = str(error).startswith((name, "the ONNX graph: "))
+            known = str(error).startswith(f"{name}: ")
             raise OnnxFileError(str(error) if known else f"{name}: {error}") from error
         return graph
 
@@ -152,6 +158,15 @@ class Session:
         ValueError
             As :meth:`step`.
         """
+        _check_row(tokens)
+        state = self.start(len(tokens)) if state is None else state
+        rows = []
+        for at in range(0, max(1, tokens.shape[1]), _CHUNK):
+            logits, state = self._row(tokens[:, at:at + _CHUNK], state)
+            rows.append(logits)
+        return np.concatenate(rows, axis=1), state
+
+    def _row(self, tokens: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return (self._sequence or self._step).run(tokens, state)
 
     def prefill(
@@ -165,7 +180,10 @@ class Session:
         ValueError
             As :meth:`step`.
         """
-        logits, state = self.run(tokens, state)
+        _check_row(tokens)
+        state = self.start(len(tokens)) if state is None else state
+        for at in range(0, max(1, tokens.shape[1]), _CHUNK):
+            logits, state = self._row(tokens[:, at:at + _CHUNK], state)
         return logits[:, -1], state
 
     # Text --------------------------------------------------------------------------
@@ -181,11 +199,12 @@ class Session:
             stop=stop, seed=seed)
 
     def complete(
-        self, prompts: Sequence[str], *, tokens: int = 200, temperature: float = 0.7,
+        self, prompts: str | Sequence[str], *, tokens: int = 200, temperature: float = 0.7,
         top_k: int | None = None, top_p: float | None = None, stop: Sequence[str] = (),
         seed: int = 1,
     ) -> list[str]:
         """Continue every prompt and return the texts that follow them."""
+        prompts = [prompts] if isinstance(prompts, str) else prompts
         texts = [""] * len(prompts)
         for piece in self.generate(
                 prompts, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
@@ -208,6 +227,11 @@ class Session:
             If the bytes are no state, damaged, or a state of another model.
         """
         return unpack_state(data, self.info)
+
+
+def _check_row(tokens: np.ndarray) -> None:
+    if np.ndim(tokens) != 2:
+        raise ValueError(f"tokens must be [batch, length], got {list(np.shape(tokens))}")
 
 
 def _name(source: Source) -> str:

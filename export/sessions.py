@@ -13,29 +13,35 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.body import MINIMUM_ONNXRUNTIME, OPSET
 from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
-from sterna.export.native_ops import register_ops, with_ops
+from sterna.export.native_ops import kernel_name, register_ops, with_ops
 from sterna.export.products import BLOCK, CONTRIB
 
-__all__ = ["has_two_bit_kernels", "open_session", "run_tokens"]
+__all__ = ["has_two_bit_kernels", "open_session", "run_tokens", "two_bit_blocks"]
 
 
 def open_session(
     proto: onnx.ModelProto, name: str, threads: int = 1, ops: Path | None = None,
+    options: onnxruntime.SessionOptions | None = None,
 ) -> Any:
-    """Make an ``InferenceSession`` on the CPU; ``ops`` is a library of custom operators.
+    """Make an ``InferenceSession`` on the CPU.
+
+    ``ops`` is a library of custom operators; ``options`` take the place of ours, with their
+    own number of threads.
 
     Raises
     ------
     OnnxFileError
         If onnxruntime cannot load the graph; the message begins with ``name``.
     OpsError
-        If it cannot load the library.
+        If the library or its kernel cannot be used.
     """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    if options is None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
     if ops is not None:
+        kernel_name(ops)        # what is wrong with the library or STERNA_KERNEL, it says clearly
         register_ops(options, ops)
         proto = with_ops(proto)
     try:
@@ -75,7 +81,7 @@ def has_two_bit_kernels(block: int = BLOCK) -> bool:
     """Whether ``MatMulNBits`` multiplies by 2-bit weights in integers here.
 
     Without such a kernel, which depends on onnxruntime's version and the processor, it
-    makes the weights float at every call, 25 to 50 times slower than a float product. The
+    makes the weights float at every call, which is many times slower than a float product. The
     kernels round activations to 8 bits; the slow way does not, which gives it away.
     """
     # Of the largest activation, 1, which becomes 127, a half is 63.5 and becomes 64.
@@ -97,3 +103,10 @@ def has_two_bit_kernels(block: int = BLOCK) -> bool:
     except Exception:  # an onnxruntime that knows no 2-bit weights refuses to load or to run it
         return False
     return abs(float(got[0, 0]) - float(acts.sum())) > 1e-3 * block
+
+
+def two_bit_blocks(proto: onnx.ModelProto) -> set[int]:
+    """The block sizes of the 2-bit products in a graph."""
+    nodes = [*proto.graph.node, *(node for each in proto.functions for node in each.node)]
+    return {attribute.i for node in nodes if node.op_type == "MatMulNBits"
+            for attribute in node.attribute if attribute.name == "block_size"}

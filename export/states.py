@@ -8,6 +8,7 @@ import json
 import numpy as np
 
 from sterna.export.metadata import GraphInfo
+from sterna.export.runtime import check_state
 
 __all__ = ["pack_state", "unpack_state"]
 
@@ -23,17 +24,13 @@ def pack_state(state: np.ndarray, info: GraphInfo) -> bytes:
     Raises
     ------
     ValueError
-        If the shape is not that of a state.
+        If shape, type or range are not those of a state.
     """
     kind = _kind(info)
     state = np.asarray(state)
-    config = info.config
-    if state.ndim != 3 or (state.shape[0], state.shape[2]) != (config.layers, config.d):
-        raise ValueError(
-            f"a state must be [layers, batch, d] = [{config.layers}, batch, {config.d}], got "
-            f"{list(state.shape)}")
+    check_state(state, info)
     values = np.ascontiguousarray(state, dtype=f"<{kind}").tobytes()
-    header = {"model_sha256": info.model_sha256, "type": kind, "shape": list(state.shape),
+    header = {"model_sha256": info.model_sha256, "type": _type(info), "shape": list(state.shape),
               "sha256": hashlib.sha256(values).hexdigest()}
     return _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + values
 
@@ -52,7 +49,7 @@ def unpack_state(data: bytes, info: GraphInfo) -> np.ndarray:
     line, _, values = data[len(_MAGIC):].partition(b"\n")
     try:
         header = json.loads(line)
-        kind, model = header["type"], header["model_sha256"]
+        found, model = header["type"], header["model_sha256"]
         shape, digest = tuple(header["shape"]), header["sha256"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"the saved state is damaged (its header: {error})") from error
@@ -62,11 +59,20 @@ def unpack_state(data: bytes, info: GraphInfo) -> np.ndarray:
         raise ValueError(
             f"the saved state belongs to another model: expected {info.model_sha256[:12]}, got "
             f"{str(model)[:12]} (the first digits of its SHA-256)")
-    if kind != _kind(info):
+    if found != _type(info):
         raise ValueError(
-            f"the saved state is of a{' float' if kind == 'f4' else 'n exact'} form, and the "
-            f"form {info.form} cannot go on from it")
-    return np.frombuffer(values, dtype=f"<{kind}").reshape(shape).astype(kind)
+            f"the saved state is of the form {found}, from which the form {info.form} cannot go on")
+    try:
+        state = np.frombuffer(values, dtype=f"<{_kind(info)}").reshape(shape).astype(_kind(info))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"the saved state is damaged ({error})") from error
+    check_state(state, info)
+    return state
+
+
+def _type(info: GraphInfo) -> str:
+    """Exact forms share their states, float forms do not."""
+    return "exact" if info.exact else info.form.value
 
 
 def _kind(info: GraphInfo) -> str:

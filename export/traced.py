@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sterna.export.body import Body, opset_imports
 from sterna.export.bounds import check_bounds
 from sterna.export.functions import profile_functions, sigmoid_inputs
-from sterna.export.metadata import GraphInfo, GraphKind
+from sterna.export.metadata import Form, GraphInfo, GraphKind
 from sterna.export.taps import MERGED
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel, pack_trits
@@ -63,7 +63,7 @@ def build_sequence(model: QuantizedModel) -> onnx.ModelProto:
 def build_graph(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:
     """Build the step or the sequence graph of ``model``."""
     check_bounds(model)
-    info = GraphInfo.of(model, kind, "traced")
+    info = GraphInfo.of(model, kind, Form.TRACED)
     proto = helper.make_model(
         _Assembler(model, kind).assemble(), functions=profile_functions(model.profile),
         opset_imports=opset_imports(), producer_name="sterna",

@@ -7,14 +7,13 @@ WebAssembly it drives. Both are pinned by SHA-256, so it does not matter where t
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
 
-from sterna.model.files import write_atomically
+from sterna.model.files import cache_folder, write_atomically
 
 __all__ = [
     "WEB_RUNTIME", "WEB_RUNTIME_VERSION", "WebRuntimeError", "runtime_cache", "runtime_files",
@@ -45,9 +44,7 @@ def runtime_cache() -> Path:
     >>> runtime_cache().name == f"onnxruntime-web-{WEB_RUNTIME_VERSION}"
     True
     """
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    base = os.environ.get("STERNA_CACHE") or Path(home) / "sterna"
-    return Path(base) / f"onnxruntime-web-{WEB_RUNTIME_VERSION}"
+    return cache_folder() / f"onnxruntime-web-{WEB_RUNTIME_VERSION}"
 
 
 def runtime_files(folder: Path | None = None) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["read_text", "write_atomically"]
+__all__ = ["cache_folder", "read_text", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes | str) -> Path:
@@ -65,3 +65,22 @@ def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
         raise ValueError(
             f"{path}: the text must have at least {at_least} bytes, got {len(data)}")
     return data
+
+
+def cache_folder() -> Path:
+    """Where things are kept that can be made again: the folder that ``STERNA_CACHE`` names, else
+    ``$XDG_CACHE_HOME/sterna``, else ``~/.cache/sterna``.
+
+    Raises
+    ------
+    ValueError
+        If neither is set and the user has no home.
+    """
+    named, base = os.environ.get("STERNA_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if named:
+        return Path(named)
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "sterna"
+    except RuntimeError as error:
+        raise ValueError(
+            "there is no home folder to keep a cache in: set STERNA_CACHE to a folder") from error

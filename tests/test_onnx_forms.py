@@ -1,6 +1,7 @@
 """Every form of a graph against the integer reference, and what each costs in nodes and bytes."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from sterna.export.forms import Form, build
 from sterna.export.metadata import GraphInfo, GraphKind
 from sterna.export.products import block_columns
 from sterna.export.runtime import OnnxStep
-from sterna.export.sessions import has_two_bit_kernels
+from sterna.export.sessions import has_two_bit_kernels, two_bit_blocks
 from sterna.model.config import ModelConfig
 from sterna.model.integer import IntegerModel
 from sterna.model.profile import S16, NumericProfile
@@ -143,7 +144,6 @@ def test_profiles_beyond_the_tables_are_refused() -> None:
 def _loaded_nodes(form: Form, layers: int) -> int:
     """Nodes that are left when onnxruntime has loaded a step graph."""
     import tempfile
-    from pathlib import Path
 
     import onnxruntime
     model = random_model(ModelConfig(d=64, layers=layers, dff=96), S16)
@@ -210,6 +210,11 @@ def test_metadata_names_the_form(odd_model: QuantizedModel) -> None:
 def test_two_bit_kernels_are_told_by_what_they_round() -> None:
     # Blocks of 256 have no integer kernel in any onnxruntime so far: the slow way, for sure.
     assert not has_two_bit_kernels(256)
+    assert two_bit_blocks(build(random_model(ODD, S16), Form.FAST, GraphKind.STEP)) == {64}
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    if "avx2" in flags.split():
+        assert has_two_bit_kernels(64)
+        assert has_two_bit_kernels(128)
 
 
 def test_columns_are_padded_to_what_the_kernels_like() -> None:

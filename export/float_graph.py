@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from sterna.export.body import Body, opset_imports
 from sterna.export.metadata import GraphKind
@@ -30,6 +30,7 @@ from sterna.export.products import (
     nbits_product,
     pack_codes,
 )
+from sterna.export.shell import Shell, scan_over_time
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 
@@ -60,46 +61,36 @@ def build_float(model: QuantizedModel, kind: GraphKind, *, packed: bool) -> onnx
 
 
 class _Assembler:
-    """Puts one graph together; values are float32 ``[1, rows, width]``.
-
-    The rows are the batch, or ``length * batch`` of a sequence, time first.
-    """
+    """Puts one graph together; all values are float32."""
 
     def __init__(self, model: QuantizedModel, kind: GraphKind, packed: bool) -> None:
         self.model = model
-        self.kind = kind
         self.packed = packed
-        self.body = Body()
-        self.initializers: list[onnx.TensorProto] = []
+        self.shell = Shell(model, kind, TensorProto.FLOAT)
+        self.body = self.shell.body
 
     def assemble(self) -> onnx.GraphProto:
-        layers = range(self.model.config.layers)
-        x = self._embed()
+        x = self.shell.rows_of(self._real(
+            "embedding", self.model.embedding, self.model.profile.x.frac))
         normed = self._normed(x, self.model.config.d)
-        self.body.split("state", [f"layer{layer}.mlgru.h_in" for layer in layers], axis=0)
-        for layer in layers:
-            update = self._mlgru(layer, normed)
-            normed = self._added(x, update, f"layer{layer}.mlgru.x")
-            update = self._glu(layer, normed)
-            normed = self._added(f"layer{layer}.mlgru.x", update, f"layer{layer}.glu.x")
-            x = f"layer{layer}.glu.x"
-        self._head(normed)
-        self.body.op("Concat", [f"layer{layer}.mlgru.h_out" for layer in layers], "state_out",
-                     attributes={"axis": 0})
-        return helper.make_graph(
-            self.body.nodes, f"sterna_{self.kind.value}", *self._interface(),
-            initializer=self.initializers)
+        states = []
+        for layer, h in enumerate(self.shell.states("state")):
+            mixed, added = f"layer{layer}.mlgru.x", f"layer{layer}.glu.x"
+            states.append(f"layer{layer}.mlgru.h_out")
+            normed = self._added(x, self._mlgru(layer, normed, h, states[-1]), mixed)
+            normed = self._added(mixed, self._glu(layer, normed), added)
+            x = added
+        self.shell.logits(
+            self._product("", ("head",), normed, self.model.profile.logit), "logits")
+        self.body.op("Concat", states, "state_out", attributes={"axis": 0})
+        return self.shell.graph()
 
-    # Stored tensors ----------------------------------------------------------------
-
-    def _store(self, name: str, values: np.ndarray) -> str:
-        self.initializers.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
-        return name
+    # Products ----------------------------------------------------------------------
 
     def _real(self, name: str, values: np.ndarray, frac: int) -> str:
         """Store integers with ``frac`` fraction bits; they are real when loaded."""
         narrow = np.int16 if np.abs(values).max(initial=0) < 1 << 15 else np.int32
-        stored = self._store(name, values.astype(narrow))
+        stored = self.shell.store(name, values.astype(narrow))
         whole = self.body.op("Cast", [stored], attributes={"to": TensorProto.FLOAT})
         return self.body.op(
             "Mul", [whole, self.body.constant(math.ldexp(1.0, -frac), TensorProto.FLOAT)])
@@ -131,8 +122,9 @@ class _Assembler:
             value, self.body.constant(fmt.min * scale, TensorProto.FLOAT),
             self.body.constant(fmt.max * scale, TensorProto.FLOAT)], output)
 
-    def _product(self, at: str, parts: tuple[str, ...], normed: str, fmt: FixedPoint,
-                 output: str = "") -> str:
+    def _product(
+        self, at: str, parts: tuple[str, ...], normed: str, fmt: FixedPoint,
+    ) -> str:
         """``W normed + bias`` of projections that share their input, side by side."""
         members = [f"{at}.{part}" if at else part for part in parts]
         name = ".".join(filter(None, (at, "_".join(parts))))
@@ -142,88 +134,53 @@ class _Assembler:
         bias = self._real(
             f"{name}.bias", np.concatenate([each.bias for each in projections]), fmt.frac)
         make = self._packed_product if self.packed else self._dense_product
-        return make(name, normed, weight, scales, bias, output)
+        return make(name, normed, weight, scales, bias)
 
     def _dense_product(
-        self, name: str, y: str, weight: np.ndarray, scales: np.ndarray, bias: str, output: str,
+        self, name: str, y: str, weight: np.ndarray, scales: np.ndarray, bias: str,
     ) -> str:
         rows = np.repeat(scales, len(weight) // len(scales))
-        stored = self._store(f"{name}.weight", weight.T * rows)
-        return self.body.op("Add", [self.body.op("MatMul", [y, stored]), bias], output)
+        stored = self.shell.store(f"{name}.weight", weight.T * rows)
+        return self.body.op("Add", [self.body.op("MatMul", [y, stored]), bias])
 
     def _packed_product(
-        self, name: str, y: str, weight: np.ndarray, scales: np.ndarray, bias: str, output: str,
+        self, name: str, y: str, weight: np.ndarray, scales: np.ndarray, bias: str,
     ) -> str:
         n, columns = weight.shape
         width = block_columns(columns)
         body = self.body
         # Four blocks are multiplied at a time: of 128 columns they would be half empty.
         block = BLOCK // 2 if columns <= 2 * BLOCK else BLOCK
-        codes = pack_codes(weight, block)
-        codes.name = f"{name}.weight"
-        self.initializers.append(codes)
+        codes = self.shell.add(f"{name}.weight", pack_codes(weight, block))
         if width != columns:
             y = body.op("Pad", [y, body.integers([0, 0, 0, 0, 0, width - columns])])
-        scale = self._store(f"{name}.scale", scales[:, None])
+        scale = self.shell.store(f"{name}.scale", scales[:, None])
         repeated = body.op("Expand", [
             scale, body.integers([len(scales), n // len(scales) * -(-width // block)])])
         spread = body.op("Reshape", [repeated, body.integers([-1])])
         return nbits_product(
-            body, y, codes.name, columns, n, width, spread, bias, output, block)
+            body, y, codes, columns, n, width, spread, bias, block)
 
     # Blocks ------------------------------------------------------------------------
 
     def _silu(self, value: str) -> str:
         return self.body.op("Mul", [value, self.body.op("Sigmoid", [value])])
 
-    def _embed(self) -> str:
-        table = self._real("embedding", self.model.embedding, self.model.profile.x.frac)
-        if self.kind is GraphKind.STEP:
-            tokens = self.body.op("Unsqueeze", ["token", self.body.integers([0])])
-        else:
-            turned = self.body.op("Transpose", ["tokens"])
-            tokens = self.body.op("Reshape", [turned, self.body.integers([1, -1])])
-        return self.body.op("Gather", [table, tokens])
-
-    def _mlgru(self, layer: int, normed: str) -> str:
+    def _mlgru(self, layer: int, normed: str, h: str, h_next: str) -> str:
         body, profile, d = self.body, self.model.profile, self.model.config.d
         at = f"layer{layer}.mlgru"
         z = self._clip(self._product(at, ("f", "g", "c"), normed, profile.z), profile.z)
         body.split(z, [f"{at}.f_z", f"{at}.g_z", f"{at}.c_z"])
         f, g = (body.op("Sigmoid", [f"{at}.{gate}_z"]) for gate in "fg")
-        h = self._recurrence(at, f, self._silu(f"{at}.c_z"))
-        o = body.op("Mul", [g, h])
+        c = self._silu(f"{at}.c_z")
+        if self.shell.kind is GraphKind.STEP:
+            rows = _next(body, f, c, h, h_next)
+        else:
+            rows = scan_over_time(
+                body, f, c, h, h_next, d, TensorProto.FLOAT,
+                lambda cell: _next(cell, "f_t", "c_t", "h_t", "h_after"))
+        o = body.op("Mul", [g, rows])
         return self._product(at, ("out",), self._normed(o, d), profile.x)
-
-    def _recurrence(self, at: str, f: str, c: str) -> str:
-        """h of every row; ``<at>.h_out [1, batch, d]`` becomes that of the last token."""
-        d, body = self.model.config.d, self.body
-        if self.kind is GraphKind.STEP:
-            return self._next(body, f, c, f"{at}.h_in", f"{at}.h_out")
-        before = body.op("Squeeze", [f"{at}.h_in", body.integers([0])])
-        shape = body.op("Concat", [body.integers([-1]), body.op("Shape", [before])],
-                        attributes={"axis": 0})
-        by_time = [body.op("Reshape", [name, shape]) for name in (f, c)]
-
-        def channels(*names: str) -> list[onnx.ValueInfoProto]:
-            return [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", d])
-                    for name in names]
-
-        cell = Body()
-        self._next(cell, "f_t", "c_t", "h_t", "h_after")
-        cell.op("Identity", ["h_after"], "h_row")
-        graph = helper.make_graph(
-            cell.nodes, "recurrence", channels("h_t", "f_t", "c_t"),
-            channels("h_after", "h_row"))
-        body.nodes.append(helper.make_node(
-            "Scan", [before, *by_time], [f"{at}.last", f"{at}.h"], name=f"{at}.scan",
-            body=graph, num_scan_inputs=2))
-        body.op("Unsqueeze", [f"{at}.last", body.integers([0])], f"{at}.h_out")
-        return body.op("Reshape", [f"{at}.h", body.integers([1, -1, d])])
-
-    def _next(self, body: Body, f: str, c: str, h: str, output: str) -> str:
-        """``c + f * (h - c)``."""
-        return body.op("Add", [c, body.op("Mul", [f, body.op("Sub", [h, c])])], output)
 
     def _glu(self, layer: int, normed: str) -> str:
         profile, at = self.model.profile, f"layer{layer}.glu"
@@ -234,27 +191,7 @@ class _Assembler:
         return self._product(
             at, ("down",), self._normed(p, self.model.config.dff), profile.x)
 
-    def _head(self, normed: str) -> None:
-        logit, body = self.model.profile.logit, self.body
-        z = self._product("", ("head",), normed, logit)
-        if self.kind is GraphKind.STEP:
-            body.op("Squeeze", [z, body.integers([0])], "logits")
-            return
-        batch = body.op("Shape", ["tokens"], attributes={"start": 0, "end": 1})
-        shape = body.op(
-            "Concat", [body.integers([-1]), batch, body.integers([self.model.config.vocab])],
-            attributes={"axis": 0})
-        body.op("Transpose", [body.op("Reshape", [z, shape])], "logits",
-                attributes={"perm": [1, 0, 2]})
 
-    def _interface(self) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
-        config, step = self.model.config, self.kind is GraphKind.STEP
-        state = [config.layers, "batch", config.d]
-        rows = ["batch"] if step else ["batch", "length"]
-        value = helper.make_tensor_value_info
-        return (
-            [value("token" if step else "tokens", TensorProto.INT64, rows,
-                   f"from 0 to {config.vocab - 1}"),
-             value("state", TensorProto.FLOAT, state, "h of every layer; zeros at the start")],
-            [value("logits", TensorProto.FLOAT, [*rows, config.vocab]),
-             value("state_out", TensorProto.FLOAT, state, "state for the next call")])
+def _next(body: Body, f: str, c: str, h: str, output: str) -> str:
+    """``c + f * (h - c)``."""
+    return body.op("Add", [c, body.op("Mul", [f, body.op("Sub", [h, c])])], output)

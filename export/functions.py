@@ -67,7 +67,7 @@ def _norm_quant(profile: NumericProfile) -> onnx.FunctionProto:
 
 def _ternary_matmul() -> onnx.FunctionProto:
     body = Body()
-    # Unsigned activations: the kernels for signed ones are 12 to 105 times slower on x86.
+    # Unsigned activations: the kernels for signed ones are not vectorised on x86.
     moved = body.op("Add", ["q", body.constant(128.0)])
     acts = body.op("Cast", [moved], attributes={"to": TensorProto.UINT8})
     weight = body.op("Cast", ["weight"], attributes={"to": TensorProto.INT8})

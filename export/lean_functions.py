@@ -17,6 +17,7 @@ from sterna.export.bounds import folds_biases
 from sterna.export.lookups import scale_table
 from sterna.export.metadata import GraphKind
 from sterna.export.products import Product
+from sterna.export.shell import scan_over_time
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import QuantizedModel
 
@@ -154,7 +155,9 @@ def _mlgru_layer(
         body.call("MlgruState", ["f", "c", "h"], ["h_next"])
         rows = "h_next"
     else:
-        rows = _scan(body, d)
+        rows = scan_over_time(
+            body, "f", "c", "h", "h_next", d, TensorProto.DOUBLE,
+            lambda cell: cell.call("MlgruState", ["f_t", "c_t", "h_t"], ["h_after"], name="state"))
     o = body.round(body.op("Mul", ["g", rows]))
     if not _output_fits(profile):
         o = _saturate(body, o, profile.o)
@@ -173,29 +176,6 @@ def _output_fits(profile: NumericProfile) -> bool:
     reach = [(profile.sigmoid_max * h + half) >> profile.output_shift
              for h in (profile.h.min, profile.h.max)]
     return profile.o.min <= reach[0] and reach[1] <= profile.o.max
-
-
-def _scan(body: Body, d: int) -> str:
-    """The recurrence over time; return h of every row."""
-    before = body.op("Squeeze", ["h", body.integers([0])])
-    shape = body.op("Concat", [body.integers(_LAST), body.op("Shape", [before])],
-                    attributes={"axis": 0})
-    by_time = [body.op("Reshape", [name, shape]) for name in ("f", "c")]
-
-    def channels(*names: str) -> list[onnx.ValueInfoProto]:
-        return [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["batch", d])
-                for name in names]
-
-    cell = Body()
-    cell.call("MlgruState", ["f_t", "c_t", "h_t"], ["h_after"], name="state")
-    cell.op("Identity", ["h_after"], "h_row", name="row")
-    graph = helper.make_graph(
-        cell.nodes, "recurrence", channels("h_t", "f_t", "c_t"), channels("h_after", "h_row"))
-    body.nodes.append(helper.make_node(
-        "Scan", [before, *by_time], ["h_last", "h_by_time"], name="scan", body=graph,
-        num_scan_inputs=2))
-    body.op("Unsqueeze", ["h_last", body.integers([0])], "h_next")
-    return body.op("Reshape", ["h_by_time", body.integers([1, -1, d])])
 
 
 def _glu_layer(model: QuantizedModel, product: Product) -> onnx.FunctionProto:

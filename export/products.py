@@ -78,7 +78,7 @@ def _store_trits(weight: np.ndarray) -> TensorProto:
 def _integer(body: Body, columns: int, rows: int) -> str:
     """``MatMulInteger`` on unsigned activations, ``q + 128`` with zero point 128.
 
-    The kernels for signed ones are 12 to 105 times slower on x86.
+    The kernels for signed ones are not vectorised on x86.
     """
     moved = body.op("Add", ["q", body.constant(128.0)])
     acts = body.op("Cast", [moved], attributes={"to": TensorProto.UINT8})
@@ -157,7 +157,7 @@ def block_columns(columns: int, *, whole: bool = False) -> int:
 
 def nbits_product(
     body: Body, acts: str, codes: str, columns: int, rows: int, width: int, scales: str,
-    bias: str = "", output: str = "", block: int = BLOCK,
+    bias: str = "", block: int = BLOCK,
 ) -> str:
     """Append ``MatMulNBits`` on activations float32 ``[.., width]``.
 
@@ -170,7 +170,7 @@ def nbits_product(
             codes, body.integers([0, 0, 0, 0, missing, 0]),
             body.constant(0xAA, TensorProto.UINT8)])
     inputs = [acts, codes, scales, *(["", "", bias] if bias else [])]
-    return body.op("MatMulNBits", inputs, output, domain=CONTRIB, attributes={
+    return body.op("MatMulNBits", inputs, domain=CONTRIB, attributes={
         "K": width, "N": rows, "bits": 2, "block_size": block, "accuracy_level": 4})
 
 

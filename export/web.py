@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from sterna.export.forms import Form, build
 from sterna.export.metadata import GraphKind
 from sterna.export.webruntime import WEB_RUNTIME_VERSION, runtime_files
+from sterna.export.writer import serialise
 from sterna.model.folder import write_folder
 from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel
@@ -56,7 +56,7 @@ class WebPage:
 
 def write_page(
     model: QuantizedModel, folder: str | Path, *, check_tokens: int = 64,
-    runtime: Path | None = None,
+    runtime: Path | None = None, form: Form = Form.WEB,
 ) -> WebPage:
     """Write the page of ``model``: sources, model, runtime and the recorded reference.
 
@@ -70,6 +70,8 @@ def write_page(
         Tokens of the recorded run, those of the prompt among them.
     runtime
         The unpacked npm package onnxruntime-web; None takes it from the cache or from npm.
+    form
+        An exact form of the graph.
 
     Returns
     -------
@@ -94,7 +96,7 @@ def write_page(
         if entry.is_file() and not entry.name.endswith((".py", ".pyc"))}
     contents["check.json"] = json.dumps(
         record_reference(model, check_tokens), separators=(",", ":")) + "\n"
-    contents["model.onnx"] = _serialise(build(model, Form.WEB, GraphKind.STEP))
+    contents["model.onnx"] = serialise(build(model, form, GraphKind.STEP))
     contents |= {_RUNTIME_NAMES[name]: data for name, data in runtime_files(runtime).items()}
     manifest = write_folder(Path(folder), contents, _facts(model))
     return WebPage(Path(folder), manifest)
@@ -151,8 +153,3 @@ def _facts(model: QuantizedModel) -> dict[str, Any]:
         "model_sha256": model.sha256, "config": asdict(model.config),
         "ternary_weights": model.config.ternary_weights, "profile": model.profile.name,
         "logit_frac": model.profile.logit.frac, "exp_table": EXP_TABLE.tolist()}
-
-
-def _serialise(proto: onnx.ModelProto) -> bytes:
-    onnx.checker.check_model(proto, full_check=True)
-    return bytes(proto.SerializeToString(deterministic=True))

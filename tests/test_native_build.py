@@ -35,7 +35,7 @@ def test_sources_that_do_not_compile_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(OpsError, match=r"g\+\+ failed on the operators \(broken\.cpp\): .*error"):
         build_ops(tmp_path / "out", sources=sources)
     assert list((tmp_path / "out").iterdir()) == []
-    with pytest.raises(OpsError, match="holds no C\\+\\+ sources"):
+    with pytest.raises(OpsError, match=r"holds no C\+\+ sources"):
         build_ops(tmp_path / "out", sources=tmp_path / "out")
 
 
@@ -65,7 +65,7 @@ def test_the_cache_is_where_it_is_said_to_be(
     monkeypatch.delenv("STERNA_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", _no_home)
-    with pytest.raises(ValueError, match="no home folder .* set STERNA_CACHE"):
+    with pytest.raises(ValueError, match=r"no home folder .* set STERNA_CACHE"):
         cache_folder()
 
 

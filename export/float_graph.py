@@ -22,6 +22,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from sterna.export.body import Body, opset_imports
+from sterna.export.float_reference import EPSILON, real_scale
 from sterna.export.metadata import GraphKind
 from sterna.export.products import (
     BLOCK,
@@ -34,19 +35,7 @@ from sterna.export.shell import Shell, scan_over_time
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["build_float", "real_scale"]
-
-_EPSILON = 1e-12
-
-
-def real_scale(model: QuantizedModel, name: str) -> float:
-    """What ``T RMSNorm(y)`` of a projection is multiplied with to give its real output."""
-    projection, profile = model.projections[name], model.profile
-    columns = projection.weight.shape[1]
-    exponent = (profile.mantissa_bits - profile.scale_bits + projection.shift
-                + profile.output_format(name).frac)
-    return math.ldexp(127 * projection.k / math.sqrt(columns), -exponent)
-
+__all__ = ["build_float"]
 
 def build_float(model: QuantizedModel, kind: GraphKind, *, packed: bool) -> onnx.ModelProto:
     """Build the ``fast`` (``packed``) or the ``float32`` graph of ``model``.
@@ -101,14 +90,14 @@ class _Assembler:
 
     def _normed(self, y: str, columns: int) -> str:
         return self.body.op("RMSNormalization", [y, self._ones(columns)],
-                            attributes={"epsilon": _EPSILON})
+                            attributes={"epsilon": EPSILON})
 
     def _added(self, x: str, update: str, output: str) -> str:
         """The residual stream ``x + update``, called ``output``; return its norm."""
         if self.packed:
             return self.body.op(
                 "SkipSimplifiedLayerNormalization", [x, update, self._ones(self.model.config.d)],
-                domain=CONTRIB, attributes={"epsilon": _EPSILON}, further=["", "", output])
+                domain=CONTRIB, attributes={"epsilon": EPSILON}, further=["", "", output])
         total = self.body.op("Add", [x, update])
         return self._normed(
             self._clip(total, self.model.profile.x, output), self.model.config.d)

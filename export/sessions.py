@@ -12,11 +12,11 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.body import MINIMUM_ONNXRUNTIME, OPSET
-from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
+from sterna.export.metadata import OnnxFileError
 from sterna.export.native_ops import kernel_name, register_ops, with_ops
 from sterna.export.products import BLOCK, CONTRIB
 
-__all__ = ["has_two_bit_kernels", "open_session", "run_tokens", "two_bit_blocks"]
+__all__ = ["has_two_bit_kernels", "open_session", "two_bit_blocks"]
 
 
 def open_session(
@@ -53,27 +53,6 @@ def open_session(
             f"{name}: onnxruntime {onnxruntime.__version__} cannot load the graph; it takes "
             f"opset {OPSET} (onnxruntime {MINIMUM_ONNXRUNTIME} or newer) and an undamaged "
             f"file ({reason})") from error
-
-
-def run_tokens(
-    session: Any, info: GraphInfo, tokens: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Run tokens int64 ``[batch, length]`` from the start.
-
-    Returns logits ``[batch, length, vocab]`` and the last state ``[layers, batch, d]``.
-    """
-    config = info.config
-    state = np.zeros((config.layers, len(tokens), config.d),
-                     dtype=np.int32 if info.exact else np.float32)
-    if info.kind is GraphKind.SEQUENCE:
-        logits, state = session.run(None, {"tokens": tokens, "state": state})
-        return logits, state
-    rows = []
-    for column in tokens.T:
-        logits, state = session.run(
-            None, {"token": np.ascontiguousarray(column), "state": state})
-        rows.append(logits)
-    return np.stack(rows, axis=1), state
 
 
 @cache

@@ -14,10 +14,12 @@ from onnx.reference.ops import op_gather_elements
 from test_onnx_exact import EXTREMES, odd_profiles
 
 from sterna.export.check import check_close, check_exact
+from sterna.export.float_reference import float_logits
 from sterna.export.forms import Form, build
 from sterna.export.metadata import GraphInfo, GraphKind
 from sterna.export.products import block_columns
-from sterna.export.runtime import OnnxStep
+from sterna.export.runtime import OnnxSequence, OnnxStep
+from sterna.export.selftest import signal_to_noise
 from sterna.export.sessions import has_two_bit_kernels, two_bit_blocks
 from sterna.model.config import ModelConfig
 from sterna.model.integer import IntegerModel
@@ -100,7 +102,6 @@ def test_onnx_itself_computes_the_same(
 def test_a_prompt_and_then_steps_equal_steps_alone(
     odd_model: QuantizedModel, form: Form,
 ) -> None:
-    from sterna.export.runtime import OnnxSequence
     tokens = _tokens(odd_model, 4, 14)
     step = OnnxStep(build(odd_model, form, GraphKind.STEP))
     sequence = OnnxSequence(build(odd_model, form, GraphKind.SEQUENCE))
@@ -188,7 +189,6 @@ def test_float_forms_are_close(profile: NumericProfile, form: Form, decibels: fl
 
 @pytest.mark.parametrize("form", [Form.FLOAT32, Form.FAST], ids=lambda form: form.value)
 def test_a_float_sequence_is_its_steps(odd_model: QuantizedModel, form: Form) -> None:
-    from sterna.export.runtime import OnnxSequence
     tokens = _tokens(odd_model, 3, 10)
     expected, last = OnnxStep(build(odd_model, form, GraphKind.STEP)).run(tokens)
     got, state = OnnxSequence(build(odd_model, form, GraphKind.SEQUENCE)).run(tokens)
@@ -220,3 +220,16 @@ def test_two_bit_kernels_are_told_by_what_they_round() -> None:
 def test_columns_are_padded_to_what_the_kernels_like() -> None:
     assert [block_columns(n) for n in (5, 1024, 1025, 2816)] == [5, 1024, 1536, 3072]
     assert [block_columns(n, whole=True) for n in (5, 129, 1025)] == [128, 256, 1536]
+
+
+@pytest.mark.parametrize(("form", "decibels"), [(Form.FLOAT32, 110), (Form.FAST, 30)],
+                         ids=lambda value: value.value if isinstance(value, Form) else "")
+def test_float_forms_are_the_same_real_numbers(
+    profile: NumericProfile, form: Form, decibels: float,
+) -> None:
+    model = random_model(ModelConfig(d=96, layers=2, dff=200), profile, seed=2)
+    tokens = _tokens(model, 3, 8)
+    right = float_logits(model, tokens, saturate=form is Form.FLOAT32)
+    for kind, graph in ((GraphKind.STEP, OnnxStep), (GraphKind.SEQUENCE, OnnxSequence)):
+        got, _ = graph(build(model, form, kind)).run(tokens)
+        assert signal_to_noise(right, got) > decibels

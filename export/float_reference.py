@@ -1,0 +1,66 @@
+"""What the float graphs compute, in float64 NumPy: the values their load test compares with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sterna.model.profile import FixedPoint
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["EPSILON", "float_logits", "real_scale"]
+
+EPSILON = 1e-12
+"""Added to a mean square, for vectors of zeros."""
+
+
+def real_scale(model: QuantizedModel, name: str) -> float:
+    """What ``T RMSNorm(y)`` of a projection is multiplied with to give its real output.
+
+    ``127 K / (sqrt(n) 2^(MK - MA + shift + F))``, with F the fraction bits of the output
+    (docs/numerics.md).
+    """
+    projection, profile = model.projections[name], model.profile
+    columns = projection.weight.shape[1]
+    exponent = (profile.mantissa_bits - profile.scale_bits + projection.shift
+                + profile.output_format(name).frac)
+    return math.ldexp(127 * projection.k / math.sqrt(columns), -exponent)
+
+
+def float_logits(model: QuantizedModel, tokens: np.ndarray, *, saturate: bool) -> np.ndarray:
+    """Real logits float64 ``[batch, length, vocab]`` for tokens ``[batch, length]``.
+
+    ``saturate`` as the graph does: the form float32 saturates where the model was trained to.
+    """
+    profile, layers = model.profile, range(model.config.layers)
+
+    def clip(value: np.ndarray, fmt: FixedPoint) -> np.ndarray:
+        unit = math.ldexp(1.0, -fmt.frac)
+        return np.clip(value, fmt.min * unit, fmt.max * unit) if saturate else value
+
+    def project(name: str, y: np.ndarray) -> np.ndarray:
+        projection, frac = model.projections[name], profile.output_format(name).frac
+        normed = y / np.sqrt(np.square(y).mean(-1, keepdims=True) + EPSILON)
+        return (normed @ projection.weight.T.astype(np.float64) * real_scale(model, name)
+                + projection.bias * math.ldexp(1.0, -frac))
+
+    def sigmoid(z: np.ndarray) -> np.ndarray:
+        return 1.0 / (1.0 + np.exp(-z))
+
+    state = [np.zeros((len(tokens), model.config.d)) for _ in layers]
+    rows = []
+    for column in tokens.T:
+        x = model.embedding[column] * math.ldexp(1.0, -profile.x.frac)
+        for layer in layers:
+            at = f"layer{layer}.mlgru"
+            f, c, g = (clip(project(f"{at}.{gate}", x), profile.z) for gate in "fcg")
+            f, c = sigmoid(f), c * sigmoid(c)
+            state[layer] = c + f * (state[layer] - c)
+            x = clip(x + project(f"{at}.out", sigmoid(g) * state[layer]), profile.x)
+            at = f"layer{layer}.glu"
+            gate, up = (clip(project(f"{at}.{part}", x), profile.z) for part in ("gate", "up"))
+            p = clip(gate * sigmoid(gate) * up, profile.p)
+            x = clip(x + project(f"{at}.down", p), profile.x)
+        rows.append(project("head", x))
+    return np.stack(rows, axis=1)

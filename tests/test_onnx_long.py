@@ -15,7 +15,7 @@ from sterna.model.integer import IntegerModel
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.tokenizer import contiguous_streams, encode
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 STREAMS, LENGTH = 2, 1024
 
@@ -85,7 +85,6 @@ def _check_run(
     np.testing.assert_array_equal(state, last)
 
 
-@pytest.mark.long
 def test_the_onnx_evaluator_agrees_over_thousands_of_tokens(
     model: QuantizedModel, tokens: np.ndarray,
 ) -> None:

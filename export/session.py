@@ -65,7 +65,7 @@ class Session:
     >>> from sterna.model.quantized import load_model
     >>> session = Session(build(load_model("tiny"), "exact", GraphKind.STEP))
     >>> session.complete(["The for"], tokens=10, temperature=0)
-    [' statemen']
+    ['m formatti']
     """
 
     def __init__(

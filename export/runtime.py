@@ -89,9 +89,9 @@ class _OnnxGraph:
             raise ValueError(
                 f"tokens must be whole numbers, at least one of them, got {tokens.dtype} "
                 f"{list(tokens.shape)}")
-        if tokens.min() < 0 or tokens.max() >= config.vocab:
-            raise ValueError(
-                f"tokens must be from 0 to {config.vocab - 1}, got {tokens.tolist()}")
+        foreign = tokens[(tokens < 0) | (tokens >= config.vocab)]
+        if foreign.size:
+            raise ValueError(f"tokens must be from 0 to {config.vocab - 1}, got {foreign[0]}")
         check_state(state, self.info, tokens.shape[0])
         results: list[Any] = self._session.run(None, {
             self._tokens_input: tokens.astype(np.int64, copy=False),

@@ -197,8 +197,8 @@ def test_an_onnxruntime_without_the_opset_is_named(model: QuantizedModel) -> Non
 
 
 @pytest.mark.parametrize(("tokens", "message"), [
-    ([65], r"tokens must be from 0 to 64, got \[65\]"),
-    ([3, -1], r"tokens must be from 0 to 64, got \[3, -1\]"),
+    ([65], r"tokens must be from 0 to 64, got 65$"),
+    ([3, -1], r"tokens must be from 0 to 64, got -1$"),
     ([1.5], "tokens must be whole numbers, at least one of them, got float64"),
     ([], "tokens must be whole numbers, at least one of them"),
     ([[1]], r"tokens must be \[batch\], got \[1, 1\]"),

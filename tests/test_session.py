@@ -11,6 +11,7 @@ from sterna.export import Session
 from sterna.export.forms import Form, build
 from sterna.export.generate import generate_tokens
 from sterna.export.metadata import GraphKind
+from sterna.export.runtime import OnnxStep
 from sterna.export.writer import export_onnx
 from sterna.model.config import ModelConfig
 from sterna.model.integer import IntegerModel
@@ -70,6 +71,15 @@ def test_prompts_go_through_the_step_graph_without_the_other(
     tokens = np.arange(30).reshape(2, 15)
     for mine, right in zip(alone.prefill(tokens), session.prefill(tokens), strict=True):
         np.testing.assert_array_equal(mine, right)
+
+
+def test_steps_can_be_compared_with_the_plain_class(
+    model: QuantizedModel, session: Session,
+) -> None:
+    plain = OnnxStep(build(model, "exact", GraphKind.STEP))
+    tokens = np.arange(8).reshape(2, 4)
+    for mine, other in zip(session.run(tokens), plain.run(tokens), strict=True):
+        np.testing.assert_array_equal(mine, other)
 
 
 # Text ------------------------------------------------------------------------------

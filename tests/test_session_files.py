@@ -13,7 +13,6 @@ from sterna.export import session as session_module
 from sterna.export.forms import Form, build
 from sterna.export.metadata import GraphKind, OnnxFileError
 from sterna.export.native_build import build_ops
-from sterna.export.runtime import OnnxStep
 from sterna.export.selftest import SelfTestError, check_checksum, seal
 from sterna.export.writer import export_onnx, sequence_path
 from sterna.model.config import ModelConfig
@@ -30,13 +29,6 @@ both_kinds = pytest.mark.parametrize("kind", GraphKind, ids=lambda kind: kind.va
 def model() -> QuantizedModel:
     """A small random model with a vocabulary of bytes."""
     return random_model(ModelConfig(d=24, layers=2, dff=40), S16, seed=6)
-
-
-@pytest.fixture(scope="module")
-def session(model: QuantizedModel) -> Session:
-    """Its exact form, with the graph for prompts."""
-    return Session(build(model, "exact", GraphKind.STEP),
-                   sequence=build(model, "exact", GraphKind.SEQUENCE))
 
 
 # Files that are wrong --------------------------------------------------------------
@@ -148,15 +140,6 @@ def test_foreign_truncated_and_mixed_files_are_refused(
         Session(step)
     with pytest.raises(OnnxFileError, match=r"none\.onnx: cannot read"):
         Session(tmp_path / "none.onnx")
-
-
-def test_steps_can_be_compared_with_the_plain_class(
-    model: QuantizedModel, session: Session,
-) -> None:
-    plain = OnnxStep(build(model, "exact", GraphKind.STEP))
-    tokens = np.arange(8).reshape(2, 4)
-    for mine, other in zip(session.run(tokens), plain.run(tokens), strict=True):
-        np.testing.assert_array_equal(mine, other)
 
 
 # Compiled operators ----------------------------------------------------------------

@@ -70,13 +70,22 @@ def _cell(value: object) -> str:
 def progress_bar(
     label: str, quiet: bool = False,
 ) -> tuple[Progress, Callable[[int, int], None]]:
-    """Return a progress display to enter, and the function that moves it."""
+    """Return a progress display to enter, and the function that moves it.
+
+    Where there is no terminal the label is said once, when it first moves.
+    """
     display = Progress(
         TextColumn(label), BarColumn(), TaskProgressColumn(), console=_notes,
         transient=True, disable=quiet or not _notes.is_terminal)
     task = display.add_task(label)
 
+    said = quiet or _notes.is_terminal
+
     def move(done: int, total: int) -> None:
+        nonlocal said
+        if not said:
+            say(label)
+            said = True
         display.update(task, completed=done, total=total)
 
     return display, move

@@ -116,12 +116,12 @@ def open_model(
         threads=threads, ops=ops)
 
 
-def _library(built: bool, path: Path | None) -> Path | None:
+def _library(built: bool, path: Path | None, quiet: bool) -> Path | None:
     """The library of operators: the file at ``path``, or the one built here if asked for."""
     if path is not None or not built:
         return path
     from sterna.export.native_build import build_ops
-    display, move = progress_bar("compiling the operators")
+    display, move = progress_bar("compiling the operators", quiet)
     with display:
         return build_ops(progress=move)
 
@@ -155,7 +155,7 @@ def generate(
     """
     prompts = prompt or ["The "]
     session = open_model(
-        model, form=form, threads=threads, ops=_library(ops, ops_library))
+        model, form=form, threads=threads, ops=_library(ops, ops_library, quiet))
     pieces = session.generate(
         prompts, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
         stop=stop or (), seed=seed)

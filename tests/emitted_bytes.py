@@ -1,0 +1,171 @@
+"""Checksums of all that Sterna writes for a matrix of models, units and options.
+
+The matrix is what a user would type: command lines, and the top modules of the boards. Run as
+a script it compares what is written now with ``data/emitted_bytes.json``, names each file that
+differs, and with ``--write`` takes the new checksums::
+
+    python tests/emitted_bytes.py [--write] [CASE ...]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12, S16
+from sterna.model.synthetic import random_model
+
+RECORDED = Path(__file__).parent / "data" / "emitted_bytes.json"
+STYLES = ("generic", "ecp5-chain", "ecp5-table", "xc7-pair", "xc7-table")
+
+_SHAPE = ModelConfig(d=12, layers=2, dff=21, vocab=65)
+MODELS = {
+    "odd": random_model(_SHAPE, S16, seed=7),
+    "odd-c12": random_model(_SHAPE, C12, seed=7),
+    "line": random_model(ModelConfig(d=8, layers=1, dff=12, vocab=128), C12, seed=3),
+}
+
+_UNITS = (
+    "mac --rows 1 --cols 8", "mac --rows 3 --cols 21",
+    *(f"mac --rows 4 --cols 12 --style {style}" for style in STYLES[1:]),
+    "mlgru --lanes 4", "mlgru --lanes 2 --streams 2 --trace",
+    "norm --rows 2 --lanes 4", "norm --rows 4 --lanes 4 --streams 2 --trace",
+    "glu --lanes 4", "glu --lanes 3 --streams 2 --trace",
+    "residual --rows 4", "embedding --rows 4", "embedding --rows 5 --streams 2",
+    "sampler --rows 4", "weights --rows 4 --cols 12 --style ecp5-table",
+    "weights --rows 3 --cols 9",
+    "core --rows 2 --cols 8",
+)
+_CORES = (
+    "core --rows 4 --cols 16 --quant-lanes 8 --streams 2 --trace --style xc7-pair",
+    "core --rows 4 --cols 8 --no-logits --external-weights --far-registers --style ecp5-table",
+    "core --rows 1 --cols 4 --no-sampling --trace --style ecp5-chain",
+    "core --rows 2 --cols 8 --streams 2 --no-logits --far-registers --style xc7-table",
+)
+
+
+def command_lines() -> list[str]:
+    """Every command of the matrix; MODEL is a name of ``MODELS`` or a bundled model."""
+    return [
+        *(f"verilog {model} --unit {unit}" for model in ("odd", "odd-c12") for unit in _UNITS),
+        *(f"verilog odd --unit {core}" for core in _CORES),
+        *(f"verilog tiny --unit {unit}" for unit in ("mac", "mlgru --streams 2", "norm", "glu")),
+        *(f"verilog tiny-c12 --unit {unit}" for unit in ("residual", "embedding", "sampler")),
+        "verilog micro --unit core --rows 4 --cols 32",
+        *(f"export {model} --form {form}" for model in ("odd", "odd-c12")
+          for form in ("exact", "exact-2bit", "web", "traced", "fast", "float32")),
+        *(f"export {model}" for model in ("tiny", "tiny-c12", "micro")),
+    ]
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _of_folder(folder: Path) -> dict[str, str]:
+    """The checksum of each file; versions of the tools, which a manifest states, aside."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            data = path.read_bytes()
+            if path.suffix == ".json":
+                data = json.dumps(
+                    {**json.loads(data), "versions": None}, sort_keys=True).encode()
+            found[path.relative_to(folder).as_posix()] = _sha256(data)
+    return found
+
+
+def _of_command(line: str, folder: Path) -> dict[str, str]:
+    from sterna.cli.main import main
+    command, model, *options = shlex.split(line)
+    if model in MODELS:
+        model = str(MODELS[model].save(folder / "model.safetensors"))
+    output = folder / "written"
+    if command == "export":
+        output.mkdir()
+        options += ["--check", "0", "-o", str(output / "model.onnx")]
+    else:
+        options += ["-o", str(output)]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main([command, model, *options])
+    if code:
+        raise RuntimeError(f"sterna {line}: exit code {code}\n{said.getvalue()}")
+    return _of_folder(output)
+
+
+def _of_board(name: str, folder: Path) -> dict[str, str]:
+    from dataclasses import replace
+
+    from sterna.hw.board.boards import BOARDS
+    from sterna.hw.board.emit_board import board_design, write_sources
+    from sterna.hw.board.names import BoardName
+    from sterna.hw.board.top import BoardParams
+    board = BOARDS[BoardName(name)]
+    sizes = replace(board.sizes, rows=2, cols=8, quant_lanes=2)
+    write_sources(
+        board_design(MODELS["line"], BoardParams(board), sizes), folder / "written")
+    return _of_folder(folder / "written")
+
+
+def _of_quantised(name: str, folder: Path) -> dict[str, str]:
+    if name in MODELS:
+        return {"model.safetensors": _sha256(MODELS[name].to_bytes())}
+    from sterna.model.language_model import MatMulFreeLM
+    from sterna.model.quantize import quantize
+    profile = {"S16": S16, "C12": C12}[name]
+    quantised = quantize(MatMulFreeLM(ModelConfig.named("nano"), seed=3), profile)
+    return {"model.safetensors": _sha256(quantised.to_bytes())}
+
+
+def cases() -> list[str]:
+    """The name of every case."""
+    return [*command_lines(), "board ulx3s-85f", "board icebreaker",
+            *(f"quantised {name}" for name in (*MODELS, "S16", "C12"))]
+
+
+def checksums(case: str) -> dict[str, str]:
+    """Write what a case names; return the SHA-256 of each file by its name."""
+    kind, _, rest = case.partition(" ")
+    makers = {"board": _of_board, "quantised": _of_quantised}
+    with tempfile.TemporaryDirectory(prefix="sterna-") as folder:
+        if kind in makers:
+            return makers[kind](rest, Path(folder))
+        return _of_command(case, Path(folder))
+
+
+def differences(case: str, recorded: dict[str, dict[str, str]]) -> Iterator[str]:
+    """Name each file of a case that is not as recorded."""
+    now, before = checksums(case), recorded.get(case, {})
+    for name in sorted({*now, *before}):
+        if now.get(name) != before.get(name):
+            what = ("is new" if name not in before else
+                    "is missing" if name not in now else "differs")
+            yield f"{case}: {name} {what}"
+
+
+def main(arguments: list[str]) -> int:
+    """Compare, or with ``--write`` record; 1 if a file differs."""
+    write = "--write" in arguments
+    chosen = [each for each in arguments if each != "--write"] or cases()
+    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    if write:
+        recorded.update({case: checksums(case) for case in chosen})
+        recorded = {case: recorded[case] for case in cases() if case in recorded}
+        RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
+        return 0
+    found = [line for case in chosen for line in differences(case, recorded)]
+    print("\n".join(found) or f"{len(chosen)} cases, every file as recorded")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -18,13 +18,13 @@ from amaranth.hdl import Module, Mux, Signal, Value, signed
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.array.area import ArrayArea, array_area
-from sterna.hw.array.style import ArrayStyle
+from sterna.hw.flow.array_area import ArrayArea, array_area
 from sterna.hw.flow.target import TARGETS
-from sterna.hw.params import MacParams
-from sterna.hw.pipeline import Pipeline
-from sterna.hw.ternary_mac_array import TernaryMacArray
-from sterna.hw.trit import Trit
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.trit import Trit
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.gateware import TernaryMacArray
 
 FAMILIES = {"ecp5": "ecp5-85k", "ice40": "ice40-hx8k", "xc7": "xc7"}
 STYLES = {

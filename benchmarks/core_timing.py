@@ -17,9 +17,9 @@ import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from sterna.hw.core.cycles import CycleJob, CycleModel, StageTimes
-from sterna.hw.core.params import CoreParams
-from sterna.hw.core.program import StageKind
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.program import StageKind
+from sterna.hw.core.timing.cycles import CycleJob, CycleModel, StageTimes
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES

@@ -35,13 +35,13 @@ from edge_peers import PRODUCT_BASES, products
 from edge_report import all_tables, left_out, write_reports
 from edge_timing import measure, summarise
 
-from sterna.cli.console import print_table, progress_bar, say
-from sterna.export.metadata import GraphKind
-from sterna.export.native_build import OpsError, build_ops
+from sterna.cli.terminal.console import print_table, progress_bar, say
+from sterna.export.graph.metadata import GraphKind
+from sterna.export.native.build import OpsError, build_ops
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 LAYERS, VOCAB = 2, 256
 SIZES = ((128, 352), (256, 704), (1024, 2816), (2048, 5632))

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from sterna.export.forms import Form, build
-from sterna.export.metadata import GraphKind
-from sterna.export.native_ops import register_ops
-from sterna.export.session import Session
+from sterna.export.forms.forms import Form, build
+from sterna.export.graph.metadata import GraphKind
+from sterna.export.native.ops import register_ops
+from sterna.export.runtime.session import Session
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel

@@ -15,8 +15,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sterna.model import recurrence
-from sterna.model.recurrence import naive_mlgru, scan_chunked, scan_sequential
+from sterna.model.network import recurrence
+from sterna.model.network.recurrence import naive_mlgru, scan_chunked, scan_sequential
 
 SHAPES = (
     (128, 8, 64), (128, 8, 128), (128, 8, 256), (256, 4, 128), (512, 1, 256), (512, 8, 256),

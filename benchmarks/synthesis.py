@@ -20,13 +20,13 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from sterna.hw.emit import emit_component
-from sterna.hw.emit_core import core_design
-from sterna.hw.multipliers import PROJECTION_MODULES, ModuleCells, module_cells
-from sterna.hw.synthesis import MappedMemory, Synthesis, Target, synthesise
-from sterna.hw.unit import UnitSizes
-from sterna.model.bundled import BUNDLED, bundled_path
+from sterna.hw.core.verilog import core_design
+from sterna.hw.emit.folder import emit_component
+from sterna.hw.flow.multipliers import PROJECTION_MODULES, ModuleCells, module_cells
+from sterna.hw.flow.synthesis import MappedMemory, Synthesis, Target, synthesise
+from sterna.hw.units.spec import UnitSizes
 from sterna.model.quantized import load_model
+from sterna.model.quantized.bundled import BUNDLED, bundled_path
 
 _FIGURES = (
     ("LUT", "luts"), ("carry cells", "carries"), ("flip-flops", "flip_flops"),

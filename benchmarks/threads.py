@@ -17,13 +17,13 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from sterna.cli.console import print_table
-from sterna.export.forms import Form, build
-from sterna.export.metadata import GraphKind
-from sterna.export.sessions import open_session
+from sterna.cli.terminal.console import print_table
+from sterna.export.forms.forms import Form, build
+from sterna.export.graph.metadata import GraphKind
+from sterna.export.runtime.sessions import open_session
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 SIZES = ((128, 352, 300), (256, 704, 300), (512, 1408, 150), (1024, 2816, 60))
 FORMS = (Form.EXACT, Form.FAST)

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from web_browser import Page, open_browser, serve
 
-from sterna.export.generate import generate_tokens
-from sterna.export.metadata import Form
-from sterna.export.runtime import OnnxStep
-from sterna.export.web import write_page
+from sterna.export.graph.metadata import Form
+from sterna.export.runtime.generate import generate_tokens
+from sterna.export.runtime.runtime import OnnxStep
+from sterna.export.web.page import write_page
 from sterna.model.quantized import load_model
 
 PROMPT = "The for statement"

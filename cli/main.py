@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 import typer
 
-from sterna.cli import (
+from sterna.cli.commands import (
     board,
     demo,
     gateware,
@@ -25,10 +25,10 @@ from sterna.cli import (
     training,
     web,
 )
+from sterna.hw.emit.tools import MissingToolError
+from sterna.hw.emit.yosys import YosysError
 from sterna.hw.flow.place_route import PlaceRouteError
-from sterna.hw.tools import MissingToolError
-from sterna.hw.yosys import YosysError
-from sterna.sim.runner import SimulationError
+from sterna.hw.testbench.simulation import SimulationError
 
 __all__ = ["app", "entry_point", "main"]
 

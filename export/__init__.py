@@ -10,6 +10,6 @@ __all__ = ["Session"]
 def __getattr__(name: str) -> Any:
     # Loaded when asked for: other modules of this package need no onnxruntime session.
     if name == "Session":
-        from sterna.export.session import Session
+        from sterna.export.runtime.session import Session
         return Session
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign
 from sterna.hw.board.line_texts import SIGN
-from sterna.hw.core.cycles import CycleModel
-from sterna.sim.cpp_build import build_library
-from sterna.sim.runner import SimulationError
+from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.testbench.simulation import SimulationError
+from sterna.sim.bench.cpp_build import build_library
 
 __all__ = ["BoardSimulation"]
 

@@ -1,6 +1,6 @@
 // A verilated board top behind its pins: a clock, and a serial line to type and to read on.
 //
-// sterna.sim.cpp_build compiles this file with what Verilator makes of the top module;
+// sterna.sim.bench.cpp_build compiles this file with what Verilator makes of the top module;
 // sterna.sim.board calls the functions at the end. The host's UART keeps time of its own: a
 // bit lasts clock / baud cycles, which need not be a whole number.
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sterna.export.runtime import OnnxStep
-from sterna.model.sampling import Sampler
+from sterna.export.runtime.runtime import OnnxStep
+from sterna.model.quantized.sampling import Sampler
 
 __all__ = ["ConversationReference"]
 
@@ -22,7 +22,7 @@ class ConversationReference:
     graph
         A step graph.
     temperature, seed
-        As for :class:`~sterna.model.sampling.Sampler`.
+        As for :class:`~sterna.model.quantized.sampling.Sampler`.
     """
 
     def __init__(self, graph: OnnxStep, *, temperature: float = 0.0, seed: int = 1) -> None:

@@ -17,16 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.array.style import ArrayStyle
-from sterna.hw.emit import EmittedUnit, emit_verilog
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.flow.absorb import absorb_registers
 from sterna.hw.flow.netlist_verilog import model_files, netlist_verilog
-from sterna.hw.synthesis import Target, synthesise
-from sterna.hw.unit import Unit
+from sterna.hw.flow.synthesis import Target, synthesise
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.spec import Unit
 from sterna.model.quantized import QuantizedModel
-from sterna.sim.runner import Simulator
+from sterna.sim.bench.runner import Simulator
+from sterna.sim.core.simulate import CoreReport, simulate_core
 from sterna.sim.simulate import SimulationReport, simulate
-from sterna.sim.simulate_core import CoreReport, simulate_core
 
 __all__ = [
     "FLOW_PASSES",
@@ -163,13 +164,13 @@ def simulate_core_netlist(
     Parameters
     ----------
     model, prompts, tokens, temperature, rows, cols, quant_lanes
-        As for :func:`sterna.sim.simulate_core.simulate_core` with cocotb.
+        As for :func:`sterna.sim.core.simulate.simulate_core` with cocotb.
     style
-        Style of the array; see :class:`~sterna.hw.array.style.ArrayStyle`.
+        Style of the array; see :class:`~sterna.hw.units.mac.base.style.ArrayStyle`.
     passes
         What is done to the netlist; by default what is done before it is placed.
     simulator, waves, work, seed, progress
-        As for :func:`~sterna.sim.simulate_core.simulate_core`.
+        As for :func:`~sterna.sim.core.simulate.simulate_core`.
 
     Raises
     ------

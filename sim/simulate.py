@@ -12,24 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.array.style import ArrayStyle
-from sterna.hw.emit import EmittedUnit, emit_verilog
-from sterna.hw.unit import Unit
-from sterna.model.compare import Comparison, Difference
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.testbench.job import Job
+from sterna.hw.testbench.payloads import UnitPorts
+from sterna.hw.testbench.plan import Checks, Planner, check_plan
+from sterna.hw.units.embedding.stimulus import EMBEDDING_PLANNER
+from sterna.hw.units.glu.stimulus import GLU_PLANNER
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.stimulus import MAC_PLANNER
+from sterna.hw.units.mlgru.stimulus import MLGRU_PLANNER
+from sterna.hw.units.norm.stimulus import NORM_PLANNER
+from sterna.hw.units.residual.stimulus import RESIDUAL_PLANNER
+from sterna.hw.units.sampler.stimulus import SAMPLER_PLANNER
+from sterna.hw.units.spec import Unit
+from sterna.hw.units.weights.stimulus import WEIGHTS_PLANNER
 from sterna.model.quantized import QuantizedModel
-from sterna.sim.activations import record_activations
-from sterna.sim.job import Job
-from sterna.sim.payloads import UnitPorts
-from sterna.sim.plan import Checks, Planner, check_plan
-from sterna.sim.plan_embedding import EMBEDDING_PLANNER
-from sterna.sim.plan_glu import GLU_PLANNER
-from sterna.sim.plan_mac import MAC_PLANNER
-from sterna.sim.plan_mlgru import MLGRU_PLANNER
-from sterna.sim.plan_norm import NORM_PLANNER
-from sterna.sim.plan_residual import RESIDUAL_PLANNER
-from sterna.sim.plan_sampler import SAMPLER_PLANNER
-from sterna.sim.plan_weights import WEIGHTS_PLANNER
-from sterna.sim.runner import Simulator, run_on
+from sterna.model.quantized.compare import Comparison, Difference
+from sterna.sim.bench.activations import record_activations
+from sterna.sim.bench.runner import Simulator, run_on
 
 __all__ = ["PhaseReport", "SimulationReport", "simulate"]
 
@@ -148,11 +149,11 @@ def simulate(
     model
         The quantised model.
     unit
-        A value of :class:`sterna.hw.unit.Unit`, ``mac`` for example.
+        A value of :class:`sterna.hw.units.spec.Unit`, ``mac`` for example.
     tokens
         Tokens of a text, ``[length]``; the model runs them from a fresh state.
     rows, cols, lanes, streams, trace, style
-        Size of the unit; see :func:`sterna.hw.emit.emit_verilog`.
+        Size of the unit; see :func:`sterna.hw.catalog.emit_verilog`.
     simulator
         ``verilator`` or ``icarus``.
     waves
@@ -179,7 +180,7 @@ def simulate(
     """
     unit, simulator = Unit(unit), Simulator(simulator)
     if unit is Unit.CORE:
-        raise ValueError("the core is simulated by sterna.sim.simulate_core.simulate_core")
+        raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")
     planner = _PLANNERS[unit]
     if tokens.ndim != 1 or tokens.size == 0:
         raise ValueError(f"tokens must be [length], at least 1, got shape {tokens.shape}")

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from sterna.export.native_build import MissingCompilerError, OpsError, build_ops
-from sterna.export.native_ops import kernel_name
+from sterna.export.native.build import MissingCompilerError, OpsError, build_ops
+from sterna.export.native.ops import kernel_name
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 # A shared machine is slow at times; what a property test must not do is depend on it.
 settings.register_profile("sterna", deadline=None, max_examples=60, derandomize=True)

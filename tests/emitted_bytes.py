@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 RECORDED = Path(__file__).parent / "data" / "emitted_bytes.json"
 STYLES = ("generic", "ecp5-chain", "ecp5-table", "xc7-pair", "xc7-table")
@@ -119,8 +119,8 @@ def _of_board(name: str, folder: Path) -> dict[str, str]:
 def _of_quantised(name: str, folder: Path) -> dict[str, str]:
     if name in MODELS:
         return {"model.safetensors": _sha256(MODELS[name].to_bytes())}
-    from sterna.model.language_model import MatMulFreeLM
-    from sterna.model.quantize import quantize
+    from sterna.model.network.language_model import MatMulFreeLM
+    from sterna.model.training.quantize import quantize
     profile = {"S16": S16, "C12": C12}[name]
     quantised = quantize(MatMulFreeLM(ModelConfig.named("nano"), seed=3), profile)
     return {"model.safetensors": _sha256(quantised.to_bytes())}

@@ -13,12 +13,13 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.body import DOMAIN, opset_imports
-from sterna.export.native_build import OPS_SOURCES
-from sterna.export.native_ops import register_ops, with_ops
-from sterna.model.integer import rs, saturate, sigmoid
+from sterna.export.graph.body import DOMAIN, opset_imports
+from sterna.export.native.build import OPS_SOURCES
+from sterna.export.native.ops import register_ops, with_ops
 from sterna.model.profile import NumericProfile
-from sterna.model.quantized import Projection, QuantizedModel, pack_trits
+from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.integer import rs, saturate, sigmoid
+from sterna.model.quantized.trits import pack_trits
 
 FIELDS = ("x", "z", "h", "o", "p", "logit")
 

@@ -10,9 +10,9 @@ import numpy as np
 from amaranth.hdl import ResetInserter, Signal, Value
 from amaranth.sim import Simulator
 
-from sterna.hw.norm_params import NormParams
-from sterna.hw.norm_quant import NormQuant
-from sterna.model.integer import norm_quant
+from sterna.hw.units.norm.gateware import NormQuant
+from sterna.hw.units.norm.params import NormParams
+from sterna.model.quantized.integer import norm_quant
 
 __all__ = ["NormEvents", "NormPauses", "check_cycles", "check_events", "run_norm"]
 

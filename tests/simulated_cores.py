@@ -9,7 +9,7 @@ import numpy as np
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES
 from sterna.model.quantized import Projection, QuantizedModel
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 __all__ = ["SHAPES", "Shape"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sterna.hw.emit import verilog_text
-from sterna.hw.params import MacParams
+from sterna.hw.emit.folder import verilog_text
 from sterna.hw.proof.overflow import NoOverflow, OneBitLess
 from sterna.hw.proof.solver import Question, Verdict, ask
+from sterna.hw.units.mac.base.params import MacParams
 
 GEOMETRIES = [(1, 1), (4, 16), (5, 17), (128, 128), (128, 384)]  # cols, max_columns
 INDUCTION = "sat -tempinduct -prove holds 1 -maxsteps 12"

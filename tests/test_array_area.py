@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sterna.hw.array.area import ArrayArea, array_area
-from sterna.hw.array.style import ArrayStyle
+from sterna.hw.flow.array_area import ArrayArea, array_area
 from sterna.hw.flow.target import TARGETS
-from sterna.hw.params import MacParams
-from sterna.hw.ternary_mac_array import TernaryMacArray
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.gateware import TernaryMacArray
 
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "array_styles.py"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna.hw.array.ccu2c import ADD, ADD_NOT_B, CHOOSE, SELECT
-from sterna.hw.cells import cell_models
-from sterna.hw.yosys import run_yosys
+from sterna.hw.emit.cells import cell_models
+from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.units.mac.ecp5.ccu2c import ADD, ADD_NOT_B, CHOOSE, SELECT
 
 MODELS = cell_models("  CCU2C #(")["ecp5.v"]
 # What the adders use, and anything.

@@ -8,12 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vendor_cells import simulated_cells
 
-from sterna.hw.array.style import ArrayStyle
-from sterna.hw.packer import beat_payloads, pack_projection, sum_values, unpack_projection
-from sterna.hw.params import MacParams
-from sterna.hw.ternary_mac_array import TernaryMacArray
-from sterna.hw.testing import Pauses, StreamRun, run_stream, run_streams
-from sterna.model.integer import ternary_matmul
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.gateware import TernaryMacArray
+from sterna.hw.units.mac.packing import (
+    beat_payloads,
+    pack_projection,
+    sum_values,
+    unpack_projection,
+)
+from sterna.model.quantized.integer import ternary_matmul
 
 SHAPES = [(1, 1, 1), (1, 2, 5), (2, 3, 3), (1, 4, 9), (3, 5, 17), (2, 9, 18), (1, 13, 30)]
 STEADY = Pauses()

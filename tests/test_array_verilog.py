@@ -7,15 +7,15 @@ import subprocess
 
 import pytest
 
-from sterna.hw.array.style import ArrayStyle
-from sterna.hw.emit import emit_verilog
-from sterna.hw.tools import verilator_environment
-from sterna.model.bundled import bundled_heldout
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
-from sterna.sim.runner import Simulator
+from sterna.sim.bench.runner import Simulator
 from sterna.sim.simulate import simulate
 
 FILES = {ArrayStyle.ECP5_CHAIN: "ecp5.v", ArrayStyle.ECP5_TABLE: "ecp5.v",

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sterna.hw.documents import FieldBits
-from sterna.sim.job import Job, Pause, Phase, PhaseResult
-from sterna.sim.payloads import UnitPorts, pack_words, read_field
-from sterna.sim.plan import Expected, Plan, check_plan
-from sterna.sim.runner import SimulationError, Simulator, run_on
-from sterna.sim.script import Script
+from sterna.hw.emit.documents import FieldBits
+from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult
+from sterna.hw.testbench.payloads import UnitPorts, pack_words, read_field
+from sterna.hw.testbench.plan import Expected, Plan, check_plan
+from sterna.hw.testbench.script import Script
+from sterna.hw.testbench.simulation import SimulationError
+from sterna.sim.bench.runner import Simulator, run_on
 
 QUICK = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sterna.model.bitlinear import BitLinear, bit_linear, naive_bit_linear
-from sterna.model.quantizers import absmax_codes, ternary_codes
+from sterna.model.network.bitlinear import BitLinear, bit_linear, naive_bit_linear
+from sterna.model.network.quantizers import absmax_codes, ternary_codes
 
 seeds = st.integers(0, 2**32 - 1)
 

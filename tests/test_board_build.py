@@ -23,16 +23,16 @@ from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign, board_design, wr
 from sterna.hw.board.names import BoardName
 from sterna.hw.board.top import BoardParams
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
-from sterna.hw.core.params import CoreParams
-from sterna.hw.emit import verilog_text
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.emit.folder import verilog_text
 from sterna.hw.flow.cache import Cache
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import PlaceRouteError
 from sterna.hw.flow.target import Resource
-from sterna.hw.unit import UnitSizes
+from sterna.hw.units.spec import UnitSizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 ULX3S, ICEBREAKER = (BOARDS[name] for name in BoardName)
 NO_CACHE = Cache(None)

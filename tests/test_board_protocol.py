@@ -10,7 +10,7 @@ from amaranth.sim import Simulator
 from sterna.hw.board.line_protocol import LineProtocol
 from sterna.hw.board.line_settings import LineDefaults, check_core
 from sterna.hw.board.line_texts import SIGN, LineTexts
-from sterna.hw.core.params import CoreParams
+from sterna.hw.core.plan.params import CoreParams
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 

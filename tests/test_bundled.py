@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import sterna.model.data
-from sterna.model.bundled import BUNDLED, bundled_heldout, bundled_metrics
 from sterna.model.config import ModelConfig
-from sterna.model.evaluate import evaluate
 from sterna.model.quantized import load_model
+from sterna.model.quantized.bundled import BUNDLED, bundled_heldout, bundled_metrics
+from sterna.model.quantized.evaluate import evaluate
 
 DATA = Path(next(iter(sterna.model.data.__path__)))
 

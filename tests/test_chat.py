@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from sterna.cli.main import main
-from sterna.export.generate import generate_tokens
-from sterna.export.runtime import OnnxStep
-from sterna.export.traced import build_step
+from sterna.export.exact.traced import build_step
+from sterna.export.runtime.generate import generate_tokens
+from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation, ConversationError, check_line
 from sterna.hw.board.emit_board import BoardDesign, board_design
@@ -24,13 +24,13 @@ from sterna.hw.board.line_settings import LineDefaults
 from sterna.hw.board.line_texts import SIGN, LineTexts
 from sterna.hw.board.names import BoardName
 from sterna.hw.board.top import BoardParams
-from sterna.hw.unit import UnitSizes
-from sterna.model.bundled import bundled_path
+from sterna.hw.units.spec import UnitSizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.sampling import Sampler
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.bundled import bundled_path
+from sterna.model.quantized.sampling import Sampler
+from sterna.model.quantized.synthetic import random_model
 from sterna.sim.board import BoardSimulation
 from sterna.sim.board_reference import ConversationReference
 

@@ -14,10 +14,10 @@ import pytest
 from conftest import ODD
 
 from sterna.cli.main import main
-from sterna.model.bundled import bundled_heldout
 from sterna.model.profile import C12
 from sterna.model.quantized import load_model
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import decode
 
 

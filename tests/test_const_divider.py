@@ -9,9 +9,9 @@ from amaranth.sim import Simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.const_divider import ConstantDivider, ConstantDividerParams
-from sterna.hw.emit import verilog_text
-from sterna.hw.report import cell_counts
+from sterna.hw.emit.folder import verilog_text
+from sterna.hw.flow.report import cell_counts
+from sterna.hw.parts.const_divider import ConstantDivider, ConstantDividerParams
 
 
 def check(dut: ConstantDivider, divisors: list[int], gap: int = 0) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from simulated_cores import SHAPES, Shape
 
-from sterna.hw.emit import EmittedUnit, emit_verilog
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.testbench.job import Pause
 from sterna.model.quantized import Projection, QuantizedModel
-from sterna.sim.core_phases import CorePhase, CorePhaseReport, run_core_phases
-from sterna.sim.core_reference import Request
-from sterna.sim.job import Pause
+from sterna.sim.core.phases import CorePhase, CorePhaseReport, run_core_phases
+from sterna.sim.core.reference import Request
 
 pytestmark = pytest.mark.slow
 

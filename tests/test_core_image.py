@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_cores import SHAPES, Shape
 
-from sterna.hw.array.style import ArrayStyle
 from sterna.hw.core.core import MatMulFreeCore
-from sterna.hw.core.image import build_image, unpack_image
-from sterna.hw.core.params import CoreParams
+from sterna.hw.core.plan.image import build_image, unpack_image
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.program import StageKind, program
+from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.post_processor import requantise_params
-from sterna.hw.core.program import StageKind, program
-from sterna.hw.core.units import CoreUnits
-from sterna.hw.emit import verilog_text
+from sterna.hw.emit.folder import verilog_text
+from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 
 def params_of(shape: Shape) -> CoreParams:

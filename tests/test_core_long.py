@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from sterna.hw.emit import EmittedUnit, emit_verilog
-from sterna.model.bundled import bundled_heldout
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.emit.folder import EmittedUnit
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.profile import S16
-from sterna.model.quantize import quantize_checkpoint
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
-from sterna.model.train import train
-from sterna.sim.engine import Engine
-from sterna.sim.simulate_core import CoreReport, simulate_core
+from sterna.model.training.quantize import quantize_checkpoint
+from sterna.model.training.train import train
+from sterna.sim.core.engine import Engine
+from sterna.sim.core.simulate import CoreReport, simulate_core
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

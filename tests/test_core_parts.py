@@ -9,14 +9,14 @@ import pytest
 from amaranth.sim import Simulator
 
 from sterna.hw.core.bypass_fifo import BypassFifo
-from sterna.hw.core.params import CoreParams
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.scale_unit import ScaleUnit
 from sterna.hw.core.token_control import TokenControl
-from sterna.hw.core.units import CoreUnits
-from sterna.hw.testing import Pauses, run_stream
+from sterna.hw.testbench.amaranth import Pauses, run_stream
 from sterna.model.config import ModelConfig
-from sterna.model.integer import combine_scale
 from sterna.model.profile import NumericProfile
+from sterna.model.quantized.integer import combine_scale
 
 NANO = ModelConfig.named("nano")
 

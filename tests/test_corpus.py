@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, leaked_lines
-from sterna.model.recipe import TrainRecipe
 from sterna.model.tokenizer import contiguous_streams, decode, encode
-from sterna.model.windows import WindowSampler
+from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.windows import WindowSampler
 
 
 def test_builtin_corpus_does_not_leak() -> None:
@@ -169,8 +169,9 @@ def test_windows_reach_both_ends_of_the_text() -> None:
 
 
 def test_text_needs_no_torch() -> None:
-    code = ("import sys, sterna.model.corpus, sterna.model.tokenizer, sterna.model.windows, "
-            "sterna.model.metrics, sterna.model.progress; sys.exit('torch' in sys.modules)")
+    code = ("import sys, sterna.model.corpus, sterna.model.tokenizer, "
+            "sterna.model.training.windows, sterna.model.training.metrics, "
+            "sterna.model.training.progress; sys.exit('torch' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 from sterna.hw.core.core import MatMulFreeCore
-from sterna.hw.core.cycles import CycleJob, CycleModel
-from sterna.hw.core.image import CoreImage, build_image
-from sterna.hw.core.params import CoreParams
-from sterna.hw.emit import verilog_text
+from sterna.hw.core.plan.image import CoreImage, build_image
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.timing.cycles import CycleJob, CycleModel
+from sterna.hw.emit.folder import verilog_text
+from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.config import ModelConfig
-from sterna.model.integer import IntegerModel
 from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import QuantizedModel
-from sterna.model.synthetic import random_model
-from sterna.sim.core_reference import Answer, Request, answer
-from sterna.sim.core_run import CoreJob, CoreProgress, CoreRun, CoreStream, Hold
-from sterna.sim.core_timing import cycle_job
-from sterna.sim.cpp_engine import CppCore
-from sterna.sim.runner import SimulationError
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
+from sterna.sim.core.cpp_engine import CppCore
+from sterna.sim.core.reference import Answer, Request, answer
+from sterna.sim.core.request import CoreJob, CoreProgress, CoreRun, CoreStream, Hold
+from sterna.sim.core.timing import cycle_job
 
 SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=20)
 

@@ -11,9 +11,9 @@ from core_shapes import core_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.core.cycles import CycleJob, CycleModel, TokenTimes, _Feed
-from sterna.hw.core.params import CoreParams
-from sterna.hw.core.units import CoreUnits
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.units import CoreUnits
+from sterna.hw.core.timing.cycles import CycleJob, CycleModel, TokenTimes, _Feed
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 

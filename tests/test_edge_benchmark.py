@@ -161,9 +161,9 @@ def test_dense_model_is_the_integer_model_in_float(edge, tmp_path):
     import numpy as np
 
     from sterna.model.config import ModelConfig
-    from sterna.model.integer import IntegerModel
     from sterna.model.profile import S16
-    from sterna.model.synthetic import random_model
+    from sterna.model.quantized.integer import IntegerModel
+    from sterna.model.quantized.synthetic import random_model
 
     dense = importlib.import_module("edge_torch")
     model = random_model(ModelConfig(d=32, layers=2, dff=48), S16)

@@ -7,8 +7,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sterna.hw.embedding import Embedding, EmbeddingParams
-from sterna.hw.testing import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.units.embedding.gateware import Embedding
+from sterna.hw.units.embedding.params import EmbeddingParams
 from sterna.model.profile import C12, S16
 
 STEADY = Pauses()

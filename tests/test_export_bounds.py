@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from conftest import ODD, replace_weights
 
-from sterna.export.bounds import CARRIER_BITS, check_bounds, tensor_bounds
-from sterna.export.traced import build_sequence, build_step
+from sterna.export.exact.traced import build_sequence, build_step
+from sterna.export.graph.bounds import CARRIER_BITS, check_bounds, tensor_bounds
 from sterna.model.config import ModelConfig
-from sterna.model.integer import IntegerModel
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.quantized import QuantizedModel
-from sterna.model.synthetic import random_model
-from sterna.model.taps import TapRecorder
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
+from sterna.model.quantized.taps import TapRecorder
 
 
 def test_every_tensor_has_a_bound(odd_model: QuantizedModel) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sterna.model.compare import Comparison, Difference, compare, first_difference
+from sterna.model.quantized.compare import Comparison, Difference, compare, first_difference
 
 
 def test_equal_arrays_of_other_dtypes_compare_equal() -> None:

@@ -10,15 +10,15 @@ import pytest
 from conftest import ODD
 from onnx import helper
 
-from sterna.export.check import check_exact
-from sterna.export.metadata import GraphInfo, GraphKind, OnnxFileError
-from sterna.export.runtime import OnnxSequence, OnnxStep
-from sterna.export.traced import build_sequence, build_step
-from sterna.export.writer import GraphChoice, export_onnx, sequence_path
+from sterna.export.exact.traced import build_sequence, build_step
+from sterna.export.forms.writer import GraphChoice, export_onnx, sequence_path
+from sterna.export.graph.metadata import GraphInfo, GraphKind, OnnxFileError
+from sterna.export.runtime.check import check_exact
+from sterna.export.runtime.runtime import OnnxSequence, OnnxStep
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.quantized import QuantizedModel
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 
 @pytest.fixture

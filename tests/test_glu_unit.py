@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from amaranth.hdl import Signal
 
-from sterna.hw.glu_unit import GluUnit
-from sterna.hw.testing import Pauses, StreamRun, run_stream, run_streams
-from sterna.model.integer import glu_product
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.units.glu.gateware import GluUnit
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
+from sterna.model.quantized.integer import glu_product
 
 STEADY = Pauses()
 PAUSES = [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.0, 0.5, 2), Pauses(0.4, 0.6, 3)]

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_reference import PlainModel
 
-from sterna.model.bundled import bundled_heldout
-from sterna.model.compare import first_difference
 from sterna.model.config import ModelConfig
-from sterna.model.integer import IntegerModel, isqrt, rs, ternary_matmul
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.synthetic import random_model
-from sterna.model.taps import TapRecorder
+from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.compare import first_difference
+from sterna.model.quantized.integer import IntegerModel, isqrt, rs, ternary_matmul
+from sterna.model.quantized.synthetic import random_model
+from sterna.model.quantized.taps import TapRecorder
 from sterna.model.tokenizer import contiguous_streams, encode
 
 

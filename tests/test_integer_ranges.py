@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sterna.model.integer import (
+from sterna.model.profile import PROFILES, NumericProfile
+from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.integer import (
     IntegerModel,
     combine_scale,
     mlgru_cell,
     norm_quant,
     sigmoid,
 )
-from sterna.model.profile import PROFILES, NumericProfile
-from sterna.model.quantized import Projection, QuantizedModel
-from sterna.model.synthetic import random_model
-from sterna.model.taps import TapRecorder
+from sterna.model.quantized.synthetic import random_model
+from sterna.model.quantized.taps import TapRecorder
 
 profiles = st.sampled_from([PROFILES[name] for name in sorted(PROFILES)])
 

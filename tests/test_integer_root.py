@@ -12,10 +12,10 @@ from amaranth.sim import Simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.emit import verilog_text
-from sterna.hw.integer_root import IntegerRoot, IntegerRootParams
-from sterna.hw.report import cell_counts
-from sterna.model.integer import isqrt as reference_isqrt
+from sterna.hw.emit.folder import verilog_text
+from sterna.hw.flow.report import cell_counts
+from sterna.hw.parts.integer_root import IntegerRoot, IntegerRootParams
+from sterna.model.quantized.integer import isqrt as reference_isqrt
 
 
 def check(dut: IntegerRoot, values: list[int], gap: int = 0) -> None:

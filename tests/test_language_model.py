@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
-from sterna.model.language_model import MatMulFreeLM, heldout_bpb
+from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
 from sterna.model.profile import S16
 
 ODD = ModelConfig(d=12, layers=2, dff=21, vocab=65)

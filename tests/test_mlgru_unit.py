@@ -13,12 +13,12 @@ from amaranth.hdl import Signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.mlgru_beats import preact_payloads, state_values
-from sterna.hw.mlgru_unit import MlgruUnit
-from sterna.hw.params import MlgruParams
-from sterna.hw.testing import Pauses, StreamRun, run_stream, run_streams
-from sterna.model.integer import mlgru_cell
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.units.mlgru.beats import preact_payloads, state_values
+from sterna.hw.units.mlgru.gateware import MlgruUnit
+from sterna.hw.units.mlgru.params import MlgruParams
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
+from sterna.model.quantized.integer import mlgru_cell
 
 STEADY = Pauses()
 PAUSES = [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.0, 0.5, 2), Pauses(0.4, 0.6, 3)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sterna.cli.main import main
-from sterna.export import native_build
-from sterna.export.native_build import MissingCompilerError, OpsError, build_ops
+from sterna.export.native import build as native_build
+from sterna.export.native.build import MissingCompilerError, OpsError, build_ops
 from sterna.model.files import cache_folder
 
 

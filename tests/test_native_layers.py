@@ -22,14 +22,14 @@ from native_graphs import (
 from onnx import numpy_helper
 from test_onnx_exact import EXTREMES, odd_profiles
 
-from sterna.export.native_build import build_ops
-from sterna.export.native_ops import KERNEL_VARIABLE
+from sterna.export.native.build import build_ops
+from sterna.export.native.ops import KERNEL_VARIABLE
 from sterna.model.config import ModelConfig
-from sterna.model.integer import IntegerModel
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.quantized import QuantizedModel
-from sterna.model.synthetic import random_model
-from sterna.model.taps import TapRecorder
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
+from sterna.model.quantized.taps import TapRecorder
 
 SHAPES = [
     ModelConfig(d=1, layers=1, dff=1, vocab=2),

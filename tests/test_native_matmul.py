@@ -11,9 +11,9 @@ from native_graphs import graph, int2, session
 from onnx import helper, numpy_helper
 
 from sterna.cli.main import main
-from sterna.export.body import DOMAIN, opset_imports
-from sterna.export.native_build import OPS_SOURCES, OpsError, build_ops
-from sterna.export.native_ops import KERNEL_VARIABLE, TernaryMatrix, kernel_name, with_ops
+from sterna.export.graph.body import DOMAIN, opset_imports
+from sterna.export.native.build import OPS_SOURCES, OpsError, build_ops
+from sterna.export.native.ops import KERNEL_VARIABLE, TernaryMatrix, kernel_name, with_ops
 
 SHAPES = [(1, 1), (3, 16), (16, 17), (63, 130), (130, 257), (300, 77), (48, 1030)]
 

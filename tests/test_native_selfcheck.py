@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sterna.export.native_build import OPS_SOURCES
+from sterna.export.native.build import OPS_SOURCES
 
 PROGRAM = Path(__file__).with_name("native_selfcheck.cpp")
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", f"-I{OPS_SOURCES}")

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from sterna.cli.main import main
-from sterna.hw.emit import emit_verilog
+from sterna.hw.catalog import emit_verilog
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES
 from sterna.model.quantized import QuantizedModel
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
+from sterna.sim.bench.runner import Simulator
 from sterna.sim.netlist import (
     netlist_of,
     simulate_core_netlist,
     simulate_netlist,
     synthesise_unit,
 )
-from sterna.sim.runner import Simulator
 from sterna.sim.simulate import simulate
 
 SIZES = {"rows": 2, "cols": 8, "lanes": 2}

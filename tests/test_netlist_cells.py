@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from netlist_designs import MEMORIES, MULTIPLIERS, STIMULUS_BITS, Part, design, memory
 
+from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.emit.yosys import YosysError, run_yosys
 from sterna.hw.flow.absorb import absorb_registers
 from sterna.hw.flow.netlist_verilog import NetlistError, model_files, netlist_verilog
-from sterna.hw.synthesis import Target, synthesise
-from sterna.hw.tools import verilator_environment
-from sterna.hw.yosys import YosysError, run_yosys
+from sterna.hw.flow.synthesis import Target, synthesise
 
 # Compares before each falling edge, and then makes new random bits.
 BENCH = """

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from norm_bench import NormPauses, check_cycles, check_events, run_norm
 
-from sterna.hw.emit import verilog_text
-from sterna.hw.norm_params import NormParams
-from sterna.hw.norm_quant import NormQuant
-from sterna.hw.report import cell_counts
-from sterna.model.integer import norm_quant
+from sterna.hw.emit.folder import verilog_text
+from sterna.hw.flow.report import cell_counts
+from sterna.hw.units.norm.gateware import NormQuant
+from sterna.hw.units.norm.params import NormParams
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
+from sterna.model.quantized.integer import norm_quant
 
 STEADY = NormPauses()
 PAUSES = [STEADY, NormPauses(words=0.6, scales=0.9, seed=1), NormPauses(0.2, 0.6, 0.4, seed=2)]

@@ -10,15 +10,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from sterna.export.check import check_exact
-from sterna.export.runtime import OnnxSequence, OnnxStep, step_with_taps
-from sterna.export.traced import build_sequence, build_step
+from sterna.export.exact.traced import build_sequence, build_step
+from sterna.export.runtime.check import check_exact
+from sterna.export.runtime.runtime import OnnxSequence, OnnxStep, step_with_taps
 from sterna.model.config import ModelConfig
-from sterna.model.integer import IntegerModel
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
-from sterna.model.synthetic import random_model
-from sterna.model.taps import TapRecorder
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
+from sterna.model.quantized.taps import TapRecorder
 
 SHAPES = [
     ODD,

@@ -7,12 +7,12 @@ import numpy as np
 import onnx
 import pytest
 
-from sterna.export.check import ExactReport, check_exact
-from sterna.export.traced import build_sequence, build_step
-from sterna.model.compare import Difference
-from sterna.model.integer import IntegerModel
+from sterna.export.exact.traced import build_sequence, build_step
+from sterna.export.runtime.check import ExactReport, check_exact
 from sterna.model.quantized import Projection, QuantizedModel
-from sterna.model.taps import TapRecorder
+from sterna.model.quantized.compare import Difference
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.taps import TapRecorder
 
 LENGTH = 24
 

@@ -13,19 +13,19 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops import op_gather_elements
 from test_onnx_exact import EXTREMES, odd_profiles
 
-from sterna.export.check import check_close, check_exact
-from sterna.export.float_reference import float_logits
-from sterna.export.forms import Form, build
-from sterna.export.metadata import GraphInfo, GraphKind
-from sterna.export.products import block_columns
-from sterna.export.runtime import OnnxSequence, OnnxStep
-from sterna.export.selftest import signal_to_noise
-from sterna.export.sessions import has_two_bit_kernels, two_bit_blocks
+from sterna.export.float.reference import float_logits
+from sterna.export.forms.forms import Form, build
+from sterna.export.forms.selftest import signal_to_noise
+from sterna.export.graph.metadata import GraphInfo, GraphKind
+from sterna.export.graph.products import block_columns
+from sterna.export.runtime.check import check_close, check_exact
+from sterna.export.runtime.runtime import OnnxSequence, OnnxStep
+from sterna.export.runtime.sessions import has_two_bit_kernels, two_bit_blocks
 from sterna.model.config import ModelConfig
-from sterna.model.integer import IntegerModel
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.quantized import QuantizedModel
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
 
 EXACT = [form for form in Form if form.exact]
 LEAN = [Form.EXACT, Form.EXACT_2BIT, Form.WEB]

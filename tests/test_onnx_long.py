@@ -7,12 +7,12 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sterna.export import Session
-from sterna.export.forms import Form, build
-from sterna.export.metadata import GraphKind
-from sterna.export.traced import build_step
-from sterna.model.bundled import BUNDLED, bundled_heldout
-from sterna.model.integer import IntegerModel
+from sterna.export.exact.traced import build_step
+from sterna.export.forms.forms import Form, build
+from sterna.export.graph.metadata import GraphKind
 from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized.bundled import BUNDLED, bundled_heldout
+from sterna.model.quantized.integer import IntegerModel
 from sterna.model.tokenizer import contiguous_streams, encode
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -5,17 +5,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from sterna.model.checkpoint import Checkpoint, save_checkpoint
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import builtin_corpus
-from sterna.model.evaluate import evaluate, surprisal_bits
-from sterna.model.integer import IntegerModel
-from sterna.model.language_model import MatMulFreeLM, heldout_bpb
+from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
+from sterna.model.network.quantizers import ternarize
 from sterna.model.profile import C12, PROFILES, NumericProfile
-from sterna.model.quantize import quantize, quantize_checkpoint
-from sterna.model.quantizers import ternarize
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.evaluate import evaluate, surprisal_bits
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
+from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
+from sterna.model.training.quantize import quantize, quantize_checkpoint
 
 NANO = ModelConfig.named("nano")
 

@@ -18,11 +18,11 @@ from sterna.model.quantized import (
     Projection,
     QuantizedFileError,
     QuantizedModel,
-    _digest,
     load_model,
 )
-from sterna.model.synthetic import random_model
-from sterna.model.trits import pack_trits, unpack_trits
+from sterna.model.quantized.file import _digest
+from sterna.model.quantized.synthetic import random_model
+from sterna.model.quantized.trits import pack_trits, unpack_trits
 
 Change = Callable[[dict, dict], object]
 

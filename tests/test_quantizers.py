@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sterna.model.quantizers import (
+from sterna.model.network.quantizers import (
     SMALLEST_SCALE,
     absmax_codes,
     absmax_quantize,

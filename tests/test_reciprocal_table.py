@@ -10,11 +10,11 @@ from amaranth.sim import Simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.emit import verilog_text
-from sterna.hw.reciprocal_params import ReciprocalTableParams
-from sterna.hw.reciprocal_table import ReciprocalTable
-from sterna.hw.reciprocal_words import line
-from sterna.hw.report import cell_counts
+from sterna.hw.emit.folder import verilog_text
+from sterna.hw.flow.report import cell_counts
+from sterna.hw.parts.reciprocal_params import ReciprocalTableParams
+from sterna.hw.parts.reciprocal_table import ReciprocalTable
+from sterna.hw.parts.reciprocal_words import line
 
 
 def check(dut: ReciprocalTable, divisors: list[int]) -> None:

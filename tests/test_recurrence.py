@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sterna.model import recurrence
-from sterna.model.recurrence import mlgru_scan, naive_mlgru, scan_chunked, scan_sequential
+from sterna.model.network import recurrence
+from sterna.model.network.recurrence import mlgru_scan, naive_mlgru, scan_chunked, scan_sequential
 
 Scan = Callable[[Tensor, Tensor, Tensor], Tensor]
 FORMS = [scan_sequential, scan_chunked, mlgru_scan]

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from conftest import ODD
 
-from sterna.cli.cycle_tables import PARTS
-from sterna.cli.hardware_page import stage_picture
 from sterna.cli.main import main
-from sterna.hw.core.cycle_report import cycle_report
-from sterna.hw.core.cycles import CycleModel
-from sterna.hw.core.image import build_image
-from sterna.hw.core.memory_bits import memory_bits, shape_image
-from sterna.hw.core.params import CoreParams
-from sterna.hw.core.steady_state import Cause
+from sterna.cli.reports.cycle_tables import PARTS
+from sterna.cli.reports.hardware_page import stage_picture
+from sterna.hw.core.plan.image import build_image
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.timing.cycle_report import cycle_report
+from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.timing.memory_bits import memory_bits, shape_image
+from sterna.hw.core.timing.steady_state import Cause
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import load_model
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 TINY = CoreParams(ModelConfig.named("tiny"), S16)
 

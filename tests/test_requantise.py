@@ -12,10 +12,10 @@ from amaranth.hdl import Cat, Elaboratable, Module, Signal, signed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.requantise import Requantise, RequantiseParams
-from sterna.hw.testing import Pauses, StreamRun, run_stream
-from sterna.model.integer import requantise
+from sterna.hw.parts.requantise import Requantise, RequantiseParams
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream
 from sterna.model.profile import FixedPoint
+from sterna.model.quantized.integer import requantise
 
 STEADY = Pauses()
 

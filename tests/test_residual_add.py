@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from amaranth.hdl import Signal
 
-from sterna.hw.residual_add import ResidualAdd, ResidualParams
-from sterna.hw.testing import Pauses, StreamRun, run_stream, run_streams
-from sterna.model.integer import saturate
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.units.residual.gateware import ResidualAdd
+from sterna.hw.units.residual.params import ResidualParams
 from sterna.model.profile import C12, S16, FixedPoint
+from sterna.model.quantized.integer import saturate
 
 STEADY = Pauses()
 PAUSES = [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.0, 0.5, 2), Pauses(0.4, 0.6, 3)]

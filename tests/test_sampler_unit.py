@@ -12,11 +12,11 @@ import pytest
 from amaranth.hdl import ResetInserter, Signal
 from amaranth.sim import Simulator
 
-from sterna.hw.sampler import ArgmaxSampler
-from sterna.hw.sampler_params import SamplerParams
-from sterna.hw.testing import Pauses
+from sterna.hw.testbench.amaranth import Pauses
+from sterna.hw.units.sampler.gateware import ArgmaxSampler
+from sterna.hw.units.sampler.params import SamplerParams
 from sterna.model.profile import C12, S16, FixedPoint
-from sterna.model.sampling import Sampler
+from sterna.model.quantized.sampling import Sampler
 
 STEADY = Pauses()
 PAUSES = [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.0, 0.8, 2), Pauses(0.4, 0.6, 3)]

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sterna.model.sampling import EXP_TABLE, Sampler
+from sterna.model.quantized.sampling import EXP_TABLE, Sampler
 
 logit_lists = st.lists(st.integers(-(1 << 15), (1 << 15) - 1), min_size=1, max_size=300)
 

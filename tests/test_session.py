@@ -8,17 +8,17 @@ import pytest
 from conftest import ODD
 
 from sterna.export import Session
-from sterna.export.forms import Form, build
-from sterna.export.generate import generate_tokens
-from sterna.export.metadata import GraphKind
-from sterna.export.runtime import OnnxStep
-from sterna.export.writer import export_onnx
+from sterna.export.forms.forms import Form, build
+from sterna.export.forms.writer import export_onnx
+from sterna.export.graph.metadata import GraphKind
+from sterna.export.runtime.generate import generate_tokens
+from sterna.export.runtime.runtime import OnnxStep
 from sterna.model.config import ModelConfig
-from sterna.model.integer import IntegerModel
 from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.sampling import Sampler
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.sampling import Sampler
+from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
 
 every_form = pytest.mark.parametrize("form", Form, ids=lambda form: form.value)

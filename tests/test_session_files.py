@@ -9,17 +9,17 @@ from native_graphs import planted_sources
 from onnx import numpy_helper
 
 from sterna.export import Session
-from sterna.export import session as session_module
-from sterna.export.forms import Form, build
-from sterna.export.metadata import GraphKind, OnnxFileError
-from sterna.export.native_build import build_ops
-from sterna.export.selftest import SelfTestError, check_checksum, seal
-from sterna.export.writer import export_onnx, sequence_path
+from sterna.export.forms.forms import Form, build
+from sterna.export.forms.selftest import SelfTestError, check_checksum, seal
+from sterna.export.forms.writer import export_onnx, sequence_path
+from sterna.export.graph.metadata import GraphKind, OnnxFileError
+from sterna.export.native.build import build_ops
+from sterna.export.runtime import session as session_module
 from sterna.model.config import ModelConfig
-from sterna.model.integer import IntegerModel
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
 
 every_form = pytest.mark.parametrize("form", Form, ids=lambda form: form.value)
 both_kinds = pytest.mark.parametrize("kind", GraphKind, ids=lambda kind: kind.value)

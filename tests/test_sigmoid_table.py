@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from amaranth.sim import Simulator
 
-from sterna.hw.sigmoid_table import SigmoidTable
-from sterna.model.integer import sigmoid
+from sterna.hw.parts.sigmoid_table import SigmoidTable
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
+from sterna.model.quantized.integer import sigmoid
 
 COARSE = replace(S16, name="coarse", sigmoid_segments=2)
 NARROW = replace(

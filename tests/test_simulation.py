@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sterna.hw.emit import emit_verilog
-from sterna.hw.packer import sum_values
-from sterna.hw.params import MacParams
-from sterna.model.bundled import bundled_heldout
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult, read_results, write_results
+from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.packing import sum_values
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
-from sterna.sim.job import Job, Pause, Phase, PhaseResult, read_results, write_results
-from sterna.sim.runner import SimulationError, Simulator, run_on
+from sterna.sim.bench.runner import Simulator, run_on
 from sterna.sim.simulate import SimulationReport, simulate
 
 SMALL = ModelConfig(d=24, layers=2, dff=40)

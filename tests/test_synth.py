@@ -11,23 +11,23 @@ import pytest
 
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
-from sterna.cli.synth_page import area_plot
-from sterna.hw.core.cycles import CycleModel
-from sterna.hw.emit import emit_verilog
-from sterna.hw.emit_core import core_params
+from sterna.cli.reports.synth_page import area_plot
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.verilog import core_params
+from sterna.hw.emit.yosys import run_yosys
 from sterna.hw.flow.cache import Cache
 from sterna.hw.flow.estimate import block_rams, estimate
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import pack
 from sterna.hw.flow.pnr_progress import Phase
 from sterna.hw.flow.synth import synth
+from sterna.hw.flow.synthesis import Target, synthesise
 from sterna.hw.flow.target import TARGETS, Resource
-from sterna.hw.synthesis import Target, synthesise
-from sterna.hw.unit import Unit, UnitSizes
-from sterna.hw.yosys import run_yosys
+from sterna.hw.units.spec import Unit, UnitSizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 MODEL = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=32), C12, seed=1)
 SMALL = UnitSizes(rows=2, cols=4)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sterna.hw.array.style import ArrayStyle
-from sterna.hw.core.params import CoreParams
-from sterna.hw.documents import Port
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.emit.documents import Port
+from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.flow.cache import Cache, cache_key, default_cache
 from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.estimate import block_rams, estimate
@@ -28,6 +28,7 @@ from sterna.hw.flow.place_route import (
 )
 from sterna.hw.flow.pnr_progress import Phase, Step, step_of
 from sterna.hw.flow.synth_report import BlockArea, Usage
+from sterna.hw.flow.synthesis import Synthesis, Target
 from sterna.hw.flow.target import (
     TARGETS,
     FpgaTarget,
@@ -37,12 +38,11 @@ from sterna.hw.flow.target import (
     target_named,
 )
 from sterna.hw.flow.wrapper import wrapper_text
-from sterna.hw.synthesis import Synthesis, Target
-from sterna.hw.tools import MissingToolError
-from sterna.hw.unit import Unit, UnitSizes
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.spec import Unit, UnitSizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 LOG = """\
 Info: Packing constants..

@@ -7,16 +7,16 @@ from collections import Counter
 
 import pytest
 
-from sterna.hw.emit import emit_component
-from sterna.hw.emit_core import core_design
-from sterna.hw.multipliers import PROJECTION_MODULES, module_cells
-from sterna.hw.synthesis import MemoryStyle, Target, synthesise
-from sterna.hw.unit import UnitSizes
-from sterna.hw.verilog_names import without_brackets
-from sterna.hw.yosys import YosysError
+from sterna.hw.core.verilog import core_design
+from sterna.hw.emit.folder import emit_component
+from sterna.hw.emit.names import without_brackets
+from sterna.hw.emit.yosys import YosysError
+from sterna.hw.flow.multipliers import PROJECTION_MODULES, module_cells
+from sterna.hw.flow.synthesis import MemoryStyle, Target, synthesise
+from sterna.hw.units.spec import UnitSizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 ROWS, COLS = 2, 4
 QUANT_LANES = 4

@@ -11,14 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.emit import verilog_text
-from sterna.hw.packer import beat_payloads, pack_projection, sum_values, unpack_projection
-from sterna.hw.params import MacParams
-from sterna.hw.report import cell_counts
-from sterna.hw.ternary_mac_array import TernaryMacArray
-from sterna.hw.testing import Pauses, StreamRun, run_stream, run_streams
-from sterna.hw.trit import Trit, from_codes, to_codes
-from sterna.model.integer import ternary_matmul
+from sterna.hw.emit.folder import verilog_text
+from sterna.hw.flow.report import cell_counts
+from sterna.hw.parts.trit import Trit, from_codes, to_codes
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.gateware import TernaryMacArray
+from sterna.hw.units.mac.packing import (
+    beat_payloads,
+    pack_projection,
+    sum_values,
+    unpack_projection,
+)
+from sterna.model.quantized.integer import ternary_matmul
 
 SHAPES = [  # rows, cols, max_columns
     (1, 1, 1), (1, 1, 5), (2, 3, 3), (3, 5, 17), (2, 8, 16), (1, 7, 30), (4, 16, 64),

@@ -14,19 +14,24 @@ import pytest
 import torch
 from rich.console import Console
 
-from sterna.model.checkpoint import (
+from sterna.model.config import ModelConfig
+from sterna.model.corpus import Corpus
+from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
+from sterna.model.training.checkpoint import (
     Checkpoint,
     CheckpointError,
     load_checkpoint,
     save_checkpoint,
 )
-from sterna.model.config import ModelConfig
-from sterna.model.corpus import Corpus
-from sterna.model.language_model import MatMulFreeLM, heldout_bpb
-from sterna.model.metrics import COLUMNS, MetricsWriter, plot_loss, read_metrics
-from sterna.model.progress import BarReporter, LineReporter, TrainProgress, default_reporter
-from sterna.model.run import _optimizer
-from sterna.model.train import TrainRecipe, TrainResult, train
+from sterna.model.training.metrics import COLUMNS, MetricsWriter, plot_loss, read_metrics
+from sterna.model.training.progress import (
+    BarReporter,
+    LineReporter,
+    TrainProgress,
+    default_reporter,
+)
+from sterna.model.training.run import _optimizer
+from sterna.model.training.train import TrainRecipe, TrainResult, train
 
 CONFIG = ModelConfig(d=16, layers=2, dff=24)
 RECIPE = TrainRecipe(batch=4, window=40, warmup_steps=5)
@@ -39,7 +44,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_train import CONFIG, CORPUS, RECIPE
-from sterna.model.train import train
+from sterna.model.training.train import train
 result = train(CONFIG, CORPUS, run_dir=sys.argv[1], recipe=RECIPE, threads=1,
                steps=int(sys.argv[2]), checkpoint_steps=7, resume=True)
 print("interrupted" if result.interrupted else "done", result.step)

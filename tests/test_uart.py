@@ -10,8 +10,8 @@ from amaranth.sim import Simulator
 from cocotb_tools.runner import get_results, get_runner
 
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
-from sterna.hw.emit import verilog_text
-from sterna.hw.tools import verilator_environment
+from sterna.hw.emit.folder import verilog_text
+from sterna.hw.emit.tools import verilator_environment
 
 FAST = UartParams(16_000_000, 1_000_000)
 
@@ -178,7 +178,7 @@ def test_every_byte_passes_to_and_from_another_uart(tmp_path: Path, monkeypatch)
     runner.build(
         sources=[tmp_path / f"{name}.v" for name in texts], hdl_toplevel="echo",
         build_dir=tmp_path / "build", timescale=("1ns", "1ps"),
-        # As in sterna.sim.launch: the wheel builds one file of output only.
+        # As in sterna.sim.bench.launch: the wheel builds one file of output only.
         build_args=["--output-split", "0", "-Wno-fatal", "-Wno-lint", "-Wno-style"])
     xml = runner.test(
         hdl_toplevel="echo", test_module="uart_bench", build_dir=tmp_path / "build",

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sterna.hw.emit import EmittedUnit, emit_verilog
-from sterna.model.bundled import bundled_heldout
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.emit.folder import EmittedUnit
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokenizer import encode
-from sterna.sim.runner import Simulator
+from sterna.sim.bench.runner import Simulator
 from sterna.sim.simulate import SimulationReport, simulate
 
 UNITS = ["norm", "glu", "residual", "embedding", "sampler", "weights"]

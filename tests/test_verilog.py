@@ -14,31 +14,33 @@ import numpy as np
 import pytest
 from amaranth.hdl import Shape
 
-from sterna.hw import tools
-from sterna.hw.emit import MAC_MODULE, MLGRU_MODULE, WEIGHTS_FILE, emit_verilog, verilog_text
-from sterna.hw.emit_norm import NORM_MODULE
-from sterna.hw.emit_parts import (
-    EMBEDDING_MODULE,
-    GLU_MODULE,
-    RESIDUAL_MODULE,
-    SAMPLER_MODULE,
-    WEIGHTS_MODULE,
-)
-from sterna.hw.glu_unit import GluParams
-from sterna.hw.norm_params import NormParams
-from sterna.hw.packer import unpack_projection
-from sterna.hw.params import MacParams, MlgruParams
-from sterna.hw.report import cell_counts
-from sterna.hw.requantise import Requantise
-from sterna.hw.residual_add import ResidualParams
-from sterna.hw.sampler_params import SamplerParams
-from sterna.hw.tools import MissingToolError, verilator_environment
-from sterna.hw.yosys import YosysError, run_yosys
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.emit import tools
+from sterna.hw.emit.folder import verilog_text
+from sterna.hw.emit.tools import MissingToolError, verilator_environment
+from sterna.hw.emit.yosys import YosysError, run_yosys
+from sterna.hw.flow.report import cell_counts
+from sterna.hw.parts.requantise import Requantise
+from sterna.hw.units.embedding.verilog import EMBEDDING_MODULE
+from sterna.hw.units.glu.params import GluParams
+from sterna.hw.units.glu.verilog import GLU_MODULE
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.packing import unpack_projection
+from sterna.hw.units.mac.verilog import MAC_MODULE, WEIGHTS_FILE
+from sterna.hw.units.mlgru.params import MlgruParams
+from sterna.hw.units.mlgru.verilog import MLGRU_MODULE
+from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.norm.verilog import NORM_MODULE
+from sterna.hw.units.residual.params import ResidualParams
+from sterna.hw.units.residual.verilog import RESIDUAL_MODULE
+from sterna.hw.units.sampler.params import SamplerParams
+from sterna.hw.units.sampler.verilog import SAMPLER_MODULE
+from sterna.hw.units.weights.verilog import WEIGHTS_MODULE
 from sterna.model import folder as folder_module
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError, write_folder
 from sterna.model.profile import C12, S16
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 
 CONFIG = ModelConfig(d=12, layers=2, dff=20, vocab=18)
 SIZES = {"rows": 4, "cols": 8, "lanes": 4}
@@ -163,10 +165,10 @@ def test_params_follow_from_the_model_and_the_options(emitted):
 
 REPEAT = """
 import sys
-from sterna.hw.emit import emit_verilog
+from sterna.hw.catalog import emit_verilog
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.synthetic import random_model
 model = random_model(ModelConfig(d=12, layers=2, dff=20, vocab=18), C12, seed=3)
 for unit in sys.argv[2:]:
     emit_verilog(model, unit, f"{sys.argv[1]}/other-{unit}", rows=4, cols=8, lanes=4,

@@ -18,9 +18,9 @@ from selenium.webdriver.common.keys import Keys
 from web_browser import Page, need_runtime, open_browser, serve
 
 from sterna.cli.main import main
-from sterna.export.forms import build
-from sterna.export.metadata import GraphKind
-from sterna.export.web import write_page
+from sterna.export.forms.forms import build
+from sterna.export.graph.metadata import GraphKind
+from sterna.export.web.page import write_page
 from sterna.model.quantized import Projection, QuantizedModel, load_model
 
 pytestmark = pytest.mark.slow

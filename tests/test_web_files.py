@@ -17,20 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sterna.cli.main import main
-from sterna.export import web, webruntime
-from sterna.export.forms import build
-from sterna.export.metadata import GraphKind
-from sterna.export.runtime import OnnxStep
-from sterna.export.web import CHECK_PROMPT, record_reference, write_page
-from sterna.export.webruntime import WebRuntimeError, runtime_files
+from sterna.export.forms.forms import build
+from sterna.export.graph.metadata import GraphKind
+from sterna.export.runtime.runtime import OnnxStep
+from sterna.export.web import page as web
+from sterna.export.web import runtime_files as webruntime
+from sterna.export.web.page import CHECK_PROMPT, record_reference, write_page
+from sterna.export.web.runtime_files import WebRuntimeError, runtime_files
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError
 from sterna.model.profile import PROFILES, S16
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.sampling import EXP_TABLE, Sampler
-from sterna.model.synthetic import random_model
+from sterna.model.quantized.sampling import EXP_TABLE, Sampler
+from sterna.model.quantized.synthetic import random_model
 
-PAGE = Path(web.__file__).parent / "page"
+PAGE = Path(web.__file__).parent / "sources"
 STAND_IN = {name: f"stands for {name}".encode() for name in webruntime.WEB_RUNTIME}
 
 

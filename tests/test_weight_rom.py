@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from sterna.hw.testing import Pauses, StreamRun, run_stream, run_streams
-from sterna.hw.weight_rom import WeightRom
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.units.weights.gateware import WeightRom
 
 PAUSES = [Pauses(), Pauses(0.7, 0.0, 1), Pauses(0.0, 0.5, 2), Pauses(0.4, 0.6, 3)]
 

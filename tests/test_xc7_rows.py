@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from xc7_bench import run_verilog
 
-from sterna.hw.array.style import ArrayStyle
-from sterna.hw.array.xc7_pair_adder import PairAdder
-from sterna.hw.array.xc7_pair_codes import PAIRS, pack_pairs, unpack_pairs
-from sterna.hw.array.xc7_pair_row import Xc7PairRow
-from sterna.hw.array.xc7_table_row import Xc7TableRow
-from sterna.hw.array.xc7_ternary_adder import TernaryAdder
-from sterna.hw.bits import to_bits, to_ints
-from sterna.hw.emit import verilog_text
-from sterna.hw.params import MacParams
-from sterna.hw.trit_codes import pack_triples, unpack_triples
-from sterna.hw.yosys import run_yosys
+from sterna.hw.emit.folder import verilog_text
+from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.parts.bits import to_bits, to_ints
+from sterna.hw.parts.trit_codes import pack_triples, unpack_triples
+from sterna.hw.units.mac.base.pair_codes import PAIRS, pack_pairs, unpack_pairs
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.xc7.pair_adder import PairAdder
+from sterna.hw.units.mac.xc7.pair_row import Xc7PairRow
+from sterna.hw.units.mac.xc7.table_row import Xc7TableRow
+from sterna.hw.units.mac.xc7.ternary_adder import TernaryAdder
 
 TRIPLE_CODES = [*range(14), *range(17, 30)]
 

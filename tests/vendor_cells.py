@@ -12,8 +12,9 @@ from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import memory
 
 MODULES = (
-    "sterna.hw.array.ccu2c", "sterna.hw.array.ecp5_tables", "sterna.hw.array.xc7_carry",
-    "sterna.hw.array.xc7_lut", "sterna.hw.array.xc7_tables")
+    "sterna.hw.units.mac.ecp5.ccu2c", "sterna.hw.units.mac.ecp5.tables",
+    "sterna.hw.units.mac.xc7.carry",
+    "sterna.hw.units.mac.xc7.lut", "sterna.hw.units.mac.xc7.tables")
 
 
 class Cell(Elaboratable):

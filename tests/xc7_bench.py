@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from sterna.hw.tools import verilator_environment
+from sterna.hw.emit.tools import verilator_environment
 
-CELLS = files("sterna.hw.cells") / "xc7.v"
+CELLS = files("sterna.hw.emit.cells") / "xc7.v"
 
 _BENCH = """
 module bench;

@@ -27,8 +27,8 @@ from sterna.hw.flow.place_route import (
     place_and_route_pins,
     resources_of,
 )
+from sterna.hw.flow.synthesis import Target
 from sterna.hw.flow.target import Resource
-from sterna.hw.synthesis import Target
 
 __all__ = ["Bitstream", "TimingError", "build_bitstream"]
 

@@ -12,9 +12,9 @@ from amaranth_boards.icebreaker import ICEBreakerPlatform
 from amaranth_boards.ulx3s import ULX3S_85F_Platform
 
 from sterna.hw.board.names import BoardName
+from sterna.hw.flow.synthesis import Target
 from sterna.hw.flow.target import FpgaTarget, target_named
-from sterna.hw.synthesis import Target
-from sterna.hw.unit import UnitSizes
+from sterna.hw.units.spec import UnitSizes
 
 __all__ = ["BOARDS", "Board", "Pin"]
 

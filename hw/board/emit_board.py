@@ -8,17 +8,17 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sterna.hw import cells
 from sterna.hw.board.constraints import constraints_name, constraints_text
 from sterna.hw.board.line_settings import check_core
 from sterna.hw.board.top import BoardParams, BoardTop
 from sterna.hw.core.core import MatMulFreeCore
-from sterna.hw.core.cycles import CycleModel
-from sterna.hw.core.image import build_image
-from sterna.hw.core.params import CoreParams
-from sterna.hw.emit import verilog_text
-from sterna.hw.emit_core import core_params
-from sterna.hw.unit import UnitSizes
+from sterna.hw.core.plan.image import build_image
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.verilog import core_params
+from sterna.hw.emit import cells
+from sterna.hw.emit.folder import verilog_text
+from sterna.hw.units.spec import UnitSizes
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 

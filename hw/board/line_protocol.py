@@ -9,14 +9,14 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.board.line_settings import LineDefaults, check_core
 from sterna.hw.board.line_state import LineState
 from sterna.hw.board.line_texts import LINE_BYTES, LineTexts
-from sterna.hw.core.params import CoreParams
+from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.token_control import (
     BETA_BITS,
     SEED_BITS,
     prompt_layout,
     token_layout,
 )
-from sterna.hw.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 
 __all__ = ["LineProtocol"]
 

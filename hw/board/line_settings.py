@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sterna.hw.core.params import CoreParams
+from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.token_control import BETA_BITS, SEED_BITS
 from sterna.model.checks import check_whole
 
@@ -28,7 +28,7 @@ class LineDefaults:
     tokens
         Tokens to write after a line.
     beta
-        Inverse temperature, :attr:`sterna.model.sampling.Sampler.beta`; 0 is greedy.
+        Inverse temperature, :attr:`sterna.model.quantized.sampling.Sampler.beta`; 0 is greedy.
     seed
         Seed of the sampler.
 

@@ -7,9 +7,9 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.params import CoreParams
-from sterna.hw.memory_attributes import BLOCK_RAM, LUT_RAM, NEVER_COLLIDES
-from sterna.hw.norm_params import NormParams
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, LUT_RAM, NEVER_COLLIDES
+from sterna.hw.units.norm.params import NormParams
 
 __all__ = ["ActivationBuffer"]
 

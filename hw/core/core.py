@@ -9,12 +9,13 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.core.activation_buffer import ActivationBuffer
 from sterna.hw.core.bypass_fifo import BypassFifo
 from sterna.hw.core.dispatcher import Dispatcher
-from sterna.hw.core.image import CoreImage
 from sterna.hw.core.issuer import BeatIssuer
+from sterna.hw.core.plan.image import CoreImage
+from sterna.hw.core.plan.tasks import weight_request_layout
+from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.post_processor import PostProcessor, requantise_params, result_layout
 from sterna.hw.core.router import ResultRouter
 from sterna.hw.core.scale_unit import ScaleUnit
-from sterna.hw.core.tasks import weight_request_layout
 from sterna.hw.core.token_control import (
     ControlSignature,
     TokenControl,
@@ -22,15 +23,14 @@ from sterna.hw.core.token_control import (
     token_layout,
 )
 from sterna.hw.core.trace import show_taps, trace_layout
-from sterna.hw.core.units import CoreUnits
 from sterna.hw.core.weight_feed import WeightFeed, WeightPort
-from sterna.hw.embedding import Embedding
-from sterna.hw.glu_unit import GluUnit
-from sterna.hw.mlgru_unit import MlgruUnit
-from sterna.hw.norm_quant import NormQuant
-from sterna.hw.residual_add import ResidualAdd
-from sterna.hw.sampler import ArgmaxSampler
-from sterna.hw.ternary_mac_array import TernaryMacArray
+from sterna.hw.units.embedding.gateware import Embedding
+from sterna.hw.units.glu.gateware import GluUnit
+from sterna.hw.units.mac.gateware import TernaryMacArray
+from sterna.hw.units.mlgru.gateware import MlgruUnit
+from sterna.hw.units.norm.gateware import NormQuant
+from sterna.hw.units.residual.gateware import ResidualAdd
+from sterna.hw.units.sampler.gateware import ArgmaxSampler
 
 __all__ = ["MatMulFreeCore"]
 

@@ -7,10 +7,10 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.image import CoreImage
-from sterna.hw.core.program import MAX_SLOTS
+from sterna.hw.core.plan.image import CoreImage
+from sterna.hw.core.plan.program import MAX_SLOTS
+from sterna.hw.core.plan.tasks import task_layout, weight_request_layout
 from sterna.hw.core.task_queue import TaskQueue
-from sterna.hw.core.tasks import task_layout, weight_request_layout
 
 __all__ = ["Dispatcher"]
 

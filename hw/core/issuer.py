@@ -7,11 +7,11 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.image import CoreImage
-from sterna.hw.core.tasks import task_layout
+from sterna.hw.core.plan.image import CoreImage
+from sterna.hw.core.plan.tasks import task_layout
 from sterna.hw.core.weight_feed import WeightFeed
-from sterna.hw.memory_attributes import BLOCK_ROM
-from sterna.hw.pipeline import Pipeline
+from sterna.hw.parts.memory_attributes import BLOCK_ROM
+from sterna.hw.parts.pipeline import Pipeline
 
 __all__ = ["BeatIssuer"]
 

@@ -7,12 +7,12 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.image import CoreImage
-from sterna.hw.core.program import MAX_SLOTS, StageKind
-from sterna.hw.core.tasks import result_tag_layout, task_layout
-from sterna.hw.memory_attributes import BLOCK_ROM
-from sterna.hw.pipeline import Pipeline
-from sterna.hw.requantise import Requantise, RequantiseParams
+from sterna.hw.core.plan.image import CoreImage
+from sterna.hw.core.plan.program import MAX_SLOTS, StageKind
+from sterna.hw.core.plan.tasks import result_tag_layout, task_layout
+from sterna.hw.parts.memory_attributes import BLOCK_ROM
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.requantise import Requantise, RequantiseParams
 
 __all__ = ["PostProcessor", "requantise_params", "result_layout"]
 
@@ -53,9 +53,9 @@ class PostProcessor(wiring.Component):
     The sums of a task wait until its scales are known and, where they make logits, until
     there is room for these: from then on nothing stalls. A result leaves in the widest of
     all formats; whoever takes it narrows it to that of its stage
-    (:meth:`~sterna.hw.requantise.RequantiseParams.narrowed`). What is added to the residual
+    (:meth:`~sterna.hw.parts.requantise.RequantiseParams.narrowed`). What is added to the residual
     stream is one bit wider than that (saturating there changes no sum, see
-    :class:`~sterna.hw.residual_add.ResidualAdd`).
+    :class:`~sterna.hw.units.residual.gateware.ResidualAdd`).
 
     Parameters
     ----------

@@ -8,12 +8,12 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.bypass_fifo import BypassFifo
-from sterna.hw.core.params import CoreParams
-from sterna.hw.core.program import StageKind
-from sterna.hw.core.units import CoreUnits
-from sterna.hw.glu_unit import GluParams
-from sterna.hw.requantise import RequantiseParams
-from sterna.hw.residual_add import ResidualParams
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.program import StageKind
+from sterna.hw.core.plan.units import CoreUnits
+from sterna.hw.parts.requantise import RequantiseParams
+from sterna.hw.units.glu.params import GluParams
+from sterna.hw.units.residual.params import ResidualParams
 
 __all__ = ["ResultRouter"]
 

@@ -7,23 +7,18 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.params import CoreParams
-from sterna.hw.core.program import MAX_SLOTS
-from sterna.hw.fixed_point import round_shift
-from sterna.hw.norm_params import NormParams
-from sterna.hw.pipeline import Pipeline
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.program import MAX_SLOTS
+from sterna.hw.core.plan.units import scale_latency
+from sterna.hw.parts.fixed_point import round_shift
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.units.norm.params import NormParams
 
-__all__ = ["ScaleUnit", "scale_latency"]
-
-
-def scale_latency(params: CoreParams) -> int:
-    """Cycles from V to the first scale: product and rounding, and with ``far_registers`` one
-    for the way to the multiplier."""
-    return 2 + params.far_registers
+__all__ = ["ScaleUnit", ]
 
 
 class ScaleUnit(wiring.Component):
-    """``A = rs(V * K, combine_shift)``: ``sterna.model.integer.combine_scale``.
+    """``A = rs(V * K, combine_shift)``: ``sterna.model.quantized.integer.combine_scale``.
 
     One multiplier makes the scales of a stage one after the other. The first is known
     :attr:`latency` cycles after V was offered, the others in the cycles after it, which is

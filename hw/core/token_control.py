@@ -7,7 +7,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.params import CoreParams
+from sterna.hw.core.plan.params import CoreParams
 
 __all__ = ["BETA_BITS", "SEED_BITS", "ControlSignature", "TokenControl", "prompt_layout",
            "token_layout"]

@@ -6,10 +6,10 @@ from amaranth.hdl import Module, Signal, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.image import CoreImage
-from sterna.hw.core.tasks import weight_request_layout
-from sterna.hw.memory_attributes import BLOCK_ROM
-from sterna.hw.pipeline import Pipeline
+from sterna.hw.core.plan.image import CoreImage
+from sterna.hw.core.plan.tasks import weight_request_layout
+from sterna.hw.parts.memory_attributes import BLOCK_ROM
+from sterna.hw.parts.pipeline import Pipeline
 
 __all__ = ["WeightFeed", "WeightPort"]
 

@@ -26,8 +26,8 @@ from sterna.hw.flow.place_route import (
 )
 from sterna.hw.flow.pnr_progress import Step
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, Usage
+from sterna.hw.flow.synthesis import MappedMemory, MemoryStyle, Synthesis, Target, synthesise
 from sterna.hw.flow.target import FpgaTarget, Resource
-from sterna.hw.synthesis import MappedMemory, MemoryStyle, Synthesis, Target, synthesise
 
 __all__ = ["CachedTools", "MappedDesign", "Progress", "has_router"]
 

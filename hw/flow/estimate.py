@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sterna.hw.core.params import CoreParams
-from sterna.hw.core.program import program
-from sterna.hw.core.units import CoreUnits
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.program import program
+from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.flow.synth_report import BlockArea, Usage
+from sterna.hw.flow.synthesis import Target
 from sterna.hw.flow.target import FpgaTarget, Resource
-from sterna.hw.synthesis import Target
 from sterna.model.profile import C12
 
 __all__ = ["block_rams", "estimate", "part_rams"]

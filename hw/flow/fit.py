@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from sterna.hw.core.cycles import CycleModel
-from sterna.hw.core.params import CoreParams
-from sterna.hw.emit_core import core_params
-from sterna.hw.emit_mac import mac_params
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.verilog import core_params
 from sterna.hw.flow.estimate import block_rams, estimate, part_rams
 from sterna.hw.flow.synth_report import BlockArea, Usage
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
-from sterna.hw.unit import Unit, UnitSizes
+from sterna.hw.units.mac.verilog import mac_params
+from sterna.hw.units.spec import Unit, UnitSizes
 from sterna.model.profile import C12
 from sterna.model.quantized import QuantizedModel
 

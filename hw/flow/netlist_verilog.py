@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.yosys import run_yosys
+from sterna.hw.emit.yosys import run_yosys
 
 __all__ = ["NetlistError", "model_files", "netlist_verilog"]
 
@@ -72,7 +72,7 @@ def netlist_verilog(netlist: dict[str, Any], top: str, *, timeout_s: float = 600
 
 def model_files() -> dict[str, str]:
     """Return the Verilog of the models of all cells, by file name."""
-    folder = files("sterna.hw.cells")
+    folder = files("sterna.hw.emit.cells")
     return {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _MODELS}
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.flow.pnr_progress import Step, step_of
 from sterna.hw.flow.target import FpgaTarget, Resource, Router
-from sterna.hw.tools import MissingToolError
 
 __all__ = [
     "PlaceRouteError",

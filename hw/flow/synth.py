@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from sterna.hw.core.cycles import CycleModel
-from sterna.hw.documents import Port
-from sterna.hw.emit import emit_verilog
-from sterna.hw.emit_core import core_params
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.verilog import core_params
+from sterna.hw.emit.documents import Port
 from sterna.hw.flow.cache import Cache, default_cache
 from sterna.hw.flow.cached_tools import CachedTools, Progress, has_router
 from sterna.hw.flow.fit import check_fit, check_memories
@@ -19,7 +19,7 @@ from sterna.hw.flow.place_route import check_router
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport
 from sterna.hw.flow.target import FpgaTarget, style_for, target_named
 from sterna.hw.flow.wrapper import WRAPPER_INSTANCE, WRAPPER_MODULE, wrapper_text
-from sterna.hw.unit import Unit, UnitSizes
+from sterna.hw.units.spec import Unit, UnitSizes
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["synth"]

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sterna.hw.flow.critical_path import CriticalPath
+from sterna.hw.flow.synthesis import Synthesis
 from sterna.hw.flow.target import FpgaTarget, Resource
-from sterna.hw.synthesis import Synthesis
-from sterna.hw.unit import Unit, UnitSizes
+from sterna.hw.units.spec import Unit, UnitSizes
 
 __all__ = ["BlockArea", "Origin", "SeedRun", "SynthReport", "Usage"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sterna.hw.array.style import ArrayStyle
-from sterna.hw.synthesis import Target
+from sterna.hw.flow.synthesis import Target
+from sterna.hw.units.mac.base.style import ArrayStyle
 
 __all__ = ["TARGETS", "FpgaTarget", "Resource", "Router", "style_for", "target_named"]
 

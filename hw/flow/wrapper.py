@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sterna.hw.documents import Port
+from sterna.hw.emit.documents import Port
 
 __all__ = ["WRAPPER_INSTANCE", "WRAPPER_MODULE", "wrapper_text"]
 

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from sterna.hw.emit.tools import MissingToolError
+from sterna.hw.emit.yosys import YosysError
 from sterna.hw.proof.row_bench import Fault
 from sterna.hw.proof.solver import Verdict, ask
 from sterna.hw.proof.suite import CLAIMS, Claim
-from sterna.hw.tools import MissingToolError
-from sterna.hw.yosys import YosysError
 
 __all__ = ["Outcome", "main", "prove"]
 

@@ -11,14 +11,14 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed, unsigne
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Member
 
-from sterna.hw.array.steps import CHAIN_COLUMNS
-from sterna.hw.array.style import ArrayStyle
-from sterna.hw.array.xc7_pair_codes import PAIR_BITS, pack_pairs
-from sterna.hw.params import MacParams
-from sterna.hw.pipeline import Pipeline
-from sterna.hw.ternary_mac_array import ROWS
-from sterna.hw.trit import to_codes
-from sterna.hw.trit_codes import TRIPLE_BITS, missing_ones, pack_triples, to_relative
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.trit import to_codes
+from sterna.hw.parts.trit_codes import TRIPLE_BITS, missing_ones, pack_triples, to_relative
+from sterna.hw.units.mac.base.pair_codes import PAIR_BITS, pack_pairs
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.steps import CHAIN_COLUMNS
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.gateware import ROWS
 
 __all__ = ["Fault", "beat_inputs", "connect_row", "definition", "encode", "in_order", "lacking",
            "legal_trits"]

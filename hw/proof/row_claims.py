@@ -8,9 +8,7 @@ from amaranth.hdl import Const, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
-from sterna.hw.array.style import ArrayStyle
-from sterna.hw.params import MacParams
-from sterna.hw.pipeline import Pipeline
+from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.proof.row_bench import (
     Fault,
     beat_inputs,
@@ -18,6 +16,8 @@ from sterna.hw.proof.row_bench import (
     definition,
     legal_trits,
 )
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.style import ArrayStyle
 
 __all__ = ["EqualRows", "ExactRow"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from sterna.hw.yosys import run_yosys
+from sterna.hw.emit.yosys import run_yosys
 
 __all__ = ["Answer", "Cells", "Question", "Verdict", "ask"]
 
@@ -119,7 +119,7 @@ def ask(question: Question, folder: Path, *, timeout_s: float = 300) -> Answer:
     (folder / "proof.v").write_text(question.verilog, encoding="utf-8")
     if question.cells is Cells.OURS:
         for name in _OUR_MODELS:
-            model = (files("sterna.hw.cells") / name).read_text(encoding="utf-8")
+            model = (files("sterna.hw.emit.cells") / name).read_text(encoding="utf-8")
             (folder / name).write_text(model, encoding="utf-8")
             sources.append(name)
     else:

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 
 from amaranth.lib import wiring
 
-from sterna.hw.array.style import ArrayStyle
-from sterna.hw.emit import verilog_text
-from sterna.hw.params import MacParams
+from sterna.hw.emit.folder import verilog_text
 from sterna.hw.proof.overflow import NoOverflow, OneBitLess
 from sterna.hw.proof.row_bench import Fault
 from sterna.hw.proof.row_claims import EqualRows, ExactRow
@@ -29,6 +27,8 @@ from sterna.hw.proof.table_claims import (
     KeptEntries,
     TableRow,
 )
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.style import ArrayStyle
 
 __all__ = ["CLAIMS", "Claim", "plant"]
 

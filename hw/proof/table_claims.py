@@ -8,11 +8,8 @@ from amaranth.lib import wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.array.ecp5_tables import Ecp5Tables
-from sterna.hw.array.style import ArrayStyle
-from sterna.hw.array.xc7_tables import Xc7Tables
-from sterna.hw.params import MacParams
-from sterna.hw.pipeline import Pipeline
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.trit_codes import TRIPLE_BITS, TRIPLES, unpack_triples
 from sterna.hw.proof.row_bench import (
     Fault,
     beat_inputs,
@@ -22,8 +19,11 @@ from sterna.hw.proof.row_bench import (
     lacking,
     legal_trits,
 )
-from sterna.hw.ternary_mac_array import FILLERS
-from sterna.hw.trit_codes import TRIPLE_BITS, TRIPLES, unpack_triples
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.ecp5.tables import Ecp5Tables
+from sterna.hw.units.mac.gateware import FILLERS
+from sterna.hw.units.mac.xc7.tables import Xc7Tables
 
 __all__ = ["TRANSPARENT_RAM", "FilledAddresses", "FilledEntries", "KeptEntries", "TableRow"]
 

@@ -1,0 +1,55 @@
+"""``sterna demo``: the whole path on the bundled model, in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sterna.cli.terminal.console import out, print_json, print_table, say
+
+__all__ = ["COMMANDS", "demo"]
+
+
+def demo(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")
+                     ] = "tiny",
+    output: Annotated[Path, typer.Option(
+        "-o", "--output", help="Folder for everything it makes.")] = Path("build/demo"),
+    rows: Annotated[int, typer.Option(help="Rows of the array.")] = 8,
+    cols: Annotated[int, typer.Option(help="Columns of the array.")] = 128,
+    tokens: Annotated[int, typer.Option(help="Tokens of text to write.")] = 300,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
+    """Trained model to ONNX to Verilog, every stage checked against the same integers.
+
+    Example: sterna demo
+    """
+    from sterna.cli.commands.walkthrough import demo as run_demo
+    from sterna.cli.reports.cycle_bars import print_bars
+    result = run_demo(
+        model, output, rows=rows, cols=cols, tokens=tokens,
+        progress=lambda line: say(line, quiet))
+    if as_json:
+        print_json(result.as_dict())
+    else:
+        print_table(
+            f"sterna demo: {model}",
+            ("stage", "checked", "values compared", "mismatches", "seconds"),
+            [(stage.name, stage.checked, "" if stage.values is None else f"{stage.values:,}",
+              stage.mismatches, f"{stage.seconds:.1f}") for stage in result.stages])
+        out.print(result.prompt, end="", style="bold")
+        out.print(result.text)
+        if result.cycles is not None:
+            out.print()
+            print_bars(result.cycles)
+        out.print(f"\nreport: {result.report}")
+    for stage in result.stages:
+        if stage.first:
+            say(f"MISMATCH in {stage.name}: {stage.first}")
+    return 0 if result.passed else 1
+
+
+COMMANDS = (demo,)

@@ -1,0 +1,113 @@
+"""``sterna report``: cycles, bounds and memory of a core, before any synthesis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sterna.cli.terminal.console import out, print_json, print_table
+from sterna.model.config import ModelConfig
+from sterna.model.profile import PROFILES
+from sterna.model.quantized import load_model
+
+if TYPE_CHECKING:
+    from sterna.hw.core.plan.image import CoreImage
+    from sterna.hw.core.timing.cycle_report import CycleReport
+
+__all__ = ["COMMANDS", "report"]
+
+
+def report(
+    model: Annotated[str | None, typer.Argument(
+        metavar="[MODEL]", help="Quantised file, or tiny; or give --config.")] = None,
+    config: Annotated[str | None, typer.Option(
+        help="A shape without weights: micro, nano, tiny or small. Memories are as wide as any "
+             "model may need.")] = None,
+    profile: Annotated[str | None, typer.Option(
+        help="With --config: numeric profile, S16 (default) or C12.")] = None,
+    rows: Annotated[int, typer.Option(help="Rows computed side by side.")] = 8,
+    cols: Annotated[int, typer.Option(help="Columns taken per beat.")] = 128,
+    streams: Annotated[int, typer.Option(help="Interleaved sequences, 1 or 2.")] = 1,
+    quant_lanes: Annotated[int, typer.Option(
+        help="Elements quantised per cycle, a multiple of the rows; 0 chooses.")] = 0,
+    clock_mhz: Annotated[float | None, typer.Option(
+        help="Give tokens per second, too, at this clock.")] = None,
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", help="Write the report as a page, FILE.html.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> int:
+    """Say how many cycles a token takes in gateware, where they go, and what bounds them.
+
+    Computed by the cycle model, which equals the simulated Verilog; no tool is needed.
+
+    Example: sterna report tiny --rows 8 --cols 128 --clock-mhz 100
+    """
+    from sterna.hw.core.timing.cycle_report import cycle_report
+    if output is not None and output.suffix != ".html":
+        raise ValueError(f"--output must end in .html, got {output}")
+    image = _image(model, config, profile, rows, cols, streams, quant_lanes)
+    found = cycle_report(image)
+    name = model or f"{config} (no weights)"
+    data = {"model": model, **found.as_dict(clock_mhz)}
+    if output is not None:
+        from sterna.cli.reports.hardware_page import write_hardware_report
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_hardware_report(output, name, found, clock_mhz)
+    if as_json:
+        print_json(data)
+    else:
+        _print(name, found, clock_mhz)
+        if output is not None:
+            out.print(f"\nreport: {output}")
+    return 0
+
+
+def _image(
+    model: str | None, config: str | None, profile: str | None, rows: int, cols: int,
+    streams: int, quant_lanes: int,
+) -> CoreImage:
+    """The packed model, or an empty image of a configuration."""
+    from sterna.hw.core.plan.image import build_image
+    from sterna.hw.core.plan.params import CoreParams
+    from sterna.hw.core.timing.memory_bits import shape_image
+    if (model is None) == (config is None):
+        raise ValueError("give either a MODEL or --config")
+    if config is None:
+        if profile is not None:
+            raise ValueError("--profile goes with --config: a MODEL has a profile of its own")
+        loaded = load_model(str(model))
+        return build_image(loaded, CoreParams(
+            loaded.config, loaded.profile, rows, cols, streams, quant_lanes))
+    chosen = profile or "S16"
+    if chosen not in PROFILES:
+        raise ValueError(f"--profile must be one of {', '.join(PROFILES)}, got {profile!r}")
+    return shape_image(CoreParams(
+        ModelConfig.named(config), PROFILES[chosen], rows, cols, streams, quant_lanes))
+
+
+def _print(name: str, found: CycleReport, clock_mhz: float | None) -> None:
+    from sterna.cli.reports.cycle_bars import print_bars
+    from sterna.cli.reports.cycle_tables import cycle_tables, headline, verdict
+    tables = cycle_tables(found, clock_mhz)
+
+    def show(*keys: str) -> None:
+        for key in keys:
+            if key in tables:
+                table = tables[key]
+                out.print()
+                print_table(table.title, table.columns, table.rows)
+
+    out.print(name, style="bold")
+    for line in headline(found):
+        out.print(line)
+    show("tokens")
+    for line in verdict(found):
+        out.print(line)
+    show("stages")
+    print_bars(found)
+    show("waits", "bounds", "choices", "memory")
+
+
+COMMANDS = (report,)

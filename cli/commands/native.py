@@ -1,0 +1,39 @@
+"""``sterna build-ops``: compile the custom operators for onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sterna.cli.terminal.console import out, print_json, progress_bar
+
+__all__ = ["COMMANDS", "build_ops"]
+
+
+def build_ops(
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="DIR",
+        help="Folder of the library; a cache folder of yours unless given.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
+    """Compile the fast operators for onnxruntime (optional; needs g++).
+
+    Example: sterna build-ops
+    """
+    from sterna.export.native.build import build_ops as build
+    from sterna.export.native.ops import kernel_name
+    display, move = progress_bar("compiling the operators", quiet)
+    with display:
+        library = build(output, progress=move)
+    kernel = kernel_name(library)
+    if as_json:
+        print_json({"library": str(library), "kernel": kernel})
+    else:
+        out.print(f"{library}\nkernel: {kernel}")
+    return 0
+
+
+COMMANDS = (build_ops,)

@@ -1,0 +1,117 @@
+"""``sterna synth``: area, clock and rate of a unit on an FPGA."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sterna.cli.terminal.console import out, print_json, print_table, say
+from sterna.hw.units.spec import Unit, UnitSizes
+from sterna.model.quantized import load_model
+
+if TYPE_CHECKING:
+    from sterna.hw.flow.synth_report import SynthReport
+
+__all__ = ["COMMANDS", "synth"]
+
+
+def synth(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")],
+    target: Annotated[str, typer.Option(
+        help="ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k or xc7.")],
+    unit: Annotated[Unit, typer.Option(help="Which unit.")] = Unit.CORE,
+    rows: Annotated[int, typer.Option(
+        help="core, mac, weights: rows computed side by side; others: elements of a word.")] = 8,
+    cols: Annotated[int, typer.Option(help="core, mac, weights: columns per beat.")] = 128,
+    lanes: Annotated[int, typer.Option(help="mlgru, glu, norm: channels per beat.")] = 8,
+    streams: Annotated[int, typer.Option(help="Interleaved sequences.")] = 1,
+    quant_lanes: Annotated[int, typer.Option(
+        help="core: elements quantised per cycle, a multiple of the rows; 0 chooses.")] = 0,
+    sampling: Annotated[bool, typer.Option(
+        help="core: can draw tokens with a temperature.")] = True,
+    logits: Annotated[bool, typer.Option(help="core: a port for the logits.")] = True,
+    external_weights: Annotated[bool, typer.Option(
+        "--external-weights", help="core: weights come in through a port.")] = False,
+    far_registers: Annotated[bool, typer.Option(
+        help="core: one more register on long ways, for a large device.")] = False,
+    style: Annotated[str, typer.Option(
+        help="How rows are built: auto, generic, ecp5-chain, ecp5-table, xc7-pair or "
+             "xc7-table.")] = "auto",
+    dsp: Annotated[bool, typer.Option(
+        help="Whether multiplier blocks may be used.")] = True,
+    pnr: Annotated[bool, typer.Option("--pnr", help="Place and route, too.")] = False,
+    seeds: Annotated[int, typer.Option(
+        help="With --pnr: place and route with seeds 1 to N.")] = 1,
+    freq: Annotated[float | None, typer.Option(
+        metavar="MHZ", help="With --pnr: clock to reach; exits with 1 if no seed does.")] = None,
+    cache: Annotated[bool, typer.Option(
+        help="Keep what the tools give in build/synth-cache, or in the folder that "
+             "STERNA_CACHE names.")] = True,
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", help="Write synth.json, synth.html and area.svg to this folder.")
+        ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> int:
+    """Synthesise a unit for an FPGA; with --pnr place and route it, and say how fast it is.
+
+    Area and clock are the tools' own figures, cycles those of the cycle model. No board is
+    used. The whole tiny core takes several minutes to synthesise and more to route.
+
+    Example: sterna synth tiny --target ecp5-85k --unit mac --rows 4 --cols 16 --pnr
+    """
+    from sterna.cli.reports.synth_progress import synth_progress
+    from sterna.hw.flow.cache import Cache, default_cache
+    from sterna.hw.flow.synth import synth as run
+    if seeds < 1:
+        raise ValueError(f"--seeds must be at least 1, got {seeds}")
+    if seeds > 1 and not pnr:
+        raise ValueError("--seeds is for place and route: give --pnr, too")
+    loaded = load_model(model)
+    sizes = UnitSizes(
+        rows=rows, cols=cols, lanes=lanes, streams=streams, quant_lanes=quant_lanes,
+        logits=logits, external_weights=external_weights, sampling=sampling,
+        far_registers=far_registers)
+    with synth_progress(quiet) as progress:
+        report = run(
+            loaded, target, unit=unit, sizes=sizes, style=style, pnr=pnr,
+            seeds=range(1, seeds + 1), freq_mhz=freq, multipliers=dsp,
+            cache=default_cache() if cache else Cache(None), progress=progress)
+    written = []
+    if output is not None:
+        from sterna.cli.reports.synth_page import write_synth_report
+        written = write_synth_report(output, model, report)
+    if as_json:
+        print_json({"model": model, **report.as_dict()})
+    else:
+        _print(model, report)
+        for path in written:
+            out.print(f"{path}: {path.stat().st_size:,} bytes")
+    return _verdict(report)
+
+
+def _print(name: str, report: SynthReport) -> None:
+    from sterna.cli.reports.synth_tables import ORIGINS_TEXT, headline, synth_tables
+    out.print(name, style="bold")
+    for line in headline(report):
+        out.print(line)
+    for table in synth_tables(report).values():
+        out.print()
+        print_table(table.title, table.columns, table.rows)
+    out.print(ORIGINS_TEXT)
+
+
+def _verdict(report: SynthReport) -> int:
+    """0, or 1 with a line on standard error if the clock was not reached."""
+    best = report.best
+    if report.clock_met or best is None:
+        return 0
+    runs = f"best of {len(report.runs)} seeds" if len(report.runs) > 1 else "one seed"
+    say(f"CLOCK NOT REACHED: {report.required_mhz:g} MHz required, {best.fmax_mhz:.1f} MHz "
+        f"reached ({runs}); critical path {best.path}")
+    return 1
+
+
+COMMANDS = (synth,)

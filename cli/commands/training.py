@@ -1,0 +1,123 @@
+"""``sterna train`` and ``sterna quantize``: the two commands that need torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sterna.cli.terminal.console import out, print_json, say
+from sterna.model.config import ModelConfig
+from sterna.model.profile import PROFILES
+
+__all__ = ["COMMANDS", "quantize", "train"]
+
+
+def train(
+    config: Annotated[str, typer.Option(help="Size: micro (ASCII), nano, tiny or small.")] = "tiny",
+    d: Annotated[int | None, typer.Option(help="Width of the residual stream.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
+    dff: Annotated[int | None, typer.Option(help="Width of the GLU.")] = None,
+    text: Annotated[Path | None, typer.Option(
+        help="UTF-8 text to train on; its last tenth is held out. Default: Python's manual.")
+    ] = None,
+    docstrings: Annotated[bool, typer.Option(
+        "--docstrings", help="Add the standard library's docstrings to the manual.")] = False,
+    steps: Annotated[int | None, typer.Option(help="Budget in optimiser steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Budget in minutes.")] = None,
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", help="Folder for checkpoint, metrics and plot; default runs/CONFIG.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(
+        "--resume", help="Go on from the checkpoint in the output folder.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Windows per step.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW.")] = None,
+    device: Annotated[str | None, typer.Option(
+        help="torch device; default: cuda if there is one, else cpu.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
+    """Train a float model with quantisation in the loop.
+
+    Example: sterna train --config tiny --minutes 2 -o runs/tiny
+    """
+    from sterna.model.corpus import builtin_corpus, corpus_from_file
+    from sterna.model.training.train import TrainRecipe
+    from sterna.model.training.train import train as run_training
+    if (steps is None) == (minutes is None):
+        raise ValueError("give the budget as --steps or as --minutes, one of the two")
+    if text is not None and docstrings:
+        raise ValueError("--docstrings belongs to the built-in text, not to --text")
+    named = ModelConfig.named(config)
+    shape = ModelConfig(
+        named.d if d is None else d, named.layers if layers is None else layers,
+        named.dff if dff is None else dff, named.vocab)
+    output = Path("runs") / config if output is None else output
+    corpus = builtin_corpus(docstrings=docstrings) if text is None else corpus_from_file(text)
+    if shape.vocab <= 128:
+        corpus = corpus.as_ascii()
+    given: dict[str, Any] = {"lr": lr, "batch": batch, "weight_decay": weight_decay}
+    recipe = TrainRecipe(**{name: value for name, value in given.items() if value is not None})
+    say(f"{corpus.name}: {len(corpus.train):,} bytes to train on, "
+        f"{len(corpus.heldout):,} held out", quiet)
+    result = run_training(
+        shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
+        resume=resume, device=device, threads=threads, quiet=quiet)
+    figures = {
+        "checkpoint": str(result.checkpoint), "steps": result.step, "tokens": result.tokens,
+        "seconds": round(result.seconds, 1), "train_bpb": result.train_bpb,
+        "heldout_bpb": result.heldout_bpb, "interrupted": result.interrupted,
+    }
+    if as_json:
+        print_json(figures)
+    else:
+        held = "not measured" if result.heldout_bpb is None else f"{result.heldout_bpb:.4f}"
+        out.print(f"{result.checkpoint}: {result.step:,} steps, {result.tokens:,} bytes, "
+                  f"{result.seconds:.0f} s, held-out {held} bits per byte")
+    if result.interrupted:
+        say(f"interrupted; go on with: sterna train ... --resume -o {output}")
+        return 130
+    return 0
+
+
+def quantize(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint of sterna train.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
+    profile: Annotated[str, typer.Option(help="Numeric profile: S16 or C12.")] = "S16",
+    text: Annotated[Path | None, typer.Option(
+        help="Text to measure on; default: the held-out part of the training text, "
+             "if that was built in.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
+    """Turn a checkpoint into a quantised model file, and measure both.
+
+    Example: sterna quantize runs/tiny/checkpoint.pt -o tiny.safetensors --profile S16
+    """
+    from sterna.model.files import read_text
+    from sterna.model.training.quantize import quantize_checkpoint
+    if profile not in PROFILES:
+        raise ValueError(f"--profile must be one of {', '.join(PROFILES)}, got {profile!r}")
+    data = None if text is None else read_text(text)
+    model = quantize_checkpoint(
+        checkpoint, PROFILES[profile], heldout=data, note=lambda line: say(line, quiet))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    model.save(output)
+    figures = {"output": str(output), "bytes": output.stat().st_size, "sha256": model.sha256,
+               **model.provenance.get("heldout", {})}
+    if as_json:
+        print_json(figures)
+    else:
+        held = model.provenance.get("heldout")
+        measured = "" if not held else (
+            f"; held-out bits per byte: float {held['float_bpb']:.4f}, "
+            f"{profile} {held['integer_bpb']:.4f}")
+        out.print(f"{output}: {figures['bytes']:,} bytes{measured}")
+    return 0
+
+
+COMMANDS = (train, quantize)

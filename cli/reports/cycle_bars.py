@@ -1,0 +1,46 @@
+"""The stages of a token as bars on a terminal."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from rich.text import Text
+
+from sterna.cli.reports.cycle_tables import PARTS, number
+from sterna.cli.terminal.console import out
+from sterna.hw.core.timing.cycle_report import CycleReport
+
+__all__ = ["print_bars"]
+
+_CHART_COLUMNS = 100
+
+
+def print_bars(found: CycleReport) -> None:
+    """A stacked bar for each stage; letters instead of colours where there are none."""
+    state = found.greedy
+    coloured = out.is_terminal and out.color_system is not None and not out.no_color
+    cycles = {name: [part.cycles(state, name) for part in PARTS] for name in state.names}
+    totals = {name: number(sum(each)) for name, each in cycles.items()}
+    margin = max(len(name) for name in totals)
+    width = min(out.width, _CHART_COLUMNS) if out.is_terminal else _CHART_COLUMNS
+    width -= margin + 2 + max(len(total) for total in totals.values())
+    longest = max(sum(each) for each in cycles.values())
+
+    legend = Text("\n")
+    for part, column in zip(PARTS, zip(*cycles.values(), strict=True), strict=True):
+        if any(column):
+            legend.append("█" if coloured else part.letter, part.colour if coloured else "")
+            legend.append(f" {part.name}  ")
+    out.print(legend)
+    for name, each in cycles.items():
+        bar = Text(f"{name:<{margin}} ")
+        before, passed = 0, Fraction()
+        for part, count in zip(PARTS, each, strict=True):
+            # Ends are rounded, not lengths: the bar as a whole is as long as it should be.
+            passed += count
+            end = round(width * passed / longest)
+            bar.append(("█" if coloured else part.letter) * (end - before),
+                       part.colour if coloured else "")
+            before = end
+        bar.append(f" {totals[name]}")
+        out.print(bar)

@@ -1,0 +1,1 @@
+"""The terminal: printing for people and programs, progress, texts that a user names."""

@@ -1,0 +1,49 @@
+"""The forms of a graph: one model, spelled for different runtimes and needs."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import helper
+
+from sterna.export.exact.lean import build_lean
+from sterna.export.exact.traced import build_graph
+from sterna.export.float.graph import build_float
+from sterna.export.forms.selftest import record
+from sterna.export.graph.metadata import Form, GraphInfo, GraphKind
+from sterna.export.graph.products import FLOAT, INTEGER, PINNED
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["Form", "build"]
+
+_PRODUCTS = {Form.EXACT: INTEGER, Form.EXACT_2BIT: PINNED, Form.WEB: FLOAT}
+
+
+def build(model: QuantizedModel, form: Form | str, kind: GraphKind) -> onnx.ModelProto:
+    """Build one graph of ``model``, with metadata and a test that it carries along.
+
+    Inputs: ``token`` int64 ``[batch]`` or ``tokens`` int64 ``[batch, length]``, and
+    ``state`` ``[layers, batch, d]``. Outputs: ``logits`` ``[batch, vocab]`` or ``[batch,
+    length, vocab]`` and ``state_out``. Logits and state are int32, in the float forms
+    float32 in real units.
+
+    Raises
+    ------
+    ValueError
+        If the form is unknown, or the model does not fit it.
+    """
+    form = Form(form)
+    if form is Form.TRACED:
+        proto = build_graph(model, kind)
+    elif form.exact:
+        proto = build_lean(model, kind, _PRODUCTS[form])
+    else:
+        proto = build_float(model, kind, packed=form is Form.FAST)
+    info = GraphInfo.of(model, kind, form)
+    proto.producer_version = info.sterna_version
+    proto.doc_string = (
+        f"MatMul-free language model, {kind.value} graph, form {form.value}: "
+        + ("equal bit for bit to" if form.exact else "an approximation of")
+        + f" Sterna's integer reference (profile {model.profile.name}).")
+    helper.set_model_props(proto, info.to_properties())
+    record(proto, model, info)
+    return proto

@@ -1,0 +1,156 @@
+"""The test that every file carries: what the graph must compute, and its own checksum.
+
+The checksum says that a file is as Sterna wrote it. The test says that the runtime computes
+it right: a few tokens of two sequences, side by side and then one alone, for which runtimes
+have kernels of their own. Exact graphs must give the integers of the reference, which the
+file holds as a SHA-256. Float graphs must give logits close to those of the same real
+numbers in float64; how close is stated in decibels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+
+from sterna.export.float.reference import float_logits
+from sterna.export.graph.metadata import Form, GraphInfo, OnnxFileError
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.integer import IntegerModel
+
+__all__ = ["SelfTestError", "check_checksum", "check_self_test", "record", "seal",
+           "signal_to_noise"]
+
+_TEST, _CHECKSUM = "sterna.self_test", "sterna.sha256"
+_BATCH, _LENGTH = 2, 8
+_FLOAT_DECIBELS = 25.0
+"""Kernels that round activations to 8 bits come to about 35 dB."""
+Run = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class SelfTestError(OnnxFileError):
+    """A graph that this runtime computes otherwise than its file says."""
+
+
+def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> None:
+    """Store the test and the checksum in the metadata of ``proto``."""
+    tokens = _tokens(info.config.vocab)
+    test: dict[str, object] = {"tokens": tokens.tolist()}
+    if info.exact:
+        test["sha256"] = _digest(*IntegerModel(model).run(tokens))
+    else:
+        logits = float_logits(model, tokens, saturate=info.form is Form.FLOAT32)
+        test["logits"] = [[round(value, 4) for value in row] for row in logits[:, -1].tolist()]
+    _set(proto, _TEST, json.dumps(test))
+    seal(proto)
+
+
+def seal(proto: onnx.ModelProto) -> None:
+    """Store the checksum of a graph as it is now."""
+    _set(proto, _CHECKSUM, _checksum(proto))
+
+
+def check_checksum(proto: onnx.ModelProto) -> None:
+    """Check that a graph is as it was written.
+
+    Raises
+    ------
+    OnnxFileError
+        If it was edited, or has no checksum.
+    """
+    found = _get(proto, _CHECKSUM)
+    if found != _checksum(proto):
+        raise OnnxFileError(
+            "the graph is not as Sterna wrote it (its checksum differs): it was edited, or "
+            "saved again by another tool; export it again")
+
+
+def check_self_test(proto: onnx.ModelProto, info: GraphInfo, run: Run) -> None:
+    """Run the test that a graph carries.
+
+    ``run(tokens)`` takes tokens int64 ``[2, 8]`` and returns the logits of all tokens and
+    the last state.
+
+    Raises
+    ------
+    SelfTestError
+        If the results are not those that the file states.
+    OnnxFileError
+        If the test is missing or damaged.
+    """
+    try:
+        test = json.loads(_get(proto, _TEST))
+        tokens = np.array(test["tokens"], dtype=np.int64)
+        expected = test["sha256"] if info.exact else np.array(test["logits"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise OnnxFileError(f"the test in the file is damaged ({error})") from error
+    logits, state = run(tokens)
+    if info.exact and _digest(logits, state) != expected:
+        raise SelfTestError(
+            "the integers are not those of the reference in the test that the file carries")
+    if not info.exact:
+        _check_close(expected, logits[:, -1])
+    alone, state_alone = run(tokens[:1])
+    if not info.exact:
+        _check_close(expected[:1], alone[:, -1])
+    elif (alone != logits[:1]).any() or (state_alone != state[:, :1]).any():
+        raise SelfTestError(
+            "one sequence alone does not give the integers that it gives beside another, in the "
+            "test that the file carries")
+
+
+def _check_close(expected: np.ndarray, logits: np.ndarray) -> None:
+    decibels = signal_to_noise(expected, logits)
+    if not decibels >= _FLOAT_DECIBELS:
+        raise SelfTestError(
+            f"the logits of the test that the file carries are {decibels:.0f} dB from those "
+            f"stated, which should be {_FLOAT_DECIBELS:.0f} dB or more")
+
+
+def signal_to_noise(right: np.ndarray, got: np.ndarray) -> float:
+    """How close ``got`` is to ``right``, in decibels; infinite if they are equal."""
+    noise = float(np.square(np.asarray(got, dtype=np.float64) - right).sum())
+    signal = float(np.square(right).sum())
+    if noise == 0.0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def _tokens(vocab: int) -> np.ndarray:
+    """Tokens spread over the vocabulary, int64 ``[2, 8]``."""
+    return np.array([[(37 * t + 101 * row + 32) % vocab for t in range(_LENGTH)]
+                     for row in range(_BATCH)], dtype=np.int64)
+
+
+def _digest(logits: np.ndarray, state: np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for values in (logits, state):
+        digest.update(np.ascontiguousarray(values, dtype="<i4").tobytes())
+    return digest.hexdigest()
+
+
+def _checksum(proto: onnx.ModelProto) -> str:
+    """SHA-256 of the serialised graph without its checksum."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    kept = [entry for entry in copy.metadata_props if entry.key != _CHECKSUM]
+    del copy.metadata_props[:]
+    copy.metadata_props.extend(kept)
+    return hashlib.sha256(copy.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _get(proto: onnx.ModelProto, key: str) -> str:
+    return next((entry.value for entry in proto.metadata_props if entry.key == key), "")
+
+
+def _set(proto: onnx.ModelProto, key: str, value: str) -> None:
+    for entry in proto.metadata_props:
+        if entry.key == key:
+            entry.value = value
+            return
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = key, value

@@ -1,0 +1,80 @@
+"""Writing a model's ONNX files."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+
+import onnx
+
+from sterna.export.forms.forms import Form, build
+from sterna.export.graph.metadata import GraphKind
+from sterna.model.files import write_atomically
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["GraphChoice", "export_onnx", "sequence_path", "serialise"]
+
+
+class GraphChoice(Enum):
+    """Which graphs to write."""
+
+    STEP = "step"
+    SEQUENCE = "sequence"
+    BOTH = "both"
+
+
+def sequence_path(path: str | Path) -> Path:
+    """Where the sequence graph goes that belongs to the step graph at ``path``.
+
+    >>> sequence_path("build/m.onnx").name
+    'm.sequence.onnx'
+    """
+    return Path(path).with_suffix(".sequence.onnx")
+
+
+def export_onnx(
+    model: QuantizedModel, path: str | Path, *, form: Form | str = Form.EXACT,
+    graphs: GraphChoice = GraphChoice.BOTH,
+) -> list[Path]:
+    """Write the ONNX graphs of ``model`` in one form.
+
+    Parameters
+    ----------
+    model
+        The quantised model.
+    path
+        Where the step graph goes; it must end in ``.onnx``. The sequence graph goes
+        beside it (:func:`sequence_path`).
+    form
+        How the arithmetic is spelled.
+    graphs
+        Which of the two to write.
+
+    Returns
+    -------
+    list of Path
+        The files written. The same model gives the same bytes.
+
+    Raises
+    ------
+    ValueError
+        If the name does not end in ``.onnx``, or the model does not fit the form.
+    OSError
+        If the folder is missing, read-only or full; nothing is then left half-written.
+    """
+    path = Path(path)
+    if path.suffix != ".onnx":
+        raise ValueError(f"{path}: the name of an ONNX file must end in .onnx")
+    places = {GraphKind.STEP: path, GraphKind.SEQUENCE: sequence_path(path)}
+    if graphs is not GraphChoice.BOTH:
+        kind = GraphKind(graphs.value)
+        places = {kind: places[kind]}
+    # Everything is built before anything is written.
+    files = {place: serialise(build(model, form, kind)) for kind, place in places.items()}
+    return [write_atomically(place, data) for place, data in files.items()]
+
+
+def serialise(proto: onnx.ModelProto) -> bytes:
+    """Check a graph by onnx's own checker; return its bytes, the same each time."""
+    onnx.checker.check_model(proto, full_check=True)
+    return bytes(proto.SerializeToString(deterministic=True))

@@ -1,0 +1,1 @@
+"""Compiled operators for onnxruntime: their C++, building it, using it in a graph."""

@@ -1,0 +1,208 @@
+"""Using the compiled operators: under onnxruntime, and alone.
+
+A registered operator takes the place of the model-local function with the same domain and
+name, so the very same file runs with and without the library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, numpy_helper
+
+from sterna.export.graph.body import DOMAIN
+from sterna.export.native.build import OpsError
+
+__all__ = [
+    "KERNEL_VARIABLE",
+    "OPERATORS",
+    "TernaryMatrix",
+    "kernel_name",
+    "register_ops",
+    "with_ops",
+]
+
+KERNEL_VARIABLE = "STERNA_KERNEL"
+"""Environment variable that forces a kernel, by name."""
+OPERATORS = ("MlgruLayer", "GluLayer", "Head", "TernaryMatMul")
+"""What the library implements, in domain ``sterna``."""
+_INT2_SINCE = (1, 31)
+"""The first onnxruntime that gives 2-bit integers to custom operators."""
+_LANES = 16
+"""Rows and columns are filled up to a multiple of this."""
+_ALIGNMENT = 64
+
+
+def register_ops(options: Any, library: Path) -> None:
+    """Make a session use the operators of ``library``.
+
+    Parameters
+    ----------
+    options
+        ``onnxruntime.SessionOptions`` of the session to be made; load what
+        :func:`with_ops` returns.
+    library
+        What :func:`sterna.export.native.build.build_ops` returned.
+
+    Raises
+    ------
+    OpsError
+        If onnxruntime cannot load the library.
+    """
+    try:
+        options.register_custom_ops_library(str(library.resolve()))
+    except Exception as error:  # onnxruntime raises classes of its own, all from Exception
+        raise OpsError(
+            f"{library}: onnxruntime cannot load the operators "
+            f"({' '.join(str(error).split())[:300]})") from error
+
+
+def with_ops(
+    proto: onnx.ModelProto, version: str = onnxruntime.__version__,
+) -> onnx.ModelProto:
+    """The graph to load when the operators are registered.
+
+    That is ``proto`` itself from onnxruntime 1.31 on. Older ones give no 2-bit integers to
+    custom operators, so there it is a copy with the operators' weights as int8: four times
+    as large in memory, the same result.
+    """
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= _INT2_SINCE:
+        return proto
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    used = {name for node in copy.graph.node if node.domain == DOMAIN for name in node.input}
+    for tensor in copy.graph.initializer:
+        if tensor.name in used and tensor.data_type == TensorProto.INT2:
+            values = numpy_helper.to_array(tensor).astype(np.int8)
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    return copy
+
+
+def kernel_name(library: Path, kernel: str = "") -> str:
+    """The kernel that runs: by name, or (if empty) what the processor and
+    ``STERNA_KERNEL`` give.
+
+    Raises
+    ------
+    OpsError
+        If the library cannot be loaded, or the kernel is unknown or cannot run here.
+    """
+    handle = _load(library)
+    name = handle.sterna_kernel(kernel.encode())
+    if name is None:
+        raise OpsError(handle.sterna_error().decode())
+    return str(name.decode())
+
+
+class TernaryMatrix:
+    """A packed ternary matrix, multiplied without onnxruntime: for tests and benchmarks.
+
+    Parameters
+    ----------
+    library
+        The library of operators.
+    weight
+        int8 ``[rows, columns]`` of -1, 0 and 1.
+    kernel
+        Name of a kernel; empty for the one that would be chosen.
+
+    Raises
+    ------
+    OpsError
+        If the library or the kernel cannot be used here, or a weight is no trit.
+    """
+
+    def __init__(self, library: Path, weight: np.ndarray, kernel: str = "") -> None:
+        weight = np.ascontiguousarray(weight, dtype=np.int8)
+        self.rows, self.columns = weight.shape
+        self._library = _load(library)
+        self._matrix = self._library.sterna_pack(
+            weight.ctypes.data, self.rows, self.columns, kernel.encode())
+        if not self._matrix:
+            raise OpsError(self._library.sterna_error().decode())
+
+    def __del__(self) -> None:
+        if getattr(self, "_matrix", None):
+            self._library.sterna_free(self._matrix)
+
+    @property
+    def packed(self) -> np.ndarray:
+        """The packed bytes, uint8; a view."""
+        size = self._library.sterna_packed_bytes(self._matrix)
+        data = self._library.sterna_packed_data(self._matrix)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(data))
+
+    def buffers(self, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        """Zeroed acts int8 and acc int32 for :meth:`run`, ``[tokens, filled up to 16]``."""
+        return (_aligned(tokens, -(-self.columns // _LANES) * _LANES, np.dtype(np.int8)),
+                _aligned(tokens, -(-self.rows // _LANES) * _LANES, np.dtype(np.int32)))
+
+    def run(self, acts: np.ndarray, acc: np.ndarray) -> None:
+        """``acc = acts @ weight.T``, between two :meth:`buffers`; nothing is checked."""
+        self._library.sterna_matmul(self._matrix, acts.ctypes.data, len(acts), acc.ctypes.data)
+
+    def call(self, acts: np.ndarray, acc: np.ndarray) -> tuple[ctypes.c_void_p, ...]:
+        """Addresses of the C function, the matrix, acts and acc, for a clock in C.
+
+        The function is ``void f(const void *matrix, const int8_t *acts, int64_t tokens,
+        int32_t *acc)``. The addresses hold while this object and both arrays live.
+        """
+        return (ctypes.cast(self._library.sterna_matmul, ctypes.c_void_p),
+                ctypes.c_void_p(self._matrix), ctypes.c_void_p(acts.ctypes.data),
+                ctypes.c_void_p(acc.ctypes.data))
+
+    def matmul(self, acts: np.ndarray) -> np.ndarray:
+        """Multiply activations int8 ``[tokens, columns]``; int32 ``[tokens, rows]``.
+
+        Raises
+        ------
+        ValueError
+            If the shape is wrong or an activation is not from -127 to 127.
+        """
+        if acts.ndim != 2 or acts.shape[1] != self.columns:
+            raise ValueError(
+                f"activations must be [tokens, {self.columns}], got {list(acts.shape)}")
+        if acts.size and (acts.min() < -127 or acts.max() > 127):
+            raise ValueError(
+                f"activations must be from -127 to 127, got {acts.min()} to {acts.max()}")
+        filled, acc = self.buffers(len(acts))
+        filled[:, :self.columns] = acts
+        self.run(filled, acc)
+        return acc[:, :self.rows]
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path.resolve()))
+    except OSError as error:
+        raise OpsError(f"{path}: cannot load the operators ({error})") from error
+    pointer, size, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
+    for name, result, arguments in (
+        ("error", text, ()),
+        ("kernel", text, (text,)),
+        ("pack", pointer, (pointer, size, size, text)),
+        ("free", None, (pointer,)),
+        ("packed_bytes", size, (pointer,)),
+        ("packed_data", pointer, (pointer,)),
+        ("matmul", None, (pointer, pointer, size, pointer)),
+    ):
+        try:
+            function = getattr(library, f"sterna_{name}")
+        except AttributeError as error:
+            raise OpsError(f"{path}: not a library of Sterna's operators") from error
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _aligned(rows: int, columns: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """Zeros whose first element lies on a 64-byte boundary."""
+    size = rows * columns * dtype.itemsize
+    raw = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
+    first = -raw.ctypes.data % _ALIGNMENT
+    return raw[first:first + size].view(dtype).reshape(rows, columns)

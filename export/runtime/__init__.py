@@ -1,0 +1,1 @@
+"""Running graphs in onnxruntime: sessions, states, text, comparison with the reference."""

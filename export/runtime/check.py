@@ -1,0 +1,166 @@
+"""Holding an exported graph to the integer reference, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from sterna.export.forms.selftest import signal_to_noise
+from sterna.export.graph.metadata import GraphKind
+from sterna.export.runtime.runtime import OnnxSequence, OnnxStep, Source, read_graph
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.compare import Comparison, Difference, compare, first_difference
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.taps import TapRecorder
+
+__all__ = ["ExactReport", "check_close", "check_exact"]
+
+_CHUNK_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ExactReport:
+    """Result of :func:`check_exact`.
+
+    Parameters
+    ----------
+    kind
+        Which graph was checked.
+    tokens
+        How many tokens of each sequence, and of all of them together.
+    logits, state
+        Values compared and mismatches: the logits of every token; the state after every
+        token (step graph) or every call (sequence graph).
+    first
+        The first tensor inside the model that differs, in order of computation.
+    same_model
+        Whether the graph says that it was made from the model it is compared with.
+    """
+
+    kind: GraphKind
+    tokens: int
+    logits: Comparison
+    state: Comparison
+    first: Difference | None
+    same_model: bool
+
+    @property
+    def total(self) -> Comparison:
+        """Logits and state together."""
+        both = self.logits + self.state
+        return Comparison(both.values, both.mismatches, self.first)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing differed."""
+        return self.total.passed
+
+    def __str__(self) -> str:
+        text = f"{self.kind.value} graph, {self.tokens} tokens: {self.total}"
+        return text if self.passed or self.same_model else (
+            f"{text} (the graph was exported from another quantised model)")
+
+
+def check_exact(
+    model: QuantizedModel, source: Source, tokens: np.ndarray, *, threads: int = 1,
+) -> ExactReport:
+    """Run a graph under onnxruntime and compare it with the integer reference.
+
+    The graph carries its own state from call to call: a step graph is called for each
+    token, a sequence graph for each 128. After the first mismatch that call is repeated
+    with every inner tensor as an output, which names the first one that is wrong, and
+    later calls start from the reference's state, so that the mismatches are not all one.
+
+    Parameters
+    ----------
+    model
+        The quantised model that defines what is right.
+    source
+        A step or sequence graph, or the path of one.
+    tokens
+        Whole numbers ``[batch, length]``.
+    threads
+        Threads that one operator may use.
+
+    Raises
+    ------
+    ValueError
+        If tokens has the wrong shape or values, the graph cannot be loaded, or it has
+        another shape than the model.
+    """
+    tokens = np.asarray(tokens)
+    if tokens.ndim != 2 or tokens.size == 0 or tokens.dtype.kind not in "iu":
+        raise ValueError(
+            f"tokens must be whole numbers [batch, length], got {tokens.dtype} "
+            f"{list(tokens.shape)}")
+    proto, info = read_graph(source)
+    if info.config != model.config:
+        raise ValueError(
+            f"the graph has the shape {info.config}, the model {model.config}")
+    graph = _runner(proto, info.kind, threads)
+    reference = IntegerModel(model)
+    chunk = 1 if info.kind is GraphKind.STEP else _CHUNK_TOKENS
+    right, mine = reference.start(len(tokens)), graph.start(len(tokens))
+    logits = state = Comparison()
+    first = None
+    for t in range(0, tokens.shape[1], chunk):
+        part, before = tokens[:, t:t + chunk], right
+        expected, right = reference.run(part, before)
+        got, mine = graph.run(part, mine if first is None else before)
+        logits += compare(
+            "logits", expected.swapaxes(0, 1), got.swapaxes(0, 1), first_token=t)
+        last = t + part.shape[1] - 1
+        for layer in range(model.config.layers):
+            state += compare(
+                f"layer{layer}.mlgru.h", right[None, layer], mine[None, layer],
+                first_token=last)
+        if first is None and logits.mismatches + state.mismatches:
+            first = _locate(reference, _runner(proto, info.kind, threads, None), part, before, t)
+            first = first or (logits + state).first
+    return ExactReport(
+        info.kind, tokens.size, logits, state, first, info.model_sha256 == model.sha256)
+
+
+def check_close(
+    model: QuantizedModel, source: Source, tokens: np.ndarray, *, threads: int = 1,
+) -> float:
+    """How close the logits of a float graph are to the reference's, in decibels.
+
+    ``10 log10(sum r^2 / sum (g - r)^2)`` over all logits r of the reference and g of the
+    graph, for tokens ``[batch, length]``.
+
+    Raises
+    ------
+    ValueError
+        As :func:`check_exact`.
+    """
+    proto, info = read_graph(source)
+    if info.config != model.config:
+        raise ValueError(
+            f"the graph has the shape {info.config}, the model {model.config}")
+    right, _ = IntegerModel(model).run(tokens)
+    got, _ = _runner(proto, info.kind, threads).run(tokens)
+    return signal_to_noise(right * 2.0 ** -model.profile.logit.frac, got)
+
+
+def _runner(
+    proto: onnx.ModelProto, kind: GraphKind, threads: int, taps: tuple[()] | None = (),
+) -> OnnxStep | OnnxSequence:
+    graph = OnnxStep if kind is GraphKind.STEP else OnnxSequence
+    return graph(proto, threads=threads, taps=taps)
+
+
+def _locate(
+    reference: IntegerModel, graph: OnnxStep | OnnxSequence, tokens: np.ndarray,
+    state: np.ndarray, first_token: int,
+) -> Difference | None:
+    """The first tensor that differs: by token, then in order of computation."""
+    expected, got = TapRecorder(), TapRecorder()
+    reference.run(tokens, state, expected)
+    graph.run(tokens, state, got)
+    found = [
+        first_difference(name, expected[name], got[name], first_token=first_token)
+        for name in got.names()]
+    return min((each for each in found if each), key=lambda each: each.token, default=None)

@@ -1,0 +1,181 @@
+"""Writing text with a graph, one token at a time, for one prompt or several."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from sterna.export.graph.metadata import GraphInfo
+from sterna.model.profile import FixedPoint
+from sterna.model.quantized.sampling import Sampler
+from sterna.model.tokenizer import encode
+
+__all__ = ["Piece", "Stepper", "generate", "generate_tokens"]
+
+_LARGEST_SEED = (1 << 32) - 1
+
+
+class Stepper(Protocol):
+    """What text is written with: ``Session``, ``OnnxStep`` and others."""
+
+    info: GraphInfo
+
+    def step(self, tokens: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Advance by a token."""
+
+    def prefill(
+        self, tokens: np.ndarray, state: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Advance by a row of tokens; the logits after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step adds to the text of one prompt.
+
+    Parameters
+    ----------
+    prompt
+        Which prompt, from 0.
+    token
+        The token that was drawn.
+    text
+        Text that is now certain: empty in the middle of a character, and while it could be
+        the beginning of a stop string; the last piece holds all that is left.
+    end
+        ``"length"`` or ``"stop"`` in the last piece of a prompt, else None.
+    """
+
+    prompt: int
+    token: int
+    text: str
+    end: str | None = None
+
+
+def generate(
+    model: Stepper, prompts: str | Sequence[str], *, tokens: int, temperature: float = 0.7,
+    top_k: int | None = None, top_p: float | None = None, stop: Sequence[str] = (),
+    seed: int = 1,
+) -> Iterator[Piece]:
+    """Return an iterator over the pieces of text that continue the prompts.
+
+    The prompts are run, and bad arguments are refused, before this returns. Then all
+    prompts advance together by one token for each round of pieces. Tokens are drawn by the
+    integer sampler (:class:`sterna.model.quantized.sampling.Sampler`), so every implementation of
+    the model writes the same text for the same seed. Prompt i has the seed ``seed + i``: a
+    prompt continues alike alone and beside others.
+
+    Parameters
+    ----------
+    model
+        A session or step graph.
+    prompts
+        Texts to continue; an empty one stands for a line end.
+    tokens
+        How many tokens to write for each prompt, at most.
+    temperature
+        0 always takes the most likely token.
+    top_k, top_p
+        Draw only from the k most likely tokens; only from the fewest tokens whose
+        probabilities add up to p.
+    stop
+        Strings that end a text; they are not part of it.
+    seed
+        Seed of the sampler, from 1.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or a byte of a prompt is outside the vocabulary.
+    """
+    if tokens < 1:
+        raise ValueError(f"tokens must be at least 1, got {tokens}")
+    if isinstance(prompts, str):
+        prompts = [prompts]
+    if not prompts:
+        raise ValueError("prompts must hold at least one text")
+    if any(not text for text in stop):
+        raise ValueError("a stop string must not be empty")
+    if not 1 <= seed <= _LARGEST_SEED:
+        raise ValueError(f"seed must be from 1 to {_LARGEST_SEED}, got {seed}")
+    logit = model.info.profile.logit
+    writers, states, rows = [], [], []
+    for index, prompt in enumerate(prompts):
+        sampler = Sampler(
+            temperature=temperature, top_k=top_k, top_p=top_p, logit_frac=logit.frac,
+            seed=(seed - 1 + index) % _LARGEST_SEED + 1)
+        writers.append(_Writer(index, sampler, stop, tokens))
+        last, state = model.prefill(encode(prompt or "\n")[None])
+        rows.append(last)
+        states.append(state)
+    return _write(model, writers, np.concatenate(rows), np.concatenate(states, axis=1))
+
+
+def _write(
+    model: Stepper, writers: list[_Writer], logits: np.ndarray, state: np.ndarray,
+) -> Iterator[Piece]:
+    while True:
+        drawn, going = [], []
+        for row, (writer, values) in enumerate(zip(
+                writers, as_integers(logits, model.info.profile.logit), strict=True)):
+            piece = writer.draw(values)
+            if piece.end is None:
+                going.append(row)
+                drawn.append(piece.token)
+            yield piece
+        if not going:
+            return
+        if len(going) < len(writers):
+            writers = [writers[row] for row in going]
+            state = state[:, going]
+        logits, state = model.step(np.array(drawn), state)
+
+
+def as_integers(logits: np.ndarray, fmt: FixedPoint) -> np.ndarray:
+    """Logits as the sampler takes them: real ones are rounded half up and saturated."""
+    if logits.dtype.kind in "iu":
+        return logits
+    scaled = np.floor(logits.astype(np.float64) * (1 << fmt.frac) + 0.5)
+    return np.clip(scaled, fmt.min, fmt.max).astype(np.int64)
+
+
+class _Writer:
+    """Draws the tokens of one prompt, and knows what of their text is certain."""
+
+    def __init__(self, index: int, sampler: Sampler, stop: Sequence[str], tokens: int) -> None:
+        self._index = index
+        self._sampler = sampler
+        self._stop = stop
+        self._left = tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def draw(self, logits: np.ndarray) -> Piece:
+        token = self._sampler(logits)
+        self._left -= 1
+        self._held += self._decoder.decode(bytes([token]), final=self._left == 0)
+        found = [at for at in (self._held.find(text) for text in self._stop) if at >= 0]
+        if found:
+            return Piece(self._index, token, self._held[:min(found)], "stop")
+        if self._left == 0:
+            return Piece(self._index, token, self._held, "length")
+        certain = len(self._held) - self._open()
+        text, self._held = self._held[:certain], self._held[certain:]
+        return Piece(self._index, token, text)
+
+    def _open(self) -> int:
+        """How many characters at the end could begin a stop string."""
+        return max((size for text in self._stop for size in range(1, len(text))
+                    if self._held.endswith(text[:size])), default=0)
+
+
+def generate_tokens(
+    model: Stepper, prompt: str, *, tokens: int, temperature: float = 0.7, seed: int = 1,
+) -> Iterator[int]:
+    """The tokens alone that :func:`generate` draws for one prompt."""
+    pieces = generate(model, prompt, tokens=tokens, temperature=temperature, seed=seed)
+    return (piece.token for piece in pieces)

@@ -1,0 +1,280 @@
+"""Running graphs under onnxruntime with checked inputs, as the integer reference is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnxruntime
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from sterna.export.exact.traced import build_step
+from sterna.export.graph.metadata import GraphInfo, GraphKind, OnnxFileError
+from sterna.export.graph.taps import with_taps
+from sterna.export.runtime.sessions import open_session
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.taps import Tap, ignore
+
+__all__ = ["OnnxSequence", "OnnxStep", "Source", "check_state", "read_graph", "step_with_taps"]
+
+_MOST_THREADS = 256
+_LARGEST_REAL = 1e6
+
+Source: TypeAlias = str | Path | onnx.ModelProto
+
+
+def read_graph(source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
+    """Read a graph and what it says about itself; a proto is taken as it is.
+
+    Raises
+    ------
+    OnnxFileError
+        If the file cannot be read, is cut off, or was not made by Sterna.
+    """
+    if isinstance(source, onnx.ModelProto):
+        return source, GraphInfo.read(source)
+    path = Path(source)
+    try:
+        proto = onnx.ModelProto.FromString(path.read_bytes())
+        return proto, GraphInfo.read(proto)
+    except OSError as error:
+        raise OnnxFileError(
+            f"{path}: cannot read the ONNX file ({error.strerror or error})") from error
+    except DecodeError as error:
+        raise OnnxFileError(f"{path}: not an ONNX file, or cut off") from error
+    except OnnxFileError as error:
+        raise OnnxFileError(f"{path}: {error}") from error
+
+
+class _OnnxGraph:
+    """A session of one graph; checks what goes in."""
+
+    def __init__(
+        self, source: Source, kind: GraphKind, threads: int, taps: Sequence[str] | None,
+        ops: Path | None, options: onnxruntime.SessionOptions | None, name: str,
+    ) -> None:
+        if not 1 <= threads <= _MOST_THREADS:
+            raise ValueError(f"threads must be from 1 to {_MOST_THREADS}, got {threads}")
+        proto, self.info = read_graph(source)
+        name = name or ("the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source))
+        if self.info.kind is not kind:
+            raise OnnxFileError(
+                f"{name}: expected a {kind.value} graph, got a {self.info.kind.value} graph")
+        proto, self._sources = with_taps(
+            proto, None if taps is None else [tap for tap in taps if tap != "logits"])
+        self._session = open_session(proto, name, threads, ops, options)
+        self._tokens_input, self._state_input = (
+            each.name for each in self._session.get_inputs())
+        self._tap_outputs = [each.name for each in self._session.get_outputs()][2:]
+
+    def start(self, batch: int = 1) -> np.ndarray:
+        """The state at the start of a sequence: zeros ``[layers, batch, d]``, int32; float32
+        of a float form."""
+        return np.zeros((self.info.config.layers, batch, self.info.config.d), self._state_type)
+
+    @property
+    def _state_type(self) -> type[np.generic]:
+        return np.int32 if self.info.exact else np.float32
+
+    def _call(
+        self, tokens: np.ndarray, state: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Run the graph; the last result holds the taps in order of computation."""
+        tokens, state = np.asarray(tokens), np.asarray(state)
+        config = self.info.config
+        if tokens.dtype.kind not in "iu" or tokens.size == 0:
+            raise ValueError(
+                f"tokens must be whole numbers, at least one of them, got {tokens.dtype} "
+                f"{list(tokens.shape)}")
+        foreign = tokens[(tokens < 0) | (tokens >= config.vocab)]
+        if foreign.size:
+            raise ValueError(f"tokens must be from 0 to {config.vocab - 1}, got {foreign[0]}")
+        check_state(state, self.info, tokens.shape[0])
+        results: list[Any] = self._session.run(None, {
+            self._tokens_input: tokens.astype(np.int64, copy=False),
+            self._state_input: state.astype(self._state_type, copy=False)})
+        values = dict(zip(self._tap_outputs, results[2:], strict=True))
+        taps = {source.tap: source.take(values[source.value]) for source in self._sources}
+        return results[0], results[1], taps
+
+
+class OnnxStep(_OnnxGraph):
+    """A step graph under onnxruntime; stands in for ``IntegerModel``.
+
+    Parameters
+    ----------
+    source
+        Path of an ONNX file, or the graph itself.
+    threads
+        Threads that one operator may use.
+    taps
+        Inner tensors to compute as well, by their names in the integer reference; None
+        takes all of them.
+    ops
+        Library of native operators.
+    options
+        onnxruntime's own options in place of ours; ``threads`` then has no meaning.
+    name
+        What error messages call the graph; by default its path.
+
+    Raises
+    ------
+    OnnxFileError
+        If the file cannot be read, is no Sterna step graph, or onnxruntime is too old.
+    ValueError
+        If threads is not from 1 to 256 or a tap is unknown.
+    """
+
+    def __init__(
+        self, source: Source, *, threads: int = 1, taps: Sequence[str] | None = (),
+        ops: Path | None = None, options: onnxruntime.SessionOptions | None = None,
+        name: str = "",
+    ) -> None:
+        super().__init__(source, GraphKind.STEP, threads, taps, ops, options, name)
+
+    def step(
+        self, tokens: np.ndarray, state: np.ndarray, tap: Tap = ignore,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Advance every sequence by one token.
+
+        ``tokens`` whole numbers ``[batch]``, ``state`` ``[layers, batch, d]``. ``tap`` is
+        called with every tensor asked for, int64, and with the logits. Returns logits int32
+        ``[batch, vocab]`` and the new state int32 ``[layers, batch, d]``.
+
+        Raises
+        ------
+        ValueError
+            If a shape is wrong, a token outside the vocabulary or the state outside of
+            its format.
+        """
+        if np.ndim(tokens) != 1:
+            raise ValueError(f"tokens must be [batch], got {list(np.shape(tokens))}")
+        logits, state, taps = self._call(tokens, state)
+        for name, value in taps.items():
+            # The traced graph has [batch, width], the others [1, batch, width].
+            tap(name, value.reshape(len(logits), -1))
+        tap("logits", logits.astype(np.int64))
+        return logits, state
+
+    def run(
+        self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run ``tokens [batch, length]`` step by step; return logits int32
+        ``[batch, length, vocab]`` and the last state."""
+        _check_row(tokens)
+        state = self.start(len(tokens)) if state is None else state
+        rows = []
+        for column in np.asarray(tokens).T:
+            logits, state = self.step(column, state, tap)
+            rows.append(logits)
+        return np.stack(rows, axis=1), state
+
+
+    def prefill(
+        self, tokens: np.ndarray, state: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run ``tokens [batch, length]`` step by step; return the logits after the last one,
+        ``[batch, vocab]``, and the last state."""
+        _check_row(tokens)
+        state = self.start(len(tokens)) if state is None else state
+        for column in np.asarray(tokens).T:
+            logits, state = self.step(column, state)
+        return logits, state
+
+
+class OnnxSequence(_OnnxGraph):
+    """A sequence graph under onnxruntime; parameters and errors as for `OnnxStep`."""
+
+    def __init__(
+        self, source: Source, *, threads: int = 1, taps: Sequence[str] | None = (),
+        ops: Path | None = None, options: onnxruntime.SessionOptions | None = None,
+        name: str = "",
+    ) -> None:
+        super().__init__(source, GraphKind.SEQUENCE, threads, taps, ops, options, name)
+
+    def run(
+        self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run a whole row of tokens in one call.
+
+        ``tokens`` whole numbers ``[batch, length]``, ``state`` ``[layers, batch, d]`` or
+        None for the start. ``tap`` is called as ``OnnxStep.run`` does, once for each token
+        and tensor. Returns logits int32 ``[batch, length, vocab]`` and the last state.
+
+        Raises
+        ------
+        ValueError
+            If a shape is wrong, a token outside the vocabulary or the state outside of
+            its format.
+        """
+        _check_row(tokens)
+        state = self.start(len(tokens)) if state is None else state
+        logits, state, taps = self._call(tokens, state)
+        # The traced graph has [length, batch, width], the others [1, length * batch, width].
+        by_time = {name: value.reshape(logits.shape[1], len(tokens), -1)
+                   for name, value in taps.items()}
+        for t in range(logits.shape[1]):
+            for name, value in by_time.items():
+                tap(name, value[t])
+            tap("logits", logits[:, t].astype(np.int64))
+        return logits, state
+
+
+def step_with_taps(
+    model: QuantizedModel, names: Sequence[str] | None = None, *, threads: int = 1,
+) -> OnnxStep:
+    """Build the step graph of ``model`` with inner tensors as further outputs.
+
+    Its ``step(tokens, state, tap)`` and ``run(tokens, state, tap)`` call ``tap`` with the
+    tensors ``names`` (None: all) under the names and in the layout of the integer
+    reference, so a ``TapRecorder`` collects onnxruntime's own tensors:
+
+    >>> from sterna.model.config import ModelConfig
+    >>> from sterna.model.quantized.taps import TapRecorder
+    >>> from sterna.model.profile import S16
+    >>> from sterna.model.quantized.synthetic import random_model
+    >>> model = random_model(ModelConfig(d=8, layers=1, dff=12), S16)
+    >>> recorder = TapRecorder()
+    >>> _ = step_with_taps(model, ["layer0.mlgru.f.z"]).run(np.array([[72, 105]]), tap=recorder)
+    >>> recorder["layer0.mlgru.f.z"].shape      # steps, batch, channels
+    (2, 1, 8)
+
+    Raises
+    ------
+    ValueError
+        If the model does not fit the exact form, or a name is unknown.
+    """
+    return OnnxStep(build_step(model), threads=threads, taps=names)
+
+
+def check_state(state: np.ndarray, info: GraphInfo, batch: int | None = None) -> None:
+    """Check a state ``[layers, batch, d]`` of the graph that ``info`` describes.
+
+    Raises
+    ------
+    ValueError
+        If shape or type are wrong, or a value is outside of the format of h.
+    """
+    layers, d = info.config.layers, info.config.d
+    right = state.ndim == 3 and (state.shape[0], state.shape[2]) == (layers, d)
+    kinds, numbers = ("iu", "whole") if info.exact else ("f", "real")
+    if not right or batch not in (None, state.shape[1]) or state.dtype.kind not in kinds:
+        raise ValueError(
+            f"state must be {numbers} numbers [layers, batch, d] = "
+            f"[{layers}, {'batch' if batch is None else batch}, {d}], "
+            f"got {state.dtype} {list(state.shape)}")
+    if not state.size:
+        return
+    h = info.profile.h
+    # A float state is a convex combination of candidates, which do not saturate.
+    low, high = (h.min, h.max) if info.exact else (-_LARGEST_REAL, _LARGEST_REAL)
+    if not low <= state.min() <= state.max() <= high:
+        raise ValueError(f"state must be from {low} to {high}, got {state.min()} to {state.max()}")
+
+
+def _check_row(tokens: np.ndarray) -> None:
+    if np.ndim(tokens) != 2:
+        raise ValueError(f"tokens must be [batch, length], got {list(np.shape(tokens))}")

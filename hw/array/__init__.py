@@ -1,1 +1,0 @@
-"""The ternary multiply-accumulate array, in the style that suits each FPGA family."""

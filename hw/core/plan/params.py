@@ -1,0 +1,195 @@
+"""Geometry of the core, and every depth and count that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mlgru.params import MlgruParams
+from sterna.model.checks import check_whole
+from sterna.model.config import ModelConfig
+from sterna.model.profile import NumericProfile
+
+__all__ = ["MAX_STREAMS", "CoreParams"]
+
+MAX_STREAMS = 2
+"""Independent sequences that can be interleaved on one array."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreParams:
+    """Geometry of a :class:`~sterna.hw.core.core.MatMulFreeCore`.
+
+    Dimensions of the model need not divide by anything: the packer fills up with zeros.
+
+    Parameters
+    ----------
+    config, profile
+        Shape of the model and formats of its numbers.
+    rows
+        Dot products computed side by side, and post-processing lanes.
+    cols
+        Columns taken per beat, a multiple of ``quant_lanes``. Those beyond the widest vector
+        never have work.
+    streams
+        Interleaved independent sequences, 1 or 2.
+    quant_lanes
+        Elements quantised per cycle, a multiple of ``rows``; 0 takes four words of
+        ``rows`` elements, or fewer if four do not divide ``cols``.
+    digit_bits, root_digit_bits
+        Quotient bits per cycle of the two dividers, or 0 for a table in their place, and
+        bits per cycle of the root; for the root 0 takes 3, or 2 with ``far_registers``.
+    logits
+        Whether there is a port that streams the logits.
+    trace
+        Whether there is a port that shows every intermediate vector.
+    external_weights
+        Whether weight words come in through a port; otherwise from a memory inside.
+    style
+        What the array is built of.
+    sampling
+        Whether tokens can be drawn with a temperature; greedy only otherwise.
+    block_activations
+        Whether the tiles of activations lie in block memory; otherwise in LUT memory, which
+        is the better use of an FPGA that has it. No cycle differs.
+    silu_table
+        Whether ``silu(gate)`` is looked up where the profile allows it, instead of
+        multiplied: a multiplier less for each row. No cycle differs.
+    far_registers
+        Whether what crosses a large device, from block to block, gets a register more on its
+        way: a higher clock for some cycles more of each stage.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range or two do not go together.
+
+    >>> from sterna.model.profile import C12
+    >>> params = CoreParams(ModelConfig.named("tiny"), C12)
+    >>> params.quant_lanes, params.stages, params.mac_cycles
+    (32, 17, 864)
+    """
+
+    config: ModelConfig
+    profile: NumericProfile
+    rows: int = 8
+    cols: int = 128
+    streams: int = 1
+    quant_lanes: int = 0
+    digit_bits: int = 0
+    root_digit_bits: int = 0
+    logits: bool = True
+    trace: bool = False
+    external_weights: bool = False
+    style: ArrayStyle = ArrayStyle.GENERIC
+    sampling: bool = True
+    block_activations: bool = False
+    silu_table: bool = False
+    far_registers: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "style", ArrayStyle(self.style))
+        check_whole("rows", self.rows, 1, 4096)
+        check_whole("cols", self.cols, 1, 4096)
+        check_whole("streams", self.streams, 1, MAX_STREAMS)
+        if self.root_digit_bits == 0:
+            object.__setattr__(self, "root_digit_bits", 2 if self.far_registers else 3)
+        if self.cols % self.rows:
+            raise ValueError(
+                f"cols ({self.cols}) must be a multiple of rows ({self.rows}): activations "
+                f"arrive in words of rows elements")
+        if self.quant_lanes == 0:
+            words = next(count for count in (4, 2, 1) if self.cols % (count * self.rows) == 0)
+            object.__setattr__(self, "quant_lanes", words * self.rows)
+        check_whole("quant_lanes", self.quant_lanes, 1, 4096)
+        if self.quant_lanes % self.rows or self.cols % self.quant_lanes:
+            raise ValueError(
+                f"quant_lanes ({self.quant_lanes}) must be a multiple of rows ({self.rows}) "
+                f"and divide cols ({self.cols})")
+
+    @property
+    def widest(self) -> int:
+        """Channels of the longest vector that is multiplied, filled up to a beat at least."""
+        return max(self.config.d, self.config.dff, self.cols)
+
+    @property
+    def mac(self) -> MacParams:
+        """Geometry of the array."""
+        return MacParams(
+            self.rows, self.cols, self.widest, self.profile.act_bits, self.style)
+
+    @property
+    def mlgru(self) -> MlgruParams:
+        """Geometry of the MLGRU unit; its channels are filled up to whole words."""
+        return MlgruParams(
+            self.profile, self.config.layers, self.words(self.config.d) * self.rows, self.rows,
+            streams=self.streams, trace=self.trace, spaced=False, stalls=False,
+            far_registers=self.far_registers)
+
+    @property
+    def stages(self) -> int:
+        """Projections that follow each other in a token: four a layer, and the head."""
+        return 4 * self.config.layers + 1
+
+    @property
+    def vocab_words(self) -> int:
+        """Words of ``rows`` logits."""
+        return self.words(self.config.vocab)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of ``cols`` activations of the longest vector."""
+        return self.mac.max_beats
+
+    @property
+    def chunks_per_tile(self) -> int:
+        """Cycles that bring a tile out of the quantiser."""
+        return self.cols // self.quant_lanes
+
+    @property
+    def sequence_bits(self) -> int:
+        """Bits of the number of a sequence in a payload; none if there is one only."""
+        return (self.streams - 1).bit_length()
+
+    @property
+    def index_bits(self) -> int:
+        """Bits of the number of a sequence on a wire: Verilog has none without a bit."""
+        return max(self.sequence_bits, 1)
+
+    @property
+    def token_bits(self) -> int:
+        """Bits of a token."""
+        return (self.config.vocab - 1).bit_length()
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits of a weight word: the weights of a beat."""
+        return self.rows * self.mac.weight_layout.size
+
+    @property
+    def feed_steps(self) -> int:
+        """Steps from the issuing of a beat to the array.
+
+        Weights come through the output register of their memory. Activations are read a
+        step after the issuing, for which the tile need not be complete, and go through a
+        register to all rows: with ``block_activations`` that of their memory. All of it goes
+        through one more with ``far_registers``.
+        """
+        return 3 if self.far_registers else 2
+
+    @property
+    def read_steps(self) -> int:
+        """Steps from the address of a tile to its activations."""
+        return 1 if self.block_activations else 0
+
+    @property
+    def mac_cycles(self) -> int:
+        """Beats of the array per token: no schedule can take fewer cycles."""
+        return sum(
+            self.mac.groups(rows) * self.mac.beats_per_group(columns)
+            for rows, columns in self.config.projections().values())
+
+    def words(self, channels: int) -> int:
+        """Words of ``rows`` elements that hold a vector."""
+        return -(-channels // self.rows)

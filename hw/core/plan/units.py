@@ -1,0 +1,80 @@
+"""Parameters of the units of a core: what the core builds them with, in one place."""
+
+from __future__ import annotations
+
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.parts.requantise import RequantiseParams
+from sterna.hw.units.embedding.params import EmbeddingParams
+from sterna.hw.units.glu.params import GluParams
+from sterna.hw.units.mlgru.params import MlgruParams
+from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.residual.params import ResidualParams
+from sterna.hw.units.sampler.gateware import SamplerParams
+
+__all__ = ["CoreUnits"]
+
+
+class CoreUnits:
+    """Parameters of every unit that follow from those of the core alone.
+
+    Parameters
+    ----------
+    params
+        Geometry of the core.
+
+    >>> from sterna.model.config import ModelConfig
+    >>> from sterna.model.profile import S16
+    >>> CoreUnits(CoreParams(ModelConfig.named("tiny"), S16)).norm.first_chunk_steps
+    9
+    """
+
+    @property
+    def waiting_sums(self) -> int:
+        """Groups of rows that may be between the issuer and the post-processor.
+
+        The first is issued after the first tile of its vector, and taken at the latest when
+        its scale is known: so many cycles after the last chunk. A group in the array and
+        before it counts, too.
+        """
+        on_the_way = self._feed_steps + self._mac_latency
+        return self.norm.scale_steps + self.scale_latency + 3 + on_the_way
+
+    @property
+    def logits_on_the_way(self) -> int:
+        """Words of logits that may still come when their queue says that there is no room.
+
+        The requantiser is full of them, and two cycles pass before a word shows.
+        """
+        return self.requantise_latency + 2
+
+    @property
+    def waiting_logits(self) -> int:
+        """Words of the queue of logits that leave the core; there is none if they do not."""
+        return 2 * self.logits_on_the_way if self._shows_logits else 0
+
+    def __init__(self, params: CoreParams) -> None:
+        profile, config = params.profile, params.config
+        self._shows_logits = params.logits
+        self.requantise_latency = RequantiseParams.latency + params.far_registers
+        self.scale_latency = scale_latency(params)
+        self.norm = NormParams(
+            profile, params.rows, params.quant_lanes, params.widest, params.streams,
+            params.trace, params.digit_bits, params.root_digit_bits, params.far_registers)
+        self.glu = GluParams(
+            profile, params.rows, params.streams, params.trace, stalls=False,
+            silu_table=params.silu_table, far_registers=params.far_registers)
+        self.mlgru: MlgruParams = params.mlgru
+        self._feed_steps, self._mac_latency = params.feed_steps, params.mac.latency
+        self.residual = ResidualParams(
+            profile, params.rows, config.d, spaced=False, stalls=False)
+        self.embedding = EmbeddingParams(
+            profile, params.rows, config.vocab, config.d, profile.x.bits, params.streams,
+            stalls=False)
+        self.sampler = SamplerParams(
+            profile, params.rows, config.vocab, params.sampling)
+
+
+def scale_latency(params: CoreParams) -> int:
+    """Cycles from V to the first scale: product and rounding, and with ``far_registers`` one
+    for the way to the multiplier."""
+    return 2 + params.far_registers

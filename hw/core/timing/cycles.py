@@ -1,0 +1,337 @@
+"""The cycle model: when everything happens in the core, without simulating it.
+
+A discrete-event model at the level of vectors. It knows each unit by the latencies and
+spacings that the unit's own parameters state, follows every group of rows through array and
+post-processor, and so predicts the cycle of every event exactly; ``tests/test_cycles.py``
+holds it to the simulated Verilog. Whoever feeds the core is taken to be always ready: a
+stalled port costs what it stalls.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.program import Stage, StageKind, program
+from sterna.hw.core.plan.units import CoreUnits
+from sterna.hw.core.scale_unit import ScaleUnit
+
+__all__ = ["CycleJob", "CycleModel", "StageTimes", "TokenTimes"]
+
+_TASK_STEPS = 2
+"""Cycles from the norm's service to its task at the head of an idle queue."""
+
+_REQUEST, _VECTOR, _SERVE = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class CycleJob:
+    """A prompt and what follows it.
+
+    Parameters
+    ----------
+    predict
+        For each token of the prompt, whether logits are asked for.
+    generated
+        Tokens generated after each token with ``predict``; with 0 only logits come out.
+    sampled
+        Whether they are drawn at a temperature; greedy otherwise.
+    """
+
+    predict: tuple[bool, ...]
+    generated: int = 0
+    sampled: bool = False
+
+
+@dataclass(slots=True)
+class StageTimes:
+    """Cycles of a stage.
+
+    ``service``: the norm begins. ``first_beat``, ``last_beat``: of the array.
+    ``scales``: from here on sums can be scaled. ``last_result``: the last word of results.
+    """
+
+    index: int
+    service: int
+    first_beat: int
+    last_beat: int
+    scales: int
+    last_result: int
+
+
+@dataclass(slots=True)
+class TokenTimes:
+    """Cycles of a token.
+
+    ``request``: it goes to the embedding. ``done``: the cycle in which its last word passes
+    (no prediction), its last logits pass, or the token chosen after it is known.
+    ``generates``: a token is chosen after it.
+    """
+
+    sequence: int
+    request: int
+    done: int = -1
+    generates: bool = False
+    stages: list[StageTimes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """Where a sequence stands."""
+
+    jobs: list[CycleJob]
+    job: int = 0
+    position: int = -1      # in the prompt
+    generated: int = 0
+    predict: bool = False
+    token: TokenTimes | None = None
+
+
+class CycleModel:
+    """Predicts the cycles of a core.
+
+    Parameters
+    ----------
+    params
+        Geometry of the core.
+
+    >>> from sterna.model.config import ModelConfig
+    >>> from sterna.model.profile import C12
+    >>> model = CycleModel(CoreParams(ModelConfig.named("tiny"), C12))
+    >>> model.cycles_per_token() >= model.params.mac_cycles
+    True
+    """
+
+    def __init__(self, params: CoreParams) -> None:
+        self.params = params
+        self.units = CoreUnits(params)
+        self.stages = program(params)
+
+    def cycles_per_token(self, *, sampled: bool = False, tokens: int = 12) -> float:
+        """Cycles per generated token in the long run, all sequences together.
+
+        The last half of ``tokens`` tokens of each sequence is measured.
+        """
+        if tokens < 2:
+            raise ValueError(f"tokens must be at least 2, got {tokens}")
+        job = CycleJob((True,), tokens, sampled)
+        times = self.run([[job]] * self.params.streams)
+        spans = []
+        for sequence in range(self.params.streams):
+            done = [t.done for t in times if t.sequence == sequence]
+            spans.append((done[-1] - done[tokens // 2 - 1]) / (len(done) - tokens // 2))
+        return max(spans) / self.params.streams
+
+    def utilisation(self, *, sampled: bool = False) -> float:
+        """Fraction of cycles in which the array takes a beat."""
+        return self.params.mac_cycles / self.cycles_per_token(sampled=sampled)
+
+    def run(self, jobs: Sequence[Sequence[CycleJob]]) -> list[TokenTimes]:
+        """Run jobs, one list for each sequence; all are there from cycle 0.
+
+        Returns the tokens in the order of their requests.
+
+        Raises
+        ------
+        ValueError
+            If there is not a list for each sequence.
+        """
+        if len(jobs) != self.params.streams:
+            raise ValueError(
+                f"jobs must hold a list for each of {self.params.streams} sequences, "
+                f"got {len(jobs)}")
+        return _Run(self, jobs).run()
+
+
+class _Feed:
+    """What is between the issuer and the array.
+
+    It stands still while the array loads fresh activations into its tables, if it has any;
+    otherwise a beat simply arrives ``feed_steps`` cycles after it was issued.
+
+    ``free`` is the cycle from which on the next beat can be issued.
+    """
+
+    def __init__(self, params: CoreParams) -> None:
+        self._steps, self._fill = params.feed_steps, params.mac.fill_steps
+        self._stops: deque[int] = deque()      # first cycles of the last stops
+        self.free = 0
+
+    def issue(self, earliest: int, fresh: bool) -> tuple[int, int]:
+        """Issue a beat; return the cycles in which it is issued and in which it is taken."""
+        issue = self._moving(max(earliest, self.free))
+        self.free = issue + 1
+        beat = issue
+        for _ in range(self._steps if self._fill else 0):
+            beat = self._moving(beat + 1)
+        if not self._fill:
+            return issue, issue + self._steps
+        if fresh:
+            self._stops.append(beat)
+            beat += self._fill
+        return issue, beat
+
+    def _moving(self, cycle: int) -> int:
+        """Return the first cycle from ``cycle`` on in which nothing stands still."""
+        # As many stops as there are steps may lie between a beat and the next to be issued.
+        longest = self._steps * (self._fill + 1)
+        while self._stops and self._stops[0] + self._fill <= cycle - longest:
+            self._stops.popleft()
+        for stop in self._stops:
+            if stop <= cycle < stop + self._fill:
+                cycle = stop + self._fill
+        return cycle
+
+
+class _Run:
+    """One run of the model: the state of every shared unit is the cycle it is free again."""
+
+    def __init__(self, model: CycleModel, jobs: Sequence[Sequence[CycleJob]]) -> None:
+        self._params, self._units, self._stages = model.params, model.units, model.stages
+        self._sequences = [_Sequence(list(queue)) for queue in jobs]
+        self._events: list[tuple[int, int, int]] = []
+        self._tokens: list[TokenTimes] = []
+        self._waiting: dict[int, int] = {}
+        self._last_served = len(jobs) - 1
+        self._embedding_free = self._norm_free = 0
+        self._post_free = 0
+        self._feed = _Feed(self._params)
+
+    def run(self) -> list[TokenTimes]:
+        for sequence in range(len(self._sequences)):
+            self._next_from_prompt(sequence, 0)
+        while self._events:
+            time, kind, sequence = heapq.heappop(self._events)
+            if kind == _REQUEST:
+                self._embed(sequence, time)
+            elif kind == _VECTOR:
+                self._waiting[sequence] = time
+                self._push(max(time, self._norm_free), _SERVE, sequence)
+            else:
+                self._serve(time)
+        return self._tokens
+
+    def _push(self, time: int, kind: int, sequence: int) -> None:
+        heapq.heappush(self._events, (time, kind, sequence))
+
+    def _next_from_prompt(self, sequence: int, time: int) -> None:
+        """The control can take a token of a prompt in cycle ``time``."""
+        state = self._sequences[sequence]
+        state.position += 1
+        while state.job < len(state.jobs) and state.position == len(
+                state.jobs[state.job].predict):
+            state.job, state.position = state.job + 1, 0
+        if state.job < len(state.jobs):
+            state.predict = state.jobs[state.job].predict[state.position]
+            state.generated = 0
+            self._push(time + 1, _REQUEST, sequence)
+
+    def _embed(self, sequence: int, time: int) -> None:
+        """The embedding is asked for a token."""
+        if time < self._embedding_free:
+            self._push(self._embedding_free, _REQUEST, sequence)
+            return
+        embedding = self._units.embedding
+        self._embedding_free = time + embedding.request_spacing
+        state = self._sequences[sequence]
+        state.token = TokenTimes(sequence, time)
+        self._tokens.append(state.token)
+        last_word = time + embedding.latency + embedding.words - 1
+        self._vector(sequence, last_word + self._units.residual.latency)
+
+    def _vector(self, sequence: int, last_word: int) -> None:
+        """The last word of a vector enters the norm."""
+        self._push(last_word + self._units.norm.max_steps, _VECTOR, sequence)
+
+    def _serve(self, time: int) -> None:
+        """The norm is free, perhaps, and begins with a vector."""
+        if time < self._norm_free:
+            for sequence in self._waiting:
+                self._push(self._norm_free, _SERVE, sequence)
+            return
+        if not self._waiting:
+            return
+        sequence = next(iter(self._waiting))
+        if len(self._waiting) > 1:
+            sequence = 1 - self._last_served
+        del self._waiting[sequence]
+        self._last_served = sequence
+        self._stage(sequence, time)
+
+    def _stage(self, sequence: int, service: int) -> None:
+        """A stage from the norm's service to the last word of its results."""
+        norm, mac = self._units.norm, self._params.mac
+        state = self._sequences[sequence]
+        assert state.token is not None
+        index = len(state.token.stages)
+        stage = self._stages[index]
+
+        first_chunk = service + norm.first_chunk_steps
+        chunks = norm.chunks(stage.columns)
+        scale_taken = first_chunk + chunks - 1 + norm.scale_steps
+        self._norm_free = scale_taken + ScaleUnit.hold + norm.idle_steps
+        scales = scale_taken + self._units.scale_latency
+        tile_ready = [
+            first_chunk + min((tile + 1) * self._params.chunks_per_tile, chunks) - 1
+            for tile in range(stage.tiles)]
+
+        # Beats: one is issued a cycle, once the task is there and with the last chunk of a
+        # tile.
+        feed = self._feed
+        issue = max(feed.free, service + _TASK_STEPS + 1) - 1
+        first_beat = beat = -1
+        result = max(self._post_free, service + _TASK_STEPS + 1) - 1
+        last_result = {}
+        for header in range(stage.headers):
+            for tile in range(stage.tiles):
+                fresh = stage.tiles > 1 or first_beat < 0
+                issue, beat = feed.issue(max(issue + 1, tile_ready[tile]), fresh)
+                if first_beat < 0:
+                    first_beat = beat
+            # Its sums wait for the scales, and for the sums before them.
+            result = max(result + 1, beat + mac.latency, scales)
+            last_result[header % stage.slots] = result
+        self._post_free = result + 1
+        last_word = result + self._units.requantise_latency
+        state.token.stages.append(
+            StageTimes(index, service, first_beat, beat, scales, last_word))
+        self._results(sequence, stage, last_word)
+
+    def _results(self, sequence: int, stage: Stage, last_word: int) -> None:
+        """What follows the last word of results of a stage."""
+        state, units = self._sequences[sequence], self._units
+        assert state.token is not None
+        if stage.kind is StageKind.MLGRU:
+            self._vector(sequence, last_word + units.mlgru.latency)
+        elif stage.kind is StageKind.GLU:
+            self._vector(sequence, last_word + units.glu.latency)
+        elif stage.kind is StageKind.RESIDUAL:
+            done = last_word + units.residual.latency
+            if len(state.token.stages) == self._params.stages - 1 and not state.predict:
+                state.token.done = done
+                self._next_from_prompt(sequence, done + 1)
+            else:
+                self._vector(sequence, done)
+        else:
+            self._choose(sequence, last_word)
+
+    def _choose(self, sequence: int, last_word: int) -> None:
+        """After the last logits: a token is chosen, or the prompt goes on."""
+        state = self._sequences[sequence]
+        assert state.token is not None
+        job = state.jobs[state.job]
+        if job.generated == 0:
+            state.token.done = last_word
+            self._next_from_prompt(sequence, last_word + 1)
+            return
+        sampler = self._units.sampler
+        chosen = last_word + (sampler.sampled_steps if job.sampled else sampler.greedy_steps)
+        state.token.done, state.token.generates = chosen, True
+        state.generated += 1
+        if state.generated == job.generated:
+            self._next_from_prompt(sequence, chosen + 1)
+        else:
+            self._push(chosen + 1, _REQUEST, sequence)

@@ -1,0 +1,252 @@
+"""What the array waits for, cycle by cycle, while one token follows another.
+
+The cycle model tells when everything happens. Here the cycles without a beat are told
+apart: the array takes stages in a fixed order, so a cycle without a beat waits for the
+stage that comes next, and the sequence of that stage is doing one thing at a time.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from sterna.hw.core.plan.program import Stage, StageKind
+from sterna.hw.core.timing.cycles import CycleJob, CycleModel, StageTimes, TokenTimes
+
+__all__ = ["CHOICE", "EMBEDDING", "Cause", "SteadyState", "Token", "stage_name", "steady_state"]
+
+EMBEDDING, CHOICE = "embedding", "sampling"
+"""What a token does before and after its stages."""
+
+
+class Cause(enum.StrEnum):
+    """What a sequence does while its next stage has no beats yet."""
+
+    EMBEDDING = "embedding"
+    """Its vector is read."""
+    MAXIMUM = "maximum"
+    """The largest element of a vector is found."""
+    NORM = "norm"
+    """The norm is busy with the other sequence."""
+    RECIPROCAL = "reciprocal"
+    """The norm divides by the maximum."""
+    TILES = "tiles"
+    """The first tile of the quantised vector, or a further one, is not complete."""
+    ARRAY = "array"
+    """The last sums go through the adder tree."""
+    SCALE = "scale"
+    """The sums are there, and wait for root and division; or for the sums before them."""
+    REQUANTISE = "requantise"
+    """The last results are scaled and rounded."""
+    UNIT = "unit"
+    """They go through the MLGRU unit, the GLU unit, or the sum of the residual stream."""
+    CHOICE = "sampling"
+    """The next token is chosen, or taken from the prompt."""
+
+
+class Token(enum.StrEnum):
+    """Which tokens follow each other."""
+
+    GREEDY = "greedy"
+    """Generated, each the most likely one."""
+    SAMPLED = "sampled"
+    """Generated at a temperature."""
+    PROMPT = "prompt"
+    """Of a prompt, without prediction."""
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """Cycles between tokens of the same kind, once they repeat.
+
+    Parameters
+    ----------
+    tokens
+        Tokens counted, of all sequences together.
+    beats
+        Beats of the array, by name of the stage.
+    idle
+        Cycles without a beat, by sequence, name of the stage (or ``embedding``,
+        ``sampling``) and cause. They and the beats are all cycles there are.
+    """
+
+    tokens: int
+    beats: dict[str, int]
+    idle: dict[tuple[int, str, Cause], int]
+
+    @property
+    def cycles_per_token(self) -> Fraction:
+        """Cycles per token, all sequences together."""
+        return Fraction(sum(self.beats.values()) + sum(self.idle.values()), self.tokens)
+
+    @property
+    def utilisation(self) -> float:
+        """Fraction of cycles in which the array takes a beat."""
+        return sum(self.beats.values()) / (self.tokens * float(self.cycles_per_token))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the stages, what comes before and after them included, in order."""
+        return [EMBEDDING, *self.beats, CHOICE]
+
+    def beats_of(self, name: str) -> Fraction:
+        """Beats of a stage per token."""
+        return Fraction(self.beats.get(name, 0), self.tokens)
+
+    def waits(
+        self, *, name: str | None = None, cause: Cause | None = None,
+        sequence: int | None = None,
+    ) -> Fraction:
+        """Cycles per token without a beat: those of a stage, a cause, a sequence, or all."""
+        cycles = sum(
+            count for (of, at, why), count in self.idle.items()
+            if name in (None, at) and cause in (None, why) and sequence in (None, of))
+        return Fraction(cycles, self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """What a sequence does up to cycle ``end``, from the end of the phase before."""
+
+    end: int
+    name: str
+    cause: Cause
+
+
+def stage_name(stage: Stage) -> str:
+    """A short name of a stage: its layer and matrices.
+
+    >>> from sterna.hw.core.plan.params import CoreParams
+    >>> from sterna.hw.core.plan.program import program
+    >>> from sterna.model.config import ModelConfig
+    >>> from sterna.model.profile import S16
+    >>> [stage_name(stage) for stage in program(CoreParams(ModelConfig.named("nano"), S16))[:3]]
+    ['layer0 f c g', 'layer0 out', 'layer0 gate up']
+    """
+    layer, _, _ = stage.projections[0].rpartition(".")
+    parts = " ".join(name.rpartition(".")[2] for name in stage.projections)
+    return f"{layer.partition('.')[0]} {parts}".strip()
+
+
+def steady_state(model: CycleModel, token: Token = Token.GREEDY) -> SteadyState:
+    """Let tokens follow each other until they repeat, and say where their cycles go.
+
+    With one sequence the second token is like all that follow. Two sequences first fall
+    into step, and then repeat every few tokens.
+    """
+    streams = model.params.streams
+    count = 5 if streams == 1 else 16
+    while True:
+        times = model.run([[_job(token, count)]] * streams)
+        found = _window(model, times)
+        if found is not None:
+            return _account(model, times, *found)
+        count *= 2
+
+
+def _job(token: Token, count: int) -> CycleJob:
+    if token is Token.PROMPT:
+        return CycleJob((False,) * count)
+    return CycleJob((True,), count, token is Token.SAMPLED)
+
+
+def _window(model: CycleModel, times: list[TokenTimes]) -> tuple[int, int] | None:
+    """The last cycles in which the array did the same as just before; None if it did not.
+
+    The window begins and ends with the first beat of a token of sequence 0. The last tokens
+    are left out: one sequence may be done before the other.
+    """
+    starts = [token.stages[0].first_beat for token in times if token.sequence == 0]
+    starts = starts[1:len(starts) - 1 if model.params.streams == 1 else -2]
+    signatures = []
+    for start, end in itertools.pairwise(starts):
+        signatures.append([
+            (token.sequence, stage.index, *(moment - start for moment in (
+                stage.service, stage.first_beat, stage.last_beat, stage.scales)))
+            for token in times for stage in token.stages if start <= stage.first_beat < end])
+    for period in range(1, len(signatures) // 2 + 1):
+        if signatures[-period:] == signatures[-2 * period:-period]:
+            return starts[-1 - period], starts[-1]
+    return None
+
+
+def _account(model: CycleModel, times: list[TokenTimes], begin: int, end: int) -> SteadyState:
+    """Tell the cycles from ``begin`` to ``end`` apart."""
+    streams = model.params.streams
+    names = [stage_name(stage) for stage in model.stages]
+    phases = [list(_phases(model, [token for token in times if token.sequence == sequence]))
+              for sequence in range(streams)]
+    position = [0] * streams
+    used = [stage.index for token in times for stage in token.stages]
+    beats = {names[index]: 0 for index in sorted(set(used))}
+    idle: dict[tuple[int, str, Cause], int] = {}
+
+    def wait(sequence: int, name: str, cause: Cause, first: int, last: int) -> None:
+        cycles = min(last, end) - max(first, begin)
+        if cycles > 0:
+            key = (sequence, name, cause)
+            idle[key] = idle.get(key, 0) + cycles
+
+    in_order = sorted(
+        ((stage, token.sequence) for token in times for stage in token.stages),
+        key=lambda pair: pair[0].first_beat)
+    free = 0
+    for stage, sequence in in_order:
+        # The array waits from ``free`` on: go through what the sequence does meanwhile.
+        mine = phases[sequence]
+        while free < stage.first_beat:
+            while mine[position[sequence]].end <= free:
+                position[sequence] += 1
+            phase = mine[position[sequence]]
+            until = min(phase.end, stage.first_beat)
+            wait(sequence, phase.name, phase.cause, free, until)
+            free = until
+        name, count = names[stage.index], model.stages[stage.index].beats
+        if begin <= stage.first_beat < end:
+            beats[name] += count
+            pauses = stage.last_beat + 1 - stage.first_beat - count
+            wait(sequence, name, Cause.TILES, stage.first_beat, stage.first_beat + pauses)
+        free = stage.last_beat + 1
+    # Cycles that repeat hold whole tokens.
+    tokens, rest = divmod(
+        sum(beats.values()), sum(model.stages[names.index(name)].beats for name in beats))
+    assert rest == 0
+    return SteadyState(tokens, beats, idle)
+
+
+def _phases(model: CycleModel, tokens: list[TokenTimes]) -> Iterator[_Phase]:
+    """What a sequence does, one thing after the other."""
+    units = model.units
+    for token in tokens:
+        read = token.request + units.embedding.latency + units.embedding.words - 1
+        summed = read + units.residual.latency
+        yield _Phase(token.request, CHOICE, Cause.CHOICE)
+        yield _Phase(read, EMBEDDING, Cause.EMBEDDING)
+        yield _Phase(summed, EMBEDDING, Cause.UNIT)
+        yield _Phase(summed + units.norm.max_steps, EMBEDDING, Cause.MAXIMUM)
+        for times in token.stages:
+            yield from _stage_phases(model, times, times is token.stages[-1])
+
+
+def _stage_phases(model: CycleModel, times: StageTimes, final: bool) -> Iterator[_Phase]:
+    units, stage = model.units, model.stages[times.index]
+    name = stage_name(stage)
+    yield _Phase(times.service, name, Cause.NORM)
+    yield _Phase(times.service + units.norm.first_chunk_steps, name, Cause.RECIPROCAL)
+    yield _Phase(times.first_beat - model.params.feed_steps, name, Cause.TILES)
+    yield _Phase(times.first_beat, name, Cause.ARRAY)
+    # While its beats last the array does not wait, save for tiles.
+    yield _Phase(times.last_beat + 1, name, Cause.TILES)
+    yield _Phase(times.last_beat + model.params.mac.latency, name, Cause.ARRAY)
+    yield _Phase(times.last_result - units.requantise_latency, name, Cause.SCALE)
+    yield _Phase(times.last_result, name, Cause.REQUANTISE)
+    if stage.kind is not StageKind.HEAD:
+        latencies = {StageKind.MLGRU: units.mlgru.latency, StageKind.GLU: units.glu.latency,
+                     StageKind.RESIDUAL: units.residual.latency}
+        done = times.last_result + latencies[stage.kind]
+        yield _Phase(done, name, Cause.UNIT)
+        if not final:
+            yield _Phase(done + units.norm.max_steps, name, Cause.MAXIMUM)

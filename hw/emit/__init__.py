@@ -1,0 +1,4 @@
+"""From a component to a folder: Verilog, its texts, the tools that write and count it.
+
+Nothing here knows a unit.
+"""

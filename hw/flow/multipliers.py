@@ -1,0 +1,125 @@
+"""Which modules of a Verilog file multiply: cells of a generic synthesis, module by module."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from sterna.hw.emit.yosys import run_yosys
+
+__all__ = ["PROJECTION_MODULES", "ModuleCells", "Multiplier", "module_cells"]
+
+PROJECTION_MODULES = ("array", "issuer", "activations", "weights", "dispatcher", "sums")
+"""Modules of the core, with all below them, that a projection goes through."""
+
+# No `flatten`: every cell stays in its module. None of these passes hides a multiplier, as
+# `alumacc` does in a `$macc` and `peepopt` in a shift; `opt` and `wreduce` narrow operands and
+# turn products with 0, 1 and powers of two into wires.
+_SCRIPT = """
+read_verilog design.v
+hierarchy -check -top {top}
+proc
+opt_expr
+opt_clean
+check -assert
+opt -nodffe -nosdff
+wreduce
+memory_collect
+opt_clean
+tee -o cells.json stat -json
+select t:$mul t:$macc t:$macc_v2 t:$div t:$mod t:$divfloor t:$modfloor t:$pow
+write_json -selected multipliers.json
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplier:
+    """A cell that multiplies, or divides.
+
+    Parameters
+    ----------
+    module
+        The Verilog module that it is in.
+    kind
+        Type of the cell, ``$mul`` for example.
+    operand_bits
+        Widths of its operands.
+    product_bits
+        Width of its result.
+    """
+
+    module: str
+    kind: str
+    operand_bits: tuple[int, ...]
+    product_bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCells:
+    """What one module holds, without the modules in it.
+
+    Parameters
+    ----------
+    module
+        Its name; for Verilog made by Sterna that is the path of its instance.
+    cells
+        Number of word-level cells by type (``$add``, ``$dffe``, ...), sorted by type.
+    multipliers
+        The cells that multiply or divide, sorted by width.
+    """
+
+    module: str
+    cells: dict[str, int]
+    multipliers: tuple[Multiplier, ...]
+
+
+def module_cells(
+    verilog_path: str | Path, top: str, *, timeout_s: float = 3600,
+) -> dict[str, ModuleCells]:
+    """Return what every module of a Verilog file holds, by name, the hierarchy kept.
+
+    Verilog made by Sterna has a module for each instance, named by its path:
+    ``matmul_free_core.array.row0``. A small core takes 4 seconds, the bundled model at
+    8 x 128 most of a minute.
+
+    Parameters
+    ----------
+    verilog_path
+        The file.
+    top
+        Name of the outermost module.
+    timeout_s
+        Deadline in seconds.
+
+    Raises
+    ------
+    MissingToolError
+        If Yosys is not installed.
+    YosysError
+        If Yosys does not accept the file, or takes too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="sterna-cells-") as name:
+        folder = Path(name)
+        shutil.copyfile(verilog_path, folder / "design.v")
+        run_yosys(folder, _SCRIPT.format(top=top), timeout_s=timeout_s)
+        counted = json.loads((folder / "cells.json").read_text(encoding="utf-8"))["modules"]
+        selected = json.loads((folder / "multipliers.json").read_text(encoding="utf-8"))
+    counts = {escaped.removeprefix("\\"): module["num_cells_by_type"]
+              for escaped, module in counted.items()}
+    found: dict[str, list[Multiplier]] = {module: [] for module in counts}
+    for module, content in selected["modules"].items():
+        for cell in content.get("cells", {}).values():
+            widths = {port: len(bits) for port, bits in cell["connections"].items()}
+            product_bits = widths.pop("Y")
+            found[module].append(Multiplier(
+                module, cell["type"], tuple(widths.values()), product_bits))
+    return {
+        module: ModuleCells(
+            module,
+            {kind: count for kind, count in sorted(cells.items()) if kind not in counts},
+            tuple(sorted(found[module], key=lambda each: (each.product_bits,
+                                                          each.operand_bits))))
+        for module, cells in sorted(counts.items())}

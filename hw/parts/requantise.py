@@ -1,0 +1,271 @@
+"""From accumulators to fixed-point numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Shape, Value, signed, unsigned
+from amaranth.lib import stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout, View
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.rounded_sum import rounded_sum, with_rounding_bit
+from sterna.model.checks import check_whole
+from sterna.model.profile import NumericProfile
+
+__all__ = ["Requantise", "RequantiseParams"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequantiseParams:
+    """Widths of a requantiser.
+
+    Parameters
+    ----------
+    sum_bits
+        Signed bits of an accumulator.
+    scale_bits
+        Unsigned bits of the scale.
+    bias_bits
+        Signed bits of a bias.
+    out_bits
+        Signed bits of a result.
+    shifts
+        Right shifts to choose from, each 0 to 40; increasing.
+    lanes
+        Accumulators per beat.
+    narrower
+        Signed bits of further formats; each result says whether it fits them.
+    tag_bits
+        Bits that travel with a beat.
+    trace
+        Whether results also come out unsaturated.
+    stalls
+        Whether results may have to wait to be taken.
+    bias_late
+        Steps by which ``bias`` comes after the rest of its beat, 0 to 3.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+
+    >>> RequantiseParams(17, 16, 16, 16, shifts=(9, 12)).select_bits
+    1
+    """
+
+    sum_bits: int
+    scale_bits: int
+    bias_bits: int
+    out_bits: int
+    shifts: tuple[int, ...]
+    lanes: int = 1
+    narrower: tuple[int, ...] = ()
+    tag_bits: int = 0
+    trace: bool = False
+    stalls: bool = True
+    bias_late: int = 0
+
+    latency: ClassVar[int] = 4
+    """Steps from ``accs`` to ``results``: operands, product, shift, bias and saturation."""
+
+    def __post_init__(self) -> None:
+        for bits in self.narrower:
+            check_whole("narrower bits", bits, 2, self.out_bits)
+        check_whole("tag_bits", self.tag_bits, 0, 64)
+        check_whole("bias_late", self.bias_late, 0, 3)
+        for name in ("sum_bits", "scale_bits", "bias_bits", "out_bits"):
+            check_whole(name, getattr(self, name), 2, 24)
+        check_whole("lanes", self.lanes, 1, 65536)
+        if not self.shifts:
+            raise ValueError("shifts must name at least one shift")
+        for shift in self.shifts:
+            check_whole("every shift", shift, 0, NumericProfile.max_shift)
+        if list(self.shifts) != sorted(set(self.shifts)):
+            raise ValueError(f"shifts must increase, got {self.shifts}")
+
+    @property
+    def select_bits(self) -> int:
+        """Bits of the index of a shift; none if there is one shift only."""
+        return (len(self.shifts) - 1).bit_length()
+
+    @property
+    def full_bits(self) -> int:
+        """Signed bits that hold every result unsaturated."""
+        shifted = self.sum_bits + self.scale_bits + 1 - self.shifts[0]
+        return max(shifted, self.bias_bits) + 1
+
+    @property
+    def kept_bits(self) -> int:
+        """Signed bits that a shifted product keeps: enough for one to saturate for sure.
+
+        A bias has m bits at most, as results have, and so is at least ``-2^(m-1)``. A
+        floor of ``2^m`` or more then gives a result of at least ``2^(m-1)``. One below
+        ``-2^m`` gives, rounded, with a bias below ``2^(m-1)``, one below ``-2^(m-1)``.
+        """
+        return max(self.bias_bits, self.out_bits) + 1
+
+    @property
+    def acc_layout(self) -> StructLayout:
+        """Payload of ``accs``."""
+        fields: dict[str, Shape | ArrayLayout | int] = {
+            "acc": ArrayLayout(signed(self.sum_bits), self.lanes),
+            "bias": ArrayLayout(signed(self.bias_bits), self.lanes),
+            "scale": unsigned(self.scale_bits),
+        }
+        if self.select_bits:
+            fields["shift"] = unsigned(self.select_bits)
+        if self.tag_bits:
+            fields["tag"] = unsigned(self.tag_bits)
+        return StructLayout(fields)
+
+    @property
+    def result_layout(self) -> StructLayout:
+        """Payload of ``results``."""
+        fields: dict[str, Shape | ArrayLayout | int] = {
+            "value": ArrayLayout(signed(self.out_bits), self.lanes)}
+        if self.narrower:
+            fields["fits"] = ArrayLayout(unsigned(len(self.narrower)), self.lanes)
+        if self.tag_bits:
+            fields["tag"] = unsigned(self.tag_bits)
+        if self.trace:
+            fields["full"] = ArrayLayout(signed(self.full_bits), self.lanes)
+        return StructLayout(fields)
+
+    def narrowed(self, results: View, lane: int, bits: int) -> Value:
+        """Return a result, out of a payload of ``results``, saturated to fewer bits.
+
+        Saturated twice is saturated to the narrower format. A LUT for each bit does it.
+
+        Raises
+        ------
+        ValueError
+            If ``bits`` is neither ``out_bits`` nor in ``narrower``.
+        """
+        value = results.value[lane]
+        if bits == self.out_bits:
+            return value
+        if bits not in self.narrower:
+            raise ValueError(
+                f"bits must be {self.out_bits} or one of narrower {self.narrower}, got {bits}")
+        fits = results.fits[lane][self.narrower.index(bits)]
+        bound = Cat((~value[-1]).replicate(bits - 1), value[-1])
+        return Mux(fits, value[:bits], bound).as_signed()
+
+
+class Requantise(wiring.Component):
+    """``rs(acc * scale, shift) + bias``, saturated: ``sterna.model.quantized.integer.requantise``.
+
+    One beat per cycle; the pipeline moves as a whole and stops only while results wait, or
+    never without ``stalls``. They appear ``params.latency`` steps after their beat. No
+    intermediate value can overflow: each is as wide as its operands make it. A shifted product
+    too large for ``params.kept_bits`` is only marked as such.
+
+    Parameters
+    ----------
+    sum_bits, scale_bits, bias_bits, out_bits
+        Widths of the signed accumulator, the unsigned scale, the signed bias and the
+        signed result.
+    shifts
+        Right shifts to choose from, increasing. Constant shifts are wires, so a model's few
+        shifts cost a small multiplexer and no barrel shifter.
+    lanes
+        Accumulators per beat; they share everything but accumulator and bias.
+    narrower
+        Signed bits of further formats; each result says whether it fits them.
+    tag_bits
+        Bits that travel with a beat.
+    trace
+        Whether results also come out unsaturated.
+    stalls
+        Whether results may have to wait; False if whoever takes them is always ready.
+    bias_late
+        Steps by which ``bias`` comes after the rest of its beat, 0 to 3.
+
+    Members
+    -------
+    accs : ``In(stream.Signature(params.acc_layout))``
+        ``acc`` and ``bias`` of each lane, ``scale`` and, where there is a choice, ``shift``:
+        the index of a shift (past the last takes the last). ``tag`` if there are any.
+    results : ``Out(stream.Signature(params.result_layout))``
+        ``value`` of each lane, saturated to ``out_bits``, and for each of ``narrower`` a bit
+        of ``fits``; see :meth:`RequantiseParams.narrowed`. ``tag``, and with ``trace``
+        ``full`` of each lane.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    """
+
+    def __init__(
+        self, sum_bits: int, scale_bits: int, bias_bits: int, out_bits: int, *,
+        shifts: tuple[int, ...], lanes: int = 1, narrower: tuple[int, ...] = (),
+        tag_bits: int = 0, trace: bool = False, stalls: bool = True, bias_late: int = 0,
+    ) -> None:
+        self.params = RequantiseParams(
+            sum_bits, scale_bits, bias_bits, out_bits, tuple(shifts), lanes, tuple(narrower),
+            tag_bits, trace, stalls, bias_late)
+        super().__init__({
+            "accs": In(stream.Signature(self.params.acc_layout)),
+            "results": Out(stream.Signature(
+                self.params.result_layout, always_ready=not stalls)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, accs, results = self.params, self.accs.payload, self.results.payload
+        advance = ~self.results.valid | self.results.ready if params.stalls else Const(1)
+        steps = Pipeline(m, advance)
+        m.d.comb += self.accs.ready.eq(advance)
+        m.d.comb += self.results.valid.eq(
+            steps.flags(self.accs.valid, params.latency, "filled")[-1])
+        if params.tag_bits:
+            m.d.comb += results.tag.eq(steps.delay(accs.tag, params.latency, "tag"))
+
+        scale = steps.register(accs.scale, "scale")
+        select = steps.delay(accs.shift, 2, "select") if params.select_bits else 0
+        for lane in range(params.lanes):
+            acc = steps.register(accs.acc[lane], f"acc{lane}")
+            product = steps.register(acc * scale, f"product{lane}")
+            shifted = [with_rounding_bit(product, shift) for shift in params.shifts]
+            kept = [_keep(value, params.kept_bits) for value in shifted]
+            value = steps.register(Array(value for value, _ in kept)[select], f"kept{lane}")
+            leaves = steps.register(Array(large for _, large in kept)[select], f"leaves{lane}")
+            bias = steps.delay(accs.bias[lane], 3 - params.bias_late, f"bias{lane}")
+            result, fits = self._saturate(rounded_sum(value, bias), leaves, value[-1])
+            m.d.comb += results.value[lane].eq(steps.register(result, f"result{lane}"))
+            if params.narrower:
+                m.d.comb += results.fits[lane].eq(steps.register(fits, f"fits{lane}"))
+            if params.trace:
+                whole = steps.register(Array(shifted)[select], f"whole{lane}")
+                m.d.comb += results.full[lane].eq(
+                    steps.register(rounded_sum(whole, bias), f"full{lane}"))
+        return m
+
+    def _saturate(self, total, leaves, is_negative):
+        """Return (a sum clamped to the widest format, whether it fits each narrower one).
+
+        If it ``leaves`` every format the sum means nothing; ``is_negative`` tells the end.
+        """
+        bits = self.params.out_bits
+        total = Cat(total, total[-1].replicate(max(bits - len(total), 0)))
+        # It fits a width if all bits from its sign bit up are equal.
+        unequal = total[:-1] ^ total[-1].replicate(len(total) - 1)
+        fits, *fits_narrower = (
+            ~(unequal[width - 1:].any() | leaves) for width in (bits, *self.params.narrower))
+        low = Mux(leaves, is_negative, total[-1])
+        # The least number is the largest with every bit turned.
+        bound = Cat((~low).replicate(bits - 1), low)
+        return Mux(fits, total[:bits], bound).as_signed(), Cat(fits_narrower)
+
+
+def _keep(rounded, bits):
+    """Return (a shifted product in ``bits`` and its rounding bit, whether it needs more)."""
+    if len(rounded) <= bits + 1:
+        return rounded, Const(0)
+    top = rounded[bits:]
+    # The sign is kept in any case.
+    return Cat(rounded[:bits], rounded[-1]).as_signed(), ~(top.all() | ~top.any())

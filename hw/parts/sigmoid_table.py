@@ -1,0 +1,188 @@
+"""Sigmoid by table, looked up directly or interpolated linearly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amaranth.hdl import Array, Cat, Const, Module, signed, unsigned
+from amaranth.lib import memory, wiring
+from amaranth.lib.data import StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.parts.memory_attributes import BLOCK_ROM, LOGIC_ROM
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.rounded_sum import rounded_sum, with_rounding_bit
+from sterna.model.profile import NumericProfile
+from sterna.model.quantized.integer import rs
+
+__all__ = ["SigmoidTable", "checked_table"]
+
+
+def checked_table(profile: NumericProfile, table: Sequence[int]) -> list[int]:
+    """Return the entries of a sigmoid table as plain integers.
+
+    Raises
+    ------
+    ValueError
+        If the table has the wrong length for the profile, leaves its range or decreases.
+    """
+    entries = [int(entry) for entry in table]
+    expected = profile.sigmoid_segments + (1 if profile.sigmoid_step_bits else 0)
+    if len(entries) != expected:
+        raise ValueError(
+            f"the sigmoid table of profile {profile.name} has {expected} entries, "
+            f"got {len(entries)}")
+    if min(entries) < 0 or max(entries) > profile.sigmoid_max:
+        raise ValueError(
+            f"sigmoid table entries must be from 0 to {profile.sigmoid_max}, "
+            f"got {min(entries)} to {max(entries)}")
+    if entries != sorted(entries):
+        raise ValueError("the sigmoid table must not decrease from one entry to the next")
+    return entries
+
+
+class SigmoidTable(wiring.Component):
+    """The sigmoid of a pre-activation, as ``sterna.model.quantized.integer.sigmoid`` defines it.
+
+    A pipeline of :attr:`latency` steps that takes one pre-activation per step. It steps in
+    every cycle in which ``advance`` is high and holds in the others, so that it can be
+    a part of a larger pipeline.
+
+    A memory of one entry per segment gives the sigmoid at the lower end of the segment and,
+    in a table that interpolates, its rise within the segment. The rise is never negative,
+    so the interpolated value lies between two entries and cannot overflow.
+
+    The tables of the profiles in use are so small that LUTs hold them; a block memory
+    would stay nearly empty.
+
+    Parameters
+    ----------
+    profile
+        Formats; ``sigmoid_segments`` says which kind of table it is.
+    table
+        The entries, as ``profile.sigmoid_table()`` defines them.
+    block
+        Whether they are kept in a block memory.
+    weighted
+        Whether the table holds ``silu(z)``, the rounded product of z and its sigmoid,
+        instead of the sigmoid; only where there is an entry for every z.
+
+    Members
+    -------
+    advance : ``In(1)``
+        Step in this cycle.
+    z : ``In(signed(profile.z.bits))``
+        Pre-activation.
+    sigmoid : ``Out(unsigned(profile.sigmoid_frac))``
+        Sigmoid of the ``z`` of :attr:`latency` steps ago; not if ``weighted``.
+    silu : ``Out(signed(profile.z.bits))``
+        The same for ``silu(z)``, only if ``weighted``: |silu(z)| <= |z|, so it fits.
+
+    Raises
+    ------
+    ValueError
+        If the table has the wrong length for the profile, leaves its range or decreases,
+        or is to be ``weighted`` and interpolates.
+    """
+
+    def __init__(
+        self, profile: NumericProfile, table: Sequence[int], *, block: bool = False,
+        weighted: bool = False,
+    ) -> None:
+        if weighted and profile.sigmoid_step_bits:
+            raise ValueError(
+                f"a table of silu needs an entry for each of the {1 << profile.z.bits} values "
+                f"of z, got {profile.sigmoid_segments}")
+        self.profile = profile
+        self.block = block
+        self.weighted = weighted
+        self.latency = sigmoid_latency(profile, block)
+        self._entries = checked_table(profile, table)
+        super().__init__({
+            "advance": In(1),
+            "z": In(signed(profile.z.bits)),
+            **({"silu": Out(signed(profile.z.bits))} if weighted
+               else {"sigmoid": Out(unsigned(profile.sigmoid_frac))}),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        steps = Pipeline(m, self.advance)
+        if self.weighted:
+            self._look_up_silu(m, steps)
+            return m
+        segments, step_bits = self.profile.sigmoid_segments, self.profile.sigmoid_step_bits
+        # The bits of z as they are count from zero up, then from the lowest segment up.
+        bases = _from_zero(self._entries[:segments])
+        rises = _from_zero([
+            high - low for low, high in zip(self._entries, self._entries[1:], strict=False)])
+
+        fields = {"base": self.sigmoid.shape()}
+        if step_bits:
+            fields["rise"] = unsigned(max(max(rises).bit_length(), 1))
+        segment = StructLayout(fields)
+        init = [dict(zip(fields, values, strict=False))
+                for values in zip(bases, rises if step_bits else bases, strict=True)]
+        entry = self._read(m, steps, segment, init, self.z[step_bits:])
+        if step_bits == 0:
+            m.d.comb += self.sigmoid.eq(entry.base)
+            return m
+
+        within = steps.delay(self.z[:step_bits], self.latency - 2, "within")
+        base, rise = entry.base, entry.rise
+        if self.block:
+            base, rise = steps.register(base, "base"), steps.register(rise, "rise")
+        product = steps.register(rise * within, "product")
+        # All of it is positive; rounded sums are signed.
+        rounded = with_rounding_bit(Cat(product, Const(0)).as_signed(), step_bits)
+        total = rounded_sum(rounded, Cat(steps.register(base, "held"), Const(0)).as_signed())
+        m.d.comb += self.sigmoid.eq(steps.register(total[:len(self.sigmoid)], "total"))
+        return m
+
+    def _look_up_silu(self, m, steps):
+        z, frac = self.profile.z, self.profile.sigmoid_frac
+        silus = [rs(value * entry, frac) for value, entry in
+                 zip(range(z.min, z.max + 1), self._entries, strict=True)]
+        layout = StructLayout({"silu": self.silu.shape()})
+        entry = self._read(
+            m, steps, layout, [{"silu": silu} for silu in _from_zero(silus)], self.z)
+        m.d.comb += self.silu.eq(entry.silu)
+
+    def _read(self, m, steps, segment, init, address):
+        """Return the entry at an address, two steps later.
+
+        Of LUTs, each quarter of the table has its own registers: so a look-up is a level of
+        logic or two, and the choice of the quarter another, with a register after each.
+        """
+        parts = 4 if len(init) >= 8 and not self.block else 1
+        depth = len(init) // parts
+        choice = steps.register(address[(depth - 1).bit_length():], "choice")
+        entries = []
+        for part in range(parts):
+            m.submodules[f"rom{part}"] = rom = memory.Memory(
+                shape=segment, depth=depth, init=init[part * depth:][:depth],
+                attrs=BLOCK_ROM if self.block else LOGIC_ROM)
+            port = rom.read_port()
+            m.d.comb += [
+                port.addr.eq(address[:(depth - 1).bit_length()]), port.en.eq(self.advance)]
+            entries.append(port.data.as_value())
+        chosen = Array(entries)[choice] if parts > 1 else entries[0]
+        return segment(steps.register(chosen, "entry"))
+
+
+def _from_zero(entries: Sequence[int]) -> list[int]:
+    """Order the entries of segments by the top bits of z, a two's complement number."""
+    half = len(entries) // 2
+    return [*entries[half:], *entries[:half]]
+
+
+def sigmoid_latency(profile: NumericProfile, block_table: bool = False) -> int:
+    """Steps through a sigmoid table: two for the entry, two to interpolate.
+
+    An entry goes through the output register of a block memory, or through a register in
+    each quarter of a table of LUTs. Interpolation takes a product and a sum, and behind a
+    block memory one step more, as the operands of a multiplier are registers of its own.
+    """
+    if profile.sigmoid_step_bits:
+        return 5 if block_table else 4
+    return 2

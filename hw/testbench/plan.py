@@ -1,0 +1,146 @@
+"""What to feed a unit, phase by phase, and what must come out.
+
+An :class:`Expected` ties a range of output words to a named tensor of the integer
+reference, and to the same tensor as onnxruntime computed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sterna.hw.emit.documents import FieldBits
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.testbench.activations import Activations
+from sterna.hw.testbench.job import Phase
+from sterna.hw.testbench.payloads import UnitPorts, read_field
+from sterna.hw.testbench.simulation import SimulationError
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.compare import Comparison, Difference, compare
+
+__all__ = ["Checks", "Expected", "Plan", "Planner", "check_plan", "count_words", "delay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """One tensor of one token, and where its values are in the output words.
+
+    Parameters
+    ----------
+    token, tensor
+        Index of the token in the phase's text, and the tensor's tap name.
+    stream
+        Output stream; ``acts[1]`` for the words of sequence 1 on ``acts``.
+    first_word, words
+        Range of output words.
+    bits
+        The field of each word that holds the values.
+    reference
+        Values of the integer reference, flat. Elements beyond them are padding.
+    onnx
+        Values of onnxruntime, flat; None where the inputs are not a model's own.
+    """
+
+    token: int
+    tensor: str
+    stream: str
+    first_word: int
+    words: int
+    bits: FieldBits
+    reference: np.ndarray
+    onnx: np.ndarray | None = None
+
+    def read(self, outputs: Mapping[str, list[int]]) -> np.ndarray:
+        """The tensor as the gateware computed it.
+
+        Raises
+        ------
+        SimulationError
+            If the stream has too few words.
+        """
+        words = outputs[self.stream][self.first_word:self.first_word + self.words]
+        if len(words) != self.words:
+            raise SimulationError(
+                f"{self.stream} ends after {len(outputs[self.stream])} words, before "
+                f"{self.tensor} of token {self.token}")
+        return read_field(words, self.bits).reshape(-1)[:self.reference.size]
+
+    def compare(self, oracle: np.ndarray, outputs: Mapping[str, list[int]]) -> Comparison:
+        """Compare the outputs with what one of the oracles expects."""
+        return compare(self.tensor, oracle.reshape(1, -1), self.read(outputs)[None],
+                       first_token=self.token)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A phase and everything that must come out of it."""
+
+    phase: Phase
+    expected: list[Expected] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """How a kind of unit is tried.
+
+    Parameters
+    ----------
+    module
+        Name of its Verilog module.
+    tensors
+        Tap names of its inputs and outputs in a model.
+    plans
+        Makes the phases from a model, its emitted unit and those tensors of a text.
+    """
+
+    module: str
+    tensors: Callable[[QuantizedModel], list[str]]
+    plans: Callable[[QuantizedModel, EmittedUnit, Activations], list[Plan]]
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Outcome of comparing outputs with both oracles."""
+
+    reference: Comparison = field(default_factory=Comparison)
+    onnx: Comparison = field(default_factory=Comparison)
+
+    def __add__(self, other: Checks) -> Checks:
+        return Checks(self.reference + other.reference, self.onnx + other.onnx)
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was compared with each, and nothing differed."""
+        return self.reference.passed and self.onnx.passed
+
+    @property
+    def first(self) -> Difference | None:
+        """The first difference, if there is one."""
+        return self.reference.first or self.onnx.first
+
+
+def check_plan(plan: Plan, ports: UnitPorts, outputs: Mapping[str, list[int]]) -> Checks:
+    """Compare the output words of a phase with what its plan expects.
+
+    Raises
+    ------
+    SimulationError
+        If a stream has too few words, of one sequence perhaps.
+    """
+    words = ports.by_sequence(outputs)
+    return sum(
+        (Checks(e.compare(e.reference, words),
+                Comparison() if e.onnx is None else e.compare(e.onnx, words))
+         for e in plan.expected), Checks())
+
+
+def count_words(expected: Sequence[Expected], stream: str) -> int:
+    """Words of a stream up to the end of the last expected tensor."""
+    return max((e.first_word + e.words for e in expected if e.stream == stream), default=0)
+
+
+def delay(expected: Sequence[Expected], words: Mapping[str, int]) -> list[Expected]:
+    """The same tensors, as many words later in each stream as ``words`` says."""
+    return [replace(e, first_word=e.first_word + words.get(e.stream, 0)) for e in expected]

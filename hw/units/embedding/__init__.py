@@ -1,0 +1,1 @@
+"""The embedding table: a token in, the words of its vector out."""

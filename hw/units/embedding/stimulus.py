@@ -1,0 +1,83 @@
+"""Phases for the embedding: the tokens of a text, and every token there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.testbench.activations import Activations
+from sterna.hw.testbench.payloads import UnitPorts
+from sterna.hw.testbench.plan import Plan, Planner
+from sterna.hw.testbench.script import Oracles, Script, last_flags
+from sterna.hw.units.embedding.params import EmbeddingParams
+from sterna.hw.units.embedding.verilog import EMBEDDING_MODULE
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["EMBEDDING_PLANNER", "embedding_plans", "embedding_tensors"]
+
+_MOST_TOKENS = 1024
+"""Of a larger vocabulary, this many are tried."""
+
+
+def embedding_tensors(model: QuantizedModel) -> list[str]:
+    """The tap of the embedding."""
+    return ["embedding.x"]
+
+
+def embedding_plans(
+    model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
+) -> list[Plan]:
+    """Plan the phases; with two streams, the sequences take turns.
+
+    Parameters
+    ----------
+    model
+        The quantised model.
+    emitted
+        The unit as it was emitted.
+    acts
+        Tensors of the text that is run, and its tokens.
+    """
+    params: EmbeddingParams = emitted.params
+    ports = UnitPorts.of(emitted.manifest)
+    table = model.embedding.astype(np.int64)
+
+    def text(positions: Iterable[int]) -> Script:
+        script = Script(ports)
+        for at in positions:
+            _add(script, params, at % params.streams, at, int(acts.text[at]),
+                 ("embedding.x", acts.reference["embedding.x"][at],
+                  acts.onnx["embedding.x"][at]))
+        return script
+
+    everything = Script(ports)
+    count = min(params.vocab, _MOST_TOKENS)
+    for index, token in enumerate(np.linspace(params.vocab - 1, 0, count).astype(np.int64)):
+        _add(everything, params, index % params.streams, index, int(token),
+             (f"embedding[{token}]", table[token], None))
+    some = text(range(min(acts.tokens, 4)))
+    return [
+        text(range(acts.tokens)).plan("real tokens"),
+        some.plan("no pauses", stalls=False),
+        some.cut("cut in mid-vector", {"requests": 1}, linger=2 + params.words // 2),
+        some.plan("after a reset in mid-vector", reset=True),
+        everything.plan("every token"),
+    ]
+
+
+def _add(
+    script: Script, params: EmbeddingParams, sequence: int, position: int, token: int,
+    x: Oracles,
+) -> None:
+    request: dict[str, np.ndarray | int] = {"token": np.array([token])}
+    stream = "words"
+    if params.streams > 1:
+        request["sequence"], stream = sequence, f"words[{sequence}]"
+    script.send("requests", request)
+    script.expect(position, stream, {
+        "x": x, "last": (f"{x[0]}.last", last_flags(params.words), None)})
+
+
+EMBEDDING_PLANNER = Planner(EMBEDDING_MODULE, embedding_tensors, embedding_plans)

@@ -1,0 +1,1 @@
+"""The gated product of the channel mixer: ``silu(gate) * up``."""

@@ -1,0 +1,1 @@
+"""What every style of the array shares: geometry, codes of weights, loading of tables."""

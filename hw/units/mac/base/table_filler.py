@@ -1,0 +1,91 @@
+"""What loads activations into the tables of an array: its control, alike in every style."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amaranth.hdl import Module, Mux, Signal, Value, signed, unsigned
+from amaranth.lib import wiring
+from amaranth.lib.data import ArrayLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.units.mac.base.params import MacParams
+
+__all__ = ["TableFiller"]
+
+
+class TableFiller(wiring.Component):
+    """Writes all entries of all tables, an entry of every table in each cycle.
+
+    A style derives its own from this one, and makes the entries in :meth:`add_sums`.
+
+    Parameters
+    ----------
+    params
+        Geometry of the array.
+    addresses
+        Where the entries go, in order, ``params.fill_entries`` of them.
+
+    Members
+    -------
+    request : ``In(1)``
+        Activations wait to be loaded; they stay until ``done``.
+    acts : ``In(ArrayLayout(signed(act_bits), cols))``
+        The activations.
+    fill, fill_index, entries : ``Out``
+        To the rows: write ``entries`` to all tables at ``fill_index``.
+    done : ``Out(1)``
+        High in the cycle of the last entry, the last of ``params.fill_steps`` cycles from
+        the first one of ``request`` on.
+
+    Raises
+    ------
+    ValueError
+        If the number of addresses is not that of the style.
+    """
+
+    def __init__(self, params: MacParams, addresses: Sequence[int]) -> None:
+        if len(addresses) != params.fill_entries:
+            raise ValueError(
+                f"style {params.style} writes {params.fill_entries} entries, got "
+                f"{len(addresses)} addresses")
+        self.params = params
+        self.addresses = tuple(addresses)
+        super().__init__({
+            "request": In(1),
+            "acts": In(ArrayLayout(signed(params.act_bits), params.cols)),
+            "fill": Out(1),
+            "fill_index": Out(unsigned(params.index_bits)),
+            "entries": Out(ArrayLayout(params.entry_shape, params.triples)),
+            "done": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        count = len(self.addresses)
+        filling = Signal()
+        position = Signal(range(count))
+        following = Signal.like(position)
+        m.d.comb += self.done.eq(filling & (position == count - 1))
+        with m.If(filling & ~self.done):
+            m.d.comb += following.eq(position + 1)
+        m.d.sync += [filling.eq(Mux(filling, ~self.done, self.request)), position.eq(following)]
+
+        m.d.comb += [
+            self.fill.eq(filling),
+            self.fill_index.eq(self.choose(m, following, self.addresses, "address"))]
+        self.add_sums(m, filling, following)
+        return m
+
+    def choose(self, m: Module, following: Value, values: Sequence[int], name: str) -> Signal:
+        """Return a register that holds ``values[p]`` while entry p is written, 0 being idle."""
+        register = Signal(range(max(values) + 1), name=name, reset_less=True)
+        with m.Switch(following):
+            for index, value in enumerate(values):
+                with m.Case(index) if index < len(values) - 1 else m.Default():
+                    m.d.sync += register.eq(value)
+        return register
+
+    def add_sums(self, m: Module, filling: Value, following: Value) -> None:
+        """Make ``entries``: while entry p is written, what belongs at ``addresses[p]``."""
+        raise NotImplementedError(f"{type(self).__name__} must say what its tables hold")

@@ -1,0 +1,1 @@
+"""Rows made of ECP5 carry cells and LUT memory."""

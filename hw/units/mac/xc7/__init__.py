@@ -1,0 +1,1 @@
+"""Rows made of 7 series carry chains and LUTs with two outputs."""

@@ -1,0 +1,1 @@
+"""The MLGRU: the recurrence, with its state memory and sigmoid tables."""

@@ -1,0 +1,170 @@
+"""Phases for the MLGRU unit: a model's own pre-activations, resets and extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import zip_longest
+
+import numpy as np
+
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.testbench.activations import Activations
+from sterna.hw.testbench.job import Phase
+from sterna.hw.testbench.payloads import Fields, UnitPorts
+from sterna.hw.testbench.plan import Expected, Plan, Planner
+from sterna.hw.units.mlgru.beats import preact_payloads
+from sterna.hw.units.mlgru.params import MlgruParams
+from sterna.hw.units.mlgru.verilog import MLGRU_MODULE
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.integer import mlgru_cell
+
+__all__ = ["MLGRU_PLANNER", "mlgru_plans"]
+
+_RESULTS = {"h": "h", "o": "o", "f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu"}
+"""Tap of each field of a result; the last three are there with a trace only."""
+
+Tensors = Mapping[str, np.ndarray]
+"""Tap name to values ``[tokens, channels]``."""
+
+
+def mlgru_tensors(model: QuantizedModel) -> list[str]:
+    """Taps of the pre-activations, the outputs and the states of every layer."""
+    return [f"layer{layer}.mlgru.{part}" for layer in range(model.config.layers)
+            for part in ("f.z", "c.z", "g.z", *_RESULTS.values())]
+
+
+def mlgru_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[Plan]:
+    """Plan the phases; the state of a sequence lives in the gateware, for its whole length.
+
+    Parameters
+    ----------
+    model
+        The quantised model.
+    emitted
+        The unit as it was emitted.
+    acts
+        Tensors of the text that is run.
+    """
+    params: MlgruParams = emitted.params
+    ports = UnitPorts.of(emitted.manifest)
+    fields = ports.fields["states"]
+    few = min(acts.tokens, 4)
+    real = _sequence(params, acts.reference, acts.tokens)
+    short = _sequence(params, acts.reference, few)
+    # Ends inside the second token, or the first if there is only one.
+    partial = real[:max(1, len(real[:2 * params.words]) - params.words // 2 - 1)]
+    extreme = _extremes(model, params)
+    extreme_tokens = len(extreme["layer0.mlgru.h"])
+
+    def expect(count: int, after: int = 0, words: int | None = None) -> list[Expected]:
+        return _expected(params, fields, acts.reference, acts.onnx, count, after, words)
+
+    def phase(
+        name: str, beats: list[int], expected: list[Expected], *, reset: bool = False,
+        stalls: bool = True,
+    ) -> Plan:
+        return Plan(Phase(name, {"preacts": beats}, {"states": len(beats) if expected else 0},
+                          reset=reset, stalls=stalls), expected)
+
+    plans = [
+        phase("real sequence", real, expect(acts.tokens)),
+        phase("second sequence, no pauses", short, expect(few), stalls=False),
+        phase("new start in mid-token", partial + short,
+              expect(min(few, 2), words=len(partial)) + expect(few, after=len(partial))),
+        phase("cut in mid-token", partial, []),
+        phase("after a reset in mid-token", short, expect(few), reset=True),
+        phase("extremes", _sequence(params, extreme, extreme_tokens),
+              _expected(params, fields, extreme, None, extreme_tokens)),
+    ]
+    if params.streams > 1:
+        last = params.streams - 1
+        mixed = _mix(real, real, params.words, last << ports.fields["preacts"]["sequence"].low)
+        plans.append(phase("two sequences mixed", mixed, [
+            replace(e, stream=f"states[{sequence}]")
+            for sequence in (0, last) for e in expect(acts.tokens)]))
+    return plans
+
+
+def _mix(first: list[int], second: list[int], lead: int, mark: int) -> list[int]:
+    """Beats of two sequences in turn, the first one ``lead`` beats ahead.
+
+    ``mark`` is what the payloads of the second have in addition.
+    """
+    mixed = first[:lead]
+    for beat, other in zip_longest(first[lead:], second):
+        mixed += [] if beat is None else [beat]
+        mixed += [] if other is None else [other | mark]
+    return mixed
+
+
+def _sequence(params: MlgruParams, tensors: Tensors, tokens: int) -> list[int]:
+    """Payloads of a sequence of tokens."""
+    beats: list[int] = []
+    for token in range(tokens):
+        f, c, g = (
+            np.stack([tensors[f"layer{layer}.mlgru.{part}.z"][token]
+                      for layer in range(params.layers)])
+            for part in ("f", "c", "g"))
+        beats += preact_payloads(f, c, g, params, start=token == 0)
+    return beats
+
+
+def _expected(
+    params: MlgruParams, fields: Fields, reference: Tensors, onnx: Tensors | None, tokens: int,
+    after: int = 0, words: int | None = None,
+) -> list[Expected]:
+    """Where h and o of every token and layer are, ``after`` words into the output.
+
+    ``words`` ends the list early, if need be inside a layer.
+    """
+    available = tokens * params.words if words is None else words
+    expected: list[Expected] = []
+    for token in range(tokens):
+        for layer in range(params.layers):
+            first = token * params.words + layer * params.beats_per_layer
+            count = min(params.beats_per_layer, available - first)
+            if count <= 0:
+                return expected
+            for part, tap in _RESULTS.items():
+                if part not in fields:
+                    continue
+                tensor = f"layer{layer}.mlgru.{tap}"
+                channels = slice(count * params.lanes)
+                expected.append(Expected(
+                    token, tensor, "states", after + first, count, fields[part],
+                    reference[tensor][token][channels],
+                    None if onnx is None else onnx[tensor][token][channels]))
+    return expected
+
+
+def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarray]:
+    """Pre-activations at the ends of their range, and what the reference makes of them.
+
+    Every combination of lowest, highest, -1, 0 and 1 on f, c and g appears on some
+    channel; the sequence shifts them from token to token, so that states are driven to
+    both ends and held there.
+    """
+    z = model.profile.z
+    corners = np.array([z.min, z.max, 0, -1, 1, z.max, z.min])
+    channels = np.arange(params.channels)
+    table = model.sigmoid.astype(np.int64)
+    tensors: dict[str, list[np.ndarray]] = {}
+    for layer in range(params.layers):
+        h = np.zeros(params.channels, dtype=np.int64)
+        for token in range(8):
+            index = channels + 3 * token + 11 * layer
+            pre = {
+                "f": corners[index % 7], "c": corners[(index // 7) % 7],
+                "g": corners[(index // 49 + token) % 7]}
+            cell = mlgru_cell(pre["f"], pre["c"], pre["g"], h, table, model.profile)
+            h = cell["h"]
+            at = f"layer{layer}.mlgru"
+            for part, values in pre.items():
+                tensors.setdefault(f"{at}.{part}.z", []).append(values)
+            for part, tap in _RESULTS.items():
+                tensors.setdefault(f"{at}.{tap}", []).append(cell[part])
+    return {name: np.stack(values) for name, values in tensors.items()}
+
+
+MLGRU_PLANNER = Planner(MLGRU_MODULE, mlgru_tensors, mlgru_plans)

@@ -1,0 +1,225 @@
+"""NormQuant in gateware: RMS normalisation and absmax quantisation of a vector in one."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.parts.fixed_point import round_shift
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.units.norm.divide import NormDivide
+from sterna.hw.units.norm.front import NormFront
+from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.norm.scale import NormScale
+from sterna.model.profile import NumericProfile
+
+__all__ = ["NormQuant"]
+
+
+class NormQuant(wiring.Component):
+    """8-bit activations and scale of a vector: ``sterna.model.quantized.integer.norm_quant``.
+
+    A vector arrives word by word into the buffer of its sequence, while its absolute maximum
+    is found. ``params.max_steps`` cycles after its last word the unit begins with it, if it
+    is free: one division gives the reciprocal of the maximum, and the first chunk of
+    activations is offered ``params.first_chunk_steps`` cycles after ``service``, a further
+    one in each cycle after one was taken. The sum of squares, its root and a second division
+    follow; the scale is offered ``params.scale_steps`` cycles after the last chunk was taken.
+    The unit is free again ``params.idle_steps`` cycles after the scale was taken.
+
+    Each sequence takes words unless it has a complete vector of which chunks are still to be
+    made: its buffer is free again in the cycle in which the last chunk is first offered. One
+    vector at a time is worked on; if both sequences wait, the one not served last comes first.
+
+    Nothing can overflow: R * y is at most 127 << k in magnitude, so q is from -127 to 127;
+    :class:`~sterna.hw.units.norm.params.NormParams` has the other bounds.
+
+    Parameters
+    ----------
+    profile
+        Formats of every number.
+    rows
+        Channels per word.
+    lanes
+        Elements quantised per cycle; a multiple of ``rows``. Each takes a multiplier for
+        ``y * R``, another one if R has more than 17 bits, and one for ``q * q``.
+    channels
+        Channels of the longest vector.
+    streams
+        Independent sequences, 1 or 2.
+    trace
+        Whether ``scales`` carries the intermediate values too.
+    digit_bits
+        Bits per cycle of the two divisions; with 0 both quotients come from one table.
+    root_digit_bits
+        Bits per cycle of the root.
+    far_registers
+        Whether R goes through one more register on its way to the multipliers, and squares
+        and their sum through one before the sum and the root.
+
+    Members
+    -------
+    words : ``In(stream.Signature(params.word_layout)).array(streams)``
+        For each sequence, ``y`` of each row and ``last``. A vector has at most
+        ``params.words(channels)`` words; rows beyond its channels are 0 in the last one.
+    acts : ``Out(stream.Signature(params.act_layout))``
+        ``q`` of each lane (0 beyond the last word), ``last`` with the vector's last chunk
+        and, if there are several, ``sequence``.
+    scales : ``Out(stream.Signature(params.scale_layout))``
+        ``v``, ``sequence`` as above and, with ``trace``, ``m``, ``r``, ``s`` and ``n``.
+    service : ``Out(1)``
+        High in the cycle in which the unit begins with a vector.
+    service_sequence : ``Out(unsigned(params.sequence_bits))``
+        Its sequence; there if there are several.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range or ``lanes`` is no multiple of ``rows``.
+    """
+
+    def __init__(
+        self, profile: NumericProfile, *, rows: int, lanes: int, channels: int,
+        streams: int = 1, trace: bool = False, digit_bits: int = 0, root_digit_bits: int = 2,
+        far_registers: bool = False,
+    ) -> None:
+        self.params = params = NormParams(
+            profile, rows, lanes, channels, streams, trace, digit_bits, root_digit_bits,
+            far_registers)
+        members = {
+            "words": In(stream.Signature(params.word_layout)).array(streams),
+            "acts": Out(stream.Signature(params.act_layout)),
+            "scales": Out(stream.Signature(params.scale_layout)),
+            "service": Out(1),
+        }
+        if streams > 1:
+            members["service_sequence"] = Out(unsigned(params.sequence_bits))
+        super().__init__(members)
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        fronts = []
+        for sequence in range(params.streams):
+            m.submodules[f"front{sequence}"] = front = NormFront(params)
+            wiring.connect(m, wiring.flipped(self.words[sequence]), front.words)
+            fronts.append(front)
+        choice, serving, maximum = self._choose(m, fronts)
+
+        m.submodules.divide = divide = NormDivide(params)
+        m.d.comb += [divide.begin.eq(self.service), divide.maximum.eq(maximum)]
+        for sequence, front in enumerate(fronts):
+            m.d.comb += front.serve.eq(self.service & (choice == sequence))
+
+        self._quantise(m, fronts, serving, divide.r)
+        self._scale(m, serving, divide, maximum)
+        return m
+
+    def _choose(self, m, fronts):
+        """Begin with a vector; return (its sequence, the sequence since then, its maximum)."""
+        busy = Signal()
+        with m.If(self.service):
+            m.d.sync += busy.eq(1)
+        with m.Elif(self.scales.valid & self.scales.ready):
+            m.d.sync += busy.eq(0)
+
+        waiting = Cat(front.waiting for front in fronts)
+        m.d.comb += self.service.eq(~busy & waiting.any())
+        if self.params.streams == 1:
+            return 0, 0, fronts[0].maximum
+
+        serving = Signal(self.params.sequence_bits, init=1)
+        choice = Mux(waiting.all(), ~serving, waiting[1])
+        m.d.comb += self.service_sequence.eq(choice)
+        with m.If(self.service):
+            m.d.sync += serving.eq(choice)
+        maximum = Mux(choice, fronts[1].maximum, fronts[0].maximum)
+        return self.service_sequence, serving, maximum
+
+    def _quantise(self, m, fronts, serving, r):
+        """Read the buffer, multiply, add: all of it moves together.
+
+        Reading begins so early that the first chunk meets R at the multipliers.
+        """
+        params, acts = self.params, self.acts
+        advance = Signal()
+        m.d.comb += advance.eq(~acts.valid | acts.ready)
+        steps = Pipeline(m, advance)
+
+        address, last_chunk = Signal(range(params.depth)), Signal()
+        reading, first = Signal(), Signal()
+        delay = params.factor_steps - params.read_steps
+        m.d.comb += [
+            first.eq(Pipeline(m, Const(1)).flags(self.service, delay, "begun")[-1]),
+            last_chunk.eq(address == Array(f.last_chunk for f in fronts)[serving]),
+        ]
+        with m.If(advance & (first | reading)):
+            m.d.sync += [
+                reading.eq(~last_chunk),
+                address.eq(Mux(last_chunk, 0, address + 1))]
+        valid = steps.flags(first | reading, params.read_steps + 1, "valid")
+        last = steps.flags(last_chunk, params.read_steps + 1, "last")
+        for sequence, front in enumerate(fronts):
+            m.d.comb += [
+                front.read.eq(advance),
+                front.address.eq(address),
+                front.release.eq(advance & valid[-1] & last[-1] & (serving == sequence)),
+            ]
+        with m.If(advance):
+            m.d.sync += [acts.valid.eq(valid[-1]), acts.payload.last.eq(last[-1])]
+        if params.streams > 1:
+            m.d.comb += acts.payload.sequence.eq(serving)
+
+        # What lies beyond the last word is from another vector.
+        filled = Array(front.filled for front in fronts)[serving]
+        chunk = Array(front.chunk.as_value() for front in fronts)[serving]
+        half = params.profile.reciprocal_bits - 1
+        product_bits = params.profile.act_bits + params.profile.reciprocal_bits
+        r = steps.register(steps.delay(r, params.far_registers, "far_r"), "factor")
+        for lane in range(params.lanes):
+            kept = ~last[params.read_steps - 1] | filled[lane // params.rows]
+            y = chunk.word_select(lane, params.y_bits)
+            y = steps.register((y & kept.replicate(params.y_bits)).as_signed(), f"y{lane}")
+            low = steps.register(y * r[:params.low_bits], f"low{lane}")
+            high = None
+            if params.low_bits < params.r_bits:
+                high = steps.register(y * r[params.low_bits:], f"high{lane}")
+            # A product is at most 127 << k in magnitude; below its half only k - 1 bits follow.
+            total = low if high is None else low + Cat(Const(0, params.low_bits), high).as_signed()
+            halves = steps.register(total[half:product_bits].as_signed(), f"halves{lane}")
+            m.d.comb += acts.payload.q[lane].eq(round_shift(halves, 1))
+
+    def _scale(self, m, serving, divide, maximum):
+        """Make the scale and hold it until it is taken."""
+        params, acts, scales = self.params, self.acts, self.scales
+        m.submodules.scale = scale = NormScale(params)
+        held = Signal()
+        m.d.sync += held.eq(scales.valid & ~scales.ready)
+        m.d.comb += [
+            scale.begin.eq(self.service),
+            scale.silent.eq(~maximum.any()),
+            scale.taken.eq(acts.valid & acts.ready),
+            scale.last.eq(acts.payload.last),
+            scale.q.eq(acts.payload.q),
+            divide.rooted.eq(scale.done),
+            divide.n.eq(scale.n),
+            scales.valid.eq(divide.v_done | held),
+            scales.payload.v.eq(divide.v),
+        ]
+        if params.streams > 1:
+            m.d.comb += scales.payload.sequence.eq(serving)
+        if params.trace:
+            served_maximum = Signal(params.y_bits, reset_less=True)
+            served_r = Signal(params.r_bits, reset_less=True)
+            with m.If(self.service):
+                m.d.sync += served_maximum.eq(maximum)
+            with m.If(divide.r_done):
+                m.d.sync += served_r.eq(divide.r)
+            m.d.comb += [
+                scales.payload.m.eq(served_maximum),
+                scales.payload.r.eq(served_r),
+                scales.payload.s.eq(scale.s),
+                scales.payload.n.eq(scale.n),
+            ]
+

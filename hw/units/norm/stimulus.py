@@ -1,0 +1,132 @@
+"""Phases for the normalisation unit: every vector that a model normalises, and extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.testbench.activations import Activations
+from sterna.hw.testbench.payloads import UnitPorts
+from sterna.hw.testbench.plan import Plan, Planner
+from sterna.hw.testbench.script import Oracles, Script, last_flags
+from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.norm.verilog import NORM_MODULE
+from sterna.model.config import ModelConfig
+from sterna.model.profile import NumericProfile
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.integer import norm_quant
+
+__all__ = ["NORM_PLANNER", "norm_inputs", "norm_plans", "norm_tensors"]
+
+_RESULTS = ("q", "v", "m", "r", "s", "n")
+
+
+def norm_inputs(config: ModelConfig) -> dict[str, str]:
+    """Return the tap of the vector that each norm takes, in the order of computation.
+
+    >>> list(norm_inputs(ModelConfig(d=8, layers=1, dff=12)).items())[:2]
+    [('layer0.mlgru.norm', 'embedding.x'), ('layer0.mlgru.out_norm', 'layer0.mlgru.o')]
+    """
+    inputs: dict[str, str] = {}
+    x = "embedding.x"
+    for layer in range(config.layers):
+        mlgru, glu = f"layer{layer}.mlgru", f"layer{layer}.glu"
+        inputs |= {
+            f"{mlgru}.norm": x, f"{mlgru}.out_norm": f"{mlgru}.o",
+            f"{glu}.norm": f"{mlgru}.x", f"{glu}.down_norm": f"{glu}.p"}
+        x = f"{glu}.x"
+    return {**inputs, "head.norm": x}
+
+
+def norm_tensors(model: QuantizedModel) -> list[str]:
+    """Taps of every normalised vector and of everything that its norm computes."""
+    inputs = norm_inputs(model.config)
+    return [*inputs.values(), *(f"{norm}.{part}" for norm in inputs for part in _RESULTS)]
+
+
+def norm_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[Plan]:
+    """Plan the phases; with two streams, the second sequence sees the text backwards.
+
+    Parameters
+    ----------
+    model
+        The quantised model.
+    emitted
+        The unit as it was emitted.
+    acts
+        Tensors of the text that is run.
+    """
+    params: NormParams = emitted.params
+    ports = UnitPorts.of(emitted.manifest)
+
+    def script(tokens: Iterable[int]) -> Script:
+        made = Script(ports)
+        tokens = list(tokens)
+        for sequence in range(params.streams):
+            for token in tokens if sequence == 0 else reversed(tokens):
+                for norm, tap in norm_inputs(model.config).items():
+                    results = {part: (f"{norm}.{part}", acts.reference[f"{norm}.{part}"][token],
+                                      acts.onnx[f"{norm}.{part}"][token]) for part in _RESULTS}
+                    _add(made, params, sequence, token, acts.reference[tap][token], results)
+        return made
+
+    first = script([0])
+    # One whole vector, and half of the next.
+    words = params.words(model.config.d)
+    some = {f"words__{sequence}": words + max(1, words // 2)
+            for sequence in range(params.streams)}
+    return [
+        script(range(acts.tokens)).plan("real vectors"),
+        first.plan("no pauses", stalls=False),
+        first.cut("cut in mid-vector", some, linger=3),
+        first.plan("after a reset in mid-vector", reset=True),
+        _extremes(model.profile, params, ports).plan("extremes"),
+    ]
+
+
+def _add(
+    script: Script, params: NormParams, sequence: int, token: int, vector: np.ndarray,
+    results: Mapping[str, Oracles],
+) -> None:
+    """Send a vector and expect its results; a word of acts has zeros beyond its end."""
+    only = f"[{sequence}]" if params.streams > 1 else ""
+    size = vector.size
+    script.send(f"words__{sequence}", {"y": vector, "last": last_flags(params.words(size))})
+    chunks = params.chunks(size)
+    tensor, reference, onnx = results["q"]
+    fill = (0, chunks * params.lanes - size)
+    flags = last_flags(chunks)
+    script.expect(token, f"acts{only}", {
+        "q": (tensor, np.pad(reference, fill), None if onnx is None else np.pad(onnx, fill)),
+        "last": (f"{tensor}.last", flags, None)})
+    parts = _RESULTS[1:] if params.trace else ("v",)
+    script.expect(token, f"scales{only}", {part: results[part] for part in parts})
+
+
+def _extremes(profile: NumericProfile, params: NormParams, ports: UnitPorts) -> Script:
+    """Every corner of the range, from one channel to the longest vector."""
+    low, high = -(1 << (params.y_bits - 1)), (1 << (params.y_bits - 1)) - 1
+    n = params.channels
+    ramp = np.arange(n)
+    alone = np.zeros(n, dtype=np.int64)
+    alone[-1] = low
+    script = Script(ports)
+    for sequence in range(params.streams):
+        for name, vector in {
+            "zeros": np.zeros(n), "lowest": np.full(n, low), "highest": np.full(n, high),
+            "ones": np.ones(n), "minus ones": np.full(n, -1), "alone": alone,
+            "alternating": np.where(ramp % 2, low, high),
+            "ramp": low + ramp * ((high - low) // n),
+            "halves": ramp % 256 - 128,
+            "one channel": np.array([high]), "one zero": np.zeros(1),
+            "a word and one": np.full(min(n, params.rows + 1), low),
+        }.items():
+            results = norm_quant(vector.astype(np.int64), profile)
+            _add(script, params, sequence, 0, vector.astype(np.int64), {
+                part: (f"extreme({name}).{part}", results[part], None) for part in _RESULTS})
+    return script
+
+
+NORM_PLANNER = Planner(NORM_MODULE, norm_tensors, norm_plans)

@@ -1,0 +1,1 @@
+"""The residual stream: a vector in a memory that is added to."""

@@ -1,0 +1,1 @@
+"""The choice of the next token from logits: the largest, or drawn by temperature."""

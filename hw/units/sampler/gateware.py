@@ -1,0 +1,155 @@
+"""Choosing the next token from logits, greedily or by temperature."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.parts.constant_product import constant_product
+from sterna.hw.units.sampler.largest_logit import LargestLogit
+from sterna.hw.units.sampler.logit_draw import LogitDraw
+from sterna.hw.units.sampler.params import SEED_BITS, SamplerParams
+from sterna.model.profile import NumericProfile
+
+__all__ = ["ArgmaxSampler"]
+
+
+class ArgmaxSampler(wiring.Component):
+    """The next token: ``sterna.model.quantized.sampling.Sampler``, bit for bit.
+
+    Takes the logits of a vector word by word, one per cycle, and then none until its token
+    has been taken. The token is offered ``params.greedy_steps`` or ``params.sampled_steps``
+    cycles after the last word was taken, whatever the logits are.
+
+    Greedy, it is the index of the largest logit, the lowest on ties. With a temperature it
+    is drawn (:class:`~sterna.hw.units.sampler.logit_draw.LogitDraw`), which takes a multiplier
+    and a table for each lane: without ``sampling`` there are none, and no ports for it.
+
+    Parameters
+    ----------
+    profile
+        Formats; ``profile.logit`` is that of the logits.
+    rows
+        Logits taken per word.
+    vocab
+        Logits of a vector.
+    sampling
+        Whether tokens can be drawn with a temperature; greedy only otherwise.
+
+    Members
+    -------
+    logits : ``In(stream.Signature(params.logits_layout))``
+        ``logits`` of each lane. Lanes past the vocabulary, in the last word, are ignored.
+    beta : ``In(unsigned(params.beta_bits))``, with ``sampling``
+        Inverse temperature, ``Sampler.beta``; 0 is greedy. Read in the cycle in which the
+        first word of a vector is taken.
+    seed : ``In(unsigned(32))``, with ``sampling``
+        Seed of the random numbers; 0 counts as 1, which is also what a reset leaves.
+    reseed : ``In(1)``, with ``sampling``
+        Start the random numbers from ``seed``. A number is drawn in the cycle in which the
+        last word of a vector to be sampled is taken, and in no other; one drawn in the very
+        cycle of ``reseed`` still comes from the numbers before.
+    tokens : ``Out(stream.Signature(unsigned(params.token_bits)))``
+        The token.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    """
+
+    def __init__(
+        self, profile: NumericProfile, *, rows: int, vocab: int, sampling: bool = True,
+    ) -> None:
+        self.params = params = SamplerParams(profile, rows, vocab, sampling)
+        super().__init__({
+            "logits": In(stream.Signature(params.logits_layout)),
+            **({"beta": In(unsigned(params.beta_bits)),
+                "seed": In(unsigned(SEED_BITS)),
+                "reseed": In(1)} if sampling else {}),
+            "tokens": Out(stream.Signature(unsigned(params.token_bits))),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        # All is done at a fixed number of cycles after the last word: ``step`` counts them,
+        # from 1 in the first to the one that offers the token. It waits at 1.
+        last_step = params.sampled_steps if params.sampling else params.greedy_steps
+        step = Signal(range(last_step + 1), init=1)
+        receiving = Signal(init=1)
+        position = Signal(range(params.depth))
+        # Of the word that is next, known a cycle ahead.
+        is_last = Signal(init=params.words == 1)
+        taken, ends, done = Signal(), Signal(), Signal()
+
+        m.d.comb += [
+            self.logits.ready.eq(receiving),
+            taken.eq(self.logits.valid & receiving),
+            ends.eq(taken & is_last),
+            done.eq(self.tokens.valid & self.tokens.ready),
+        ]
+        with m.If(taken):
+            m.d.sync += [
+                position.eq(Mux(is_last, 0, position + 1)),
+                is_last.eq(position == params.words - 2 if params.words > 1 else 1)]
+
+        m.submodules.largest = largest = LargestLogit(params)
+        m.d.comb += [
+            largest.logits.eq(self.logits.payload.logits),
+            largest.position.eq(position),
+            largest.taken.eq(taken),
+        ]
+        word, lane, is_offered = largest.word, largest.lane, step == params.greedy_steps - 1
+        if params.sampling:
+            is_sampled, draw = self._draw(m, step, position, taken, ends, done, largest.value)
+            word = Mux(is_sampled, draw.word, word)
+            lane = Mux(is_sampled, draw.lane, lane)
+            is_offered = Mux(is_sampled, step == params.sampled_steps - 1, is_offered)
+
+        with m.If(ends):
+            m.d.sync += receiving.eq(0)
+        with m.If(done):
+            m.d.sync += [receiving.eq(1), step.eq(1), self.tokens.valid.eq(0)]
+        with m.If(~receiving & ~self.tokens.valid):
+            m.d.sync += [step.eq(step + 1), self.tokens.valid.eq(is_offered)]
+
+        if params.rows == 1:
+            token = word
+        elif params.rows == 1 << params.levels:
+            token = Cat(lane, word)
+        else:
+            token = constant_product(word, params.rows) + lane
+        m.d.comb += self.tokens.payload.eq(token[:params.token_bits])
+        return m
+
+    def _draw(self, m, step, position, taken, ends, done, best):
+        """Draw tokens with a temperature; return (whether this one is, the unit that does)."""
+        params = self.params
+        beta = Signal(params.beta_bits, reset_less=True)
+        is_first = Signal(init=1)
+        is_warm, will_be_sampled, is_sampled = Signal(), Signal(), Signal()
+        m.d.comb += is_warm.eq(Mux(is_first, self.beta.any(), will_be_sampled))
+        with m.If(taken):
+            m.d.sync += [is_first.eq(ends), will_be_sampled.eq(is_warm)]
+            with m.If(is_first):
+                m.d.sync += beta.eq(self.beta)
+        with m.If(ends):
+            m.d.sync += is_sampled.eq(is_warm)
+
+        m.submodules.draw = draw = LogitDraw(params)
+        m.d.comb += [
+            draw.logits.eq(self.logits.payload.logits),
+            draw.position.eq(position),
+            draw.taken.eq(taken),
+            draw.ends.eq(ends),
+            draw.draws.eq(ends & is_warm),
+            draw.step.eq(step),
+            draw.done.eq(done),
+            draw.best.eq(best),
+            draw.beta.eq(beta),
+            draw.seed.eq(self.seed),
+            draw.reseed.eq(self.reseed),
+        ]
+        return is_sampled, draw

@@ -1,0 +1,111 @@
+"""Phases for the sampler: a model's own logits, greedy and drawn, and extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.testbench.activations import Activations
+from sterna.hw.testbench.payloads import UnitPorts
+from sterna.hw.testbench.plan import Plan, Planner
+from sterna.hw.testbench.script import Script
+from sterna.hw.units.sampler.params import SamplerParams
+from sterna.hw.units.sampler.verilog import SAMPLER_MODULE
+from sterna.model.profile import FixedPoint
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.sampling import Sampler
+
+__all__ = ["SAMPLER_PLANNER", "sampler_plans", "sampler_tensors"]
+
+
+def sampler_tensors(model: QuantizedModel) -> list[str]:
+    """The tap of the logits."""
+    return ["logits"]
+
+
+def sampler_plans(
+    model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
+) -> list[Plan]:
+    """Plan the phases; each begins with a fresh seed.
+
+    Parameters
+    ----------
+    model
+        The quantised model.
+    emitted
+        The unit as it was emitted.
+    acts
+        Tensors of the text that is run.
+    """
+    params: SamplerParams = emitted.params
+    ports = UnitPorts.of(emitted.manifest)
+    real, again = acts.reference["logits"], acts.onnx["logits"]
+    few = min(acts.tokens, 4)
+
+    def plan(
+        name: str, temperature: float, seed: int, logits: np.ndarray,
+        onnx: np.ndarray | None, *, reset: bool = False, stalls: bool = True,
+    ) -> Plan:
+        def sampler() -> Sampler:
+            return Sampler(temperature=temperature, seed=max(seed, 1),
+                           logit_frac=model.profile.logit.frac)
+
+        script = Script(ports)
+        for token in range(len(logits)):
+            script.send("logits", {"logits": logits[token]})
+        _expect(script, sampler, logits, onnx)
+        return script.plan(
+            name, reset=reset, stalls=stalls, levels={"beta": sampler().beta, "seed": seed},
+            pulse=("reseed",))
+
+    cut = Script(ports)
+    cut.send("logits", {"logits": real[0]})
+    extremes = _extremes(params, model.profile.logit)
+    return [
+        plan("greedy", 0, 1, real, again),
+        plan("temperature 0.7", 0.7, 12345, real, again),
+        plan("no pauses, greedy", 0, 1, real[:few], again[:few], stalls=False),
+        plan("no pauses, temperature 1", 1, 0, real[:few], again[:few], stalls=False),
+        cut.cut("cut in mid-search", {"logits": params.words},
+                linger=params.sampled_steps // 2,
+                levels={"beta": Sampler(temperature=1).beta}),
+        plan("after a reset in mid-search", 0.7, 99, real[:few], again[:few], reset=True),
+        cut.cut("cut in mid-vector", {"logits": max(1, params.words // 2)}),
+        plan("after a reset in mid-vector", 1.5, (1 << 32) - 1, real[:few], again[:few],
+             reset=True),
+        plan("extremes, greedy", 0, 1, extremes, None),
+        plan("extremes, coldest", 0.01, 7, extremes, None),
+        plan("extremes, hottest", 100, 7, extremes, None),
+    ]
+
+
+def _expect(
+    script: Script, sampler: Callable[[], Sampler], logits: np.ndarray,
+    onnx: np.ndarray | None,
+) -> None:
+    """Expect a token for each vector; a sampler of its own draws them for each oracle."""
+    def tokens(vectors: np.ndarray) -> Iterable[int]:
+        draw = sampler()
+        return [draw(vector) for vector in vectors]
+
+    second = [None] * len(logits) if onnx is None else tokens(onnx)
+    for position, (first, other) in enumerate(zip(tokens(logits), second, strict=True)):
+        script.expect(position, "tokens", {"": (
+            "token", np.array([first]), None if other is None else np.array([other]))})
+
+
+def _extremes(params: SamplerParams, logit: FixedPoint) -> np.ndarray:
+    """Ties, one alone, both ends, and slopes; int64 ``[vectors, vocab]``."""
+    low, high = logit.min, logit.max
+    n = params.vocab
+    ramp = np.arange(n)
+    alone = [np.where(ramp == at, high, low) for at in (0, n // 2, n - 1)]
+    return np.stack([
+        np.full(n, low), np.full(n, high), np.zeros(n, dtype=np.int64), *alone,
+        np.where(ramp % 2, high, low), np.where(ramp % 3, -1, 0),
+        low + ramp * ((high - low) // n), high - ramp * ((high - low) // n)]).astype(np.int64)
+
+
+SAMPLER_PLANNER = Planner(SAMPLER_MODULE, sampler_tensors, sampler_plans)

@@ -1,0 +1,1 @@
+"""The memory of the packed weights, which streams runs of words."""

@@ -1,0 +1,100 @@
+"""A memory that streams runs of its words: the weights of a model that fits on the chip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amaranth.hdl import Module, Signal, unsigned
+from amaranth.lib import memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.parts.memory_attributes import BLOCK_ROM
+from sterna.hw.units.weights.params import WeightRomParams
+
+__all__ = ["WeightRom", ]
+
+
+class WeightRom(wiring.Component):
+    """Answers each request with a run of words, one per cycle.
+
+    It holds a request in progress and one that waits, and takes a request whenever it has
+    room for one. An idle memory offers the first word ``params.latency`` cycles after it
+    took the request. The words of a request that waits, or that is taken no later than one
+    cycle before the last word of the request in progress is offered, follow without a gap.
+    Words stall only while one waits to be taken.
+
+    Parameters
+    ----------
+    words
+        Contents, non-negative integers of ``word_bits`` bits.
+    word_bits
+        Bits of a word.
+
+    Members
+    -------
+    requests : ``In(stream.Signature(params.request_layout))``
+        ``first``: number of the first word; ``count``: how many words, at least 1. They
+        must end within the memory: past its end words mean nothing.
+    beats : ``Out(stream.Signature(params.word_bits))``
+        The words; the payload is the output register of the memory.
+
+    Raises
+    ------
+    ValueError
+        If there are no words, or one has more bits than ``word_bits``.
+    """
+
+    def __init__(self, words: Sequence[int], *, word_bits: int) -> None:
+        self.params = WeightRomParams(len(words), word_bits)
+        for index, word in enumerate(words):
+            if not 0 <= word < 1 << word_bits:
+                raise ValueError(
+                    f"every word must fit {word_bits} unsigned bits, word {index} is {word}")
+        self._words = [int(word) for word in words]
+        super().__init__({
+            "requests": In(stream.Signature(self.params.request_layout)),
+            "beats": Out(stream.Signature(word_bits)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, requests, beats = self.params, self.requests, self.beats
+        m.submodules.rom = rom = memory.Memory(
+            shape=unsigned(params.word_bits), depth=params.depth, init=self._words,
+            attrs=BLOCK_ROM)
+        port = rom.read_port()
+
+        reading = Signal()
+        address = Signal(params.address_bits, reset_less=True)
+        more = Signal(params.count_bits, reset_less=True)      # words after this one
+        is_waiting = Signal()
+        waiting = Signal(params.request_layout, reset_less=True)
+
+        advance, is_free, taken = Signal(), Signal(), Signal()
+        m.d.comb += [
+            advance.eq(~beats.valid | beats.ready),
+            # This cycle reads the last word of the request in progress, or there is none.
+            is_free.eq(~reading | (advance & ~more.any())),
+            requests.ready.eq(~is_waiting),
+            taken.eq(requests.valid & requests.ready),
+            port.addr.eq(address),
+            port.en.eq(advance & reading),
+            beats.payload.eq(port.data),
+        ]
+        with m.If(advance):
+            m.d.sync += beats.valid.eq(reading)
+        with m.If(advance & reading):
+            m.d.sync += [address.eq(address + 1), more.eq(more - 1)]
+
+        # Requests go the shortest way: into progress at once if there is nothing before them.
+        with m.If(is_free):
+            m.d.sync += reading.eq(is_waiting | taken)
+            with m.If(is_waiting):
+                m.d.sync += [
+                    address.eq(waiting.first), more.eq(waiting.count - 1), is_waiting.eq(0)]
+            with m.Else():
+                m.d.sync += [
+                    address.eq(requests.payload.first), more.eq(requests.payload.count - 1)]
+        with m.Elif(taken):
+            m.d.sync += [waiting.eq(requests.payload), is_waiting.eq(1)]
+        return m

@@ -1,0 +1,49 @@
+"""What the folder of the weight memory holds."""
+
+from __future__ import annotations
+
+from sterna.hw.emit.design import UnitDesign
+from sterna.hw.units.mac.verilog import MAC_MODULE, mac_params, packed_weights
+from sterna.hw.units.spec import UnitSizes
+from sterna.hw.units.weights.gateware import WeightRom
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["WEIGHTS_MODULE", "weights_design"]
+
+
+WEIGHTS_MODULE = "weight_rom"
+
+
+def weights_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
+    """Design the memory of a model's packed weights, for the array of the same sizes.
+
+    Raises
+    ------
+    ValueError
+        If the array is larger than the largest projection.
+    """
+    array = mac_params(model, sizes)
+    words, index = packed_weights(model, array)
+    unit = WeightRom(words, word_bits=array.word_bits)
+    params = unit.params
+    return UnitDesign(
+        unit, WEIGHTS_MODULE, params, derived=("latency",),
+        summary=(f"The weights of every projection in a memory of {params.words} words of "
+                 f"{params.word_bits} bits, packed for an array of {array.rows} rows by "
+                 f"{array.cols} columns."),
+        sections=_WEIGHTS_SECTION.format(params=params, array=array, module=MAC_MODULE),
+        extra={"array": {"rows": array.rows, "cols": array.cols,
+                         "max_columns": array.max_columns, "style": array.style},
+               "weights": {"lines": len(words), "projections": index}})
+
+
+_WEIGHTS_SECTION = """\
+## What to send
+
+Requests: `count` words from word `first` on. `params.json` gives, under `weights`, `first_line` and
+`lines` of every projection. A word is the low {params.word_bits} bits of `beats__payload` of the
+array `{module}` with rows {array.rows} and cols {array.cols}; only the activations are to be added.
+
+The first word is valid {params.latency} cycles after the cycle that took its request, then there is
+one per cycle. A further request may be taken meanwhile; its words follow without a gap.
+"""

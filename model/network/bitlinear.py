@@ -1,0 +1,156 @@
+"""A linear map with ternary weights, fed with 8-bit activations.
+
+``y = absmax_quantize(x) @ ternarize(weight).T + bias`` is what is computed.
+:func:`bit_linear` does it in one piece: whole numbers are multiplied with codes, the
+scales come after. The sums are then exact in float32 (up to 2^24 / 127 columns), hence
+independent of the order of addition, of the number of threads and of the batch, and
+they stay exact when the matrix unit takes its inputs in bfloat16 or TF32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sterna.model.network.quantizers import (
+    absmax_codes,
+    absmax_gradient,
+    absmax_quantize,
+    ternarize,
+    ternary_codes_and_scale,
+)
+
+__all__ = ["BitLinear", "bit_linear", "naive_bit_linear"]
+
+
+def naive_bit_linear(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
+    limit: float = math.inf,
+) -> Tensor:
+    """The same as :func:`bit_linear` from its two quantisers and autograd: for reading."""
+    weight = torch.cat([ternarize(weight) for weight in weights])
+    bias = torch.cat(list(biases)) if biases else None
+    return F.linear(absmax_quantize(x), weight, bias).clamp(-limit, limit)
+
+
+class _BitLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, limit: float, bias: Tensor | None, *weights: Tensor,
+    ) -> Tensor:
+        q, gain, inverse = absmax_codes(x.reshape(-1, x.shape[-1]))
+        parts = [ternary_codes_and_scale(weight) for weight in weights]
+        codes = torch.cat([codes for codes, _ in parts]).to(x.dtype)
+        sums = q @ codes.t()
+        if len(parts) == 1:  # one scale for all rows of the matrix
+            row_scale = parts[0][1].to(x.dtype)
+            factor = inverse * row_scale
+        else:
+            row_scale = torch.cat(
+                [scale.expand(codes.shape[0]) for codes, scale in parts]).to(x.dtype)
+            sums.mul_(row_scale)
+            factor = inverse
+        out = sums.mul_(factor) if bias is None else torch.addcmul(bias, sums, factor)
+        out = out.view(*x.shape[:-1], out.shape[-1])
+        clamped = None
+        if limit < math.inf:
+            clamped = out.clamp_(-limit, limit)
+        ctx.save_for_backward(q, gain, inverse, codes, row_scale, clamped)
+        ctx.limit = limit
+        ctx.rows = [weight.shape[0] for weight in weights]
+        ctx.has_bias = bias is not None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, gain, inverse, codes, row_scale, clamped = ctx.saved_tensors
+        shape = grad.shape
+        if clamped is not None:
+            grad = torch.ops.aten.hardtanh_backward(grad, clamped, -ctx.limit, ctx.limit)
+        grad = grad.reshape(-1, shape[-1])
+        to_bias = grad.sum(0) if ctx.has_bias else None
+        normalised = q.mul(inverse)
+        to_weights = (grad.t() @ normalised).split(ctx.rows)
+        slope = gain * inverse
+        if row_scale.dim():
+            grad = grad * row_scale
+        else:
+            slope.mul_(row_scale)
+        to_x = absmax_gradient(grad @ codes, normalised, slope)
+        return to_x.view(*shape[:-1], to_x.shape[-1]), None, to_bias, *to_weights
+
+
+def bit_linear(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
+    limit: float = math.inf,
+) -> Tensor:
+    """Normalise and quantise ``x [..., columns]`` once, and project it with every weight.
+
+    Parameters
+    ----------
+    x
+        Vectors, not normalised.
+    weights
+        Latent matrices ``[rows, columns]``, one or several; each is made ternary with its
+        own scale.
+    biases
+        One ``[rows]`` for every weight, or None.
+    limit
+        Outputs saturate at plus and minus this, and saturated ones pass no gradient.
+
+    Returns
+    -------
+    The outputs of all projections side by side, ``[..., rows of all]``. Gradients pass
+    straight through both quantisers.
+    """
+    bias = None if biases is None else biases[0] if len(biases) == 1 else torch.cat(list(biases))
+    result: Tensor = _BitLinear.apply(x, limit, bias, *weights)
+    return result
+
+
+class BitLinear(nn.Module):
+    """One ternary projection: latent weights ``[rows, columns]`` and a bias ``[rows]``.
+
+    Parameters
+    ----------
+    columns, rows
+        Number of inputs and of outputs.
+    bias
+        Whether the outputs have a bias.
+    generator
+        Source of the initial weights, uniform within ``±1/sqrt(columns)``; biases start
+        at zero.
+    """
+
+    def __init__(
+        self, columns: int, rows: int, *, bias: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(columns)
+        initial = torch.empty(rows, columns).uniform_(-bound, bound, generator=generator)
+        self.weight = nn.Parameter(initial)
+        self.bias = nn.Parameter(torch.zeros(rows)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [..., columns]``, not normalised, to ``[..., rows]``."""
+        return BitLinear.joint((self,), x)
+
+    @staticmethod
+    def joint(
+        projections: Sequence[BitLinear], x: Tensor, limit: float = math.inf,
+    ) -> Tensor:
+        """Map ``x`` by several projections that share its norm and quantisation.
+
+        ``x [..., columns]`` to the outputs side by side, ``[..., rows of all]``, which
+        saturate at ``±limit``. Either all projections have a bias or none has.
+        """
+        biases = [p.bias for p in projections if p.bias is not None]
+        if biases and len(biases) != len(projections):
+            raise ValueError("either all joint projections have a bias or none has")
+        return bit_linear(x, [p.weight for p in projections], biases or None, limit)

@@ -1,0 +1,15 @@
+"""The quantised model: its file, its numeric formats, and the integer reference.
+
+All of it runs without torch, and starts from the model file. What the file holds is
+:class:`QuantizedModel`; :mod:`sterna.model.quantized.integer` is the one definition of the
+arithmetic.
+"""
+
+from sterna.model.quantized.file import (
+    Projection,
+    QuantizedFileError,
+    QuantizedModel,
+    load_model,
+)
+
+__all__ = ["Projection", "QuantizedFileError", "QuantizedModel", "load_model"]

@@ -1,0 +1,45 @@
+"""The files that come with Sterna: three models, their held-out text, their training records.
+
+The text is shipped so that the models' figures can be reproduced with any Python: the
+manual that ``pydoc_data.topics`` holds differs from version to version.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sterna.model.corpus import as_ascii
+
+__all__ = ["BUNDLED", "bundled_heldout", "bundled_metrics", "bundled_path"]
+
+_DATA = Path(__file__).parents[1] / "data"
+_ASCII_VOCAB = 128
+
+BUNDLED = {"tiny": "tiny.safetensors", "tiny-c12": "tiny-c12.safetensors",
+           "micro": "micro-c12.safetensors"}
+"""Names that stand for a bundled model wherever a command takes MODEL."""
+
+
+def bundled_path(name: str) -> Path:
+    """Return the quantised file of a bundled model."""
+    return _DATA / BUNDLED[name]
+
+
+def bundled_heldout(vocab: int = 256) -> bytes:
+    """Return the text no bundled model was trained on, as UTF-8 bytes.
+
+    Parameters
+    ----------
+    vocab
+        Vocabulary of the model that is to read it: with 128 the text is in ASCII.
+    """
+    text = (_DATA / "heldout.txt").read_bytes()
+    return as_ascii(text) if vocab <= _ASCII_VOCAB else text
+
+
+def bundled_metrics(name: str) -> Path:
+    """Return the ``metrics.csv`` of the run that a bundled model comes from.
+
+    ``tiny`` and ``tiny-c12`` come from one.
+    """
+    return _DATA / f"{name.partition('-')[0]}-metrics.csv"

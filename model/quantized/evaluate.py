@@ -1,0 +1,100 @@
+"""Held-out bits per byte of a quantised model, computed with the integer reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.tokenizer import contiguous_streams, encode
+
+__all__ = ["Evaluation", "Steps", "evaluate", "evaluate_steps", "surprisal_bits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Result of :func:`evaluate`: bits per byte, and over how many predicted bytes."""
+
+    bits_per_byte: float
+    predictions: int
+
+
+class Steps(Protocol):
+    """What advances a batch by a token: ``IntegerModel``, an ONNX session."""
+
+    def start(self, batch: int) -> np.ndarray:
+        """The state before any token."""
+
+    def step(self, tokens: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Logits ``[batch, vocab]`` and the next state, for tokens ``[batch]``."""
+
+
+def evaluate(
+    model: QuantizedModel, text: str | bytes, *, streams: int = 16,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
+    """Measure how well a quantised model predicts a text.
+
+    The text is cut into ``streams`` contiguous parts that run side by side; each carries
+    its state from its first byte to its last. Every byte but the first of each part is
+    predicted once.
+
+    Parameters
+    ----------
+    model
+        The quantised model.
+    text
+        Text or UTF-8 bytes.
+    streams
+        Parts that run side by side; fewer are used if the text is short.
+    progress
+        Called as ``progress(steps_done, steps)`` now and then.
+
+    Raises
+    ------
+    ValueError
+        If the text has fewer than two bytes.
+    """
+    return evaluate_steps(
+        IntegerModel(model), text, frac=model.profile.logit.frac, streams=streams,
+        progress=progress)
+
+
+def evaluate_steps(
+    model: Steps, text: str | bytes, *, frac: int, streams: int = 16,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
+    """The same for whatever steps; ``frac`` is the number of fraction bits of its logits.
+
+    Raises
+    ------
+    ValueError
+        If the text has fewer than two bytes.
+    """
+    tokens = encode(text)
+    if tokens.size < 2:
+        raise ValueError(f"a text to evaluate must have at least 2 bytes, got {tokens.size}")
+    parts = contiguous_streams(tokens, max(1, min(streams, tokens.size // 2)))
+    state = model.start(parts.shape[0])
+    steps = parts.shape[1] - 1
+    bits = 0.0
+    for t in range(steps):
+        logits, state = model.step(parts[:, t], state)
+        bits += float(surprisal_bits(logits, parts[:, t + 1], frac).sum())
+        if t % 64 == 63 or t + 1 == steps:
+            progress(t + 1, steps)
+    predictions = parts.shape[0] * steps
+    return Evaluation(bits / predictions, predictions)
+
+
+def surprisal_bits(logits: np.ndarray, targets: np.ndarray, frac: int) -> np.ndarray:
+    """``-log2 softmax(logits / 2**frac)[target]`` for logits ``[batch, vocab]``."""
+    real = np.asarray(logits, dtype=np.float64) * (2.0 ** -frac)
+    top = real.max(axis=-1, keepdims=True)
+    log_total = np.log(np.exp(real - top).sum(axis=-1)) + top[:, 0]
+    chosen = np.take_along_axis(real, np.asarray(targets)[:, None], axis=-1)[:, 0]
+    return np.asarray((log_total - chosen) / np.log(2.0))

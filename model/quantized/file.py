@@ -1,0 +1,272 @@
+"""The quantised model file: the hinge between training and everything else.
+
+Integers only. Whoever holds one of these files needs no torch and recomputes no scale.
+docs/file-format.md describes the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from sterna.model.config import ModelConfig
+from sterna.model.files import write_atomically
+from sterna.model.profile import NumericProfile
+from sterna.model.quantized.bundled import BUNDLED, bundled_path
+from sterna.model.quantized.trits import pack_trits, unpack_trits
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Projection",
+    "QuantizedFileError",
+    "QuantizedModel",
+    "load_model",
+]
+
+FORMAT_VERSION = 1
+_FORMAT = "sterna quantised model"
+_HEADER_KEY = "sterna"
+
+
+class QuantizedFileError(ValueError):
+    """A quantised model file that cannot be used; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One ternary matrix with its scale and bias.
+
+    Parameters
+    ----------
+    weight
+        int8 ``[rows, columns]`` of -1, 0 and 1.
+    bias
+        int16 or int32 ``[rows]`` in the format of the projection's output; zeros in the
+        head of a trained model.
+    k, shift
+        Mantissa and right shift of the weight scale: ``z = rs(acc * A, shift) + bias``
+        with ``A = rs(V * k, profile.combine_shift)``.
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray
+    k: int
+    shift: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedModel:
+    """A MatMul-free language model in integers.
+
+    Parameters
+    ----------
+    config, profile
+        Shape and numeric formats.
+    projections
+        Every ternary matrix, by the names and in the order of ``config.projections()``.
+    embedding
+        int16 or int32 ``[vocab, d]`` in format ``profile.x``.
+    sigmoid
+        int16 or int32 table, as ``profile.sigmoid_table()`` defines it.
+    provenance
+        Where the model comes from: corpus, training, held-out figures, versions (JSON).
+
+    Raises
+    ------
+    ValueError
+        If a tensor does not have the shape, type or range that shape and profile ask for.
+    """
+
+    config: ModelConfig
+    profile: NumericProfile
+    projections: dict[str, Projection]
+    embedding: np.ndarray
+    sigmoid: np.ndarray
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shapes = self.config.projections()
+        if list(self.projections) != list(shapes):
+            raise ValueError(
+                f"projections must be {list(shapes)}, got {list(self.projections)}")
+        for name, (rows, columns) in shapes.items():
+            _check_projection(name, self.projections[name], rows, columns, self.profile)
+        x = self.profile.x
+        _check("embedding", self.embedding, (self.config.vocab, self.config.d), x.min, x.max)
+        entries = len(self.profile.sigmoid_table())
+        _check("sigmoid", self.sigmoid, (entries,), 0, self.profile.sigmoid_max)
+        if np.any(np.diff(self.sigmoid) < 0):
+            raise ValueError("sigmoid must not decrease from one entry to the next")
+
+    def to_bytes(self) -> bytes:
+        """Serialise; the same model gives the same bytes."""
+        tensors: dict[str, np.ndarray] = {
+            "embedding": _narrowest(self.embedding),
+            "sigmoid": _narrowest(self.sigmoid),
+        }
+        for name, projection in self.projections.items():
+            tensors[f"{name}.weight"] = pack_trits(projection.weight)
+            tensors[f"{name}.bias"] = _narrowest(projection.bias)
+            tensors[f"{name}.scale"] = np.array(
+                [projection.k, projection.shift], dtype=np.int32)
+        header = {
+            "format": _FORMAT,
+            "version": FORMAT_VERSION,
+            "config": asdict(self.config),
+            "profile": asdict(self.profile),
+            "tokenizer": "bytes",
+            "provenance": self.provenance,
+        }
+        header["sha256"] = _digest(tensors, header)
+        # One metadata entry only: the library does not keep an order between several.
+        text = json.dumps(header, sort_keys=True, separators=(",", ":"))
+        return bytes(save_safetensors(tensors, metadata={_HEADER_KEY: text}))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file (to a temporary name, then renamed) and return its path."""
+        return write_atomically(Path(path), self.to_bytes())
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the serialised model."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+
+def load_model(source: str | Path) -> QuantizedModel:
+    """Read and validate a quantised model.
+
+    Parameters
+    ----------
+    source
+        Path of a file, or the name of a bundled model (``tiny``, ``tiny-c12``,
+        ``micro``).
+
+    Raises
+    ------
+    QuantizedFileError
+        If the file cannot be read, is no quantised model, is damaged, or was written by a
+        version this one does not know.
+    """
+    path = Path(source)
+    if str(source) in BUNDLED:
+        path = bundled_path(str(source))
+    try:
+        blob = path.read_bytes()
+    except OSError as error:
+        known = ", ".join(BUNDLED)
+        raise QuantizedFileError(
+            f"{path}: cannot read the quantised model ({error.strerror or error}); "
+            f"give a file or a bundled name ({known})") from error
+    try:
+        return _parse(blob)
+    except (ValueError, TypeError, KeyError) as error:
+        raise QuantizedFileError(f"{path}: {error}") from error
+
+
+def _parse(blob: bytes) -> QuantizedModel:
+    header = _read_header(blob)
+    if header.get("format") != _FORMAT:
+        raise ValueError(f"not a Sterna quantised model, but {header.get('format')!r}")
+    if header.get("version") != FORMAT_VERSION:
+        raise ValueError(
+            f"the file has format version {header.get('version')!r}, this Sterna reads "
+            f"version {FORMAT_VERSION}")
+    try:
+        tensors = load_safetensors(blob)
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"the file is truncated or damaged ({error})") from error
+    recorded = header.pop("sha256", None)
+    if recorded != _digest(tensors, header):
+        raise ValueError("the checksum does not match: the file was damaged or edited")
+    if header["tokenizer"] != "bytes":
+        raise ValueError(f"tokenizer must be 'bytes', got {header['tokenizer']!r}")
+    for field_name in ("config", "profile", "provenance"):
+        if not isinstance(header[field_name], dict):
+            raise ValueError(f"{field_name} must be an object in the header")
+    config = ModelConfig(**header["config"])
+    profile = NumericProfile.from_json(header["profile"])
+    wanted = {"embedding", "sigmoid"} | {
+        f"{name}.{part}" for name in config.projections()
+        for part in ("weight", "bias", "scale")}
+    if set(tensors) != wanted:
+        odd = sorted(set(tensors) ^ wanted)
+        raise ValueError(f"missing or unknown tensors: {', '.join(odd[:4])}")
+    projections = {}
+    for name, shape in config.projections().items():
+        scale = tensors[f"{name}.scale"]
+        if scale.shape != (2,) or scale.dtype.kind != "i":
+            raise ValueError(
+                f"{name}.scale must be the integers (k, shift), got {scale.dtype} {scale.shape}")
+        try:
+            weight = unpack_trits(tensors[f"{name}.weight"], shape)
+        except ValueError as error:
+            raise ValueError(f"{name}.weight: {error}") from error
+        projections[name] = Projection(
+            weight, tensors[f"{name}.bias"], int(scale[0]), int(scale[1]))
+    return QuantizedModel(
+        config, profile, projections, tensors["embedding"], tensors["sigmoid"],
+        header["provenance"])
+
+
+def _read_header(blob: bytes) -> dict[str, Any]:
+    """The JSON header, read before the tensors so that a version is told from damage."""
+    size = int.from_bytes(blob[:8], "little")
+    try:
+        if len(blob) < 8 or size > len(blob) - 8:
+            raise ValueError
+        header = json.loads(json.loads(blob[8:8 + size])["__metadata__"][_HEADER_KEY])
+        if not isinstance(header, dict):
+            raise ValueError
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError("not a Sterna quantised model (or cut off in its header)") from error
+    return header
+
+
+def _digest(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> str:
+    """SHA-256 over the header (without its own checksum) and every tensor by name."""
+    sha = hashlib.sha256()
+    kept = {key: value for key, value in header.items() if key != "sha256"}
+    sha.update(json.dumps(kept, sort_keys=True, separators=(",", ":")).encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        sha.update(f"\n{name} {value.dtype.str} {value.shape}\n".encode())
+        sha.update(np.ascontiguousarray(value).tobytes())
+    return sha.hexdigest()
+
+
+def _narrowest(values: np.ndarray) -> np.ndarray:
+    """The values as int16 if they fit, else int32."""
+    fits = values.min() >= -(1 << 15) and values.max() < (1 << 15)
+    return np.ascontiguousarray(values, dtype=np.int16 if fits else np.int32)
+
+
+def _check(name: str, values: np.ndarray, shape: tuple[int, ...], low: int, high: int) -> None:
+    if not np.issubdtype(values.dtype, np.integer):
+        raise ValueError(f"{name} must hold integers, got {values.dtype}")
+    if values.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {values.shape}")
+    if values.min() < low or values.max() > high:
+        raise ValueError(
+            f"{name} must be from {low} to {high}, got {values.min()} to {values.max()}")
+
+
+def _check_projection(
+    name: str, projection: Projection, rows: int, columns: int, profile: NumericProfile,
+) -> None:
+    _check(f"{name}.weight", projection.weight, (rows, columns), -1, 1)
+    bits = profile.bias_bits(name)
+    _check(f"{name}.bias", projection.bias, (rows,), -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    low, high = 1 << (profile.mantissa_bits - 1), (1 << profile.mantissa_bits) - 1
+    if not low <= projection.k <= high:
+        raise ValueError(f"{name}: k must be from {low} to {high}, got {projection.k}")
+    if not 1 <= projection.shift <= profile.max_shift:
+        raise ValueError(
+            f"{name}: shift must be from 1 to {profile.max_shift}, got {projection.shift}")

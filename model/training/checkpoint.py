@@ -1,0 +1,117 @@
+"""Checkpoints of a training run: written whole or not at all, read without running code."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sterna.model.config import ModelConfig
+from sterna.model.files import write_atomically
+from sterna.model.network.language_model import MatMulFreeLM
+
+__all__ = ["Checkpoint", "CheckpointError", "load_checkpoint", "save_checkpoint"]
+
+_FORMAT = "sterna-checkpoint-1"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be read, or does not belong to the run that wants it."""
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """All that a training run needs to go on, exactly.
+
+    Parameters
+    ----------
+    config
+        Shape of the model.
+    recipe
+        The training recipe as a flat dictionary.
+    corpus_name, corpus_sha256
+        Which text was trained on.
+    seed
+        Seed of the run.
+    step
+        Optimiser steps done.
+    seconds
+        Training time so far, over all sessions.
+    weights, optimizer
+        State dictionaries of the model and of the optimiser.
+    carried
+        Recurrent state after the last window ``[layers, batch, d]``.
+    train_bpb
+        Running mean of the training loss in bits per byte, or None.
+    heldout_bpb
+        Last measured held-out bits per byte, or None.
+    """
+
+    config: ModelConfig
+    recipe: dict[str, Any]
+    corpus_name: str
+    corpus_sha256: str
+    seed: int
+    step: int
+    seconds: float
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    carried: Tensor
+    train_bpb: float | None = None
+    heldout_bpb: float | None = None
+
+    def model(self) -> MatMulFreeLM:
+        """Return the model with these weights, on the CPU."""
+        model = MatMulFreeLM(self.config)
+        model.load_state_dict(self.weights)
+        return model
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
+    """Write ``checkpoint`` to ``path``: to a file beside it first, which then takes its name.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written; an older checkpoint is then still whole.
+    """
+    content = {name: getattr(checkpoint, name) for name in Checkpoint.__slots__}
+    content["config"] = asdict(checkpoint.config)
+    content["format"] = _FORMAT
+    data = io.BytesIO()
+    torch.save(content, data)
+    write_atomically(Path(path), data.getvalue())
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint that :func:`save_checkpoint` wrote.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, damaged or something else.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror}") from error
+    try:
+        content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise CheckpointError(
+            f"{path} is not a checkpoint or is damaged ({type(error).__name__})") from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+        raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
+    del content["format"]
+    try:
+        content["config"] = ModelConfig(**content["config"])
+        return Checkpoint(**content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {path} has unexpected contents: {error}") from error

@@ -1,0 +1,119 @@
+"""How a training run tells what it does: a bar on a terminal, plain lines otherwise.
+
+It goes to standard error, where it never mixes with results.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+__all__ = ["BarReporter", "LineReporter", "QuietReporter", "TrainProgress", "TrainReporter",
+           "default_reporter"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainProgress:
+    """Where a training run is.
+
+    ``fraction`` of the budget is used, after ``step`` steps and ``seconds``;
+    ``train_bpb`` is a running mean of the training loss in bits per byte,
+    ``heldout_bpb`` the last held-out figure (None before the first),
+    ``tokens_per_second`` the speed of this session.
+    """
+
+    fraction: float
+    step: int
+    seconds: float
+    train_bpb: float
+    heldout_bpb: float | None
+    tokens_per_second: float
+
+    def __str__(self) -> str:
+        held = "" if self.heldout_bpb is None else f"  held-out {self.heldout_bpb:.3f}"
+        return (f"step {self.step:6d}  loss {self.train_bpb * 0.6931472:.3f}  "
+                f"{self.train_bpb:.3f} bpb{held}  {self.tokens_per_second:,.0f} tokens/s")
+
+
+class TrainReporter(Protocol):
+    """What :func:`sterna.model.training.train.train` calls; give your own to show it elsewhere."""
+
+    def update(self, progress: TrainProgress) -> None:
+        """Note the progress; called after every step, so it returns quickly."""
+
+    def message(self, text: str) -> None:
+        """Show one line of text."""
+
+    def close(self) -> None:
+        """Finish the display; called once, also after an error."""
+
+
+class QuietReporter:
+    """Shows nothing."""
+
+    def update(self, progress: TrainProgress) -> None:
+        """Do nothing."""
+
+    def message(self, text: str) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class LineReporter:
+    """One plain line every ``interval_seconds``, for logs and pipes."""
+
+    def __init__(self, interval_seconds: float = 10.0) -> None:
+        self._interval_seconds = interval_seconds
+        self._next = time.monotonic() + min(1.0, interval_seconds)
+
+    def update(self, progress: TrainProgress) -> None:
+        """Print the progress if the interval has passed."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._interval_seconds
+            print(f"{progress.fraction:4.0%}  {progress}", file=sys.stderr, flush=True)
+
+    def message(self, text: str) -> None:
+        """Print one line."""
+        print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Do nothing: lines need no end."""
+
+
+class BarReporter:
+    """A progress bar with loss, bits per byte and speed."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._progress = Progress(
+            TextColumn("training"), BarColumn(), TaskProgressColumn(),
+            TextColumn("{task.fields[figures]}"), TimeRemainingColumn(),
+            console=console, refresh_per_second=2)
+        self._task = self._progress.add_task("training", total=1.0, figures="")
+        self._progress.start()
+
+    def update(self, progress: TrainProgress) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, completed=progress.fraction, figures=str(progress))
+
+    def message(self, text: str) -> None:
+        """Print one line above the bar."""
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._progress.stop()
+
+
+def default_reporter(quiet: bool = False) -> TrainReporter:
+    """Return a bar on a terminal, plain lines otherwise, nothing if ``quiet``."""
+    if quiet:
+        return QuietReporter()
+    console = Console(stderr=True)
+    return BarReporter(console) if console.is_terminal else LineReporter()

@@ -1,0 +1,167 @@
+"""From the trained float model to the quantised one: the only place where floats become
+integers, once, in the trainer's float32."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sterna.model.corpus import builtin_corpus
+from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
+from sterna.model.network.quantizers import ternary_codes
+from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.evaluate import Evaluation, evaluate
+from sterna.model.training.checkpoint import Checkpoint, load_checkpoint
+
+__all__ = ["evaluate_checkpoint", "quantize", "quantize_checkpoint"]
+
+
+def quantize(
+    model: MatMulFreeLM, profile: NumericProfile, provenance: dict[str, Any] | None = None,
+) -> QuantizedModel:
+    """Quantise a trained model.
+
+    Each matrix is ternarised by the same function, in the same float32, as in training.
+    Its weight scale becomes a mantissa and a shift; the root of the fan-in and the 127 of
+    the activations are folded in, so that no consumer ever computes a scale.
+
+    Parameters
+    ----------
+    model
+        The float model; its config becomes the file's.
+    profile
+        Formats of the integer model.
+    provenance
+        JSON-serialisable record of where the model comes from.
+
+    Raises
+    ------
+    ValueError
+        If a weight is not finite or a scale cannot be represented.
+    """
+    projections = {}
+    for name, linear in model.named_projections().items():
+        fmt = profile.output_format(name)
+        codes, weight_scale = ternary_codes(linear.weight)
+        columns = linear.weight.shape[1]
+        real_scale = weight_scale * math.sqrt(columns) / 127 * 2.0 ** fmt.frac
+        try:
+            k, shift = profile.quantise_scale(real_scale)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        bias = np.zeros(codes.shape[0]) if linear.bias is None else _numpy(linear.bias)
+        bias_format = FixedPoint(profile.bias_bits(name), fmt.frac)
+        projections[name] = Projection(
+            _numpy(codes).astype(np.int8),
+            _to_fixed(f"{name}.bias", bias, bias_format), k, shift)
+    return QuantizedModel(
+        model.config, profile, projections,
+        _to_fixed("embedding", _numpy(model.embedding.weight), profile.x),
+        np.array(profile.sigmoid_table(), dtype=np.int32), provenance or {})
+
+
+def _numpy(tensor: Any) -> np.ndarray:
+    return np.asarray(tensor.detach().cpu().numpy())
+
+
+def _to_fixed(name: str, values: np.ndarray, fmt: FixedPoint) -> np.ndarray:
+    """Round half up to ``fmt``, saturating, as the clamp in training does."""
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name}: not every value is finite; the model did not converge")
+    scaled = np.floor(values.astype(np.float64) * 2.0 ** fmt.frac + 0.5)
+    return np.clip(scaled, fmt.min, fmt.max).astype(np.int32)
+
+
+def quantize_checkpoint(
+    path: str | Path, profile: NumericProfile, *, heldout: bytes | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> QuantizedModel:
+    """Quantise a checkpoint, measure float and integer model, and record where it is from.
+
+    Parameters
+    ----------
+    path
+        A checkpoint that training wrote.
+    profile
+        Formats of the integer model.
+    heldout
+        Text to measure on, UTF-8. None takes the held-out part of the training text if
+        that was built in and this Python has the same; otherwise nothing is measured.
+    note
+        Called with a line of text before each stage.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, damaged or something else.
+    ValueError
+        If the model cannot be quantised.
+    """
+    checkpoint = load_checkpoint(path)
+    model = checkpoint.model()
+    if heldout is None:
+        heldout = _heldout_of(checkpoint)
+    provenance: dict[str, Any] = {
+        "training": {
+            "corpus": checkpoint.corpus_name, "corpus_sha256": checkpoint.corpus_sha256,
+            "recipe": checkpoint.recipe, "seed": checkpoint.seed, "steps": checkpoint.step,
+            "seconds": round(checkpoint.seconds),
+        },
+        "versions": {
+            "sterna": version("sterna"), "torch": str(torch.__version__),
+            "numpy": np.__version__, "python": platform.python_version(),
+        },
+    }
+    if heldout is None:
+        note("the training text is not at hand: nothing is measured (--text measures)")
+        return quantize(model, profile, provenance)
+    note(f"evaluating the float model on {len(heldout):,} bytes")
+    float_bpb = heldout_bpb(model, heldout)
+    note("evaluating the integer model")
+    quantised = quantize(model, profile)
+    integer = evaluate(quantised, heldout)
+    provenance["heldout"] = {
+        "text_sha256": hashlib.sha256(heldout).hexdigest(),
+        "predictions": integer.predictions, "float_bpb": round(float_bpb, 5),
+        "integer_bpb": round(integer.bits_per_byte, 5),
+    }
+    return replace(quantised, provenance=provenance)
+
+
+def evaluate_checkpoint(
+    path: str | Path, text: bytes, *, streams: int = 16,
+) -> Evaluation:
+    """Measure the float model of a checkpoint.
+
+    As :func:`sterna.model.quantized.evaluate.evaluate` does an integer model.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, damaged or something else.
+    ValueError
+        If the text is too short.
+    """
+    streams = max(1, min(streams, len(text) // 2))
+    bits = heldout_bpb(load_checkpoint(path).model(), text, streams=streams)
+    return Evaluation(bits, streams * (len(text) // streams - 1))
+
+
+def _heldout_of(checkpoint: Checkpoint) -> bytes | None:
+    """The held-out part of a built-in corpus, if this Python's is the one trained on."""
+    for docstrings in (False, True):
+        text = builtin_corpus(docstrings=docstrings)
+        for corpus in (text, text.as_ascii()):
+            if corpus.sha256 == checkpoint.corpus_sha256:
+                return corpus.heldout
+    return None

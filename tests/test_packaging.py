@@ -74,8 +74,8 @@ def test_a_wheel_claims_no_name_but_sterna(wheel: Path) -> None:
     assert "sterna/model/data/tiny.safetensors" in names
     assert "sterna/model/data/heldout.txt" in names
     assert "sterna/sim/bench/harness.cpp" in names
-    assert {f"sterna/export/web/sources/{name}" for name in ("index.html", "style.css", "worker.js")} <= (
-        set(names))
+    sources = ("index.html", "style.css", "worker.js")
+    assert {f"sterna/export/web/sources/{name}" for name in sources} <= set(names)
 
 
 @pytest.mark.slow

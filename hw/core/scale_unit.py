@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import MAX_SLOTS
-from sterna.hw.core.plan.units import scale_latency
+from sterna.hw.core.plan.units import SCALE_HOLD, scale_latency
 from sterna.hw.parts.fixed_point import round_shift
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.norm.params import NormParams
@@ -47,7 +47,7 @@ class ScaleUnit(wiring.Component):
         A scale, in the cycle in which it is stored.
     """
 
-    hold = MAX_SLOTS - 1
+    hold = SCALE_HOLD
 
     def __init__(self, params: CoreParams, norm: NormParams) -> None:
         self.params = params

@@ -14,7 +14,6 @@ import numpy as np
 from amaranth.back import verilog
 from amaranth.lib import wiring
 
-from sterna.hw.core.verilog import CORE_MODULE
 from sterna.hw.emit.cells import cell_models
 from sterna.hw.emit.design import UnitDesign
 from sterna.hw.emit.documents import (
@@ -27,20 +26,10 @@ from sterna.hw.emit.documents import (
 )
 from sterna.hw.emit.names import without_brackets
 from sterna.hw.emit.yosys import YosysError
-from sterna.hw.units.mac.verilog import MAC_MODULE, WEIGHTS_FILE
-from sterna.hw.units.mlgru.verilog import MLGRU_MODULE
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
-__all__ = [
-    "CORE_MODULE",
-    "MAC_MODULE",
-    "MLGRU_MODULE",
-    "WEIGHTS_FILE",
-    "EmittedUnit",
-    "emit_component",
-        "verilog_text",
-]
+__all__ = ["EmittedUnit", "emit_component", "verilog_text"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.program import MAX_SLOTS
 from sterna.hw.parts.requantise import RequantiseParams
 from sterna.hw.units.embedding.params import EmbeddingParams
 from sterna.hw.units.glu.params import GluParams
@@ -11,7 +12,7 @@ from sterna.hw.units.norm.params import NormParams
 from sterna.hw.units.residual.params import ResidualParams
 from sterna.hw.units.sampler.gateware import SamplerParams
 
-__all__ = ["CoreUnits"]
+__all__ = ["SCALE_HOLD", "CoreUnits", "scale_latency"]
 
 
 class CoreUnits:
@@ -72,6 +73,10 @@ class CoreUnits:
             stalls=False)
         self.sampler = SamplerParams(
             profile, params.rows, config.vocab, params.sampling)
+
+
+SCALE_HOLD = MAX_SLOTS - 1
+"""Cycles from V offered to V taken: the scales of the slots are made one after the other."""
 
 
 def scale_latency(params: CoreParams) -> int:

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import Stage, StageKind, program
-from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.core.scale_unit import ScaleUnit
+from sterna.hw.core.plan.units import SCALE_HOLD, CoreUnits
 
 __all__ = ["CycleJob", "CycleModel", "StageTimes", "TokenTimes"]
 
@@ -272,7 +271,7 @@ class _Run:
         first_chunk = service + norm.first_chunk_steps
         chunks = norm.chunks(stage.columns)
         scale_taken = first_chunk + chunks - 1 + norm.scale_steps
-        self._norm_free = scale_taken + ScaleUnit.hold + norm.idle_steps
+        self._norm_free = scale_taken + SCALE_HOLD + norm.idle_steps
         scales = scale_taken + self._units.scale_latency
         tile_ready = [
             first_chunk + min((tile + 1) * self._params.chunks_per_tile, chunks) - 1

@@ -39,8 +39,9 @@ from sterna.hw.flow.target import (
     target_named,
 )
 from sterna.hw.flow.wrapper import wrapper_text
+from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.unit import MAC, mac_params
+from sterna.hw.units.mac.unit import MAC
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized.synthetic import random_model
@@ -363,7 +364,7 @@ def test_the_message_has_needed_available_and_what_fits():
     assert "cycles per token" in text
     assert text.endswith("--target ecp5-85k has enough.")
     with pytest.raises(FitError, match=r"LUT 25,000 needed, 24,288 available.*--rows 7 --cols 64"):
-        check_fit(MAC, mac_params(model, rows=8, cols=64), target,
+        check_fit(MAC, MacParams(8, 64, 64), target,
                   usage(target, 25000, 2000, 0, 0), {})
 
 

@@ -64,14 +64,15 @@ def test_any_width_and_divisor_is_exact(data):
     divisor_bits = data.draw(st.integers(1, 40), "divisor_bits")
     top = (1 << divisor_bits) - 1
     min_divisor = data.draw(st.one_of(st.just(1), st.integers(1, top)), "min_divisor")
-    dut = ConstantDivider(ConstantDividerParams(
+    params = ConstantDividerParams(
         data.draw(st.integers(1, 40), "frac_bits"), divisor_bits,
         head=data.draw(st.integers(1, max(min(2 * min_divisor, 1 << 24) - 1, 255)), "head"),
-        digit_bits=data.draw(st.integers(1, 5), "digit_bits"), min_divisor=min_divisor))
-    divisors = st.one_of(st.integers(min_divisor, top),
-                         st.integers(min_divisor, min(min_divisor + 300, top)))
+        digit_bits=data.draw(st.integers(1, 5), "digit_bits"), min_divisor=min_divisor)
+    divisors = data.draw(st.lists(
+        st.one_of(st.integers(min_divisor, top),
+                  st.integers(min_divisor, min(min_divisor + 300, top))), max_size=12), "divisors")
     zero = [0] if min_divisor == 1 else []
-    check(dut, [min_divisor, top, *zero, *data.draw(st.lists(divisors, max_size=12), "divisors")])
+    check(ConstantDivider(params), [min_divisor, top, *zero, *divisors])
 
 
 def test_a_start_begins_anew():

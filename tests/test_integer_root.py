@@ -60,15 +60,16 @@ def test_every_value_of_twelve_bits_is_exact(digit_bits):
 @given(st.data())
 def test_any_width_and_value_is_exact(data):
     value_bits = data.draw(st.integers(1, 64), "value_bits")
-    dut = IntegerRoot(IntegerRootParams(
+    params = IntegerRootParams(
         value_bits, frac_bits=data.draw(st.integers(0, 12), "frac_bits"),
-        digit_bits=data.draw(st.integers(1, 4), "digit_bits")))
+        digit_bits=data.draw(st.integers(1, 4), "digit_bits"))
     top = (1 << value_bits) - 1
     # Squares, and both of their neighbours, are where a root goes wrong.
     near_squares = st.builds(lambda root, off: max(min(root * root + off, top), 0),
                              st.integers(0, isqrt(top)), st.integers(-1, 1))
-    values = st.lists(st.one_of(near_squares, st.integers(0, top)), max_size=12)
-    check(dut, [0, 1, top, *data.draw(values, "values")])
+    values = data.draw(
+        st.lists(st.one_of(near_squares, st.integers(0, top)), max_size=12), "values")
+    check(IntegerRoot(params), [0, 1, top, *values])
 
 
 def test_the_reference_takes_the_same_root():

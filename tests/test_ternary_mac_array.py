@@ -127,14 +127,15 @@ def test_random_products_are_exact_while_both_ends_pause(shape, pauses):
 def test_any_geometry_is_exact(data):
     cols = data.draw(st.integers(1, 9), "cols")
     max_columns = data.draw(st.integers(cols, 24), "max_columns")
-    array = TernaryMacArray(MacParams(
+    params = MacParams(
         data.draw(st.integers(1, 3), "rows"), cols, max_columns=max_columns,
-        act_bits=data.draw(st.integers(2, 9), "act_bits")))
-    limit = 1 << (array.params.act_bits - 1)
+        act_bits=data.draw(st.integers(2, 9), "act_bits"))
+    limit = 1 << (params.act_bits - 1)
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30), "seed"))
     columns = data.draw(st.integers(1, max_columns), "columns")
     weight = rng.integers(-1, 2, (4, columns), dtype=np.int8)
-    check_products(array, [(weight, rng.choice([-limit, limit - 1, 0, 1], columns))])
+    acts = rng.choice([-limit, limit - 1, 0, 1], columns)
+    check_products(TernaryMacArray(params), [(weight, acts)])
 
 
 @pytest.mark.parametrize("columns", [4, 12])

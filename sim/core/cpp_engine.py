@@ -12,6 +12,7 @@ import numpy as np
 from sterna.hw.core.plan.image import CoreImage
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.tasks import weight_request_layout
+from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.token_control import ControlSignature, prompt_layout, token_layout
 from sterna.hw.parts.bits import signed_elements
 from sterna.hw.testbench.simulation import SimulationError
@@ -135,7 +136,7 @@ class CppCore:
 
         Meaningful once the sequence has run a token.
         """
-        mlgru, d = self.params.mlgru, self.params.config.d
+        mlgru, d = CoreUnits(self.params).mlgru, self.params.config.d
         count, size = ctypes.c_size_t(), ctypes.c_size_t()
         data = self._library.core_memory(
             self._core, f"{self._module}.mlgru".encode(), b"state", ctypes.byref(count),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from core_shapes import core_params
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.timing.cycles import CycleJob, CycleModel, TokenTimes, _Feed
+from sterna.hw.core.timing.timings import CoreTimings
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 
@@ -93,9 +93,8 @@ def test_a_prompt_token_without_prediction_is_cheaper(params: CoreParams) -> Non
 @given(core_params(streams=(1,)))
 def test_sampling_costs_the_steps_of_the_sampler(params: CoreParams) -> None:
     model = CycleModel(params)
-    sampler = model.units.sampler
     sampled = model.cycles_per_token(sampled=True, tokens=4)
-    assert sampled - one_sequence(params) == sampler.sampled_steps - sampler.greedy_steps
+    assert sampled - one_sequence(params) == model.timings.sampled - model.timings.greedy
 
 
 @given(core_params(), st.lists(jobs, min_size=2, max_size=2))
@@ -173,8 +172,8 @@ class _FeedThatRemembers(_Feed):
 @given(st.integers(2, 3), st.sampled_from([2, 5, 15, 30]),
        st.lists(st.tuples(st.booleans(), st.sampled_from([0, 1, 7, 40])), min_size=20, max_size=60))
 def test_stops_that_are_forgotten_are_over(steps, fill, beats):
-    params = SimpleNamespace(feed_steps=steps, mac=SimpleNamespace(fill_steps=fill))
-    feeds = [_Feed(params), _FeedThatRemembers(params)]
+    timings = replace(CoreTimings.of(NANO), feed=steps, fill=fill)
+    feeds = [_Feed(timings), _FeedThatRemembers(timings)]
     earliest = 0
     for fresh, pause in beats:
         found, expected = (feed.issue(earliest, fresh) for feed in feeds)

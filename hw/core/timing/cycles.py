@@ -16,30 +16,12 @@ from dataclasses import dataclass, field
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import Stage, StageKind, program
+from sterna.hw.core.plan.request import Request, check_sequences
 from sterna.hw.core.timing.timings import CoreTimings
 
-__all__ = ["CycleJob", "CycleModel", "StageTimes", "TokenTimes"]
+__all__ = ["CycleModel", "StageTimes", "TokenTimes"]
 
 _REQUEST, _VECTOR, _SERVE = range(3)
-
-
-@dataclass(frozen=True, slots=True)
-class CycleJob:
-    """A prompt and what follows it.
-
-    Parameters
-    ----------
-    predict
-        For each token of the prompt, whether logits are asked for.
-    generated
-        Tokens generated after each token with ``predict``; with 0 only logits come out.
-    sampled
-        Whether they are drawn at a temperature; greedy otherwise.
-    """
-
-    predict: tuple[bool, ...]
-    generated: int = 0
-    sampled: bool = False
 
 
 @dataclass(slots=True)
@@ -78,9 +60,8 @@ class TokenTimes:
 class _Sequence:
     """Where a sequence stands."""
 
-    jobs: list[CycleJob]
-    job: int = 0
-    position: int = -1      # in the prompt
+    requests: list[Request]     # the first one is in progress
+    position: int = -1          # in its prompt
     generated: int = 0
     predict: bool = False
     token: TokenTimes | None = None
@@ -115,8 +96,8 @@ class CycleModel:
         """
         if tokens < 2:
             raise ValueError(f"tokens must be at least 2, got {tokens}")
-        job = CycleJob((True,), tokens, sampled)
-        times = self.run([[job]] * self.params.streams)
+        request = Request((0,), tokens, temperature=1.0 if sampled else 0.0)
+        times = self.run([[request]] * self.params.streams)
         spans = []
         for sequence in range(self.params.streams):
             done = [t.done for t in times if t.sequence == sequence]
@@ -127,21 +108,25 @@ class CycleModel:
         """Fraction of cycles in which the array takes a beat."""
         return self.params.mac_cycles / self.cycles_per_token(sampled=sampled)
 
-    def run(self, jobs: Sequence[Sequence[CycleJob]]) -> list[TokenTimes]:
-        """Run jobs, one list for each sequence; all are there from cycle 0.
+    def run(self, requests: Sequence[Sequence[Request]]) -> list[TokenTimes]:
+        """Run requests, one list for each sequence; all are there from cycle 0.
 
-        Returns the tokens in the order of their requests.
+        The model knows no values: which tokens a prompt has does not matter.
+
+        Returns the tokens in the order in which they go to the embedding.
 
         Raises
         ------
         ValueError
-            If there is not a list for each sequence.
+            If there is not a list for each sequence, or a request has a stop token: when
+            that comes is not known here.
         """
-        if len(jobs) != self.params.streams:
+        check_sequences(self.params, requests)
+        if any(request.stop_token is not None for queue in requests for request in queue):
             raise ValueError(
-                f"jobs must hold a list for each of {self.params.streams} sequences, "
-                f"got {len(jobs)}")
-        return _Run(self, jobs).run()
+                "the cycle model cannot know when a stop token comes: "
+                "ask for as many tokens as there were")
+        return _Run(self, requests).run()
 
 
 class _Feed:
@@ -187,13 +172,13 @@ class _Feed:
 class _Run:
     """One run of the model: the state of every shared unit is the cycle it is free again."""
 
-    def __init__(self, model: CycleModel, jobs: Sequence[Sequence[CycleJob]]) -> None:
+    def __init__(self, model: CycleModel, requests: Sequence[Sequence[Request]]) -> None:
         self._params, self._timings, self._stages = model.params, model.timings, model.stages
-        self._sequences = [_Sequence(list(queue)) for queue in jobs]
+        self._sequences = [_Sequence(list(queue)) for queue in requests]
         self._events: list[tuple[int, int, int]] = []
         self._tokens: list[TokenTimes] = []
         self._waiting: dict[int, int] = {}
-        self._last_served = len(jobs) - 1
+        self._last_served = len(requests) - 1
         self._embedding_free = self._norm_free = 0
         self._post_free = 0
         self._feed = _Feed(self._timings)
@@ -219,11 +204,11 @@ class _Run:
         """The control can take a token of a prompt in cycle ``time``."""
         state = self._sequences[sequence]
         state.position += 1
-        while state.job < len(state.jobs) and state.position == len(
-                state.jobs[state.job].predict):
-            state.job, state.position = state.job + 1, 0
-        if state.job < len(state.jobs):
-            state.predict = state.jobs[state.job].predict[state.position]
+        if state.requests and state.position == len(state.requests[0].prompt):
+            state.requests.pop(0)
+            state.position = 0
+        if state.requests:
+            state.predict = state.requests[0].predicts_after(state.position)
             state.generated = 0
             self._push(time + 1, _REQUEST, sequence)
 
@@ -314,16 +299,16 @@ class _Run:
         """After the last logits: a token is chosen, or the prompt goes on."""
         state = self._sequences[sequence]
         assert state.token is not None
-        job = state.jobs[state.job]
-        if job.generated == 0:
+        request = state.requests[0]
+        if request.tokens == 0:
             state.token.done = last_word
             self._next_from_prompt(sequence, last_word + 1)
             return
         timings = self._timings
-        chosen = last_word + (timings.sampled if job.sampled else timings.greedy)
+        chosen = last_word + (timings.sampled if request.temperature else timings.greedy)
         state.token.done, state.token.generates = chosen, True
         state.generated += 1
-        if state.generated == job.generated:
+        if state.generated == request.tokens:
             self._next_from_prompt(sequence, chosen + 1)
         else:
             self._push(chosen + 1, _REQUEST, sequence)

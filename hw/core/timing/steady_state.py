@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from sterna.hw.core.plan.program import Stage, StageKind
-from sterna.hw.core.timing.cycles import CycleJob, CycleModel, StageTimes, TokenTimes
+from sterna.hw.core.plan.request import Request
+from sterna.hw.core.timing.cycles import CycleModel, StageTimes, TokenTimes
 
 __all__ = ["CHOICE", "EMBEDDING", "Cause", "SteadyState", "Token", "stage_name", "steady_state"]
 
@@ -140,17 +141,17 @@ def steady_state(model: CycleModel, token: Token = Token.GREEDY) -> SteadyState:
     streams = model.params.streams
     count = 5 if streams == 1 else 16
     while True:
-        times = model.run([[_job(token, count)]] * streams)
+        times = model.run([[_request(token, count)]] * streams)
         found = _window(model, times)
         if found is not None:
             return _account(model, times, *found)
         count *= 2
 
 
-def _job(token: Token, count: int) -> CycleJob:
+def _request(token: Token, count: int) -> Request:
     if token is Token.PROMPT:
-        return CycleJob((False,) * count)
-    return CycleJob((True,), count, token is Token.SAMPLED)
+        return Request((0,) * count, predict=(False,) * count)
+    return Request((0,), count, temperature=1.0 if token is Token.SAMPLED else 0.0)
 
 
 def _window(model: CycleModel, times: list[TokenTimes]) -> tuple[int, int] | None:

@@ -56,7 +56,8 @@ def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, tmp_path: Pa
             replace(request, tokens=0, temperature=0.0, predict=(True,) * len(request.prompt))
             for request in requests(shape)), reset=True),
         CorePhase("generations within a prompt", tuple(
-            replace(request, tokens=2, predict=(True, *(False for _ in request.prompt[1:])))
+            replace(request, tokens=2, predict=(
+                True, *(False for _ in request.prompt[2:]), True))
             for request in requests(shape)), reset=True),
     ]
     reports = run_core_phases(

@@ -102,7 +102,7 @@ def check(built: Built, run: CoreRun, expected: list[list[Answer]]) -> None:
     assert run.finished
     for sequence, replies in enumerate(expected):
         assert list(run.generations(sequence)) == [
-            reply.generated for reply in replies if reply.generated]
+            generation.tokens for reply in replies for generation in reply.generations]
         if built.core.params.logits:
             logits = np.concatenate([reply.logits for reply in replies])
             assert np.array_equal(run.logits[sequence], logits)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.request import Request, check_requests
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
+from sterna.sim.core.bench import run_core_phases
+from sterna.sim.core.phases import CorePhase
 from sterna.sim.core.reference import answer, compare_logits, compare_tokens
 
 SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=20)
@@ -104,3 +109,19 @@ def test_a_request_without_predictions_has_nothing_to_compare() -> None:
     assert compare_logits(silent, np.zeros((0, 20), dtype=np.int64)).values == 0
     assert compare_logits(silent, np.zeros((1, 20), dtype=np.int64)).mismatches == 1
     assert compare_tokens(silent, []).values == 0
+
+
+@pytest.mark.slow
+def test_a_phase_that_the_bench_cannot_run_is_refused_before_it_is_compiled(
+    tmp_path: Path,
+) -> None:
+    model = random_model(SMALL, S16, seed=11)
+    emitted = emit_verilog(model, "core", tmp_path / "core", rows=4, cols=8)
+    for requests, message in (
+        ((), "a list of requests for each of 1 sequences, got 0"),
+        ((Request((20,)),), "a request has token 20"),
+        ((Request((3, 7), predict=(True, False)),), "'p' has a request without a prediction"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run_core_phases(model, emitted, [CorePhase("p", requests)], work=tmp_path / "work")
+        assert not (tmp_path / "work").exists()

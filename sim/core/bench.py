@@ -48,7 +48,7 @@ def run_core_phases(
     ------
     ValueError
         If a phase has not one request (or None) for each sequence, or one that the core
-        cannot run.
+        cannot run, or one that ends without a prediction.
     MissingToolError, SimulationError
         As for :func:`sterna.sim.bench.runner.run_on`.
     """

@@ -82,11 +82,15 @@ class CoreStimulus:
         ------
         ValueError
             If a phase has not one request (or None) for each sequence, or one that the core
-            cannot run.
+            cannot run, or one that ends without a prediction: its end would not be seen.
         """
         for phase in phases:
-            check_requests(
-                self._params, [[request] if request else [] for request in phase.requests])
+            asked = [[request] if request else [] for request in phase.requests]
+            check_requests(self._params, asked)
+            if not all(request.predictions[-1] for queue in asked for request in queue):
+                raise ValueError(
+                    f"phase {phase.name!r} has a request without a prediction after its last "
+                    f"token: nothing would tell when that is done")
         oracles = [Oracle(IntegerModel(self._model), self._model.profile.logit.frac)
                    for _ in range(self._params.streams)]
         runs: list[list[int]] = [[] for _ in oracles]

@@ -110,7 +110,7 @@ class _Ends:
         self._monitors = [
             PortMonitor(dut, port, [each for each in job.monitors if each.port == port])
             for port in sorted({each.port for each in job.monitors})]
-        self._ends = (*self._drivers, *self._sinks)
+        self._both: list[StreamDriver | StreamSink] = [*self._drivers, *self._sinks]
 
     @property
     def done(self) -> bool:
@@ -129,7 +129,7 @@ class _Ends:
 
     def drive(self) -> None:
         """Set the inputs of a cycle."""
-        for end in self._ends:
+        for end in self._both:
             end.drive()
 
     def sample(self, cycle: int) -> bool:

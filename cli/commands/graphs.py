@@ -116,10 +116,17 @@ def open_model(
         threads=threads, ops=ops)
 
 
-def _library(built: bool, path: Path | None, quiet: bool) -> Path | None:
+def _library(
+    built: bool, path: Path | None, quiet: bool, model: str, form: str | None,
+) -> Path | None:
     """The library of operators: the file at ``path``, or the one built here if asked for."""
     if path is not None or not built:
         return path
+    from sterna.export.runtime.arguments import check_ops_form
+    from sterna.export.runtime.runtime import read_graph
+    # Compiling takes a minute: nobody waits for it to be refused.
+    check_ops_form(read_graph(model)[1].form if model.endswith(".onnx")
+                   else _form(form or "exact"), model)
     from sterna.export.native.build import build_ops
     display, move = progress_bar("compiling the operators", quiet)
     with display:
@@ -134,7 +141,7 @@ def generate(
     tokens: Annotated[int, typer.Option(help="Tokens (bytes) to write.")] = 200,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.7,
     top_k: Annotated[int | None, typer.Option(
-        help="Draw from the so many most likely tokens.")] = None,
+        help="Draw only from the K most likely tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(
         help="Draw from the fewest tokens whose probabilities add up to this.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the writing.")] = None,
@@ -155,7 +162,8 @@ def generate(
     """
     prompts = prompt or ["The "]
     session = open_model(
-        model, form=form, threads=threads, ops=_library(ops, ops_library, quiet))
+        model, form=form, threads=threads,
+        ops=_library(ops, ops_library, quiet, model, form))
     pieces = session.generate(
         prompts, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
         stop=stop or (), seed=seed)

@@ -27,7 +27,7 @@ from sterna.cli.commands import (
     training,
     web,
 )
-from sterna.cli.entry import INTERRUPTED, was_interrupted
+from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted
 from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.emit.yosys import YosysError
 from sterna.hw.flow.place_route import PlaceRouteError

@@ -1,19 +1,19 @@
-"""What ``sterna build`` and ``sterna chat`` share: options of a board, and the core that fits it."""
+"""What ``sterna build`` and ``sterna chat`` share: a board's options, and its core."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sterna.hw.board.names import BoardName
-from sterna.hw.units.spec import Unit
 
 if TYPE_CHECKING:
+    from sterna.hw.board.boards import Board
     from sterna.hw.board.emit_board import BoardDesign
     from sterna.hw.board.top import BoardParams
-    from sterna.hw.units.spec import UnitSizes
+    from sterna.hw.units.spec import Sizes
     from sterna.model.quantized import QuantizedModel
 
 __all__ = ["BaudOption", "BoardCore", "ClockOption", "ColsOption", "QuantLanesOption",
@@ -56,21 +56,22 @@ class BoardCore:
             If the core cannot be built.
         """
         from sterna.hw.board.emit_board import board_design
+        from sterna.hw.core.unit import CORE
         from sterna.hw.flow.fit import check_memories
         board = params.board
-        sizes = self._sizes(params)
-        check_memories(model, Unit.CORE, sizes, board.target, advice=[
+        sizes = self._sizes(board)
+        check_memories(model, CORE, CORE.params_for(model, sizes), board.target, advice=[
             f"of the bundled models {board.fitting} fits the {board.name}"])
         return board_design(model, params, sizes)
 
-    def _sizes(self, params: BoardParams) -> UnitSizes:
+    def _sizes(self, board: Board) -> Sizes:
         from sterna.hw.flow.target import style_for
-        usual = params.board.sizes
-        usual_lanes = 0 if self.rows or self.cols else usual.quant_lanes
-        return replace(
-            usual, rows=self.rows or usual.rows, cols=self.cols or usual.cols,
-            quant_lanes=self.quant_lanes or usual_lanes,
-            style=style_for(params.board.target, self.style))
+        given = {"rows": self.rows, "cols": self.cols, "quant_lanes": self.quant_lanes}
+        usual = dict(board.sizes)
+        if self.rows or self.cols:
+            del usual["quant_lanes"]      # it would be that of another array
+        return {**usual, **{name: value for name, value in given.items() if value},
+                "style": style_for(board.target, self.style)}
 
 
 def board_temperature(board: BoardName, wanted: float | None) -> float:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sterna.cli.terminal.console import Stages, out, print_json, print_table, say, write
 from sterna.cli.terminal.texts import check_prompts
@@ -22,7 +22,7 @@ __all__ = ["simulate_core"]
 
 def simulate_core(
     model: QuantizedModel, prompts: Sequence[str], tokens: int, *, temperature: float,
-    rows: int, cols: int, quant_lanes: int, engine: Engine, netlist: bool,
+    sizes: Mapping[str, Any], engine: Engine, netlist: bool,
     simulator: Simulator, waves: bool, output: Path | None, seed: int, quiet: bool,
     as_json: bool,
 ) -> int:
@@ -39,16 +39,14 @@ def simulate_core(
         if netlist:
             from sterna.sim.netlist import simulate_core_netlist
             report = simulate_core_netlist(
-                model, encoded, tokens, temperature=temperature, rows=rows, cols=cols,
-                quant_lanes=quant_lanes, simulator=simulator, waves=waves, work=output,
-                seed=seed, progress=stage)
+                model, encoded, tokens, temperature=temperature, simulator=simulator,
+                waves=waves, work=output, seed=seed, progress=stage, **sizes)
         else:
             from sterna.sim.core.simulate import simulate_core as run_simulation
             report = run_simulation(
-                model, encoded, tokens, temperature=temperature, rows=rows, cols=cols,
-                quant_lanes=quant_lanes, engine=engine, simulator=simulator, waves=waves,
-                work=output, seed=seed, progress=text.stage,
-                on_tokens=text.show if live else lambda sequence, written: None)
+                model, encoded, tokens, temperature=temperature, engine=engine,
+                simulator=simulator, waves=waves, work=output, seed=seed, progress=text.stage,
+                on_tokens=text.show if live else lambda sequence, written: None, **sizes)
         text.close()
     if as_json:
         print_json({**report.as_dict(), "prompts": list(prompts),
@@ -59,7 +57,8 @@ def simulate_core(
             out.print(prompt, end="", style="bold")
             out.print(_text(model, written))
     _print(f"{'netlist of ' if netlist else ''}core in {report.simulator.value} "
-           f"({report.engine.value}), {tokens} tokens, {rows} x {cols}, seed {seed}", report)
+           f"({report.engine.value}), {tokens} tokens, {report.params.rows} x "
+           f"{report.params.cols}, seed {seed}", report)
     if output is not None:
         out.print(f"kept in {output}")
     if report.failure is not None:

@@ -151,7 +151,8 @@ def generate(
     top_p: Annotated[float | None, typer.Option(
         metavar="P",
         help="Draw only from the most likely tokens whose probabilities add up to P.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End a text before this string; may be repeated.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(
+        help="End a text before this string; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampler, from 1.")] = 1,
     form: Annotated[str | None, typer.Option(
         help=f"Form of a quantised model: {_FORMS}. [default: exact]")] = None,

@@ -7,9 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sterna.cli.commands.unit_options import (
+    ColsOption,
+    ExternalWeightsOption,
+    FarRegistersOption,
+    LanesOption,
+    LogitsOption,
+    QuantLanesOption,
+    RowsOption,
+    SamplingOption,
+    StreamsOption,
+    TraceOption,
+    UnitOption,
+    given,
+)
 from sterna.cli.terminal.console import out, print_json, print_table, say
 from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, choose
-from sterna.hw.units.spec import Unit, UnitSizes
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:
@@ -22,21 +35,17 @@ def synth(
     model: ModelArgument,
     target: Annotated[str, typer.Option(
         help="ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k or xc7.")],
-    unit: Annotated[Unit, typer.Option(help="Which unit.")] = Unit.CORE,
-    rows: Annotated[int, typer.Option(
-        help="core, mac, weights: rows computed side by side; others: elements of a word.")] = 8,
-    cols: Annotated[int, typer.Option(help="core, mac, weights: columns per beat.")] = 128,
-    lanes: Annotated[int, typer.Option(help="mlgru, glu, norm: channels per beat.")] = 8,
-    streams: Annotated[int, typer.Option(help="Interleaved sequences.")] = 1,
-    quant_lanes: Annotated[int, typer.Option(
-        help="core: elements quantised per cycle, a multiple of the rows; 0 chooses.")] = 0,
-    sampling: Annotated[bool, typer.Option(
-        help="core: can draw tokens with a temperature.")] = True,
-    logits: Annotated[bool, typer.Option(help="core: a port for the logits.")] = True,
-    external_weights: Annotated[bool, typer.Option(
-        "--external-weights", help="core: weights come in through a port.")] = False,
-    far_registers: Annotated[bool, typer.Option(
-        help="core: one more register on long ways, for a large device.")] = False,
+    unit: UnitOption = "core",
+    rows: RowsOption = None,
+    cols: ColsOption = None,
+    lanes: LanesOption = None,
+    streams: StreamsOption = None,
+    trace: TraceOption = None,
+    quant_lanes: QuantLanesOption = None,
+    sampling: SamplingOption = None,
+    logits: LogitsOption = None,
+    external_weights: ExternalWeightsOption = None,
+    far_registers: FarRegistersOption = None,
     style: Annotated[str, typer.Option(
         help="How rows are built: auto, generic, ecp5-chain, ecp5-table, xc7-pair or "
              "xc7-table.")] = "auto",
@@ -46,7 +55,8 @@ def synth(
     seeds: Annotated[int, typer.Option(
         metavar="N", help="With --pnr: place and route N times, with the seeds 1 to N.")] = 1,
     freq: Annotated[float | None, typer.Option(
-        metavar="MHZ", help="With --pnr: clock to reach; exits with 1 if no seed reaches it.")] = None,
+        metavar="MHZ", help="With --pnr: clock to reach; exits with 1 if no seed reaches it.")
+        ] = None,
     cache: Annotated[bool, typer.Option(
         help="Keep the results of the tools in build/synth-cache, or in the folder that "
              "STERNA_CACHE names.")] = True,
@@ -59,7 +69,8 @@ def synth(
     """Measure the area and the clock of a unit on an FPGA.
 
     Synthesises it; with --pnr also places and routes it. Area and clock are the tools' own
-    figures, cycles those of the cycle model. No board is used. The whole tiny core takes several minutes to synthesise and more to route.
+    figures, cycles those of the cycle model. No board is used. The whole core of tiny takes
+    several minutes to synthesise, and more to route.
 
     Example: sterna synth tiny --target ecp5-85k --unit mac --rows 4 --cols 16 --pnr
     """
@@ -73,10 +84,10 @@ def synth(
         raise ValueError("--seeds is for place and route: give --pnr as well")
     choose("--target", target, TARGETS)
     loaded = load_model(model)
-    sizes = UnitSizes(
-        rows=rows, cols=cols, lanes=lanes, streams=streams, quant_lanes=quant_lanes,
-        logits=logits, external_weights=external_weights, sampling=sampling,
-        far_registers=far_registers)
+    sizes = given(
+        rows=rows, cols=cols, lanes=lanes, streams=streams, trace=trace,
+        quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
+        sampling=sampling, far_registers=far_registers)
     with synth_progress(quiet) as progress:
         report = run(
             loaded, target, unit=unit, sizes=sizes, style=style, pnr=pnr,

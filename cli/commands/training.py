@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.entry import INTERRUPTED
 from sterna.cli.terminal.console import Stages, out, print_json, say
+from sterna.cli.terminal.interrupt import INTERRUPTED
 from sterna.cli.terminal.options import JsonOption, QuietOption, choose
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.profile import PROFILES
@@ -37,7 +37,8 @@ def train(
         help="Folder for checkpoint, metrics and plot. Default: runs/CONFIG.")
     ] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Go on from the checkpoint in the output folder, if there is one.")] = False,
+        "--resume",
+        help="Go on from the checkpoint in the output folder, if there is one.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     batch: Annotated[int | None, typer.Option(help="Windows per step.")] = None,

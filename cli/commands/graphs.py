@@ -137,7 +137,7 @@ def _library(
         return path
     from sterna.export.runtime.arguments import check_ops_form
     from sterna.export.runtime.runtime import read_graph
-    # Compiling takes a minute: nobody waits for it to be refused.
+    # Refused before it is compiled, not after.
     check_ops_form(read_graph(model)[1].form if model.endswith(".onnx")
                    else _form(form or "exact"), model)
     from sterna.export.native.build import build_ops

@@ -8,10 +8,8 @@ from types import SimpleNamespace
 import pytest
 from cocotb.types import LogicArray
 
-from sterna.hw.core.verilog import core_design
-from sterna.hw.emit.folder import emit_component
+from sterna.hw.catalog import emit_verilog
 from sterna.hw.testbench.job import Monitor
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, S16
 from sterna.model.quantized.synthetic import random_model
@@ -28,8 +26,8 @@ SECOND = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
 @pytest.mark.parametrize(("profile", "streams"), [(S16, 1), (PROFILES["C12"], 2)])
 def test_every_tensor_of_a_short_text_is_equal(profile, streams, tmp_path):
     model = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=20), profile, seed=7)
-    sizes = UnitSizes(rows=4, cols=8, streams=streams, trace=True)
-    emitted = emit_component(model, core_design(model, sizes), tmp_path / "core")
+    sizes = {"rows": 4, "cols": 8, "streams": streams, "trace": True}
+    emitted = emit_verilog(model, "core", tmp_path / "core", **sizes)
     requests = (Request((3, 7, 5), 4), Request((9, 2), 4, temperature=0.8, seed=77))[:streams]
     phases = [CorePhase("text", requests, reset=True), CorePhase("pauses", requests, stalls=True)]
     reports = run_core_phases(model, emitted, phases, simulator=SECOND, work=tmp_path)

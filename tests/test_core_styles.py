@@ -11,7 +11,7 @@ from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.verilog import core_design_of
+from sterna.hw.core.verilog import core_design
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.model.config import ModelConfig
@@ -68,7 +68,7 @@ def test_every_tensor_and_every_cycle_of_a_core_for_a_small_fpga(
     params = replace(usual, **BOARDS[BoardName.ICEBREAKER].core)
     assert params.block_activations
     assert params.silu_table
-    emitted = emit_component(model, core_design_of(model, params), tmp_path / "core")
+    emitted = emit_component(model, core_design(model, params), tmp_path / "core")
     requests = (Request((1, 0, 7), 3), Request((18, 2), 4))[:streams]
     check(model, emitted, requests, tmp_path)
     # Where buffers and silu are is no matter of cycles.

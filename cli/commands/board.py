@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,6 @@ import typer
 
 from sterna.cli.terminal.console import out, print_json, print_table, say
 from sterna.hw.board.names import BoardName
-from sterna.hw.units.spec import Unit, UnitSizes
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel, load_model
 
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from sterna.hw.board.emit_board import BoardDesign
     from sterna.hw.board.top import BoardParams
     from sterna.hw.flow.pnr_progress import Step
+    from sterna.hw.units.spec import Sizes
     from sterna.sim.board_reference import ConversationReference
 
 __all__ = ["COMMANDS", "build", "chat"]
@@ -80,13 +79,15 @@ def build(
     """
     from sterna.hw.board.bitstream import TimingError, build_bitstream
     from sterna.hw.board.emit_board import write_sources
+    from sterna.hw.core.unit import CORE
     from sterna.hw.flow.fit import check_memories
     if seed < 1 or seeds < 1:
         raise ValueError(f"--seed and --seeds must be at least 1, got {seed} and {seeds}")
     loaded = load_model(model)
     params = _params(board, clock, baud, tokens, _temperature(board, temperature))
     sizes = _sizes(params.board, rows, cols, quant_lanes, style)
-    check_memories(loaded, Unit.CORE, sizes, params.board.target, advice=[
+    core = CORE.params_for(loaded, sizes)
+    check_memories(loaded, CORE, core, params.board.target, advice=[
         f"of the bundled models {params.board.fitting} fits the {board}"])
     design = _design(loaded, params, sizes, quiet)
     write_sources(design, output / "source")
@@ -294,19 +295,19 @@ def _params(
     return BoardParams(BOARDS[board], hz, baud, defaults)
 
 
-def _sizes(board: Board, rows: int, cols: int, quant_lanes: int, style: str) -> UnitSizes:
+def _sizes(board: Board, rows: int, cols: int, quant_lanes: int, style: str) -> Sizes:
     """The usual sizes of a board, but for those that were given."""
     from sterna.hw.flow.target import style_for
-    usual = board.sizes
-    changed = bool(rows or cols)
-    sizes = replace(
-        usual, rows=rows or usual.rows, cols=cols or usual.cols,
-        quant_lanes=quant_lanes or (0 if changed else usual.quant_lanes))
-    return replace(sizes, style=style_for(board.target, style))
+    given = {"rows": rows, "cols": cols, "quant_lanes": quant_lanes}
+    usual = dict(board.sizes)
+    if rows or cols:
+        del usual["quant_lanes"]      # it would be that of another array
+    return {**usual, **{name: value for name, value in given.items() if value},
+            "style": style_for(board.target, style)}
 
 
 def _design(
-    model: QuantizedModel, params: BoardParams, sizes: UnitSizes, quiet: bool,
+    model: QuantizedModel, params: BoardParams, sizes: Sizes, quiet: bool,
 ) -> BoardDesign:
     from sterna.hw.board.emit_board import board_design
     say(f"emit the Verilog of {params.board.name}", quiet)

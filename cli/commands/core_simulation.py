@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import codecs
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from sterna.cli.terminal.console import out, print_json, print_table, say
 from sterna.model.quantized import QuantizedModel
@@ -18,7 +19,7 @@ __all__ = ["simulate_core"]
 
 def simulate_core(
     model: QuantizedModel, prompts: Sequence[str], tokens: int, *, temperature: float,
-    rows: int, cols: int, quant_lanes: int, engine: Engine, netlist: bool,
+    sizes: Mapping[str, Any], engine: Engine, netlist: bool,
     simulator: Simulator, waves: bool, output: Path | None, seed: int, quiet: bool,
     as_json: bool,
 ) -> int:
@@ -56,14 +57,13 @@ def simulate_core(
     if netlist:
         from sterna.sim.netlist import simulate_core_netlist
         report = simulate_core_netlist(
-            model, encoded, tokens, temperature=temperature, rows=rows, cols=cols,
-            quant_lanes=quant_lanes, simulator=simulator, waves=waves, work=output, seed=seed,
-            progress=note)
+            model, encoded, tokens, temperature=temperature, simulator=simulator,
+            waves=waves, work=output, seed=seed, progress=note, **sizes)
     else:
         report = run_simulation(
-            model, encoded, tokens, temperature=temperature, rows=rows, cols=cols,
-            quant_lanes=quant_lanes, engine=engine, simulator=simulator, waves=waves,
-            work=output, seed=seed, progress=note, on_tokens=show)
+            model, encoded, tokens, temperature=temperature, engine=engine,
+            simulator=simulator, waves=waves, work=output, seed=seed, progress=note,
+            on_tokens=show, **sizes)
     if as_json:
         print_json({**report.as_dict(), "prompts": list(prompts),
                     "texts": [_text(model, each) for each in report.generated]})
@@ -75,7 +75,8 @@ def simulate_core(
             out.print(_text(model, written))
     print_table(
         f"{'netlist of ' if netlist else ''}core in {report.simulator.value} "
-        f"({report.engine.value}), {tokens} tokens, {rows} x {cols}, seed {seed}",
+        f"({report.engine.value}), {tokens} tokens, {report.params.rows} x {report.params.cols}, "
+        f"seed {seed}",
         ("phase", "cycles", "values = reference", "values = onnxruntime", "mismatches",
          "cycles = model", "wrong"),
         [(phase.name, phase.cycles, phase.checks.reference.values,

@@ -7,8 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sterna.cli.commands.unit_options import (
+    ColsOption,
+    ExternalWeightsOption,
+    FarRegistersOption,
+    LanesOption,
+    LogitsOption,
+    QuantLanesOption,
+    RowsOption,
+    SamplingOption,
+    StreamsOption,
+    TraceOption,
+    UnitOption,
+    given,
+)
 from sterna.cli.terminal.console import out, print_json, print_table, say
-from sterna.hw.units.spec import Unit, UnitSizes
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:
@@ -21,21 +34,17 @@ def synth(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")],
     target: Annotated[str, typer.Option(
         help="ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k or xc7.")],
-    unit: Annotated[Unit, typer.Option(help="Which unit.")] = Unit.CORE,
-    rows: Annotated[int, typer.Option(
-        help="core, mac, weights: rows computed side by side; others: elements of a word.")] = 8,
-    cols: Annotated[int, typer.Option(help="core, mac, weights: columns per beat.")] = 128,
-    lanes: Annotated[int, typer.Option(help="mlgru, glu, norm: channels per beat.")] = 8,
-    streams: Annotated[int, typer.Option(help="Interleaved sequences.")] = 1,
-    quant_lanes: Annotated[int, typer.Option(
-        help="core: elements quantised per cycle, a multiple of the rows; 0 chooses.")] = 0,
-    sampling: Annotated[bool, typer.Option(
-        help="core: can draw tokens with a temperature.")] = True,
-    logits: Annotated[bool, typer.Option(help="core: a port for the logits.")] = True,
-    external_weights: Annotated[bool, typer.Option(
-        "--external-weights", help="core: weights come in through a port.")] = False,
-    far_registers: Annotated[bool, typer.Option(
-        help="core: one more register on long ways, for a large device.")] = False,
+    unit: UnitOption = "core",
+    rows: RowsOption = None,
+    cols: ColsOption = None,
+    lanes: LanesOption = None,
+    streams: StreamsOption = None,
+    trace: TraceOption = None,
+    quant_lanes: QuantLanesOption = None,
+    sampling: SamplingOption = None,
+    logits: LogitsOption = None,
+    external_weights: ExternalWeightsOption = None,
+    far_registers: FarRegistersOption = None,
     style: Annotated[str, typer.Option(
         help="How rows are built: auto, generic, ecp5-chain, ecp5-table, xc7-pair or "
              "xc7-table.")] = "auto",
@@ -70,10 +79,10 @@ def synth(
     if seeds > 1 and not pnr:
         raise ValueError("--seeds is for place and route: give --pnr, too")
     loaded = load_model(model)
-    sizes = UnitSizes(
-        rows=rows, cols=cols, lanes=lanes, streams=streams, quant_lanes=quant_lanes,
-        logits=logits, external_weights=external_weights, sampling=sampling,
-        far_registers=far_registers)
+    sizes = given(
+        rows=rows, cols=cols, lanes=lanes, streams=streams, trace=trace,
+        quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
+        sampling=sampling, far_registers=far_registers)
     with synth_progress(quiet) as progress:
         report = run(
             loaded, target, unit=unit, sizes=sizes, style=style, pnr=pnr,

@@ -18,10 +18,9 @@ from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import MAX_STREAMS, CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.verilog import CORE_MODULE
+from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.plan import Checks
-from sterna.hw.units.spec import Unit
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.integer import IntegerModel
@@ -103,7 +102,7 @@ class CoreReport:
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data, for JSON."""
         return {
-            "unit": Unit.CORE.value, "engine": self.engine.value,
+            "unit": CORE.name, "engine": self.engine.value,
             "simulator": self.simulator.value, "passed": self.passed,
             "seconds": round(self.seconds, 1), "first": self.failure,
             "generated": self.generated, "cycles_per_token": self.cycles_per_token,
@@ -122,12 +121,13 @@ class CoreReport:
 
 def simulate_core(
     model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
-    temperature: float = 0.0, rows: int = 8, cols: int = 128, quant_lanes: int = 0,
+    temperature: float = 0.0,
     engine: Engine | str = Engine.COCOTB, simulator: Simulator | str = Simulator.VERILATOR,
     waves: bool = False, work: Path | None = None, seed: int = 1,
     emitted: EmittedUnit | None = None,
     progress: Callable[[str], None] = lambda message: None,
     on_tokens: Callable[[int, list[int]], None] = lambda sequence, tokens: None,
+    **sizes: Any,
 ) -> CoreReport:
     """Run a core on one prompt for each of its sequences, and let it write.
 
@@ -148,8 +148,6 @@ def simulate_core(
     temperature, seed
         As for :class:`~sterna.model.quantized.sampling.Sampler`; sequence i draws with
         ``seed + i``.
-    rows, cols, quant_lanes
-        Size of the core; see :class:`~sterna.hw.core.plan.params.CoreParams`.
     engine, simulator
         What to run it in; the C++ engine always uses Verilator.
     waves
@@ -163,6 +161,9 @@ def simulate_core(
     on_tokens
         Called with the number of a sequence and tokens it has just written (C++), or with
         all of them at the end (cocotb).
+    sizes
+        Sizes of the core but for ``streams`` and ``trace``; see
+        :class:`~sterna.hw.core.plan.params.CoreParams`.
 
     Raises
     ------
@@ -187,8 +188,8 @@ def simulate_core(
         if emitted is None:
             progress("emit the Verilog")
             emitted = emit_verilog(
-                model, Unit.CORE, work / "core", rows=rows, cols=cols, streams=len(prompts),
-                quant_lanes=quant_lanes, trace=engine is Engine.COCOTB)
+                model, CORE.name, work / CORE.name, streams=len(prompts),
+                trace=engine is Engine.COCOTB, **sizes)
         if engine is Engine.COCOTB:
             phases = run_core_phases(
                 model, emitted, _phases(requests), simulator=simulator, work=work, seed=seed,
@@ -225,7 +226,7 @@ def _check_options(
         raise ValueError("waves need a folder to be kept in: give one as work")
     if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
         raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
-    if emitted is not None and emitted.module != CORE_MODULE:
+    if emitted is not None and emitted.module != CORE.module:
         raise ValueError(f"emitted must be a core folder, got one of {emitted.module}")
     if emitted is not None and emitted.params.streams != len(prompts):
         raise ValueError(

@@ -26,6 +26,8 @@ from sterna.sim.core.reference import Answer, Request, answer
 from sterna.sim.core.request import CoreJob, CoreProgress, CoreRun, CoreStream, Hold
 from sterna.sim.core.timing import cycle_job
 
+pytestmark = pytest.mark.usefixtures("quick_build")
+
 SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=20)
 
 # Word widths from a byte to several machine words: each is stored in another way.

@@ -36,7 +36,7 @@ def objcache(verilator_root: Path) -> str | None:
     verilator_root
         ``VERILATOR_ROOT`` of the environment that ``make`` will run in.
     """
-    from sterna.model.files import cache_folder     # not there where this runs as a script
+    from sterna.model.files import cache_folder  # not there where this runs as a script
 
     try:
         folder = cache_folder() / "verilated"

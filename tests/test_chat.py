@@ -34,6 +34,8 @@ from sterna.model.quantized.synthetic import random_model
 from sterna.sim.board import BoardSimulation
 from sterna.sim.board_reference import ConversationReference
 
+pytestmark = pytest.mark.usefixtures("quick_build")
+
 # Lines for a model, and whether it reads a line end after each.
 TURNS = [(b"Hello", False), (b"/a path", False), (b"", False), (b"\x41" * 300, True),
          (b"a\ttab", True), (b"", True), (b"and so on", False)]

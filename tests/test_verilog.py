@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from amaranth.hdl import Shape
 from conftest import sizes_of
+from pairwise import pairwise
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit import tools
@@ -204,15 +205,20 @@ def test_verilog_is_lint_clean_with_the_waivers_and_only_with_them(emitted, unit
     assert seen <= set(waived)
 
 
-@pytest.mark.parametrize(("profile", "config", "sizes"), [
-    (S16, CONFIG, {"rows": 1, "cols": 1, "lanes": 12, "streams": 2, "trace": True}),
-    (C12, CONFIG, {"rows": 3, "cols": 7, "lanes": 1}),
-    (S16, ModelConfig(d=1, layers=1, dff=1, vocab=2), {"rows": 1, "cols": 1, "lanes": 1}),
-    pytest.param(S16, ModelConfig.named("tiny"), {}, marks=pytest.mark.slow),
-    pytest.param(C12, ModelConfig.named("tiny"), {}, marks=pytest.mark.slow),
-])
-@pytest.mark.parametrize("unit", UNITS)
-def test_every_size_is_lint_clean(unit, profile, config, sizes, tmp_path):
+LINTED = [
+    (CONFIG, {"rows": 1, "cols": 1, "lanes": 12, "streams": 2, "trace": True}),
+    (CONFIG, {"rows": 3, "cols": 7, "lanes": 1}),
+    (ModelConfig(d=1, layers=1, dff=1, vocab=2), {"rows": 1, "cols": 1, "lanes": 1}),
+    (ModelConfig.named("tiny"), {}),
+]
+
+
+@pytest.mark.parametrize(("unit", "case", "profile"), [
+    pytest.param(*row, id=f"{row[0]}-{row[1]}-{row[2].name}",
+                 marks=[] if LINTED[row[1]][1] else [pytest.mark.slow])
+    for row in pairwise(UNITS, range(len(LINTED)), [S16, C12])])
+def test_every_size_is_lint_clean(unit, case, profile, tmp_path):
+    config, sizes = LINTED[case]
     if unit == "norm" and sizes:
         sizes = {**sizes, "lanes": 2 * sizes["rows"]}
     emit_verilog(

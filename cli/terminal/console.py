@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -22,10 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-__all__ = ["out", "print_json", "print_table", "progress_bar", "say", "status", "write"]
-
-_REPEAT_S = 10.0
-"""Seconds after which, where there is no terminal, a status says that it is still at it."""
+__all__ = ["Stages", "out", "print_json", "print_table", "progress_bar", "say", "write"]
 
 _NUMBER = re.compile(r"[\d,.%]*")
 
@@ -104,58 +100,59 @@ def progress_bar(
     return display, move
 
 
-@contextmanager
-def status(label: str = "", quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show what is being done and for how long, while the block runs.
+class Stages:
+    """Shows which stage of a command is at work, and for how long.
 
-    On a terminal this is a line with a running clock, gone at the end. Elsewhere the label is
-    said when it begins, and again every ten seconds with how many have passed. Without a
-    label nothing is shown until there is one.
-
-    Yields
-    ------
-    callable
-        Takes another label, for what is done next; the clock starts again.
+    On a terminal a clock runs beside the stage; when it ends, a line with its seconds stays.
+    Elsewhere a line is said as it begins. Use it in a ``with`` block, and call it with the name
+    of each stage; :meth:`end` ends one before the next begins.
     """
-    if quiet:
-        yield lambda label: None
-    elif _notes.is_terminal:
-        with Progress(
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._display: Progress | None = None
+        self._label = ""
+        self._started = 0.0
+
+    def __enter__(self) -> Stages:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+        if error is None:
+            self._tell()
+
+    def __call__(self, label: str) -> None:
+        """Begin a stage; the one before it has ended."""
+        self.end()
+        self._label, self._started = label, time.monotonic()
+        if not _notes.is_terminal:
+            say(label, self._quiet)
+        elif not self._quiet:
+            self._display = Progress(
                 SpinnerColumn(), TextColumn("{task.description}", markup=False),
-                TimeElapsedColumn(), console=_notes, transient=True) as display:
-            task = display.add_task(label, total=None, visible=bool(label))
-            yield lambda label: display.reset(task, description=label, visible=bool(label))
-    else:
-        with _spoken_status(label) as show:
-            yield show
+                TimeElapsedColumn(), console=_notes, transient=True)
+            self._display.add_task(label, total=None)
+            self._display.start()
 
+    def detail(self, text: str) -> None:
+        """Say how far the stage is, beside its name; only shown on a terminal."""
+        if self._display is not None:
+            self._display.update(self._display.task_ids[0], description=f"{self._label}: {text}")
 
-@contextmanager
-def _spoken_status(label: str) -> Iterator[Callable[[str], None]]:
-    changed = threading.Event()
-    done = False
-    now, since = "", time.monotonic()
+    def end(self) -> None:
+        """End the stage: its clock is gone, its time is told."""
+        self._stop()
+        self._tell()
 
-    def show(label: str) -> None:
-        nonlocal now, since
-        now, since = label, time.monotonic()
-        if label:
-            say(label)
-        changed.set()
+    def _stop(self) -> None:
+        if self._display is not None:
+            self._display.stop()
 
-    def repeat() -> None:
-        while not done:
-            if changed.wait(_REPEAT_S):
-                changed.clear()
-            elif now:
-                say(f"{now}: {time.monotonic() - since:.0f} s")
-
-    show(label)
-    speaker = threading.Thread(target=repeat, daemon=True)
-    speaker.start()
-    try:
-        yield show
-    finally:
-        done = True
-        changed.set()
-        speaker.join()
+    def _tell(self) -> None:
+        if self._display is not None:
+            say(f"{self._label} ({time.monotonic() - self._started:.1f} s)")
+            self._display = None

@@ -16,7 +16,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, numpy_helper
 
-from sterna.export.graph.body import DOMAIN
+from sterna.export.graph.node_builder import DOMAIN
 from sterna.export.native.build import OpsError
 
 __all__ = [

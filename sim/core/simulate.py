@@ -17,6 +17,7 @@ from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import MAX_STREAMS, CoreParams
+from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
@@ -25,12 +26,13 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.integer import IntegerModel
 from sterna.sim.bench.runner import Simulator
+from sterna.sim.core.bench import run_core_phases
 from sterna.sim.core.cpp_engine import CppCore
 from sterna.sim.core.engine import Engine
-from sterna.sim.core.phases import CorePhase, CorePhaseReport, run_core_phases
-from sterna.sim.core.reference import Answer, Request, answer, compare_logits, compare_tokens
-from sterna.sim.core.request import CoreRun
-from sterna.sim.core.timing import CyclesCheck, check_tokens, cycle_job
+from sterna.sim.core.phases import CorePhase, CorePhaseReport
+from sterna.sim.core.reference import Answer, answer, compare_logits, compare_tokens
+from sterna.sim.core.run import CoreProgress, CoreRun
+from sterna.sim.core.timing import CyclesCheck, check_tokens
 
 __all__ = ["CoreReport", "simulate_core"]
 
@@ -157,7 +159,7 @@ def simulate_core(
     emitted
         A core emitted before, to simulate instead of a fresh one; for cocotb with trace.
     progress
-        Called with a line of text before each stage.
+        Called with a line of text before each step.
     on_tokens
         Called with the number of a sequence and tokens it has just written (C++), or with
         all of them at the end (cocotb).
@@ -176,11 +178,13 @@ def simulate_core(
         If the simulation does not compile, fails or hangs.
     """
     engine, simulator = Engine(engine), Simulator(simulator)
-    _check_options(model, prompts, tokens, engine, simulator, waves, work, emitted)
+    _check_options(len(prompts), tokens, engine, simulator, waves, work, emitted)
     started = time.monotonic()
     requests = tuple(
         Request(tuple(prompt), tokens, temperature, seed + sequence)
         for sequence, prompt in enumerate(prompts))
+    for request in requests:
+        request.check_vocab(model.config.vocab)
     with ExitStack() as stack:
         if work is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
@@ -204,22 +208,13 @@ def simulate_core(
 
 
 def _check_options(
-    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, engine: Engine,
-    simulator: Simulator, waves: bool, work: Path | None, emitted: EmittedUnit | None,
+    prompts: int, tokens: int, engine: Engine, simulator: Simulator, waves: bool,
+    work: Path | None, emitted: EmittedUnit | None,
 ) -> None:
     if tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
-    if not 1 <= len(prompts) <= MAX_STREAMS:
-        raise ValueError(
-            f"give one prompt for each sequence, 1 to {MAX_STREAMS}, got {len(prompts)}")
-    for prompt in prompts:
-        if not prompt:
-            raise ValueError("a prompt must have at least one token, got an empty one")
-        for token in prompt:
-            if not 0 <= token < model.config.vocab:
-                raise ValueError(
-                    f"a prompt has token {token}, the model knows 0 to "
-                    f"{model.config.vocab - 1}")
+    if not 1 <= prompts <= MAX_STREAMS:
+        raise ValueError(f"give one prompt for each sequence, 1 to {MAX_STREAMS}, got {prompts}")
     if waves and engine is Engine.CPP:
         raise ValueError("the engine cpp keeps no waves: choose the engine cocotb")
     if waves and work is None:
@@ -228,9 +223,9 @@ def _check_options(
         raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
     if emitted is not None and emitted.module != CORE.module:
         raise ValueError(f"emitted must be a core folder, got one of {emitted.module}")
-    if emitted is not None and emitted.params.streams != len(prompts):
+    if emitted is not None and emitted.params.streams != prompts:
         raise ValueError(
-            f"the core has {emitted.params.streams} sequences, got {len(prompts)} prompts")
+            f"the core has {emitted.params.streams} sequences, got {prompts} prompts")
 
 
 def _phases(requests: tuple[Request, ...]) -> list[CorePhase]:
@@ -259,12 +254,12 @@ def _run_in_cpp(
                    build_image(model, emitted.params), work / "core_cpp")
     progress("run")
 
-    def show(now: Any) -> None:
+    def show(now: CoreProgress) -> None:
         for sequence, written in enumerate(now.tokens):
             if written:
                 on_tokens(sequence, written)
 
-    run = core.run([[request.job] for request in requests], progress=show)
+    run = core.run([[request] for request in requests], progress=show)
     progress("compute the answers with the reference and onnxruntime")
     oracles = (IntegerModel(model), OnnxStep(build_step(model)))
     answers = [[answer(oracle, [request], model.profile.logit.frac)[0] for request in requests]
@@ -272,7 +267,7 @@ def _run_in_cpp(
     reference, onnx = (
         sum((_compare(reply, run, sequence, core.states(sequence))
              for sequence, reply in enumerate(replies)), Comparison()) for replies in answers)
-    times = CycleModel(emitted.params).run([[cycle_job(reply)] for reply in answers[0]])
+    times = CycleModel(emitted.params).run([reply.as_ran() for reply in answers[0]])
     timing = check_tokens(
         emitted.params, times, [cycles.tolist() for cycles in run.token_cycles])
     return CorePhaseReport(

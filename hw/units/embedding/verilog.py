@@ -15,8 +15,7 @@ EMBEDDING_MODULE = "embedding"
 
 def embedding_design(model: QuantizedModel, params: EmbeddingParams) -> UnitDesign:
     """Design the embedding table of a model."""
-    unit = Embedding(
-        model.profile, model.embedding, rows=params.rows, streams=params.streams)
+    unit = Embedding(params, model.embedding)
     return UnitDesign(
         unit, EMBEDDING_MODULE,
         derived=("words", "depth", "word_bits", "token_bits", "latency", "request_spacing"),

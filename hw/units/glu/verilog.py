@@ -14,8 +14,7 @@ GLU_MODULE = "glu_unit"
 
 def glu_design(model: QuantizedModel, params: GluParams) -> UnitDesign:
     """Design the GLU product of a model."""
-    unit = GluUnit(params.profile, model.sigmoid.tolist(), lanes=params.lanes,
-                   streams=params.streams, trace=params.trace)
+    unit = GluUnit(params, model.sigmoid.tolist())
     trace = ("\nWith them comes `silu`, the activated gate, for verification.\n"
              if params.trace else "")
     return UnitDesign(

@@ -24,9 +24,7 @@ def mac_design(model: QuantizedModel, params: MacParams) -> UnitDesign:
     words, index = packed_weights(model, params)
     digits = -(-params.word_bits // 4)
     return UnitDesign(
-        TernaryMacArray(
-            params.rows, params.cols, max_columns=params.max_columns, style=params.style),
-        MAC_MODULE,
+        TernaryMacArray(params), MAC_MODULE,
         derived=("count_bits", "sum_bits", "sum_limit", "row_steps", "latency", "fill_steps",
                  "max_beats", "word_bits"),
         summary=(f"Dot products of ternary rows with {params.act_bits}-bit activations: "

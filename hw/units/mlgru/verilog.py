@@ -14,9 +14,7 @@ MLGRU_MODULE = "mlgru_unit"
 
 def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
     """Design the MLGRU unit of a model."""
-    unit = MlgruUnit(
-        model.profile, model.sigmoid.tolist(), layers=params.layers, channels=params.channels,
-        lanes=params.lanes, streams=params.streams, trace=params.trace)
+    unit = MlgruUnit(params, model.sigmoid.tolist())
     spacing = params.beat_spacing
     every = "cycle" if spacing == 1 else f"{spacing} cycles at most"
     return UnitDesign(

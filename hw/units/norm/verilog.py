@@ -14,9 +14,7 @@ NORM_MODULE = "norm_quant"
 
 def norm_design(model: QuantizedModel, params: NormParams) -> UnitDesign:
     """Design the unit that normalises and quantises every vector of a model."""
-    unit = NormQuant(
-        params.profile, rows=params.rows, lanes=params.lanes, channels=params.channels,
-        streams=params.streams, trace=params.trace)
+    unit = NormQuant(params)
     sections = [_SECTION.format(params=params)]
     if params.streams > 1:
         sections.append(_STREAMS_SECTION)

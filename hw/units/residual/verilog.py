@@ -15,7 +15,7 @@ RESIDUAL_MODULE = "residual_add"
 
 def residual_design(model: QuantizedModel, params: ResidualParams) -> UnitDesign:
     """Design the residual stream of a model."""
-    unit = ResidualAdd(params.profile, rows=params.rows, channels=params.channels)
+    unit = ResidualAdd(params)
     return UnitDesign(
         unit, RESIDUAL_MODULE,
         derived=("words", "update_bits", "latency", "update_spacing"),

@@ -15,7 +15,7 @@ SAMPLER_MODULE = "argmax_sampler"
 
 def sampler_design(model: QuantizedModel, params: SamplerParams) -> UnitDesign:
     """Design the sampler of a model."""
-    unit = ArgmaxSampler(params.profile, rows=params.rows, vocab=params.vocab)
+    unit = ArgmaxSampler(params)
     return UnitDesign(
         unit, SAMPLER_MODULE,
         derived=("words", "token_bits", "greedy_steps", "sampled_steps"),

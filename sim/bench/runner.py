@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sterna.hw.emit.processes import run_tool
 from sterna.hw.emit.tools import MissingToolError, verilator_environment
 from sterna.hw.testbench.job import Job, PhaseResult, read_results
 from sterna.hw.testbench.simulation import SimulationError
@@ -68,10 +69,9 @@ def run_on(
     }
     log = work / "simulation.log"
     with log.open("wb") as file:
-        status = subprocess.run(
+        status = run_tool(
             [sys.executable, "-m", "sterna.sim.bench.launch", json.dumps(launch)],
-            stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
-            check=False).returncode
+            stdout=file, stderr=subprocess.STDOUT, env=environment).returncode
     if status != 0 or not results.exists():
         raise SimulationError(f"{simulator.value} failed on {top}: {reason_of(log)}")
     return read_results(results)

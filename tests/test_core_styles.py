@@ -35,7 +35,7 @@ def check(
 ) -> None:
     """Compare every tensor, and every cycle where nothing pauses."""
     phases = [CorePhase("text", requests, reset=True),
-              CorePhase("random pauses", requests, stalls=True)]
+              CorePhase("random pauses", requests, random_pauses=True)]
     reports = run_core_phases(model, emitted, phases, work=work)
     for report in reports:
         assert report.checks.passed, f"{report.name}: {report.checks.first}"

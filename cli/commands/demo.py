@@ -23,7 +23,9 @@ def demo(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Trained model to ONNX to Verilog, every stage checked against the same integers.
+    """Take a model to ONNX and Verilog, and check each stage.
+
+    Every stage is compared with the same integers, up to text that simulated Verilog writes.
 
     Example: sterna demo
     """

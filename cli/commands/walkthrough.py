@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -34,6 +35,8 @@ from sterna.sim.core.simulate import simulate_core
 
 __all__ = ["demo"]
 
+Progress: TypeAlias = Callable[[str], None]
+
 _ONNX_TOKENS = 256
 _TRACED_TOKENS = 4
 _TEMPERATURE = 0.7
@@ -44,7 +47,7 @@ _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yos
 
 def demo(
     model: str, folder: Path, *, rows: int = 8, cols: int = 128, tokens: int = 300,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Progress = lambda line: None,
 ) -> DemoResult:
     """Take a quantised model through ONNX, Verilog and simulation, where it writes text.
 
@@ -59,7 +62,7 @@ def demo(
     tokens
         How many tokens of text to write, at least 2.
     progress
-        Called with a line of text before each stage.
+        Called with a line of text before each stage, and before each step of the long ones.
 
     Raises
     ------
@@ -87,13 +90,19 @@ def demo(
              "half a minute more)")
     stage, result.cells["array"] = _synthesise(emitted)
     result.stages.append(stage)
-    progress("compiling and simulating the core, every tensor compared (takes a minute)")
-    result.stages.append(_trace(loaded, folder, emitted.params))
-    progress("compiling the core for a long run (takes a minute)")
-    result.stages.append(_write(loaded, folder, emitted, result, tokens))
+    result.stages.append(_trace(
+        loaded, folder, emitted.params, _steps(progress, "simulating, every tensor compared")))
+    result.stages.append(_write(
+        loaded, folder, emitted, result, tokens, _steps(progress, "simulating a long run")))
+    progress("writing the report")
     result.cycles = cycle_report(build_image(loaded, emitted.params))
     result.report = write_report(folder / "report.html", loaded, result)
     return result
+
+
+def _steps(progress: Progress, stage: str) -> Progress:
+    """Progress of a stage that says itself what it does."""
+    return lambda step: progress(f"{stage}: {step}")
 
 
 def _evaluate(model: QuantizedModel, result: DemoResult) -> Stage:
@@ -148,11 +157,14 @@ def _synthesise(emitted: EmittedUnit) -> tuple[Stage, CellCounts]:
         None, counts.multipliers, time.perf_counter() - started), counts
 
 
-def _trace(model: QuantizedModel, folder: Path, params: CoreParams) -> Stage:
+def _trace(
+    model: QuantizedModel, folder: Path, params: CoreParams, progress: Progress,
+) -> Stage:
     """Run a few tokens with every tensor compared."""
     report = simulate_core(
         model, [encode(PROMPT.encode()).tolist()], _TRACED_TOKENS, temperature=_TEMPERATURE,
-        rows=params.rows, cols=params.cols, work=folder / "simulation")
+        rows=params.rows, cols=params.cols, work=folder / "simulation",
+        progress=progress)
     checks, timing = report.checks, report.timing
     return Stage(
         "simulate",
@@ -165,11 +177,14 @@ def _trace(model: QuantizedModel, folder: Path, params: CoreParams) -> Stage:
 
 def _write(
     model: QuantizedModel, folder: Path, emitted: EmittedUnit, result: DemoResult, tokens: int,
+    progress: Progress,
 ) -> Stage:
     """Let the core write text; the same text must come out of the ONNX file."""
+    started = time.perf_counter()
     report = simulate_core(
         model, [encode(PROMPT.encode()).tolist()], tokens, temperature=_TEMPERATURE,
-        engine=Engine.CPP, work=folder / "simulation", emitted=emitted)
+        engine=Engine.CPP, work=folder / "simulation", emitted=emitted,
+        progress=progress)
     checks, timing = report.checks, report.timing
     written = report.generated[0]
     result.text = decode(written)
@@ -182,7 +197,7 @@ def _write(
         f"{report.cycles_per_token:,.0f} cycles a token",
         checks.reference.values + checks.onnx.values + timing.events,
         checks.reference.mismatches + checks.onnx.mismatches + timing.mismatches
-        + (first is not None), report.seconds, report.failure or first)
+        + (first is not None), time.perf_counter() - started, report.failure or first)
 
 
 def _versions() -> dict[str, str]:

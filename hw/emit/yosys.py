@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sterna.hw.emit.processes import run_tool
 from sterna.hw.emit.tools import MissingToolError
 from sterna.model.extras import install_command
 
@@ -51,9 +52,9 @@ def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
     log.unlink(missing_ok=True)
     commands = "; ".join(line.strip() for line in script.strip().splitlines())
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _RUN, "-q", "-l", _LOG, "-p", commands],
-            cwd=folder, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = run_tool(
+            [sys.executable, "-c", _RUN, "-q", "-l", _LOG, "-p", commands], cwd=folder,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout_s=timeout_s)
     except subprocess.TimeoutExpired as error:
         raise YosysError(f"Yosys did not finish within {timeout_s:g} s in {folder}") from error
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""

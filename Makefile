@@ -57,10 +57,10 @@ $(VENV)/.made: | tools
 	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.made | tools
+$(VENV)/.demo: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[hw,sim]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.made | tools
+$(VENV)/.test: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,sim,dev]'
 	@touch $@ $(VENV)/.demo

@@ -103,7 +103,7 @@ def measure(
         NAIVE: PlainArray(params, has_tree=False),
         MUX_TREE: PlainArray(params, has_tree=True)}
     arrays |= {
-        style.value: TernaryMacArray(rows, cols, max_columns=max_columns, style=style)
+        style.value: TernaryMacArray(MacParams(rows, cols, max_columns=max_columns, style=style))
         for style in STYLES[family]}
     areas = {}
     for name, array in arrays.items():

@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import StageKind
-from sterna.hw.core.timing.cycles import CycleJob, CycleModel, StageTimes
+from sterna.hw.core.plan.request import Request
+from sterna.hw.core.timing.cycles import CycleModel, StageTimes
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES
@@ -70,33 +71,33 @@ class StageEvents:
 
 def events(model: CycleModel, times: StageTimes, origin: int, next_service: int) -> StageEvents:
     """Follow a stage that has array and post-processor for itself, word by word."""
-    params, units = model.params, model.units
+    params, timings = model.params, model.timings
     stage = model.stages[times.index]
-    first_chunk = times.service + units.norm.first_chunk_steps
-    chunks = units.norm.chunks(stage.columns)
+    first_chunk = times.service + timings.reciprocal
+    chunks = timings.chunks[times.index]
     beat, scaled = times.first_beat - 1, 0
     sums, results = [], []
     for _ in range(stage.headers):
         for tile in range(stage.tiles):
             last_chunk = first_chunk + min((tile + 1) * params.chunks_per_tile, chunks) - 1
-            ready = last_chunk + params.feed_steps
+            ready = last_chunk + timings.feed
             beat = max(beat + 1, ready)
-        sums.append(beat + params.mac.latency)
+        sums.append(beat + timings.array)
         scaled = max(scaled + 1, sums[-1], times.scales)
-        results.append(scaled + units.requantise_latency)
+        results.append(scaled + timings.requantise)
     assert (beat, results[-1]) == (times.last_beat, times.last_result)
-    unit = {StageKind.MLGRU: units.mlgru, StageKind.GLU: units.glu}.get(stage.kind, units.residual)
+    unit = timings.unit(stage.kind)
     name = NAMES[stage.kind] or stage.projections[0].rpartition(".")[2]
     cycles = (
         times.service, first_chunk, first_chunk + chunks - 1, times.first_beat, times.last_beat,
         sums[0], times.scales, results[0], results[-1],
-        results[stage.slots - 1] + unit.latency, results[-1] + unit.latency, next_service)
+        results[stage.slots - 1] + unit, results[-1] + unit, next_service)
     return StageEvents(name, *(cycle - origin for cycle in cycles))
 
 
 def layer_events(model: CycleModel) -> list[StageEvents]:
     """The four stages of a layer of the second token that is generated."""
-    token = model.run([[CycleJob((True,), 3)]])[1]
+    token = model.run([[Request((0,), 3)]])[1]
     first = 4 * LAYER
     stages = token.stages[first:first + 5]
     origin = stages[0].service
@@ -113,7 +114,7 @@ def picture(model: CycleModel, found: list[StageEvents], title: str) -> bytes:
         seen: set[str] = set()
         for stage in found:
             for row, part, first, end in stage.spans(
-                    model.units.norm.max_steps, model.units.requantise_latency):
+                    model.timings.maximum, model.timings.requantise):
                 axes.barh(ROWS.index(row), end - first, left=first, height=0.62,
                           color=PARTS[part], label=None if part in seen else part)
                 seen.add(part)

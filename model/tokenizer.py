@@ -16,9 +16,16 @@ VOCAB = 256
 def encode(text: str | bytes) -> np.ndarray:
     """Return the tokens of ``text``: its UTF-8 bytes as int64 ``[length]``.
 
+    Raises
+    ------
+    ValueError
+        If ``text`` is neither text nor bytes.
+
     >>> encode("aß").tolist()
     [97, 195, 159]
     """
+    if not isinstance(text, (str, bytes, bytearray)):   # bytes(5) would be five NULs
+        raise ValueError(f"text must be str or bytes, got {type(text).__name__} {text!r}")
     data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
     return np.frombuffer(data, dtype=np.uint8).astype(np.int64)
 

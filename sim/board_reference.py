@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from sterna.export.runtime.runtime import OnnxStep
-from sterna.model.quantized.sampling import Sampler
+from sterna.hw.core.plan.request import Request
+from sterna.sim.core.reference import Oracle
 
 __all__ = ["ConversationReference"]
 
@@ -26,16 +25,13 @@ class ConversationReference:
     """
 
     def __init__(self, graph: OnnxStep, *, temperature: float = 0.0, seed: int = 1) -> None:
-        self._graph = graph
-        self._sampling = {"temperature": temperature, "seed": seed}
+        self._oracle = Oracle(graph, graph.info.profile.logit.frac)
+        self._temperature, self._seed = temperature, seed
         self.forget()
 
     def forget(self) -> None:
         """Begin a sequence with the next line."""
-        self._sampler = Sampler(
-            temperature=self._sampling["temperature"], seed=int(self._sampling["seed"]),
-            logit_frac=self._graph.info.profile.logit.frac)
-        self._state = self._graph.start()
+        self._start = True
         self._pending: list[int] = []
 
     def say(self, text: Sequence[int], tokens: int, *, line_end: bool = False) -> list[int]:
@@ -46,12 +42,7 @@ class ConversationReference:
         given = [*self._pending, *text]
         if line_end or not given:
             given.append(_LINE_END)
-        for token in given:
-            logits, self._state = self._graph.step(np.array([token]), self._state)
-        written: list[int] = []
-        for position in range(tokens):
-            if position:
-                logits, self._state = self._graph.step(np.array(written[-1:]), self._state)
-            written.append(self._sampler(logits[0]))
-        self._pending = written[-1:]
+        written = self._oracle.answer(Request(
+            tuple(given), tokens, self._temperature, self._seed, self._start)).generated
+        self._start, self._pending = False, written[-1:]
         return written

@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.flow.absorb import absorb_registers
 from sterna.hw.flow.netlist_verilog import model_files, netlist_verilog
 from sterna.hw.flow.synthesis import Target, synthesise
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.spec import Unit
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Simulator
 from sterna.sim.core.simulate import CoreReport, simulate_core
@@ -108,22 +107,21 @@ def netlist_of(
 
 
 def simulate_netlist(
-    model: QuantizedModel, unit: Unit | str, tokens: np.ndarray, *,
-    rows: int = 8, cols: int = 128, lanes: int = 8, streams: int = 1, trace: bool = False,
-    style: ArrayStyle | str = ArrayStyle.GENERIC, passes: Sequence[NetlistPass] = FLOW_PASSES,
+    model: QuantizedModel, unit: str, tokens: np.ndarray, *,
+    passes: Sequence[NetlistPass] = FLOW_PASSES,
     simulator: Simulator | str = Simulator.VERILATOR, waves: bool = False,
     work: Path | None = None, seed: int = 1,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> SimulationReport:
     """Run the netlist of a unit on real weights and activations, and compare every output.
 
     Parameters
     ----------
-    model, unit, tokens, rows, cols, lanes, streams, trace, style
+    model, unit, tokens
         As for :func:`sterna.sim.simulate.simulate`.
     passes
         What is done to the netlist; by default what is done before it is placed.
-    simulator, waves, work, seed, progress
+    simulator, waves, work, seed, progress, sizes
         As for :func:`~sterna.sim.simulate.simulate`.
 
     Raises
@@ -138,24 +136,20 @@ def simulate_netlist(
     SimulationError
         If the simulation does not compile, fails or hangs.
     """
-    unit = Unit(unit)
     with ExitStack() as stack:
         work = _folder(stack, work)
-        made = _made(model, unit, work, passes, progress, rows=rows, cols=cols, lanes=lanes,
-                     streams=streams, trace=trace, style=style)
+        made = _made(model, unit, work, passes, progress, **sizes)
         return simulate(
-            model, unit, tokens, rows=rows, cols=cols, lanes=lanes, streams=streams, trace=trace,
-            simulator=simulator, waves=waves, work=work, seed=seed, emitted=made,
-            progress=progress)
+            model, unit, tokens, simulator=simulator, waves=waves, work=work, seed=seed,
+            emitted=made, progress=progress)
 
 
 def simulate_core_netlist(
     model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
-    temperature: float = 0.0, rows: int = 8, cols: int = 128, quant_lanes: int = 0,
-    style: ArrayStyle | str = ArrayStyle.GENERIC, passes: Sequence[NetlistPass] = FLOW_PASSES,
+    temperature: float = 0.0, passes: Sequence[NetlistPass] = FLOW_PASSES,
     simulator: Simulator | str = Simulator.VERILATOR, waves: bool = False,
     work: Path | None = None, seed: int = 1,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> CoreReport:
     """Run the netlist of a core: every tensor and every cycle of its text is compared.
 
@@ -163,13 +157,11 @@ def simulate_core_netlist(
 
     Parameters
     ----------
-    model, prompts, tokens, temperature, rows, cols, quant_lanes
+    model, prompts, tokens, temperature
         As for :func:`sterna.sim.core.simulate.simulate_core` with cocotb.
-    style
-        Style of the array; see :class:`~sterna.hw.units.mac.base.style.ArrayStyle`.
     passes
         What is done to the netlist; by default what is done before it is placed.
-    simulator, waves, work, seed, progress
+    simulator, waves, work, seed, progress, sizes
         As for :func:`~sterna.sim.core.simulate.simulate_core`.
 
     Raises
@@ -179,12 +171,11 @@ def simulate_core_netlist(
     """
     with ExitStack() as stack:
         work = _folder(stack, work)
-        made = _made(model, Unit.CORE, work, passes, progress, rows=rows, cols=cols,
-                     streams=len(prompts), quant_lanes=quant_lanes, trace=True, style=style)
+        made = _made(model, CORE.name, work, passes, progress,
+                     streams=len(prompts), trace=True, **sizes)
         return simulate_core(
-            model, prompts, tokens, temperature=temperature, rows=rows, cols=cols,
-            quant_lanes=quant_lanes, simulator=simulator, waves=waves, work=work, seed=seed,
-            emitted=made, progress=progress)
+            model, prompts, tokens, temperature=temperature, simulator=simulator,
+            waves=waves, work=work, seed=seed, emitted=made, progress=progress)
 
 
 def _folder(stack: ExitStack, work: Path | None) -> Path:
@@ -195,10 +186,10 @@ def _folder(stack: ExitStack, work: Path | None) -> Path:
 
 
 def _made(
-    model: QuantizedModel, unit: Unit, work: Path, passes: Sequence[NetlistPass],
+    model: QuantizedModel, unit: str, work: Path, passes: Sequence[NetlistPass],
     progress: Callable[[str], None], **sizes: Any,
 ) -> EmittedUnit:
     progress("emit the Verilog")
-    emitted = emit_verilog(model, unit.value, work / unit.value, **sizes)
+    emitted = emit_verilog(model, unit, work / unit, **sizes)
     progress("synthesise the netlist")
-    return netlist_of(emitted, work / f"{unit.value}_netlist", passes=passes)
+    return netlist_of(emitted, work / f"{unit}_netlist", passes=passes)

@@ -12,40 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.catalog import emit_verilog
+from sterna.hw.catalog import emit_verilog, unit_named
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.job import Job
 from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.testbench.plan import Checks, Planner, check_plan
-from sterna.hw.units.embedding.stimulus import EMBEDDING_PLANNER
-from sterna.hw.units.glu.stimulus import GLU_PLANNER
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.stimulus import MAC_PLANNER
-from sterna.hw.units.mlgru.stimulus import MLGRU_PLANNER
-from sterna.hw.units.norm.stimulus import NORM_PLANNER
-from sterna.hw.units.residual.stimulus import RESIDUAL_PLANNER
-from sterna.hw.units.sampler.stimulus import SAMPLER_PLANNER
-from sterna.hw.units.spec import Unit
-from sterna.hw.units.weights.stimulus import WEIGHTS_PLANNER
+from sterna.hw.testbench.plan import Checks, check_plan
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference
 from sterna.sim.bench.activations import record_activations
 from sterna.sim.bench.runner import Simulator, run_on
 
 __all__ = ["PhaseReport", "SimulationReport", "simulate"]
-
-
-_PLANNERS: dict[Unit, Planner] = {
-    Unit.MAC: MAC_PLANNER,
-    Unit.MLGRU: MLGRU_PLANNER,
-    Unit.NORM: NORM_PLANNER,
-    Unit.GLU: GLU_PLANNER,
-    Unit.RESIDUAL: RESIDUAL_PLANNER,
-    Unit.EMBEDDING: EMBEDDING_PLANNER,
-    Unit.SAMPLER: SAMPLER_PLANNER,
-    Unit.WEIGHTS: WEIGHTS_PLANNER,
-}
-"""How each unit is tried; a new one needs a line here and a file of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +51,7 @@ class SimulationReport:
         Wall time, compilation included.
     """
 
-    unit: Unit
+    unit: str
     simulator: Simulator
     tokens: int
     seed: int
@@ -114,7 +91,7 @@ class SimulationReport:
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data, for JSON."""
         return {
-            "unit": self.unit.value, "simulator": self.simulator.value, "tokens": self.tokens,
+            "unit": self.unit, "simulator": self.simulator.value, "tokens": self.tokens,
             "seed": self.seed, "passed": self.passed, "seconds": round(self.seconds, 1),
             "first": self.failure,
             "phases": [
@@ -128,12 +105,10 @@ class SimulationReport:
 
 
 def simulate(
-    model: QuantizedModel, unit: Unit | str, tokens: np.ndarray, *,
-    rows: int = 8, cols: int = 128, lanes: int = 8, streams: int = 1, trace: bool = False,
-    style: ArrayStyle | str = ArrayStyle.GENERIC,
+    model: QuantizedModel, unit: str, tokens: np.ndarray, *,
     simulator: Simulator | str = Simulator.VERILATOR, waves: bool = False,
     work: Path | None = None, seed: int = 1, emitted: EmittedUnit | None = None,
-    progress: Callable[[str], None] = lambda message: None,
+    progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> SimulationReport:
     """Run emitted Verilog on real weights and activations.
 
@@ -149,11 +124,9 @@ def simulate(
     model
         The quantised model.
     unit
-        A value of :class:`sterna.hw.units.spec.Unit`, ``mac`` for example.
+        Name of the unit: ``"mac"``, for example.
     tokens
         Tokens of a text, ``[length]``; the model runs them from a fresh state.
-    rows, cols, lanes, streams, trace, style
-        Size of the unit; see :func:`sterna.hw.catalog.emit_verilog`.
     simulator
         ``verilator`` or ``icarus``.
     waves
@@ -167,47 +140,48 @@ def simulate(
         A folder emitted before, to simulate instead of a fresh one.
     progress
         Called with a line of text before each stage.
+    sizes
+        Sizes of the unit; see :func:`sterna.hw.catalog.emit_verilog`.
 
     Raises
     ------
     ValueError
-        If the size does not fit the model, there are no tokens, waves are asked for
-        without a folder to keep them in, or ``emitted`` is a folder of another unit.
+        If there is no such unit, it has no such size or the size does not fit the model,
+        there are no tokens, waves are asked for without a folder to keep them in, or
+        ``emitted`` is a folder of another unit.
     MissingToolError
         If the simulator or a tool it needs is not installed.
     SimulationError
         If the simulation does not compile, fails or hangs.
     """
-    unit, simulator = Unit(unit), Simulator(simulator)
-    if unit is Unit.CORE:
+    simulator, spec = Simulator(simulator), unit_named(unit)
+    if spec.stimulus is None:
         raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")
-    planner = _PLANNERS[unit]
+    spec.check_sizes(sizes)
     if tokens.ndim != 1 or tokens.size == 0:
         raise ValueError(f"tokens must be [length], at least 1, got shape {tokens.shape}")
     if waves and work is None:
         raise ValueError("waves need a folder to be kept in: give one as work")
-    if emitted is not None and emitted.module != planner.module:
-        raise ValueError(f"emitted must be a {unit.value} folder, got one of {emitted.module}")
+    if emitted is not None and emitted.module != spec.module:
+        raise ValueError(f"emitted must be a {unit} folder, got one of {emitted.module}")
     started = time.monotonic()
     with ExitStack() as stack:
         if work is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
         work.mkdir(parents=True, exist_ok=True)
         progress("emit the Verilog")
-        emitted = emitted or emit_verilog(
-            model, unit.value, work / unit.value, rows=rows, cols=cols, lanes=lanes,
-            streams=streams, trace=trace, style=style)
+        emitted = emitted or emit_verilog(model, unit, work / unit, **sizes)
         progress(f"compute {tokens.size} tokens with the reference and onnxruntime")
-        tensors = planner.tensors(model)
+        tensors = spec.stimulus.tensors(model)
         acts = record_activations(model, tokens, tensors)
-        plans = planner.plans(model, emitted, acts)
+        plans = spec.stimulus.plans(model, emitted, acts)
         progress(f"compile and run in {simulator.value}")
         ports = UnitPorts.of(emitted.manifest)
         job = Job(ports.inputs, ports.outputs, seed, [plan.phase for plan in plans],
                   levels=ports.levels)
         results = run_on(
             simulator, emitted.sources, emitted.module, job,
-            work / f"{unit.value}_{simulator.value}", waves=waves)
+            work / f"{unit}_{simulator.value}", waves=waves)
     phases = [
         PhaseReport(plan.phase.name, plan.phase.beats, result.cycles,
                     check_plan(plan, ports, result.outputs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,3 +65,9 @@ def native_kernel(request: pytest.FixtureRequest, native_ops: Path) -> str:
         return kernel_name(native_ops, name)
     except OpsError as error:
         pytest.skip(str(error))
+
+
+def sizes_of(unit: str, **sizes: Any) -> dict[str, Any]:
+    """Those of ``sizes`` that the unit has; others it would refuse."""
+    from sterna.hw.catalog import unit_named
+    return {name: value for name, value in sizes.items() if name in unit_named(unit).sizes}

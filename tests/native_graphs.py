@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.graph.body import DOMAIN, opset_imports
+from sterna.export.graph.node_builder import DOMAIN, opset_imports
 from sterna.export.native.build import OPS_SOURCES
 from sterna.export.native.ops import register_ops, with_ops
 from sterna.model.quantized import Projection, QuantizedModel

@@ -26,7 +26,7 @@ LIMITS = [
 
 
 def area(style: ArrayStyle, target: str, rows: int, cols: int) -> ArrayArea:
-    array = TernaryMacArray(rows, cols, max_columns=384, style=style)
+    array = TernaryMacArray(MacParams(rows, cols, max_columns=384, style=style))
     return array_area(array, rows * cols, TARGETS[target])
 
 

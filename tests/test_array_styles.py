@@ -64,7 +64,8 @@ def test_extremes_give_exact_sums(style, shape):
     alternating = np.resize(np.array([1, -1], dtype=np.int8), (rows, max_columns))
     for weight in (alternating, -alternating):
         products.append((weight, np.resize([127, -128], max_columns)))
-    run_products(TernaryMacArray(rows, cols, max_columns=max_columns, style=style), products)
+    params = MacParams(rows, cols, max_columns=max_columns, style=style)
+    run_products(TernaryMacArray(params), products)
 
 
 @every_style
@@ -74,7 +75,7 @@ def test_random_products_are_exact_while_both_ends_pause(style, pauses):
     products = [
         random_product(rng, int(rng.integers(1, 6)), int(rng.integers(1, 24)))
         for _ in range(6)]
-    run_products(TernaryMacArray(2, 7, max_columns=24, style=style), products, pauses)
+    run_products(TernaryMacArray(MacParams(2, 7, max_columns=24, style=style)), products, pauses)
 
 
 @pytest.mark.slow
@@ -84,9 +85,9 @@ def test_random_products_are_exact_while_both_ends_pause(style, pauses):
 def test_any_geometry_is_exact(style, data):
     cols = data.draw(st.integers(1, 20), "cols")
     max_columns = data.draw(st.integers(cols, 40), "max_columns")
-    array = TernaryMacArray(
+    array = TernaryMacArray(MacParams(
         data.draw(st.integers(1, 3), "rows"), cols, max_columns=max_columns,
-        act_bits=data.draw(st.integers(2, 9), "act_bits"), style=style)
+        act_bits=data.draw(st.integers(2, 9), "act_bits"), style=style))
     limit = 1 << (array.params.act_bits - 1)
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30), "seed"))
     columns = data.draw(st.integers(1, max_columns), "columns")
@@ -97,7 +98,7 @@ def test_any_geometry_is_exact(style, data):
 @pytest.mark.parametrize("style", [each for each in ArrayStyle if not each.has_tables])
 def test_array_takes_a_beat_in_every_cycle(style):
     rng = np.random.default_rng(5)
-    array = TernaryMacArray(2, 5, max_columns=15, style=style)
+    array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style))
     run = run_products(array, [random_product(rng, 12, 15)])
     assert run.sent_at == list(range(18))
     first = 2 + array.params.latency
@@ -107,7 +108,7 @@ def test_array_takes_a_beat_in_every_cycle(style):
 @pytest.mark.parametrize("style", [each for each in ArrayStyle if each.has_tables])
 def test_tables_are_filled_for_fresh_activations_only(style):
     rng = np.random.default_rng(5)
-    array = TernaryMacArray(2, 5, max_columns=15, style=style)
+    array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style))
     wait = array.params.fill_steps
     # Two vectors of one beat, six groups of rows each.
     run = run_products(array, [random_product(rng, 12, 5), random_product(rng, 12, 4)])
@@ -122,14 +123,14 @@ def test_tables_are_filled_for_fresh_activations_only(style):
 def test_array_without_stalls_computes_the_same(style):
     rng = np.random.default_rng(7)
     products = [random_product(rng, 5, columns) for columns in (9, 3, 14)]
-    array = TernaryMacArray(2, 5, max_columns=15, style=style, stalls=False)
+    array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style, stalls=False))
     run_products(array, products, Pauses(0.4, 0.0, 2))
 
 
 @every_style
 def test_reset_in_mid_group_starts_a_new_group(style):
     rng = np.random.default_rng(8)
-    array = TernaryMacArray(2, 4, max_columns=16, style=style)
+    array = TernaryMacArray(MacParams(2, 4, max_columns=16, style=style))
     params = array.params
     abandoned, complete = random_product(rng, 6, 16), random_product(rng, 4, 16)
     payloads = [beat_payloads(pack_projection(weight, params), acts, params)
@@ -163,7 +164,7 @@ def test_packing_round_trips(style, data):
 @pytest.mark.parametrize("style", [each for each in ArrayStyle if each is not
                                    ArrayStyle.XC7_TABLE])
 def test_a_wrong_start_value_is_noticed(style):
-    array = TernaryMacArray(1, 4, max_columns=8, style=style)
+    array = TernaryMacArray(MacParams(1, 4, max_columns=8, style=style))
     params = array.params
     weight, acts = random_product(np.random.default_rng(3), 1, 8)
     payloads = beat_payloads(pack_projection(weight, params), acts, params)

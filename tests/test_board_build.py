@@ -29,7 +29,6 @@ from sterna.hw.flow.cache import Cache
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import PlaceRouteError
 from sterna.hw.flow.target import Resource
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model
@@ -183,7 +182,7 @@ def test_a_router_that_does_not_know_the_clock_is_noticed(monkeypatch):
 @pytest.fixture(scope="module")
 def design() -> BoardDesign:
     model = random_model(CORE.config, C12, seed=2)
-    return board_design(model, BoardParams(ULX3S), UnitSizes(rows=1, cols=8))
+    return board_design(model, BoardParams(ULX3S), {"rows": 1, "cols": 8})
 
 
 def test_sources_hold_the_design_its_pins_and_models_of_cells(design, tmp_path):
@@ -199,7 +198,7 @@ def test_sources_hold_the_design_its_pins_and_models_of_cells(design, tmp_path):
 
 def test_the_same_model_gives_the_same_verilog(design):
     model = random_model(CORE.config, C12, seed=2)
-    again = board_design(model, BoardParams(ULX3S), UnitSizes(rows=1, cols=8))
+    again = board_design(model, BoardParams(ULX3S), {"rows": 1, "cols": 8})
     assert again.verilog == design.verilog
 
 
@@ -211,7 +210,7 @@ def test_the_top_module_has_the_pins_of_the_board(design):
 def test_a_core_that_cannot_be_typed_to_is_refused():
     model = random_model(replace(CORE.config, vocab=100), C12, seed=2)
     with pytest.raises(ValueError, match=r"vocabulary must be from 128 .* got 100"):
-        board_design(model, BoardParams(ULX3S), UnitSizes(rows=1, cols=8))
+        board_design(model, BoardParams(ULX3S), {"rows": 1, "cols": 8})
 
 
 @pytest.mark.parametrize(("options", "message"), [

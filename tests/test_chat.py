@@ -24,7 +24,7 @@ from sterna.hw.board.line_settings import LineDefaults
 from sterna.hw.board.line_texts import SIGN, LineTexts
 from sterna.hw.board.names import BoardName
 from sterna.hw.board.top import BoardParams
-from sterna.hw.units.spec import UnitSizes
+from sterna.hw.units.spec import Sizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel, load_model
@@ -54,19 +54,18 @@ class Built:
         return BoardSimulation(self.design, self.folder)
 
 
-def ulx3s_small() -> tuple[QuantizedModel, BoardParams, UnitSizes]:
+def ulx3s_small() -> tuple[QuantizedModel, BoardParams, Sizes]:
     model = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=256), C12, seed=3)
-    return model, BoardParams(
-        BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD, defaults=LineDefaults()), UnitSizes(
-        rows=2, cols=8, logits=False)
+    params = BoardParams(BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD, defaults=LineDefaults())
+    return model, params, {"rows": 2, "cols": 8, "logits": False}
 
 
-def ulx3s_usual_core() -> tuple[QuantizedModel, BoardParams, UnitSizes]:
+def ulx3s_usual_core() -> tuple[QuantizedModel, BoardParams, Sizes]:
     model = random_model(ModelConfig(d=20, layers=2, dff=40, vocab=256), S16, seed=4)
-    return model, BoardParams(BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD), UnitSizes()
+    return model, BoardParams(BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD), {}
 
 
-def icebreaker() -> tuple[QuantizedModel, BoardParams, UnitSizes]:
+def icebreaker() -> tuple[QuantizedModel, BoardParams, Sizes]:
     board = BOARDS[BoardName.ICEBREAKER]
     model = random_model(ModelConfig(d=16, layers=1, dff=32, vocab=128), C12, seed=5)
     return model, BoardParams(board), board.sizes

@@ -9,11 +9,12 @@ import pytest
 from simulated_cores import SHAPES, Shape
 
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.plan.request import Request
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.job import Pause
 from sterna.model.quantized import Projection, QuantizedModel
-from sterna.sim.core.phases import CorePhase, CorePhaseReport, run_core_phases
-from sterna.sim.core.reference import Request
+from sterna.sim.core.bench import run_core_phases
+from sterna.sim.core.phases import CorePhase, CorePhaseReport
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +52,13 @@ def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, tmp_path: Pa
         CorePhase("random pauses", requests(shape), stalls=True),
         CorePhase("cut in mid-token", requests(shape), cut_after=61),
         CorePhase("after a reset in mid-token", requests(shape), reset=True),
-        CorePhase("logits of every token",
-                  requests(shape, tokens=0, every=True, temperature=0.0), reset=True),
+        CorePhase("logits of every token", tuple(
+            replace(request, tokens=0, temperature=0.0, predict=(True,) * len(request.prompt))
+            for request in requests(shape)), reset=True),
+        CorePhase("generations within a prompt", tuple(
+            replace(request, tokens=2, predict=(
+                True, *(False for _ in request.prompt[2:]), True))
+            for request in requests(shape)), reset=True),
     ]
     reports = run_core_phases(
         model, emit(shape, model, tmp_path / "core"), phases, work=tmp_path)
@@ -61,7 +67,8 @@ def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, tmp_path: Pa
     for report in reports:
         check(report)
     timed = {report.name for report in reports if report.timing.events}
-    always = {"text", "after a reset in mid-token", "logits of every token"}
+    always = {"text", "after a reset in mid-token", "logits of every token",
+              "generations within a prompt"}
     alone = {"prompt after the text", "back to back"} if shape.streams == 1 else set()
     assert timed == always | alone
 
@@ -97,7 +104,7 @@ def test_generation_stops_at_the_stop_token(tmp_path: Path) -> None:
     stops = [written[len(written) // 2] for written in free.generated]
     reports = run_core_phases(model, emitted, [
         CorePhase("stopped", tuple(
-            replace(request, stop=stop) for request, stop in zip(asked, stops, strict=True)),
+            replace(request, stop_token=stop) for request, stop in zip(asked, stops, strict=True)),
             reset=True),
         CorePhase("one sequence alone", (asked[0], None)),
         CorePhase("the other alone", (None, asked[1])),

@@ -15,7 +15,7 @@ from sterna.hw.core.plan.image import build_image, unpack_image
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import StageKind, program
 from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.core.post_processor import requantise_params
+from sterna.hw.core.post_processor import requantize_params
 from sterna.hw.emit.folder import verilog_text
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.model.config import ModelConfig
@@ -125,12 +125,13 @@ def test_the_core_is_built_of_the_units_that_the_cycle_model_counts_with(shape: 
     params = params_of(shape)
     image = build_image(shape.model(), params)
     core, units = MatMulFreeCore(image), CoreUnits(params)
+    assert core.array.params == units.mac
     assert core.norm.params == units.norm
     assert core.glu.params == units.glu
     assert core.mlgru.params == units.mlgru
     assert core.residuals[0].params == units.residual
     assert core.samplers[0].params == units.sampler
-    assert requantise_params(image).latency == units.requantise_latency
+    assert requantize_params(image).latency == units.requantise_latency
     embedding = core.embedding.params
     assert replace(embedding, element_bits=units.embedding.element_bits) == units.embedding
     assert verilog_text(core, "core").startswith("/*")      # elaborated, as it has to be

@@ -10,7 +10,6 @@ from amaranth.sim import Simulator
 
 from sterna.hw.core.bypass_fifo import BypassFifo
 from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.scale_unit import ScaleUnit
 from sterna.hw.core.token_control import TokenControl
 from sterna.hw.testbench.amaranth import Pauses, run_stream
@@ -64,7 +63,7 @@ def test_a_queue_without_room_is_refused() -> None:
 @pytest.mark.parametrize("streams", [1, 2])
 def test_scales_are_those_of_the_reference(profile: NumericProfile, streams: int) -> None:
     params = CoreParams(NANO, profile, cols=64, streams=streams)
-    unit = ScaleUnit(params, CoreUnits(params).norm)
+    unit = ScaleUnit(params)
     rng = np.random.default_rng(streams)
     top = (1 << profile.mantissa_bits) - 1
     cases = [(profile.norm_scale_max, [top, top, top]), (1, [1 << (profile.mantissa_bits - 1)] * 3)]

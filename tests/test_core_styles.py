@@ -10,18 +10,18 @@ from sterna.hw.board.names import BoardName
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.verilog import core_design_of
+from sterna.hw.core.verilog import core_design
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.synthetic import random_model
+from sterna.sim.core.bench import run_core_phases
 from sterna.sim.core.cpp_engine import CppCore
-from sterna.sim.core.phases import CorePhase, run_core_phases
-from sterna.sim.core.reference import Request
-from sterna.sim.core.request import CoreJob
+from sterna.sim.core.phases import CorePhase
 
 # A vector of d takes one tile, one of dff three: tables are loaded once and again and again.
 MODEL = random_model(ModelConfig(d=11, layers=1, dff=35, vocab=19), C12, seed=3)
@@ -68,7 +68,7 @@ def test_every_tensor_and_every_cycle_of_a_core_for_a_small_fpga(
     params = replace(usual, **BOARDS[BoardName.ICEBREAKER].core)
     assert params.block_activations
     assert params.silu_table
-    emitted = emit_component(model, core_design_of(model, params), tmp_path / "core")
+    emitted = emit_component(model, core_design(model, params), tmp_path / "core")
     requests = (Request((1, 0, 7), 3), Request((18, 2), 4))[:streams]
     check(model, emitted, requests, tmp_path)
     # Where buffers and silu are is no matter of cycles.
@@ -117,6 +117,9 @@ def test_a_core_without_sampling_refuses_a_temperature(tmp_path: Path) -> None:
         MODEL, "core", tmp_path / "core", rows=ROWS, cols=COLS, sampling=False)
     core = CppCore(
         emitted.sources, emitted.module, build_image(MODEL, emitted.params), tmp_path)
-    assert len(core.run([[CoreJob((1,), limit=2)]]).tokens[0]) == 2
+    assert len(core.run([[Request((1,), tokens=2)]]).tokens[0]) == 2
     with pytest.raises(ValueError, match="no sampling: take temperature 0"):
-        core.run([[CoreJob((1,), limit=2, beta=1000)]])
+        core.run([[Request((1,), tokens=2, temperature=1.4)]])
+    with pytest.raises(ValueError, match="no sampling: take temperature 0"):
+        run_core_phases(MODEL, emitted, [
+            CorePhase("drawn", (Request((1,), tokens=2, temperature=1.4),))], work=tmp_path)

@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sterna.hw.core.verilog import core_design
-from sterna.hw.emit.folder import emit_component
+from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.tools import verilator_environment
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.integer import IntegerModel
@@ -39,7 +37,7 @@ def model():
 @pytest.fixture(scope="module")
 def core(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wrapped") / "core"
-    return emit_component(model, core_design(model, UnitSizes(rows=2, cols=4)), folder)
+    return emit_verilog(model, "core", folder, rows=2, cols=4)
 
 
 def written(model, *, temperature: float, seed: int) -> list[int]:

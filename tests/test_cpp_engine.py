@@ -13,7 +13,8 @@ import pytest
 from sterna.hw.core.core import MatMulFreeCore
 from sterna.hw.core.plan.image import CoreImage, build_image
 from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.timing.cycles import CycleJob, CycleModel
+from sterna.hw.core.plan.request import Request
+from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.emit.folder import verilog_text
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.config import ModelConfig
@@ -22,9 +23,8 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.core.cpp_engine import CppCore
-from sterna.sim.core.reference import Answer, Request, answer
-from sterna.sim.core.request import CoreJob, CoreProgress, CoreRun, CoreStream, Hold
-from sterna.sim.core.timing import cycle_job
+from sterna.sim.core.reference import Answer, answer
+from sterna.sim.core.run import CoreProgress, CoreRun, CoreStream, Hold
 
 SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=20)
 
@@ -42,7 +42,8 @@ SHAPES: dict[str, tuple[NumericProfile, dict[str, int]]] = {
 # Sampled after greedy, a prompt that goes on, logits only, and a fresh sequence again.
 REQUESTS = (
     (Request((3, 0, 19), 5), Request((7,), 4, temperature=1.5, start=False),
-     Request((1, 2, 3, 4), every=True, start=False), Request((19, 5), 3, 0.5, seed=2**32 - 1)),
+     Request((1, 2, 3, 4), predict=(True,) * 4, start=False),
+     Request((19, 5), 3, 0.5, seed=2**32 - 1)),
     (Request((11,), 9, temperature=2.0, seed=77), Request((4, 4), 2, start=False)),
 )
 
@@ -69,10 +70,6 @@ def answers(
     model: QuantizedModel, requests: tuple[tuple[Request, ...], ...],
 ) -> list[list[Answer]]:
     return [answer(IntegerModel(model), each, model.profile.logit.frac) for each in requests]
-
-
-def jobs(requests: tuple[tuple[Request, ...], ...]) -> list[list[CoreJob]]:
-    return [[request.job for request in each] for each in requests]
 
 
 def build(name: str, folder: Path) -> Built:
@@ -105,7 +102,7 @@ def check(built: Built, run: CoreRun, expected: list[list[Answer]]) -> None:
     assert run.finished
     for sequence, replies in enumerate(expected):
         assert list(run.generations(sequence)) == [
-            reply.generated for reply in replies if reply.generated]
+            generation.tokens for reply in replies for generation in reply.generations]
         if built.core.params.logits:
             logits = np.concatenate([reply.logits for reply in replies])
             assert np.array_equal(run.logits[sequence], logits)
@@ -115,11 +112,11 @@ def check(built: Built, run: CoreRun, expected: list[list[Answer]]) -> None:
 @pytest.mark.slow
 def test_everything_equals_the_reference_and_the_cycle_model(built: Built) -> None:
     expected = built.answers
-    run = built.core.run(jobs(built.requests))
+    run = built.core.run(built.requests)
     check(built, run, expected)
     assert run.cycles - len(built.requests[0]) * 4 < run.busy_cycles < run.cycles
     times = CycleModel(built.core.params).run(
-        [[cycle_job(reply) for reply in replies] for replies in expected])
+        [[ran for reply in replies for ran in reply.as_ran()] for replies in expected])
     for sequence, replies in enumerate(expected):
         tokens = [token for token in times if token.sequence == sequence]
         assert run.token_cycles[sequence].tolist() == [
@@ -136,15 +133,15 @@ def test_everything_equals_the_reference_and_the_cycle_model(built: Built) -> No
 
 @pytest.mark.slow
 def test_random_pauses_cost_cycles_and_change_nothing(built: Built) -> None:
-    free = built.core.run(jobs(built.requests))
+    free = built.core.run(built.requests)
     seeds = (1, 2, 3, 4, 2**40)
-    runs = [built.core.run(jobs(built.requests), stalls_seed=seed) for seed in seeds]
+    runs = [built.core.run(built.requests, pauses_seed=seed) for seed in seeds]
     for run in runs:
         check(built, run, built.answers)
         # Most pauses fall where the core is busy anyway.
         assert run.cycles >= free.cycles
     assert len({run.cycles for run in runs}) > 1
-    again = built.core.run(jobs(built.requests), stalls_seed=seeds[0])
+    again = built.core.run(built.requests, pauses_seed=seeds[0])
     assert again.cycles == runs[0].cycles
 
 
@@ -156,7 +153,7 @@ def test_a_port_that_stops_for_long_is_waited_for(built: Built) -> None:
     streams += [CoreStream.WEIGHTS, CoreStream.WEIGHT_REQUESTS] if params.external_weights else []
     for stream in streams:
         hold = Hold(stream, 100, 40_000, sequence=params.streams - 1)
-        run = built.core.run(jobs(built.requests), holds=[hold], patience=10_000)
+        run = built.core.run(built.requests, holds=[hold], patience=10_000)
         check(built, run, built.answers)
         assert run.cycles > 40_000
 
@@ -164,18 +161,18 @@ def test_a_port_that_stops_for_long_is_waited_for(built: Built) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("cycles", [1, 97, 1500])
 def test_a_reset_in_the_middle_of_a_token_forgets_it(built: Built, cycles: int) -> None:
-    cut = built.core.run(jobs(built.requests), abandon_at=cycles)
+    cut = built.core.run(built.requests, abandon_at=cycles)
     assert (cut.cycles, cut.finished) == (cycles, False)
-    run = built.core.run(jobs(built.requests))
+    run = built.core.run(built.requests)
     check(built, run, built.answers)
-    assert run.cycles == built.core.run(jobs(built.requests)).cycles
+    assert run.cycles == built.core.run(built.requests).cycles
 
 
 @pytest.mark.slow
 def test_a_run_without_reset_goes_on_from_the_one_before(single: Built) -> None:
     expected = answers(single.model, single.requests)[0]
     for index, (request, reply) in enumerate(zip(single.requests[0], expected, strict=True)):
-        run = single.core.run([[request.job]], reset=index == 0)
+        run = single.core.run([[request]], reset=index == 0)
         check(single, run, [[reply]])
         assert 0 < run.busy_cycles < run.cycles
 
@@ -184,10 +181,10 @@ def test_a_run_without_reset_goes_on_from_the_one_before(single: Built) -> None:
 def test_a_stop_token_ends_a_generation_early(single: Built) -> None:
     written = answers(single.model, ((Request((3, 0, 19), 30, 2.0, 5),),))[0][0].generated
     stop = next(token for token in written[3:] if token not in written[:3])
-    requests = ((Request((3, 0, 19), 30, 2.0, 5, stop=stop), Request((1,), 2, start=False)),)
+    requests = ((Request((3, 0, 19), 30, 2.0, 5, stop_token=stop), Request((1,), 2, start=False)),)
     expected = answers(single.model, requests)
     assert 3 < len(expected[0][0].generated) < 30
-    check(single, single.core.run(jobs(requests)), expected)
+    check(single, single.core.run(requests), expected)
 
 
 @pytest.mark.slow
@@ -195,7 +192,7 @@ def test_progress_shows_every_token_once_and_an_interrupt_leaves_a_core_that_wor
     single: Built,
 ) -> None:
     shown: list[CoreProgress] = []
-    run = single.core.run(jobs(single.requests), progress=shown.append, chunk=500)
+    run = single.core.run(single.requests, progress=shown.append, chunk=500)
     assert [token for report in shown for token in report.tokens[0]] == run.tokens[0].tolist()
     assert [report.cycle for report in shown[:3]] == [500, 1000, 1500]
     assert shown[-1].taken == sum(len(request.prompt) for request in single.requests[0])
@@ -204,8 +201,8 @@ def test_progress_shows_every_token_once_and_an_interrupt_leaves_a_core_that_wor
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        single.core.run(jobs(single.requests), progress=interrupt, chunk=500)
-    check(single, single.core.run(jobs(single.requests)), single.answers)
+        single.core.run(single.requests, progress=interrupt, chunk=500)
+    check(single, single.core.run(single.requests), single.answers)
 
 
 @pytest.mark.slow
@@ -217,16 +214,16 @@ def test_a_build_is_used_again_until_something_changes(
     with monkeypatch.context() as patch:
         patch.setattr("subprocess.run", None)       # nothing is compiled
         core = CppCore([single.source], "core", single.image, folder)
-    check(single, core.run(jobs(single.requests)), single.answers)
-    check(single, single.core.run(jobs(single.requests)), single.answers)
+    check(single, core.run(single.requests), single.answers)
+    check(single, single.core.run(single.requests), single.answers)
 
     model = random_model(SMALL, S16, seed=12)
     image = build_image(model, single.core.params)
     changed = folder / "changed.v"
     changed.write_text(verilog_text(MatMulFreeCore(image), "core"))
     other = Built(model, image, changed, CppCore([changed], "core", image, folder))
-    check(other, other.core.run(jobs(other.requests)), other.answers)
-    check(single, single.core.run(jobs(single.requests)), single.answers)
+    check(other, other.core.run(other.requests), other.answers)
+    check(single, single.core.run(single.requests), single.answers)
     after = {path: path.stat().st_mtime_ns for path in folder.glob("*.so")}
     assert len(after) == 2
     assert before.items() < after.items()
@@ -236,28 +233,16 @@ def test_a_build_is_used_again_until_something_changes(
 @pytest.mark.slow
 def test_requests_that_do_not_fit_the_core_are_refused(single: Built) -> None:
     core = single.core
-    with pytest.raises(ValueError, match="a list for each of 1 sequences, got 2"):
+    with pytest.raises(ValueError, match="a list of requests for each of 1 sequences, got 2"):
         core.run([[], []])
-    for job in (CoreJob((20,)), CoreJob((-1,)), CoreJob((1,), 3, stop_token=20)):
-        with pytest.raises(ValueError, match="tokens must be from 0 to 19, sequence 0 has"):
-            core.run([[job]])
+    for request in (Request((20,)), Request((-1,)), Request((1,), 3, stop_token=20)):
+        with pytest.raises(ValueError, match=r"a request has token .*, the model knows 0 to 19"):
+            core.run([[request]])
     for hold in (Hold(CoreStream.WEIGHTS, 0, 9), Hold(CoreStream.TOKENS, 0, 9, sequence=1)):
         with pytest.raises(ValueError, match="could be held"):
             core.run([[]], holds=[hold])
-    with pytest.raises(ValueError, match="stalls_seed must be"):
-        core.run([[]], stalls_seed=0)
-
-
-def test_a_job_checks_its_numbers() -> None:
-    assert CoreJob((1, 2, 3)).predictions == (False, False, True)
-    assert CoreJob((1, 2), predict=(True, False)).predictions == (True, False)
-    for wrong, message in (
-        ({"prompt": ()}, "a prompt needs a token"), ({"limit": 1 << 16}, "limit must be"),
-        ({"beta": 1 << 18}, "beta must be"), ({"seed": -1}, "seed must be"),
-        ({"predict": (True,)}, "got 1 for 2"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            CoreJob(**{"prompt": (1, 2), **wrong})
+    with pytest.raises(ValueError, match="pauses_seed must be"):
+        core.run([[]], pauses_seed=0)
 
 
 # A core that keeps the rules of no stream; `seed` says which one it breaks.
@@ -308,7 +293,7 @@ def test_a_core_that_breaks_the_rules_is_caught(tmp_path: Path) -> None:
         (5, "vectors of logits have 5 words, but word 4 of sequence 0 has last = 0"),
     ):
         with pytest.raises(SimulationError, match=message):
-            core.run([[CoreJob((1,), 9, seed=seed)]], holds=held, patience=500)
+            core.run([[Request((1,), 9, seed=seed)]], holds=held, patience=500)
     with pytest.raises(SimulationError, match="must have 6 words, has 3"):
         core.states()
     two = build_image(
@@ -336,10 +321,9 @@ def test_a_folder_with_a_space_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_prediction_in_the_middle_of_a_prompt_generates_there(single: Built) -> None:
     params = single.core.params
-    whole = CoreJob((3, 7, 5, 2), limit=3, predict=(False, True, False, True))
-    run = single.core.run([[whole]])
-    halves = [Request((3, 7), 3), Request((5, 2), 3, start=False)]
-    expected = [answer(IntegerModel(single.model), halves, single.model.profile.logit.frac)]
+    request = Request((3, 7, 5, 2), tokens=3, predict=(False, True, False, True))
+    run = single.core.run([[request]])
+    expected = answers(single.model, ((request,),))
     check(single, run, expected)
-    times = CycleModel(params).run([[CycleJob(whole.predictions, 3)]])
+    times = CycleModel(params).run([[request]])
     assert run.token_cycles[0].tolist() == [token.done + 1 for token in times if token.generates]

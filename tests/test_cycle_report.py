@@ -18,6 +18,7 @@ from sterna.hw.core.core import MatMulFreeCore
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import StageKind
+from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.timing.cycle_report import PIPELINE, cycle_report, tokens_per_second
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.timing.memory_bits import memory_bits, shape_image
@@ -62,7 +63,7 @@ def test_they_add_up_in_any_shape(params: CoreParams) -> None:
 @given(core_params(streams=(1,)))
 def test_one_sequence_waits_for_every_latency_of_every_unit(params: CoreParams) -> None:
     model = CycleModel(params)
-    units, state, stages = model.units, steady_state(model), params.stages
+    units, state, stages = CoreUnits(params), steady_state(model), params.stages
     layers = params.config.layers
     assert {cause: state.waits(cause=cause) for cause in Cause
             if cause not in (Cause.TILES, Cause.SCALE)} == {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from core_shapes import core_params
@@ -12,23 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.request import Request
 from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.core.timing.cycles import CycleJob, CycleModel, TokenTimes, _Feed
+from sterna.hw.core.timing.cycles import CycleModel, TokenTimes, _Feed
+from sterna.hw.core.timing.timings import CoreTimings
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 
 NANO = CoreParams(ModelConfig.named("nano"), S16, rows=8, cols=64)
 
-jobs = st.lists(st.builds(
-    CycleJob, st.lists(st.booleans(), max_size=4).map(tuple), st.integers(0, 3), st.booleans()),
-    max_size=3)
+requests = st.lists(st.builds(
+    lambda predict, tokens, temperature: Request(
+        (0,) * len(predict), tokens, temperature, predict=tuple(predict)),
+    st.lists(st.booleans(), min_size=1, max_size=4), st.integers(0, 3),
+    st.sampled_from([0.0, 0.7])), max_size=3)
 
 
-def expected_stages(params: CoreParams, job: CycleJob, predict: bool) -> list[int]:
+def expected_stages(params: CoreParams, request: Request, predict: bool) -> list[int]:
     """Stages of each token that follows from one of a prompt; the last generated has none."""
     if not predict:
         return [params.stages - 1]
-    return [params.stages] * max(job.generated, 1)
+    return [params.stages] * max(request.tokens, 1)
 
 
 def one_sequence(params: CoreParams) -> float:
@@ -84,7 +87,7 @@ def test_faster_dividers_and_roots_are_never_slower_for_one_sequence(params: Cor
 @given(core_params())
 def test_a_prompt_token_without_prediction_is_cheaper(params: CoreParams) -> None:
     def last_done(predict: bool) -> int:
-        queue = [CycleJob((predict,) * 6)]
+        queue = [Request((0,) * 6, predict=(predict,) * 6)]
         return max(token.done for token in CycleModel(params).run([queue] * params.streams))
 
     assert last_done(False) < last_done(True)
@@ -93,14 +96,13 @@ def test_a_prompt_token_without_prediction_is_cheaper(params: CoreParams) -> Non
 @given(core_params(streams=(1,)))
 def test_sampling_costs_the_steps_of_the_sampler(params: CoreParams) -> None:
     model = CycleModel(params)
-    sampler = model.units.sampler
     sampled = model.cycles_per_token(sampled=True, tokens=4)
-    assert sampled - one_sequence(params) == sampler.sampled_steps - sampler.greedy_steps
+    assert sampled - one_sequence(params) == model.timings.sampled - model.timings.greedy
 
 
-@given(core_params(), st.lists(jobs, min_size=2, max_size=2))
+@given(core_params(), st.lists(requests, min_size=2, max_size=2))
 def test_every_token_goes_through_its_stages_one_after_the_other(
-    params: CoreParams, queues: list[list[CycleJob]],
+    params: CoreParams, queues: list[list[Request]],
 ) -> None:
     model = CycleModel(params)
     queues = queues[:params.streams]
@@ -108,8 +110,8 @@ def test_every_token_goes_through_its_stages_one_after_the_other(
     for sequence, queue in enumerate(queues):
         tokens = [token for token in times if token.sequence == sequence]
         assert [len(token.stages) for token in tokens] == [
-            count for job in queue for predict in job.predict
-            for count in expected_stages(params, job, predict)]
+            count for request in queue for predict in request.predictions
+            for count in expected_stages(params, request, predict)]
         for token in tokens:
             moments = [token.request]
             for index, stage in enumerate(token.stages):
@@ -123,18 +125,18 @@ def test_every_token_goes_through_its_stages_one_after_the_other(
             assert later.request > earlier.done
 
 
-@given(core_params(), st.lists(jobs, min_size=2, max_size=2))
+@given(core_params(), st.lists(requests, min_size=2, max_size=2))
 def test_the_array_takes_one_stage_at_a_time(
-    params: CoreParams, queues: list[list[CycleJob]],
+    params: CoreParams, queues: list[list[Request]],
 ) -> None:
     taken = stages_in_order(CycleModel(params).run(queues[:params.streams]))
     for (_, end), (begin, _) in itertools.pairwise(taken):
         assert begin > end
 
 
-@given(core_params(streams=(2,)), jobs)
+@given(core_params(streams=(2,)), requests)
 def test_a_sequence_alone_takes_as_long_as_a_core_with_one(
-    params: CoreParams, queue: list[CycleJob],
+    params: CoreParams, queue: list[Request],
 ) -> None:
     alone = CycleModel(replace(params, streams=1)).run([queue])
     beside = CycleModel(params).run([[], queue])
@@ -143,20 +145,27 @@ def test_a_sequence_alone_takes_as_long_as_a_core_with_one(
     assert {token.sequence for token in beside} <= {1}
 
 
-def test_jobs_without_tokens_take_no_time() -> None:
-    model = CycleModel(NANO)
-    assert model.run([[]]) == []
-    assert model.run([[CycleJob(())]]) == []
-    one = [CycleJob((True,), 2)]
-    assert model.run([[CycleJob(()), *one, CycleJob(())]]) == model.run([one])
+def test_without_requests_nothing_happens() -> None:
+    assert CycleModel(NANO).run([[]]) == []
+
+
+def test_a_prompt_in_pieces_takes_as_long_as_the_whole() -> None:
+    whole = Request((0,) * 4, 3, predict=(False, True, False, True))
+    pieces = [Request((0, 0), 3), Request((0, 0), 3, start=False)]
+    assert CycleModel(NANO).run([[whole]]) == CycleModel(NANO).run([pieces])
+
+
+def test_a_stop_token_is_refused_for_nobody_knows_when_it_comes() -> None:
+    with pytest.raises(ValueError, match="cannot know when a stop token comes"):
+        CycleModel(NANO).run([[Request((0,), 3, stop_token=1)]])
 
 
 @pytest.mark.parametrize(("streams", "given_lists"), [(1, 0), (1, 2), (2, 1), (2, 3)])
-def test_a_list_of_jobs_is_needed_for_each_sequence(streams: int, given_lists: int) -> None:
+def test_a_list_of_requests_is_needed_for_each_sequence(streams: int, given_lists: int) -> None:
     model = CycleModel(replace(NANO, streams=streams))
-    message = f"a list for each of {streams} sequences, got {given_lists}"
+    message = f"a list of requests for each of {streams} sequences, got {given_lists}"
     with pytest.raises(ValueError, match=message):
-        model.run([[CycleJob((True,), 1)]] * given_lists)
+        model.run([[Request((0,), 1)]] * given_lists)
 
 
 class _FeedThatRemembers(_Feed):
@@ -173,8 +182,8 @@ class _FeedThatRemembers(_Feed):
 @given(st.integers(2, 3), st.sampled_from([2, 5, 15, 30]),
        st.lists(st.tuples(st.booleans(), st.sampled_from([0, 1, 7, 40])), min_size=20, max_size=60))
 def test_stops_that_are_forgotten_are_over(steps, fill, beats):
-    params = SimpleNamespace(feed_steps=steps, mac=SimpleNamespace(fill_steps=fill))
-    feeds = [_Feed(params), _FeedThatRemembers(params)]
+    timings = replace(CoreTimings.of(NANO), feed=steps, fill=fill)
+    feeds = [_Feed(timings), _FeedThatRemembers(timings)]
     earliest = 0
     for fresh, pause in beats:
         found, expected = (feed.issue(earliest, fresh) for feed in feeds)

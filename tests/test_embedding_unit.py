@@ -10,7 +10,7 @@ import pytest
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
 from sterna.hw.units.embedding.gateware import Embedding
 from sterna.hw.units.embedding.params import EmbeddingParams
-from sterna.model.profile import C12, S16
+from sterna.model.profile import C12, S16, NumericProfile
 
 STEADY = Pauses()
 PAUSES = [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.0, 0.5, 2), Pauses(0.4, 0.6, 3)]
@@ -21,6 +21,11 @@ def random_table(vocab: int, channels: int, bits: int, seed: int = 0) -> np.ndar
     table = np.random.default_rng(seed).integers(-limit, limit, (vocab, channels))
     table.reshape(-1)[:2] = (-limit, limit - 1)[:table.size]
     return table
+
+
+def embedding(profile: NumericProfile, table: np.ndarray, rows: int, streams: int = 1) -> Embedding:
+    widest = EmbeddingParams(profile, rows, *table.shape, profile.x.bits, streams)
+    return Embedding(widest.for_table(table), table)
 
 
 def payloads_of(dut: Embedding, tokens: list[int], sequences: list[int]) -> list[int]:
@@ -61,14 +66,14 @@ def check(dut: Embedding, table: np.ndarray, tokens: list[int], pauses=STEADY) -
 ])
 def test_every_token_gives_its_vector(profile, pauses, vocab, channels, rows, streams):
     table = random_table(vocab, channels, profile.x.bits)
-    dut = Embedding(profile, table, rows=rows, streams=streams)
+    dut = embedding(profile, table, rows, streams)
     tokens = list(np.random.default_rng(pauses.seed).permutation(vocab)[:12].tolist())
     check(dut, table, [0, vocab - 1, vocab - 1, *tokens], pauses)
 
 
 def test_a_thousand_tokens():
     table = random_table(1000, 11, 8)
-    dut = Embedding(S16, table, rows=4)
+    dut = embedding(S16, table, 4)
     assert dut.params.element_bits == 8
     check(dut, table, list(range(1000)))
 
@@ -77,7 +82,7 @@ def test_a_thousand_tokens():
     (10, 24, 8), (10, 20, 8), (4, 5, 8), (6, 3, 1), (1, 1, 1)])
 def test_words_follow_one_per_cycle_after_the_stated_latency(vocab, channels, rows):
     table = random_table(vocab, channels, 12)
-    dut = Embedding(C12, table, rows=rows)
+    dut = embedding(C12, table, rows)
     params = dut.params
     run = check(dut, table, [i % vocab for i in range(7)])
     assert (params.latency, params.request_spacing) == (3, params.words + 3)
@@ -89,7 +94,7 @@ def test_words_follow_one_per_cycle_after_the_stated_latency(vocab, channels, ro
 @pytest.mark.parametrize("words", [1, 2, 5])
 def test_reset_forgets_the_request_in_progress(words):
     table = random_table(20, 4 * words, 12)
-    dut = Embedding(C12, table, rows=4, streams=2)
+    dut = embedding(C12, table, 4, 2)
     first, second = [7, 3, 11], [19, 0, 4, 4]
     ones, zeros = [1] * 3, [0] * 4
     complete = payloads_of(dut, second, zeros)
@@ -108,23 +113,44 @@ def test_reset_forgets_the_request_in_progress(words):
     ([[-129, 0]], 9), ([[2047, -2048]], 12),
 ])
 def test_the_memory_is_as_wide_as_its_values_need(values, bits):
-    dut = Embedding(C12, values, rows=2)
+    dut = embedding(C12, np.array(values), 2)
     assert dut.params.element_bits == bits
     assert dut.params.word_bits == 2 * bits
     check(dut, np.array(values), [0, 0])
 
 
-@pytest.mark.parametrize(("table", "options", "message"), [
-    ([[2048]], {}, "embedding values of profile C12 must be from -2048 to 2047, got 2048 to 2048"),
-    ([1, 2], {}, r"must be a matrix of integers, got int64 of shape \(2,\)"),
-    ([[]], {}, r"must be a matrix of integers, got float64 of shape \(1, 0\)"),
-    ([[0.5]], {}, "must be a matrix of integers, got float64"),
-    ([[1]], {"rows": 0}, "rows must be a whole number from 1 to 4096, got 0"),
-    ([[1]], {"streams": 3}, "streams must be a whole number from 1 to 2, got 3"),
+@pytest.mark.parametrize(("table", "message"), [
+    ([[2048]], "embedding values of 12 bits must be from -2048 to 2047, got 2048 to 2048"),
+    ([1], r"must be integers of shape \(1, 1\), got int64 of shape \(1,\)"),
+    ([[1, 2]], r"must be integers of shape \(1, 1\), got int64 of shape \(1, 2\)"),
+    ([[]], r"must be integers of shape \(1, 1\), got float64 of shape \(1, 0\)"),
+    ([[0.5]], r"must be integers of shape \(1, 1\), got float64"),
 ])
-def test_bad_arguments_are_refused(table, options, message):
+def test_a_table_that_does_not_fit_is_refused(table, message):
+    params = EmbeddingParams(C12, 1, vocab=1, channels=1, element_bits=12)
     with pytest.raises(ValueError, match=message):
-        Embedding(C12, table, **({"rows": 1} | options))
+        params.for_table(table)
+    with pytest.raises(ValueError, match=message):
+        Embedding(params, table)
+
+
+def test_a_table_wider_than_the_memory_is_refused():
+    params = EmbeddingParams(C12, 1, vocab=1, channels=1, element_bits=3)
+    with pytest.raises(ValueError, match="values of 3 bits must be from -4 to 3, got 4 to 4"):
+        Embedding(params, [[4]])
+    assert params.for_table([[4]]).element_bits == 4
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"rows": 0}, "rows must be a whole number from 1 to 4096, got 0"),
+    ({"streams": 3}, "streams must be a whole number from 1 to 2, got 3"),
+    ({"vocab": 0}, "vocab must be a whole number from 1 to 1048576, got 0"),
+    ({"channels": 0}, "channels must be a whole number from 1 to 1048576, got 0"),
+])
+def test_bad_sizes_are_refused(options, message):
+    sizes = {"rows": 1, "vocab": 1, "channels": 1, "element_bits": 1}
+    with pytest.raises(ValueError, match=message):
+        EmbeddingParams(C12, **(sizes | options))
 
 
 def test_elements_wider_than_the_format_are_refused():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from conftest import ODD, replace_weights
 
+from sterna.export.exact.bounds import CARRIER_BITS, check_bounds, tensor_bounds
 from sterna.export.exact.traced import build_sequence, build_step
-from sterna.export.graph.bounds import CARRIER_BITS, check_bounds, tensor_bounds
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.quantized import QuantizedModel

@@ -13,6 +13,7 @@ from amaranth.hdl import Signal
 
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
 from sterna.hw.units.glu.gateware import GluUnit
+from sterna.hw.units.glu.params import GluParams
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import glu_product
 
@@ -25,7 +26,7 @@ PROFILES = [S16, C12, ODD]
 
 
 def make(profile: NumericProfile, **options) -> GluUnit:
-    return GluUnit(profile, profile.sigmoid_table(), **options)
+    return GluUnit(GluParams(profile, **options), profile.sigmoid_table())
 
 
 def random_beats(dut: GluUnit, rng: np.random.Generator, count: int) -> list[dict]:
@@ -136,7 +137,7 @@ def test_every_gate_of_a_table_of_silu_equals_the_reference():
 def test_another_table_gives_another_product():
     table = C12.sigmoid_table()
     table[140:] = [C12.sigmoid_max] * len(table[140:])
-    dut = GluUnit(C12, table, lanes=1)
+    dut = GluUnit(GluParams(C12, lanes=1), table)
     beats = [{"gate": [140 - 128], "up": [C12.z.max], "last": 0}]
     with pytest.raises(AssertionError):
         check(dut, beats)
@@ -166,4 +167,4 @@ def test_bad_sizes_are_refused(options, message):
 
 def test_a_table_of_another_profile_is_refused():
     with pytest.raises(ValueError, match="sigmoid table of profile C12 has 256 entries, got 65"):
-        GluUnit(C12, S16.sigmoid_table(), lanes=1)
+        GluUnit(GluParams(C12, lanes=1), S16.sigmoid_table())

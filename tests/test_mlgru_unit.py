@@ -34,8 +34,8 @@ PROFILES = [S16, C12, ODD, COARSE]
 
 
 def make(profile: NumericProfile, layers: int, channels: int, lanes: int) -> MlgruUnit:
-    return MlgruUnit(
-        profile, profile.sigmoid_table(), layers=layers, channels=channels, lanes=lanes)
+    return MlgruUnit(MlgruParams(
+        profile, layers=layers, channels=channels, lanes=lanes), profile.sigmoid_table())
 
 
 def reference(profile: NumericProfile, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -176,7 +176,8 @@ def test_a_start_at_every_token_keeps_no_state():
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 @pytest.mark.parametrize("options", [{"stalls": False}, {"block_tables": True}], ids=str)
 def test_a_unit_that_never_stalls_and_tables_in_block_memory_change_no_result(profile, options):
-    unit = MlgruUnit(profile, profile.sigmoid_table(), layers=2, channels=8, lanes=2, **options)
+    params = MlgruParams(profile, layers=2, channels=8, lanes=2, **options)
+    unit = MlgruUnit(params, profile.sigmoid_table())
     rng = np.random.default_rng(18)
     z = random_preacts(profile, rng, 6, 2, 8)
     payloads = payloads_of(z, unit.params)
@@ -219,11 +220,9 @@ def test_bad_sizes_are_refused(arguments, message):
         MlgruParams(*arguments)
 
 
-def test_unit_refuses_lanes_and_tables_that_do_not_fit():
-    with pytest.raises(ValueError, match="must be a multiple of lanes"):
-        MlgruUnit(S16, S16.sigmoid_table(), layers=1, channels=8, lanes=3)
+def test_a_table_of_another_profile_is_refused():
     with pytest.raises(ValueError, match="sigmoid table of profile C12 has 256 entries, got 65"):
-        MlgruUnit(C12, S16.sigmoid_table(), layers=1, channels=8)
+        MlgruUnit(MlgruParams(C12, layers=1, channels=8), S16.sigmoid_table())
 
 
 def test_bad_preactivations_are_refused():

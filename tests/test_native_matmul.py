@@ -11,7 +11,7 @@ from native_graphs import graph, int2, session
 from onnx import helper, numpy_helper
 
 from sterna.cli.main import main
-from sterna.export.graph.body import DOMAIN, opset_imports
+from sterna.export.graph.node_builder import DOMAIN, opset_imports
 from sterna.export.graph.profile_numbers import profile_numbers
 from sterna.export.native.build import OPS_SOURCES, OpsError, build_ops
 from sterna.export.native.ops import KERNEL_VARIABLE, TernaryMatrix, kernel_name, with_ops

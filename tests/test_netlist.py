@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import sizes_of
 
 from sterna.cli.main import main
 from sterna.hw.catalog import emit_verilog
@@ -40,7 +41,8 @@ def small(profile: str, vocab: int = 20) -> QuantizedModel:
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 @pytest.mark.parametrize("unit", ["mac", "mlgru"])
 def test_the_netlist_of_a_unit_agrees_with_both_oracles(unit: str, profile: str) -> None:
-    report = simulate_netlist(small(profile), unit, TOKENS, simulator=QUICK, **SIZES)
+    report = simulate_netlist(
+        small(profile), unit, TOKENS, simulator=QUICK, **sizes_of(unit, **SIZES))
     assert report.passed, report.failure
     assert report.checks.onnx.values > 0
     assert any("reset" in phase.name for phase in report.phases)
@@ -50,7 +52,8 @@ def test_the_netlist_of_a_unit_agrees_with_both_oracles(unit: str, profile: str)
 @pytest.mark.parametrize("style", ["ecp5-chain", "ecp5-table"])
 def test_the_netlist_of_an_array_made_of_cells_agrees(style: str) -> None:
     report = simulate_netlist(
-        small("C12"), "mac", TOKENS, simulator=QUICK, style=style, **SIZES)
+        small("C12"), "mac", TOKENS, simulator=QUICK, style=style,
+        **sizes_of("mac", **SIZES))
     assert report.passed, report.failure
 
 
@@ -58,7 +61,8 @@ def test_the_netlist_of_an_array_made_of_cells_agrees(style: str) -> None:
 @pytest.mark.parametrize("unit", ["mac", "mlgru"])
 def test_the_netlist_as_yosys_made_it_agrees_in_verilator(unit: str) -> None:
     report = simulate_netlist(
-        small("C12"), unit, TOKENS, passes=(), simulator=Simulator.VERILATOR, **SIZES)
+        small("C12"), unit, TOKENS, passes=(), simulator=Simulator.VERILATOR,
+        **sizes_of(unit, **SIZES))
     assert report.passed, report.failure
 
 
@@ -131,7 +135,7 @@ def wrong_memory(netlist: dict[str, Any], top: str) -> None:
 @pytest.mark.parametrize(("unit", "fault"), [("mac", wrong_table), ("weights", wrong_memory)])
 def test_one_wrong_bit_in_a_netlist_is_caught(unit: str, fault: Any, tmp_path: Path) -> None:
     model = small("C12")
-    emitted = emit_verilog(model, unit, tmp_path / unit, **SIZES)
+    emitted = emit_verilog(model, unit, tmp_path / unit, **sizes_of(unit, **SIZES))
     netlist = synthesise_unit(emitted)
     wrong = netlist_of(emitted, tmp_path / "wrong", passes=(fault,), netlist=netlist)
     report = simulate(model, unit, TOKENS, simulator=QUICK, emitted=wrong, work=tmp_path)

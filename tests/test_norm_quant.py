@@ -1,5 +1,3 @@
-# amaranth: UnusedElaboratable=no
-# A constructor that refuses its arguments leaves an object that nobody can use.
 """NormQuant against the integer reference, in Amaranth's simulator."""
 
 from __future__ import annotations
@@ -68,13 +66,14 @@ def extreme_vectors(profile: NumericProfile, length: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(("rows", "lanes"), [(1, 1), (2, 8), (8, 8)])
 def test_extremes_equal_the_reference(profile, rows, lanes):
-    dut = NormQuant(profile, rows=rows, lanes=lanes, channels=11, trace=True)
+    dut = NormQuant(NormParams(profile, rows=rows, lanes=lanes, channels=11, trace=True))
     check(dut, [extreme_vectors(profile, 11)])
 
 
 @pytest.mark.parametrize(("digit_bits", "reciprocal_steps"), [(0, 6), (5, 2)])
 def test_every_maximum_of_a_small_format_equals_the_reference(digit_bits, reciprocal_steps):
-    dut = NormQuant(TINY, rows=1, lanes=1, channels=3, trace=True, digit_bits=digit_bits)
+    dut = NormQuant(NormParams(
+        TINY, rows=1, lanes=1, channels=3, trace=True, digit_bits=digit_bits))
     assert dut.params.reciprocal_steps == reciprocal_steps
     vectors = [np.array([a, b]) for a in range(-16, 16) for b in range(a, 16)]
     check(dut, [vectors])
@@ -87,7 +86,8 @@ def test_every_maximum_of_a_small_format_equals_the_reference(digit_bits, recipr
 def test_random_vectors_equal_the_reference_while_every_end_pauses(
         profile, rows, lanes, streams, pauses):
     rng = np.random.default_rng(pauses.seed + 100)
-    dut = NormQuant(profile, rows=rows, lanes=lanes, channels=37, streams=streams, trace=True)
+    dut = NormQuant(NormParams(
+        profile, rows=rows, lanes=lanes, channels=37, streams=streams, trace=True))
     check(dut, [random_vectors(profile, rng, 37, 5 + 2 * sequence)
                 for sequence in range(streams)], pauses)
 
@@ -100,14 +100,15 @@ def test_random_vectors_equal_the_reference_while_every_end_pauses(
 @pytest.mark.parametrize("profile", [TINY, UNEVEN, S16], ids=lambda profile: profile.name)
 def test_any_digits_and_formats_equal_the_reference(profile, options, streams):
     rng = np.random.default_rng(7)
-    dut = NormQuant(profile, rows=2, lanes=4, channels=21, streams=streams, trace=True, **options)
+    dut = NormQuant(NormParams(
+        profile, rows=2, lanes=4, channels=21, streams=streams, trace=True, **options))
     check(dut, [random_vectors(profile, rng, 21, 6) for _ in range(streams)])
 
 
 @pytest.mark.parametrize(("rows", "lanes"), [(1, 4), (2, 8), (4, 4), (4, 12)])
 def test_nothing_of_a_longer_vector_leaks_into_a_shorter_one(profile, rows, lanes):
     low, high = limits(profile)
-    dut = NormQuant(profile, rows=rows, lanes=lanes, channels=30, streams=2, trace=True)
+    dut = NormQuant(NormParams(profile, rows=rows, lanes=lanes, channels=30, streams=2, trace=True))
     lengths = [30, 1, 29, 2, 25, 3, 30, 5, 8, 9, 12, 13, 30, 4, 16]
     first = [np.where(np.arange(n) % 3, low, high) if n > 20 else np.arange(n) % 2 + 1
              for n in lengths]
@@ -117,7 +118,7 @@ def test_nothing_of_a_longer_vector_leaks_into_a_shorter_one(profile, rows, lane
 def test_the_longest_loud_vector_does_not_overflow(profile):
     low, high = limits(profile)
     for channels in (128, 130):
-        dut = NormQuant(profile, rows=8, lanes=32, channels=channels, trace=True)
+        dut = NormQuant(NormParams(profile, rows=8, lanes=32, channels=channels, trace=True))
         events = check(dut, [[np.full(channels, low), np.full(channels, high)]])
         assert events.scales[0][2]["s"] == dut.params.sum_max
         assert events.scales[0][2]["n"] == dut.params.norm_max
@@ -125,7 +126,7 @@ def test_the_longest_loud_vector_does_not_overflow(profile):
 
 def test_reset_at_any_time_forgets_the_vectors_before(profile):
     rng = np.random.default_rng(9)
-    dut = NormQuant(profile, rows=2, lanes=4, channels=18, streams=2, trace=True)
+    dut = NormQuant(NormParams(profile, rows=2, lanes=4, channels=18, streams=2, trace=True))
     pauses = NormPauses(0.1, 0.3, 0.5, seed=5)
     cuts: list[int | None] = [1, 5, 9, 10, 11, 12, 13, 14, 16, 18, 20, 23, 26, 29, 33, 40, 50, 70]
     phases, limit = [], []
@@ -143,7 +144,7 @@ def test_reset_at_any_time_forgets_the_vectors_before(profile):
 
 
 def test_a_sequence_that_waits_long_is_not_passed_over(profile):
-    dut = NormQuant(profile, rows=1, lanes=1, channels=4, streams=2)
+    dut = NormQuant(NormParams(profile, rows=1, lanes=1, channels=4, streams=2))
     vectors = [[np.array([3, -1])] * 12, [np.array([-5, 2, 7])] * 4]
     events = check(dut, vectors, NormPauses(scales=0.5, seed=8))
     assert [sequence for _, sequence in events.services[:8]] == [0, 1] * 4
@@ -163,7 +164,7 @@ def test_a_sequence_that_waits_long_is_not_passed_over(profile):
     (TINY, {"rows": 4, "lanes": 4, "channels": 20, "digit_bits": 5}, (2, 6, 12, 1)),
 ])
 def test_stated_cycles_are_these_and_kept(profile, sizes, counts):
-    dut = NormQuant(profile, **sizes)
+    dut = NormQuant(NormParams(profile, **sizes))
     params = dut.params
     assert counts == (
         params.max_steps, params.first_chunk_steps, params.scale_steps, params.idle_steps)
@@ -186,7 +187,7 @@ def test_without_trace_or_sequences_there_is_nothing_of_them(profile):
     both = replace(plain, streams=2, trace=True)
     assert list(both.scale_layout.members) == ["v", "sequence", "m", "r", "s", "n"]
     assert list(both.act_layout.members) == ["q", "last", "sequence"]
-    unit = NormQuant(profile, rows=2, lanes=4, channels=9)
+    unit = NormQuant(NormParams(profile, rows=2, lanes=4, channels=9))
     assert "service_sequence" not in unit.signature.members
     check(unit, [[np.array([1, -2, 3, 4, -5, 6, 7, -8, 9])]])
 
@@ -202,7 +203,7 @@ def test_largest_element_always_becomes_127(profile):
     ({"rows": 1, "lanes": 1, "digit_bits": 3}, C12),
     ({"rows": 2, "lanes": 8, "streams": 2, "digit_bits": 4}, S16)])
 def test_a_lane_has_two_multipliers_and_a_bank_one_memory(sizes, profile, tmp_path):
-    dut = NormQuant(profile, channels=64, **sizes)
+    dut = NormQuant(NormParams(profile, channels=64, **sizes))
     path = tmp_path / "norm_quant.v"
     path.write_text(verilog_text(dut, "norm_quant"))
     counts = cell_counts(path, "norm_quant")
@@ -212,7 +213,7 @@ def test_a_lane_has_two_multipliers_and_a_bank_one_memory(sizes, profile, tmp_pa
 
 
 def test_a_table_gives_both_quotients(tmp_path):
-    dut = NormQuant(TINY, rows=1, lanes=1, channels=20)
+    dut = NormQuant(NormParams(TINY, rows=1, lanes=1, channels=20))
     path = tmp_path / "norm_quant.v"
     path.write_text(verilog_text(dut, "norm_quant"))
     buffer = 20 * dut.params.y_bits
@@ -239,4 +240,4 @@ def test_no_factor_is_wider_than_a_multiplier(profile):
 ])
 def test_bad_parameters_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        NormQuant(S16, **({"rows": 4, "lanes": 4, "channels": 8} | arguments))
+        NormParams(S16, **({"rows": 4, "lanes": 4, "channels": 8} | arguments))

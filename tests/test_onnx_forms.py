@@ -28,9 +28,9 @@ from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
 
 EXACT = [form for form in Form if form.exact]
-LEAN = [Form.EXACT, Form.EXACT_2BIT, Form.WEB]
+LOOKUP = [Form.EXACT, Form.EXACT_2BIT, Form.WEB]
 exact_forms = pytest.mark.parametrize("form", EXACT, ids=lambda form: form.value)
-lean_forms = pytest.mark.parametrize("form", LEAN, ids=lambda form: form.value)
+lookup_forms = pytest.mark.parametrize("form", LOOKUP, ids=lambda form: form.value)
 
 
 def _tokens(model: QuantizedModel, batch: int, length: int) -> np.ndarray:
@@ -54,14 +54,14 @@ def test_exact_forms_equal_the_reference(
 
 
 # 127 to 129 columns, and enough blocks to be padded to fours.
-@lean_forms
+@lookup_forms
 @pytest.mark.parametrize(("d", "dff"), [(1, 1), (127, 129), (128, 300), (200, 1153)])
 def test_any_width_is_exact(form: Form, d: int, dff: int) -> None:
     model = random_model(ModelConfig(d=d, layers=1, dff=dff, vocab=40), S16, seed=4)
     _check(model, form, length=5)
 
 
-@lean_forms
+@lookup_forms
 @pytest.mark.parametrize("extreme", EXTREMES)
 def test_extremes_are_exact(profile: NumericProfile, form: Form, extreme: str) -> None:
     _check(EXTREMES[extreme](random_model(ODD, profile, 1)), form, length=8)
@@ -69,7 +69,7 @@ def test_extremes_are_exact(profile: NumericProfile, form: Form, extreme: str) -
 
 @pytest.mark.slow
 @settings(max_examples=12)
-@given(odd_profiles(), st.integers(0, 2**32 - 1), st.sampled_from(LEAN))
+@given(odd_profiles(), st.integers(0, 2**32 - 1), st.sampled_from(LOOKUP))
 def test_any_profile_is_exact(profile: NumericProfile, seed: int, form: Form) -> None:
     try:
         model = random_model(ModelConfig(d=7, layers=1, dff=9, vocab=11), profile, seed)
@@ -112,7 +112,7 @@ def test_a_prompt_and_then_steps_equal_steps_alone(
     np.testing.assert_array_equal(state, last)
 
 
-@lean_forms
+@lookup_forms
 def test_a_large_shift_takes_the_longer_way(odd_model: QuantizedModel, form: Form) -> None:
     """The bias is added after rounding where a fraction and a bias do not fit float64."""
     def nodes(model: QuantizedModel) -> int:

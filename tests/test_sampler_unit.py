@@ -1,5 +1,3 @@
-# amaranth: UnusedElaboratable=no
-# A constructor that refuses its arguments leaves an object that nobody can use.
 """The sampler in gateware against the one of the model, in Amaranth's simulator."""
 
 from __future__ import annotations
@@ -156,7 +154,8 @@ def test_greedy_extremes_and_ties_take_the_lowest_index(rows, vocab):
             tied = single.copy()
             tied[index:] = high
             vectors += [single, tied]
-    check(ArgmaxSampler(S16, rows=rows, vocab=vocab), [Draw(vector) for vector in vectors])
+    dut = ArgmaxSampler(SamplerParams(S16, rows=rows, vocab=vocab))
+    check(dut, [Draw(vector) for vector in vectors])
 
 
 @pytest.mark.parametrize("pauses", PAUSES, ids=str)
@@ -167,7 +166,7 @@ def test_greedy_and_sampled_tokens_equal_the_model_while_both_ends_pause(rows, v
                   float(rng.choice([0, *TEMPERATURES])),
                   int(rng.integers(1, 1 << 32)) if rng.random() < 0.2 else None)
              for _ in range(16)]
-    check(ArgmaxSampler(S16, rows=rows, vocab=vocab), draws, pauses)
+    check(ArgmaxSampler(SamplerParams(S16, rows=rows, vocab=vocab)), draws, pauses)
 
 
 @pytest.mark.parametrize("pauses", [PAUSES[0], PAUSES[3]], ids=str)
@@ -175,7 +174,7 @@ def test_greedy_and_sampled_tokens_equal_the_model_while_both_ends_pause(rows, v
 def test_a_sampler_without_temperature_takes_the_largest_and_has_no_ports_for_more(
         rows, vocab, pauses):
     rng = np.random.default_rng(pauses.seed)
-    dut = ArgmaxSampler(S16, rows=rows, vocab=vocab, sampling=False)
+    dut = ArgmaxSampler(SamplerParams(S16, rows=rows, vocab=vocab, sampling=False))
     draws = [Draw(random_logits(rng, vocab, S16.logit)) for _ in range(16)]
     run = check(dut, draws, pauses)
     assert set(dut.signature.members) == {"logits", "tokens"}
@@ -188,7 +187,7 @@ def test_a_sampler_without_temperature_takes_the_largest_and_has_no_ports_for_mo
 def test_many_draws_equal_the_model(temperature):
     vocab = 65
     rng = np.random.default_rng(11)
-    dut = ArgmaxSampler(S16, rows=8, vocab=vocab)
+    dut = ArgmaxSampler(SamplerParams(S16, rows=8, vocab=vocab))
     draws = [Draw(rng.integers(-900, 900, vocab), temperature,
                   int(rng.integers(1, 1 << 32)) if index % 50 == 0 else None)
              for index in range(100)]
@@ -202,7 +201,7 @@ def test_a_vocabulary_of_a_thousand(rows):
     rng = np.random.default_rng(12)
     draws = [Draw(rng.integers(-1500, 1500, 1000), temperature)
              for temperature in (1.0, 0.0, 100.0, 0.5, 2.0, 1.0)]
-    check(ArgmaxSampler(S16, rows=rows, vocab=1000), draws)
+    check(ArgmaxSampler(SamplerParams(S16, rows=rows, vocab=1000)), draws)
 
 
 @pytest.mark.parametrize(("rows", "vocab"), SHAPES)
@@ -224,7 +223,7 @@ def test_extreme_random_numbers_and_weights(rows, vocab):
         sampler = Sampler(temperature=1.0, seed=draw.seed)
         sampler(draw.logits)
         assert sampler.state in (1, (1 << 32) - 1, 1 << 31, 0xFFFF, 0xFFFF_0000)
-    check(ArgmaxSampler(S16, rows=rows, vocab=vocab), draws)
+    check(ArgmaxSampler(SamplerParams(S16, rows=rows, vocab=vocab)), draws)
 
 
 def before(number: int) -> int:
@@ -242,7 +241,7 @@ def before(number: int) -> int:
     (8, 256, 5, 89), (8, 65, 5, 62), (8, 5, 5, 40), (1, 2, 2, 18), (1, 9, 2, 37), (3, 65, 4, 73),
 ])
 def test_tokens_come_after_the_stated_cycles(rows, vocab, greedy, sampled):
-    dut = ArgmaxSampler(S16, rows=rows, vocab=vocab)
+    dut = ArgmaxSampler(SamplerParams(S16, rows=rows, vocab=vocab))
     params = dut.params
     assert (params.greedy_steps, params.sampled_steps) == (greedy, sampled)
     rng = np.random.default_rng(13)
@@ -258,7 +257,7 @@ def test_tokens_come_after_the_stated_cycles(rows, vocab, greedy, sampled):
 
 
 def test_reset_at_any_time_begins_anew():
-    dut = ArgmaxSampler(S16, rows=4, vocab=22)
+    dut = ArgmaxSampler(SamplerParams(S16, rows=4, vocab=22))
     rng = np.random.default_rng(14)
     draws = [Draw(rng.integers(-900, 900, 22), temperature) for temperature in (1.0, 0.0, 2.0)]
     whole = dut.params.words + dut.params.sampled_steps
@@ -272,7 +271,7 @@ def test_reset_at_any_time_begins_anew():
 
 
 def test_seeds_begin_the_same_numbers_and_zero_counts_as_one():
-    dut = ArgmaxSampler(S16, rows=2, vocab=8)
+    dut = ArgmaxSampler(SamplerParams(S16, rows=2, vocab=8))
     flat = np.zeros(8, dtype=int)
     tokens = check(dut, [Draw(flat, 1.0, seed if t == 0 else None)
                          for seed in (1, 0, 77, 77) for t in range(12)]).tokens
@@ -283,7 +282,7 @@ def test_seeds_begin_the_same_numbers_and_zero_counts_as_one():
 
 
 def test_a_seed_in_the_cycle_of_a_draw_is_for_the_next():
-    dut = ArgmaxSampler(S16, rows=64, vocab=64)
+    dut = ArgmaxSampler(SamplerParams(S16, rows=64, vocab=64))
     flat, tokens = np.zeros(64, dtype=int), []
     model, again = Sampler(temperature=1.0), Sampler(temperature=1.0, seed=99)
 
@@ -315,7 +314,7 @@ def test_a_seed_in_the_cycle_of_a_draw_is_for_the_next():
     (FixedPoint(12, 0), 4), (FixedPoint(20, 12), 16), (FixedPoint(24, 24), 28),
 ], ids=str)
 def test_other_formats_of_logits(fmt, shift):
-    dut = ArgmaxSampler(replace(C12, logit=fmt), rows=3, vocab=17)
+    dut = ArgmaxSampler(SamplerParams(replace(C12, logit=fmt), rows=3, vocab=17))
     assert dut.params.exponent_shift == shift
     rng = np.random.default_rng(15)
     check(dut, [Draw(random_logits(rng, 17, fmt), float(rng.choice([0, *TEMPERATURES])))
@@ -336,4 +335,4 @@ def test_sums_hold_the_weights_of_every_vocabulary():
 ])
 def test_bad_sizes_are_refused(rows, vocab, message):
     with pytest.raises(ValueError, match=message):
-        ArgmaxSampler(S16, rows=rows, vocab=vocab)
+        SamplerParams(S16, rows=rows, vocab=vocab)

@@ -62,8 +62,13 @@ def test_the_exponential_table_is_exact() -> None:
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"temperature": -1.0}, "temperature must be 0 or from"),
     ({"temperature": 1e9}, "temperature must be 0 or from"),
-    ({"seed": 0}, "seed must be from 1"),
-    ({"seed": 1 << 32}, "seed must be from 1"),
+    ({"seed": 0}, "seed must be a whole number from 1"),
+    ({"seed": 1 << 32}, "seed must be a whole number from 1"),
+    ({"seed": 1.5}, "seed must be a whole number from 1 to 4294967295, got 1.5"),
+    ({"top_k": 2.5}, "top_k must be a whole number from 1, got 2.5"),
+    ({"top_p": "0.5"}, "top_p must be a number, got '0.5'"),
+    ({"temperature": "1"}, "temperature must be a number, got '1'"),
+    ({"temperature": float("nan")}, "temperature must be 0 or from 0.01 to 100, got nan"),
 ])
 def test_bad_arguments_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

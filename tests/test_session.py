@@ -1,11 +1,14 @@
 """Sessions: text, states, and what they refuse to load."""
 
+import time
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 from conftest import ODD
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sterna.export import Session
 from sterna.export.forms.forms import Form, build
@@ -13,6 +16,7 @@ from sterna.export.forms.writer import export_onnx
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxStep
+from sterna.export.runtime.stops import StopStrings
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel, load_model
@@ -145,12 +149,20 @@ def test_top_k_of_one_is_greedy(session: Session) -> None:
 
 
 BAD_TEXT = {
-    "no tokens": ({"tokens": 0}, "tokens must be at least 1"),
+    "no tokens": ({"tokens": 0}, "tokens must be a whole number from 1, got 0"),
     "temperature": ({"temperature": -0.5}, r"temperature must be 0 or from 0\.01"),
-    "top k": ({"top_k": 0}, "top_k must be at least 1"),
+    "top k": ({"top_k": 0}, "top_k must be a whole number from 1"),
     "top p": ({"top_p": 1.5}, "top_p must be above 0"),
     "stop": ({"stop": [""]}, "stop string must not be empty"),
-    "seed": ({"seed": 0}, "seed must be from 1"),
+    "seed": ({"seed": 0}, "seed must be a whole number from 1"),
+    "half a token": ({"tokens": 2.5}, "tokens must be a whole number from 1, got 2.5"),
+    "yes": ({"tokens": True}, "tokens must be a whole number from 1, got True"),
+    "half a top k": ({"top_k": 2.5}, "top_k must be a whole number from 1, got 2.5"),
+    "half a seed": ({"seed": 1.5}, "seed must be a whole number from 1 to .*, got 1.5"),
+    "temperature as text": ({"temperature": "1"}, "temperature must be a number, got '1'"),
+    "top p as text": ({"top_p": "1"}, "top_p must be a number, got '1'"),
+    "stop as bytes": ({"stop": b"at"}, "stop must be a text or several of them, got bytes b'at'"),
+    "a number to stop": ({"stop": [10]}, "stop must hold texts alone, got int 10"),
 }
 
 
@@ -167,14 +179,106 @@ def test_no_prompt_and_foreign_tokens_are_refused(session: Session) -> None:
     with pytest.raises(ValueError, match="prompts must hold at least one"):
         session.generate([])
     narrow = Session(build(random_model(ODD, S16), "exact", GraphKind.STEP))
-    with pytest.raises(ValueError, match="tokens must be from 0 to 64"):
+    with pytest.raises(ValueError, match=r"the prompt 'a' holds 'a'.* from 0 to 64"):
         narrow.generate("a")
     with pytest.raises(ValueError, match="tokens must be from 0 to 255"):
         session.step(np.array([256]), session.start())
     with pytest.raises(ValueError, match=r"state must be whole numbers \[layers, batch, d\]"):
         session.step(np.array([1]), session.start().astype(np.float32))
-    with pytest.raises(ValueError, match="threads must be from 1 to 256"):
+    with pytest.raises(ValueError, match="threads must be a whole number from 1 to 256, got 0"):
         Session(build(random_model(ODD, S16), "exact", GraphKind.STEP), threads=0)
+    with pytest.raises(ValueError, match=r"threads must be a whole number .*, got 1\.5"):
+        Session(build(random_model(ODD, S16), "exact", GraphKind.STEP), threads=1.5)
+    with pytest.raises(ValueError, match=r"must be the path of an ONNX file .*, got 5"):
+        Session(5)
+
+
+BAD_PROMPTS = {
+    "numbers": ([5], "prompts must hold texts alone, got int 5 among them"),
+    "bytes": (b"abc", "prompts must be a text or several of them, got bytes b'abc'"),
+    "several bytes": ([b"abc"], "prompts must hold texts alone, got bytes b'abc' among them"),
+    "number": (5, "prompts must be a text or several of them, got int 5"),
+    "nothing": (None, "prompts must be a text or several of them, got NoneType"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PROMPTS)
+def test_what_is_no_text_is_no_prompt(session: Session, case: str) -> None:
+    prompts, message = BAD_PROMPTS[case]
+    for method in (session.generate, session.complete):
+        with pytest.raises(ValueError, match=message):
+            method(prompts, tokens=3)
+
+
+def test_the_character_is_named_that_a_vocabulary_does_not_have() -> None:
+    micro = Session(build(load_model("micro"), "exact", GraphKind.STEP))
+    with pytest.raises(ValueError, match=r"the prompt 'héllo' holds 'é', with the byte 195; the "
+                                         r"model knows bytes from 0 to 127"):
+        micro.complete(["he", "héllo"], tokens=2)
+
+
+def test_lists_are_taken_wherever_arrays_are(session: Session) -> None:
+    rows = [[1, 2, 3], [4, 5, 6]]
+    for method in (session.run, session.prefill):
+        for mine, right in zip(method(rows), method(np.array(rows)), strict=True):
+            np.testing.assert_array_equal(mine, right)
+        with pytest.raises(ValueError, match=r"\[batch, length\].* rows of different lengths"):
+            method([[1, 2], [3]])
+        with pytest.raises(ValueError, match=r"whole numbers \[batch, length\].*float64 \[1, 1\]"):
+            method([[1.5]])
+        with pytest.raises(ValueError, match=r"\[batch, length\], at least one of them.*\[1, 0\]"):
+            method([[]])
+    _, state = session.prefill(rows)
+    again, after = session.step([7, 8], state.tolist())
+    np.testing.assert_array_equal(again, session.step(np.array([7, 8]), state)[0])
+    assert after.shape == state.shape
+    with pytest.raises(ValueError, match=r"batch must be a whole number from 0, got 1\.5"):
+        session.start(1.5)
+
+
+def test_whole_numbers_of_numpy_are_numbers(session: Session) -> None:
+    wanted = session.complete("ab", tokens=5, top_k=9, seed=4, temperature=1)
+    assert wanted == session.complete(
+        "ab", tokens=np.int64(5), top_k=np.int32(9), seed=np.uint8(4),
+        temperature=np.float32(1))
+
+
+# Stop strings ----------------------------------------------------------------------
+
+
+def test_a_single_stop_string_is_one(tiny: Session) -> None:
+    text = tiny.complete("The for statement", tokens=60)[0]
+    stop = text[20:23]
+    assert min(map(text.index, stop)) < text.index(stop), "its characters come earlier"
+    assert tiny.complete("The for statement", tokens=60, stop=stop) == [text[:text.index(stop)]]
+
+
+def test_long_stop_strings_cost_no_more_than_short_ones(session: Session) -> None:
+    started = time.process_time()
+    text = session.complete("ab", tokens=20)
+    plain = time.process_time() - started
+    # All of them begin as the text does, so that each has to be followed.
+    stops = [text[0][:1] + chr(33 + index) * 20_000 for index in range(50)]
+    started = time.process_time()
+    assert session.complete("ab", tokens=20, stop=stops) == text
+    assert time.process_time() - started < plain + 1.0, "it took ten seconds"
+
+
+@given(stops=st.lists(st.text("ab", min_size=1, max_size=6), max_size=3),
+       pieces=st.lists(st.text("ab", max_size=4), max_size=12))
+def test_stop_strings_are_found_as_by_looking_through_all(
+    stops: list[str], pieces: list[str],
+) -> None:
+    finder, text = StopStrings(stops), ""
+    for piece in pieces:
+        text += piece
+        begins = [text.index(stop) for stop in stops if stop in text]
+        assert finder.find(piece) == (len(text) - min(begins) if begins else None)
+        if begins:
+            return
+        assert finder.open == max((
+            size for stop in stops for size in range(len(stop)) if text.endswith(stop[:size])),
+            default=0)
 
 
 # States ----------------------------------------------------------------------------
@@ -210,6 +314,8 @@ def test_foreign_and_damaged_states_are_refused(
     with pytest.raises(ValueError, match="of the form float32, from which the form fast cannot"):
         Session(build(model, "fast", GraphKind.STEP)).load_state(
             dense.save_state(dense.start()))
+    with pytest.raises(ValueError, match="a saved state must be bytes, got str"):
+        session.load_state("state")
     with pytest.raises(ValueError, match="not a saved state of Sterna"):
         session.load_state(b"PK\3\4")
     with pytest.raises(ValueError, match="damaged or cut off"):
@@ -246,7 +352,7 @@ def test_a_long_prompt_goes_in_pieces(model: QuantizedModel, session: Session) -
     row, state = session.prefill(tokens)
     np.testing.assert_array_equal(row, expected[:, -1])
     np.testing.assert_array_equal(state, last)
-    with pytest.raises(ValueError, match=r"tokens must be \[batch, length\]"):
+    with pytest.raises(ValueError, match=r"tokens must be whole numbers \[batch, length\]"):
         session.prefill(tokens[0])
 
 

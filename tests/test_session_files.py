@@ -8,11 +8,13 @@ import pytest
 from native_graphs import planted_sources
 from onnx import numpy_helper
 
+from sterna.cli.main import main
 from sterna.export import Session
 from sterna.export.forms.forms import Form, build
 from sterna.export.forms.selftest import SelfTestError, check_checksum, seal
-from sterna.export.forms.writer import export_onnx, sequence_path
+from sterna.export.forms.writer import GraphChoice, export_onnx, sequence_path
 from sterna.export.graph.metadata import GraphKind, OnnxFileError
+from sterna.export.native import build as build_module
 from sterna.export.native.build import build_ops
 from sterna.export.runtime import session as session_module
 from sterna.model.config import ModelConfig
@@ -166,6 +168,26 @@ def test_operators_go_with_the_exact_form_alone(model: QuantizedModel, native_op
     for form in ("fast", "exact-2bit", "web", "traced"):
         with pytest.raises(ValueError, match=f"goes with the form exact, got {form}"):
             Session(build(model, form, GraphKind.STEP), ops=native_ops)
+
+
+def test_a_form_without_operators_is_refused_before_they_are_compiled(
+    model: QuantizedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    compiled = []
+    monkeypatch.setattr(session_module, "build_ops", lambda: compiled.append(True))
+    with pytest.raises(ValueError, match="goes with the form exact, got web"):
+        Session(build(model, "web", GraphKind.STEP), ops=True)
+    with pytest.raises(ValueError, match="threads must be a whole number"):
+        Session(build(model, "exact", GraphKind.STEP), ops=True, threads=0)
+    monkeypatch.setattr(build_module, "build_ops", lambda **_: compiled.append(True))
+    (step,) = export_onnx(model, tmp_path / "m.onnx", form="web", graphs=GraphChoice.STEP)
+    for line in ([str(step)], ["tiny", "--form", "web"]):
+        assert main(["generate", *line, "--ops"]) == 2
+        assert "goes with the form exact, got web" in capsys.readouterr().err
+    assert not compiled
+    with pytest.raises(ValueError, match="ops must be the path of a library, True or None, got 5"):
+        Session(build(model, "exact", GraphKind.STEP), ops=5)
 
 
 LIBRARY_FAULTS = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from amaranth.sim import Simulator
 
-from sterna.hw.parts.sigmoid_table import SigmoidTable
+from sterna.hw.parts.sigmoid_table import SigmoidParams, SigmoidTable
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import sigmoid
 
@@ -29,7 +29,7 @@ def run_table(
     block: bool = False,
 ) -> np.ndarray:
     """Feed values one per step, with ``holds`` cycles of a low advance after each."""
-    dut = SigmoidTable(profile, table, block=block)
+    dut = SigmoidTable(SigmoidParams(profile, block=block), table)
     results = []
 
     async def bench(ctx):
@@ -89,9 +89,9 @@ def test_steepest_and_flattest_tables_do_not_overflow(profile):
 ])
 def test_bad_tables_are_refused(table, message):
     with pytest.raises(ValueError, match=message):
-        SigmoidTable(S16, table)
+        SigmoidTable(SigmoidParams(S16), table)
 
 
 def test_a_table_of_silu_that_would_interpolate_is_refused():
     with pytest.raises(ValueError, match="an entry for each of the 65536 values of z, got 64"):
-        SigmoidTable(S16, S16.sigmoid_table(), weighted=True)
+        SigmoidParams(S16, weighted=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import sizes_of
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult, read_results, write_results
@@ -34,7 +35,8 @@ def small_model(profile=S16) -> QuantizedModel:
 
 def run_small(model: QuantizedModel, unit: str, **options) -> SimulationReport:
     """A unit small enough to compile in seconds."""
-    return simulate(model, unit, TOKENS[:6], rows=3, cols=16, lanes=4, **options)
+    return simulate(
+        model, unit, TOKENS[:6], **sizes_of(unit, rows=3, cols=16, lanes=4), **options)
 
 
 def test_a_job_survives_its_file(tmp_path: Path) -> None:
@@ -122,7 +124,8 @@ def test_a_planted_fault_is_caught_and_named(
     unit: str, fault, tensor: str, tmp_path: Path,
 ) -> None:
     model = small_model()
-    emitted = emit_verilog(fault(model), unit, tmp_path / unit, rows=3, cols=16, lanes=4)
+    emitted = emit_verilog(
+        fault(model), unit, tmp_path / unit, **sizes_of(unit, rows=3, cols=16, lanes=4))
     report = run_small(model, unit, emitted=emitted)
     assert not report.passed
     assert report.agreement.passed

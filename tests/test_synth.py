@@ -14,7 +14,7 @@ from sterna.cli.main import main
 from sterna.cli.reports.synth_page import area_plot
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.verilog import core_params
+from sterna.hw.core.unit import core_params
 from sterna.hw.emit.yosys import run_yosys
 from sterna.hw.flow.cache import Cache
 from sterna.hw.flow.estimate import block_rams, estimate
@@ -24,13 +24,12 @@ from sterna.hw.flow.pnr_progress import Phase
 from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synthesis import Target, synthesise
 from sterna.hw.flow.target import TARGETS, Resource
-from sterna.hw.units.spec import Unit, UnitSizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model
 
 MODEL = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=32), C12, seed=1)
-SMALL = UnitSizes(rows=2, cols=4)
+SMALL = {"rows": 2, "cols": 4}
 ROUTED = [target for target in TARGETS.values() if target.router is not None]
 
 
@@ -76,7 +75,7 @@ module top(input clk, input d, output reg q); always @(posedge clk) q <= ~d; end
 @pytest.mark.long
 def test_an_array_is_placed_and_timed_on_ecp5(cache):
     told = []
-    report = synth(MODEL, "ecp5-85k", unit=Unit.MAC, sizes=SMALL, style="generic", pnr=True,
+    report = synth(MODEL, "ecp5-85k", unit="mac", sizes=SMALL, style="generic", pnr=True,
                    seeds=(1, 2), cache=cache, progress=lambda text, step: told.append((text, step)))
     assert [run.seed for run in report.runs] == [1, 2]
     clocks = [run.fmax_mhz for run in report.runs]
@@ -97,7 +96,7 @@ def test_an_array_is_placed_and_timed_on_ecp5(cache):
 
 @pytest.mark.long
 def test_what_was_done_is_not_done_again(cache, monkeypatch):
-    options = {"unit": Unit.MAC, "sizes": SMALL, "style": "generic", "pnr": True, "cache": cache}
+    options = {"unit": "mac", "sizes": SMALL, "style": "generic", "pnr": True, "cache": cache}
     first = synth(MODEL, "ecp5-85k", **options)
 
     def refuse(*arguments, **named):
@@ -106,7 +105,7 @@ def test_what_was_done_is_not_done_again(cache, monkeypatch):
     for tool in ("synthesise", "pack", "place_and_route"):
         monkeypatch.setattr(flow, tool, refuse)
     assert synth(MODEL, "ecp5-85k", **options).as_dict() == first.as_dict()
-    for other in ({"freq_mhz": 33.0}, {"seeds": (99,)}, {"sizes": UnitSizes(rows=2, cols=8)},
+    for other in ({"freq_mhz": 33.0}, {"seeds": (99,)}, {"sizes": {"rows": 2, "cols": 8}},
                   {"cache": Cache(None)}):
         with pytest.raises(AssertionError, match="ran again"):
             synth(MODEL, "ecp5-85k", **{**options, **other})
@@ -114,7 +113,7 @@ def test_what_was_done_is_not_done_again(cache, monkeypatch):
 
 @pytest.mark.long
 def test_ice40_is_timed_between_registers_and_counted_without(cache):
-    report = synth(MODEL, "ice40-hx8k", unit=Unit.MAC, sizes=SMALL, pnr=True, cache=cache)
+    report = synth(MODEL, "ice40-hx8k", unit="mac", sizes=SMALL, pnr=True, cache=cache)
     assert report.best.path is not None
     # A flip-flop is in a logic cell with a LUT, or alone.
     cells = report.needed(Resource.LUT)
@@ -127,10 +126,10 @@ def test_ice40_is_timed_between_registers_and_counted_without(cache):
 
 @pytest.mark.long
 def test_a_core_is_counted_by_block_with_its_cycles(cache):
-    sizes = UnitSizes(rows=1, cols=4, quant_lanes=1)
+    sizes = {"rows": 1, "cols": 4, "quant_lanes": 1}
     report = synth(MODEL, TARGETS["ecp5-25k"], sizes=sizes, cache=cache)
     assert report.runs == ()
-    model = CycleModel(core_params(MODEL, report.sizes))
+    model = CycleModel(core_params(MODEL, **report.sizes))
     assert report.cycles_per_token == model.cycles_per_token()
     assert {"array", "mlgru", "norm", "glu", "sampler", "weights"} <= report.parts.keys()
     for attribute, total in (("lut", report.synthesis.luts_with_carries),
@@ -156,9 +155,9 @@ def test_a_core_is_counted_by_block_with_its_cycles(cache):
 @pytest.mark.long
 def test_an_estimate_is_near_what_is_then_counted(cache):
     target = TARGETS["ecp5-25k"]
-    sizes = [UnitSizes(rows=2, cols=4, quant_lanes=2), UnitSizes(rows=1, cols=4, quant_lanes=1)]
+    sizes = [{"rows": 2, "cols": 4, "quant_lanes": 2}, {"rows": 1, "cols": 4, "quant_lanes": 1}]
     reports = [synth(MODEL, target, sizes=each, cache=cache) for each in sizes]
-    params = [core_params(MODEL, report.sizes) for report in reports]
+    params = [core_params(MODEL, **report.sizes) for report in reports]
     for built, other in ((0, 1), (1, 0)):
         guess = estimate(params[other], params[built], target, reports[built].usage,
                          reports[built].blocks)
@@ -222,9 +221,9 @@ def test_logic_that_does_not_fit_is_refused_with_numbers(run, model_file, cache)
     assert found
     needed, lanes = int(found[1]), int(found[2])
     assert needed > 8
-    report = synth(MODEL, "ice40-up5k", unit=Unit.GLU, sizes=UnitSizes(lanes=lanes), cache=cache)
+    report = synth(MODEL, "ice40-up5k", unit="glu", sizes={"lanes": lanes}, cache=cache)
     assert report.needed(Resource.DSP) == needed * lanes / 8
-    without = synth(MODEL, "ice40-up5k", unit=Unit.GLU, sizes=UnitSizes(lanes=1),
+    without = synth(MODEL, "ice40-up5k", unit="glu", sizes={"lanes": 1},
                     multipliers=False, cache=cache)
     assert without.needed(Resource.DSP) == 0
 
@@ -243,7 +242,7 @@ def test_weights_that_do_not_fit_are_refused_before_synthesis(run, tmp_path, mon
     assert "--target ecp5-85k has enough" in err
     assert re.search(r"The weights alone take \d+\. With --external-weights \d+ remain", err)
     with pytest.raises(FitError, match="weights does not fit ice40-hx8k: block RAM"):
-        synth(model, "ice40-hx8k", unit=Unit.WEIGHTS, sizes=UnitSizes(rows=8, cols=32),
+        synth(model, "ice40-hx8k", unit="weights", sizes={"rows": 8, "cols": 32},
               cache=Cache(None))
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.unit import CORE, core_params
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.flow.cache import Cache, cache_key, default_cache
@@ -38,8 +39,9 @@ from sterna.hw.flow.target import (
     target_named,
 )
 from sterna.hw.flow.wrapper import wrapper_text
+from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.spec import Unit, UnitSizes
+from sterna.hw.units.mac.unit import MAC
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized.synthetic import random_model
@@ -351,10 +353,10 @@ def test_an_estimate_of_what_was_built_is_what_was_counted():
 def test_the_message_has_needed_available_and_what_fits():
     target = TARGETS["ecp5-25k"]
     model = random_model(PARAMS.config, S16, seed=1)
-    sizes = UnitSizes(rows=2, cols=8)
-    check_fit(model, Unit.CORE, sizes, target, usage(target, 5000, 2000, 20, 28), BLOCKS)
+    core = core_params(model, rows=2, cols=8)
+    check_fit(CORE, core, target, usage(target, 5000, 2000, 20, 28), BLOCKS)
     with pytest.raises(FitError) as error:
-        check_fit(model, Unit.CORE, sizes, target, usage(target, 5000, 2000, 20, 49), BLOCKS)
+        check_fit(CORE, core, target, usage(target, 5000, 2000, 20, 49), BLOCKS)
     text = str(error.value)
     assert text.startswith(
         "core does not fit ecp5-25k: DSP 49 needed, 28 available (nextpnr). "
@@ -362,7 +364,7 @@ def test_the_message_has_needed_available_and_what_fits():
     assert "cycles per token" in text
     assert text.endswith("--target ecp5-85k has enough.")
     with pytest.raises(FitError, match=r"LUT 25,000 needed, 24,288 available.*--rows 7 --cols 64"):
-        check_fit(model, Unit.MAC, UnitSizes(rows=8, cols=64), target,
+        check_fit(MAC, MacParams(8, 64, 64), target,
                   usage(target, 25000, 2000, 0, 0), {})
 
 
@@ -372,7 +374,7 @@ def test_the_message_for_a_small_device_names_the_core_that_fits_it():
     assert list(target.available) == [Resource.LUT, Resource.BLOCK_RAM, Resource.DSP]
     with pytest.raises(FitError, match=(
             r"logic cells 50,000 needed, 5,280 available.*sterna build micro --board icebreaker")):
-        check_fit(model, Unit.CORE, UnitSizes(rows=1, cols=8), target,
+        check_fit(CORE, core_params(model, rows=1, cols=8), target,
                   usage(target, 50_000, 400, 90), {"": BlockArea(lut=50_000, block_ram=400)})
 
 

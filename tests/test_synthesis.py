@@ -7,13 +7,11 @@ from collections import Counter
 
 import pytest
 
-from sterna.hw.core.verilog import core_design
-from sterna.hw.emit.folder import emit_component
+from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.names import without_brackets
 from sterna.hw.emit.yosys import YosysError
 from sterna.hw.flow.multipliers import PROJECTION_MODULES, module_cells
 from sterna.hw.flow.synthesis import MemoryStyle, Target, synthesise
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.synthetic import random_model
@@ -63,7 +61,7 @@ endmodule
 def core(tmp_path_factory):
     model = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=10), S16, seed=7)
     folder = tmp_path_factory.mktemp("synthesis") / "core"
-    return emit_component(model, core_design(model, UnitSizes(rows=ROWS, cols=COLS)), folder)
+    return emit_verilog(model, "core", folder, rows=ROWS, cols=COLS)
 
 
 @pytest.fixture(scope="module")

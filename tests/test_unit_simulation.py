@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import sizes_of
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.folder import EmittedUnit
@@ -26,7 +27,7 @@ TOKENS = np.array([5, 64, 0, 5, 17, 33])
 
 
 def sizes(unit: str) -> dict[str, int]:
-    return NORM_SIZES if unit == "norm" else SIZES
+    return NORM_SIZES if unit == "norm" else sizes_of(unit, **SIZES)
 
 
 def run(
@@ -148,7 +149,7 @@ def test_a_planted_fault_is_caught_and_named(
 def test_a_fault_in_the_verilog_of_the_residual_is_caught(
     odd_model: QuantizedModel, tmp_path: Path,
 ) -> None:
-    emitted = emit_verilog(odd_model, "residual", tmp_path / "residual", **SIZES)
+    emitted = emit_verilog(odd_model, "residual", tmp_path / "residual", **sizes("residual"))
     text = emitted.verilog_path.read_text()
     bits = emitted.params.update_bits
     addend = f"$signed(updates__payload[{2 * bits - 1}:{bits}])"      # of the second row

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from amaranth.hdl import Shape
+from conftest import sizes_of
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit import tools
@@ -20,7 +21,7 @@ from sterna.hw.emit.folder import verilog_text
 from sterna.hw.emit.tools import MissingToolError, verilator_environment
 from sterna.hw.emit.yosys import YosysError, run_yosys
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.parts.requantise import Requantise
+from sterna.hw.parts.requantize import Requantize, RequantizeParams
 from sterna.hw.units.embedding.verilog import EMBEDDING_MODULE
 from sterna.hw.units.glu.params import GluParams
 from sterna.hw.units.glu.verilog import GLU_MODULE
@@ -71,7 +72,8 @@ def model():
 @pytest.fixture(scope="module")
 def emitted(model, tmp_path_factory):
     base = tmp_path_factory.mktemp("verilog")
-    return {unit: emit_verilog(model, unit, base / unit, **SIZES, streams=1 + (unit == "norm"))
+    return {unit: emit_verilog(model, unit, base / unit, **sizes_of(
+                unit, **SIZES, streams=1 + (unit == "norm")))
             for unit in UNITS}
 
 
@@ -165,14 +167,15 @@ def test_params_follow_from_the_model_and_the_options(emitted):
 
 REPEAT = """
 import sys
-from sterna.hw.catalog import emit_verilog
+from sterna.hw.catalog import UNITS, emit_verilog
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model
 model = random_model(ModelConfig(d=12, layers=2, dff=20, vocab=18), C12, seed=3)
 for unit in sys.argv[2:]:
-    emit_verilog(model, unit, f"{sys.argv[1]}/other-{unit}", rows=4, cols=8, lanes=4,
-                 streams=1 + (unit == "norm"))
+    sizes = dict(rows=4, cols=8, lanes=4, streams=1 + (unit == "norm"))
+    own = {name: value for name, value in sizes.items() if name in UNITS[unit].sizes}
+    emit_verilog(model, unit, f"{sys.argv[1]}/other-{unit}", **own)
 """
 
 
@@ -212,7 +215,8 @@ def test_verilog_is_lint_clean_with_the_waivers_and_only_with_them(emitted, unit
 def test_every_size_is_lint_clean(unit, profile, config, sizes, tmp_path):
     if unit == "norm" and sizes:
         sizes = {**sizes, "lanes": 2 * sizes["rows"]}
-    emit_verilog(random_model(config, profile, seed=4), unit, tmp_path / unit, **sizes)
+    emit_verilog(
+        random_model(config, profile, seed=4), unit, tmp_path / unit, **sizes_of(unit, **sizes))
     clean = lint(tmp_path / unit, "sterna.vlt", f"{MODULES[unit]}.v")
     assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
 
@@ -229,12 +233,13 @@ def test_instantiation_template_fits_the_module(emitted, unit, tmp_path):
     assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
 
 
-def test_requantiser_is_lint_clean(tmp_path, emitted):
-    (tmp_path / "requantise.v").write_text(
-        verilog_text(Requantise(17, 16, 16, 16, shifts=(9, 11, 12), lanes=2), "requantise"))
+def test_requantizer_is_lint_clean(tmp_path, emitted):
+    params = RequantizeParams(17, 16, 16, 16, shifts=(9, 11, 12), lanes=2)
+    (tmp_path / "requantize.v").write_text(
+        verilog_text(Requantize(params), "requantize"))
     (tmp_path / "sterna.vlt").write_bytes(
         (emitted["mac"].folder / "sterna.vlt").read_bytes())
-    clean = lint(tmp_path, "sterna.vlt", "requantise.v")
+    clean = lint(tmp_path, "sterna.vlt", "requantize.v")
     assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
 
 
@@ -259,7 +264,7 @@ def test_cell_counts_of_the_default_sizes(profile, per_lane, tmp_path):
 @pytest.mark.parametrize(("unit", "sizes", "message"), [
     ("mac", {"rows": 21}, r"rows must be from 1 to 20 \(the rows of the largest"),
     ("mac", {"rows": 0, "cols": 4}, "rows must be a whole number from 1"),
-    ("mac", {"rows": 4}, r"cols must be from 1 to 20 .*, got 128"),
+    ("mac", {"cols": 128}, r"cols must be from 1 to 20 .*, got 128"),
     ("mac", {"rows": 4, "cols": 0}, "cols must be a whole number from 1"),
     ("mlgru", {"lanes": 8}, r"channels \(12\) must be a multiple of lanes \(8\)"),
     ("mlgru", {"lanes": 0}, "lanes must be a whole number from 1"),
@@ -270,6 +275,9 @@ def test_cell_counts_of_the_default_sizes(profile, per_lane, tmp_path):
     ("embedding", {"streams": 0}, "streams must be a whole number from 1 to 2"),
     ("sampler", {"rows": 0}, "rows must be a whole number from 1"),
     ("weights", {"rows": 21}, r"rows must be from 1 to 20 \(the rows of the largest"),
+    ("glu", {"cols": 7, "rows": 999, "external_weights": True, "far_registers": True},
+     "unit glu has no size cols, rows, external-weights, far-registers: it has lanes, streams"),
+    ("weights", {"lanes": 4}, "unit weights has no size lanes: it has rows, cols, style"),
     ("gru", {}, "unit must be one of mac, mlgru, .*got 'gru'"),
 ])
 def test_sizes_that_do_not_fit_are_refused_before_anything_is_written(

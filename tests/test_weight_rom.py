@@ -11,6 +11,7 @@ import pytest
 
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
 from sterna.hw.units.weights.gateware import WeightRom
+from sterna.hw.units.weights.params import WeightRomParams
 
 PAUSES = [Pauses(), Pauses(0.7, 0.0, 1), Pauses(0.0, 0.5, 2), Pauses(0.4, 0.6, 3)]
 
@@ -20,6 +21,10 @@ def contents(words: int, word_bits: int) -> list[int]:
     values = [dice.getrandbits(word_bits) for _ in range(words)]
     values[0], values[-1] = (1 << word_bits) - 1, 1
     return values
+
+
+def rom(words: list[int], word_bits: int) -> WeightRom:
+    return WeightRom(WeightRomParams(len(words), word_bits), words)
 
 
 def payloads_of(dut: WeightRom, requests: list[tuple[int, int]]) -> list[int]:
@@ -48,13 +53,13 @@ def test_runs_come_in_order_while_both_ends_pause(pauses, count, word_bits):
     for _ in range(12):
         first = dice.randrange(count)
         requests.append((first, dice.randint(1, min(count - first, 9))))
-    check(WeightRom(words, word_bits=word_bits), words, requests, pauses)
+    check(rom(words, word_bits), words, requests, pauses)
 
 
 @pytest.mark.parametrize("counts", [(5, 1, 3), (1, 1, 1, 1, 1), (1, 2, 1, 2), (16, 16)])
 def test_waiting_requests_follow_without_a_gap(counts):
     words = contents(16, 8)
-    dut = WeightRom(words, word_bits=8)
+    dut = rom(words, 8)
     run = check(dut, words, [(16 - count, count) for count in counts])
     latency = dut.params.latency
     assert latency == 2
@@ -64,7 +69,7 @@ def test_waiting_requests_follow_without_a_gap(counts):
 
 def test_a_request_is_held_while_one_is_in_progress_and_one_waits():
     words = contents(16, 8)
-    dut = WeightRom(words, word_bits=8)
+    dut = rom(words, 8)
     run = check(dut, words, [(0, 4), (4, 6), (3, 1), (8, 2)])
     # Words are read in cycles 1 to 4, 5 to 10, 11 and 12 to 13; the place of the request
     # that waits is free again in the cycle after the last read of the one before it.
@@ -73,7 +78,7 @@ def test_a_request_is_held_while_one_is_in_progress_and_one_waits():
 
 def test_an_idle_memory_answers_after_the_stated_latency():
     words = contents(9, 8)
-    dut = WeightRom(words, word_bits=8)
+    dut = rom(words, 8)
     run = check(dut, words, [(i, 1) for i in range(9)], Pauses(producer=0.9, seed=5))
     gaps = [b - a for a, b in pairwise(run.sent_at)]
     assert max(gaps) > 3
@@ -82,7 +87,7 @@ def test_an_idle_memory_answers_after_the_stated_latency():
 
 def test_reset_forgets_what_is_under_way():
     words = contents(20, 16)
-    dut = WeightRom(words, word_bits=16)
+    dut = rom(words, 16)
     first, second = [(0, 9), (3, 8), (1, 1)], [(11, 9), (0, 2)]
     complete = payloads_of(dut, second)
     phases = [(payloads_of(dut, first), 4), (complete, 11), (payloads_of(dut, first), 0),
@@ -103,4 +108,9 @@ def test_reset_forgets_what_is_under_way():
 ])
 def test_bad_contents_are_refused(words, word_bits, message):
     with pytest.raises(ValueError, match=message):
-        WeightRom(words, word_bits=word_bits)
+        rom(words, word_bits)
+
+
+def test_more_words_than_stated_are_refused():
+    with pytest.raises(ValueError, match="the memory holds 3 words, got 2"):
+        WeightRom(WeightRomParams(3, 8), [1, 2])

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import codecs
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sterna.cli.terminal.console import out, print_json, print_table, say
+from sterna.cli.terminal.console import Stages, out, print_json, print_table, say, write
+from sterna.cli.terminal.texts import check_prompts
 from sterna.model.quantized import QuantizedModel
 from sterna.model.tokenizer import decode, encode
 from sterna.sim.bench.runner import Simulator
 from sterna.sim.core.engine import Engine
+
+if TYPE_CHECKING:
+    from sterna.sim.core.simulate import CoreReport
 
 __all__ = ["simulate_core"]
 
 
 def simulate_core(
     model: QuantizedModel, prompts: Sequence[str], tokens: int, *, temperature: float,
-    rows: int, cols: int, quant_lanes: int, engine: Engine, netlist: bool,
+    sizes: Mapping[str, Any], engine: Engine, netlist: bool,
     simulator: Simulator, waves: bool, output: Path | None, seed: int, quiet: bool,
     as_json: bool,
 ) -> int:
@@ -26,58 +30,74 @@ def simulate_core(
 
     With the C++ engine and one prompt the text appears as it is written.
     """
-    from sterna.sim.core.simulate import simulate_core as run_simulation
+    check_prompts(prompts, model.config.vocab)
+    encoded = [encode(prompt.encode()).tolist() for prompt in prompts]
     bytewise = model.config.vocab <= 256
     live = engine is Engine.CPP and len(prompts) == 1 and bytewise and not as_json
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    line_is_open = False
-
-    def show(sequence: int, written: list[int]) -> None:
-        nonlocal line_is_open
-        if live:
-            if not line_is_open:
-                out.print(prompts[0], end="", style="bold")
-                line_is_open = True
-            sys.stdout.write(decoder.decode(bytes(written)))
-            sys.stdout.flush()
-
-    def end_line() -> None:
-        nonlocal line_is_open
-        if line_is_open:
-            sys.stdout.write(decoder.decode(b"", final=True) + "\n")
-            sys.stdout.flush()
-            line_is_open = False
-
-    def note(line: str) -> None:
-        end_line()
-        say(line, quiet)
-
-    encoded = [encode(prompt.encode()).tolist() for prompt in prompts]
-    if netlist:
-        from sterna.sim.netlist import simulate_core_netlist
-        report = simulate_core_netlist(
-            model, encoded, tokens, temperature=temperature, rows=rows, cols=cols,
-            quant_lanes=quant_lanes, simulator=simulator, waves=waves, work=output, seed=seed,
-            progress=note)
-    else:
-        report = run_simulation(
-            model, encoded, tokens, temperature=temperature, rows=rows, cols=cols,
-            quant_lanes=quant_lanes, engine=engine, simulator=simulator, waves=waves,
-            work=output, seed=seed, progress=note, on_tokens=show)
+    with Stages(quiet) as stage:
+        text = _LiveText(prompts[0], stage)
+        if netlist:
+            from sterna.sim.netlist import simulate_core_netlist
+            report = simulate_core_netlist(
+                model, encoded, tokens, temperature=temperature, simulator=simulator,
+                waves=waves, work=output, seed=seed, progress=stage, **sizes)
+        else:
+            from sterna.sim.core.simulate import simulate_core as run_simulation
+            report = run_simulation(
+                model, encoded, tokens, temperature=temperature, engine=engine,
+                simulator=simulator, waves=waves, work=output, seed=seed, progress=text.stage,
+                on_tokens=text.show if live else lambda sequence, written: None, **sizes)
+        text.close()
     if as_json:
         print_json({**report.as_dict(), "prompts": list(prompts),
                     "texts": [_text(model, each) for each in report.generated]})
         return 0 if report.passed else 1
-    end_line()
     if not live:
         for prompt, written in zip(prompts, report.generated, strict=True):
             out.print(prompt, end="", style="bold")
             out.print(_text(model, written))
+    _print(f"{'netlist of ' if netlist else ''}core in {report.simulator.value} "
+           f"({report.engine.value}), {tokens} tokens, {report.params.rows} x "
+           f"{report.params.cols}, seed {seed}", report)
+    if output is not None:
+        out.print(f"kept in {output}")
+    if report.failure is not None:
+        say(f"MISMATCH in {report.failure}")
+    return 0 if report.passed else 1
+
+
+class _LiveText:
+    """The text after a prompt, printed as it is written, between the stages of a simulation."""
+
+    def __init__(self, prompt: str, stage: Stages) -> None:
+        self._prompt, self._stage = prompt, stage
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_open = False
+
+    def show(self, sequence: int, written: list[int]) -> None:
+        """Print more of the text."""
+        if not self._is_open:
+            self._stage.end()       # a clock that runs would draw over the text
+            out.print(self._prompt, end="", style="bold")
+            self._is_open = True
+        write(self._decoder.decode(bytes(written)))
+
+    def stage(self, label: str) -> None:
+        """Begin a stage, on a line of its own."""
+        self.close()
+        self._stage(label)
+
+    def close(self) -> None:
+        """End the line of the text, if one has begun."""
+        if self._is_open:
+            write(self._decoder.decode(b"", final=True) + "\n")
+            self._is_open = False
+
+
+def _print(title: str, report: CoreReport) -> None:
     print_table(
-        f"{'netlist of ' if netlist else ''}core in {report.simulator.value} "
-        f"({report.engine.value}), {tokens} tokens, {rows} x {cols}, seed {seed}",
-        ("phase", "cycles", "values = reference", "values = onnxruntime", "mismatches",
-         "cycles = model", "wrong"),
+        title, ("phase", "cycles", "values = reference", "values = onnxruntime", "mismatches",
+                "cycles = model", "wrong"),
         [(phase.name, phase.cycles, phase.checks.reference.values,
           phase.checks.onnx.values,
           phase.checks.reference.mismatches + phase.checks.onnx.mismatches,
@@ -85,11 +105,6 @@ def simulate_core(
     if report.cycles_per_token is not None and report.utilisation is not None:
         out.print(f"{report.cycles_per_token:,.1f} cycles per token, the array is busy in "
                   f"{report.utilisation:.1%} of them")
-    if output is not None:
-        out.print(f"kept in {output}")
-    if report.failure is not None:
-        say(f"MISMATCH in {report.failure}")
-    return 0 if report.passed else 1
 
 
 def _text(model: QuantizedModel, tokens: list[int]) -> str:

@@ -8,20 +8,20 @@ from typing import Annotated
 import typer
 
 from sterna.cli.terminal.console import out, print_json, print_table, say
+from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption
 
 __all__ = ["COMMANDS", "demo"]
 
 
 def demo(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")
-                     ] = "tiny",
+    model: ModelArgument = "tiny",
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="Folder for everything it makes.")] = Path("build/demo"),
     rows: Annotated[int, typer.Option(help="Rows of the array.")] = 8,
     cols: Annotated[int, typer.Option(help="Columns of the array.")] = 128,
     tokens: Annotated[int, typer.Option(help="Tokens of text to write.")] = 300,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Trained model to ONNX to Verilog, every stage checked against the same integers.
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.terminal.console import out, print_json, progress_bar, say, write
-from sterna.cli.terminal.texts import tokens_of
+from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, say, write
+from sterna.cli.terminal.options import (
+    MODEL_HELP,
+    JsonOption,
+    ModelArgument,
+    QuietOption,
+    choose,
+)
+from sterna.cli.terminal.texts import check_prompts, tokens_of
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:
     from sterna.export.graph.metadata import Form
+    from sterna.export.runtime.generate import Piece
     from sterna.export.runtime.session import Session
 
 __all__ = ["COMMANDS", "export", "generate", "open_model"]
@@ -22,36 +31,43 @@ _FORMS = "exact, exact-2bit, fast, web, traced or float32"
 
 
 def export(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")],
+    model: ModelArgument,
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="Step graph to write, NAME.onnx; the sequence graph goes to "
                                "NAME.sequence.onnx.")],
-    form: Annotated[str, typer.Option(help=f"{_FORMS}.")] = "exact",
-    graphs: Annotated[str, typer.Option(help="step, sequence or both.")] = "both",
+    form: Annotated[str, typer.Option(
+        help=f"How the arithmetic is spelled: {_FORMS}.")] = "exact",
+    graphs: Annotated[str, typer.Option(
+        help="Which graphs to write: step, sequence or both.")] = "both",
     check: Annotated[int, typer.Option(
-        help="Tokens of the held-out text to compare with the reference; 0 for none.")] = 256,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+        help="Compare this many tokens of the held-out text with the reference; 0 skips it.")
+        ] = 256,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> int:
-    """Write the ONNX graphs of a model, and compare them with the integer reference.
+    """Write the ONNX graphs of a model and check them.
+
+    Their outputs on held-out text are compared with the integer reference. Exits with 1 if
+    an exact form differs.
 
     Example: sterna export tiny -o build/tiny.onnx --form exact
     """
     from sterna.export.forms.writer import GraphChoice, export_onnx
     from sterna.export.runtime.check import check_close, check_exact
     kind = _form(form)
-    choices = [choice.value for choice in GraphChoice]
-    if graphs not in choices:
-        raise ValueError(f"--graphs must be one of {', '.join(choices)}, got {graphs!r}")
+    wanted = GraphChoice(choose("--graphs", graphs, [each.value for each in GraphChoice]))
     loaded = load_model(model)
     tokens = tokens_of(None, check, loaded, "--check") if check else None
     output.parent.mkdir(parents=True, exist_ok=True)
-    files = export_onnx(loaded, output, form=kind, graphs=GraphChoice(graphs))
     results: list[dict[str, Any]] = []
-    for path in files:
-        entry: dict[str, Any] = {"file": str(path), "bytes": path.stat().st_size}
-        if tokens is not None:
-            say(f"comparing {path} with the reference over {check} tokens", quiet)
+    with Stages(quiet) as stage:
+        stage(f"write the form {kind}")
+        for path in export_onnx(loaded, output, form=kind, graphs=wanted):
+            entry: dict[str, Any] = {"file": str(path), "bytes": path.stat().st_size}
+            results.append(entry)
+            if tokens is None:
+                continue
+            stage(f"compare {path} with the reference over {check} tokens")
             if kind.exact:
                 report = check_exact(loaded, path, tokens[None, :])
                 entry |= {"tokens": report.tokens, "values": report.total.values,
@@ -60,7 +76,6 @@ def export(
             else:
                 entry |= {"tokens": check,
                           "decibels": round(check_close(loaded, path, tokens[None, :]), 1)}
-        results.append(entry)
     if as_json:
         print_json(results)
     else:
@@ -73,9 +88,7 @@ def export(
 
 def _form(name: str, option: str = "--form") -> Form:
     from sterna.export.graph.metadata import Form
-    if name not in list(Form):
-        raise ValueError(f"{option} must be {_FORMS}, got {name!r}")
-    return Form(name)
+    return Form(choose(option, name, Form))
 
 
 def _compared(entry: dict[str, Any]) -> str:
@@ -116,10 +129,17 @@ def open_model(
         threads=threads, ops=ops)
 
 
-def _library(built: bool, path: Path | None, quiet: bool) -> Path | None:
+def _library(
+    built: bool, path: Path | None, quiet: bool, model: str, form: str | None,
+) -> Path | None:
     """The library of operators: the file at ``path``, or the one built here if asked for."""
     if path is not None or not built:
         return path
+    from sterna.export.runtime.arguments import check_ops_form
+    from sterna.export.runtime.runtime import read_graph
+    # Compiling takes a minute: nobody waits for it to be refused.
+    check_ops_form(read_graph(model)[1].form if model.endswith(".onnx")
+                   else _form(form or "exact"), model)
     from sterna.export.native.build import build_ops
     display, move = progress_bar("compiling the operators", quiet)
     with display:
@@ -128,50 +148,50 @@ def _library(built: bool, path: Path | None, quiet: bool) -> Path | None:
 
 def generate(
     model: Annotated[str, typer.Argument(
-        metavar="MODEL", help="Quantised file, tiny, or a step graph ending in .onnx.")],
+        metavar="MODEL", help=f"{MODEL_HELP}, or a step graph ending in .onnx.")],
     prompt: Annotated[list[str] | None, typer.Option(
         help="Text to continue; several are continued side by side. [default: 'The ']")] = None,
     tokens: Annotated[int, typer.Option(help="Tokens (bytes) to write.")] = 200,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.7,
     top_k: Annotated[int | None, typer.Option(
-        help="Draw from the so many most likely tokens.")] = None,
+        help="Draw only from the K most likely tokens.", metavar="K")] = None,
     top_p: Annotated[float | None, typer.Option(
-        help="Draw from the fewest tokens whose probabilities add up to this.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the writing.")] = None,
+        metavar="P",
+        help="Draw only from the most likely tokens whose probabilities add up to P.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(
+        help="End a text before this string; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampler, from 1.")] = 1,
     form: Annotated[str | None, typer.Option(
         help=f"Form of a quantised model: {_FORMS}. [default: exact]")] = None,
     ops: Annotated[bool, typer.Option(
-        "--ops", help="Use compiled operators; they are built the first time.")] = False,
+        "--ops", help="Use compiled operators, which are built the first time.")] = False,
     ops_library: Annotated[Path | None, typer.Option(
         help="Use the compiled operators in this file, from sterna build-ops.")] = None,
-    threads: Annotated[int, typer.Option(help="Threads of one operator.")] = 1,
-    quiet: Annotated[bool, typer.Option("--quiet", help="The text alone.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    threads: Annotated[int, typer.Option(help="Threads that one operator may use.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the text alone.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Continue a text with an ONNX graph under onnxruntime.
 
     Example: sterna generate tiny --prompt "The for statement" --tokens 300
     """
     prompts = prompt or ["The "]
-    session = open_model(
-        model, form=form, threads=threads, ops=_library(ops, ops_library, quiet))
+    library = _library(ops, ops_library, quiet, model, form)
+    with Stages(quiet) as stage:
+        stage(f"load {model}")
+        session = open_model(model, form=form, threads=threads, ops=library)
+    check_prompts(prompts, session.info.config.vocab)
     pieces = session.generate(
         prompts, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
         stop=stop or (), seed=seed)
-    stream = len(prompts) == 1 and not as_json
-    if stream:
-        write(prompts[0])
-    texts = [""] * len(prompts)
-    drawn: list[list[int]] = [[] for _ in prompts]
     started = time.perf_counter()
-    for piece in pieces:
-        texts[piece.prompt] += piece.text
-        drawn[piece.prompt].append(piece.token)
-        if stream:
-            write(piece.text)
+    if as_json or len(prompts) > 1:
+        display, move = progress_bar("writing", quiet)
+        with display:
+            texts, drawn = _collect(pieces, len(prompts), tokens, move)
+    else:
+        texts, drawn = _stream(pieces, prompts[0])
     seconds = time.perf_counter() - started
-    written = sum(map(len, drawn))
     if as_json:
         results = [
             {"prompt": text, "text": after, "tokens": tokens_drawn, "temperature": temperature,
@@ -180,13 +200,37 @@ def generate(
                 zip(prompts, texts, drawn, strict=True))]
         print_json(results[0] if len(results) == 1 else results)
         return 0
-    if not stream:
+    if len(prompts) > 1:
         for text, after in zip(prompts, texts, strict=True):
             write(f"{text}{after}\n\n")
-    else:
-        write("\n")
+    written = sum(map(len, drawn))
     say(f"{written} tokens in {seconds:.2f} s, {written / seconds:,.0f} tokens/s", quiet)
     return 0
+
+
+def _collect(
+    pieces: Iterator[Piece], count: int, tokens: int, progress: Callable[[int, int], None],
+) -> tuple[list[str], list[list[int]]]:
+    """The text and the tokens after each of ``count`` prompts, at most ``tokens`` of each."""
+    texts = [""] * count
+    drawn: list[list[int]] = [[] for _ in range(count)]
+    for piece in pieces:
+        texts[piece.prompt] += piece.text
+        drawn[piece.prompt].append(piece.token)
+        progress(sum(map(len, drawn)), tokens * count)
+    return texts, drawn
+
+
+def _stream(pieces: Iterator[Piece], prompt: str) -> tuple[list[str], list[list[int]]]:
+    """The same for one prompt, written as it comes."""
+    text, drawn = "", []
+    write(prompt)
+    for piece in pieces:
+        text += piece.text
+        drawn.append(piece.token)
+        write(piece.text)
+    write("\n")
+    return [text], [drawn]
 
 
 COMMANDS = (export, generate)

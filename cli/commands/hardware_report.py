@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sterna.cli.terminal.console import out, print_json, print_table
-from sterna.model.config import ModelConfig
+from sterna.cli.terminal.console import Stages, out, print_json, print_table
+from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption, choose
+from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.profile import PROFILES
 from sterna.model.quantized import load_model
 
@@ -21,10 +22,10 @@ __all__ = ["COMMANDS", "report"]
 
 def report(
     model: Annotated[str | None, typer.Argument(
-        metavar="[MODEL]", help="Quantised file, or tiny; or give --config.")] = None,
+        metavar="[MODEL]", help=f"{MODEL_HELP}; or give --config.")] = None,
     config: Annotated[str | None, typer.Option(
-        help="A shape without weights: micro, nano, tiny or small. Memories are as wide as any "
-             "model may need.")] = None,
+        help="A shape without weights: micro, nano, tiny or small. Its memories are as wide as "
+             "any model of that shape may need.")] = None,
     profile: Annotated[str | None, typer.Option(
         help="With --config: numeric profile, S16 (default) or C12.")] = None,
     rows: Annotated[int, typer.Option(help="Rows computed side by side.")] = 8,
@@ -33,12 +34,15 @@ def report(
     quant_lanes: Annotated[int, typer.Option(
         help="Elements quantised per cycle, a multiple of the rows; 0 chooses.")] = 0,
     clock_mhz: Annotated[float | None, typer.Option(
-        help="Give tokens per second, too, at this clock.")] = None,
+        help="Also give the tokens per second at this clock.")] = None,
     output: Annotated[Path | None, typer.Option(
-        "-o", "--output", help="Write the report as a page, FILE.html.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+        "-o", "--output", metavar="FILE.html", help="Write the report as a page.")] = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> int:
-    """Say how many cycles a token takes in gateware, where they go, and what bounds them.
+    """Count the cycles of a token in gateware.
+
+    Says where they go and what bounds them, and lists the bits of every memory.
 
     Computed by the cycle model, which equals the simulated Verilog; no tool is needed.
 
@@ -47,8 +51,10 @@ def report(
     from sterna.hw.core.timing.cycle_report import cycle_report
     if output is not None and output.suffix != ".html":
         raise ValueError(f"--output must end in .html, got {output}")
-    image = _image(model, config, profile, rows, cols, streams, quant_lanes)
-    found = cycle_report(image)
+    with Stages(quiet) as stage:
+        stage("run the cycle model")
+        image = _image(model, config, profile, rows, cols, streams, quant_lanes)
+        found = cycle_report(image)
     name = model or f"{config} (no weights)"
     data = {"model": model, **found.as_dict(clock_mhz)}
     if output is not None:
@@ -80,9 +86,8 @@ def _image(
         loaded = load_model(str(model))
         return build_image(loaded, CoreParams(
             loaded.config, loaded.profile, rows, cols, streams, quant_lanes))
-    chosen = profile or "S16"
-    if chosen not in PROFILES:
-        raise ValueError(f"--profile must be one of {', '.join(PROFILES)}, got {profile!r}")
+    chosen = choose("--profile", profile or "S16", PROFILES)
+    choose("--config", config, NAMED_CONFIGS)
     return shape_image(CoreParams(
         ModelConfig.named(config), PROFILES[chosen], rows, cols, streams, quant_lanes))
 

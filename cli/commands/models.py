@@ -1,16 +1,20 @@
-"""``sterna evaluate`` and ``sterna info``: what a quantised model is and how good."""
+"""``sterna evaluate`` and ``sterna info``: how good a model is, and what is in its file."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from sterna.cli.terminal.console import out, print_json, print_table, progress_bar
+from sterna.cli.terminal.console import Stages, out, print_json, print_table, progress_bar
+from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption
 from sterna.cli.terminal.texts import text_of
+from sterna.model.config import ModelConfig
+from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
 
 __all__ = ["COMMANDS", "evaluate", "info"]
@@ -18,21 +22,24 @@ __all__ = ["COMMANDS", "evaluate", "info"]
 
 def evaluate(
     model: Annotated[str, typer.Argument(
-        metavar="MODEL", help="Quantised file, tiny, a step graph ending in .onnx, or a "
-                              "checkpoint ending in .pt (float).")],
+        metavar="MODEL", help=f"{MODEL_HELP}, a step graph ending in .onnx, or a checkpoint "
+                              "ending in .pt (the float model).")],
     onnx: Annotated[str | None, typer.Option(
-        "--onnx", metavar="FORM", help="Use the ONNX graph of this form in place of the "
-                                       "integer reference.")] = None,
+        "--onnx", metavar="FORM", help="Use the model's ONNX graph of this form in place of "
+                                       "the integer reference.")] = None,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text; default: the held-out text of the bundled models.")] = None,
     limit: Annotated[int | None, typer.Option(
-        "--bytes", help="Use only the first so many bytes.")] = None,
+        "--bytes", metavar="N", help="Use only the first N bytes of the text.")] = None,
     streams: Annotated[int, typer.Option(
-        help="Contiguous parts that run side by side, each with its own state.")] = 16,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+        help="Parts of the text that are read side by side, each with a state of its own.")] = 16,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> int:
-    """Measure held-out bits per byte, with the integer reference, a graph or the float model.
+    """Measure how well a model predicts held-out text.
+
+    The figure is in bits per byte, computed by the integer reference, by an ONNX graph or by
+    the float model of a checkpoint.
 
     Example: sterna evaluate tiny --bytes 4096
     """
@@ -44,11 +51,16 @@ def evaluate(
         raise ValueError(f"--streams must be at least 1, got {streams}")
     if model.endswith(".pt"):
         if onnx is not None:
-            raise ValueError("--onnx goes with a quantised model: quantise the checkpoint first")
+            raise ValueError(
+                "--onnx goes with a quantised model: quantise the checkpoint first, with "
+                "sterna quantize")
         from sterna.model.training.checkpoint import load_checkpoint
         from sterna.model.training.quantize import evaluate_checkpoint
         data = text_of(text, load_checkpoint(model).config.vocab)
-        name, result = "float", evaluate_checkpoint(model, data[:limit], streams=streams)
+        with Stages(quiet) as stage:
+            stage("evaluating")
+            result = evaluate_checkpoint(model, data[:limit], streams=streams)
+        name = "float"
     elif onnx is not None or model.endswith(".onnx"):
         from sterna.cli.commands.graphs import open_model
         session = open_model(model, form=onnx, option="--onnx", prompts=False)
@@ -75,29 +87,27 @@ def evaluate(
 
 
 def info(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")],
+    model: Annotated[str, typer.Argument(
+        metavar="MODEL", help=f"{MODEL_HELP}, or an ONNX file of sterna export.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> int:
-    """Show what is in a quantised model: shape, formats, matrices, provenance.
+    """Show what is in a model file.
+
+    Of a quantised model its shape, number formats, matrices and provenance; of an ONNX file
+    what its metadata says.
 
     Example: sterna info tiny
     """
+    if model.endswith(".onnx"):
+        return _graph_info(model, as_json)
     loaded = load_model(model)
     facts = _facts(loaded)
     if as_json:
         print_json(facts)
         return 0
-    config, profile = loaded.config, loaded.profile
-    out.print(f"{model}: d {config.d}, {config.layers} layers, dff {config.dff}, "
-              f"vocabulary {config.vocab}; {config.ternary_weights:,} ternary weights; "
-              f"{facts['bytes']:,} bytes")
+    out.print(f"{model}: {_shape(loaded.config)}; {facts['bytes']:,} bytes")
     out.print(f"sha256 {facts['sha256']}")
-    print_table(f"profile {profile.name}", ("signal", "bits", "fraction bits", "range"), [
-        (name, fmt.bits, fmt.frac, f"-{fmt.limit:g} to {fmt.limit:g}")
-        for name, fmt in (
-            ("residual x", profile.x), ("pre-activation z", profile.z), ("state h", profile.h),
-            ("MLGRU output o", profile.o), ("GLU product p", profile.p),
-            ("logits", profile.logit))])
+    _print_profile(loaded.profile)
     print_table("matrices", ("name", "rows", "columns", "non-zero", "k", "shift"), [
         (name, m["rows"], m["columns"], f"{m['nonzero']:.0%}", m["k"], m["shift"])
         for name, m in facts["projections"].items()])
@@ -106,8 +116,40 @@ def info(
     return 0
 
 
+def _graph_info(path: str, as_json: bool) -> int:
+    from sterna.export.runtime.runtime import read_graph
+    proto, found = read_graph(path)
+    size = Path(path).stat().st_size
+    if as_json:
+        print_json({
+            "graph": found.kind.value, "form": found.form.value, "exact": found.exact,
+            "bytes": size, "nodes": len(proto.graph.node), "config": asdict(found.config),
+            "ternary_weights": found.config.ternary_weights, "profile": asdict(found.profile),
+            "model_sha256": found.model_sha256, "sterna_version": found.sterna_version})
+        return 0
+    out.print(f"{path}: {_shape(found.config)}; {size:,} bytes")
+    out.print(f"{found.kind.value} graph of the form {found.form}, {len(proto.graph.node):,} "
+              f"nodes, by Sterna {found.sterna_version}")
+    out.print(f"of the quantised model with sha256 {found.model_sha256}")
+    _print_profile(found.profile)
+    return 0
+
+
+def _shape(config: ModelConfig) -> str:
+    return (f"d {config.d}, {config.layers} layers, dff {config.dff}, "
+            f"vocabulary {config.vocab}; {config.ternary_weights:,} ternary weights")
+
+
+def _print_profile(profile: NumericProfile) -> None:
+    print_table(f"profile {profile.name}", ("signal", "bits", "fraction bits", "range"), [
+        (name, fmt.bits, fmt.frac, f"-{fmt.limit:g} to {fmt.limit:g}")
+        for name, fmt in (
+            ("residual x", profile.x), ("pre-activation z", profile.z), ("state h", profile.h),
+            ("MLGRU output o", profile.o), ("GLU product p", profile.p),
+            ("logits", profile.logit))])
+
+
 def _facts(model: QuantizedModel) -> dict[str, Any]:
-    from dataclasses import asdict
     return {
         "sha256": model.sha256, "bytes": len(model.to_bytes()),
         "config": asdict(model.config), "ternary_weights": model.config.ternary_weights,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sterna.cli.terminal.console import out, print_json, progress_bar
+from sterna.cli.terminal.options import JsonOption, QuietOption
 
 __all__ = ["COMMANDS", "build_ops"]
 
@@ -15,11 +16,13 @@ __all__ = ["COMMANDS", "build_ops"]
 def build_ops(
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="DIR",
-        help="Folder of the library; a cache folder of yours unless given.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+        help="Folder of the library. Default: a folder in your cache.")] = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> int:
-    """Compile the fast operators for onnxruntime (optional; needs g++).
+    """Compile the fast operators for onnxruntime.
+
+    They are optional, and need g++.
 
     Example: sterna build-ops
     """

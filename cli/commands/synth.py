@@ -7,8 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sterna.cli.commands.unit_options import (
+    ColsOption,
+    ExternalWeightsOption,
+    FarRegistersOption,
+    LanesOption,
+    LogitsOption,
+    QuantLanesOption,
+    RowsOption,
+    SamplingOption,
+    StreamsOption,
+    TraceOption,
+    UnitOption,
+    given,
+)
 from sterna.cli.terminal.console import out, print_json, print_table, say
-from sterna.hw.units.spec import Unit, UnitSizes
+from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, choose
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:
@@ -18,78 +32,83 @@ __all__ = ["COMMANDS", "synth"]
 
 
 def synth(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")],
+    model: ModelArgument,
     target: Annotated[str, typer.Option(
         help="ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k or xc7.")],
-    unit: Annotated[Unit, typer.Option(help="Which unit.")] = Unit.CORE,
-    rows: Annotated[int, typer.Option(
-        help="core, mac, weights: rows computed side by side; others: elements of a word.")] = 8,
-    cols: Annotated[int, typer.Option(help="core, mac, weights: columns per beat.")] = 128,
-    lanes: Annotated[int, typer.Option(help="mlgru, glu, norm: channels per beat.")] = 8,
-    streams: Annotated[int, typer.Option(help="Interleaved sequences.")] = 1,
-    quant_lanes: Annotated[int, typer.Option(
-        help="core: elements quantised per cycle, a multiple of the rows; 0 chooses.")] = 0,
-    sampling: Annotated[bool, typer.Option(
-        help="core: can draw tokens with a temperature.")] = True,
-    logits: Annotated[bool, typer.Option(help="core: a port for the logits.")] = True,
-    external_weights: Annotated[bool, typer.Option(
-        "--external-weights", help="core: weights come in through a port.")] = False,
-    far_registers: Annotated[bool, typer.Option(
-        help="core: one more register on long ways, for a large device.")] = False,
+    unit: UnitOption = "core",
+    rows: RowsOption = None,
+    cols: ColsOption = None,
+    lanes: LanesOption = None,
+    streams: StreamsOption = None,
+    trace: TraceOption = None,
+    quant_lanes: QuantLanesOption = None,
+    sampling: SamplingOption = None,
+    logits: LogitsOption = None,
+    external_weights: ExternalWeightsOption = None,
+    far_registers: FarRegistersOption = None,
     style: Annotated[str, typer.Option(
         help="How rows are built: auto, generic, ecp5-chain, ecp5-table, xc7-pair or "
              "xc7-table.")] = "auto",
     dsp: Annotated[bool, typer.Option(
-        help="Whether multiplier blocks may be used.")] = True,
-    pnr: Annotated[bool, typer.Option("--pnr", help="Place and route, too.")] = False,
+        help="Multiplier blocks may be used.")] = True,
+    pnr: Annotated[bool, typer.Option("--pnr", help="Place and route as well.")] = False,
     seeds: Annotated[int, typer.Option(
-        help="With --pnr: place and route with seeds 1 to N.")] = 1,
+        metavar="N", help="With --pnr: place and route N times, with the seeds 1 to N.")] = 1,
     freq: Annotated[float | None, typer.Option(
-        metavar="MHZ", help="With --pnr: clock to reach; exits with 1 if no seed does.")] = None,
+        metavar="MHZ", help="With --pnr: clock to reach; exits with 1 if no seed reaches it.")
+        ] = None,
     cache: Annotated[bool, typer.Option(
-        help="Keep what the tools give in build/synth-cache, or in the folder that "
+        help="Keep the results of the tools in build/synth-cache, or in the folder that "
              "STERNA_CACHE names.")] = True,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", help="Write synth.json, synth.html and area.svg to this folder.")
         ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> int:
-    """Synthesise a unit for an FPGA; with --pnr place and route it, and say how fast it is.
+    """Measure the area and the clock of a unit on an FPGA.
 
-    Area and clock are the tools' own figures, cycles those of the cycle model. No board is
-    used. The whole tiny core takes several minutes to synthesise and more to route.
+    Synthesises it; with --pnr also places and routes it. Area and clock are the tools' own
+    figures, cycles those of the cycle model. No board is used. The whole core of tiny takes
+    several minutes to synthesise, and more to route.
 
     Example: sterna synth tiny --target ecp5-85k --unit mac --rows 4 --cols 16 --pnr
     """
     from sterna.cli.reports.synth_progress import synth_progress
     from sterna.hw.flow.cache import Cache, default_cache
     from sterna.hw.flow.synth import synth as run
+    from sterna.hw.flow.target import TARGETS
     if seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {seeds}")
     if seeds > 1 and not pnr:
-        raise ValueError("--seeds is for place and route: give --pnr, too")
+        raise ValueError("--seeds is for place and route: give --pnr as well")
+    choose("--target", target, TARGETS)
     loaded = load_model(model)
-    sizes = UnitSizes(
-        rows=rows, cols=cols, lanes=lanes, streams=streams, quant_lanes=quant_lanes,
-        logits=logits, external_weights=external_weights, sampling=sampling,
-        far_registers=far_registers)
+    sizes = given(
+        rows=rows, cols=cols, lanes=lanes, streams=streams, trace=trace,
+        quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
+        sampling=sampling, far_registers=far_registers)
     with synth_progress(quiet) as progress:
         report = run(
             loaded, target, unit=unit, sizes=sizes, style=style, pnr=pnr,
             seeds=range(1, seeds + 1), freq_mhz=freq, multipliers=dsp,
             cache=default_cache() if cache else Cache(None), progress=progress)
+    _show(model, report, output, as_json)
+    return _verdict(report)
+
+
+def _show(name: str, report: SynthReport, output: Path | None, as_json: bool) -> None:
+    """Write the report's files if a folder is given, and print it."""
     written = []
     if output is not None:
         from sterna.cli.reports.synth_page import write_synth_report
-        written = write_synth_report(output, model, report)
+        written = write_synth_report(output, name, report)
     if as_json:
-        print_json({"model": model, **report.as_dict()})
-    else:
-        _print(model, report)
-        for path in written:
-            out.print(f"{path}: {path.stat().st_size:,} bytes")
-    return _verdict(report)
+        print_json({"model": name, **report.as_dict()})
+        return
+    _print(name, report)
+    for path in written:
+        out.print(f"{path}: {path.stat().st_size:,} bytes")
 
 
 def _print(name: str, report: SynthReport) -> None:

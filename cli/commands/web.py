@@ -7,31 +7,35 @@ from typing import Annotated
 
 import typer
 
-from sterna.cli.terminal.console import out, print_json, say
+from sterna.cli.terminal.console import Stages, out, print_json, say
+from sterna.cli.terminal.options import ModelArgument, QuietOption
 from sterna.model.quantized import load_model
 
 __all__ = ["COMMANDS", "web"]
 
 
 def web(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Quantised file, or tiny.")],
+    model: ModelArgument,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
     check: Annotated[int, typer.Option(
-        help="Tokens of the integer reference to record; the page compares itself with them.",
-        )] = 64,
+        help="How many tokens of the integer reference to record, for the page to compare "
+             "its own with.")] = 64,
     ort: Annotated[Path | None, typer.Option(
-        help="Folder of the unpacked npm package onnxruntime-web; default: the cache, or else "
-             "npm.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what params.json says.")] = False,
+        help="Folder of the unpacked npm package onnxruntime-web. Default: taken from the "
+             "cache, or else fetched with npm.")] = None,
+    quiet: QuietOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the page's params.json.")] = False,
 ) -> int:
-    """Write a web page in which the model writes text, for any static web server.
+    """Write a web page in which the model writes text.
+
+    It is a folder of files for any static web server, and needs no network.
 
     Example: sterna web tiny -o build/page
     """
     from sterna.export.web.page import write_page
-    say(f"writing {output}", quiet)
-    page = write_page(load_model(model), output, check_tokens=check, runtime=ort)
+    with Stages(quiet) as stage:
+        stage(f"write {output}")
+        page = write_page(load_model(model), output, check_tokens=check, runtime=ort)
     if as_json:
         print_json(dict(page.manifest))
         return 0

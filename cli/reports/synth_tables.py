@@ -16,15 +16,11 @@ ORIGINS_TEXT = (
 
 def headline(report: SynthReport) -> list[str]:
     """What was built, and for what."""
-    sizes = report.sizes
-    geometry = {
-        "mac": f"{sizes.rows} rows x {sizes.cols} columns, style {sizes.style}",
-        "weights": f"{sizes.rows} rows x {sizes.cols} columns",
-        "core": f"{sizes.rows} rows x {sizes.cols} columns, style {sizes.style}, "
-                f"{sizes.streams} sequence{'s' if sizes.streams > 1 else ''}",
-        "mlgru": f"{sizes.lanes} lanes", "glu": f"{sizes.lanes} lanes",
-        "norm": f"{sizes.rows} channels in, {sizes.lanes} activations out",
-    }.get(report.unit.value, f"words of {sizes.rows}")
+    geometry = ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in report.sizes.items()
+        if not isinstance(value, bool))
+    flags = [name.replace("_", " ") for name, value in report.sizes.items() if value is True]
+    geometry += f"; with {', '.join(flags)}" if flags else ""
     return [f"{report.unit} ({report.module}) for {report.target.name}: "
             f"{report.target.description}", geometry]
 

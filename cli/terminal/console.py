@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
-__all__ = ["out", "print_json", "print_table", "progress_bar", "say", "write"]
+__all__ = ["Stages", "out", "print_json", "print_table", "progress_bar", "say", "write"]
 
 _NUMBER = re.compile(r"[\d,.%]*")
 
@@ -89,3 +98,61 @@ def progress_bar(
         display.update(task, completed=done, total=total)
 
     return display, move
+
+
+class Stages:
+    """Shows which stage of a command is at work, and for how long.
+
+    On a terminal a clock runs beside the stage; when it ends, a line with its seconds stays.
+    Elsewhere a line is said as it begins. Use it in a ``with`` block, and call it with the name
+    of each stage; :meth:`end` ends one before the next begins.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._display: Progress | None = None
+        self._label = ""
+        self._started = 0.0
+
+    def __enter__(self) -> Stages:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+        if error is None:
+            self._tell()
+
+    def __call__(self, label: str) -> None:
+        """Begin a stage; the one before it has ended."""
+        self.end()
+        self._label, self._started = label, time.monotonic()
+        if not _notes.is_terminal:
+            say(label, self._quiet)
+        elif not self._quiet:
+            self._display = Progress(
+                SpinnerColumn(), TextColumn("{task.description}", markup=False),
+                TimeElapsedColumn(), console=_notes, transient=True)
+            self._display.add_task(label, total=None)
+            self._display.start()
+
+    def detail(self, text: str) -> None:
+        """Say how far the stage is, beside its name; only shown on a terminal."""
+        if self._display is not None:
+            self._display.update(self._display.task_ids[0], description=f"{self._label}: {text}")
+
+    def end(self) -> None:
+        """End the stage: its clock is gone, its time is told."""
+        self._stop()
+        self._tell()
+
+    def _stop(self) -> None:
+        if self._display is not None:
+            self._display.stop()
+
+    def _tell(self) -> None:
+        if self._display is not None:
+            say(f"{self._label} ({time.monotonic() - self._started:.1f} s)")
+            self._display = None

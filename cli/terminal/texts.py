@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,29 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokenizer import encode
 
-__all__ = ["text_of", "tokens_of"]
+__all__ = ["check_prompts", "text_of", "tokens_of"]
+
+_ASCII_VOCAB = 128
+
+
+def check_prompts(prompts: Sequence[str], vocab: int) -> None:
+    """Refuse prompts with a character that a model does not know.
+
+    Raises
+    ------
+    ValueError
+        Naming the prompt, the character and what the model knows.
+    """
+    for prompt in prompts:
+        if any("\ud800" <= character <= "\udfff" for character in prompt):
+            raise ValueError(f"--prompt {prompt!r} is not UTF-8")
+        for character in prompt:
+            if max(character.encode()) >= vocab:
+                known = ("ASCII characters alone" if vocab == _ASCII_VOCAB
+                         else f"the bytes 0 to {vocab - 1} alone")
+                raise ValueError(
+                    f"--prompt {prompt!r} has the character {character!r}, and this model "
+                    f"knows {known}")
 
 
 def text_of(path: Path | None, vocab: int) -> bytes:
@@ -36,6 +59,6 @@ def tokens_of(
     tokens = tokens[:count]
     if tokens.max() >= model.config.vocab:
         raise ValueError(
-            f"the text has the byte {tokens.max()}, the model a vocabulary of "
-            f"{model.config.vocab}")
+            f"the text has the byte {tokens.max()}, and the model knows only the bytes 0 to "
+            f"{model.config.vocab - 1}: give a text of those with --text")
     return tokens

@@ -13,20 +13,20 @@ Weights are stored as 2-bit integers and become int8 when a runtime loads the gr
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from sterna.export.exact.functions import profile_functions, sigmoid_inputs
-from sterna.export.graph.body import Body, opset_imports
-from sterna.export.graph.bounds import check_bounds
-from sterna.export.graph.metadata import Form, GraphInfo, GraphKind
+from sterna.export.exact.bounds import check_bounds
+from sterna.export.exact.mixer_functions import sigmoid_inputs, traced_mixers
+from sterna.export.exact.projection_functions import traced_projection
+from sterna.export.graph.graph_builder import GraphBuilder
+from sterna.export.graph.metadata import Form, GraphKind, describe
+from sterna.export.graph.node_builder import NodeBuilder, opset_imports
+from sterna.export.graph.products import store_trits
 from sterna.export.graph.taps import MERGED
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.trits import pack_trits
 
 __all__ = ["build_graph", "build_sequence", "build_step"]
 
@@ -64,15 +64,8 @@ def build_sequence(model: QuantizedModel) -> onnx.ModelProto:
 def build_graph(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:
     """Build the step or the sequence graph of ``model``."""
     check_bounds(model)
-    info = GraphInfo.of(model, kind, Form.TRACED)
-    proto = helper.make_model(
-        _Assembler(model, kind).assemble(), functions=profile_functions(model.profile),
-        opset_imports=opset_imports(), producer_name="sterna",
-        producer_version=info.sterna_version,
-        ir_version=helper.find_min_ir_version_for(opset_imports()[:1]),
-        doc_string=f"MatMul-free language model, {kind.value} graph, form traced: equal bit for "
-        f"bit to Sterna's integer reference (profile {model.profile.name}).")
-    helper.set_model_props(proto, info.to_properties())
+    proto = _Assembler(model, kind).assemble()
+    describe(proto, model, kind, Form.TRACED)
     return proto
 
 
@@ -85,17 +78,17 @@ class _Assembler:
         self.profile = model.profile
         self.kind = kind
         self.lead = ["batch"] if kind is GraphKind.STEP else ["length", "batch"]
-        self.body = Body()
+        self.graph = GraphBuilder(model, kind, TensorProto.INT32)
+        self.nodes = self.graph.nodes
         self.values: list[onnx.ValueInfoProto] = []
-        self.initializers: list[onnx.TensorProto] = []
         self.tables = sigmoid_inputs(model.profile)
         self.z_limits: list[str] = []
 
-    def assemble(self) -> onnx.GraphProto:
+    def assemble(self) -> onnx.ModelProto:
         self._store_tables()
         self.z_limits = self._store_limits("z", self.profile.z)
         x = self._embed()
-        self.body.op("Cast", ["state"], "state.value", name="state/in",
+        self.nodes.op("Cast", ["state"], "state.value", name="state/in",
                      attributes={"to": TensorProto.DOUBLE})
         states = []
         for layer in range(self.config.layers):
@@ -103,83 +96,33 @@ class _Assembler:
             states.append(h)
             x = self._glu(layer, x)
         self._head(x)
-        self.body.op("Concat", states, "state_out.value", name="state/stack",
+        self.nodes.op("Concat", states, "state_out.value", name="state/stack",
                      attributes={"axis": 0})
-        self.body.op("Cast", ["state_out.value"], "state_out", name="state/out",
+        self.nodes.op("Cast", ["state_out.value"], "state_out", name="state/out",
                      attributes={"to": TensorProto.INT32})
-        return helper.make_graph(
-            self.body.nodes, f"sterna_{self.kind.value}", self._inputs(), self._outputs(),
-            initializer=self.initializers, value_info=self.values)
-
-    # Interface ---------------------------------------------------------------------
-
-    @property
-    def _state_shape(self) -> list[int | str]:
-        return [self.config.layers, "batch", self.config.d]
-
-    def _inputs(self) -> list[onnx.ValueInfoProto]:
-        step = self.kind is GraphKind.STEP
-        return [
-            helper.make_tensor_value_info(
-                "token" if step else "tokens", TensorProto.INT64,
-                ["batch"] if step else ["batch", "length"],
-                f"from 0 to {self.config.vocab - 1}"),
-            helper.make_tensor_value_info(
-                "state", TensorProto.INT32, self._state_shape,
-                f"h of every layer, {self.profile.h.frac} fraction bits; zeros at the start"),
-        ]
-
-    def _outputs(self) -> list[onnx.ValueInfoProto]:
-        lead = ["batch"] if self.kind is GraphKind.STEP else ["batch", "length"]
-        return [
-            helper.make_tensor_value_info(
-                "logits", TensorProto.INT32, [*lead, self.config.vocab],
-                f"{self.profile.logit.frac} fraction bits"),
-            helper.make_tensor_value_info(
-                "state_out", TensorProto.INT32, self._state_shape, "state for the next call"),
-        ]
+        return self.graph.model_proto(
+            opset_imports(), values=self.values,
+            functions=[*traced_projection(self.profile), *traced_mixers(self.profile)],
+            state_text=f"h of every layer, {self.profile.h.frac} fraction bits; zeros at the start")
 
     # Stored tensors ----------------------------------------------------------------
-
-    def _store(self, name: str, values: np.ndarray) -> str:
-        self.initializers.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
-        return name
 
     def _store_tables(self) -> None:
         table = self.model.sigmoid.astype(np.float64)
         for name, values in zip(("sigmoid.table", "sigmoid.rise"), (table, np.diff(table)),
                                 strict=True):
             if name in self.tables:
-                self._store(name, values)
+                self.graph.store(name, values)
 
-    def _store_projection(self, name: str) -> tuple[str, list[str]]:
-        """Store a projection; return the names of its weight, and of k, scale and bias.
-
-        k and scale are ``[1]`` and bias ``[rows]``; of a merged one, whose parts have scales
-        of their own, ``[parts, 1]`` and ``[parts, rows of each]``.
-        """
+    def _store_projection(self, name: str) -> list[str]:
+        """Store a projection; return the names of its weight, k, scale and bias."""
         at, _, group = name.rpartition(".")
         members = [f"{at}.{part}" for part in MERGED[group]] if group in MERGED else [name]
-        parts = [self.model.projections[member] for member in members]
-        weight = np.concatenate([part.weight for part in parts]).T
-        # ONNX packs 2-bit integers as the quantised file does.
-        self.initializers.append(TensorProto(
-            name=f"{name}.weight", data_type=TensorProto.INT2, dims=weight.shape,
-            raw_data=pack_trits(weight).tobytes()))
-        k = np.array([float(part.k) for part in parts])
-        scale = np.array([math.ldexp(1.0, -part.shift) for part in parts])
-        bias = np.stack([part.bias for part in parts]).astype(np.int32)
-        if group in MERGED:
-            k, scale = k[:, None], scale[:, None]
-        else:
-            bias = bias[0]
-        return f"{name}.weight", [
-            self._store(f"{name}.k", k), self._store(f"{name}.scale", scale),
-            self._store(f"{name}.bias", bias)]
+        return self.graph.store_projection(name, members, store_trits)
 
     def _store_limits(self, name: str, fmt: FixedPoint) -> list[str]:
-        return [self._store(f"{name}.min", np.array(float(fmt.min))),
-                self._store(f"{name}.max", np.array(float(fmt.max)))]
+        return [self.graph.store(f"{name}.min", np.array(float(fmt.min))),
+                self.graph.store(f"{name}.max", np.array(float(fmt.max)))]
 
     # Blocks ------------------------------------------------------------------------
 
@@ -193,26 +136,25 @@ class _Assembler:
         self, function: str, inputs: list[str], outputs: dict[str, int], node: str,
     ) -> list[str]:
         names = [self._value(name, width) for name, width in outputs.items()]
-        self.body.call(function, inputs, names, name=node.replace(".", "/"))
+        self.nodes.call(function, inputs, names, name=node.replace(".", "/"))
         return names
 
     def _embed(self) -> str:
-        wide = self.profile.x.bits > 16
-        self._store("embedding", self.model.embedding.astype(np.int32 if wide else np.int16))
+        table = self.graph.store_embedding()
         tokens = "token"
         if self.kind is GraphKind.SEQUENCE:
-            tokens = self.body.op("Transpose", ["tokens"], "tokens.by_time",
+            tokens = self.nodes.op("Transpose", ["tokens"], "tokens.by_time",
                                   name="embedding/tokens")
-        row = self.body.op("Gather", ["embedding", tokens], "embedding.row",
+        row = self.nodes.op("Gather", [table, tokens], "embedding.row",
                            name="embedding/row")
-        return self.body.op("Cast", [row], self._value("embedding.x", self.config.d),
+        return self.nodes.op("Cast", [row], self._value("embedding.x", self.config.d),
                             name="embedding/cast", attributes={"to": TensorProto.DOUBLE})
 
     def _product(self, norm: str, y: str, name: str, columns: int, rows: int) -> list[str]:
         """Normalise y and multiply; return acc, v, k, scale, bias."""
         widths = {"m": 1, "r": 1, "q": columns, "s": 1, "n": 1, "v": 1}
         self._block("NormQuant", [y], {f"{norm}.{part}": w for part, w in widths.items()}, norm)
-        weight, scales = self._store_projection(name)
+        weight, *scales = self._store_projection(name)
         (acc,) = self._block("TernaryMatMul", [f"{norm}.q", weight], {f"{name}.acc": rows},
                              f"{name}.matmul")
         return [acc, f"{norm}.v", *scales]
@@ -236,12 +178,12 @@ class _Assembler:
         f, g, c = self._block(
             "MlgruGates", [z, *self.tables],
             {f"{at}.f.sigmoid": d, f"{at}.g.sigmoid": d, f"{at}.c.silu": d}, f"{at}.gates")
-        index = self._store(f"{at}.index", np.array(layer, dtype=np.int64))
-        before = self.body.op("Gather", ["state.value", index], f"{at}.h_in",
+        index = self.graph.store(f"{at}.index", np.array(layer, dtype=np.int64))
+        before = self.nodes.op("Gather", ["state.value", index], f"{at}.h_in",
                               name=f"layer{layer}/mlgru/h_in")
         h, last = self._recurrence(at, f, c, before)
-        axis = self._store(f"{at}.axis", np.array([0], dtype=np.int64))
-        self.body.op("Unsqueeze", [last, axis], f"{at}.h_out",
+        axis = self.graph.store(f"{at}.axis", np.array([0], dtype=np.int64))
+        self.nodes.op("Unsqueeze", [last, axis], f"{at}.h_out",
                      name=f"layer{layer}/mlgru/h_out")
         (o,) = self._block("MlgruOutput", [g, h], {f"{at}.o": d}, f"{at}.output")
         return self._added(at, "out_norm", o, "out", d, x), f"{at}.h_out"
@@ -257,13 +199,13 @@ class _Assembler:
             return [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["batch", d])
                     for name in names]
 
-        cell = Body()
+        cell = NodeBuilder()
         cell.call("MlgruState", ["f", "c", "h"], ["h_next"], name="state")
         cell.op("Identity", ["h_next"], "h_row", name="row")
         scan = helper.make_graph(
-            cell.nodes, "recurrence", channel_values("h", "f", "c"),
+            cell.protos, "recurrence", channel_values("h", "f", "c"),
             channel_values("h_next", "h_row"))
-        self.body.nodes.append(helper.make_node(
+        self.nodes.protos.append(helper.make_node(
             "Scan", [before, f, c], [f"{at}.h_last", self._value(f"{at}.h", d)],
             name=f"{at}.state".replace(".", "/"), body=scan, num_scan_inputs=2))
         return f"{at}.h", f"{at}.h_last"
@@ -279,7 +221,7 @@ class _Assembler:
         limits = self._store_limits("logit", self.profile.logit)
         z = self._requantised("head.norm", x, "head", self.config.d, self.config.vocab, limits)
         if self.kind is GraphKind.SEQUENCE:
-            z = self.body.op("Transpose", [z], "head.by_sequence", name="head/by_sequence",
+            z = self.nodes.op("Transpose", [z], "head.by_sequence", name="head/by_sequence",
                              attributes={"perm": [1, 0, 2]})
-        self.body.op("Cast", [z], "logits", name="head/logits",
+        self.nodes.op("Cast", [z], "logits", name="head/logits",
                      attributes={"to": TensorProto.INT32})

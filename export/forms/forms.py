@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import onnx
-from onnx import helper
 
-from sterna.export.exact.lean import build_lean
+from sterna.export.exact.lookup_graph import build_lookup_graph
 from sterna.export.exact.traced import build_graph
 from sterna.export.float.graph import build_float
 from sterna.export.forms.selftest import record
-from sterna.export.graph.metadata import Form, GraphInfo, GraphKind
+from sterna.export.graph.metadata import Form, GraphKind, describe
 from sterna.export.graph.products import FLOAT, INTEGER, PINNED
 from sterna.model.quantized import QuantizedModel
 
@@ -35,15 +34,8 @@ def build(model: QuantizedModel, form: Form | str, kind: GraphKind) -> onnx.Mode
     if form is Form.TRACED:
         proto = build_graph(model, kind)
     elif form.exact:
-        proto = build_lean(model, kind, _PRODUCTS[form])
+        proto = build_lookup_graph(model, kind, _PRODUCTS[form])
     else:
         proto = build_float(model, kind, packed=form is Form.FAST)
-    info = GraphInfo.of(model, kind, form)
-    proto.producer_version = info.sterna_version
-    proto.doc_string = (
-        f"MatMul-free language model, {kind.value} graph, form {form.value}: "
-        + ("equal bit for bit to" if form.exact else "an approximation of")
-        + f" Sterna's integer reference (profile {model.profile.name}).")
-    helper.set_model_props(proto, info.to_properties())
-    record(proto, model, info)
+    record(proto, model, describe(proto, model, kind, form))
     return proto

@@ -1,4 +1,4 @@
-"""What every ONNX graph is made of: nodes, lookups, products, bounds, metadata.
+"""What the ONNX graphs of all forms are made of: nodes, inputs and outputs, weights, products.
 
-Nothing here knows which form a graph has.
+And what a file says of itself: metadata, and the names of the tensors inside.
 """

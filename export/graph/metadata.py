@@ -8,12 +8,13 @@ from enum import Enum, StrEnum
 from importlib.metadata import version
 
 import onnx
+from onnx import helper
 
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["ONNX_FORMAT_VERSION", "Form", "GraphInfo", "GraphKind", "OnnxFileError"]
+__all__ = ["ONNX_FORMAT_VERSION", "Form", "GraphInfo", "GraphKind", "OnnxFileError", "describe"]
 
 ONNX_FORMAT_VERSION = 2
 _FORMAT = "sterna onnx"
@@ -129,3 +130,17 @@ class GraphInfo:
                 found["sterna.model_sha256"], found["sterna.version"])
         except (KeyError, TypeError, ValueError) as error:
             raise OnnxFileError(f"the metadata of the graph is damaged ({error})") from error
+
+
+def describe(
+    proto: onnx.ModelProto, model: QuantizedModel, kind: GraphKind, form: Form,
+) -> GraphInfo:
+    """Store the metadata of a graph of ``model`` in ``proto``; return it."""
+    info = GraphInfo.of(model, kind, form)
+    proto.producer_version = info.sterna_version
+    proto.doc_string = (
+        f"MatMul-free language model, {kind.value} graph, form {form.value}: "
+        + ("equal bit for bit to" if form.exact else "an approximation of")
+        + f" Sterna's integer reference (profile {model.profile.name}).")
+    helper.set_model_props(proto, info.to_properties())
+    return info

@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.graph.body import DOMAIN, Body, opset_imports
+from sterna.export.graph.node_builder import NodeBuilder
 from sterna.model.quantized.trits import pack_trits
 
 __all__ = ["BLOCK", "CONTRIB", "FLOAT", "INTEGER", "PINNED", "Product", "block_columns",
-           "nbits_product", "pack_codes"]
+           "nbits_product", "pack_codes", "store_trits"]
 
 CONTRIB = "com.microsoft"
 """The domain of onnxruntime's own operators."""
@@ -31,18 +31,18 @@ class Product:
     Parameters
     ----------
     make
-        Builds the body for ``columns`` and ``rows``, returning what it computes in words.
+        Appends the nodes for ``columns`` and ``rows``; returns what they compute, in words.
     store
         Makes the initialiser of a weight ``[rows, columns]``, without a name.
     by_shape
-        Whether the body depends on the shape of the matrix; the function's name then tells it.
+        Whether the nodes depend on the shape of the matrix; the function's name then tells it.
     trits
         Whether the initialiser is int2, which the caller has to cast to int8.
     """
 
     def __init__(
-        self, make: Callable[[Body, int, int], str], store: Callable[[np.ndarray], TensorProto],
-        *, by_shape: bool = False, trits: bool = True,
+        self, make: Callable[[NodeBuilder, int, int], str],
+        store: Callable[[np.ndarray], TensorProto], *, by_shape: bool = False, trits: bool = True,
     ) -> None:
         self._make = make
         self.store = store
@@ -59,44 +59,43 @@ class Product:
         for columns, rows in shapes:
             name = self.name(columns, rows)
             if name not in found:
-                body = Body()
-                text = self._make(body, columns, rows)
-                imports = [*opset_imports(), helper.make_opsetid(CONTRIB, 1)]
-                found[name] = helper.make_function(
-                    DOMAIN, name, ["q", "weight"], ["acc"], body.nodes, imports,
-                    doc_string=text)
+                nodes = NodeBuilder()
+                text = self._make(nodes, columns, rows)
+                found[name] = nodes.function(
+                    name, ["q", "weight"], ["acc"], text,
+                    further=[helper.make_opsetid(CONTRIB, 1)])
         return list(found.values())
 
 
-def _store_trits(weight: np.ndarray) -> TensorProto:
+def store_trits(weight: np.ndarray) -> TensorProto:
     """int2 ``[columns, rows]``: ONNX packs 2-bit integers as the quantised file does."""
     turned = weight.T
     return TensorProto(data_type=TensorProto.INT2, dims=turned.shape,
                        raw_data=pack_trits(turned).tobytes())
 
 
-def _integer(body: Body, columns: int, rows: int) -> str:
+def _integer(nodes: NodeBuilder, columns: int, rows: int) -> str:
     """``MatMulInteger`` on unsigned activations, ``q + 128`` with zero point 128.
 
     The kernels for signed ones are not vectorised on x86.
     """
-    moved = body.op("Add", ["q", body.constant(128.0)])
-    acts = body.op("Cast", [moved], attributes={"to": TensorProto.UINT8})
-    dot = body.op("MatMulInteger", [acts, "weight", body.constant(128, TensorProto.UINT8)])
-    body.op("Cast", [dot], "acc", attributes={"to": TensorProto.DOUBLE})
+    moved = nodes.op("Add", ["q", nodes.constant(128.0)])
+    acts = nodes.cast(moved, TensorProto.UINT8)
+    dot = nodes.op("MatMulInteger", [acts, "weight", nodes.constant(128, TensorProto.UINT8)])
+    nodes.cast(dot, TensorProto.DOUBLE, "acc")
     return "Dot products of 8-bit activations with ternary weights, in int8."
 
 
-def _float(body: Body, columns: int, rows: int) -> str:
+def _float(nodes: NodeBuilder, columns: int, rows: int) -> str:
     """``MatMul`` in float32: exact while ``127 * columns < 2^24``."""
-    acts = body.op("Cast", ["q"], attributes={"to": TensorProto.FLOAT})
-    weight = body.op("Cast", ["weight"], attributes={"to": TensorProto.FLOAT})
-    dot = body.op("MatMul", [acts, weight])
-    body.op("Cast", [dot], "acc", attributes={"to": TensorProto.DOUBLE})
+    acts = nodes.cast("q", TensorProto.FLOAT)
+    weight = nodes.cast("weight", TensorProto.FLOAT)
+    dot = nodes.op("MatMul", [acts, weight])
+    nodes.cast(dot, TensorProto.DOUBLE, "acc")
     return "Dot products of whole numbers in float32, where every partial sum is exact."
 
 
-def _pinned(body: Body, columns: int, rows: int) -> str:
+def _pinned(nodes: NodeBuilder, columns: int, rows: int) -> str:
     """``MatMulNBits`` with 2-bit weights, made exact by a pinned slot in each block.
 
     The kernel quantises activations again, each block of 128 by ``max|a| / 127``. Here the
@@ -105,40 +104,40 @@ def _pinned(body: Body, columns: int, rows: int) -> str:
     a property of the kernels, not of the operator: a file is tested when it is loaded.
     """
     width = block_columns(columns, whole=True)
-    acts = body.op("Cast", ["q"], attributes={"to": TensorProto.FLOAT})
+    acts = nodes.cast("q", TensorProto.FLOAT)
     wide = acts
     if width != columns:
-        wide = body.op("Pad", [acts, body.integers([0, 0, 0, 0, 0, width - columns])])
-    pins = body.op("Tile", [
-        body.constant([-128.0] * (BLOCK - 1) + [127.0], TensorProto.FLOAT),
-        body.integers([width // BLOCK])])
-    pinned = body.op("Max", [wide, pins])
+        wide = nodes.op("Pad", [acts, nodes.integers([0, 0, 0, 0, 0, width - columns])])
+    pins = nodes.op("Tile", [
+        nodes.constant([-128.0] * (BLOCK - 1) + [127.0], TensorProto.FLOAT),
+        nodes.integers([width // BLOCK])])
+    pinned = nodes.op("Max", [wide, pins])
 
-    keep = body.constant([255] * (BLOCK // 4 - 1) + [0x3F], TensorProto.UINT8)
-    zero = body.constant([0] * (BLOCK // 4 - 1) + [0x80], TensorProto.UINT8)
-    codes = body.op("BitwiseOr", [body.op("BitwiseAnd", ["weight", keep]), zero])
-    dot = nbits_product(body, pinned, codes, columns, rows, width, body.op("Expand", [
-        body.constant(1.0, TensorProto.FLOAT), body.integers([rows * (width // BLOCK)])]))
+    keep = nodes.constant([255] * (BLOCK // 4 - 1) + [0x3F], TensorProto.UINT8)
+    zero = nodes.constant([0] * (BLOCK // 4 - 1) + [0x80], TensorProto.UINT8)
+    codes = nodes.op("BitwiseOr", [nodes.op("BitwiseAnd", ["weight", keep]), zero])
+    dot = nbits_product(nodes, pinned, codes, columns, rows, width, nodes.op("Expand", [
+        nodes.constant(1.0, TensorProto.FLOAT), nodes.integers([rows * (width // BLOCK)])]))
     if columns >= BLOCK:
-        displaced = _displaced(body, columns)
-        last = body.op("Slice", [acts, *(
-            body.integers([value]) for value in (BLOCK - 1, columns, -1, BLOCK))])
-        dot = body.op("Add", [dot, body.op("MatMul", [last, displaced])])
-    body.op("Cast", [dot], "acc", attributes={"to": TensorProto.DOUBLE})
+        displaced = _displaced(nodes, columns)
+        last = nodes.op("Slice", [acts, *(
+            nodes.integers([value]) for value in (BLOCK - 1, columns, -1, BLOCK))])
+        dot = nodes.op("Add", [dot, nodes.op("MatMul", [last, displaced])])
+    nodes.cast(dot, TensorProto.DOUBLE, "acc")
     return "Dot products by 2-bit MatMulNBits, each block's scale pinned to 1."
 
 
-def _displaced(body: Body, columns: int) -> str:
+def _displaced(nodes: NodeBuilder, columns: int) -> str:
     """The weights of the last column of each whole block, float32 ``[blocks, rows]``."""
     full = columns // BLOCK
-    codes = body.op("Slice", ["weight", *(
-        body.integers(value) for value in ([0, BLOCK // 4 - 1], [full, BLOCK // 4], [1, 2]))])
-    top = body.op("BitShift", [codes, body.constant(6, TensorProto.UINT8)],
+    codes = nodes.op("Slice", ["weight", *(
+        nodes.integers(value) for value in ([0, BLOCK // 4 - 1], [full, BLOCK // 4], [1, 2]))])
+    top = nodes.op("BitShift", [codes, nodes.constant(6, TensorProto.UINT8)],
                   attributes={"direction": "RIGHT"})
-    values = body.op("Cast", [body.op("Squeeze", [top, body.integers([2])])],
+    values = nodes.op("Cast", [nodes.op("Squeeze", [top, nodes.integers([2])])],
                      attributes={"to": TensorProto.FLOAT})
-    return body.op("Transpose", [body.op("Sub", [
-        values, body.constant(2.0, TensorProto.FLOAT)])])
+    return nodes.op("Transpose", [nodes.op("Sub", [
+        values, nodes.constant(2.0, TensorProto.FLOAT)])])
 
 
 def block_columns(columns: int, *, whole: bool = False) -> int:
@@ -156,7 +155,7 @@ def block_columns(columns: int, *, whole: bool = False) -> int:
 
 
 def nbits_product(
-    body: Body, acts: str, codes: str, columns: int, rows: int, width: int, scales: str,
+    nodes: NodeBuilder, acts: str, codes: str, columns: int, rows: int, width: int, scales: str,
     bias: str = "", block: int = BLOCK,
 ) -> str:
     """Append ``MatMulNBits`` on activations float32 ``[.., width]``.
@@ -166,11 +165,11 @@ def nbits_product(
     """
     missing = -(-width // block) - -(-columns // block)
     if missing:
-        codes = body.op("Pad", [
-            codes, body.integers([0, 0, 0, 0, missing, 0]),
-            body.constant(0xAA, TensorProto.UINT8)])
+        codes = nodes.op("Pad", [
+            codes, nodes.integers([0, 0, 0, 0, missing, 0]),
+            nodes.constant(0xAA, TensorProto.UINT8)])
     inputs = [acts, codes, scales, *(["", "", bias] if bias else [])]
-    return body.op("MatMulNBits", inputs, domain=CONTRIB, attributes={
+    return nodes.op("MatMulNBits", inputs, domain=CONTRIB, attributes={
         "K": width, "N": rows, "bits": 2, "block_size": block, "accuracy_level": 4})
 
 
@@ -189,6 +188,6 @@ def pack_codes(weight: np.ndarray, block: int = BLOCK) -> TensorProto:
         np.bitwise_or.reduce(quads << np.array([0, 2, 4, 6], dtype=np.uint8), axis=-1))
 
 
-INTEGER = Product(_integer, _store_trits)
-FLOAT = Product(_float, _store_trits)
+INTEGER = Product(_integer, store_trits)
+FLOAT = Product(_float, store_trits)
 PINNED = Product(_pinned, pack_codes, by_shape=True, trits=False)

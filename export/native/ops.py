@@ -16,7 +16,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.graph.body import DOMAIN
+from sterna.export.graph.node_builder import DOMAIN
 from sterna.export.graph.profile_numbers import PROFILE_ATTRIBUTE, PROFILE_NAMES
 from sterna.export.native.build import OpsError
 

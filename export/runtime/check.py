@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 
 from sterna.export.forms.selftest import signal_to_noise
-from sterna.export.graph.metadata import GraphKind
+from sterna.export.graph.metadata import GraphInfo, GraphKind
+from sterna.export.runtime.arguments import token_array
 from sterna.export.runtime.runtime import OnnxSequence, OnnxStep, Source, read_graph
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference, compare, first_difference
@@ -90,15 +91,8 @@ def check_exact(
         If tokens has the wrong shape or values, the graph cannot be loaded, or it has
         another shape than the model.
     """
-    tokens = np.asarray(tokens)
-    if tokens.ndim != 2 or tokens.size == 0 or tokens.dtype.kind not in "iu":
-        raise ValueError(
-            f"tokens must be whole numbers [batch, length], got {tokens.dtype} "
-            f"{list(tokens.shape)}")
-    proto, info = read_graph(source)
-    if info.config != model.config:
-        raise ValueError(
-            f"the graph has the shape {info.config}, the model {model.config}")
+    proto, info = _graph_of(model, source)
+    tokens = token_array(tokens, ["batch", "length"], model.config.vocab)
     graph = _runner(proto, info.kind, threads)
     reference = IntegerModel(model)
     chunk = 1 if info.kind is GraphKind.STEP else _CHUNK_TOKENS
@@ -136,13 +130,20 @@ def check_close(
     ValueError
         As :func:`check_exact`.
     """
+    proto, info = _graph_of(model, source)
+    tokens = token_array(tokens, ["batch", "length"], model.config.vocab)
+    right, _ = IntegerModel(model).run(tokens)
+    got, _ = _runner(proto, info.kind, threads).run(tokens)
+    return signal_to_noise(right * 2.0 ** -model.profile.logit.frac, got)
+
+
+def _graph_of(model: QuantizedModel, source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
+    """The graph, if it has the shape of the model."""
     proto, info = read_graph(source)
     if info.config != model.config:
         raise ValueError(
             f"the graph has the shape {info.config}, the model {model.config}")
-    right, _ = IntegerModel(model).run(tokens)
-    got, _ = _runner(proto, info.kind, threads).run(tokens)
-    return signal_to_noise(right * 2.0 ** -model.profile.logit.frac, got)
+    return proto, info
 
 
 def _runner(

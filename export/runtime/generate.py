@@ -10,9 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from sterna.export.graph.metadata import GraphInfo
+from sterna.export.runtime.arguments import prompt_texts, prompt_tokens, stop_strings
+from sterna.export.runtime.stops import StopStrings
+from sterna.model.checks import whole_number
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized.sampling import Sampler
-from sterna.model.tokenizer import encode
 
 __all__ = ["Piece", "Stepper", "generate", "generate_tokens"]
 
@@ -58,7 +60,7 @@ class Piece:
 
 def generate(
     model: Stepper, prompts: str | Sequence[str], *, tokens: int, temperature: float = 0.7,
-    top_k: int | None = None, top_p: float | None = None, stop: Sequence[str] = (),
+    top_k: int | None = None, top_p: float | None = None, stop: str | Sequence[str] = (),
     seed: int = 1,
 ) -> Iterator[Piece]:
     """Return an iterator over the pieces of text that continue the prompts.
@@ -83,33 +85,28 @@ def generate(
         Draw only from the k most likely tokens; only from the fewest tokens whose
         probabilities add up to p.
     stop
-        Strings that end a text; they are not part of it.
+        Strings that end a text; they are not part of it. A single string is one of them.
     seed
         Seed of the sampler, from 1.
 
     Raises
     ------
     ValueError
-        If an argument is out of range, or a byte of a prompt is outside the vocabulary.
+        If an argument has a wrong type or is out of range, or a byte of a prompt is outside
+        the vocabulary.
     """
-    if tokens < 1:
-        raise ValueError(f"tokens must be at least 1, got {tokens}")
-    if isinstance(prompts, str):
-        prompts = [prompts]
-    if not prompts:
-        raise ValueError("prompts must hold at least one text")
-    if any(not text for text in stop):
-        raise ValueError("a stop string must not be empty")
-    if not 1 <= seed <= _LARGEST_SEED:
-        raise ValueError(f"seed must be from 1 to {_LARGEST_SEED}, got {seed}")
+    tokens = whole_number("tokens", tokens, 1)
+    seed = whole_number("seed", seed, 1, _LARGEST_SEED)
+    texts, stops = prompt_texts(prompts), stop_strings(stop)
+    rows_of = [prompt_tokens(text, model.info.config.vocab) for text in texts]
     logit = model.info.profile.logit
     writers, states, rows = [], [], []
-    for index, prompt in enumerate(prompts):
+    for index, prompt in enumerate(rows_of):
         sampler = Sampler(
             temperature=temperature, top_k=top_k, top_p=top_p, logit_frac=logit.frac,
             seed=(seed - 1 + index) % _LARGEST_SEED + 1)
-        writers.append(_Writer(index, sampler, stop, tokens))
-        last, state = model.prefill(encode(prompt or "\n")[None])
+        writers.append(_Writer(index, sampler, stops, tokens))
+        last, state = model.prefill(prompt)
         rows.append(last)
         states.append(state)
     return _write(model, writers, np.concatenate(rows), np.concatenate(states, axis=1))
@@ -149,7 +146,7 @@ class _Writer:
     def __init__(self, index: int, sampler: Sampler, stop: Sequence[str], tokens: int) -> None:
         self._index = index
         self._sampler = sampler
-        self._stop = stop
+        self._stops = StopStrings(stop)
         self._left = tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
@@ -157,20 +154,16 @@ class _Writer:
     def draw(self, logits: np.ndarray) -> Piece:
         token = self._sampler(logits)
         self._left -= 1
-        self._held += self._decoder.decode(bytes([token]), final=self._left == 0)
-        found = [at for at in (self._held.find(text) for text in self._stop) if at >= 0]
-        if found:
-            return Piece(self._index, token, self._held[:min(found)], "stop")
+        new = self._decoder.decode(bytes([token]), final=self._left == 0)
+        self._held += new
+        back = self._stops.find(new)
+        if back is not None:
+            return Piece(self._index, token, self._held[:-back], "stop")
         if self._left == 0:
             return Piece(self._index, token, self._held, "length")
-        certain = len(self._held) - self._open()
+        certain = len(self._held) - self._stops.open
         text, self._held = self._held[:certain], self._held[certain:]
         return Piece(self._index, token, text)
-
-    def _open(self) -> int:
-        """How many characters at the end could begin a stop string."""
-        return max((size for text in self._stop for size in range(1, len(text))
-                    if self._held.endswith(text[:size])), default=0)
 
 
 def generate_tokens(

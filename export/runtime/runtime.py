@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import onnx
@@ -14,16 +16,19 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from sterna.export.exact.traced import build_step
 from sterna.export.graph.metadata import GraphInfo, GraphKind, OnnxFileError
 from sterna.export.graph.taps import with_taps
+from sterna.export.runtime.arguments import thread_count, token_array
 from sterna.export.runtime.sessions import open_session
+from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
-__all__ = ["OnnxSequence", "OnnxStep", "Source", "check_state", "read_graph", "step_with_taps"]
+__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "all_logits", "check_state",
+           "last_logits", "read_graph", "step_with_taps"]
 
-_MOST_THREADS = 256
 _LARGEST_REAL = 1e6
 
 Source: TypeAlias = str | Path | onnx.ModelProto
+_Advance: TypeAlias = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 def read_graph(source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
@@ -33,9 +38,14 @@ def read_graph(source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
     ------
     OnnxFileError
         If the file cannot be read, is cut off, or was not made by Sterna.
+    ValueError
+        If ``source`` is neither a path nor a graph.
     """
     if isinstance(source, onnx.ModelProto):
         return source, GraphInfo.read(source)
+    if not isinstance(source, (str, Path)):
+        raise ValueError(
+            f"a graph must be the path of an ONNX file or an onnx.ModelProto, got {source!r}")
     path = Path(source)
     try:
         proto = onnx.ModelProto.FromString(path.read_bytes())
@@ -49,60 +59,22 @@ def read_graph(source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
         raise OnnxFileError(f"{path}: {error}") from error
 
 
-class _OnnxGraph:
-    """A session of one graph; checks what goes in."""
-
-    def __init__(
-        self, source: Source, kind: GraphKind, threads: int, taps: Sequence[str] | None,
-        ops: Path | None, options: onnxruntime.SessionOptions | None, name: str,
-    ) -> None:
-        if not 1 <= threads <= _MOST_THREADS:
-            raise ValueError(f"threads must be from 1 to {_MOST_THREADS}, got {threads}")
-        proto, self.info = read_graph(source)
-        name = name or ("the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source))
-        if self.info.kind is not kind:
-            raise OnnxFileError(
-                f"{name}: expected a {kind.value} graph, got a {self.info.kind.value} graph")
-        proto, self._sources = with_taps(
-            proto, None if taps is None else [tap for tap in taps if tap != "logits"])
-        self._session = open_session(proto, name, threads, ops, options)
-        self._tokens_input, self._state_input = (
-            each.name for each in self._session.get_inputs())
-        self._tap_outputs = [each.name for each in self._session.get_outputs()][2:]
-
-    def start(self, batch: int = 1) -> np.ndarray:
-        """The state at the start of a sequence: zeros ``[layers, batch, d]``, int32; float32
-        of a float form."""
-        return np.zeros((self.info.config.layers, batch, self.info.config.d), self._state_type)
-
-    @property
-    def _state_type(self) -> type[np.generic]:
-        return np.int32 if self.info.exact else np.float32
-
-    def _call(
-        self, tokens: np.ndarray, state: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """Run the graph; the last result holds the taps in order of computation."""
-        tokens, state = np.asarray(tokens), np.asarray(state)
-        config = self.info.config
-        if tokens.dtype.kind not in "iu" or tokens.size == 0:
-            raise ValueError(
-                f"tokens must be whole numbers, at least one of them, got {tokens.dtype} "
-                f"{list(tokens.shape)}")
-        foreign = tokens[(tokens < 0) | (tokens >= config.vocab)]
-        if foreign.size:
-            raise ValueError(f"tokens must be from 0 to {config.vocab - 1}, got {foreign[0]}")
-        check_state(state, self.info, tokens.shape[0])
-        results: list[Any] = self._session.run(None, {
-            self._tokens_input: tokens.astype(np.int64, copy=False),
-            self._state_input: state.astype(self._state_type, copy=False)})
-        values = dict(zip(self._tap_outputs, results[2:], strict=True))
-        taps = {source.tap: source.take(values[source.value]) for source in self._sources}
-        return results[0], results[1], taps
+def all_logits(parts: _Advance) -> tuple[np.ndarray, np.ndarray]:
+    """Logits ``[batch, length, vocab]`` of all the parts of a row, and the last state."""
+    rows = []
+    for part in parts:
+        rows.append(part[0])
+    return np.concatenate(rows, axis=1), part[1]
 
 
-class OnnxStep(_OnnxGraph):
-    """A step graph under onnxruntime; stands in for ``IntegerModel``.
+def last_logits(parts: _Advance) -> tuple[np.ndarray, np.ndarray]:
+    """Logits ``[batch, vocab]`` after the last token of a row, and the last state."""
+    last, = deque(parts, maxlen=1)
+    return last[0][:, -1], last[1]
+
+
+class OnnxGraph(ABC):
+    """A graph under onnxruntime; checks what goes in.
 
     Parameters
     ----------
@@ -123,17 +95,92 @@ class OnnxStep(_OnnxGraph):
     Raises
     ------
     OnnxFileError
-        If the file cannot be read, is no Sterna step graph, or onnxruntime is too old.
+        If the file cannot be read, is no Sterna graph of this kind, or onnxruntime is too old.
     ValueError
         If threads is not from 1 to 256 or a tap is unknown.
     """
+
+    kind: ClassVar[GraphKind]
 
     def __init__(
         self, source: Source, *, threads: int = 1, taps: Sequence[str] | None = (),
         ops: Path | None = None, options: onnxruntime.SessionOptions | None = None,
         name: str = "",
     ) -> None:
-        super().__init__(source, GraphKind.STEP, threads, taps, ops, options, name)
+        threads = thread_count(threads)
+        proto, self.info = read_graph(source)
+        name = name or ("the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source))
+        if self.info.kind is not self.kind:
+            raise OnnxFileError(
+                f"{name}: expected a {self.kind.value} graph, got a {self.info.kind.value} graph")
+        proto, self._sources = with_taps(
+            proto, None if taps is None else [tap for tap in taps if tap != "logits"])
+        self._session = open_session(proto, name, threads, ops, options)
+        self._tokens_input, self._state_input = (
+            each.name for each in self._session.get_inputs())
+        self._tap_outputs = [each.name for each in self._session.get_outputs()][2:]
+
+    def start(self, batch: int = 1) -> np.ndarray:
+        """The state at the start of a sequence: zeros ``[layers, batch, d]``, int32; float32
+        of a float form."""
+        shape = (self.info.config.layers, whole_number("batch", batch, 0), self.info.config.d)
+        return np.zeros(shape, self._state_type)
+
+    @abstractmethod
+    def advance(
+        self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
+    ) -> _Advance:
+        """Run a row of tokens call by call.
+
+        ``tokens`` whole numbers ``[batch, length]``, ``state`` ``[layers, batch, d]`` or None
+        for the start. ``tap`` is called with every tensor asked for, int64, and with the
+        logits, once for each token. Yields the logits ``[batch, n, vocab]`` of the n tokens of
+        each call, and the state after it.
+
+        Raises
+        ------
+        ValueError
+            If a shape is wrong, a token outside the vocabulary or the state outside of
+            its format.
+        """
+
+    def run(
+        self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run a row as :meth:`advance` does; return logits int32 ``[batch, length, vocab]``
+        and the last state."""
+        return all_logits(self.advance(tokens, state, tap))
+
+    def prefill(
+        self, tokens: np.ndarray, state: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run a row as :meth:`advance` does; return the logits after the last token,
+        ``[batch, vocab]``, and the last state."""
+        return last_logits(self.advance(tokens, state))
+
+    @property
+    def _state_type(self) -> type[np.generic]:
+        return np.int32 if self.info.exact else np.float32
+
+    def _call(
+        self, tokens: np.ndarray, state: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Run the graph on checked tokens; the last result holds the taps in order of
+        computation."""
+        state = np.asarray(state)
+        check_state(state, self.info, tokens.shape[0])
+        results: list[Any] = self._session.run(None, {
+            self._tokens_input: tokens,
+            self._state_input: state.astype(self._state_type, copy=False)})
+        values = dict(zip(self._tap_outputs, results[2:], strict=True))
+        taps = {source.tap: source.take(values[source.value]) for source in self._sources}
+        return results[0], results[1], taps
+
+
+class OnnxStep(OnnxGraph):
+    """A step graph under onnxruntime; stands in for ``IntegerModel``."""
+
+    kind = GraphKind.STEP
 
     def step(
         self, tokens: np.ndarray, state: np.ndarray, tap: Tap = ignore,
@@ -150,8 +197,7 @@ class OnnxStep(_OnnxGraph):
             If a shape is wrong, a token outside the vocabulary or the state outside of
             its format.
         """
-        if np.ndim(tokens) != 1:
-            raise ValueError(f"tokens must be [batch], got {list(np.shape(tokens))}")
+        tokens = token_array(tokens, ["batch"], self.info.config.vocab)
         logits, state, taps = self._call(tokens, state)
         for name, value in taps.items():
             # The traced graph has [batch, width], the others [1, batch, width].
@@ -159,58 +205,27 @@ class OnnxStep(_OnnxGraph):
         tap("logits", logits.astype(np.int64))
         return logits, state
 
-    def run(
+    def advance(
         self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Run ``tokens [batch, length]`` step by step; return logits int32
-        ``[batch, length, vocab]`` and the last state."""
-        _check_row(tokens)
+    ) -> _Advance:
+        """One call for each token."""
+        tokens = token_array(tokens, ["batch", "length"], self.info.config.vocab)
         state = self.start(len(tokens)) if state is None else state
-        rows = []
-        for column in np.asarray(tokens).T:
+        for column in tokens.T:
             logits, state = self.step(column, state, tap)
-            rows.append(logits)
-        return np.stack(rows, axis=1), state
+            yield logits[:, None], state
 
 
-    def prefill(
-        self, tokens: np.ndarray, state: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Run ``tokens [batch, length]`` step by step; return the logits after the last one,
-        ``[batch, vocab]``, and the last state."""
-        _check_row(tokens)
-        state = self.start(len(tokens)) if state is None else state
-        for column in np.asarray(tokens).T:
-            logits, state = self.step(column, state)
-        return logits, state
+class OnnxSequence(OnnxGraph):
+    """A sequence graph under onnxruntime."""
 
+    kind = GraphKind.SEQUENCE
 
-class OnnxSequence(_OnnxGraph):
-    """A sequence graph under onnxruntime; parameters and errors as for `OnnxStep`."""
-
-    def __init__(
-        self, source: Source, *, threads: int = 1, taps: Sequence[str] | None = (),
-        ops: Path | None = None, options: onnxruntime.SessionOptions | None = None,
-        name: str = "",
-    ) -> None:
-        super().__init__(source, GraphKind.SEQUENCE, threads, taps, ops, options, name)
-
-    def run(
+    def advance(
         self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Run a whole row of tokens in one call.
-
-        ``tokens`` whole numbers ``[batch, length]``, ``state`` ``[layers, batch, d]`` or
-        None for the start. ``tap`` is called as ``OnnxStep.run`` does, once for each token
-        and tensor. Returns logits int32 ``[batch, length, vocab]`` and the last state.
-
-        Raises
-        ------
-        ValueError
-            If a shape is wrong, a token outside the vocabulary or the state outside of
-            its format.
-        """
-        _check_row(tokens)
+    ) -> _Advance:
+        """One call for the whole row."""
+        tokens = token_array(tokens, ["batch", "length"], self.info.config.vocab)
         state = self.start(len(tokens)) if state is None else state
         logits, state, taps = self._call(tokens, state)
         # The traced graph has [length, batch, width], the others [1, length * batch, width].
@@ -220,7 +235,7 @@ class OnnxSequence(_OnnxGraph):
             for name, value in by_time.items():
                 tap(name, value[t])
             tap("logits", logits[:, t].astype(np.int64))
-        return logits, state
+        yield logits, state
 
 
 def step_with_taps(
@@ -273,8 +288,3 @@ def check_state(state: np.ndarray, info: GraphInfo, batch: int | None = None) ->
     low, high = (h.min, h.max) if info.exact else (-_LARGEST_REAL, _LARGEST_REAL)
     if not low <= state.min() <= state.max() <= high:
         raise ValueError(f"state must be from {low} to {high}, got {state.min()} to {state.max()}")
-
-
-def _check_row(tokens: np.ndarray) -> None:
-    if np.ndim(tokens) != 2:
-        raise ValueError(f"tokens must be [batch, length], got {list(np.shape(tokens))}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -11,16 +12,31 @@ import onnxruntime
 
 from sterna.export.forms.selftest import SelfTestError, check_checksum, check_self_test
 from sterna.export.forms.writer import sequence_path
-from sterna.export.graph.metadata import GraphInfo, GraphKind, OnnxFileError
+from sterna.export.graph.metadata import GraphInfo, OnnxFileError
 from sterna.export.native.build import build_ops
+from sterna.export.runtime.arguments import (
+    check_ops_form,
+    prompt_texts,
+    thread_count,
+    token_array,
+)
 from sterna.export.runtime.generate import Piece, generate
-from sterna.export.runtime.runtime import OnnxSequence, OnnxStep, Source, read_graph
+from sterna.export.runtime.runtime import (
+    OnnxGraph,
+    OnnxSequence,
+    OnnxStep,
+    Source,
+    all_logits,
+    last_logits,
+    read_graph,
+)
 from sterna.export.runtime.sessions import has_two_bit_kernels, two_bit_blocks
 from sterna.export.runtime.states import pack_state, unpack_state
 
 __all__ = ["Session"]
 
 _CHUNK = 256        # tokens of a prompt in one call: memory grows with them
+_Graph = TypeVar("_Graph", bound=OnnxGraph)
 
 
 class Session:
@@ -56,7 +72,8 @@ class Session:
     SelfTestError
         If this onnxruntime computes something else than the file says.
     ValueError
-        If ``threads`` is not from 1 to 256 or ``ops`` does not go with the form.
+        If an argument has a wrong type or range, or ``ops`` does not go with the form. This
+        holds for every method: a wrong type is a ``ValueError``, too.
 
     Examples
     --------
@@ -73,35 +90,30 @@ class Session:
         ops: str | Path | bool | None = None, allow_slow: bool = False,
         options: onnxruntime.SessionOptions | None = None,
     ) -> None:
-        self._ops = build_ops() if ops is True else Path(ops) if ops else None
+        self._threads = thread_count(threads)
         self._allow_slow = allow_slow
-        self._threads = threads
         self._options = options
-        step = self._open(source, GraphKind.STEP)
-        assert isinstance(step, OnnxStep)
-        self._step = step
-        self.info: GraphInfo = step.info
+        proto, self.info = read_graph(source)
         """What the file says about itself: form, shape, profile, model."""
+        if ops:     # Compiling takes a minute: nobody waits for it to be refused.
+            check_ops_form(self.info.form, _name(source))
+        self._ops = _library(ops)
+        self._step = self._open(OnnxStep, proto, self.info, _name(source))
         if sequence is None and not isinstance(source, onnx.ModelProto):
             beside = sequence_path(source)
             sequence = beside if beside.exists() else None
-        self._sequence: OnnxSequence | None = None
+        self._row: OnnxGraph = self._step
         if sequence is not None:
-            opened = self._open(sequence, GraphKind.SEQUENCE)
-            assert isinstance(opened, OnnxSequence)
-            if (opened.info.model_sha256, opened.info.form) != (
-                    self.info.model_sha256, self.info.form):
+            proto, info = read_graph(sequence)
+            if (info.model_sha256, info.form) != (self.info.model_sha256, self.info.form):
                 raise OnnxFileError(
                     f"{_name(sequence)}: a sequence graph of another model or form than "
                     f"{_name(source)}; export both again, or remove it")
-            self._sequence = opened
+            self._row = self._open(OnnxSequence, proto, info, _name(sequence))
 
-    def _open(self, source: Source, kind: GraphKind) -> OnnxStep | OnnxSequence:
-        proto, info = read_graph(source)
-        name = _name(source)
-        if self._ops is not None and info.form != "exact":
-            raise ValueError(
-                f"{name}: the library of operators goes with the form exact, got {info.form}")
+    def _open(
+        self, graph: type[_Graph], proto: onnx.ModelProto, info: GraphInfo, name: str,
+    ) -> _Graph:
         try:
             check_checksum(proto)
             if not self._allow_slow and not all(
@@ -110,21 +122,21 @@ class Session:
                     f"this onnxruntime has no 2-bit kernels for this processor, and would run "
                     f"the form {info.form} many times slower than float; export with --form "
                     "exact instead")
-            graph = (OnnxStep if kind is GraphKind.STEP else OnnxSequence)(
+            opened = graph(
                 proto, threads=self._threads, ops=self._ops, options=self._options, name=name)
-            check_self_test(proto, info, graph.run)
+            check_self_test(proto, info, opened.run)
         except SelfTestError as error:
             raise SelfTestError(
                 f"{name}: {error}; {self._advice(info)}") from error
         except OnnxFileError as error:
             known = str(error).startswith(f"{name}: ")
             raise OnnxFileError(str(error) if known else f"{name}: {error}") from error
-        return graph
+        return opened
 
     def _advice(self, info: GraphInfo) -> str:
         if self._ops is not None:
             return f"the library {self._ops} is wrong: build it again, or go without it"
-        return ("this onnxruntime computes it otherwise"
+        return ("this onnxruntime computes something else"
                 + ("" if info.form in ("exact", "traced")
                    else "; export with --form exact instead"))
 
@@ -158,16 +170,7 @@ class Session:
         ValueError
             As :meth:`step`.
         """
-        _check_row(tokens)
-        state = self.start(len(tokens)) if state is None else state
-        rows = []
-        for at in range(0, max(1, tokens.shape[1]), _CHUNK):
-            logits, state = self._row(tokens[:, at:at + _CHUNK], state)
-            rows.append(logits)
-        return np.concatenate(rows, axis=1), state
-
-    def _row(self, tokens: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return (self._sequence or self._step).run(tokens, state)
+        return all_logits(self._advance(tokens, state))
 
     def prefill(
         self, tokens: np.ndarray, state: np.ndarray | None = None,
@@ -180,17 +183,24 @@ class Session:
         ValueError
             As :meth:`step`.
         """
-        _check_row(tokens)
+        return last_logits(self._advance(tokens, state))
+
+    def _advance(
+        self, tokens: np.ndarray, state: np.ndarray | None,
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Run tokens ``[batch, length]`` in chunks; logits and state after each call."""
+        tokens = token_array(tokens, ["batch", "length"], self.info.config.vocab)
         state = self.start(len(tokens)) if state is None else state
-        for at in range(0, max(1, tokens.shape[1]), _CHUNK):
-            logits, state = self._row(tokens[:, at:at + _CHUNK], state)
-        return logits[:, -1], state
+        for at in range(0, tokens.shape[1], _CHUNK):
+            for part in self._row.advance(tokens[:, at:at + _CHUNK], state):
+                yield part
+                state = part[1]
 
     # Text --------------------------------------------------------------------------
 
     def generate(
         self, prompts: str | Sequence[str], *, tokens: int = 200, temperature: float = 0.7,
-        top_k: int | None = None, top_p: float | None = None, stop: Sequence[str] = (),
+        top_k: int | None = None, top_p: float | None = None, stop: str | Sequence[str] = (),
         seed: int = 1,
     ) -> Iterator[Piece]:
         """Continue one or several prompts; see :func:`sterna.export.runtime.generate.generate`."""
@@ -200,11 +210,11 @@ class Session:
 
     def complete(
         self, prompts: str | Sequence[str], *, tokens: int = 200, temperature: float = 0.7,
-        top_k: int | None = None, top_p: float | None = None, stop: Sequence[str] = (),
+        top_k: int | None = None, top_p: float | None = None, stop: str | Sequence[str] = (),
         seed: int = 1,
     ) -> list[str]:
         """Continue every prompt and return the texts that follow them."""
-        prompts = [prompts] if isinstance(prompts, str) else prompts
+        prompts = prompt_texts(prompts)
         texts = [""] * len(prompts)
         for piece in self.generate(
                 prompts, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p,
@@ -229,9 +239,13 @@ class Session:
         return unpack_state(data, self.info)
 
 
-def _check_row(tokens: np.ndarray) -> None:
-    if np.ndim(tokens) != 2:
-        raise ValueError(f"tokens must be [batch, length], got {list(np.shape(tokens))}")
+def _library(ops: str | Path | bool | None) -> Path | None:
+    """The library of operators that is meant; it is built if it has to be."""
+    if not ops:
+        return None
+    if not isinstance(ops, (str, Path, bool)):
+        raise ValueError(f"ops must be the path of a library, True or None, got {ops!r}")
+    return build_ops() if ops is True else Path(ops)
 
 
 def _name(source: Source) -> str:

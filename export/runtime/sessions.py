@@ -11,8 +11,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.graph.body import MINIMUM_ONNXRUNTIME, OPSET
 from sterna.export.graph.metadata import OnnxFileError
+from sterna.export.graph.node_builder import MINIMUM_ONNXRUNTIME, OPSET
 from sterna.export.graph.products import BLOCK, CONTRIB
 from sterna.export.native.ops import kernel_name, register_ops, with_ops
 

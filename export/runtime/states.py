@@ -44,6 +44,8 @@ def unpack_state(data: bytes, info: GraphInfo) -> np.ndarray:
         If the bytes are no state, damaged, of another model, or float where integers are
         wanted.
     """
+    if not isinstance(data, bytes):
+        raise ValueError(f"a saved state must be bytes, got {type(data).__name__}")
     if not data.startswith(_MAGIC):
         raise ValueError("not a saved state of Sterna (its first line is missing)")
     line, _, values = data[len(_MAGIC):].partition(b"\n")

@@ -14,7 +14,7 @@ from amaranth_boards.ulx3s import ULX3S_85F_Platform
 from sterna.hw.board.names import BoardName
 from sterna.hw.flow.synthesis import Target
 from sterna.hw.flow.target import FpgaTarget, target_named
-from sterna.hw.units.spec import UnitSizes
+from sterna.hw.units.spec import Sizes
 
 __all__ = ["BOARDS", "Board", "Pin"]
 
@@ -78,7 +78,7 @@ class Board:
     clock_hz: int
     baud: int
     typed_ahead: int
-    sizes: UnitSizes
+    sizes: Sizes
     sampled: bool = True
     core: Mapping[str, Any] = field(default_factory=dict)
     fitting: str = "tiny-c12"
@@ -127,15 +127,16 @@ _ALL = (
         # What place and route reach with the bundled model, and half of what the array could be:
         # it writes far more than the serial line takes, and is placed in half the time.
         clock_hz=75_000_000, baud=1_000_000, typed_ahead=17,
-        sizes=UnitSizes(
-            rows=8, cols=64, quant_lanes=32, logits=False, far_registers=True)),
+        sizes=MappingProxyType({
+            "rows": 8, "cols": 64, "quant_lanes": 32, "logits": False, "far_registers": True})),
     Board(
         BoardName.ICEBREAKER, "1BitSquared iCEBreaker, Lattice iCE40 UP5K", ICEBreakerPlatform,
         target_named("ice40-up5k"),
         {"clk": ("clk12", 0, None), "rx": ("uart", 0, "rx"), "tx": ("uart", 0, "tx"),
          "led": ("led_g", 0, None)},
         clock_hz=12_000_000, baud=115_200, typed_ahead=1,
-        sizes=UnitSizes(rows=1, cols=8, quant_lanes=1, logits=False), sampled=False,
+        sizes=MappingProxyType({"rows": 1, "cols": 8, "quant_lanes": 1, "logits": False}),
+        sampled=False,
         # Dividers and root a bit per cycle: four times fewer logic cells in the norm. There is
         # no LUT memory, so tiles would be flip-flops, and there are 8 multipliers.
         core=MappingProxyType({

@@ -15,10 +15,10 @@ from sterna.hw.core.core import MatMulFreeCore
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.verilog import core_params
+from sterna.hw.core.unit import CORE
 from sterna.hw.emit import cells
 from sterna.hw.emit.folder import verilog_text
-from sterna.hw.units.spec import UnitSizes
+from sterna.hw.units.spec import Sizes
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
@@ -81,7 +81,7 @@ class BoardDesign:
 
 
 def board_design(
-    model: QuantizedModel, params: BoardParams, sizes: UnitSizes,
+    model: QuantizedModel, params: BoardParams, sizes: Sizes,
 ) -> BoardDesign:
     """Design the top module for a model.
 
@@ -90,7 +90,7 @@ def board_design(
     ValueError
         If the core does not fit the model or a serial terminal.
     """
-    core = replace(core_params(model, sizes), **params.board.core)
+    core = replace(CORE.params_for(model, sizes), **params.board.core)
     check_core(core)
     top = BoardTop(params, MatMulFreeCore(build_image(model, core)))
     return BoardDesign(params, core, model.sha256, verilog_text(top, TOP_MODULE))

@@ -8,8 +8,8 @@ from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, LUT_RAM, NEVER_COLLIDES
-from sterna.hw.units.norm.params import NormParams
 
 __all__ = ["ActivationBuffer"]
 
@@ -25,8 +25,6 @@ class ActivationBuffer(wiring.Component):
     ----------
     params
         Geometry of the core.
-    norm
-        Geometry of the unit that quantises.
 
     Members
     -------
@@ -46,11 +44,11 @@ class ActivationBuffer(wiring.Component):
         The tile, ``params.read_steps`` steps later.
     """
 
-    def __init__(self, params: CoreParams, norm: NormParams) -> None:
+    def __init__(self, params: CoreParams) -> None:
         self.params = params
         self._element = signed(params.profile.act_bits)
         super().__init__({
-            "chunks": In(stream.Signature(norm.act_layout)),
+            "chunks": In(stream.Signature(CoreUnits(params).norm.act_layout)),
             "clear": In(1),
             "clear_sequence": In(params.index_bits),
             "ready_tiles": Out(range(params.tiles + 1)).array(params.streams),

@@ -13,7 +13,7 @@ from sterna.hw.core.issuer import BeatIssuer
 from sterna.hw.core.plan.image import CoreImage
 from sterna.hw.core.plan.tasks import weight_request_layout
 from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.core.post_processor import PostProcessor, requantise_params, result_layout
+from sterna.hw.core.post_processor import PostProcessor
 from sterna.hw.core.router import ResultRouter
 from sterna.hw.core.scale_unit import ScaleUnit
 from sterna.hw.core.token_control import (
@@ -73,33 +73,17 @@ class MatMulFreeCore(wiring.Component):
     def __init__(self, image: CoreImage) -> None:
         self.image = image
         self.params = params = image.params
-        profile, config = params.profile, params.config
-        self.norm = NormQuant(
-            profile, rows=params.rows, lanes=params.quant_lanes, channels=params.widest,
-            streams=params.streams, trace=params.trace, digit_bits=params.digit_bits,
-            root_digit_bits=params.root_digit_bits, far_registers=params.far_registers)
-        self.glu = GluUnit(
-            profile, image.sigmoid, lanes=params.rows, streams=params.streams,
-            trace=params.trace, stalls=False, silu_table=params.silu_table,
-            far_registers=params.far_registers)
-        self.mlgru = MlgruUnit(
-            profile, image.sigmoid, layers=params.mlgru.layers, channels=params.mlgru.channels,
-            lanes=params.rows, streams=params.streams, trace=params.trace, spaced=False,
-            stalls=False, far_registers=params.far_registers)
+        units = CoreUnits(params)
+        self.array = TernaryMacArray(units.mac)
+        self.norm = NormQuant(units.norm)
+        self.glu = GluUnit(units.glu, image.sigmoid)
+        self.mlgru = MlgruUnit(units.mlgru, image.sigmoid)
         self.embedding = Embedding(
-            profile, image.embedding, rows=params.rows, streams=params.streams, stalls=False)
-        self.residuals = [
-            ResidualAdd(
-                profile, rows=params.rows, channels=config.d, spaced=False, stalls=False)
-            for _ in range(params.streams)]
-        self.samplers = [
-            ArgmaxSampler(
-                profile, rows=params.rows, vocab=config.vocab, sampling=params.sampling)
-            for _ in range(params.streams)]
+            units.embedding.for_table(image.embedding), image.embedding)
+        self.residuals = [ResidualAdd(units.residual) for _ in range(params.streams)]
+        self.samplers = [ArgmaxSampler(units.sampler) for _ in range(params.streams)]
         self.post = PostProcessor(image)
-        self.router = ResultRouter(
-            params, result_layout(image), requantise_params(image), self.glu.params,
-            self.residuals[0].params)
+        self.router = ResultRouter(image)
 
         def each(signature):
             return signature.array(params.streams)
@@ -125,16 +109,13 @@ class MatMulFreeCore(wiring.Component):
         m = Module()
         params = self.params
         m.submodules.norm = norm = self.norm
-        m.submodules.activations = activations = ActivationBuffer(params, norm.params)
-        waiting = CoreUnits(params).waiting_sums
-        m.submodules.issuer = issuer = BeatIssuer(self.image, waiting)
-        m.submodules.array = array = TernaryMacArray(
-            params.rows, params.cols, max_columns=params.widest, act_bits=params.profile.act_bits,
-            style=params.style, stalls=False)
+        m.submodules.activations = activations = ActivationBuffer(params)
+        m.submodules.issuer = issuer = BeatIssuer(self.image)
+        m.submodules.array = array = self.array
         m.submodules.post = post = self.post
-        m.submodules.scales = scales = ScaleUnit(params, norm.params)
+        m.submodules.scales = scales = ScaleUnit(params)
         m.submodules.sums = sums = BypassFifo(
-            params.mac.sum_layout, depth=waiting, may_fill=False)
+            array.params.sum_layout, depth=issuer.most_waiting, may_fill=False)
 
         wiring.connect(m, norm.acts, activations.chunks)
         wiring.connect(m, norm.scales, scales.norms)

@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.plan.image import CoreImage
 from sterna.hw.core.plan.tasks import task_layout
+from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.weight_feed import WeightFeed
 from sterna.hw.parts.memory_attributes import BLOCK_ROM
 from sterna.hw.parts.pipeline import Pipeline
@@ -22,14 +23,13 @@ class BeatIssuer(wiring.Component):
     A beat is issued when its tile is ready, a weight word is available and its sum will find
     room; ``params.feed_steps`` steps later weights, activations and row header, each from a
     register of its own, are at the array. One beat per cycle, from one task to the next as
-    well. Nothing behind it ever has to wait for room: who takes sums says so in ``taken``.
+    well. Nothing behind it ever has to wait for room: who takes sums says so in ``taken``, and
+    at most ``most_waiting`` groups of rows are between issuing and that.
 
     Parameters
     ----------
     image
         Contents of the memories; the start values of the rows are kept here.
-    waiting
-        Groups of rows that may be between issuing and ``taken``.
 
     Members
     -------
@@ -47,10 +47,10 @@ class BeatIssuer(wiring.Component):
         Whose beat it is.
     """
 
-    def __init__(self, image: CoreImage, waiting: int) -> None:
+    def __init__(self, image: CoreImage) -> None:
         self.image = image
-        self.waiting = waiting
         params = image.params
+        self.most_waiting = CoreUnits(params).waiting_sums
         super().__init__({
             "tasks": In(stream.Signature(task_layout(image))),
             "advance": Out(1),
@@ -111,14 +111,7 @@ class BeatIssuer(wiring.Component):
                 active.eq(self.tasks.valid), task.eq(incoming), last_tile.eq(incoming.tiles == 1),
                 headers_left.eq(incoming.headers), last_header.eq(incoming.headers == 1)]
 
-        # Groups between here and the queue's end; one more may be issued before this is seen.
-        waiting = Signal(range(self.waiting + 1))
-        with m.If(group_issued & ~self.taken):
-            m.d.sync += waiting.eq(waiting + 1)
-        with m.If(~group_issued & self.taken):
-            m.d.sync += waiting.eq(waiting - 1)
-        m.d.sync += room.eq((waiting < self.waiting - 1)
-                            | ((waiting == self.waiting - 1) & ~group_issued))
+        self._count_groups(m, group_issued, room)
 
         # Whatever a beat is made of has a register of its own, and another one in front of
         # the array: what many rows share has a whole cycle to get there.
@@ -138,15 +131,31 @@ class BeatIssuer(wiring.Component):
         if params.style.has_tables:
             # An array that is not ready may only keep a beat from moving.
             m.d.comb += self.advance.eq(self.beats.ready | ~self.beats.valid)
-            # Of a vector that fits into one tile only the first beat brings something new.
-            begun = Signal()
-            with m.If(self.tasks.ready):
-                m.d.sync += begun.eq(0)
-            with m.Elif(issued):
-                m.d.sync += begun.eq(1)
-            m.d.comb += beat.fresh.eq(
-                steps.delay(~begun | (task.tiles != 1), last, "fresh"))
+            m.d.comb += beat.fresh.eq(steps.delay(self._is_fresh(m, task, issued), last, "fresh"))
         return m
+
+    def _count_groups(self, m, group_issued, room):
+        """Drive ``room``: whether one group more may be between here and the queue's end.
+
+        Another may be issued before this is seen.
+        """
+        waiting = Signal(range(self.most_waiting + 1))
+        with m.If(group_issued & ~self.taken):
+            m.d.sync += waiting.eq(waiting + 1)
+        with m.If(~group_issued & self.taken):
+            m.d.sync += waiting.eq(waiting - 1)
+        m.d.sync += room.eq((waiting < self.most_waiting - 1)
+                            | ((waiting == self.most_waiting - 1) & ~group_issued))
+
+    def _is_fresh(self, m, task, issued):
+        """Return whether the beat's activations are not those of the beat before."""
+        # Of a vector that fits into one tile only the first beat brings something new.
+        begun = Signal()
+        with m.If(self.tasks.ready):
+            m.d.sync += begun.eq(0)
+        with m.Elif(issued):
+            m.d.sync += begun.eq(1)
+        return ~begun | (task.tiles != 1)
 
     def _header(self, m, steps, group_issued):
         """Return the header of the group that was issued ``feed_steps`` steps ago.

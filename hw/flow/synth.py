@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from sterna.hw.catalog import emit_verilog
+from sterna.hw.catalog import unit_named
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.verilog import core_params
+from sterna.hw.core.unit import CORE
 from sterna.hw.emit.documents import Port
+from sterna.hw.emit.folder import emit_component
 from sterna.hw.flow.cache import Cache, default_cache
 from sterna.hw.flow.cached_tools import CachedTools, Progress, has_router
 from sterna.hw.flow.fit import check_fit, check_memories
@@ -19,17 +20,16 @@ from sterna.hw.flow.place_route import check_router
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport
 from sterna.hw.flow.target import FpgaTarget, style_for, target_named
 from sterna.hw.flow.wrapper import WRAPPER_INSTANCE, WRAPPER_MODULE, wrapper_text
-from sterna.hw.units.spec import Unit, UnitSizes
+from sterna.hw.units.mac.unit import MAC
+from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["synth"]
 
-_WITH_ARRAY = (Unit.MAC, Unit.CORE)
-
 
 def synth(
-    model: QuantizedModel, target: FpgaTarget | str, *, unit: Unit | str = Unit.CORE,
-    sizes: UnitSizes | None = None, style: str = "auto", pnr: bool = False,
+    model: QuantizedModel, target: FpgaTarget | str, *, unit: str = CORE.name,
+    sizes: Sizes | None = None, style: str = "auto", pnr: bool = False,
     seeds: Sequence[int] = (1,), freq_mhz: float | None = None, absorb: bool = True,
     free_carries: bool = True, multipliers: bool = True, cache: Cache | None = None,
     timeout_s: float = 7200, progress: Progress | None = None,
@@ -49,8 +49,8 @@ def synth(
     target
         A target or its name.
     unit, sizes, style
-        What to build; ``auto`` takes the style that suits the target. The one in ``sizes``
-        does not count.
+        What to build; ``auto`` takes the style that suits the target, for a unit that has
+        styles. One in ``sizes`` does not count.
     pnr
         Whether to place and route, once for each of ``seeds``.
     seeds
@@ -84,25 +84,24 @@ def synth(
     """
     if isinstance(target, str):
         target = target_named(target)
-    if unit not in list(Unit):
-        raise ValueError(f"unit must be one of {', '.join(map(str, Unit))}, got {unit!r}")
-    unit = Unit(unit)
+    spec = unit_named(unit)
     _check_run(target, pnr, seeds, freq_mhz)
-    sizes = sizes or UnitSizes()
-    sizes = replace(sizes, style=style_for(target, style))
+    sizes = _with_style(spec, sizes or {}, target, style)
+    params = spec.params_for(model, sizes)
     told = progress or (lambda text, step: None)
     tools = CachedTools(
         target, cache if cache is not None else default_cache(), timeout_s, told, absorb=absorb,
         free_carries=free_carries, multipliers=multipliers)
 
-    check_memories(model, unit, sizes, target)
+    check_memories(model, spec, params, target)
     told("Verilog", None)
-    module, text, ports = _emit(model, unit, sizes)
+    text, ports = _emit(model, spec, params)
+    module = spec.module
     mapped = tools.map(text, module)
     usage = tools.count(mapped)
     blocks = {path: BlockArea.of_cells(mapped.synthesis, cells)
               for path, cells in mapped.hierarchy.area().items()}
-    check_fit(model, unit, sizes, target, usage, blocks)
+    check_fit(spec, params, target, usage, blocks)
 
     aim = freq_mhz or target.clock_mhz
     runs: tuple[SeedRun, ...] = ()
@@ -114,10 +113,20 @@ def synth(
         runs = tuple(tools.place(placed, aim, seed, f"seed {seed}, {number} of {len(seeds)}")
                      for number, seed in enumerate(seeds, start=1))
     return SynthReport(
-        unit, sizes, module, target, _versions(target), mapped.synthesis, usage, blocks,
-        mapped.passes, runs, aim if pnr else None, freq_mhz,
-        sizes.rows * sizes.cols if unit in _WITH_ARRAY else None,
-        CycleModel(core_params(model, sizes)).cycles_per_token() if unit is Unit.CORE else None)
+        unit, spec.chosen(params), module, target, _versions(target), mapped.synthesis,
+        usage, blocks, mapped.passes, runs, aim if pnr else None, freq_mhz,
+        params.rows * params.cols if spec in (MAC, CORE) else None,
+        CycleModel(params).cycles_per_token() if spec is CORE else None)
+
+
+def _with_style(spec: UnitSpec, sizes: Sizes, target: FpgaTarget, style: str) -> Sizes:
+    """The sizes with the style that was chosen, for a unit that has one."""
+    chosen = style_for(target, style)
+    if "style" in spec.sizes:
+        return {**sizes, "style": chosen}
+    if style != "auto":
+        spec.check_sizes({**sizes, "style": chosen})
+    return sizes
 
 
 def _check_run(
@@ -135,14 +144,13 @@ def _check_run(
 
 
 def _emit(
-    model: QuantizedModel, unit: Unit, sizes: UnitSizes,
-) -> tuple[str, str, list[Port]]:
-    """The module of a unit: its name, its Verilog and its ports."""
+    model: QuantizedModel, spec: UnitSpec, params: Any,
+) -> tuple[str, list[Port]]:
+    """The module of a unit: its Verilog and its ports."""
     with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
-        values = {each.name: getattr(sizes, each.name) for each in fields(sizes)}
-        emitted = emit_verilog(model, unit.value, Path(name) / "unit", **values)
+        emitted = emit_component(model, spec.design(model, params), Path(name) / "unit")
         text = emitted.verilog_path.read_text(encoding="utf-8")
-    return emitted.module, text, [Port(**port) for port in emitted.manifest["ports"]]
+    return text, [Port(**port) for port in emitted.manifest["ports"]]
 
 
 def _versions(target: FpgaTarget) -> dict[str, str]:

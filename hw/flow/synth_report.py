@@ -11,7 +11,7 @@ from typing import Any
 from sterna.hw.flow.critical_path import CriticalPath
 from sterna.hw.flow.synthesis import Synthesis
 from sterna.hw.flow.target import FpgaTarget, Resource
-from sterna.hw.units.spec import Unit, UnitSizes
+from sterna.hw.units.spec import Sizes
 
 __all__ = ["BlockArea", "Origin", "SeedRun", "SynthReport", "Usage"]
 
@@ -136,8 +136,8 @@ class SynthReport:
         Cycles per greedy token of all sequences together; None if the unit is not the core.
     """
 
-    unit: Unit
-    sizes: UnitSizes
+    unit: str
+    sizes: Sizes
     module: str
     target: FpgaTarget
     tools: dict[str, str]
@@ -211,9 +211,9 @@ class SynthReport:
 
         yosys = self.synthesis.tool
         data: dict[str, Any] = {
-            "unit": self.unit.value, "module": self.module, "target": self.target.name,
+            "unit": self.unit, "module": self.module, "target": self.target.name,
             "device": self.target.description,
-            "sizes": {**asdict(self.sizes), "style": self.sizes.style.value},
+            "sizes": dict(self.sizes),
             "tools": self.tools,
             "cells": figure(self.synthesis.cells, Origin.MEASURED, yosys),
             "resources": {

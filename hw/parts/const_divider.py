@@ -10,6 +10,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.parts.digits import count_digits, look_up
 from sterna.model.checks import check_whole
 
 __all__ = ["ConstantDivider", "ConstantDividerParams"]
@@ -102,53 +103,37 @@ class ConstantDivider(wiring.Component):
 
     Parameters
     ----------
-    frac_bits, divisor_bits, head, digit_bits, min_divisor
-        As for :class:`ConstantDividerParams`. A divisor below ``min_divisor`` gives an
-        undefined quotient, save that 0 counts as 1 if ``min_divisor`` is 1.
+    params
+        Widths and cycle counts. A divisor below ``params.min_divisor`` gives an undefined
+        quotient, save that 0 counts as 1 if that is 1.
 
     Members
     -------
     start : ``In(1)``
         Load the divisor.
-    divisor : ``In(unsigned(divisor_bits))``
+    divisor : ``In(unsigned(params.divisor_bits))``
         Read with ``start``.
     quotient : ``Out(unsigned(params.quotient_bits))``
         The result.
     done : ``Out(1)``
         High in the first cycle of a result.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
     """
 
-    def __init__(
-        self, frac_bits: int, divisor_bits: int, *, head: int = 127, digit_bits: int = 4,
-        min_divisor: int = 1,
-    ) -> None:
-        self.params = ConstantDividerParams(
-            frac_bits, divisor_bits, head, digit_bits, min_divisor)
+    def __init__(self, params: ConstantDividerParams) -> None:
+        self.params = params
         super().__init__({
             "start": In(1),
-            "divisor": In(unsigned(divisor_bits)),
-            "quotient": Out(unsigned(self.params.quotient_bits)),
+            "divisor": In(unsigned(params.divisor_bits)),
+            "quotient": Out(unsigned(params.quotient_bits)),
             "done": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
         params = self.params
-        left = Signal(range(params.steps + 1))
+        left = count_digits(m, self.start, self.done, params.latency)
         remainder = Signal(params.divisor_bits, reset_less=True)
         quotient = Signal(params.quotient_bits + params.surplus_bits, reset_less=True)
-
-        # Digits due.
-        m.d.sync += self.done.eq((left == 1) & ~self.start)
-        with m.If(self.start):
-            m.d.sync += left.eq(params.steps)
-        with m.Elif(left.any()):
-            m.d.sync += left.eq(left - 1)
 
         head_quotient, head_remainder = self._divide_head()
         multiples = self._multiples(m)
@@ -178,17 +163,12 @@ class ConstantDivider(wiring.Component):
             fits = divisor <= head
             return fits, Mux(fits, (head - divisor)[:params.divisor_bits], head)
 
-        # A tree of multiplexers over constants: no tool takes it for a memory.
         index_bits = min(params.head.bit_length(), params.divisor_bits)
         entries = [params.head // max(index, 1) | params.head % max(index, 1) << len(head)
                    for index in range(1 << index_bits)]
-        table: list[Value] = [Const(entry, len(head) + index_bits) for entry in entries]
-        for bit in range(index_bits):
-            table = [Mux(divisor[bit], odd, even)
-                     for even, odd in zip(table[::2], table[1::2], strict=True)]
+        entry = look_up(divisor[:index_bits], entries, len(head) + index_bits)
         above = divisor[index_bits:].any()
-        return (Mux(above, 0, table[0][:len(head)]),
-                Mux(above, head, table[0][len(head):]))
+        return Mux(above, 0, entry[:len(head)]), Mux(above, head, entry[len(head):])
 
     def _multiples(self, m) -> dict[int, Value]:
         """Return 1 to ``2^digit_bits - 1`` times the divisor of the last ``start``."""

@@ -11,6 +11,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.parts.digits import count_digits, look_up
 from sterna.model.checks import check_whole
 
 __all__ = ["IntegerRoot", "IntegerRootParams"]
@@ -92,32 +93,27 @@ class IntegerRoot(wiring.Component):
 
     Parameters
     ----------
-    value_bits, frac_bits, digit_bits
-        As for :class:`IntegerRootParams`.
+    params
+        Widths and cycle counts.
 
     Members
     -------
     start : ``In(1)``
         Load the value.
-    value : ``In(unsigned(value_bits))``
+    value : ``In(unsigned(params.value_bits))``
         Read with ``start``.
     root : ``Out(unsigned(params.root_bits))``
         The result.
     done : ``Out(1)``
         High in the first cycle of a result.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
     """
 
-    def __init__(self, value_bits: int, *, frac_bits: int = 0, digit_bits: int = 2) -> None:
-        self.params = IntegerRootParams(value_bits, frac_bits, digit_bits)
+    def __init__(self, params: IntegerRootParams) -> None:
+        self.params = params
         super().__init__({
             "start": In(1),
-            "value": In(unsigned(value_bits)),
-            "root": Out(unsigned(self.params.root_bits)),
+            "value": In(unsigned(params.value_bits)),
+            "root": Out(unsigned(params.root_bits)),
             "done": Out(1),
         })
 
@@ -125,18 +121,11 @@ class IntegerRoot(wiring.Component):
         m = Module()
         params = self.params
         digit_bits, root_bits = params.digit_bits, params.root_bits
-        left = Signal(range(max(params.latency, 2)))
+        left = count_digits(m, self.start, self.done, params.latency)
         due = Signal(params.padded_bits, reset_less=True)
         root = Signal(root_bits, reset_less=True)
         # A remainder is at most twice the root.
         remainder = Signal(root_bits + 1, reset_less=True)
-
-        # Digits due.
-        m.d.sync += self.done.eq(self.start if params.latency == 1 else (left == 1) & ~self.start)
-        with m.If(self.start):
-            m.d.sync += left.eq(params.latency - 1)
-        with m.Elif(left.any()):
-            m.d.sync += left.eq(left - 1)
 
         # One digit: take the largest product off the remainder.
         # fits[j]: whether that of digit j can be taken off. Those up to the right one can.
@@ -147,7 +136,7 @@ class IntegerRoot(wiring.Component):
         first_bits = 2 * digit_bits * params.first_digits
         first = value[-first_bits:]
         first_root = Signal(first_bits // 2)
-        m.d.comb += first_root.eq(_look_up(first, isqrt))
+        m.d.comb += first_root.eq(_function_of(first, isqrt))
         products = self._products(m, root, fits, first_root, ~self.start & left.any())
         extended = Cat(due[-2 * digit_bits:], remainder)
         rests = [extended]
@@ -162,7 +151,7 @@ class IntegerRoot(wiring.Component):
             m.d.sync += [
                 due.eq(value << first_bits),
                 root.eq(first_root),
-                remainder.eq(_look_up(first, lambda head: head - isqrt(head) ** 2)),
+                remainder.eq(_function_of(first, lambda head: head - isqrt(head) ** 2)),
             ]
         with m.Elif(left.any()):
             # Only zeros leave at the top of the root: root_bits hold the largest one.
@@ -203,7 +192,7 @@ class IntegerRoot(wiring.Component):
                 total = sums.setdefault(whole, (multiple + whole)[:len(multiple)])
                 nexts.append(Cat(Const(below, digit_bits), total)[:len(multiple)])
             with m.If(self.start):
-                m.d.sync += multiple.eq(_look_up(
+                m.d.sync += multiple.eq(_function_of(
                     first_root, partial(_first_multiple, digit, carry)))
             with m.Elif(step):
                 m.d.sync += multiple.eq(_last_that_fits(fits, nexts))
@@ -216,14 +205,10 @@ def _first_multiple(digit: int, carry: int, first: int) -> int:
     return digit * first + carry
 
 
-def _look_up(index: Value, function: Callable[[int], int]) -> Value:
-    """Return a function of a few bits: multiplexers, which no tool takes for a memory."""
+def _function_of(index: Value, function: Callable[[int], int]) -> Value:
+    """Return a function of a few bits, in as many as it needs."""
     entries = [function(value) for value in range(1 << len(index))]
-    bits = max(max(entries).bit_length(), 1)
-    table: list[Value] = [Const(entry, bits) for entry in entries]
-    for bit in index:
-        table = [Mux(bit, odd, even) for even, odd in zip(table[::2], table[1::2], strict=True)]
-    return table[0]
+    return look_up(index, entries, max(max(entries).bit_length(), 1))
 
 
 def _last_that_fits(fits: list[Value], choices: list[Value]) -> Value:

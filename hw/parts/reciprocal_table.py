@@ -16,6 +16,7 @@ from sterna.hw.parts.reciprocal_words import DIGITS
 
 __all__ = ["ReciprocalTable"]
 
+
 class ReciprocalTable(wiring.Component):
     """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor.
 
@@ -30,32 +31,27 @@ class ReciprocalTable(wiring.Component):
 
     Parameters
     ----------
-    frac_bits, max_divisor, head
-        As for :class:`ReciprocalTableParams`.
+    params
+        Widths and cycle counts.
 
     Members
     -------
     start : ``In(1)``
         Take the divisor.
     divisor : ``In(unsigned(params.divisor_bits))``
-        Read with ``start``; at most ``max_divisor``.
+        Read with ``start``; at most ``params.max_divisor``.
     quotient : ``Out(unsigned(params.quotient_bits))``
         The result.
     done : ``Out(1)``
         High in the first cycle of a result.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
     """
 
-    def __init__(self, frac_bits: int, max_divisor: int, *, head: int = 127) -> None:
-        self.params = ReciprocalTableParams(frac_bits, max_divisor, head)
+    def __init__(self, params: ReciprocalTableParams) -> None:
+        self.params = params
         super().__init__({
             "start": In(1),
-            "divisor": In(unsigned(self.params.divisor_bits)),
-            "quotient": Out(unsigned(self.params.quotient_bits)),
+            "divisor": In(unsigned(params.divisor_bits)),
+            "quotient": Out(unsigned(params.quotient_bits)),
             "done": Out(1),
         })
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from amaranth.hdl import Array, Cat, Const, Module, signed, unsigned
 from amaranth.lib import memory, wiring
@@ -15,7 +16,7 @@ from sterna.hw.parts.rounded_sum import rounded_sum, with_rounding_bit
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.integer import rs
 
-__all__ = ["SigmoidTable", "checked_table"]
+__all__ = ["SigmoidParams", "SigmoidTable", "checked_table"]
 
 
 def checked_table(profile: NumericProfile, table: Sequence[int]) -> list[int]:
@@ -41,10 +42,57 @@ def checked_table(profile: NumericProfile, table: Sequence[int]) -> list[int]:
     return entries
 
 
+@dataclass(frozen=True, slots=True)
+class SigmoidParams:
+    """Kind of a table of sigmoids.
+
+    Parameters
+    ----------
+    profile
+        Formats; ``sigmoid_segments`` says whether the table is looked up or interpolated.
+    block
+        Whether the entries are kept in a block memory; otherwise they are made of LUTs.
+    weighted
+        Whether the table holds ``silu(z)``, the rounded product of z and its sigmoid,
+        instead of the sigmoid.
+
+    Raises
+    ------
+    ValueError
+        If the table is ``weighted`` and has no entry for every z.
+
+    >>> from sterna.model.profile import C12, S16
+    >>> SigmoidParams(C12).latency, SigmoidParams(S16).latency
+    (2, 4)
+    """
+
+    profile: NumericProfile
+    block: bool = False
+    weighted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.weighted and self.profile.sigmoid_step_bits:
+            raise ValueError(
+                f"a table of silu needs an entry for each of the {1 << self.profile.z.bits} "
+                f"values of z, got {self.profile.sigmoid_segments}")
+
+    @property
+    def latency(self) -> int:
+        """Steps from z to its sigmoid: two for the entry, two to interpolate.
+
+        An entry goes through the output register of a block memory, or through a register in
+        each quarter of a table of LUTs. Interpolation takes a product and a sum, and behind a
+        block memory one step more, as the operands of a multiplier are registers of its own.
+        """
+        if self.profile.sigmoid_step_bits:
+            return 5 if self.block else 4
+        return 2
+
+
 class SigmoidTable(wiring.Component):
     """The sigmoid of a pre-activation, as ``sterna.model.quantized.integer.sigmoid`` defines it.
 
-    A pipeline of :attr:`latency` steps that takes one pre-activation per step. It steps in
+    A pipeline of ``params.latency`` steps that takes one pre-activation per step. It steps in
     every cycle in which ``advance`` is high and holds in the others, so that it can be
     a part of a larger pipeline.
 
@@ -57,61 +105,47 @@ class SigmoidTable(wiring.Component):
 
     Parameters
     ----------
-    profile
-        Formats; ``sigmoid_segments`` says which kind of table it is.
+    params
+        Kind of table.
     table
         The entries, as ``profile.sigmoid_table()`` defines them.
-    block
-        Whether they are kept in a block memory.
-    weighted
-        Whether the table holds ``silu(z)``, the rounded product of z and its sigmoid,
-        instead of the sigmoid; only where there is an entry for every z.
 
     Members
     -------
     advance : ``In(1)``
         Step in this cycle.
-    z : ``In(signed(profile.z.bits))``
+    z : ``In(signed(z.bits))``
         Pre-activation.
-    sigmoid : ``Out(unsigned(profile.sigmoid_frac))``
-        Sigmoid of the ``z`` of :attr:`latency` steps ago; not if ``weighted``.
-    silu : ``Out(signed(profile.z.bits))``
-        The same for ``silu(z)``, only if ``weighted``: |silu(z)| <= |z|, so it fits.
+    sigmoid : ``Out(unsigned(sigmoid_frac))``
+        Sigmoid of the ``z`` of ``params.latency`` steps ago; not if ``params.weighted``.
+    silu : ``Out(signed(z.bits))``
+        The same for ``silu(z)``, only if ``params.weighted``: |silu(z)| <= |z|, so it fits.
 
     Raises
     ------
     ValueError
-        If the table has the wrong length for the profile, leaves its range or decreases,
-        or is to be ``weighted`` and interpolates.
+        If the table has the wrong length for the profile, leaves its range or decreases.
     """
 
-    def __init__(
-        self, profile: NumericProfile, table: Sequence[int], *, block: bool = False,
-        weighted: bool = False,
-    ) -> None:
-        if weighted and profile.sigmoid_step_bits:
-            raise ValueError(
-                f"a table of silu needs an entry for each of the {1 << profile.z.bits} values "
-                f"of z, got {profile.sigmoid_segments}")
-        self.profile = profile
-        self.block = block
-        self.weighted = weighted
-        self.latency = sigmoid_latency(profile, block)
+    def __init__(self, params: SigmoidParams, table: Sequence[int]) -> None:
+        self.params = params
+        profile = params.profile
         self._entries = checked_table(profile, table)
         super().__init__({
             "advance": In(1),
             "z": In(signed(profile.z.bits)),
-            **({"silu": Out(signed(profile.z.bits))} if weighted
+            **({"silu": Out(signed(profile.z.bits))} if params.weighted
                else {"sigmoid": Out(unsigned(profile.sigmoid_frac))}),
         })
 
     def elaborate(self, platform):
         m = Module()
         steps = Pipeline(m, self.advance)
-        if self.weighted:
+        if self.params.weighted:
             self._look_up_silu(m, steps)
             return m
-        segments, step_bits = self.profile.sigmoid_segments, self.profile.sigmoid_step_bits
+        profile = self.params.profile
+        segments, step_bits = profile.sigmoid_segments, profile.sigmoid_step_bits
         # The bits of z as they are count from zero up, then from the lowest segment up.
         bases = _from_zero(self._entries[:segments])
         rises = _from_zero([
@@ -128,9 +162,9 @@ class SigmoidTable(wiring.Component):
             m.d.comb += self.sigmoid.eq(entry.base)
             return m
 
-        within = steps.delay(self.z[:step_bits], self.latency - 2, "within")
+        within = steps.delay(self.z[:step_bits], self.params.latency - 2, "within")
         base, rise = entry.base, entry.rise
-        if self.block:
+        if self.params.block:
             base, rise = steps.register(base, "base"), steps.register(rise, "rise")
         product = steps.register(rise * within, "product")
         # All of it is positive; rounded sums are signed.
@@ -140,7 +174,7 @@ class SigmoidTable(wiring.Component):
         return m
 
     def _look_up_silu(self, m, steps):
-        z, frac = self.profile.z, self.profile.sigmoid_frac
+        z, frac = self.params.profile.z, self.params.profile.sigmoid_frac
         silus = [rs(value * entry, frac) for value, entry in
                  zip(range(z.min, z.max + 1), self._entries, strict=True)]
         layout = StructLayout({"silu": self.silu.shape()})
@@ -154,14 +188,14 @@ class SigmoidTable(wiring.Component):
         Of LUTs, each quarter of the table has its own registers: so a look-up is a level of
         logic or two, and the choice of the quarter another, with a register after each.
         """
-        parts = 4 if len(init) >= 8 and not self.block else 1
+        parts = 4 if len(init) >= 8 and not self.params.block else 1
         depth = len(init) // parts
         choice = steps.register(address[(depth - 1).bit_length():], "choice")
         entries = []
         for part in range(parts):
             m.submodules[f"rom{part}"] = rom = memory.Memory(
                 shape=segment, depth=depth, init=init[part * depth:][:depth],
-                attrs=BLOCK_ROM if self.block else LOGIC_ROM)
+                attrs=BLOCK_ROM if self.params.block else LOGIC_ROM)
             port = rom.read_port()
             m.d.comb += [
                 port.addr.eq(address[:(depth - 1).bit_length()]), port.en.eq(self.advance)]
@@ -174,15 +208,3 @@ def _from_zero(entries: Sequence[int]) -> list[int]:
     """Order the entries of segments by the top bits of z, a two's complement number."""
     half = len(entries) // 2
     return [*entries[half:], *entries[:half]]
-
-
-def sigmoid_latency(profile: NumericProfile, block_table: bool = False) -> int:
-    """Steps through a sigmoid table: two for the entry, two to interpolate.
-
-    An entry goes through the output register of a block memory, or through a register in
-    each quarter of a table of LUTs. Interpolation takes a product and a sum, and behind a
-    block memory one step more, as the operands of a multiplier are registers of its own.
-    """
-    if profile.sigmoid_step_bits:
-        return 5 if block_table else 4
-    return 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Mux, Value
+from amaranth.hdl import Cat, Value
+
+from sterna.hw.parts.digits import look_up
 
 __all__ = ["square_of", "square_parts"]
 
@@ -33,10 +35,7 @@ def square_parts(value: Value) -> tuple[Value, Value]:
 
 
 def _table(index: Value, bits: int, function) -> Value:
-    """Return a function of ``index``: a tree of multiplexers, which no tool makes a memory."""
-    values: list[Value] = [
-        Const(function(i) & ((1 << bits) - 1), bits) for i in range(1 << len(index))]
-    for bit in Value.cast(index).as_unsigned():
-        values = [Mux(bit, odd, even)
-                  for even, odd in zip(values[::2], values[1::2], strict=True)]
-    return values[0]
+    """Return a function of ``index``, which counts as unsigned, in ``bits`` bits."""
+    mask = (1 << bits) - 1
+    return look_up(
+        index.as_unsigned(), [function(i) & mask for i in range(1 << len(index))], bits)

@@ -155,7 +155,7 @@ def connect_row(
     ]
     if params.start_name:
         start = Signal(params.start_shape, name=f"{name}_start")
-        port = row.minus_count if params.style is ArrayStyle.GENERIC else row.start
+        port = getattr(row, row.start_port)
         m.d.comb += [
             start.eq(beat["start"]), port.eq(steps.delay(start, late, f"{name}_late_start"))]
     if not params.style.has_tables:

@@ -87,15 +87,12 @@ class Planner:
 
     Parameters
     ----------
-    module
-        Name of its Verilog module.
     tensors
         Tap names of its inputs and outputs in a model.
     plans
         Makes the phases from a model, its emitted unit and those tensors of a text.
     """
 
-    module: str
     tensors: Callable[[QuantizedModel], list[str]]
     plans: Callable[[QuantizedModel, EmittedUnit, Activations], list[Plan]]
 

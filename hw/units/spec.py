@@ -1,85 +1,91 @@
-"""The units that can be emitted as Verilog, and their sizes."""
+"""What a unit is: one object that the emitter, the simulator and the command line read."""
 
 from __future__ import annotations
 
-import enum
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.emit.design import UnitDesign
+from sterna.hw.testbench.plan import Planner
+from sterna.model.quantized import QuantizedModel
 
-__all__ = ["Unit", "UnitSizes"]
+__all__ = ["Sizes", "UnitSpec"]
 
-
-class Unit(enum.StrEnum):
-    """A unit that can be emitted and simulated on its own."""
-
-    MAC = "mac"
-    """The ternary multiply-accumulate array."""
-    MLGRU = "mlgru"
-    """The recurrence with its state memory and sigmoid tables."""
-    NORM = "norm"
-    """Normalisation and quantisation of a vector to 8-bit activations."""
-    GLU = "glu"
-    """The gated product of the channel mixer."""
-    RESIDUAL = "residual"
-    """The residual stream, kept in a memory that is added to."""
-    EMBEDDING = "embedding"
-    """The embedding table."""
-    SAMPLER = "sampler"
-    """The choice of the next token."""
-    WEIGHTS = "weights"
-    """The memory of the packed weights."""
-    CORE = "core"
-    """The whole model."""
+Sizes: TypeAlias = Mapping[str, Any]
+"""Sizes that were chosen, by name: ``{"lanes": 4, "trace": True}``. Others keep their default."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnitSizes:
-    """Sizes that are a matter of choice, not of the model; a unit reads those it has.
+class UnitSpec:
+    """A unit that can be emitted and simulated on its own.
 
     Parameters
     ----------
-    rows
-        Dot products computed side by side, and elements of a word of a vector.
-    cols
-        Columns taken per beat of the array.
-    lanes
-        Channels a unit takes or gives per beat.
-    streams
-        Independent sequences that are interleaved.
-    trace
-        Whether intermediate values come out, too.
-    quant_lanes
-        Elements that the core's norm quantises per cycle; 0 chooses.
-    logits, external_weights
-        Whether the core has a port for logits, and takes its weights through a port.
-    style
-        What the array is built of.
-    sampling
-        Whether the core can draw tokens with a temperature.
-    far_registers
-        Whether the core has one more register on long ways, for a large device.
-
-    Raises
-    ------
-    ValueError
-        If there is no such style.
+    name
+        What it is called on the command line: ``glu``.
+    summary
+        What it is, in a few words.
+    module
+        Name of its Verilog module.
+    params
+        Makes its frozen parameters from a model and sizes. The keyword arguments of this
+        function are the sizes that the unit has, with their defaults; None stands for a
+        default that depends on the model.
+    design
+        Builds the component from a model and the parameters, and says what its folder holds.
+    stimulus
+        What a simulation sends and expects; None for the core, whose simulation is its own.
+    tokens
+        Tokens of text that a simulation runs unless told otherwise.
     """
 
-    rows: int = 8
-    cols: int = 128
-    lanes: int = 8
-    streams: int = 1
-    trace: bool = False
-    quant_lanes: int = 0
-    logits: bool = True
-    external_weights: bool = False
-    style: ArrayStyle = ArrayStyle.GENERIC
-    sampling: bool = True
-    far_registers: bool = False
+    name: str
+    summary: str
+    module: str
+    params: Callable[..., Any]
+    design: Callable[[QuantizedModel, Any], UnitDesign]
+    stimulus: Planner | None
+    tokens: int
 
-    def __post_init__(self) -> None:
-        if self.style not in list(ArrayStyle):
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes that the unit has, with their defaults."""
+        return {
+            name: parameter.default
+            for name, parameter in inspect.signature(self.params).parameters.items()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    def check_sizes(self, sizes: Sizes) -> None:
+        """Refuse a size that the unit does not have.
+
+        Raises
+        ------
+        ValueError
+            With the sizes that it has.
+        """
+        own = list(self.sizes)
+        strangers = [name for name in sizes if name not in own]
+        if strangers:
             raise ValueError(
-                f"style must be one of {', '.join(ArrayStyle)}, got {self.style!r}")
-        object.__setattr__(self, "style", ArrayStyle(self.style))
+                f"unit {self.name} has no size {_listed(strangers)}: it has {_listed(own)}")
+
+    def chosen(self, params: Any) -> dict[str, Any]:
+        """The sizes that parameters were made with."""
+        return {name: getattr(params, name) for name in self.sizes}
+
+    def params_for(self, model: QuantizedModel, sizes: Sizes) -> Any:
+        """Return the parameters of the unit for a model.
+
+        Raises
+        ------
+        ValueError
+            If the unit does not have a size, or it does not fit the model.
+        """
+        self.check_sizes(sizes)
+        return self.params(model, **sizes)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(name.replace("_", "-") for name in names)

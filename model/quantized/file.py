@@ -34,6 +34,11 @@ __all__ = [
 FORMAT_VERSION = 1
 _FORMAT = "sterna quantised model"
 _HEADER_KEY = "sterna"
+_OTHER_FILES = {
+    ".onnx": "; an ONNX file is made from a quantised model: give that one",
+    ".pt": "; a checkpoint has to be quantised first: sterna quantize",
+}
+"""What to do with other files of Sterna."""
 
 
 class QuantizedFileError(ValueError):
@@ -168,7 +173,8 @@ def load_model(source: str | Path) -> QuantizedModel:
     try:
         return _parse(blob)
     except (ValueError, TypeError, KeyError) as error:
-        raise QuantizedFileError(f"{path}: {error}") from error
+        hint = _OTHER_FILES.get(path.suffix, "")
+        raise QuantizedFileError(f"{path}: {error}{hint}") from error
 
 
 def _parse(blob: bytes) -> QuantizedModel:

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from sterna.model.checks import real_number, whole_number
 from sterna.model.quantized.integer import rs
 
 __all__ = ["EXP_TABLE", "Sampler"]
@@ -34,7 +35,7 @@ class Sampler:
     logit_frac
         Fraction bits of the logits.
     top_k
-        Draw only from the so many most likely tokens, from 1; None takes all.
+        Draw only from the k most likely tokens, from 1; None takes all.
     top_p
         Draw only from the fewest tokens, most likely first, whose weights reach this part
         of all weights, above 0 and up to 1; None takes all. Counted in steps of 2**-16,
@@ -45,7 +46,7 @@ class Sampler:
     Raises
     ------
     ValueError
-        If an argument is out of range.
+        If an argument has a wrong type or is out of range.
 
     >>> Sampler(temperature=0)(np.array([3, 9, 9, 1]))
     1
@@ -55,16 +56,15 @@ class Sampler:
         self, *, temperature: float = 0.0, seed: int = 1, logit_frac: int = 8,
         top_k: int | None = None, top_p: float | None = None,
     ) -> None:
-        if top_k is not None and top_k < 1:
-            raise ValueError(f"top_k must be at least 1, got {top_k}")
-        if top_p is not None and not 0 < top_p <= 1:
+        seed = whole_number("seed", seed, 1, (1 << 32) - 1)
+        top_k = None if top_k is None else whole_number("top_k", top_k, 1)
+        temperature = real_number("temperature", temperature)
+        if top_p is not None and not 0 < real_number("top_p", top_p) <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
         if temperature != 0 and not 0.01 <= temperature <= 100:
-            raise ValueError(f"temperature must be 0 or from 0.01 to 100, got {temperature}")
+            raise ValueError(f"temperature must be 0 or from 0.01 to 100, got {temperature:g}")
         if logit_frac < 0:
             raise ValueError(f"logit_frac must not be negative, got {logit_frac}")
-        if not 1 <= seed < 1 << 32:
-            raise ValueError(f"seed must be from 1 to {(1 << 32) - 1}, got {seed}")
         self.temperature = temperature
         self.state = seed
         self._top_k = top_k

@@ -18,6 +18,7 @@ from sterna.model.network.language_model import MatMulFreeLM
 __all__ = ["Checkpoint", "CheckpointError", "load_checkpoint", "save_checkpoint"]
 
 _FORMAT = "sterna-checkpoint-1"
+_SAFETENSORS = b'{"'    # after the eight bytes of its length, the header of such a file
 
 
 class CheckpointError(ValueError):
@@ -100,12 +101,19 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror}") from error
+        raise CheckpointError(
+            f"cannot read the checkpoint {path} ({error.strerror or error}); give a file that "
+            f"training wrote, checkpoint.pt") from error
+    if data[8:10] == _SAFETENSORS:
+        raise CheckpointError(
+            f"{path} is a safetensors file, such as a quantised model, and no checkpoint: give a "
+            f"file that training wrote, checkpoint.pt")
     try:
         content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise CheckpointError(
-            f"{path} is not a checkpoint or is damaged ({type(error).__name__})") from error
+            f"{path} is no checkpoint, or is damaged ({type(error).__name__}): give a file that "
+            f"training wrote, checkpoint.pt") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")

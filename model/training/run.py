@@ -54,19 +54,20 @@ class Run:
     def load(self) -> None:
         """Take over the checkpoint in the folder, if it belongs to this run."""
         found = load_checkpoint(self.checkpoint_path)
-        differences = [
-            f"{name} {theirs!r}, not {ours!r}" for name, theirs, ours in (
-                ("config", found.config, self.config),
-                ("corpus", found.corpus_name, self.corpus.name),
-                ("corpus_sha256", found.corpus_sha256, self.corpus.sha256),
-                ("seed", found.seed, self.seed)) if theirs != ours]
-        differences += [
-            f"{name} {found.recipe.get(name)!r}, not {value!r}"
-            for name, value in asdict(self.recipe).items() if found.recipe.get(name) != value]
+        theirs, ours = (
+            {**asdict(config), "text": name, "seed": seed, **recipe}
+            for config, name, seed, recipe in (
+                (found.config, found.corpus_name, found.seed, found.recipe),
+                (self.config, self.corpus.name, self.seed, asdict(self.recipe))))
+        differences = [f"{name} {theirs.get(name)}, not {value}" for name, value in ours.items()
+                       if theirs.get(name) != value]
+        if not differences and found.corpus_sha256 != self.corpus.sha256:
+            differences.append(f"another text of the name {self.corpus.name}")
         if differences:
             raise CheckpointError(
                 f"cannot resume from {self.checkpoint_path}: it was trained with "
-                + "; ".join(differences))
+                f"{'; '.join(differences)}. Resume with what it was trained with, or train in "
+                f"another folder")
         self.model.load_state_dict(found.weights)
         self.optimizer.load_state_dict(found.optimizer)
         self.carried = found.carried.to(self.device)

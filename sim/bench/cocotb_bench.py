@@ -1,6 +1,6 @@
-"""The cocotb bench: feed some streams, collect others, with random pauses at every end.
+"""The cocotb bench: a driver or a sink at every stream, with random pauses, and monitors.
 
-One coroutine drives and samples all of them; :mod:`sterna.sim.bench.ends` has the protocol.
+One coroutine runs all of them; :mod:`sterna.sim.bench.ends` has the protocol.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from cocotb.clock import Clock
 from cocotb.triggers import RisingEdge
 
 from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult, write_results
-from sterna.sim.bench.ends import Consumer, Observer, Producer
+from sterna.sim.bench.ends import PortMonitor, StreamDriver, StreamSink
 
 __all__ = ["run_job"]
 
-_STALL = Pause(0.25)
-"""How an end of a phase with stalls pauses."""
+_PAUSE = Pause(0.25)
+"""How a driver or a sink pauses at random."""
 
 
 @cocotb.test()
@@ -66,75 +66,112 @@ async def _set_plain_inputs(dut: Any, phase: Phase) -> None:
 
 
 async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> PhaseResult:
-    edge = RisingEdge(dut.clk)
     await _set_plain_inputs(dut, phase)
-
-    def pause_of(name: str) -> Pause | None:
-        return phase.pauses.get(name, _STALL if phase.stalls else None)
-
-    producers = [
-        Producer(dut, name, phase.inputs.get(name, []), pause_of(name), rng)
-        for name in job.inputs]
-    consumers = [
-        Consumer(dut, name, pause_of(name), rng, phase.name) for name in job.outputs]
-    observers = [
-        Observer(dut, port, [monitor for monitor in job.monitors if monitor.port == port])
-        for port in sorted({monitor.port for monitor in job.monitors})]
-    wanted = {name: phase.outputs.get(name, 0) for name in job.outputs}
-    cut = not any(wanted.values())
-
+    ends = _Ends(dut, job, phase, rng)
+    edge = RisingEdge(dut.clk)
     cycles = idle = 0
-    left = phase.linger if cut else 0
+    left = phase.linger if ends.cut else 0
     while True:
-        if all(producer.done for producer in producers) and all(
-                len(consumer.words) >= wanted[consumer.name] for consumer in consumers):
+        if ends.done:
             if not left:
                 break
             left -= 1
-        for producer in producers:
-            producer.drive()
-        for consumer in consumers:
-            consumer.drive()
+        ends.drive()
         await edge
-        idle += 1
-        for observer in observers:
-            observer.sample(cycles)
-        for producer in producers:
-            if producer.sample():
-                idle = 0
-        for consumer in consumers:
-            if consumer.sample(cycles):
-                idle = 0
-                if not cut and len(consumer.words) > wanted[consumer.name]:
-                    _too_many(phase, consumer.name, wanted[consumer.name])
+        idle = 0 if ends.sample(cycles) else idle + 1
         cycles += 1
         if idle > job.patience:
-            counts = [f"{producer.sent} of {len(producer.words)} {producer.name} sent"
-                      for producer in producers]
-            counts += [f"{len(consumer.words)} of {wanted[consumer.name]} {consumer.name} "
-                       f"received" for consumer in consumers]
             raise TimeoutError(
-                f"{phase.name}: no transfer for {job.patience} cycles with {', '.join(counts)}")
-    for producer in producers:
-        producer.stop()
-    for consumer in consumers:
-        consumer.open()
-    for cycle in range(0 if cut else job.drain):
+                f"{phase.name}: no transfer for {job.patience} cycles with {ends.progress}")
+    ends.stop()
+    for cycle in range(0 if ends.cut else job.drain):
         await edge
-        for observer in observers:
-            observer.sample(cycles + cycle)
-        for consumer in consumers:
-            if consumer.offered():
-                _too_many(phase, consumer.name, wanted[consumer.name])
-    for consumer in consumers:
-        consumer.close()
-    return PhaseResult(
-        {consumer.name: consumer.words for consumer in consumers}, cycles,
-        {consumer.name: consumer.taken_at for consumer in consumers},
-        {name: words for observer in observers for name, words in observer.seen.items()},
-        {name: at for observer in observers for name, at in observer.seen_at.items()})
+        ends.watch(cycles + cycle)
+    ends.close()
+    return ends.result(cycles)
 
 
-def _too_many(phase: Phase, stream: str, count: int) -> None:
-    raise AssertionError(
-        f"{phase.name}: more came out of {stream} than the {count} words expected")
+class _Ends:
+    """A driver or a sink at every stream of a unit for one phase, and the monitors."""
+
+    def __init__(self, dut: Any, job: Job, phase: Phase, rng: random.Random) -> None:
+        def pause_of(name: str) -> Pause | None:
+            return phase.pauses.get(name, _PAUSE if phase.stalls else None)
+
+        self._phase = phase
+        self._wanted = {name: phase.outputs.get(name, 0) for name in job.outputs}
+        # A phase that expects nothing: what comes out is not looked at.
+        self.cut = not any(self._wanted.values())
+        self._drivers = [
+            StreamDriver(dut, name, phase.inputs.get(name, []), pause_of(name), rng)
+            for name in job.inputs]
+        self._sinks = [
+            StreamSink(dut, name, pause_of(name), rng, phase.name) for name in job.outputs]
+        self._monitors = [
+            PortMonitor(dut, port, [each for each in job.monitors if each.port == port])
+            for port in sorted({each.port for each in job.monitors})]
+        self._both: list[StreamDriver | StreamSink] = [*self._drivers, *self._sinks]
+
+    @property
+    def done(self) -> bool:
+        """Whether every word has passed."""
+        return all(driver.done for driver in self._drivers) and all(
+            len(sink.words) >= self._wanted[sink.name] for sink in self._sinks)
+
+    @property
+    def progress(self) -> str:
+        """How many words have passed, in words."""
+        return ", ".join([
+            *(f"{driver.sent} of {len(driver.words)} {driver.name} sent"
+              for driver in self._drivers),
+            *(f"{len(sink.words)} of {self._wanted[sink.name]} {sink.name} received"
+              for sink in self._sinks)])
+
+    def drive(self) -> None:
+        """Set the inputs of a cycle."""
+        for end in self._both:
+            end.drive()
+
+    def sample(self, cycle: int) -> bool:
+        """Read the outputs of a cycle; return whether a word passed."""
+        for monitor in self._monitors:
+            monitor.sample(cycle)
+        moved = [driver.sample() for driver in self._drivers]
+        for sink in self._sinks:
+            moved.append(sink.sample(cycle))
+            if not self.cut and len(sink.words) > self._wanted[sink.name]:
+                self._too_many(sink)
+        return any(moved)
+
+    def stop(self) -> None:
+        """Offer nothing more, and take whatever comes."""
+        for driver in self._drivers:
+            driver.stop()
+        for sink in self._sinks:
+            sink.open()
+
+    def watch(self, cycle: int) -> None:
+        """See that nothing more comes."""
+        for monitor in self._monitors:
+            monitor.sample(cycle)
+        for sink in self._sinks:
+            if sink.offered():
+                self._too_many(sink)
+
+    def close(self) -> None:
+        """Take nothing more."""
+        for sink in self._sinks:
+            sink.close()
+
+    def result(self, cycles: int) -> PhaseResult:
+        """What came out."""
+        return PhaseResult(
+            {sink.name: sink.words for sink in self._sinks}, cycles,
+            {sink.name: sink.taken_at for sink in self._sinks},
+            {name: words for each in self._monitors for name, words in each.seen.items()},
+            {name: at for each in self._monitors for name, at in each.seen_at.items()})
+
+    def _too_many(self, sink: StreamSink) -> None:
+        raise AssertionError(
+            f"{self._phase.name}: more came out of {sink.name} than the "
+            f"{self._wanted[sink.name]} words expected")

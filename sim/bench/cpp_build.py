@@ -112,7 +112,7 @@ def load_library(path: Path) -> ctypes.CDLL:
         ("error", text, (core,)),
         ("reset", None, (core,)),
         ("begin", None, (core, word, word)),
-        ("job", None, (core, number, word, ctypes.c_int, word, word, word, words, size)),
+        ("request", None, (core, number, word, ctypes.c_int, word, word, word, words, size)),
         ("hold", None, (core, ctypes.c_int, number, word, word)),
         ("weight_bytes", size, (core,)),
         ("weights", None, (core, number, text, size)),

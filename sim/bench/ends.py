@@ -1,4 +1,4 @@
-"""The bench's two ends of a stream: one that offers words, one that takes them.
+"""The bench's ends: a driver offers words to a stream, a sink takes them, a monitor looks on.
 
 ``drive`` comes before a rising edge, ``sample`` after it. After an edge, reads give the
 values from just before it and writes take effect just after it, in Verilator and Icarus
@@ -14,11 +14,11 @@ from typing import Any
 
 from sterna.hw.testbench.job import Monitor, Pause
 
-__all__ = ["Consumer", "Observer", "Producer"]
+__all__ = ["PortMonitor", "StreamDriver", "StreamSink"]
 
 
 class _Pauses:
-    """Decides, cycle by cycle, whether an end pauses."""
+    """Decides, cycle by cycle, whether a driver or a sink pauses."""
 
     def __init__(self, pause: Pause | None, rng: random.Random) -> None:
         self._pause, self._rng, self._left = pause, rng, 0
@@ -45,7 +45,7 @@ class _Level:
             self._value = value
 
 
-class Producer:
+class StreamDriver:
     """Offers the words of one input stream; once offered, a word stays until it is taken."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Producer:
         self._valid.set(False)
 
 
-class Consumer:
+class StreamSink:
     """Takes the words of one output stream, and sees that a word that waits stays as it is."""
 
     def __init__(
@@ -135,8 +135,8 @@ class Consumer:
         self._ready.set(False)
 
 
-class Observer:
-    """Looks at an output port in every cycle, on behalf of its monitors."""
+class PortMonitor:
+    """Looks at an output port in every cycle, and keeps the bits that are valid."""
 
     def __init__(self, dut: Any, port: str, monitors: list[Monitor]) -> None:
         self._port = getattr(dut, port)

@@ -49,7 +49,7 @@ struct Ends {
     Port payload, valid, ready;
 };
 
-/// Cycles in which an end of a stream does nothing: some at random, some by request.
+/// Cycles in which an end of a stream does nothing: some at random, some where a hold says so.
 class Pauses {
   public:
     struct Hold {
@@ -124,7 +124,7 @@ class Sink {
 };
 
 /// The handshake of the end that offers words; once offered, a word stays until it is taken.
-class Source {
+class Driver {
   public:
     Ends ends;
     Pauses pauses;
@@ -145,30 +145,30 @@ class Source {
     bool offering_ = false;
 };
 
-struct Job {
+struct Request {
     uint64_t limit, stop, stop_token, beta, seed;
     std::vector<uint64_t> words;
 };
 
-/// A sequence: its jobs, one after the other.
+/// A sequence: its requests, one after the other.
 class Sequence {
   public:
     Port limit, stop, stop_token, beta, seed;
-    Source prompts;
+    Driver prompts;
     Sink tokens, logits;
     bool has_logits = false;
-    std::vector<Job> jobs;
+    std::vector<Request> requests;
     std::vector<uint64_t> taken_at;
 
     void begin() {
-        jobs.clear();
+        requests.clear();
         taken_at.clear();
         prompts.begin();
         tokens.begin();
         logits.begin();
-        job_ = position_ = 0;
+        current_ = position_ = 0;
     }
-    bool done() const { return job_ == jobs.size(); }
+    bool done() const { return current_ == requests.size(); }
     void drive(uint64_t cycle) {
         tokens.drive(cycle);
         if (has_logits) logits.drive(cycle);
@@ -178,15 +178,15 @@ class Sequence {
         if (waits && position_ == 0) waits = prompts.ends.ready.high();
         if (waits) waits = prompts.wants(cycle);
         if (waits) {
-            const Job& job = jobs[job_];
+            const Request& request = requests[current_];
             if (position_ == 0) {
-                limit.set(job.limit);
-                stop.set(job.stop);
-                stop_token.set(job.stop_token);
-                beta.set(job.beta);
-                seed.set(job.seed);
+                limit.set(request.limit);
+                stop.set(request.stop);
+                stop_token.set(request.stop_token);
+                beta.set(request.beta);
+                seed.set(request.seed);
             }
-            prompts.ends.payload.set(job.words[position_]);
+            prompts.ends.payload.set(request.words[position_]);
         }
         prompts.offer(waits);
     }
@@ -196,8 +196,8 @@ class Sequence {
         if (prompts.sample()) {
             moved = true;
             taken_at.push_back(cycle);
-            if (++position_ == jobs[job_].words.size()) {
-                ++job_;
+            if (++position_ == requests[current_].words.size()) {
+                ++current_;
                 position_ = 0;
             }
         }
@@ -209,7 +209,7 @@ class Sequence {
     }
     std::string counts() const {
         size_t words = 0;
-        for (const Job& job : jobs) words += job.words.size();
+        for (const Request& request : requests) words += request.words.size();
         return std::to_string(taken_at.size()) + " of " + std::to_string(words)
                + " prompt tokens taken, " + std::to_string(tokens.taken_at.size())
                + " tokens and " + std::to_string(logits.taken_at.size())
@@ -217,14 +217,14 @@ class Sequence {
     }
 
   private:
-    size_t job_ = 0, position_ = 0;
+    size_t current_ = 0, position_ = 0;
 };
 
 /// Answers requests for runs of weight words from an array, in order.
 class WeightSource {
   public:
     Sink requests;
-    Source weights;
+    Driver weights;
     unsigned first_bits = 0;
     Bytes words;
 
@@ -498,10 +498,10 @@ EXPORT void core_begin(Core* core, uint64_t seed, uint64_t patience) {
     core->begin(seed, patience);
 }
 
-EXPORT void core_job(
+EXPORT void core_request(
     Core* core, unsigned sequence, uint64_t limit, int stop, uint64_t stop_token, uint64_t beta,
     uint64_t seed, const uint64_t* words, size_t count) {
-    core->sequences[sequence].jobs.push_back(
+    core->sequences[sequence].requests.push_back(
         {limit, uint64_t(stop), stop_token, beta, seed, {words, words + count}});
 }
 

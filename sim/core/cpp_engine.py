@@ -11,13 +11,15 @@ import numpy as np
 
 from sterna.hw.core.plan.image import CoreImage
 from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.request import Request, check_requests
 from sterna.hw.core.plan.tasks import weight_request_layout
+from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.token_control import ControlSignature, prompt_layout, token_layout
 from sterna.hw.parts.bits import signed_elements
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.checks import check_whole
 from sterna.sim.bench.cpp_build import build_library, load_library
-from sterna.sim.core.request import CoreJob, CoreProgress, CoreRun, CoreStream, Hold, check_jobs
+from sterna.sim.core.run import CoreProgress, CoreRun, CoreStream, Hold
 
 __all__ = ["CppCore"]
 
@@ -72,23 +74,23 @@ class CppCore:
                 self._core, layout["count"].offset, words, len(words))
 
     def run(
-        self, jobs: Sequence[Sequence[CoreJob]], *, reset: bool = True,
-        stalls_seed: int | None = None, holds: Sequence[Hold] = (),
+        self, requests: Sequence[Sequence[Request]], *, reset: bool = True,
+        pauses_seed: int | None = None, holds: Sequence[Hold] = (),
         abandon_at: int | None = None, patience: int | None = None,
         progress: Callable[[CoreProgress], None] | None = None, chunk: int = 50_000,
     ) -> CoreRun:
-        """Run jobs, a list for each sequence, until everything is idle.
+        """Run requests, a list for each sequence, until everything is idle.
 
         Parameters
         ----------
-        jobs
-            What to run; the jobs of a sequence follow each other without a pause.
+        requests
+            What to run; those of a sequence follow each other without a pause.
         reset
             Whether the core is reset first; otherwise it goes on from the run before.
-        stalls_seed
+        pauses_seed
             Seed of random pauses at every end of every stream, at least 1; None for none.
         holds
-            Long stalls.
+            Long pauses.
         abandon_at
             Cycle after which to stop wherever the core is; the next run must reset it.
         patience
@@ -101,20 +103,20 @@ class CppCore:
         Raises
         ------
         ValueError
-            If the jobs do not fit the core, or a hold is on a stream it does not have.
+            If the requests do not fit the core, or a hold is on a stream it does not have.
         SimulationError
             If it hangs, or breaks the rules of a stream.
         """
         params, library, core = self.params, self._library, self._core
-        check_jobs(params, jobs)
-        if stalls_seed is not None:
-            check_whole("stalls_seed", stalls_seed, 1, (1 << 64) - 1)
+        check_requests(params, requests)
+        if pauses_seed is not None:
+            check_whole("pauses_seed", pauses_seed, 1, (1 << 64) - 1)
         self._check_holds(holds)
         if reset:
             library.core_reset(core)
         busy_before = library.core_busy_cycles(core)
-        library.core_begin(core, stalls_seed or 0, patience or self._patience)
-        self._send(jobs)
+        library.core_begin(core, pauses_seed or 0, patience or self._patience)
+        self._send(requests)
         for hold in holds:
             library.core_hold(core, hold.stream, hold.sequence, hold.first, hold.cycles)
 
@@ -135,7 +137,7 @@ class CppCore:
 
         Meaningful once the sequence has run a token.
         """
-        mlgru, d = self.params.mlgru, self.params.config.d
+        mlgru, d = CoreUnits(self.params).mlgru, self.params.config.d
         count, size = ctypes.c_size_t(), ctypes.c_size_t()
         data = self._library.core_memory(
             self._core, f"{self._module}.mlgru".encode(), b"state", ctypes.byref(count),
@@ -167,19 +169,17 @@ class CppCore:
                     f"this core has no stream {hold.stream.name.lower()} of sequence "
                     f"{hold.sequence} that could be held")
 
-    def _send(self, jobs: Sequence[Sequence[CoreJob]]) -> None:
+    def _send(self, requests: Sequence[Sequence[Request]]) -> None:
         layout = prompt_layout(self.params)
-        for sequence, queue in enumerate(jobs):
-            for job in queue:
-                if job.beta and not self.params.sampling:
-                    raise ValueError("this core has no sampling: take temperature 0")
-                words = np.array(job.prompt, dtype=np.uint64)
-                words |= np.array(job.predictions, dtype=np.uint64) << np.uint64(
+        for sequence, queue in enumerate(requests):
+            for request in queue:
+                words = np.array(request.prompt, dtype=np.uint64)
+                words |= np.array(request.predictions, dtype=np.uint64) << np.uint64(
                     layout["predict"].offset)
-                words[0] |= np.uint64(job.start << layout["start"].offset)
-                self._library.core_job(
-                    self._core, sequence, job.limit, job.stop_token is not None,
-                    job.stop_token or 0, job.beta, job.seed,
+                words[0] |= np.uint64(request.start << layout["start"].offset)
+                self._library.core_request(
+                    self._core, sequence, request.tokens, request.stop_token is not None,
+                    request.stop_token or 0, request.beta, request.seed,
                     words.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64)), len(words))
 
     def _taken(self, stream: CoreStream, sequence: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,74 +1,32 @@
-"""What a core is asked to do, and what a model that is an oracle answers."""
+"""What a model that is an oracle answers to the requests of one sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from sterna.hw.core.plan.request import Request
 from sterna.model.quantized.compare import Comparison, Difference, compare
 from sterna.model.quantized.sampling import Sampler
-from sterna.sim.core.request import CoreJob
 
-__all__ = ["Answer", "Request", "Stepper", "answer", "compare_logits", "compare_tokens"]
+__all__ = [
+    "Answer", "Generation", "Oracle", "Stepper", "answer", "compare_logits", "compare_tokens"]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A prompt for one sequence of a core, and how to go on from it.
+@dataclass(slots=True)
+class Generation:
+    """Tokens generated after one token of a prompt.
 
-    Parameters
-    ----------
-    prompt
-        Tokens, at least one.
-    tokens
-        Tokens to generate after the prompt; 0 asks for logits only.
-    temperature, seed
-        As for :class:`~sterna.model.quantized.sampling.Sampler`. The seed counts with ``start``.
-    start
-        Whether the prompt begins a sequence; if not, it goes on where the last one ended.
-    every
-        Ask for the logits after every token of the prompt, not after the last one alone;
-        with ``tokens=0``.
-    stop
-        Token after which generation ends early; None for none.
-
-    Raises
-    ------
-    ValueError
-        If the prompt is empty, or ``every`` goes with tokens to generate.
+    ``after`` is the position of that token in the prompt, ``first`` that of the first
+    generated one among all tokens since the request began.
     """
 
-    prompt: tuple[int, ...]
-    tokens: int = 0
-    temperature: float = 0.0
-    seed: int = 1
-    start: bool = True
-    every: bool = False
-    stop: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.prompt:
-            raise ValueError("a prompt must have at least one token")
-        if not 0 <= self.tokens < 1 << 16:
-            raise ValueError(f"tokens must be from 0 to {(1 << 16) - 1}, got {self.tokens}")
-        if self.every and self.tokens:
-            raise ValueError(
-                f"logits after every token of the prompt go with tokens=0, got {self.tokens}")
-
-    @property
-    def predict(self) -> tuple[bool, ...]:
-        """For each token of the prompt, whether logits are asked for."""
-        return (self.every,) * (len(self.prompt) - 1) + (True,)
-
-    @property
-    def job(self) -> CoreJob:
-        """The request as a core takes it."""
-        return CoreJob(
-            self.prompt, self.tokens, self.start, self.predict, self.stop,
-            Sampler(temperature=self.temperature).beta, self.seed)
+    after: int
+    first: int
+    tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -80,11 +38,12 @@ class Answer:
     request
         The request.
     run
-        Tokens that the model ran: the prompt, and all generated tokens but the last.
+        Tokens that the model ran: the prompt, and of each generation all but the last.
     predict
         For each of them, whether the head ran.
-    generated
-        Tokens generated.
+    generations
+        What was generated, for each token of the prompt with a prediction; none if only
+        logits were asked for.
     logits
         Logits of every prediction, int64 ``[predictions, vocab]``.
     state
@@ -94,9 +53,34 @@ class Answer:
     request: Request
     run: list[int] = field(default_factory=list)
     predict: list[bool] = field(default_factory=list)
-    generated: list[int] = field(default_factory=list)
+    generations: list[Generation] = field(default_factory=list)
     logits: list[np.ndarray] = field(default_factory=list)
     state: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def generated(self) -> list[int]:
+        """Tokens generated, all together."""
+        return [token for generation in self.generations for token in generation.tokens]
+
+    def as_ran(self) -> list[Request]:
+        """The request as it turned out, for the cycle model, which knows no stop token.
+
+        A request for each generation with as many tokens as it had, and one for what is
+        left of the prompt.
+        """
+        request = self.request
+        pieces, begin = [], 0
+        for end, tokens in (
+            *((each.after + 1, len(each.tokens)) for each in self.generations),
+            (len(request.prompt), 0),
+        ):
+            if end > begin:
+                pieces.append(replace(
+                    request, prompt=request.prompt[begin:end], tokens=tokens, stop_token=None,
+                    start=request.start and not begin,
+                    predict=request.predictions[begin:end]))
+            begin = end
+        return pieces
 
 
 class Stepper(Protocol):
@@ -109,73 +93,90 @@ class Stepper(Protocol):
         """Advance by a token; return logits and state."""
 
 
-def answer(stepper: Stepper, requests: Sequence[Request], logit_frac: int = 8) -> list[Answer]:
-    """Answer the requests of one sequence, one after the other.
+class Oracle:
+    """Answers requests as one sequence of a core must: state and generator live on.
 
     Parameters
     ----------
     stepper
         The model that answers.
-    requests
-        What is asked.
     logit_frac
         Fraction bits of its logits.
-
-    Raises
-    ------
-    ValueError
-        If a token is outside the vocabulary, or a temperature or seed out of range.
     """
-    state = stepper.start(1)
-    generator = 1
-    answers = []
-    for request in requests:
-        sampler = Sampler(
-            temperature=request.temperature, logit_frac=logit_frac,
-            seed=request.seed if request.start else generator)
+
+    def __init__(self, stepper: Stepper, logit_frac: int = 8) -> None:
+        self._stepper, self._logit_frac = stepper, logit_frac
+        self._state = stepper.start(1)
+        self._generator = 1
+
+    def answer(self, request: Request) -> Answer:
+        """Answer a request.
+
+        Raises
+        ------
+        ValueError
+            If a token is outside the vocabulary.
+        """
         if request.start:
-            state = stepper.start(1)
+            self._state, self._generator = self._stepper.start(1), request.seed
+        sampler = Sampler(
+            temperature=request.temperature, logit_frac=self._logit_frac, seed=self._generator)
         result = Answer(request)
+        for position, (token, predict) in enumerate(
+                zip(request.prompt, request.predictions, strict=True)):
+            self._step(result, token, predict)
+            if predict and request.tokens:
+                result.generations.append(self._generate(result, sampler, position))
+        result.state = np.asarray(self._state[:, 0], dtype=np.int64)
+        self._generator = sampler.state
+        return result
 
-        def step(token: int, predict: bool, result: Answer = result) -> None:
-            nonlocal state
-            logits, state = stepper.step(np.array([token]), state)
-            result.run.append(token)
-            result.predict.append(predict)
-            if predict:
-                result.logits.append(np.asarray(logits[0], dtype=np.int64))
+    def _generate(self, result: Answer, sampler: Sampler, position: int) -> Generation:
+        request = result.request
+        generation = Generation(position, len(result.run))
+        while True:
+            generation.tokens.append(sampler(result.logits[-1]))
+            if (generation.tokens[-1] == request.stop_token
+                    or len(generation.tokens) == request.tokens):
+                return generation
+            self._step(result, generation.tokens[-1], True)
 
-        for token, predict in zip(request.prompt, request.predict, strict=True):
-            step(token, predict)
-        while len(result.generated) < request.tokens:
-            chosen = sampler(result.logits[-1])
-            result.generated.append(chosen)
-            if chosen == request.stop:
-                break
-            if len(result.generated) < request.tokens:
-                step(chosen, True)
-        result.state = np.asarray(state[:, 0], dtype=np.int64)
-        generator = sampler.state
-        answers.append(result)
-    return answers
+    def _step(self, result: Answer, token: int, predict: bool) -> None:
+        logits, self._state = self._stepper.step(np.array([token]), self._state)
+        result.run.append(token)
+        result.predict.append(predict)
+        if predict:
+            result.logits.append(np.asarray(logits[0], dtype=np.int64))
+
+
+def answer(stepper: Stepper, requests: Sequence[Request], logit_frac: int = 8) -> list[Answer]:
+    """Answer the requests of one sequence, one after the other, with an :class:`Oracle`."""
+    oracle = Oracle(stepper, logit_frac)
+    return [oracle.answer(request) for request in requests]
 
 
 def compare_tokens(answer: Answer, got: Sequence[int]) -> Comparison:
-    """Compare generated tokens with those of an answer; they follow its prompt."""
-    expected, first = answer.generated, len(answer.request.prompt)
+    """Compare generated tokens with those of an answer."""
+    expected = answer.generated
     if len(expected) != len(got):
-        at = first + min(len(expected), len(got))
+        at = len(answer.request.prompt) + min(len(expected), len(got))
         return Comparison(len(expected), 1, Difference(
             at, None, "number of tokens", (0,), len(expected), len(got)))
-    if not expected:
-        return Comparison()
-    return compare(
-        "tokens", np.array(expected)[:, None], np.array(got)[:, None], first_token=first)
+    left, comparison = list(got), Comparison()
+    for generation in answer.generations:
+        count = len(generation.tokens)
+        comparison += compare(
+            "tokens", np.array(generation.tokens)[:, None], np.array(left[:count])[:, None],
+            first_token=generation.first)
+        del left[:count]
+    return comparison
 
 
 def compare_logits(answer: Answer, got: np.ndarray) -> Comparison:
     """Compare logits ``[predictions, vocab]`` with those of an answer."""
-    expected, first = np.stack(answer.logits), answer.predict.index(True)
+    if not answer.logits and not len(got):
+        return Comparison()
+    expected, first = np.array(answer.logits), (*answer.predict, True).index(True)
     if expected.shape != got.shape:
         at = first + min(len(expected), len(got))
         return Comparison(expected.size, 1, Difference(

@@ -17,21 +17,22 @@ from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import MAX_STREAMS, CoreParams
+from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.verilog import CORE_MODULE
+from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.plan import Checks
-from sterna.hw.units.spec import Unit
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.integer import IntegerModel
 from sterna.sim.bench.runner import Simulator
+from sterna.sim.core.bench import run_core_phases
 from sterna.sim.core.cpp_engine import CppCore
 from sterna.sim.core.engine import Engine
-from sterna.sim.core.phases import CorePhase, CorePhaseReport, run_core_phases
-from sterna.sim.core.reference import Answer, Request, answer, compare_logits, compare_tokens
-from sterna.sim.core.request import CoreRun
-from sterna.sim.core.timing import CyclesCheck, check_tokens, cycle_job
+from sterna.sim.core.phases import CorePhase, CorePhaseReport
+from sterna.sim.core.reference import Answer, answer, compare_logits, compare_tokens
+from sterna.sim.core.run import CoreProgress, CoreRun
+from sterna.sim.core.timing import CyclesCheck, check_tokens
 
 __all__ = ["CoreReport", "simulate_core"]
 
@@ -103,7 +104,7 @@ class CoreReport:
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data, for JSON."""
         return {
-            "unit": Unit.CORE.value, "engine": self.engine.value,
+            "unit": CORE.name, "engine": self.engine.value,
             "simulator": self.simulator.value, "passed": self.passed,
             "seconds": round(self.seconds, 1), "first": self.failure,
             "generated": self.generated, "cycles_per_token": self.cycles_per_token,
@@ -122,12 +123,13 @@ class CoreReport:
 
 def simulate_core(
     model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
-    temperature: float = 0.0, rows: int = 8, cols: int = 128, quant_lanes: int = 0,
+    temperature: float = 0.0,
     engine: Engine | str = Engine.COCOTB, simulator: Simulator | str = Simulator.VERILATOR,
     waves: bool = False, work: Path | None = None, seed: int = 1,
     emitted: EmittedUnit | None = None,
     progress: Callable[[str], None] = lambda message: None,
     on_tokens: Callable[[int, list[int]], None] = lambda sequence, tokens: None,
+    **sizes: Any,
 ) -> CoreReport:
     """Run a core on one prompt for each of its sequences, and let it write.
 
@@ -148,8 +150,6 @@ def simulate_core(
     temperature, seed
         As for :class:`~sterna.model.quantized.sampling.Sampler`; sequence i draws with
         ``seed + i``.
-    rows, cols, quant_lanes
-        Size of the core; see :class:`~sterna.hw.core.plan.params.CoreParams`.
     engine, simulator
         What to run it in; the C++ engine always uses Verilator.
     waves
@@ -159,10 +159,13 @@ def simulate_core(
     emitted
         A core emitted before, to simulate instead of a fresh one; for cocotb with trace.
     progress
-        Called with a line of text before each stage.
+        Called with a line of text before each step.
     on_tokens
         Called with the number of a sequence and tokens it has just written (C++), or with
         all of them at the end (cocotb).
+    sizes
+        Sizes of the core but for ``streams`` and ``trace``; see
+        :class:`~sterna.hw.core.plan.params.CoreParams`.
 
     Raises
     ------
@@ -175,11 +178,13 @@ def simulate_core(
         If the simulation does not compile, fails or hangs.
     """
     engine, simulator = Engine(engine), Simulator(simulator)
-    _check_options(model, prompts, tokens, engine, simulator, waves, work, emitted)
+    _check_options(len(prompts), tokens, engine, simulator, waves, work, emitted)
     started = time.monotonic()
     requests = tuple(
         Request(tuple(prompt), tokens, temperature, seed + sequence)
         for sequence, prompt in enumerate(prompts))
+    for request in requests:
+        request.check_vocab(model.config.vocab)
     with ExitStack() as stack:
         if work is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
@@ -187,8 +192,8 @@ def simulate_core(
         if emitted is None:
             progress("emit the Verilog")
             emitted = emit_verilog(
-                model, Unit.CORE, work / "core", rows=rows, cols=cols, streams=len(prompts),
-                quant_lanes=quant_lanes, trace=engine is Engine.COCOTB)
+                model, CORE.name, work / CORE.name, streams=len(prompts),
+                trace=engine is Engine.COCOTB, **sizes)
         if engine is Engine.COCOTB:
             phases = run_core_phases(
                 model, emitted, _phases(requests), simulator=simulator, work=work, seed=seed,
@@ -203,33 +208,24 @@ def simulate_core(
 
 
 def _check_options(
-    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, engine: Engine,
-    simulator: Simulator, waves: bool, work: Path | None, emitted: EmittedUnit | None,
+    prompts: int, tokens: int, engine: Engine, simulator: Simulator, waves: bool,
+    work: Path | None, emitted: EmittedUnit | None,
 ) -> None:
     if tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
-    if not 1 <= len(prompts) <= MAX_STREAMS:
-        raise ValueError(
-            f"give one prompt for each sequence, 1 to {MAX_STREAMS}, got {len(prompts)}")
-    for prompt in prompts:
-        if not prompt:
-            raise ValueError("a prompt must have at least one token, got an empty one")
-        for token in prompt:
-            if not 0 <= token < model.config.vocab:
-                raise ValueError(
-                    f"a prompt has token {token}, the model knows 0 to "
-                    f"{model.config.vocab - 1}")
+    if not 1 <= prompts <= MAX_STREAMS:
+        raise ValueError(f"give one prompt for each sequence, 1 to {MAX_STREAMS}, got {prompts}")
     if waves and engine is Engine.CPP:
         raise ValueError("the engine cpp keeps no waves: choose the engine cocotb")
     if waves and work is None:
         raise ValueError("waves need a folder to be kept in: give one as work")
     if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
         raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
-    if emitted is not None and emitted.module != CORE_MODULE:
+    if emitted is not None and emitted.module != CORE.module:
         raise ValueError(f"emitted must be a core folder, got one of {emitted.module}")
-    if emitted is not None and emitted.params.streams != len(prompts):
+    if emitted is not None and emitted.params.streams != prompts:
         raise ValueError(
-            f"the core has {emitted.params.streams} sequences, got {len(prompts)} prompts")
+            f"the core has {emitted.params.streams} sequences, got {prompts} prompts")
 
 
 def _phases(requests: tuple[Request, ...]) -> list[CorePhase]:
@@ -258,12 +254,12 @@ def _run_in_cpp(
                    build_image(model, emitted.params), work / "core_cpp")
     progress("run")
 
-    def show(now: Any) -> None:
+    def show(now: CoreProgress) -> None:
         for sequence, written in enumerate(now.tokens):
             if written:
                 on_tokens(sequence, written)
 
-    run = core.run([[request.job] for request in requests], progress=show)
+    run = core.run([[request] for request in requests], progress=show)
     progress("compute the answers with the reference and onnxruntime")
     oracles = (IntegerModel(model), OnnxStep(build_step(model)))
     answers = [[answer(oracle, [request], model.profile.logit.frac)[0] for request in requests]
@@ -271,7 +267,7 @@ def _run_in_cpp(
     reference, onnx = (
         sum((_compare(reply, run, sequence, core.states(sequence))
              for sequence, reply in enumerate(replies)), Comparison()) for replies in answers)
-    times = CycleModel(emitted.params).run([[cycle_job(reply)] for reply in answers[0]])
+    times = CycleModel(emitted.params).run([reply.as_ran() for reply in answers[0]])
     timing = check_tokens(
         emitted.params, times, [cycles.tolist() for cycles in run.token_cycles])
     return CorePhaseReport(

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import program
-from sterna.hw.core.timing.cycles import CycleJob, TokenTimes
-from sterna.sim.core.reference import Answer
+from sterna.hw.core.timing.cycles import TokenTimes
 
-__all__ = ["CyclesCheck", "check_stages", "check_tokens", "cycle_job"]
+__all__ = ["CyclesCheck", "check_stages", "check_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +27,6 @@ class CyclesCheck:
         return CyclesCheck(
             self.events + other.events, self.mismatches + other.mismatches,
             self.first or other.first)
-
-
-def cycle_job(answer: Answer) -> CycleJob:
-    """Return what the cycle model has to know of an answer."""
-    request = answer.request
-    return CycleJob(request.predict, len(answer.generated), request.temperature > 0)
 
 
 def check_tokens(

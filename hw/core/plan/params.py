@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sterna.hw.parts.sequence import Interleaved
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mlgru.params import MlgruParams
 from sterna.model.checks import check_whole
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
@@ -18,7 +18,7 @@ MAX_STREAMS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class CoreParams:
+class CoreParams(Interleaved):
     """Geometry of a :class:`~sterna.hw.core.core.MatMulFreeCore`.
 
     Dimensions of the model need not divide by anything: the packer fills up with zeros.
@@ -115,17 +115,9 @@ class CoreParams:
 
     @property
     def mac(self) -> MacParams:
-        """Geometry of the array."""
+        """Geometry of the array, which that of the core follows from; its sums never wait."""
         return MacParams(
-            self.rows, self.cols, self.widest, self.profile.act_bits, self.style)
-
-    @property
-    def mlgru(self) -> MlgruParams:
-        """Geometry of the MLGRU unit; its channels are filled up to whole words."""
-        return MlgruParams(
-            self.profile, self.config.layers, self.words(self.config.d) * self.rows, self.rows,
-            streams=self.streams, trace=self.trace, spaced=False, stalls=False,
-            far_registers=self.far_registers)
+            self.rows, self.cols, self.widest, self.profile.act_bits, self.style, stalls=False)
 
     @property
     def stages(self) -> int:
@@ -146,11 +138,6 @@ class CoreParams:
     def chunks_per_tile(self) -> int:
         """Cycles that bring a tile out of the quantiser."""
         return self.cols // self.quant_lanes
-
-    @property
-    def sequence_bits(self) -> int:
-        """Bits of the number of a sequence in a payload; none if there is one only."""
-        return (self.streams - 1).bit_length()
 
     @property
     def index_bits(self) -> int:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import MAX_SLOTS
-from sterna.hw.parts.requantise import RequantiseParams
+from sterna.hw.parts.requantize import RequantizeParams
 from sterna.hw.units.embedding.params import EmbeddingParams
 from sterna.hw.units.glu.params import GluParams
 from sterna.hw.units.mlgru.params import MlgruParams
 from sterna.hw.units.norm.params import NormParams
 from sterna.hw.units.residual.params import ResidualParams
-from sterna.hw.units.sampler.gateware import SamplerParams
+from sterna.hw.units.sampler.params import SamplerParams
 
 __all__ = ["SCALE_HOLD", "CoreUnits", "scale_latency"]
 
 
 class CoreUnits:
     """Parameters of every unit that follow from those of the core alone.
+
+    The core builds its units with them, so that what is predicted of a core is what is made.
 
     Parameters
     ----------
@@ -29,6 +31,33 @@ class CoreUnits:
     9
     """
 
+    def __init__(self, params: CoreParams) -> None:
+        profile, config = params.profile, params.config
+        self._shows_logits = params.logits
+        self._feed_steps = params.feed_steps
+        self.requantise_latency = RequantizeParams.latency + params.far_registers
+        self.scale_latency = scale_latency(params)
+        self.mac = params.mac
+        self.norm = NormParams(
+            profile, params.rows, params.quant_lanes, params.widest, params.streams,
+            params.trace, params.digit_bits, params.root_digit_bits, params.far_registers)
+        self.glu = GluParams(
+            profile, params.rows, params.streams, params.trace, stalls=False,
+            silu_table=params.silu_table, far_registers=params.far_registers)
+        # Channels are filled up to whole words.
+        self.mlgru = MlgruParams(
+            profile, config.layers, params.words(config.d) * params.rows, params.rows,
+            params.streams, params.trace, spaced=False, stalls=False,
+            far_registers=params.far_registers)
+        self.residual = ResidualParams(
+            profile, params.rows, config.d, spaced=False, stalls=False)
+        # As wide as any model may need; see EmbeddingParams.for_table.
+        self.embedding = EmbeddingParams(
+            profile, params.rows, config.vocab, config.d, profile.x.bits, params.streams,
+            stalls=False)
+        self.sampler = SamplerParams(
+            profile, params.rows, config.vocab, params.sampling)
+
     @property
     def waiting_sums(self) -> int:
         """Groups of rows that may be between the issuer and the post-processor.
@@ -37,7 +66,7 @@ class CoreUnits:
         its scale is known: so many cycles after the last chunk. A group in the array and
         before it counts, too.
         """
-        on_the_way = self._feed_steps + self._mac_latency
+        on_the_way = self._feed_steps + self.mac.latency
         return self.norm.scale_steps + self.scale_latency + 3 + on_the_way
 
     @property
@@ -52,27 +81,6 @@ class CoreUnits:
     def waiting_logits(self) -> int:
         """Words of the queue of logits that leave the core; there is none if they do not."""
         return 2 * self.logits_on_the_way if self._shows_logits else 0
-
-    def __init__(self, params: CoreParams) -> None:
-        profile, config = params.profile, params.config
-        self._shows_logits = params.logits
-        self.requantise_latency = RequantiseParams.latency + params.far_registers
-        self.scale_latency = scale_latency(params)
-        self.norm = NormParams(
-            profile, params.rows, params.quant_lanes, params.widest, params.streams,
-            params.trace, params.digit_bits, params.root_digit_bits, params.far_registers)
-        self.glu = GluParams(
-            profile, params.rows, params.streams, params.trace, stalls=False,
-            silu_table=params.silu_table, far_registers=params.far_registers)
-        self.mlgru: MlgruParams = params.mlgru
-        self._feed_steps, self._mac_latency = params.feed_steps, params.mac.latency
-        self.residual = ResidualParams(
-            profile, params.rows, config.d, spaced=False, stalls=False)
-        self.embedding = EmbeddingParams(
-            profile, params.rows, config.vocab, config.d, profile.x.bits, params.streams,
-            stalls=False)
-        self.sampler = SamplerParams(
-            profile, params.rows, config.vocab, params.sampling)
 
 
 SCALE_HOLD = MAX_SLOTS - 1

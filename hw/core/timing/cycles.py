@@ -1,10 +1,10 @@
 """The cycle model: when everything happens in the core, without simulating it.
 
-A discrete-event model at the level of vectors. It knows each unit by the latencies and
-spacings that the unit's own parameters state, follows every group of rows through array and
-post-processor, and so predicts the cycle of every event exactly; ``tests/test_cycles.py``
-holds it to the simulated Verilog. Whoever feeds the core is taken to be always ready: a
-stalled port costs what it stalls.
+A discrete-event model at the level of vectors. It knows each unit by its latencies and
+spacings (:class:`~sterna.hw.core.timing.timings.CoreTimings`), follows every group of rows
+through array and post-processor, and so predicts the cycle of every event exactly;
+``tests/test_cycles.py`` holds it to the simulated Verilog. Whoever feeds the core is taken to
+be always ready: a pause at a port costs what the core waits for it.
 """
 
 from __future__ import annotations
@@ -16,33 +16,12 @@ from dataclasses import dataclass, field
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import Stage, StageKind, program
-from sterna.hw.core.plan.units import SCALE_HOLD, CoreUnits
+from sterna.hw.core.plan.request import Request, check_sequences
+from sterna.hw.core.timing.timings import CoreTimings
 
-__all__ = ["CycleJob", "CycleModel", "StageTimes", "TokenTimes"]
-
-_TASK_STEPS = 2
-"""Cycles from the norm's service to its task at the head of an idle queue."""
+__all__ = ["CycleModel", "StageTimes", "TokenTimes"]
 
 _REQUEST, _VECTOR, _SERVE = range(3)
-
-
-@dataclass(frozen=True, slots=True)
-class CycleJob:
-    """A prompt and what follows it.
-
-    Parameters
-    ----------
-    predict
-        For each token of the prompt, whether logits are asked for.
-    generated
-        Tokens generated after each token with ``predict``; with 0 only logits come out.
-    sampled
-        Whether they are drawn at a temperature; greedy otherwise.
-    """
-
-    predict: tuple[bool, ...]
-    generated: int = 0
-    sampled: bool = False
 
 
 @dataclass(slots=True)
@@ -81,9 +60,8 @@ class TokenTimes:
 class _Sequence:
     """Where a sequence stands."""
 
-    jobs: list[CycleJob]
-    job: int = 0
-    position: int = -1      # in the prompt
+    requests: list[Request]     # the first one is in progress
+    position: int = -1          # in its prompt
     generated: int = 0
     predict: bool = False
     token: TokenTimes | None = None
@@ -96,6 +74,8 @@ class CycleModel:
     ----------
     params
         Geometry of the core.
+    timings
+        How long its parts take; None for those of the core that is built.
 
     >>> from sterna.model.config import ModelConfig
     >>> from sterna.model.profile import C12
@@ -104,9 +84,9 @@ class CycleModel:
     True
     """
 
-    def __init__(self, params: CoreParams) -> None:
+    def __init__(self, params: CoreParams, timings: CoreTimings | None = None) -> None:
         self.params = params
-        self.units = CoreUnits(params)
+        self.timings = timings or CoreTimings.of(params)
         self.stages = program(params)
 
     def cycles_per_token(self, *, sampled: bool = False, tokens: int = 12) -> float:
@@ -116,8 +96,8 @@ class CycleModel:
         """
         if tokens < 2:
             raise ValueError(f"tokens must be at least 2, got {tokens}")
-        job = CycleJob((True,), tokens, sampled)
-        times = self.run([[job]] * self.params.streams)
+        request = Request((0,), tokens, temperature=1.0 if sampled else 0.0)
+        times = self.run([[request]] * self.params.streams)
         spans = []
         for sequence in range(self.params.streams):
             done = [t.done for t in times if t.sequence == sequence]
@@ -128,34 +108,38 @@ class CycleModel:
         """Fraction of cycles in which the array takes a beat."""
         return self.params.mac_cycles / self.cycles_per_token(sampled=sampled)
 
-    def run(self, jobs: Sequence[Sequence[CycleJob]]) -> list[TokenTimes]:
-        """Run jobs, one list for each sequence; all are there from cycle 0.
+    def run(self, requests: Sequence[Sequence[Request]]) -> list[TokenTimes]:
+        """Run requests, one list for each sequence; all are there from cycle 0.
 
-        Returns the tokens in the order of their requests.
+        The model knows no values: which tokens a prompt has does not matter.
+
+        Returns the tokens in the order in which they go to the embedding.
 
         Raises
         ------
         ValueError
-            If there is not a list for each sequence.
+            If there is not a list for each sequence, or a request has a stop token: when
+            that comes is not known here.
         """
-        if len(jobs) != self.params.streams:
+        check_sequences(self.params, requests)
+        if any(request.stop_token is not None for queue in requests for request in queue):
             raise ValueError(
-                f"jobs must hold a list for each of {self.params.streams} sequences, "
-                f"got {len(jobs)}")
-        return _Run(self, jobs).run()
+                "the cycle model cannot know when a stop token comes: "
+                "ask for as many tokens as there were")
+        return _Run(self, requests).run()
 
 
 class _Feed:
     """What is between the issuer and the array.
 
     It stands still while the array loads fresh activations into its tables, if it has any;
-    otherwise a beat simply arrives ``feed_steps`` cycles after it was issued.
+    otherwise a beat simply arrives ``feed`` cycles after it was issued.
 
     ``free`` is the cycle from which on the next beat can be issued.
     """
 
-    def __init__(self, params: CoreParams) -> None:
-        self._steps, self._fill = params.feed_steps, params.mac.fill_steps
+    def __init__(self, timings: CoreTimings) -> None:
+        self._steps, self._fill = timings.feed, timings.fill
         self._stops: deque[int] = deque()      # first cycles of the last stops
         self.free = 0
 
@@ -188,16 +172,16 @@ class _Feed:
 class _Run:
     """One run of the model: the state of every shared unit is the cycle it is free again."""
 
-    def __init__(self, model: CycleModel, jobs: Sequence[Sequence[CycleJob]]) -> None:
-        self._params, self._units, self._stages = model.params, model.units, model.stages
-        self._sequences = [_Sequence(list(queue)) for queue in jobs]
+    def __init__(self, model: CycleModel, requests: Sequence[Sequence[Request]]) -> None:
+        self._params, self._timings, self._stages = model.params, model.timings, model.stages
+        self._sequences = [_Sequence(list(queue)) for queue in requests]
         self._events: list[tuple[int, int, int]] = []
         self._tokens: list[TokenTimes] = []
         self._waiting: dict[int, int] = {}
-        self._last_served = len(jobs) - 1
+        self._last_served = len(requests) - 1
         self._embedding_free = self._norm_free = 0
         self._post_free = 0
-        self._feed = _Feed(self._params)
+        self._feed = _Feed(self._timings)
 
     def run(self) -> list[TokenTimes]:
         for sequence in range(len(self._sequences)):
@@ -220,11 +204,11 @@ class _Run:
         """The control can take a token of a prompt in cycle ``time``."""
         state = self._sequences[sequence]
         state.position += 1
-        while state.job < len(state.jobs) and state.position == len(
-                state.jobs[state.job].predict):
-            state.job, state.position = state.job + 1, 0
-        if state.job < len(state.jobs):
-            state.predict = state.jobs[state.job].predict[state.position]
+        if state.requests and state.position == len(state.requests[0].prompt):
+            state.requests.pop(0)
+            state.position = 0
+        if state.requests:
+            state.predict = state.requests[0].predicts_after(state.position)
             state.generated = 0
             self._push(time + 1, _REQUEST, sequence)
 
@@ -233,17 +217,15 @@ class _Run:
         if time < self._embedding_free:
             self._push(self._embedding_free, _REQUEST, sequence)
             return
-        embedding = self._units.embedding
-        self._embedding_free = time + embedding.request_spacing
+        self._embedding_free = time + self._timings.embedding_spacing
         state = self._sequences[sequence]
         state.token = TokenTimes(sequence, time)
         self._tokens.append(state.token)
-        last_word = time + embedding.latency + embedding.words - 1
-        self._vector(sequence, last_word + self._units.residual.latency)
+        self._vector(sequence, time + self._timings.embedding + self._timings.residual)
 
     def _vector(self, sequence: int, last_word: int) -> None:
         """The last word of a vector enters the norm."""
-        self._push(last_word + self._units.norm.max_steps, _VECTOR, sequence)
+        self._push(last_word + self._timings.maximum, _VECTOR, sequence)
 
     def _serve(self, time: int) -> None:
         """The norm is free, perhaps, and begins with a vector."""
@@ -262,17 +244,17 @@ class _Run:
 
     def _stage(self, sequence: int, service: int) -> None:
         """A stage from the norm's service to the last word of its results."""
-        norm, mac = self._units.norm, self._params.mac
+        timings = self._timings
         state = self._sequences[sequence]
         assert state.token is not None
         index = len(state.token.stages)
         stage = self._stages[index]
 
-        first_chunk = service + norm.first_chunk_steps
-        chunks = norm.chunks(stage.columns)
-        scale_taken = first_chunk + chunks - 1 + norm.scale_steps
-        self._norm_free = scale_taken + SCALE_HOLD + norm.idle_steps
-        scales = scale_taken + self._units.scale_latency
+        first_chunk = service + timings.reciprocal
+        chunks = timings.chunks[index]
+        scale_taken = first_chunk + chunks - 1 + timings.norm_scale
+        self._norm_free = scale_taken + timings.norm_idle
+        scales = scale_taken + timings.scale
         tile_ready = [
             first_chunk + min((tile + 1) * self._params.chunks_per_tile, chunks) - 1
             for tile in range(stage.tiles)]
@@ -280,9 +262,9 @@ class _Run:
         # Beats: one is issued a cycle, once the task is there and with the last chunk of a
         # tile.
         feed = self._feed
-        issue = max(feed.free, service + _TASK_STEPS + 1) - 1
+        issue = max(feed.free, service + timings.task + 1) - 1
         first_beat = beat = -1
-        result = max(self._post_free, service + _TASK_STEPS + 1) - 1
+        result = max(self._post_free, service + timings.task + 1) - 1
         last_result = {}
         for header in range(stage.headers):
             for tile in range(stage.tiles):
@@ -291,46 +273,42 @@ class _Run:
                 if first_beat < 0:
                     first_beat = beat
             # Its sums wait for the scales, and for the sums before them.
-            result = max(result + 1, beat + mac.latency, scales)
+            result = max(result + 1, beat + timings.array, scales)
             last_result[header % stage.slots] = result
         self._post_free = result + 1
-        last_word = result + self._units.requantise_latency
+        last_word = result + timings.requantise
         state.token.stages.append(
             StageTimes(index, service, first_beat, beat, scales, last_word))
         self._results(sequence, stage, last_word)
 
     def _results(self, sequence: int, stage: Stage, last_word: int) -> None:
         """What follows the last word of results of a stage."""
-        state, units = self._sequences[sequence], self._units
+        state = self._sequences[sequence]
         assert state.token is not None
-        if stage.kind is StageKind.MLGRU:
-            self._vector(sequence, last_word + units.mlgru.latency)
-        elif stage.kind is StageKind.GLU:
-            self._vector(sequence, last_word + units.glu.latency)
-        elif stage.kind is StageKind.RESIDUAL:
-            done = last_word + units.residual.latency
-            if len(state.token.stages) == self._params.stages - 1 and not state.predict:
-                state.token.done = done
-                self._next_from_prompt(sequence, done + 1)
-            else:
-                self._vector(sequence, done)
-        else:
+        if stage.kind is StageKind.HEAD:
             self._choose(sequence, last_word)
+            return
+        done = last_word + self._timings.unit(stage.kind)
+        if len(state.token.stages) == self._params.stages - 1 and not state.predict:
+            state.token.done = done
+            self._next_from_prompt(sequence, done + 1)
+        else:
+            self._vector(sequence, done)
 
     def _choose(self, sequence: int, last_word: int) -> None:
         """After the last logits: a token is chosen, or the prompt goes on."""
         state = self._sequences[sequence]
         assert state.token is not None
-        job = state.jobs[state.job]
-        if job.generated == 0:
+        request = state.requests[0]
+        if request.tokens == 0:
             state.token.done = last_word
             self._next_from_prompt(sequence, last_word + 1)
             return
-        sampler = self._units.sampler
-        chosen = last_word + (sampler.sampled_steps if job.sampled else sampler.greedy_steps)
+        timings = self._timings
+        chosen = last_word + (timings.sampled if request.temperature else timings.greedy)
         state.token.done, state.token.generates = chosen, True
         state.generated += 1
-        if state.generated == job.generated:
+        if state.generated == request.tokens:
             self._next_from_prompt(sequence, chosen + 1)
         else:
             self._push(chosen + 1, _REQUEST, sequence)

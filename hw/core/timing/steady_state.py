@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from sterna.hw.core.plan.program import Stage, StageKind
-from sterna.hw.core.timing.cycles import CycleJob, CycleModel, StageTimes, TokenTimes
+from sterna.hw.core.plan.request import Request
+from sterna.hw.core.timing.cycles import CycleModel, StageTimes, TokenTimes
 
 __all__ = ["CHOICE", "EMBEDDING", "Cause", "SteadyState", "Token", "stage_name", "steady_state"]
 
@@ -108,8 +109,8 @@ class SteadyState:
 
 
 @dataclass(frozen=True, slots=True)
-class _Phase:
-    """What a sequence does up to cycle ``end``, from the end of the phase before."""
+class _Activity:
+    """What a sequence does up to cycle ``end``, from the end of the activity before."""
 
     end: int
     name: str
@@ -140,17 +141,17 @@ def steady_state(model: CycleModel, token: Token = Token.GREEDY) -> SteadyState:
     streams = model.params.streams
     count = 5 if streams == 1 else 16
     while True:
-        times = model.run([[_job(token, count)]] * streams)
+        times = model.run([[_request(token, count)]] * streams)
         found = _window(model, times)
         if found is not None:
             return _account(model, times, *found)
         count *= 2
 
 
-def _job(token: Token, count: int) -> CycleJob:
+def _request(token: Token, count: int) -> Request:
     if token is Token.PROMPT:
-        return CycleJob((False,) * count)
-    return CycleJob((True,), count, token is Token.SAMPLED)
+        return Request((0,) * count, predict=(False,) * count)
+    return Request((0,), count, temperature=1.0 if token is Token.SAMPLED else 0.0)
 
 
 def _window(model: CycleModel, times: list[TokenTimes]) -> tuple[int, int] | None:
@@ -177,8 +178,9 @@ def _account(model: CycleModel, times: list[TokenTimes], begin: int, end: int) -
     """Tell the cycles from ``begin`` to ``end`` apart."""
     streams = model.params.streams
     names = [stage_name(stage) for stage in model.stages]
-    phases = [list(_phases(model, [token for token in times if token.sequence == sequence]))
-              for sequence in range(streams)]
+    activities = [
+        list(_activities(model, [token for token in times if token.sequence == sequence]))
+        for sequence in range(streams)]
     position = [0] * streams
     used = [stage.index for token in times for stage in token.stages]
     beats = {names[index]: 0 for index in sorted(set(used))}
@@ -196,19 +198,19 @@ def _account(model: CycleModel, times: list[TokenTimes], begin: int, end: int) -
     free = 0
     for stage, sequence in in_order:
         # The array waits from ``free`` on: go through what the sequence does meanwhile.
-        mine = phases[sequence]
+        mine = activities[sequence]
         while free < stage.first_beat:
             while mine[position[sequence]].end <= free:
                 position[sequence] += 1
-            phase = mine[position[sequence]]
-            until = min(phase.end, stage.first_beat)
-            wait(sequence, phase.name, phase.cause, free, until)
+            activity = mine[position[sequence]]
+            until = min(activity.end, stage.first_beat)
+            wait(sequence, activity.name, activity.cause, free, until)
             free = until
         name, count = names[stage.index], model.stages[stage.index].beats
         if begin <= stage.first_beat < end:
             beats[name] += count
-            pauses = stage.last_beat + 1 - stage.first_beat - count
-            wait(sequence, name, Cause.TILES, stage.first_beat, stage.first_beat + pauses)
+            gaps = stage.last_beat + 1 - stage.first_beat - count
+            wait(sequence, name, Cause.TILES, stage.first_beat, stage.first_beat + gaps)
         free = stage.last_beat + 1
     # Cycles that repeat hold whole tokens.
     tokens, rest = divmod(
@@ -217,36 +219,34 @@ def _account(model: CycleModel, times: list[TokenTimes], begin: int, end: int) -
     return SteadyState(tokens, beats, idle)
 
 
-def _phases(model: CycleModel, tokens: list[TokenTimes]) -> Iterator[_Phase]:
+def _activities(model: CycleModel, tokens: list[TokenTimes]) -> Iterator[_Activity]:
     """What a sequence does, one thing after the other."""
-    units = model.units
+    timings = model.timings
     for token in tokens:
-        read = token.request + units.embedding.latency + units.embedding.words - 1
-        summed = read + units.residual.latency
-        yield _Phase(token.request, CHOICE, Cause.CHOICE)
-        yield _Phase(read, EMBEDDING, Cause.EMBEDDING)
-        yield _Phase(summed, EMBEDDING, Cause.UNIT)
-        yield _Phase(summed + units.norm.max_steps, EMBEDDING, Cause.MAXIMUM)
+        read = token.request + timings.embedding
+        summed = read + timings.residual
+        yield _Activity(token.request, CHOICE, Cause.CHOICE)
+        yield _Activity(read, EMBEDDING, Cause.EMBEDDING)
+        yield _Activity(summed, EMBEDDING, Cause.UNIT)
+        yield _Activity(summed + timings.maximum, EMBEDDING, Cause.MAXIMUM)
         for times in token.stages:
-            yield from _stage_phases(model, times, times is token.stages[-1])
+            yield from _of_stage(model, times, times is token.stages[-1])
 
 
-def _stage_phases(model: CycleModel, times: StageTimes, final: bool) -> Iterator[_Phase]:
-    units, stage = model.units, model.stages[times.index]
+def _of_stage(model: CycleModel, times: StageTimes, final: bool) -> Iterator[_Activity]:
+    timings, stage = model.timings, model.stages[times.index]
     name = stage_name(stage)
-    yield _Phase(times.service, name, Cause.NORM)
-    yield _Phase(times.service + units.norm.first_chunk_steps, name, Cause.RECIPROCAL)
-    yield _Phase(times.first_beat - model.params.feed_steps, name, Cause.TILES)
-    yield _Phase(times.first_beat, name, Cause.ARRAY)
+    yield _Activity(times.service, name, Cause.NORM)
+    yield _Activity(times.service + timings.reciprocal, name, Cause.RECIPROCAL)
+    yield _Activity(times.first_beat - timings.feed, name, Cause.TILES)
+    yield _Activity(times.first_beat, name, Cause.ARRAY)
     # While its beats last the array does not wait, save for tiles.
-    yield _Phase(times.last_beat + 1, name, Cause.TILES)
-    yield _Phase(times.last_beat + model.params.mac.latency, name, Cause.ARRAY)
-    yield _Phase(times.last_result - units.requantise_latency, name, Cause.SCALE)
-    yield _Phase(times.last_result, name, Cause.REQUANTISE)
+    yield _Activity(times.last_beat + 1, name, Cause.TILES)
+    yield _Activity(times.last_beat + timings.array, name, Cause.ARRAY)
+    yield _Activity(times.last_result - timings.requantise, name, Cause.SCALE)
+    yield _Activity(times.last_result, name, Cause.REQUANTISE)
     if stage.kind is not StageKind.HEAD:
-        latencies = {StageKind.MLGRU: units.mlgru.latency, StageKind.GLU: units.glu.latency,
-                     StageKind.RESIDUAL: units.residual.latency}
-        done = times.last_result + latencies[stage.kind]
-        yield _Phase(done, name, Cause.UNIT)
+        done = times.last_result + timings.unit(stage.kind)
+        yield _Activity(done, name, Cause.UNIT)
         if not final:
-            yield _Phase(done + units.norm.max_steps, name, Cause.MAXIMUM)
+            yield _Activity(done + timings.maximum, name, Cause.MAXIMUM)

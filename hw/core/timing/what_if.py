@@ -14,6 +14,7 @@ from typing import Any
 from sterna.hw.core.plan.params import MAX_STREAMS, CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.timing.steady_state import Token, steady_state
+from sterna.hw.core.timing.timings import CoreTimings
 
 __all__ = ["Alternative", "Bound", "alternatives", "without"]
 
@@ -39,17 +40,6 @@ class Bound(enum.StrEnum):
     """The vector of a token."""
 
 
-class _Changed:
-    """An object of which some attributes are others."""
-
-    def __init__(self, original: Any, **changes: Any) -> None:
-        self._original = original
-        self.__dict__.update(changes)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
-
-
 _LONG_AGO = -(1 << 40)
 
 
@@ -58,34 +48,21 @@ def without(params: CoreParams, bound: Bound) -> CycleModel:
 
     Not for building: no parameters give such a core.
     """
-    model = CycleModel(params)
-    units: Any = model.units
-    norm = units.norm
-    if bound is Bound.RECIPROCAL:
-        units.norm = _Changed(norm, first_chunk_steps=0)
-    elif bound is Bound.QUANTISER:
-        units.norm = _Changed(norm, chunks=lambda columns: 0)
-    elif bound is Bound.SCALE:
-        units.norm = _Changed(norm, scale_steps=-units.scale_latency)
-    elif bound is Bound.MAXIMUM:
-        units.norm = _Changed(norm, max_steps=0)
-    elif bound is Bound.NORM:
-        units.norm = _Changed(norm, idle_steps=_LONG_AGO)
-    elif bound is Bound.PIPELINE:
-        # The cycle of its last beat remains: that is the array's work.
-        mac: Any = _Changed(params.mac, latency=1)
-        changed: Any = _Changed(params, mac=mac)
-        model.params = changed
-        units.requantise_latency = 0
-        for name in ("mlgru", "glu", "residual"):
-            setattr(units, name, _Changed(getattr(units, name), latency=0))
-    elif bound is Bound.SAMPLING:
+    timings = CoreTimings.of(params)
+    free: dict[Bound, dict[str, Any]] = {
+        Bound.RECIPROCAL: {"reciprocal": 0},
+        Bound.QUANTISER: {"chunks": (0,) * len(timings.chunks)},
+        # The first scale is there with the last chunk.
+        Bound.SCALE: {"norm_scale": -timings.scale},
+        Bound.MAXIMUM: {"maximum": 0},
+        Bound.NORM: {"norm_idle": _LONG_AGO},
+        # The cycle of the array's last beat remains: that is its work.
+        Bound.PIPELINE: {"array": 1, "requantise": 0, "mlgru": 0, "glu": 0, "residual": 0},
         # Not even the cycle that hands the token on.
-        units.sampler = _Changed(units.sampler, greedy_steps=-1, sampled_steps=-1)
-    else:
-        units.embedding = _Changed(
-            units.embedding, latency=1 - units.embedding.words, request_spacing=0)
-    return model
+        Bound.SAMPLING: {"greedy": -1, "sampled": -1},
+        Bound.EMBEDDING: {"embedding": 0, "embedding_spacing": 0},
+    }
+    return CycleModel(params, replace(timings, **free[bound]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,13 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.parts.bits import signed_bits, to_bits, to_ints
+from sterna.hw.parts.bits import to_bits, to_ints
 from sterna.hw.parts.constant_product import constant_product
 from sterna.hw.parts.memory_attributes import BLOCK_ROM
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.embedding.params import EmbeddingParams
-from sterna.model.profile import NumericProfile
 
-__all__ = ["Embedding", ]
+__all__ = ["Embedding"]
 
 
 class Embedding(wiring.Component):
@@ -31,16 +30,10 @@ class Embedding(wiring.Component):
 
     Parameters
     ----------
-    profile
-        Formats; ``profile.x`` is that of the vectors.
+    params
+        Geometry and formats; :meth:`EmbeddingParams.for_table` fits them to a table.
     table
-        Integers ``[vocab][channels]`` in format ``profile.x``.
-    rows
-        Channels given per word.
-    streams
-        Interleaved sequences, 1 or 2.
-    stalls
-        Whether words may have to wait; False if whoever takes them is always ready.
+        Integers ``[vocab][channels]``.
 
     Members
     -------
@@ -53,22 +46,17 @@ class Embedding(wiring.Component):
     Raises
     ------
     ValueError
-        If a number is out of its range, or the table is no matrix of the format.
+        If the table has another shape, or an element more bits.
     """
 
     def __init__(
-        self, profile: NumericProfile, table: Sequence[Sequence[int]] | np.ndarray, *,
-        rows: int, streams: int = 1, stalls: bool = True,
+        self, params: EmbeddingParams, table: Sequence[Sequence[int]] | np.ndarray,
     ) -> None:
-        values = _checked_table(profile, table)
-        vocab, channels = values.shape
-        self.params = EmbeddingParams(
-            profile, rows, vocab, channels, signed_bits(values), streams, stalls)
-        self._words = _table_words(values, self.params)
+        self.params = params
+        self._words = _table_words(params.checked_table(table), params)
         super().__init__({
-            "requests": In(stream.Signature(self.params.request_layout)),
-            "words": Out(stream.Signature(
-                self.params.word_layout, always_ready=not stalls)),
+            "requests": In(stream.Signature(params.request_layout)),
+            "words": Out(stream.Signature(params.word_layout, always_ready=not params.stalls)),
         })
 
     def elaborate(self, platform):
@@ -118,21 +106,6 @@ class Embedding(wiring.Component):
         port = rom.read_port()
         m.d.comb += [port.addr.eq(address), port.en.eq(advance)]
         return port.data
-
-
-def _checked_table(
-    profile: NumericProfile, table: Sequence[Sequence[int]] | np.ndarray,
-) -> np.ndarray:
-    values = np.asarray(table)
-    if values.ndim != 2 or 0 in values.shape or not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(
-            f"the embedding must be a matrix of integers, got {values.dtype} of shape "
-            f"{values.shape}")
-    if values.min() < profile.x.min or values.max() > profile.x.max:
-        raise ValueError(
-            f"embedding values of profile {profile.name} must be from {profile.x.min} to "
-            f"{profile.x.max}, got {values.min()} to {values.max()}")
-    return values.astype(np.int64)
 
 
 def _table_words(values: np.ndarray, params: EmbeddingParams) -> list[int]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 from amaranth.hdl import Shape, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
+from sterna.hw.parts.bits import signed_bits
+from sterna.hw.parts.sequence import Interleaved
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
@@ -14,7 +18,7 @@ __all__ = ["EmbeddingParams"]
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingParams:
+class EmbeddingParams(Interleaved):
     """Geometry and formats of an embedding.
 
     Parameters
@@ -59,14 +63,41 @@ class EmbeddingParams:
         check_whole("streams", self.streams, 1, 2)
 
     @property
-    def sequence_bits(self) -> int:
-        """Bits of the number of a sequence; none if there is one only."""
-        return (self.streams - 1).bit_length()
-
-    @property
     def token_bits(self) -> int:
         """Bits of a token."""
         return max((self.vocab - 1).bit_length(), 1)
+
+    def for_table(self, table: Sequence[Sequence[int]] | np.ndarray) -> EmbeddingParams:
+        """Return the same with no more bits an element than a table needs.
+
+        Raises
+        ------
+        ValueError
+            If the table has another shape, or an element leaves ``profile.x``.
+        """
+        widest = replace(self, element_bits=self.profile.x.bits)
+        return replace(self, element_bits=signed_bits(widest.checked_table(table)))
+
+    def checked_table(self, table: Sequence[Sequence[int]] | np.ndarray) -> np.ndarray:
+        """Return a table as int64 ``[vocab, channels]``.
+
+        Raises
+        ------
+        ValueError
+            If it has another shape, or an element has more bits than ``element_bits``.
+        """
+        values = np.asarray(table)
+        if (values.shape != (self.vocab, self.channels)
+                or not np.issubdtype(values.dtype, np.integer)):
+            raise ValueError(
+                f"the embedding must be integers of shape {(self.vocab, self.channels)}, "
+                f"got {values.dtype} of shape {values.shape}")
+        top = 1 << (self.element_bits - 1)
+        if values.min() < -top or values.max() >= top:
+            raise ValueError(
+                f"embedding values of {self.element_bits} bits must be from {-top} to {top - 1}, "
+                f"got {values.min()} to {values.max()}")
+        return values.astype(np.int64)
 
     @property
     def words(self) -> int:
@@ -110,15 +141,11 @@ class EmbeddingParams:
     @property
     def request_layout(self) -> StructLayout:
         """Payload of ``requests``."""
-        return StructLayout({"token": unsigned(self.token_bits)} | self._sequence)
+        return StructLayout({"token": unsigned(self.token_bits)} | self.sequence_field)
 
     @property
     def word_layout(self) -> StructLayout:
         """Payload of ``words``."""
         fields: dict[str, Shape | ArrayLayout | int] = {
             "x": ArrayLayout(signed(self.profile.x.bits), self.rows), "last": 1}
-        return StructLayout(fields | self._sequence)
-
-    @property
-    def _sequence(self) -> dict[str, Shape]:
-        return {"sequence": unsigned(self.sequence_bits)} if self.streams > 1 else {}
+        return StructLayout(fields | self.sequence_field)

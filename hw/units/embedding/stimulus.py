@@ -12,7 +12,6 @@ from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.testbench.plan import Plan, Planner
 from sterna.hw.testbench.script import Oracles, Script, last_flags
 from sterna.hw.units.embedding.params import EmbeddingParams
-from sterna.hw.units.embedding.verilog import EMBEDDING_MODULE
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["EMBEDDING_PLANNER", "embedding_plans", "embedding_tensors"]
@@ -80,4 +79,4 @@ def _add(
         "x": x, "last": (f"{x[0]}.last", last_flags(params.words), None)})
 
 
-EMBEDDING_PLANNER = Planner(EMBEDDING_MODULE, embedding_tensors, embedding_plans)
+EMBEDDING_PLANNER = Planner(embedding_tensors, embedding_plans)

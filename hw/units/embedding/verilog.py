@@ -5,7 +5,6 @@ from __future__ import annotations
 from sterna.hw.emit.design import UnitDesign
 from sterna.hw.units.embedding.gateware import Embedding
 from sterna.hw.units.embedding.params import EmbeddingParams
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["EMBEDDING_MODULE", "embedding_design"]
@@ -14,17 +13,11 @@ __all__ = ["EMBEDDING_MODULE", "embedding_design"]
 EMBEDDING_MODULE = "embedding"
 
 
-def embedding_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
-    """Design the embedding table of a model; ValueError if a size is out of its range."""
-    vocab, channels = model.embedding.shape
-    # Sizes are refused here: a component that fails to come about is a warning of Amaranth's.
-    EmbeddingParams(
-        model.profile, sizes.rows, vocab, channels, model.profile.x.bits, sizes.streams)
-    unit = Embedding(
-        model.profile, model.embedding, rows=sizes.rows, streams=sizes.streams)
-    params = unit.params
+def embedding_design(model: QuantizedModel, params: EmbeddingParams) -> UnitDesign:
+    """Design the embedding table of a model."""
+    unit = Embedding(params, model.embedding)
     return UnitDesign(
-        unit, EMBEDDING_MODULE, params,
+        unit, EMBEDDING_MODULE,
         derived=("words", "depth", "word_bits", "token_bits", "latency", "request_spacing"),
         summary=(f"The embedding table of {params.vocab} tokens, {params.channels} channels "
                  f"each, {params.rows} channels per word, numeric profile "

@@ -13,7 +13,6 @@ from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.rounded_sum import saturated_shift
 from sterna.hw.parts.sigmoid_table import SigmoidTable, checked_table
 from sterna.hw.units.glu.params import GluParams
-from sterna.model.profile import NumericProfile
 
 __all__ = ["GluUnit"]
 
@@ -30,24 +29,10 @@ class GluUnit(wiring.Component):
 
     Parameters
     ----------
-    profile
-        Formats of every number.
+    params
+        Geometry and formats.
     table
-        Sigmoid table, as ``profile.sigmoid_table()`` defines it.
-    lanes
-        Channels taken per beat.
-    streams
-        Interleaved sequences, 1 or 2.
-    trace
-        Whether the beats of ``products`` also bring ``silu``.
-    stalls
-        Whether products may have to wait; False if whoever takes them is always ready.
-    block_tables
-        Whether the sigmoid tables are in block memory.
-    silu_table
-        Whether ``silu(gate)`` is looked up if the profile allows it.
-    far_registers
-        Whether what a multiplier takes from another goes through one more register.
+        Entries of the sigmoid table, as ``profile.sigmoid_table()`` defines them.
 
     Members
     -------
@@ -60,21 +45,16 @@ class GluUnit(wiring.Component):
     Raises
     ------
     ValueError
-        If a number is out of its range, or the table does not fit the profile.
+        If the table does not fit the profile.
     """
 
-    def __init__(
-        self, profile: NumericProfile, table: Sequence[int], *,
-        lanes: int, streams: int = 1, trace: bool = False, stalls: bool = True,
-        block_tables: bool = False, silu_table: bool = False, far_registers: bool = False,
-    ) -> None:
-        self.params = GluParams(
-            profile, lanes, streams, trace, stalls, block_tables, silu_table, far_registers)
-        self._table = checked_table(profile, table)
+    def __init__(self, params: GluParams, table: Sequence[int]) -> None:
+        self.params = params
+        self._table = checked_table(params.profile, table)
         super().__init__({
-            "preacts": In(stream.Signature(self.params.preact_layout)),
+            "preacts": In(stream.Signature(params.preact_layout)),
             "products": Out(stream.Signature(
-                self.params.product_layout, always_ready=not stalls)),
+                params.product_layout, always_ready=not params.stalls)),
         })
 
     def elaborate(self, platform):
@@ -106,14 +86,14 @@ class GluUnit(wiring.Component):
         profile, preact, far = (
             self.params.profile, self.preacts.payload, self.params.far_registers)
         m.submodules[f"sigmoid{lane}"] = table = SigmoidTable(
-            profile, self._table, block=self.params.block_tables,
-            weighted=self.params.looks_up_silu)
+            self.params.sigmoid, self._table)
         m.d.comb += [table.advance.eq(advance), table.z.eq(preact.gate[lane])]
 
         if self.params.looks_up_silu:
-            silu = steps.delay(table.silu, self.params.silu_step - table.latency, f"silu{lane}")
+            wait = self.params.silu_step - table.params.latency
+            silu = steps.delay(table.silu, wait, f"silu{lane}")
         else:
-            gate = steps.delay(preact.gate[lane], table.latency + far, f"gate{lane}")
+            gate = steps.delay(preact.gate[lane], table.params.latency + far, f"gate{lane}")
             sigmoid = steps.delay(table.sigmoid, far, f"far_sigmoid{lane}")
             weighted = steps.register(gate * sigmoid, f"weighted{lane}")
             # A sigmoid is from 0 to below 1, so |silu(gate)| <= |gate|: the bits of z suffice.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amaranth.hdl import Shape, signed, unsigned
+from amaranth.hdl import Shape, signed
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.parts.sigmoid_table import sigmoid_latency
+from sterna.hw.parts.sequence import Interleaved
+from sterna.hw.parts.sigmoid_table import SigmoidParams
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
@@ -15,7 +16,7 @@ __all__ = ["GluParams"]
 
 
 @dataclass(frozen=True, slots=True)
-class GluParams:
+class GluParams(Interleaved):
     """Geometry and formats of a GLU unit.
 
     Parameters
@@ -62,19 +63,19 @@ class GluParams:
         check_whole("streams", self.streams, 1, 2)
 
     @property
-    def sequence_bits(self) -> int:
-        """Bits of the number of a sequence; none if there is one only."""
-        return (self.streams - 1).bit_length()
-
-    @property
     def looks_up_silu(self) -> bool:
         """Whether ``silu(gate)`` comes from a table of its own."""
         return self.silu_table and not self.profile.sigmoid_step_bits
 
     @property
+    def sigmoid(self) -> SigmoidParams:
+        """The table of the gate's sigmoid, or of ``silu(gate)``."""
+        return SigmoidParams(self.profile, self.block_tables, self.looks_up_silu)
+
+    @property
     def silu_step(self) -> int:
         """Step at which ``silu(gate)`` is known: sigmoid, product, rounding."""
-        return sigmoid_latency(self.profile, self.block_tables) + self.far_registers + 2
+        return self.sigmoid.latency + self.far_registers + 2
 
     @property
     def latency(self) -> int:
@@ -85,18 +86,14 @@ class GluParams:
     def preact_layout(self) -> StructLayout:
         """Payload of ``preacts``."""
         lanes = ArrayLayout(signed(self.profile.z.bits), self.lanes)
-        return StructLayout({"gate": lanes, "up": lanes, "last": 1} | self._sequence)
+        return StructLayout({"gate": lanes, "up": lanes, "last": 1} | self.sequence_field)
 
     @property
     def product_layout(self) -> StructLayout:
         """Payload of ``products``."""
         fields: dict[str, Shape | ArrayLayout | int] = {
             "p": ArrayLayout(signed(self.profile.p.bits), self.lanes), "last": 1}
-        fields |= self._sequence
+        fields |= self.sequence_field
         if self.trace:
             fields["silu"] = ArrayLayout(signed(self.profile.z.bits), self.lanes)
         return StructLayout(fields)
-
-    @property
-    def _sequence(self) -> dict[str, Shape]:
-        return {"sequence": unsigned(self.sequence_bits)} if self.streams > 1 else {}

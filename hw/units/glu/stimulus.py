@@ -12,7 +12,6 @@ from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.testbench.plan import Plan, Planner
 from sterna.hw.testbench.script import Oracles, Script, last_flags
 from sterna.hw.units.glu.params import GluParams
-from sterna.hw.units.glu.verilog import GLU_MODULE
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import glu_product
 
@@ -94,4 +93,4 @@ def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> Scr
     return script
 
 
-GLU_PLANNER = Planner(GLU_MODULE, glu_tensors, glu_plans)
+GLU_PLANNER = Planner(glu_tensors, glu_plans)

@@ -5,26 +5,20 @@ from __future__ import annotations
 from sterna.hw.emit.design import UnitDesign
 from sterna.hw.units.glu.gateware import GluUnit
 from sterna.hw.units.glu.params import GluParams
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.quantized import QuantizedModel
 
-__all__ = [
-        "GLU_MODULE",
-                    "glu_design",
-            ]
+__all__ = ["GLU_MODULE", "glu_design"]
 
 GLU_MODULE = "glu_unit"
 
 
-def glu_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
-    """Design the GLU product of a model; ValueError if a size is out of its range."""
-    params = GluParams(model.profile, sizes.lanes, sizes.streams, sizes.trace)
-    unit = GluUnit(params.profile, model.sigmoid.tolist(), lanes=params.lanes,
-                   streams=params.streams, trace=params.trace)
+def glu_design(model: QuantizedModel, params: GluParams) -> UnitDesign:
+    """Design the GLU product of a model."""
+    unit = GluUnit(params, model.sigmoid.tolist())
     trace = ("\nWith them comes `silu`, the activated gate, for verification.\n"
              if params.trace else "")
     return UnitDesign(
-        unit, GLU_MODULE, params, derived=("latency",),
+        unit, GLU_MODULE, derived=("latency",),
         summary=(f"The gated product silu(gate) * up of the channel mixer, {params.lanes} "
                  f"channels per beat, numeric profile {model.profile.name}."),
         sections=_GLU_SECTION.format(params=params) + trace)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from amaranth.hdl import Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import stream, wiring
-from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.parts.trit import Trit
 from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.row import ArrayRow
 from sterna.hw.units.mac.base.steps import CHAIN_COLUMNS
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.hw.units.mac.ecp5.chain_row import Ecp5ChainRow
@@ -69,42 +68,16 @@ class Accumulator(wiring.Component):
         return m
 
 
-class TernaryRow(wiring.Component):
+class TernaryRow(ArrayRow):
     """One row of the array: select, adder tree, accumulator.
 
     Every adder ends in a register. A ``-x`` is added as its one's complement; the missing
     +1s are the number of -1 weights of the row, from which the accumulator starts.
 
-    Parameters
-    ----------
-    params
-        Geometry of the array.
-
-    Members
-    -------
-    advance : ``In(1)``
-        Step in this cycle.
-    weights, acts : ``In(ArrayLayout(Trit, cols))``, ``In(ArrayLayout(signed(act_bits), cols))``
-        Operands of a beat.
-    first, minus_count, filled : ``In``
-        Whether a beat starts a row, and the row's start value; whether there is a beat at
-        all. All of the beat that is leaving the adder tree, ``params.tree_levels`` steps
-        after its operands.
-    sum : ``Out(signed(sum_bits))``
-        The accumulator.
+    Parameters and members are those of :class:`~sterna.hw.units.mac.base.row.ArrayRow`.
     """
 
-    def __init__(self, params: MacParams) -> None:
-        self.params = params
-        super().__init__({
-            "advance": In(1),
-            "weights": In(ArrayLayout(Trit, params.cols)),
-            "acts": In(ArrayLayout(signed(params.act_bits), params.cols)),
-            "first": In(1),
-            "minus_count": In(unsigned(params.count_bits)),
-            "filled": In(1),
-            "sum": Out(signed(params.sum_bits)),
-        })
+    start_port = "minus_count"
 
     def elaborate(self, platform):
         m = Module()
@@ -127,15 +100,7 @@ class TernaryRow(wiring.Component):
                 level.append(steps.register(
                     added[:params.operand_bits(operands)].as_signed(), f"tree{depth}_{index}"))
 
-        m.submodules.accumulator = accumulator = Accumulator(params)
-        m.d.comb += [
-            accumulator.advance.eq(self.advance),
-            accumulator.filled.eq(self.filled),
-            accumulator.first.eq(self.first),
-            accumulator.minus_count.eq(self.minus_count),
-            accumulator.operand.eq(level[0]),
-            self.sum.eq(accumulator.sum),
-        ]
+        self.accumulate(m, Accumulator(params), level[0])
         return m
 
 
@@ -172,18 +137,9 @@ class TernaryMacArray(wiring.Component):
 
     Parameters
     ----------
-    rows, cols
-        Size of the array.
-    max_columns
-        Columns of the widest matrix.
-    act_bits
-        Bits of a signed activation.
-    style
-        What it is built of. All but ``generic`` are made of cells of one FPGA family, so
-        Amaranth's simulator cannot run them.
-    stalls
-        Whether sums may have to wait. Without, ``sums.ready`` is not read and the pipeline
-        never stops: no register but the accumulators needs an enable.
+    params
+        Geometry and style. In all styles but ``generic`` the array is made of cells of one
+        FPGA family, so Amaranth's simulator cannot run it.
 
     Members
     -------
@@ -194,29 +150,20 @@ class TernaryMacArray(wiring.Component):
         what the complements of the whole row lack. See :mod:`sterna.hw.units.mac.packing`.
     sums : ``Out(stream.Signature(params.sum_layout))``
         A dot product for each row.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
     """
 
-    def __init__(
-        self, rows: int, cols: int, *, max_columns: int, act_bits: int = 8,
-        style: ArrayStyle = ArrayStyle.GENERIC, stalls: bool = True,
-    ) -> None:
-        self.params = MacParams(rows, cols, max_columns, act_bits, style)
-        self.stalls = stalls
+    def __init__(self, params: MacParams) -> None:
+        self.params = params
         super().__init__({
-            "beats": In(stream.Signature(self.params.beat_layout)),
-            "sums": Out(stream.Signature(self.params.sum_layout)),
+            "beats": In(stream.Signature(params.beat_layout)),
+            "sums": Out(stream.Signature(params.sum_layout)),
         })
 
     def elaborate(self, platform):
         m = Module()
         params, beat = self.params, self.beats.payload
         advance, taken = Signal(), Signal()
-        steps = Pipeline(m, advance if self.stalls else Const(1, 1))
+        steps = Pipeline(m, advance if params.stalls else Const(1, 1))
 
         # The pipeline stops only while sums wait; a beat may have to wait for its tables.
         arrives, ready = self.beats.valid, advance
@@ -231,7 +178,7 @@ class TernaryMacArray(wiring.Component):
             m.d.sync += loaded.eq((loaded & ~taken) | filler.done)
             arrives, ready = arrives & usable, ready & usable
         m.d.comb += [
-            advance.eq(~self.sums.valid | self.sums.ready if self.stalls else 1),
+            advance.eq(~self.sums.valid | self.sums.ready if params.stalls else 1),
             self.beats.ready.eq(ready),
             taken.eq(arrives & advance),
         ]
@@ -270,8 +217,7 @@ class TernaryMacArray(wiring.Component):
             m.d.comb += [row.first.eq(leaving_first), row.filled.eq(filled)]
             if params.start_name:
                 start = getattr(beat, params.start_name)[index]
-                port = row.minus_count if params.style is ArrayStyle.GENERIC else row.start
-                m.d.comb += port.eq(
+                m.d.comb += getattr(row, row.start_port).eq(
                     steps.delay(start, params.row_steps, f"minus_count{index}"))
             m.d.comb += self.sums.payload[index].eq(row.sum)
         return m

@@ -12,7 +12,7 @@ from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.testbench.plan import Expected, Plan, Planner, count_words, delay
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.packing import beat_payloads, pack_projection
-from sterna.hw.units.mac.verilog import MAC_MODULE, WEIGHTS_FILE
+from sterna.hw.units.mac.verilog import WEIGHTS_FILE
 from sterna.model.config import ModelConfig
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import ternary_matmul
@@ -146,4 +146,4 @@ def _extremes(params: MacParams, bits: FieldBits) -> tuple[list[int], list[Expec
     return beats, expected
 
 
-MAC_PLANNER = Planner(MAC_MODULE, mac_tensors, mac_plans)
+MAC_PLANNER = Planner(mac_tensors, mac_plans)

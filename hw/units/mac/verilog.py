@@ -7,33 +7,24 @@ from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.hw.units.mac.gateware import TernaryMacArray
 from sterna.hw.units.mac.packing import pack_projection
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["MAC_MODULE", "WEIGHTS_FILE", "mac_design", "mac_params", "packed_weights"]
+__all__ = ["MAC_MODULE", "WEIGHTS_FILE", "mac_design", "packed_weights"]
 
 MAC_MODULE = "ternary_mac_array"
 WEIGHTS_FILE = "weights.hex"
 
 
-def mac_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
+def mac_design(model: QuantizedModel, params: MacParams) -> UnitDesign:
     """Design a ternary array that takes every projection of a model.
 
     ``weights.hex`` holds one weight word per line (the low bits of the payload of
     ``beats``), all projections in the order of use; ``params.json`` says where each begins.
-
-    Raises
-    ------
-    ValueError
-        If the array is larger than the largest projection.
     """
-    params = mac_params(model, sizes)
     words, index = packed_weights(model, params)
     digits = -(-params.word_bits // 4)
     return UnitDesign(
-        TernaryMacArray(
-            params.rows, params.cols, max_columns=params.max_columns, style=params.style),
-        MAC_MODULE, params,
+        TernaryMacArray(params), MAC_MODULE,
         derived=("count_bits", "sum_bits", "sum_limit", "row_steps", "latency", "fill_steps",
                  "max_beats", "word_bits"),
         summary=(f"Dot products of ternary rows with {params.act_bits}-bit activations: "
@@ -42,28 +33,6 @@ def mac_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
         sections=_sections(params),
         extra={"weights": {"file": WEIGHTS_FILE, "lines": len(words), "projections": index}},
         extra_files={WEIGHTS_FILE: "".join(f"{word:0{digits}x}\n" for word in words)})
-
-
-def mac_params(model: QuantizedModel, sizes: UnitSizes) -> MacParams:
-    """Return the geometry of an array for a model.
-
-    Raises
-    ------
-    ValueError
-        If the array is larger than the largest projection.
-    """
-    shapes = model.config.projections()
-    most_rows = max(shape[0] for shape in shapes.values())
-    if sizes.rows > most_rows:
-        raise ValueError(
-            f"rows must be from 1 to {most_rows} (the rows of the largest projection of this "
-            f"model), got {sizes.rows}")
-    most_columns = max(shape[1] for shape in shapes.values())
-    if sizes.cols > most_columns:
-        raise ValueError(
-            f"cols must be from 1 to {most_columns} (the columns of the widest projection of "
-            f"this model), got {sizes.cols}")
-    return MacParams(sizes.rows, sizes.cols, most_columns, style=sizes.style)
 
 
 def packed_weights(

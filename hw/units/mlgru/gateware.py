@@ -14,7 +14,6 @@ from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.rounded_sum import rounded_sum, saturated_shift, with_rounding_bit
 from sterna.hw.parts.sigmoid_table import SigmoidTable, checked_table
 from sterna.hw.units.mlgru.params import MlgruParams
-from sterna.model.profile import NumericProfile
 
 __all__ = ["MlgruLane", "MlgruUnit"]
 
@@ -70,8 +69,7 @@ class MlgruLane(wiring.Component):
         steps = Pipeline(m, self.advance)
 
         forget, candidate, gate = (
-            SigmoidTable(profile, self._table, block=self.params.block_tables)
-            for _ in range(3))
+            SigmoidTable(self.params.sigmoid, self._table) for _ in range(3))
         for name, table in (("forget", forget), ("candidate", candidate), ("gate", gate)):
             m.submodules[name] = table
         # The gate has time, so what brings it may be late in its step.
@@ -81,7 +79,7 @@ class MlgruLane(wiring.Component):
 
         # Candidate: c = z * sigmoid(z).
         far = self.params.far_registers
-        z = steps.delay(self.c, candidate.latency + far, "z")
+        z = steps.delay(self.c, candidate.params.latency + far, "z")
         sigmoid = steps.delay(candidate.sigmoid, far, "far_sigmoid")
         weighted = steps.register(z * sigmoid, "weighted")
         c = steps.register(saturated_shift(weighted, profile.candidate_shift, profile.h), "c")
@@ -133,26 +131,10 @@ class MlgruUnit(wiring.Component):
 
     Parameters
     ----------
-    profile
-        Formats of every number.
+    params
+        Geometry and formats.
     table
-        Sigmoid table, as ``profile.sigmoid_table()`` defines it.
-    layers, channels
-        Shape of the state of one sequence.
-    lanes
-        Channels per beat; divides ``channels``.
-    streams
-        Sequences whose states are kept.
-    trace
-        Whether results carry the sigmoids and the candidate, too.
-    spaced
-        Whether it keeps beats of the same word apart; False if its feeder does.
-    stalls
-        Whether results may have to wait; False if whoever takes them is always ready.
-    block_tables
-        Whether the sigmoid tables are in block memory.
-    far_registers
-        Whether what a multiplier takes from another goes through one more register.
+        Entries of the sigmoid table, as ``profile.sigmoid_table()`` defines them.
 
     Members
     -------
@@ -165,23 +147,16 @@ class MlgruUnit(wiring.Component):
     Raises
     ------
     ValueError
-        If ``lanes`` does not divide ``channels``, or the table does not fit the profile.
+        If the table does not fit the profile.
     """
 
-    def __init__(
-        self, profile: NumericProfile, table: Sequence[int], *,
-        layers: int, channels: int, lanes: int = 1, streams: int = 1, trace: bool = False,
-        spaced: bool = True, stalls: bool = True, block_tables: bool = False,
-        far_registers: bool = False,
-    ) -> None:
-        self.params = MlgruParams(
-            profile, layers, channels, lanes, streams, trace, spaced, stalls, block_tables,
-            far_registers)
-        self._table = checked_table(profile, table)
+    def __init__(self, params: MlgruParams, table: Sequence[int]) -> None:
+        self.params = params
+        self._table = checked_table(params.profile, table)
         super().__init__({
-            "preacts": In(stream.Signature(self.params.preact_layout)),
+            "preacts": In(stream.Signature(params.preact_layout)),
             "states": Out(stream.Signature(
-                self.params.state_layout, always_ready=not stalls)),
+                params.state_layout, always_ready=not params.stalls)),
         })
 
     def elaborate(self, platform):

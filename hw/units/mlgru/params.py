@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from amaranth.hdl import signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.parts.sigmoid_table import sigmoid_latency
+from sterna.hw.parts.sequence import Interleaved
+from sterna.hw.parts.sigmoid_table import SigmoidParams
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
@@ -15,7 +16,7 @@ __all__ = ["MlgruParams"]
 
 
 @dataclass(frozen=True, slots=True)
-class MlgruParams:
+class MlgruParams(Interleaved):
     """Geometry and formats of an MLGRU unit.
 
     Parameters
@@ -82,19 +83,19 @@ class MlgruParams:
         return self.layers * self.beats_per_layer
 
     @property
-    def sequence_bits(self) -> int:
-        """Bits of the number of a sequence."""
-        return (self.streams - 1).bit_length()
-
-    @property
     def memory_words(self) -> int:
         """Depth of the state memory: a memory without an address is no valid Verilog."""
         return max(self.words * self.streams, 2)
 
     @property
+    def sigmoid(self) -> SigmoidParams:
+        """The table of the sigmoids."""
+        return SigmoidParams(self.profile, self.block_tables)
+
+    @property
     def candidate_step(self) -> int:
         """Step at which c, and with it the old state, is needed: product and saturation."""
-        return sigmoid_latency(self.profile, self.block_tables) + self.far_registers + 2
+        return self.sigmoid.latency + self.far_registers + 2
 
     @property
     def read_step(self) -> int:
@@ -132,7 +133,7 @@ class MlgruParams:
         """Payload of ``preacts``."""
         lanes = ArrayLayout(signed(self.profile.z.bits), self.lanes)
         return StructLayout(
-            {"f": lanes, "c": lanes, "g": lanes, "start": 1, **self._sequence_field})
+            {"f": lanes, "c": lanes, "g": lanes, "start": 1, **self.sequence_field})
 
     @property
     def state_layout(self) -> StructLayout:
@@ -143,10 +144,6 @@ class MlgruParams:
             "o": ArrayLayout(signed(self.profile.o.bits), self.lanes),
             "h": ArrayLayout(signed(self.profile.h.bits), self.lanes),
             "last": 1,
-            **self._sequence_field,
+            **self.sequence_field,
             **({"f": sigmoids, "g": sigmoids, "c": candidates} if self.trace else {}),
         })
-
-    @property
-    def _sequence_field(self) -> dict[str, int]:
-        return {"sequence": self.sequence_bits} if self.sequence_bits else {}

@@ -15,7 +15,6 @@ from sterna.hw.testbench.payloads import Fields, UnitPorts
 from sterna.hw.testbench.plan import Expected, Plan, Planner
 from sterna.hw.units.mlgru.beats import preact_payloads
 from sterna.hw.units.mlgru.params import MlgruParams
-from sterna.hw.units.mlgru.verilog import MLGRU_MODULE
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import mlgru_cell
 
@@ -167,4 +166,4 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
     return {name: np.stack(values) for name, values in tensors.items()}
 
 
-MLGRU_PLANNER = Planner(MLGRU_MODULE, mlgru_tensors, mlgru_plans)
+MLGRU_PLANNER = Planner(mlgru_tensors, mlgru_plans)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from sterna.hw.emit.design import UnitDesign
 from sterna.hw.units.mlgru.gateware import MlgruUnit
 from sterna.hw.units.mlgru.params import MlgruParams
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["MLGRU_MODULE", "mlgru_design"]
@@ -13,24 +12,13 @@ __all__ = ["MLGRU_MODULE", "mlgru_design"]
 MLGRU_MODULE = "mlgru_unit"
 
 
-def mlgru_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
-    """Design the MLGRU unit of a model.
-
-    Raises
-    ------
-    ValueError
-        If ``lanes`` does not divide the channels.
-    """
-    params = MlgruParams(
-        model.profile, model.config.layers, model.config.d, sizes.lanes, sizes.streams,
-        sizes.trace)
-    unit = MlgruUnit(
-        model.profile, model.sigmoid.tolist(), layers=params.layers, channels=params.channels,
-        lanes=params.lanes, streams=params.streams, trace=params.trace)
+def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
+    """Design the MLGRU unit of a model."""
+    unit = MlgruUnit(params, model.sigmoid.tolist())
     spacing = params.beat_spacing
     every = "cycle" if spacing == 1 else f"{spacing} cycles at most"
     return UnitDesign(
-        unit, MLGRU_MODULE, params,
+        unit, MLGRU_MODULE,
         derived=("beats_per_layer", "words", "candidate_step", "state_step", "latency",
                  "beat_spacing"),
         summary=(f"The MLGRU of {params.layers} layers of {params.channels} channels, "

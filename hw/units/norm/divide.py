@@ -59,7 +59,7 @@ class NormDivide(wiring.Component):
 
     def _look_up(self, m):
         table = self.params.table
-        m.submodules.table = unit = ReciprocalTable(table.frac_bits, table.max_divisor)
+        m.submodules.table = unit = ReciprocalTable(table)
         # Whether the scale is next, known long before the root is.
         scaling = Signal()
         with m.If(self.begin):
@@ -83,18 +83,14 @@ class NormDivide(wiring.Component):
         ]
 
     def _divide(self, m):
-        reciprocal, scale = self.params.reciprocal, self.params.scale
-        m.submodules.reciprocal = divider = ConstantDivider(
-            reciprocal.frac_bits, reciprocal.divisor_bits, digit_bits=reciprocal.digit_bits)
+        m.submodules.reciprocal = divider = ConstantDivider(self.params.reciprocal)
         m.d.comb += [
             divider.start.eq(self.begin),
             divider.divisor.eq(self.maximum),
             self.r.eq(divider.quotient),
             self.r_done.eq(divider.done),
         ]
-        m.submodules.scale = divider = ConstantDivider(
-            scale.frac_bits, scale.divisor_bits, head=scale.head,
-            digit_bits=scale.digit_bits, min_divisor=scale.min_divisor)
+        m.submodules.scale = divider = ConstantDivider(self.params.scale)
         m.d.comb += [
             divider.start.eq(self.rooted),
             divider.divisor.eq(self.n),

@@ -12,7 +12,6 @@ from sterna.hw.units.norm.divide import NormDivide
 from sterna.hw.units.norm.front import NormFront
 from sterna.hw.units.norm.params import NormParams
 from sterna.hw.units.norm.scale import NormScale
-from sterna.model.profile import NumericProfile
 
 __all__ = ["NormQuant"]
 
@@ -37,26 +36,8 @@ class NormQuant(wiring.Component):
 
     Parameters
     ----------
-    profile
-        Formats of every number.
-    rows
-        Channels per word.
-    lanes
-        Elements quantised per cycle; a multiple of ``rows``. Each takes a multiplier for
-        ``y * R``, another one if R has more than 17 bits, and one for ``q * q``.
-    channels
-        Channels of the longest vector.
-    streams
-        Independent sequences, 1 or 2.
-    trace
-        Whether ``scales`` carries the intermediate values too.
-    digit_bits
-        Bits per cycle of the two divisions; with 0 both quotients come from one table.
-    root_digit_bits
-        Bits per cycle of the root.
-    far_registers
-        Whether R goes through one more register on its way to the multipliers, and squares
-        and their sum through one before the sum and the root.
+    params
+        Geometry and formats.
 
     Members
     -------
@@ -72,28 +53,17 @@ class NormQuant(wiring.Component):
         High in the cycle in which the unit begins with a vector.
     service_sequence : ``Out(unsigned(params.sequence_bits))``
         Its sequence; there if there are several.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range or ``lanes`` is no multiple of ``rows``.
     """
 
-    def __init__(
-        self, profile: NumericProfile, *, rows: int, lanes: int, channels: int,
-        streams: int = 1, trace: bool = False, digit_bits: int = 0, root_digit_bits: int = 2,
-        far_registers: bool = False,
-    ) -> None:
-        self.params = params = NormParams(
-            profile, rows, lanes, channels, streams, trace, digit_bits, root_digit_bits,
-            far_registers)
+    def __init__(self, params: NormParams) -> None:
+        self.params = params
         members = {
-            "words": In(stream.Signature(params.word_layout)).array(streams),
+            "words": In(stream.Signature(params.word_layout)).array(params.streams),
             "acts": Out(stream.Signature(params.act_layout)),
             "scales": Out(stream.Signature(params.scale_layout)),
             "service": Out(1),
         }
-        if streams > 1:
+        if params.streams > 1:
             members["service_sequence"] = Out(unsigned(params.sequence_bits))
         super().__init__(members)
 

@@ -11,6 +11,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from sterna.hw.parts.const_divider import ConstantDividerParams
 from sterna.hw.parts.integer_root import IntegerRootParams
 from sterna.hw.parts.reciprocal_params import ReciprocalTableParams
+from sterna.hw.parts.sequence import Interleaved
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
@@ -18,7 +19,7 @@ __all__ = ["NormParams"]
 
 
 @dataclass(frozen=True, slots=True)
-class NormParams:
+class NormParams(Interleaved):
     """Geometry and formats of a NormQuant unit.
 
     A vector of n channels travels as ``words(n)`` words of ``rows`` channels, the last one
@@ -31,7 +32,8 @@ class NormParams:
     rows
         Channels per word.
     lanes
-        Elements quantised per cycle; a multiple of ``rows``.
+        Elements quantised per cycle; a multiple of ``rows``. Each takes a multiplier for
+        ``y * R``, another one if R has more than 17 bits, and one for ``q * q``.
     channels
         Channels of the longest vector.
     streams
@@ -96,11 +98,6 @@ class NormParams:
     def depth(self) -> int:
         """Words of a memory: one without an address is no valid Verilog."""
         return max(self.chunks(self.channels), 2)
-
-    @property
-    def sequence_bits(self) -> int:
-        """Bits of the index of a sequence; none if there is one only."""
-        return (self.streams - 1).bit_length()
 
     # Widths ------------------------------------------------------------------------
 
@@ -290,13 +287,13 @@ class NormParams:
         """Payload of ``acts``."""
         fields: dict[str, Shape | ArrayLayout | int] = {
             "q": ArrayLayout(signed(self.profile.act_bits), self.lanes), "last": 1}
-        return StructLayout(fields | self._sequence_field)
+        return StructLayout(fields | self.sequence_field)
 
     @property
     def scale_layout(self) -> StructLayout:
         """Payload of ``scales``."""
         fields: dict[str, Shape | ArrayLayout | int] = {"v": unsigned(self.scale_bits)}
-        fields |= self._sequence_field
+        fields |= self.sequence_field
         if self.trace:
             fields |= {
                 "m": unsigned(self.y_bits),
@@ -305,7 +302,3 @@ class NormParams:
                 "n": unsigned(self.norm_bits),
             }
         return StructLayout(fields)
-
-    @property
-    def _sequence_field(self) -> dict[str, Shape]:
-        return {"sequence": unsigned(self.sequence_bits)} if self.streams > 1 else {}

@@ -88,9 +88,7 @@ class NormScale(wiring.Component):
         with m.Elif(arrived):
             m.d.sync += self.s.eq(total)
 
-        m.submodules.root = root = IntegerRoot(
-            params.root.value_bits, frac_bits=params.root.frac_bits,
-            digit_bits=params.root.digit_bits)
+        m.submodules.root = root = IntegerRoot(params.root)
         # The largest element of a vector quantises to +-127 (profiles guarantee it), so its
         # root is at least 127 << t, unless every element is 0: then that of 127^2 is taken.
         silent = Signal(reset_less=True)

@@ -12,7 +12,6 @@ from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.testbench.plan import Plan, Planner
 from sterna.hw.testbench.script import Oracles, Script, last_flags
 from sterna.hw.units.norm.params import NormParams
-from sterna.hw.units.norm.verilog import NORM_MODULE
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
@@ -129,4 +128,4 @@ def _extremes(profile: NumericProfile, params: NormParams, ports: UnitPorts) -> 
     return script
 
 
-NORM_PLANNER = Planner(NORM_MODULE, norm_tensors, norm_plans)
+NORM_PLANNER = Planner(norm_tensors, norm_plans)

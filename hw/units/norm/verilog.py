@@ -5,7 +5,6 @@ from __future__ import annotations
 from sterna.hw.emit.design import UnitDesign
 from sterna.hw.units.norm.gateware import NormQuant
 from sterna.hw.units.norm.params import NormParams
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["NORM_MODULE", "norm_design"]
@@ -13,32 +12,21 @@ __all__ = ["NORM_MODULE", "norm_design"]
 NORM_MODULE = "norm_quant"
 
 
-def norm_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
-    """Design the unit that normalises and quantises every vector of a model.
-
-    Raises
-    ------
-    ValueError
-        If ``lanes`` is no multiple of ``rows``, or a size is out of its range.
-    """
-    channels = max(model.config.d, model.config.dff)
-    params = NormParams(
-        model.profile, sizes.rows, sizes.lanes, channels, sizes.streams, sizes.trace)
-    unit = NormQuant(
-        params.profile, rows=params.rows, lanes=params.lanes, channels=params.channels,
-        streams=params.streams, trace=params.trace)
+def norm_design(model: QuantizedModel, params: NormParams) -> UnitDesign:
+    """Design the unit that normalises and quantises every vector of a model."""
+    unit = NormQuant(params)
     sections = [_SECTION.format(params=params)]
     if params.streams > 1:
         sections.append(_STREAMS_SECTION)
     if params.trace:
         sections.append(_TRACE_SECTION)
     return UnitDesign(
-        unit, NORM_MODULE, params,
+        unit, NORM_MODULE,
         derived=("y_bits", "banks", "depth", "max_steps", "reciprocal_steps",
                  "first_chunk_steps", "scale_steps", "idle_steps"),
-        summary=(f"RMS normalisation and absmax quantisation of vectors of up to {channels} "
-                 f"channels to 8-bit activations: {params.rows} channels per word in, "
-                 f"{params.lanes} activations per cycle out, numeric profile "
+        summary=(f"RMS normalisation and absmax quantisation of vectors of up to "
+                 f"{params.channels} channels to 8-bit activations: {params.rows} channels per "
+                 f"word in, {params.lanes} activations per cycle out, numeric profile "
                  f"{model.profile.name}."),
         sections="\n".join(sections))
 

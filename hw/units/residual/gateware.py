@@ -11,9 +11,8 @@ from sterna.hw.parts.fixed_point import saturate
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.residual.params import ResidualParams
-from sterna.model.profile import NumericProfile
 
-__all__ = ["ResidualAdd", ]
+__all__ = ["ResidualAdd"]
 
 
 class ResidualAdd(wiring.Component):
@@ -33,16 +32,8 @@ class ResidualAdd(wiring.Component):
 
     Parameters
     ----------
-    profile
-        Formats; ``profile.x`` is that of the vector.
-    rows
-        Channels taken per word.
-    channels
-        Length of the vector.
-    spaced
-        Whether it keeps updates of the same word apart; False if its feeder does.
-    stalls
-        Whether words may have to wait; False if whoever takes them is always ready.
+    params
+        Geometry and formats.
 
     Members
     -------
@@ -50,22 +41,14 @@ class ResidualAdd(wiring.Component):
         ``y`` of each channel of a word, and ``load``: y is x itself.
     words : ``Out(stream.Signature(params.word_layout))``
         ``x`` of each channel, and ``last`` on the last word of the vector.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
     """
 
-    def __init__(
-        self, profile: NumericProfile, *, rows: int, channels: int, spaced: bool = True,
-        stalls: bool = True,
-    ) -> None:
-        self.params = ResidualParams(profile, rows, channels, spaced, stalls)
+    def __init__(self, params: ResidualParams) -> None:
+        self.params = params
         super().__init__({
-            "updates": In(stream.Signature(self.params.update_layout)),
+            "updates": In(stream.Signature(params.update_layout)),
             "words": Out(stream.Signature(
-                self.params.word_layout, always_ready=not stalls)),
+                params.word_layout, always_ready=not params.stalls)),
         })
 
     def elaborate(self, platform):

@@ -12,7 +12,6 @@ from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.testbench.plan import Plan, Planner
 from sterna.hw.testbench.script import Oracles, Script, last_flags
 from sterna.hw.units.residual.params import ResidualParams
-from sterna.hw.units.residual.verilog import RESIDUAL_MODULE
 from sterna.model.config import ModelConfig
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
@@ -101,4 +100,4 @@ def _extremes(x_format: FixedPoint, params: ResidualParams, ports: UnitPorts) ->
     return script
 
 
-RESIDUAL_PLANNER = Planner(RESIDUAL_MODULE, residual_tensors, residual_plans)
+RESIDUAL_PLANNER = Planner(residual_tensors, residual_plans)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from sterna.hw.emit.design import UnitDesign
 from sterna.hw.units.residual.gateware import ResidualAdd
 from sterna.hw.units.residual.params import ResidualParams
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["RESIDUAL_MODULE", "residual_design"]
@@ -14,12 +13,11 @@ __all__ = ["RESIDUAL_MODULE", "residual_design"]
 RESIDUAL_MODULE = "residual_add"
 
 
-def residual_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
-    """Design the residual stream of a model; ValueError if a size is out of its range."""
-    params = ResidualParams(model.profile, sizes.rows, model.config.d)
-    unit = ResidualAdd(params.profile, rows=params.rows, channels=params.channels)
+def residual_design(model: QuantizedModel, params: ResidualParams) -> UnitDesign:
+    """Design the residual stream of a model."""
+    unit = ResidualAdd(params)
     return UnitDesign(
-        unit, RESIDUAL_MODULE, params,
+        unit, RESIDUAL_MODULE,
         derived=("words", "update_bits", "latency", "update_spacing"),
         summary=(f"The residual stream of one sequence: {params.channels} channels kept inside, "
                  f"added to {params.rows} at a time, numeric profile {model.profile.name}."),

@@ -10,7 +10,6 @@ from sterna.hw.parts.constant_product import constant_product
 from sterna.hw.units.sampler.largest_logit import LargestLogit
 from sterna.hw.units.sampler.logit_draw import LogitDraw
 from sterna.hw.units.sampler.params import SEED_BITS, SamplerParams
-from sterna.model.profile import NumericProfile
 
 __all__ = ["ArgmaxSampler"]
 
@@ -28,14 +27,8 @@ class ArgmaxSampler(wiring.Component):
 
     Parameters
     ----------
-    profile
-        Formats; ``profile.logit`` is that of the logits.
-    rows
-        Logits taken per word.
-    vocab
-        Logits of a vector.
-    sampling
-        Whether tokens can be drawn with a temperature; greedy only otherwise.
+    params
+        Geometry.
 
     Members
     -------
@@ -52,22 +45,15 @@ class ArgmaxSampler(wiring.Component):
         cycle of ``reseed`` still comes from the numbers before.
     tokens : ``Out(stream.Signature(unsigned(params.token_bits)))``
         The token.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
     """
 
-    def __init__(
-        self, profile: NumericProfile, *, rows: int, vocab: int, sampling: bool = True,
-    ) -> None:
-        self.params = params = SamplerParams(profile, rows, vocab, sampling)
+    def __init__(self, params: SamplerParams) -> None:
+        self.params = params
         super().__init__({
             "logits": In(stream.Signature(params.logits_layout)),
             **({"beta": In(unsigned(params.beta_bits)),
                 "seed": In(unsigned(SEED_BITS)),
-                "reseed": In(1)} if sampling else {}),
+                "reseed": In(1)} if params.sampling else {}),
             "tokens": Out(stream.Signature(unsigned(params.token_bits))),
         })
 

@@ -12,7 +12,6 @@ from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.testbench.plan import Plan, Planner
 from sterna.hw.testbench.script import Script
 from sterna.hw.units.sampler.params import SamplerParams
-from sterna.hw.units.sampler.verilog import SAMPLER_MODULE
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.sampling import Sampler
@@ -108,4 +107,4 @@ def _extremes(params: SamplerParams, logit: FixedPoint) -> np.ndarray:
         low + ramp * ((high - low) // n), high - ramp * ((high - low) // n)]).astype(np.int64)
 
 
-SAMPLER_PLANNER = Planner(SAMPLER_MODULE, sampler_tensors, sampler_plans)
+SAMPLER_PLANNER = Planner(sampler_tensors, sampler_plans)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from sterna.hw.emit.design import UnitDesign
 from sterna.hw.units.sampler.gateware import ArgmaxSampler
 from sterna.hw.units.sampler.params import SamplerParams
-from sterna.hw.units.spec import UnitSizes
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["SAMPLER_MODULE", "sampler_design"]
@@ -14,12 +13,11 @@ __all__ = ["SAMPLER_MODULE", "sampler_design"]
 SAMPLER_MODULE = "argmax_sampler"
 
 
-def sampler_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
-    """Design the sampler of a model; ValueError if a size is out of its range."""
-    params = SamplerParams(model.profile, sizes.rows, model.config.vocab)
-    unit = ArgmaxSampler(params.profile, rows=params.rows, vocab=params.vocab)
+def sampler_design(model: QuantizedModel, params: SamplerParams) -> UnitDesign:
+    """Design the sampler of a model."""
+    unit = ArgmaxSampler(params)
     return UnitDesign(
-        unit, SAMPLER_MODULE, params,
+        unit, SAMPLER_MODULE,
         derived=("words", "token_bits", "greedy_steps", "sampled_steps"),
         summary=(f"The choice of the next of {params.vocab} tokens from logits of "
                  f"{params.profile.logit.bits} bits, {params.rows} per word: the largest, or one "

@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.parts.memory_attributes import BLOCK_ROM
 from sterna.hw.units.weights.params import WeightRomParams
 
-__all__ = ["WeightRom", ]
+__all__ = ["WeightRom"]
 
 
 class WeightRom(wiring.Component):
@@ -25,10 +25,10 @@ class WeightRom(wiring.Component):
 
     Parameters
     ----------
+    params
+        Geometry.
     words
-        Contents, non-negative integers of ``word_bits`` bits.
-    word_bits
-        Bits of a word.
+        Contents, ``params.words`` non-negative integers of ``params.word_bits`` bits.
 
     Members
     -------
@@ -41,19 +41,22 @@ class WeightRom(wiring.Component):
     Raises
     ------
     ValueError
-        If there are no words, or one has more bits than ``word_bits``.
+        If there are more or fewer words, or one has more bits.
     """
 
-    def __init__(self, words: Sequence[int], *, word_bits: int) -> None:
-        self.params = WeightRomParams(len(words), word_bits)
+    def __init__(self, params: WeightRomParams, words: Sequence[int]) -> None:
+        if len(words) != params.words:
+            raise ValueError(f"the memory holds {params.words} words, got {len(words)}")
         for index, word in enumerate(words):
-            if not 0 <= word < 1 << word_bits:
+            if not 0 <= word < 1 << params.word_bits:
                 raise ValueError(
-                    f"every word must fit {word_bits} unsigned bits, word {index} is {word}")
+                    f"every word must fit {params.word_bits} unsigned bits, "
+                    f"word {index} is {word}")
+        self.params = params
         self._words = [int(word) for word in words]
         super().__init__({
-            "requests": In(stream.Signature(self.params.request_layout)),
-            "beats": Out(stream.Signature(word_bits)),
+            "requests": In(stream.Signature(params.request_layout)),
+            "beats": Out(stream.Signature(params.word_bits)),
         })
 
     def elaborate(self, platform):

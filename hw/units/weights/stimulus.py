@@ -14,7 +14,6 @@ from sterna.hw.testbench.payloads import UnitPorts, pack_words, read_field
 from sterna.hw.testbench.plan import Expected, Plan, Planner, count_words
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.packing import pack_projection
-from sterna.hw.units.weights.verilog import WEIGHTS_MODULE
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["WEIGHTS_PLANNER", "weights_plans", "weights_tensors"]
@@ -87,4 +86,4 @@ def _expect(
                            read_field(words, bits).reshape(-1))
 
 
-WEIGHTS_PLANNER = Planner(WEIGHTS_MODULE, weights_tensors, weights_plans)
+WEIGHTS_PLANNER = Planner(weights_tensors, weights_plans)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from sterna.hw.emit.design import UnitDesign
-from sterna.hw.units.mac.verilog import MAC_MODULE, mac_params, packed_weights
-from sterna.hw.units.spec import UnitSizes
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.verilog import MAC_MODULE, packed_weights
 from sterna.hw.units.weights.gateware import WeightRom
+from sterna.hw.units.weights.params import WeightRomParams
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["WEIGHTS_MODULE", "weights_design"]
@@ -14,20 +15,13 @@ __all__ = ["WEIGHTS_MODULE", "weights_design"]
 WEIGHTS_MODULE = "weight_rom"
 
 
-def weights_design(model: QuantizedModel, sizes: UnitSizes) -> UnitDesign:
-    """Design the memory of a model's packed weights, for the array of the same sizes.
-
-    Raises
-    ------
-    ValueError
-        If the array is larger than the largest projection.
-    """
-    array = mac_params(model, sizes)
+def weights_design(model: QuantizedModel, array: MacParams) -> UnitDesign:
+    """Design the memory of a model's packed weights, for an array."""
     words, index = packed_weights(model, array)
-    unit = WeightRom(words, word_bits=array.word_bits)
-    params = unit.params
+    params = WeightRomParams(len(words), array.word_bits)
+    unit = WeightRom(params, words)
     return UnitDesign(
-        unit, WEIGHTS_MODULE, params, derived=("latency",),
+        unit, WEIGHTS_MODULE, derived=("latency",),
         summary=(f"The weights of every projection in a memory of {params.words} words of "
                  f"{params.word_bits} bits, packed for an array of {array.rows} rows by "
                  f"{array.cols} columns."),

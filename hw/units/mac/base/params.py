@@ -18,7 +18,7 @@ from sterna.hw.units.mac.base.steps import FILL_ENTRIES, row_steps
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.model.checks import check_whole
 
-__all__ = ["MacParams", ]
+__all__ = ["MacParams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,9 @@ class MacParams:
         Bits of a signed activation.
     style
         What the array is built of.
+    stalls
+        Whether sums may have to wait. Without, ``sums.ready`` is not read and the pipeline
+        never stops: no register but the accumulators needs an enable.
 
     Raises
     ------
@@ -53,6 +56,7 @@ class MacParams:
     max_columns: int
     act_bits: int = 8
     style: ArrayStyle = ArrayStyle.GENERIC
+    stalls: bool = True
 
     def __post_init__(self) -> None:
         if self.style not in list(ArrayStyle):
@@ -222,5 +226,3 @@ class MacParams:
     def sum_layout(self) -> ArrayLayout:
         """Payload of ``sums``."""
         return ArrayLayout(signed(self.sum_bits), self.rows)
-
-

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Value, signed, unsigned
-from amaranth.lib import wiring
-from amaranth.lib.data import ArrayLayout
-from amaranth.lib.wiring import In, Out
+from amaranth.hdl import Cat, Module, Value
 
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.parts.trit import Trit
-from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.row import ArrayRow
 from sterna.hw.units.mac.base.steps import CHAIN_COLUMNS
 from sterna.hw.units.mac.ecp5.accumulator import Ecp5Accumulator
 from sterna.hw.units.mac.ecp5.ccu2c import SELECT, CarryChains, Half
@@ -18,46 +14,17 @@ from sterna.hw.units.mac.ecp5.tree import add_tree
 __all__ = ["Ecp5ChainRow"]
 
 
-class Ecp5ChainRow(wiring.Component):
+class Ecp5ChainRow(ArrayRow):
     """One row of style ``ecp5-chain``: chains of four columns, a tree, the accumulator.
 
     Every adder ends in a register, so a column of a chain is added one step after the one
     before it. A ``-x`` is added as its one's complement; the missing +1s are the number of
     -1 weights of the row, from which the accumulator starts.
 
-    Parameters
-    ----------
-    params
-        Geometry of the array.
-
-    Members
-    -------
-    advance : ``In(1)``
-        Step in this cycle.
-    weights : ``In(ArrayLayout(Trit, cols))``
-        Weights of a beat.
-    acts : ``In(ArrayLayout(signed(act_bits), cols))``
-        Activations; that of column i comes ``i % 4`` steps after the weights of its beat.
-    first, filled : ``In(1)``
-        Whether a beat starts a row; whether there is a beat at all. Both of the beat that
-        reaches the accumulator, ``params.row_steps`` steps after its weights.
-    start : ``In(unsigned(count_bits))``
-        The number of -1 weights in the row, with ``first``.
-    sum : ``Out(signed(sum_bits))``
-        The accumulator.
+    The activation of column i comes ``i % 4`` steps after the weights of its beat; the start
+    value is the number of -1 weights in the row. Parameters and members are those of
+    :class:`~sterna.hw.units.mac.base.row.ArrayRow`.
     """
-
-    def __init__(self, params: MacParams) -> None:
-        self.params = params
-        super().__init__({
-            "advance": In(1),
-            "weights": In(ArrayLayout(Trit, params.cols)),
-            "acts": In(ArrayLayout(signed(params.act_bits), params.cols)),
-            "first": In(1),
-            "filled": In(1),
-            "start": In(unsigned(params.count_bits)),
-            "sum": Out(signed(params.sum_bits)),
-        })
 
     def elaborate(self, platform):
         m = Module()
@@ -71,16 +38,8 @@ class Ecp5ChainRow(wiring.Component):
         operand = add_tree(steps, chains, sums) if len(sums) > 1 else sums[0].as_signed()
         chains.finish()
 
-        m.submodules.accumulator = accumulator = Ecp5Accumulator(
-            params.sum_bits, len(operand), unsigned(params.count_bits))
-        m.d.comb += [
-            accumulator.advance.eq(self.advance),
-            accumulator.filled.eq(self.filled),
-            accumulator.first.eq(self.first),
-            accumulator.start.eq(self.start),
-            accumulator.operand.eq(operand),
-            self.sum.eq(accumulator.sum),
-        ]
+        accumulator = Ecp5Accumulator(params.sum_bits, len(operand), params.start_shape)
+        self.accumulate(m, accumulator, operand)
         return m
 
     def _chain(self, steps: Pipeline, chains: CarryChains, low: int, columns: int) -> Value:

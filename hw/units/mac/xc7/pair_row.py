@@ -2,58 +2,26 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Module, Mux, Signal, signed, unsigned
-from amaranth.lib import wiring
-from amaranth.lib.data import ArrayLayout
-from amaranth.lib.wiring import In, Out
+from amaranth.hdl import Module, Mux, Signal, signed
 
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.units.mac.base.pair_codes import PAIR_BITS
-from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.row import ArrayRow
 from sterna.hw.units.mac.xc7.pair_adder import PairAdder
 from sterna.hw.units.mac.xc7.tree import PartialSum, add_tree
 
 __all__ = ["Xc7PairRow"]
 
 
-class Xc7PairRow(wiring.Component):
+class Xc7PairRow(ArrayRow):
     """One row of style ``xc7-pair``: pair adders, adders of three operands, accumulator.
 
     Every adder ends in a register. A ``-x`` is added as its one's complement; the missing
     +1s are the number of -1 weights of the row, from which the accumulator starts.
 
-    Parameters
-    ----------
-    params
-        Geometry of the array.
-
-    Members
-    -------
-    advance : ``In(1)``
-        Step in this cycle.
-    weights : ``In(ArrayLayout(unsigned(4), ceil(cols / 2)))``
-        Pairs of weights of a beat, see :mod:`sterna.hw.units.mac.base.pair_codes`.
-    acts : ``In(ArrayLayout(signed(act_bits), cols))``
-        Activations of a beat.
-    first, start, filled : ``In``
-        Whether a beat starts a row, and the number of -1 weights in the row; whether there
-        is a beat at all. All of the beat that reaches the accumulator,
-        ``params.row_steps`` steps after its operands.
-    sum : ``Out(signed(sum_bits))``
-        The accumulator.
+    Weights come in pairs, see :mod:`sterna.hw.units.mac.base.pair_codes`; the start value is
+    the number of -1 weights in the row. Parameters and members are those of
+    :class:`~sterna.hw.units.mac.base.row.ArrayRow`.
     """
-
-    def __init__(self, params: MacParams) -> None:
-        self.params = params
-        super().__init__({
-            "advance": In(1),
-            "weights": In(ArrayLayout(unsigned(PAIR_BITS), -(-params.cols // 2))),
-            "acts": In(ArrayLayout(signed(params.act_bits), params.cols)),
-            "first": In(1),
-            "start": In(unsigned(params.count_bits)),
-            "filled": In(1),
-            "sum": Out(signed(params.sum_bits)),
-        })
 
     def elaborate(self, platform):
         m = Module()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Module, Signal, signed, unsigned
-from amaranth.lib import wiring
-from amaranth.lib.data import ArrayLayout
-from amaranth.lib.wiring import In, Out
+from amaranth.hdl import Module, Signal, signed
 
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.parts.trit_codes import TRIPLE_BITS
-from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.row import ArrayRow
 from sterna.hw.units.mac.xc7.tables import Xc7Tables
 from sterna.hw.units.mac.xc7.ternary_adder import TernaryAdder
 from sterna.hw.units.mac.xc7.tree import PartialSum, add_tree
@@ -17,7 +13,7 @@ from sterna.hw.units.mac.xc7.tree import PartialSum, add_tree
 __all__ = ["Xc7TableRow"]
 
 
-class Xc7TableRow(wiring.Component):
+class Xc7TableRow(ArrayRow):
     """One row of style ``xc7-table``: tables, adders of three operands, accumulator.
 
     A table holds the sum of each of the 27 combinations of three activations at the address
@@ -25,39 +21,8 @@ class Xc7TableRow(wiring.Component):
     nothing to correct, so a row starts from 0. Every adder ends in a register. The last one
     adds two operands to the accumulator.
 
-    Parameters
-    ----------
-    params
-        Geometry of the array.
-
-    Members
-    -------
-    advance : ``In(1)``
-        Step in this cycle.
-    codes : ``In(ArrayLayout(unsigned(5), ceil(cols / 3)))``
-        Triples of weights of a beat.
-    fill, fill_index, entries : ``In``
-        Write an entry, ``signed(entry_bits)``, of every triple's table at an address of
-        five bits. Takes effect with the next cycle, whether or not the pipeline advances.
-    first, filled : ``In(1)``
-        Whether a beat starts a row; whether there is a beat at all. Both of the beat that
-        reaches the accumulator, ``params.row_steps`` steps after its codes.
-    sum : ``Out(signed(sum_bits))``
-        The accumulator.
+    Parameters and members are those of :class:`~sterna.hw.units.mac.base.row.ArrayRow`.
     """
-
-    def __init__(self, params: MacParams) -> None:
-        self.params = params
-        super().__init__({
-            "advance": In(1),
-            "codes": In(ArrayLayout(unsigned(TRIPLE_BITS), params.triples)),
-            "fill": In(1),
-            "fill_index": In(unsigned(TRIPLE_BITS)),
-            "entries": In(ArrayLayout(signed(params.entry_bits), params.triples)),
-            "first": In(1),
-            "filled": In(1),
-            "sum": Out(signed(params.sum_bits)),
-        })
 
     def elaborate(self, platform):
         m = Module()

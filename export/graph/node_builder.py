@@ -10,7 +10,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-__all__ = ["DOMAIN", "MINIMUM_ONNXRUNTIME", "OPSET", "Body", "opset_imports"]
+from sterna.model.profile import FixedPoint
+
+__all__ = ["DOMAIN", "MINIMUM_ONNXRUNTIME", "OPSET", "NodeBuilder", "opset_imports"]
 
 OPSET = 25
 """The first opset with 2-bit integers."""
@@ -24,11 +26,15 @@ def opset_imports() -> list[onnx.OperatorSetIdProto]:
     return [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
 
 
-class Body:
-    """Nodes in the order of computation; every method returns the name of its result."""
+class NodeBuilder:
+    """Appends nodes in the order of computation; most methods return the name of their result.
+
+    The nodes are those of a graph, of a model-local function or of the body of a ``Scan``;
+    ``protos`` holds them.
+    """
 
     def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
+        self.protos: list[onnx.NodeProto] = []
         self._constants: dict[tuple[int, str], str] = {}
         self._unnamed = 0
 
@@ -42,14 +48,14 @@ class Body:
         Empty names are filled in. ``further`` names outputs after the first.
         """
         output = output or self._fresh(op_type)
-        self.nodes.append(helper.make_node(
+        self.protos.append(helper.make_node(
             op_type, list(inputs), [output, *further], name=name or output, domain=domain,
             **(attributes or {})))
         return output
 
     def split(self, value: str, outputs: Sequence[str], axis: int = -1) -> None:
         """Cut an axis of ``value`` into equal parts."""
-        self.nodes.append(helper.make_node(
+        self.protos.append(helper.make_node(
             "Split", [value], list(outputs), name=f"split_{value}", axis=axis,
             num_outputs=len(outputs)))
 
@@ -58,7 +64,7 @@ class Body:
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """Append a call of the model-local function ``function``."""
-        self.nodes.append(helper.make_node(
+        self.protos.append(helper.make_node(
             function, list(inputs), list(outputs), name=name or f"{function}_{outputs[0]}",
             domain=DOMAIN, **(attributes or {})))
 
@@ -70,7 +76,7 @@ class Body:
         if key not in self._constants:
             name = self._fresh("constant")
             tensor = helper.make_tensor(name, kind, np.shape(value), np.ravel(value).tolist())
-            self.nodes.append(helper.make_node(
+            self.protos.append(helper.make_node(
                 "Constant", [], [name], name=name, value=tensor))
             self._constants[key] = name
         return self._constants[key]
@@ -92,6 +98,27 @@ class Body:
         if shift == 0:
             return self.op("Identity", [value], output)
         return self.round(self.op("Mul", [value, self.power(-shift)]), output)
+
+    def cast(self, value: str, kind: int, output: str = "") -> str:
+        """``value`` as another element type, a value of ``TensorProto.DataType``."""
+        return self.op("Cast", [value], output, attributes={"to": kind})
+
+    def saturate(self, value: str, fmt: FixedPoint, output: str = "") -> str:
+        """Clip a whole number in float64 to the range of ``fmt``."""
+        return self.op("Clip", [
+            value, self.constant(float(fmt.min)), self.constant(float(fmt.max))], output)
+
+    def function(
+        self, name: str, inputs: Sequence[str], outputs: Sequence[str], text: str,
+        attributes: Sequence[str] = (), further: Sequence[onnx.OperatorSetIdProto] = (),
+    ) -> onnx.FunctionProto:
+        """The model-local function made of the nodes so far; ``text`` says what it computes.
+
+        ``attributes`` are the names of those it takes, ``further`` operator sets beside ours.
+        """
+        return helper.make_function(
+            DOMAIN, name, list(inputs), list(outputs), self.protos,
+            [*opset_imports(), *further], attributes=list(attributes), doc_string=text)
 
     def _fresh(self, op_type: str) -> str:
         self._unnamed += 1

@@ -15,11 +15,11 @@ from sterna.hw.parts.rounded_sum import rounded_sum, with_rounding_bit
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
-__all__ = ["Requantise", "RequantiseParams"]
+__all__ = ["Requantize", "RequantizeParams"]
 
 
 @dataclass(frozen=True, slots=True)
-class RequantiseParams:
+class RequantizeParams:
     """Widths of a requantiser.
 
     Parameters
@@ -33,9 +33,10 @@ class RequantiseParams:
     out_bits
         Signed bits of a result.
     shifts
-        Right shifts to choose from, each 0 to 40; increasing.
+        Right shifts to choose from, each 0 to 40; increasing. Constant shifts are wires, so a
+        model's few shifts cost a small multiplexer and no barrel shifter.
     lanes
-        Accumulators per beat.
+        Accumulators per beat; they share everything but accumulator and bias.
     narrower
         Signed bits of further formats; each result says whether it fits them.
     tag_bits
@@ -52,7 +53,7 @@ class RequantiseParams:
     ValueError
         If a number is out of its range.
 
-    >>> RequantiseParams(17, 16, 16, 16, shifts=(9, 12)).select_bits
+    >>> RequantizeParams(17, 16, 16, 16, shifts=(9, 12)).select_bits
     1
     """
 
@@ -155,7 +156,7 @@ class RequantiseParams:
         return Mux(fits, value[:bits], bound).as_signed()
 
 
-class Requantise(wiring.Component):
+class Requantize(wiring.Component):
     """``rs(acc * scale, shift) + bias``, saturated: ``sterna.model.quantized.integer.requantise``.
 
     One beat per cycle; the pipeline moves as a whole and stops only while results wait, or
@@ -165,24 +166,8 @@ class Requantise(wiring.Component):
 
     Parameters
     ----------
-    sum_bits, scale_bits, bias_bits, out_bits
-        Widths of the signed accumulator, the unsigned scale, the signed bias and the
-        signed result.
-    shifts
-        Right shifts to choose from, increasing. Constant shifts are wires, so a model's few
-        shifts cost a small multiplexer and no barrel shifter.
-    lanes
-        Accumulators per beat; they share everything but accumulator and bias.
-    narrower
-        Signed bits of further formats; each result says whether it fits them.
-    tag_bits
-        Bits that travel with a beat.
-    trace
-        Whether results also come out unsaturated.
-    stalls
-        Whether results may have to wait; False if whoever takes them is always ready.
-    bias_late
-        Steps by which ``bias`` comes after the rest of its beat, 0 to 3.
+    params
+        Widths.
 
     Members
     -------
@@ -191,27 +176,16 @@ class Requantise(wiring.Component):
         the index of a shift (past the last takes the last). ``tag`` if there are any.
     results : ``Out(stream.Signature(params.result_layout))``
         ``value`` of each lane, saturated to ``out_bits``, and for each of ``narrower`` a bit
-        of ``fits``; see :meth:`RequantiseParams.narrowed`. ``tag``, and with ``trace``
+        of ``fits``; see :meth:`RequantizeParams.narrowed`. ``tag``, and with ``trace``
         ``full`` of each lane.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
     """
 
-    def __init__(
-        self, sum_bits: int, scale_bits: int, bias_bits: int, out_bits: int, *,
-        shifts: tuple[int, ...], lanes: int = 1, narrower: tuple[int, ...] = (),
-        tag_bits: int = 0, trace: bool = False, stalls: bool = True, bias_late: int = 0,
-    ) -> None:
-        self.params = RequantiseParams(
-            sum_bits, scale_bits, bias_bits, out_bits, tuple(shifts), lanes, tuple(narrower),
-            tag_bits, trace, stalls, bias_late)
+    def __init__(self, params: RequantizeParams) -> None:
+        self.params = params
         super().__init__({
-            "accs": In(stream.Signature(self.params.acc_layout)),
+            "accs": In(stream.Signature(params.acc_layout)),
             "results": Out(stream.Signature(
-                self.params.result_layout, always_ready=not stalls)),
+                params.result_layout, always_ready=not params.stalls)),
         })
 
     def elaborate(self, platform):

@@ -1,5 +1,3 @@
-# amaranth: UnusedElaboratable=no
-# A constructor that refuses its arguments leaves an object that nobody can use.
 """The requantiser against the integer reference, in Amaranth's simulator."""
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from amaranth.hdl import Cat, Elaboratable, Module, Signal, signed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.parts.requantise import Requantise, RequantiseParams
+from sterna.hw.parts.requantize import Requantize, RequantizeParams
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized.integer import requantise
@@ -24,7 +22,7 @@ def extremes(bits: int) -> list[int]:
     return [-(1 << (bits - 1)), (1 << (bits - 1)) - 1, -1, 0, 1]
 
 
-def run_requantise(dut: Requantise, beats: list[dict], pauses=STEADY) -> StreamRun:
+def run_requantise(dut: Requantize, beats: list[dict], pauses=STEADY) -> StreamRun:
     """Run beats given as fields; ``shift`` is an index."""
     layout = dut.params.acc_layout
     payloads = [layout.const(beat).as_value().value for beat in beats]
@@ -32,7 +30,7 @@ def run_requantise(dut: Requantise, beats: list[dict], pauses=STEADY) -> StreamR
                       max_cycles=40 * len(payloads) + 100)
 
 
-def check(dut: Requantise, beats: list[dict], pauses=STEADY) -> StreamRun:
+def check(dut: Requantize, beats: list[dict], pauses=STEADY) -> StreamRun:
     params = dut.params
     run = run_requantise(dut, beats, pauses)
     for beat, payload in zip(beats, run.results, strict=True):
@@ -40,7 +38,7 @@ def check(dut: Requantise, beats: list[dict], pauses=STEADY) -> StreamRun:
     return run
 
 
-def check_result(params: RequantiseParams, beat: dict, payload: int) -> None:
+def check_result(params: RequantizeParams, beat: dict, payload: int) -> None:
     got = params.result_layout.from_bits(payload)
     shift = params.shifts[beat.get("shift", 0)]
     acc, bias = (np.array(beat[name], dtype=object) for name in ("acc", "bias"))
@@ -59,7 +57,7 @@ def check_result(params: RequantiseParams, beat: dict, payload: int) -> None:
         assert [max(min(full, (1 << 23) - 1), -1 << 23) for full in got.full] == widest, beat
 
 
-def random_beats(params: RequantiseParams, rng: np.random.Generator, count: int) -> list[dict]:
+def random_beats(params: RequantizeParams, rng: np.random.Generator, count: int) -> list[dict]:
     def draw(bits: int) -> int:
         if rng.random() < 0.3:
             return int(rng.choice(extremes(bits)))
@@ -80,7 +78,7 @@ def random_beats(params: RequantiseParams, rng: np.random.Generator, count: int)
 
 @pytest.mark.parametrize("shifts", [(0,), (1,), (12,), (40,), (0, 1, 9, 40)])
 def test_extremes_equal_the_reference(shifts):
-    dut = Requantise(17, 16, 16, 16, shifts=shifts)
+    dut = Requantize(RequantizeParams(17, 16, 16, 16, shifts=shifts))
     beats = [
         {"acc": [acc], "scale": scale, "bias": [bias]} | ({"shift": i} if len(shifts) > 1 else {})
         for acc in extremes(17) for scale in (0, 1, (1 << 16) - 1) for bias in extremes(16)
@@ -91,7 +89,7 @@ def test_extremes_equal_the_reference(shifts):
 @pytest.mark.parametrize("pauses", [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.0, 0.5, 2),
                                     Pauses(0.4, 0.7, 3)], ids=str)
 def test_random_lanes_equal_the_reference_while_both_ends_pause(pauses):
-    dut = Requantise(17, 14, 18, 10, shifts=(9, 11, 14), lanes=3)
+    dut = Requantize(RequantizeParams(17, 14, 18, 10, shifts=(9, 11, 14), lanes=3))
     check(dut, random_beats(dut.params, np.random.default_rng(pauses.seed), 120), pauses)
 
 
@@ -99,12 +97,12 @@ def test_random_lanes_equal_the_reference_while_both_ends_pause(pauses):
 @given(st.data())
 def test_any_width_equals_the_reference(data):
     bits = st.integers(2, 24)
-    dut = Requantise(
+    params = RequantizeParams(
         data.draw(bits, "sum_bits"), data.draw(bits, "scale_bits"),
         data.draw(bits, "bias_bits"), data.draw(bits, "out_bits"),
         shifts=tuple(sorted(data.draw(st.sets(st.integers(0, 40), min_size=1, max_size=4)))))
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30), "seed"))
-    check(dut, random_beats(dut.params, rng, 30))
+    check(Requantize(params), random_beats(params, rng, 30))
 
 
 @pytest.mark.parametrize(("sums", "scale", "bias", "out", "narrower"), [
@@ -113,15 +111,16 @@ def test_any_width_equals_the_reference(data):
 ])
 def test_narrower_formats_and_unsaturated_results_equal_the_reference(
         sums, scale, bias, out, narrower):
-    dut = Requantise(sums, scale, bias, out, shifts=(3, 12, 13), lanes=2, narrower=narrower,
-                     trace=True, tag_bits=5)
+    dut = Requantize(RequantizeParams(
+        sums, scale, bias, out, shifts=(3, 12, 13), lanes=2, narrower=narrower, trace=True,
+        tag_bits=5))
     check(dut, random_beats(dut.params, np.random.default_rng(9), 150))
 
 
 class Narrowed(Elaboratable):
     """A requantiser and its results in a narrower format."""
 
-    def __init__(self, requantise: Requantise, bits: int) -> None:
+    def __init__(self, requantise: Requantize, bits: int) -> None:
         self.requantise = requantise
         self.bits = bits
         self.values = [Signal(signed(bits)) for _ in range(requantise.params.lanes)]
@@ -137,7 +136,8 @@ class Narrowed(Elaboratable):
 
 @pytest.mark.parametrize("bits", [16, 13, 8])
 def test_a_result_saturated_twice_is_saturated_to_the_narrower_format(bits):
-    unit = Requantise(17, 14, 17, 16, shifts=(9, 12), lanes=2, narrower=(13, 8), stalls=False)
+    unit = Requantize(RequantizeParams(
+        17, 14, 17, 16, shifts=(9, 12), lanes=2, narrower=(13, 8), stalls=False))
     params = unit.params
     dut = Narrowed(unit, bits)
     beats = random_beats(params, np.random.default_rng(bits), 100)
@@ -156,13 +156,13 @@ def test_a_result_saturated_twice_is_saturated_to_the_narrower_format(bits):
 
 
 def test_a_format_that_no_result_is_checked_for_is_refused():
-    unit = Requantise(17, 14, 17, 16, shifts=(9,), narrower=(13,))
+    unit = Requantize(RequantizeParams(17, 14, 17, 16, shifts=(9,), narrower=(13,)))
     with pytest.raises(ValueError, match=r"bits must be 16 or one of narrower \(13,\), got 12"):
         unit.params.narrowed(unit.results.payload, 0, 12)
 
 
 def test_a_beat_per_cycle_and_the_stated_latency():
-    dut = Requantise(17, 16, 16, 16, shifts=(9, 12))
+    dut = Requantize(RequantizeParams(17, 16, 16, 16, shifts=(9, 12)))
     run = check(dut, random_beats(dut.params, np.random.default_rng(4), 20))
     assert run.sent_at == list(range(20))
     assert run.taken_at == list(range(dut.params.latency, dut.params.latency + 20))
@@ -178,4 +178,4 @@ def test_a_beat_per_cycle_and_the_stated_latency():
 ])
 def test_bad_parameters_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        RequantiseParams(*arguments)
+        RequantizeParams(*arguments)

@@ -1,4 +1,4 @@
-"""Tables that a lean graph computes once, when it is loaded, and then only reads.
+"""Tables that a lookup graph computes once, when it is loaded, and then only reads.
 
 ``reciprocals``: what a vector is multiplied with to quantise it, by its absolute maximum.
 ``gates``: the forget gate, the candidate and the output gate, by pre-activation.
@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from sterna.export.graph.body import DOMAIN, Body, opset_imports
+from sterna.export.graph.node_builder import NodeBuilder
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 
@@ -43,7 +43,7 @@ def check_lookups(model: QuantizedModel) -> None:
 
 
 def store_lookups(
-    body: Body, store: Callable[[str, np.ndarray], str], model: QuantizedModel,
+    nodes: NodeBuilder, store: Callable[[str, np.ndarray], str], model: QuantizedModel,
 ) -> tuple[str, str, str]:
     """Append the nodes that compute the tables; return ``reciprocals``, ``gates``, ``silu``.
 
@@ -54,50 +54,48 @@ def store_lookups(
     """
     profile = model.profile
     k, ff, z = profile.reciprocal_bits, profile.sigmoid_frac, profile.z
-    one = body.constant(1.0)
+    one = nodes.constant(1.0)
 
     def counted(first: int, last: int) -> str:
-        return body.op("Range", [
-            body.constant(float(first)), body.constant(float(last + 1)), one])
+        return nodes.op("Range", [
+            nodes.constant(float(first)), nodes.constant(float(last + 1)), one])
 
     largest = 1 << (max(profile.x.bits, profile.o.bits, profile.p.bits) - 1)
-    divisor = body.op("Max", [counted(0, largest), one])
-    ratio = body.op("Floor", [body.op("Div", [body.constant(float(127 << k)), divisor])])
-    body.op("Unsqueeze", [body.op("Mul", [ratio, body.power(-k)]), body.integers([1])],
+    divisor = nodes.op("Max", [counted(0, largest), one])
+    ratio = nodes.op("Floor", [nodes.op("Div", [nodes.constant(float(127 << k)), divisor])])
+    nodes.op("Unsqueeze", [nodes.op("Mul", [ratio, nodes.power(-k)]), nodes.integers([1])],
             "reciprocals")
 
     values = counted(z.min, z.max)
-    sigmoid = _sigmoids(body, store, model)
-    silu = body.op("Mul", [values, sigmoid])
-    candidate = body.op("Clip", [
-        body.rs(silu, profile.candidate_shift), body.constant(float(profile.h.min)),
-        body.constant(float(profile.h.max))])
-    body.op("Concat", [
-        body.op("Mul", [sigmoid, body.power(-ff)]), candidate,
-        body.op("Mul", [sigmoid, body.power(-profile.output_shift)])],
+    sigmoid = _sigmoids(nodes, store, model)
+    silu = nodes.op("Mul", [values, sigmoid])
+    candidate = nodes.saturate(nodes.rs(silu, profile.candidate_shift), profile.h)
+    nodes.op("Concat", [
+        nodes.op("Mul", [sigmoid, nodes.power(-ff)]), candidate,
+        nodes.op("Mul", [sigmoid, nodes.power(-profile.output_shift)])],
         "gates", attributes={"axis": 0})
-    body.op("Mul", [body.rs(silu, ff), body.power(-profile.product_shift)], "silu")
+    nodes.op("Mul", [nodes.rs(silu, ff), nodes.power(-profile.product_shift)], "silu")
     return "reciprocals", "gates", "silu"
 
 
 def _sigmoids(
-    body: Body, store: Callable[[str, np.ndarray], str], model: QuantizedModel,
+    nodes: NodeBuilder, store: Callable[[str, np.ndarray], str], model: QuantizedModel,
 ) -> str:
     """The sigmoid of every z, float64 ``[2^z_bits]``."""
     step = model.profile.sigmoid_step_bits
     table = store("sigmoid.table", model.sigmoid.astype(np.int32))
-    entries = body.op("Cast", [table], attributes={"to": TensorProto.DOUBLE})
+    entries = nodes.cast(table, TensorProto.DOUBLE)
     if step == 0:
         return entries
     segments = model.profile.sigmoid_segments
-    column = body.op("Unsqueeze", [entries, body.integers([1])])
-    low = body.op("Slice", [column, body.integers([0]), body.integers([segments])])
-    high = body.op("Slice", [column, body.integers([1]), body.integers([segments + 1])])
-    inside = body.op("Range", [
-        body.constant(0.0), body.constant(float(1 << step)), body.constant(1.0)])
-    rise = body.op("Mul", [body.op("Sub", [high, low]), inside])
-    grid = body.op("Add", [low, body.rs(rise, step)])
-    return body.op("Reshape", [grid, body.integers([-1])])
+    column = nodes.op("Unsqueeze", [entries, nodes.integers([1])])
+    low = nodes.op("Slice", [column, nodes.integers([0]), nodes.integers([segments])])
+    high = nodes.op("Slice", [column, nodes.integers([1]), nodes.integers([segments + 1])])
+    inside = nodes.op("Range", [
+        nodes.constant(0.0), nodes.constant(float(1 << step)), nodes.constant(1.0)])
+    rise = nodes.op("Mul", [nodes.op("Sub", [high, low]), inside])
+    grid = nodes.op("Add", [low, nodes.rs(rise, step)])
+    return nodes.op("Reshape", [grid, nodes.integers([-1])])
 
 
 def scale_table(profile: NumericProfile) -> onnx.FunctionProto:
@@ -107,19 +105,19 @@ def scale_table(profile: NumericProfile) -> onnx.FunctionProto:
     ``floor(2^t * sqrt(S))``; the largest is ``127 * 2^t * sqrt(columns)``.
     """
     t = profile.root_frac
-    body = Body()
-    reach = body.op("Mul", [body.op("Sqrt", ["columns"]), body.constant(float(127 << t))])
-    end = body.op("Add", [reach, body.constant(2.0)])
-    roots = body.op("Range", [body.constant(0.0), end, body.constant(1.0)])
-    root = body.op("Max", [roots, body.constant(float(127 << t))])
-    norm = body.op("Floor", [body.op("Div", [
-        body.constant(float(127 << (profile.scale_frac + t))), root])])
-    column = body.op("Unsqueeze", [norm, body.integers([1])])
-    flat = body.integers([-1])
-    product = body.op("Mul", [column, body.op("Reshape", ["k", flat])])
-    a = body.rs(product, profile.combine_shift)
-    body.op("Mul", [a, body.op("Reshape", ["scale", flat])], "table")
-    return helper.make_function(
-        DOMAIN, "ScaleTable", ["columns", "k", "scale"], ["table"], body.nodes, opset_imports(),
-        doc_string="Output scale A * 2^-shift of a projection, by the root of the sum of squares "
+    nodes = NodeBuilder()
+    reach = nodes.op("Mul", [nodes.op("Sqrt", ["columns"]), nodes.constant(float(127 << t))])
+    end = nodes.op("Add", [reach, nodes.constant(2.0)])
+    roots = nodes.op("Range", [nodes.constant(0.0), end, nodes.constant(1.0)])
+    root = nodes.op("Max", [roots, nodes.constant(float(127 << t))])
+    norm = nodes.op("Floor", [nodes.op("Div", [
+        nodes.constant(float(127 << (profile.scale_frac + t))), root])])
+    column = nodes.op("Unsqueeze", [norm, nodes.integers([1])])
+    flat = nodes.integers([-1])
+    product = nodes.op("Mul", [column, nodes.op("Reshape", ["k", flat])])
+    a = nodes.rs(product, profile.combine_shift)
+    nodes.op("Mul", [a, nodes.op("Reshape", ["scale", flat])], "table")
+    return nodes.function(
+        "ScaleTable", ["columns", "k", "scale"], ["table"],
+        "Output scale A * 2^-shift of a projection, by the root of the sum of squares "
         "of its input. Folded when the graph is loaded.")

@@ -1,0 +1,225 @@
+"""``sterna chat``: a conversation with a model on a board, or in simulation."""
+
+from __future__ import annotations
+
+import codecs
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sterna.cli.commands.board_core import (
+    BaudOption,
+    BoardCore,
+    ClockOption,
+    ColsOption,
+    QuantLanesOption,
+    RowsOption,
+    StyleOption,
+    board_params,
+    board_temperature,
+)
+from sterna.cli.terminal.console import Stages, out, say, write
+from sterna.cli.terminal.options import MODEL_HELP
+from sterna.cli.terminal.texts import check_prompts
+from sterna.hw.board.names import BoardName
+from sterna.model.quantized import QuantizedModel, load_model
+
+if TYPE_CHECKING:
+    from sterna.hw.board.conversation import Conversation, SerialPort
+    from sterna.hw.board.top import BoardParams
+    from sterna.sim.board_reference import ConversationReference
+
+__all__ = ["COMMANDS", "chat"]
+
+_SIMULATED = "sim"
+_PATIENCE_S = 10.0
+_HELP = ("/r starts a new text, /? shows this line, Ctrl-D ends; begin a line with // to say "
+         "a text that begins with /")
+
+
+def chat(
+    port: Annotated[str, typer.Option(
+        help="Serial port of the board, for example /dev/ttyUSB0; sim simulates the board.")],
+    model: Annotated[str, typer.Argument(
+        metavar="[MODEL]", help=f"{MODEL_HELP}: what to simulate, or to check against.")
+        ] = "tiny",
+    board: Annotated[BoardName, typer.Option(help="Which board.")] = BoardName.ULX3S_85F,
+    prompt: Annotated[list[str] | None, typer.Option(
+        help="A line to say in place of reading lines; several are turns of a conversation.")
+        ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens (bytes) to write after a line.")] = 64,
+    temperature: Annotated[float | None, typer.Option(
+        help="0 takes the most likely token. Default: 0.7, or 0 on a board without sampling.")
+        ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sampler, from 1.")] = 1,
+    line_ends: Annotated[bool, typer.Option(
+        "--line-ends", help="Let the model read a line end after each line.")] = False,
+    check: Annotated[bool, typer.Option(
+        "--check", help="Compare each token with onnxruntime's.")] = False,
+    clock: ClockOption = None,
+    baud: BaudOption = 0,
+    rows: RowsOption = 0,
+    cols: ColsOption = 0,
+    quant_lanes: QuantLanesOption = 0,
+    style: StyleOption = "auto",
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output",
+        help="With --port sim: keep the compiled simulation in this folder, for the next time.")
+        ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the text alone.")] = False,
+) -> int:
+    """Talk to a model on a board, or in simulation.
+
+    Each line goes on where the last text ended, in one state of the model. With --port sim
+    the top module that build puts on the board is simulated. With --check it exits with 1
+    if a token is not the one that onnxruntime writes.
+
+    Example: sterna chat tiny --port sim --prompt "The for statement" --tokens 40 --check
+    """
+    from sterna.hw.board.conversation import Conversation, ConversationError, check_tokens
+    from sterna.model.quantized.sampling import Sampler
+    check_tokens(tokens)
+    warmth = board_temperature(board, temperature)
+    sampler = Sampler(temperature=warmth, seed=seed)
+    simulated = port == _SIMULATED
+    loaded = load_model(model) if simulated or check else None
+    if loaded is not None:
+        check_prompts(prompt or (), loaded.config.vocab)
+    params = board_params(board, clock, baud)
+    with ExitStack() as stack:
+        if simulated:
+            assert loaded is not None
+            core = BoardCore(rows, cols, quant_lanes, style)
+            line = _simulation(loaded, core, params, stack, output, quiet)
+        else:
+            line = stack.enter_context(_serial_port(port, params.baud))
+        conversation = Conversation(line)
+        try:
+            conversation.meet()
+            conversation.set_sampling(sampler.beta, seed)
+            conversation.set_line_ends(line_ends)
+            conversation.forget()
+            reference = _reference(loaded, warmth, seed) if check and loaded else None
+            talk = _Talk(conversation, tokens, loaded, reference, line_ends)
+            return talk.turns(prompt) if prompt else talk.read_lines()
+        except ConversationError as error:
+            say(f"sterna: {port}: {error}")
+            return 1
+        except KeyboardInterrupt:
+            line.write(b"\x03")
+            raise
+
+
+class _Talk:
+    """The turns of a conversation, printed as they come."""
+
+    def __init__(
+        self, conversation: Conversation, tokens: int, model: QuantizedModel | None,
+        reference: ConversationReference | None, line_ends: bool,
+    ) -> None:
+        self._conversation, self._tokens = conversation, tokens
+        self._vocab = 256 if model is None else model.config.vocab
+        self._reference, self._line_ends = reference, line_ends
+        self._compared = 0
+
+    def turns(self, lines: Sequence[str]) -> int:
+        """Say lines; return the exit code."""
+        for line in lines:
+            if not self._say(line):
+                return 1
+        self._tell()
+        return 0
+
+    def read_lines(self) -> int:
+        """Say what is typed, up to its end; return the exit code."""
+        say(_HELP)
+        while True:
+            try:
+                line = input("> ")
+            except EOFError:
+                print()
+                self._tell()
+                return 0
+            if line == "/r":
+                self._conversation.forget()
+                if self._reference is not None:
+                    self._reference.forget()
+            elif line.startswith("/") and not line.startswith("//"):
+                say(_HELP)
+            else:
+                try:
+                    if not self._say(line.removeprefix("/") if line[:2] == "//" else line):
+                        return 1
+                except ValueError as error:
+                    say(str(error))
+
+    def _say(self, line: str) -> bool:
+        """Say a line and print what comes; return whether it is as it must be."""
+        from sterna.hw.board.conversation import check_line
+        text = line.encode()
+        check_line(text, self._vocab)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        out.print(line, end="", style="bold")
+        written: list[int] = []
+        for token in self._conversation.say(text, self._tokens):
+            written.append(token)
+            write(decoder.decode(bytes([token])))
+        write(decoder.decode(b"", final=True) + "\n")
+        if self._reference is None:
+            return True
+        expected = self._reference.say(text, self._tokens, line_end=self._line_ends)
+        for position, (token, right) in enumerate(zip(written, expected, strict=True)):
+            if token != right:
+                say(f"MISMATCH at token {position} of the text: the board wrote {token}, "
+                    f"onnxruntime {right}")
+                return False
+        self._compared += len(written)
+        return True
+
+    def _tell(self) -> None:
+        if self._reference is not None:
+            say(f"{self._compared} tokens, all equal to onnxruntime's")
+
+
+def _simulation(
+    model: QuantizedModel, core: BoardCore, params: BoardParams, stack: ExitStack,
+    folder: Path | None, quiet: bool,
+) -> SerialPort:
+    from sterna.sim.board import BoardSimulation
+    if folder is None:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
+    with Stages(quiet) as stage:
+        stage(f"emit the Verilog of {params.board.name}")
+        design = core.design(model, params)
+        stage("compile with Verilator and g++")
+        return BoardSimulation(design, folder)
+
+
+def _reference(model: QuantizedModel, temperature: float, seed: int) -> ConversationReference:
+    from sterna.export.exact.traced import build_step
+    from sterna.export.runtime.runtime import OnnxStep
+    from sterna.sim.board_reference import ConversationReference
+    return ConversationReference(OnnxStep(build_step(model)), temperature=temperature, seed=seed)
+
+
+@contextmanager
+def _serial_port(name: str, baud: int) -> Iterator[SerialPort]:
+    """Open a serial port."""
+    import serial
+    from serial.tools.list_ports import comports
+    try:
+        port = serial.Serial(name, baud, timeout=_PATIENCE_S)
+    except serial.SerialException as error:
+        present = ", ".join(sorted(each.device for each in comports())) or "none"
+        raise ValueError(
+            f"cannot open the serial port {name} ({error}); ports here: {present}; "
+            f"--port sim needs no board") from error
+    with port:
+        yield port
+
+
+COMMANDS = (chat,)

@@ -1,0 +1,58 @@
+"""Ctrl-C, at any moment: a flag, and a KeyboardInterrupt that is not lost.
+
+This module imports next to nothing, so that Ctrl-C is also understood while the rest of the
+command line is imported, which takes a second.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+__all__ = ["INTERRUPTED", "was_interrupted", "watch_for_ctrl_c"]
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+_came = False
+
+
+def was_interrupted() -> bool:
+    """Whether Ctrl-C was pressed: any error after it is taken for its consequence."""
+    return _came
+
+
+def watch_for_ctrl_c() -> None:
+    """Raise KeyboardInterrupt for Ctrl-C, as Python does, and remember that it came."""
+    # A shell starts jobs in the background with the signal ignored: leave it so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _on_ctrl_c)
+        sys.unraisablehook = _on_lost_error
+
+
+def _on_ctrl_c(signum: int, frame: FrameType | None) -> None:
+    global _came
+    if not _came:
+        _came = True
+        # Amaranth warns of designs that are dropped half built, which is what happens now.
+        import warnings
+        warnings.simplefilter("ignore")
+    raise KeyboardInterrupt
+
+
+def _on_lost_error(lost: UnraisableHookArgs) -> None:
+    """Raise a KeyboardInterrupt again that came where Python can only report it.
+
+    Such places are finalisers and callbacks of weak references, of which importing has many.
+    """
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    import _thread
+    import threading
+    threading.Timer(0.01, _thread.interrupt_main).start()

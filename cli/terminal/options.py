@@ -1,0 +1,39 @@
+"""Arguments and options that several commands have, and checks with one wording for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from sterna.model.quantized.bundled import BUNDLED
+
+__all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "choose"]
+
+MODEL_HELP = f"A quantised file or a bundled model ({', '.join(BUNDLED)})"
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=f"{MODEL_HELP}.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def choose(option: str, value: str, choices: Iterable[str]) -> str:
+    """Return ``value`` if it is one of the choices of an option.
+
+    Raises
+    ------
+    ValueError
+        With all choices, and those that begin as ``value`` does.
+
+    >>> choose("--form", "fats", ("exact", "fast"))
+    Traceback (most recent call last):
+        ...
+    ValueError: --form must be one of exact, fast, got 'fats'
+    """
+    known = [str(choice) for choice in choices]
+    if value in known:
+        return value
+    near = [choice for choice in known if value and choice.startswith(value)]
+    hint = f": did you mean {' or '.join(near)}?" if near else ""
+    raise ValueError(f"{option} must be one of {', '.join(known)}, got {value!r}{hint}")

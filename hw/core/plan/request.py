@@ -1,0 +1,115 @@
+"""What is asked of a core: the same for the oracles, the cycle model and every simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sterna.hw.core.plan.params import CoreParams
+from sterna.model.checks import check_whole
+from sterna.model.quantized.sampling import Sampler
+
+__all__ = ["LIMIT_BITS", "Request", "check_requests", "check_sequences"]
+
+LIMIT_BITS = 16
+"""Bits of the number of tokens that a core is asked to generate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt for one sequence, and how to go on from it.
+
+    A core begins with a request when its sequence is idle.
+
+    Parameters
+    ----------
+    prompt
+        Tokens, at least one.
+    tokens
+        Tokens to generate after each token with ``predict``; 0 asks for logits only.
+    temperature, seed
+        As for :class:`~sterna.model.quantized.sampling.Sampler`. The seed counts with ``start``.
+    start
+        Whether the prompt begins a sequence; if not, it goes on where the last one ended.
+    predict
+        For each token of the prompt, whether logits are asked for; None asks for those
+        after the last token.
+    stop_token
+        Token after which a generation ends early; None for none.
+
+    Raises
+    ------
+    ValueError
+        If the prompt is empty, a number is out of range, or ``predict`` has another length
+        than the prompt.
+
+    >>> Request((5, 6, 7), tokens=20).predictions
+    (False, False, True)
+    """
+
+    prompt: tuple[int, ...]
+    tokens: int = 0
+    temperature: float = 0.0
+    seed: int = 1
+    start: bool = True
+    predict: tuple[bool, ...] | None = None
+    stop_token: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("a prompt must have at least one token, got an empty one")
+        check_whole("tokens", self.tokens, 0, (1 << LIMIT_BITS) - 1)
+        Sampler(temperature=self.temperature, seed=self.seed)
+        if self.predict is not None and len(self.predict) != len(self.prompt):
+            raise ValueError(
+                f"predict must have one entry per token of the prompt, "
+                f"got {len(self.predict)} for {len(self.prompt)}")
+
+    @property
+    def predictions(self) -> tuple[bool, ...]:
+        """``predict``, written out."""
+        return tuple(map(self.predicts_after, range(len(self.prompt))))
+
+    def predicts_after(self, position: int) -> bool:
+        """Whether logits are asked for after a token of the prompt."""
+        if self.predict is not None:
+            return self.predict[position]
+        return position == len(self.prompt) - 1
+
+    @property
+    def beta(self) -> int:
+        """Inverse temperature, as the control of a core takes it; 0 is greedy."""
+        return Sampler(temperature=self.temperature).beta
+
+    def check_vocab(self, vocab: int) -> None:
+        """Raise ValueError if a token is not in the vocabulary."""
+        stop = () if self.stop_token is None else (self.stop_token,)
+        for token in (*self.prompt, *stop):
+            if not 0 <= token < vocab:
+                raise ValueError(f"a request has token {token}, the model knows 0 to {vocab - 1}")
+
+
+def check_sequences(params: CoreParams, requests: Sequence[Sequence[Request]]) -> None:
+    """Raise ValueError if there is not a list of requests for each sequence."""
+    if len(requests) != params.streams:
+        raise ValueError(
+            f"there must be a list of requests for each of {params.streams} sequences, "
+            f"got {len(requests)}")
+
+
+def check_requests(params: CoreParams, requests: Sequence[Sequence[Request]]) -> None:
+    """Check that requests can run on a core.
+
+    Raises
+    ------
+    ValueError
+        If there is not a list for each sequence, a token is not in the vocabulary, or a
+        core without sampling is given a temperature.
+    """
+    check_sequences(params, requests)
+    for queue in requests:
+        for request in queue:
+            request.check_vocab(params.config.vocab)
+            if request.beta and not params.sampling:
+                raise ValueError(
+                    f"this core has no sampling: take temperature 0, not {request.temperature}")

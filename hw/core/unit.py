@@ -1,0 +1,34 @@
+"""The unit ``core`` as a whole: its sizes and its folder."""
+
+from __future__ import annotations
+
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.verilog import CORE_MODULE, core_design
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.spec import UnitSpec
+from sterna.model.quantized import QuantizedModel
+
+__all__ = ["CORE", "core_params"]
+
+
+def core_params(
+    model: QuantizedModel, *, rows: int = 8, cols: int = 128, streams: int = 1,
+    quant_lanes: int = 0, logits: bool = True, trace: bool = False,
+    external_weights: bool = False, style: ArrayStyle = ArrayStyle.GENERIC,
+    sampling: bool = True, far_registers: bool = False,
+) -> CoreParams:
+    """Return the geometry of a core for a model; :class:`CoreParams` says what each size is.
+
+    Raises
+    ------
+    ValueError
+        If a size is out of its range, or two do not go together.
+    """
+    return CoreParams(
+        model.config, model.profile, rows, cols, streams=streams, quant_lanes=quant_lanes,
+        logits=logits, trace=trace, external_weights=external_weights, style=style,
+        sampling=sampling, far_registers=far_registers)
+
+
+CORE = UnitSpec(
+    "core", "the whole model", CORE_MODULE, core_params, core_design, None, tokens=64)

@@ -1,0 +1,127 @@
+"""What is asked of a core, and what an oracle answers, by themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.request import Request, check_requests
+from sterna.model.config import ModelConfig
+from sterna.model.profile import S16
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
+from sterna.sim.core.bench import run_core_phases
+from sterna.sim.core.phases import CorePhase
+from sterna.sim.core.reference import answer, compare_logits, compare_tokens
+
+SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=20)
+
+
+def test_a_request_writes_out_its_predictions() -> None:
+    assert Request((1, 2, 3)).predictions == (False, False, True)
+    assert Request((1, 2), predict=(True, False)).predictions == (True, False)
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"prompt": ()}, "a prompt must have at least one token"),
+    ({"tokens": 1 << 16}, "tokens must be a whole number from 0 to 65535, got 65536"),
+    ({"tokens": -1}, "tokens must be"), ({"temperature": 0.001}, "temperature must be"),
+    ({"seed": 0}, "seed must be from 1"), ({"seed": 1 << 32}, "seed must be from 1"),
+    ({"predict": (True,)}, "got 1 for 2"),
+])
+def test_a_request_checks_its_numbers(wrong: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Request(**{"prompt": (1, 2), **wrong})
+
+
+@pytest.mark.parametrize(("requests", "message"), [
+    ([], "a list of requests for each of 1 sequences, got 0"),
+    ([[Request((19, 20))]], "a request has token 20, the model knows 0 to 19"),
+    ([[Request((1,)), Request((-1,))]], "token -1"),
+    ([[Request((1,), 3, stop_token=20)]], "token 20"),
+    ([[Request((1,), 3, temperature=0.5)]], r"no sampling: take temperature 0, not 0\.5"),
+])
+def test_requests_that_a_core_cannot_run_are_refused(requests: list, message: str) -> None:
+    params = CoreParams(SMALL, S16, rows=4, cols=8, sampling=False)
+    with pytest.raises(ValueError, match=message):
+        check_requests(params, requests)
+    check_requests(params, [[Request((19,), 3, stop_token=0)]])
+
+
+def test_generations_within_a_prompt_are_those_of_its_pieces() -> None:
+    model = random_model(SMALL, S16, seed=11)
+    whole = Request((3, 7, 5, 2, 9), 3, 1.5, 6, predict=(False, True, False, True, False))
+    pieces = [Request((3, 7), 3, 1.5, 6), Request((5, 2), 3, 1.5, start=False),
+              Request((9,), predict=(False,), start=False)]
+    (found,), parts = (answer(IntegerModel(model), each) for each in ([whole], pieces))
+    assert found.generated == [token for part in parts for token in part.generated]
+    assert [len(each.tokens) for each in found.generations] == [3, 3]
+    assert found.run == [token for part in parts for token in part.run]
+    np.testing.assert_array_equal(
+        found.logits, [logits for part in parts for logits in part.logits])
+    np.testing.assert_array_equal(found.state, parts[-1].state)
+    assert [(ran.prompt, ran.tokens, ran.start) for ran in found.as_ran()] == [
+        ((3, 7), 3, True), ((5, 2), 3, False), ((9,), 0, False)]
+    assert [ran.predictions for ran in found.as_ran()] == [
+        (False, True), (False, True), (False,)]
+
+
+def test_a_request_as_it_ran_has_as_many_tokens_as_came_before_the_stop_token() -> None:
+    model = random_model(SMALL, S16, seed=11)
+    free, = answer(IntegerModel(model), [Request((3, 0, 19), 30, 2.0, 5)])
+    stop = next(token for token in free.generated[3:] if token not in free.generated[:3])
+    stopped, = answer(
+        IntegerModel(model), [Request((3, 0, 19), 30, 2.0, 5, stop_token=stop)])
+    count = free.generated.index(stop) + 1
+    assert stopped.generated == free.generated[:count]
+    assert stopped.as_ran() == [
+        Request((3, 0, 19), count, 2.0, 5, predict=(False, False, True))]
+
+
+def test_tokens_and_logits_that_differ_are_named_by_their_place() -> None:
+    model = random_model(SMALL, S16, seed=11)
+    found, = answer(
+        IntegerModel(model), [Request((3, 7, 5, 2), 3, predict=(False, True, False, True))])
+    tokens, logits = found.generated, np.array(found.logits)
+    assert compare_tokens(found, tokens).passed
+    assert compare_logits(found, logits).passed
+    # Position 2 is the first token after the prediction at 1; two of three are run.
+    for place, position in ((0, 2), (2, 4), (3, 6), (5, 8)):
+        wrong = [token ^ (index == place) for index, token in enumerate(tokens)]
+        first = compare_tokens(found, wrong).first
+        assert first is not None
+        assert first.token == position
+    short = compare_tokens(found, tokens[:-1])
+    assert short.mismatches == 1
+    logits[0, 3] += 1
+    assert str(compare_logits(found, logits).first).startswith("token 1, logits[3]")
+    assert compare_logits(found, logits[1:]).mismatches == 1
+
+
+def test_a_request_without_predictions_has_nothing_to_compare() -> None:
+    model = random_model(SMALL, S16, seed=11)
+    silent, = answer(IntegerModel(model), [Request((3, 7), 5, predict=(False, False))])
+    assert (silent.generated, silent.logits, silent.run) == ([], [], [3, 7])
+    assert compare_logits(silent, np.zeros((0, 20), dtype=np.int64)).values == 0
+    assert compare_logits(silent, np.zeros((1, 20), dtype=np.int64)).mismatches == 1
+    assert compare_tokens(silent, []).values == 0
+
+
+@pytest.mark.slow
+def test_a_phase_that_the_bench_cannot_run_is_refused_before_it_is_compiled(
+    tmp_path: Path,
+) -> None:
+    model = random_model(SMALL, S16, seed=11)
+    emitted = emit_verilog(model, "core", tmp_path / "core", rows=4, cols=8)
+    for requests, message in (
+        ((), "a list of requests for each of 1 sequences, got 0"),
+        ((Request((20,)),), "a request has token 20"),
+        ((Request((3, 7), predict=(True, False)),), "'p' has a request without a prediction"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run_core_phases(model, emitted, [CorePhase("p", requests)], work=tmp_path / "work")
+        assert not (tmp_path / "work").exists()

@@ -48,7 +48,8 @@ ExternalWeightsOption = Annotated[bool | None, typer.Option(
 SamplingOption = Annotated[bool | None, typer.Option(
     "--sampling/--no-sampling", help="Whether the core can draw tokens with a temperature.")]
 RoutingRegistersOption = Annotated[bool | None, typer.Option(
-    "--routing-registers", help="One more register on each route between blocks of the core, for a large device.")]
+    "--routing-registers",
+    help="One more register on each route between blocks of the core, for a large device.")]
 StyleOption = Annotated[ArrayStyle | None, typer.Option(help="What the array is built of.")]
 
 

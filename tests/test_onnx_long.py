@@ -17,7 +17,7 @@ from sterna.model.tokenizer import contiguous_streams, encode
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-STREAMS, LENGTH = 2, 1024
+STREAMS, LENGTH = 8, 256
 
 
 @pytest.fixture(scope="module", params=sorted(BUNDLED))

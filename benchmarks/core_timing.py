@@ -84,7 +84,7 @@ def events(model: CycleModel, times: StageTimes, origin: int, next_service: int)
             beat = max(beat + 1, ready)
         sums.append(beat + timings.array)
         scaled = max(scaled + 1, sums[-1], times.scales)
-        results.append(scaled + timings.requantise)
+        results.append(scaled + timings.requantize)
     assert (beat, results[-1]) == (times.last_beat, times.last_result)
     unit = timings.unit(stage.kind)
     name = NAMES[stage.kind] or stage.projections[0].rpartition(".")[2]
@@ -114,7 +114,7 @@ def picture(model: CycleModel, found: list[StageEvents], title: str) -> bytes:
         seen: set[str] = set()
         for stage in found:
             for row, part, first, end in stage.spans(
-                    model.timings.maximum, model.timings.requantise):
+                    model.timings.maximum, model.timings.requantize):
                 axes.barh(ROWS.index(row), end - first, left=first, height=0.62,
                           color=PARTS[part], label=None if part in seen else part)
                 seen.add(part)

@@ -61,14 +61,14 @@ class Peer:
         self._bytes = columns // 256 * 66
         self._weight = np.zeros(count * self._bytes, dtype=np.uint8)
         values = weight.astype(np.float32)
-        quantise = library.quantize_row_tq2_0_ref
+        quantize = library.quantize_row_tq2_0_ref
         for row in range(count):
-            quantise(ctypes.c_void_p(values[row].ctypes.data),
+            quantize(ctypes.c_void_p(values[row].ctypes.data),
                      ctypes.c_void_p(self._weight.ctypes.data + row * self._bytes),
                      ctypes.c_int64(columns))
         self._acts = np.zeros(columns // 256 * 292, dtype=np.uint8)
         self.out = np.zeros(count, dtype=np.float32)
-        self._quantise = library.quantize_row_q8_K
+        self._quantize = library.quantize_row_q8_K
         self._columns = columns
         self._call = clock.peer
         self._arguments = (
@@ -76,10 +76,10 @@ class Peer:
             ctypes.c_void_p(self._weight.ctypes.data), ctypes.c_size_t(self._bytes),
             ctypes.c_void_p(self._acts.ctypes.data), ctypes.c_void_p(self.out.ctypes.data))
 
-    def quantise(self, acts: np.ndarray) -> None:
+    def quantize(self, acts: np.ndarray) -> None:
         """Take activations; one of 127 in each 256 makes its scale 1, and the result exact."""
         values = acts.astype(np.float32)
-        self._quantise(ctypes.c_void_p(values.ctypes.data),
+        self._quantize(ctypes.c_void_p(values.ctypes.data),
                        ctypes.c_void_p(self._acts.ctypes.data), ctypes.c_int64(self._columns))
 
     def run(self) -> float:
@@ -133,7 +133,7 @@ def main() -> None:
         runs: dict[str, Callable[[], float]] = {}
         if peer:
             other = Peer(peer, clock, weight)
-            other.quantise(acts[0])
+            other.quantize(acts[0])
             other.run()
             assert np.array_equal(other.out, expected)
             runs["TQ2_0"] = other.run

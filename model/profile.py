@@ -221,7 +221,7 @@ class NumericProfile:
         """Width of a bias: one bit more than the output, so that it alone can saturate."""
         return self.output_format(projection).bits + 1
 
-    def quantise_scale(self, scale: float) -> tuple[int, int]:
+    def quantize_scale(self, scale: float) -> tuple[int, int]:
         """Return ``(k, shift)`` for a projection whose real scale is ``scale``.
 
         ``scale`` is what ``acc * V / 2^P`` is multiplied with to give the output in its
@@ -233,7 +233,7 @@ class NumericProfile:
         ValueError
             If the scale is not positive or needs a shift outside 1 to ``max_shift``.
 
-        >>> S16.quantise_scale(1.0)
+        >>> S16.quantize_scale(1.0)
         (32768, 15)
         """
         if not (math.isfinite(scale) and scale > 0):

@@ -16,7 +16,7 @@ from sterna.hw.catalog import emit_verilog, unit_named
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.job import Job
 from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.testbench.plan import Checks, check_plan
+from sterna.hw.testbench.scoreboard import Checks, Scoreboard
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference
 from sterna.sim.bench.activations import record_activations
@@ -139,7 +139,7 @@ def simulate(
     emitted
         A folder emitted before, to simulate instead of a fresh one.
     progress
-        Called with a line of text before each stage.
+        Called with a line of text before each step.
     sizes
         Sizes of the unit; see :func:`sterna.hw.catalog.emit_verilog`.
 
@@ -174,18 +174,18 @@ def simulate(
         progress(f"compute {tokens.size} tokens with the reference and onnxruntime")
         tensors = spec.stimulus.tensors(model)
         acts = record_activations(model, tokens, tensors)
-        plans = spec.stimulus.plans(model, emitted, acts)
+        scored = spec.stimulus.phases(model, emitted, acts)
         progress(f"compile and run in {simulator.value}")
         ports = UnitPorts.of(emitted.manifest)
-        job = Job(ports.inputs, ports.outputs, seed, [plan.phase for plan in plans],
+        job = Job(ports.inputs, ports.outputs, seed, [each.phase for each in scored],
                   levels=ports.levels)
         results = run_on(
             simulator, emitted.sources, emitted.module, job,
             work / f"{unit}_{simulator.value}", waves=waves)
     phases = [
-        PhaseReport(plan.phase.name, plan.phase.beats, result.cycles,
-                    check_plan(plan, ports, result.outputs))
-        for plan, result in zip(plans, results, strict=True)]
+        PhaseReport(each.phase.name, each.phase.beats, result.cycles,
+                    Scoreboard(ports).check(each, result.outputs))
+        for each, result in zip(scored, results, strict=True)]
     return SimulationReport(
         unit, simulator, int(tokens.size), seed, acts.agreement if tensors else None, phases,
         time.monotonic() - started)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,14 @@ def replace_weights(model: QuantizedModel, value: int) -> QuantizedModel:
         {name: Projection(np.full_like(p.weight, value), p.bias, p.k, p.shift)
          for name, p in model.projections.items()},
         model.embedding, model.sigmoid)
+
+
+@pytest.fixture(scope="module")
+def quick_build() -> Iterator[None]:
+    """Simulations in C++ are compiled without optimizing, which takes a third of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STERNA_QUICK_BUILD", "1")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -103,14 +103,12 @@ def _of_command(line: str, folder: Path) -> dict[str, str]:
 
 
 def _of_board(name: str, folder: Path) -> dict[str, str]:
-    from dataclasses import replace
-
     from sterna.hw.board.boards import BOARDS
     from sterna.hw.board.emit_board import board_design, write_sources
     from sterna.hw.board.names import BoardName
     from sterna.hw.board.top import BoardParams
     board = BOARDS[BoardName(name)]
-    sizes = replace(board.sizes, rows=2, cols=8, quant_lanes=2)
+    sizes = {**board.sizes, "rows": 2, "cols": 8, "quant_lanes": 2}
     write_sources(
         board_design(MODELS["line"], BoardParams(board), sizes), folder / "written")
     return _of_folder(folder / "written")

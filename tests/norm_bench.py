@@ -1,4 +1,4 @@
-"""A bench for NormQuant: every sequence has its producer, both outputs a consumer."""
+"""A bench for NormQuant: every sequence has its driver, both outputs a sink."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["NormEvents", "NormPauses", "check_cycles", "check_events", "run_norm
 
 @dataclass(frozen=True, slots=True)
 class NormPauses:
-    """Probabilities that a producer or a consumer pauses in a cycle, and the seed."""
+    """Probabilities that a driver or a sink pauses in a cycle, and the seed."""
 
     words: float = 0.0
     acts: float = 0.0

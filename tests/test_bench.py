@@ -1,6 +1,7 @@
 """The bench with several streams, and the payloads it carries, on hand-written Verilog."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from sterna.hw.emit.documents import FieldBits
 from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult
 from sterna.hw.testbench.payloads import UnitPorts, pack_words, read_field
-from sterna.hw.testbench.plan import Expected, Plan, check_plan
-from sterna.hw.testbench.script import Script
+from sterna.hw.testbench.scoreboard import ExpectedTensor, Scoreboard, ScoredPhase
 from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.testbench.stimulus import PhaseBuilder
+from sterna.sim.bench import launch
 from sterna.sim.bench.runner import Simulator, run_on
 
 QUICK = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
@@ -41,13 +43,13 @@ def run_two_ways(tmp_path: Path, phases: list[Phase], **options: int) -> list[Ph
 def test_streams_levels_and_pulses_of_a_phase(tmp_path: Path) -> None:
     a, b = list(range(20)), list(range(100, 130))
     plain, levelled, kept, slow, cut, fresh = run_two_ways(tmp_path, [
-        Phase("plain", {"a": a, "b": b}, {"c": 20, "d": 30}, stalls=False),
+        Phase("plain", {"a": a, "b": b}, {"c": 20, "d": 30}, random_pauses=False),
         Phase("levelled", {"a": a, "b": b}, {"c": 20, "d": 30}, levels={"add": 7},
               pulse=["clear"]),
         Phase("one only, levels stay", {"b": b}, {"d": 30}, pulse=["clear"]),
-        Phase("slow", {"a": a, "b": b}, {"c": 20, "d": 30}, stalls=False,
+        Phase("slow", {"a": a, "b": b}, {"c": 20, "d": 30}, random_pauses=False,
               pauses={"c": Pause(0.9, 30)}),
-        Phase("cut", {"a": a[:3]}, {}, stalls=False, linger=5),
+        Phase("cut", {"a": a[:3]}, {}, random_pauses=False, cut_after=5),
         Phase("fresh", {"a": [1], "b": [1]}, {"c": 1, "d": 1}, reset=True, levels={"add": 0}),
     ])
     assert plain == PhaseResult({"c": a, "d": b}, 30, {"c": a, "d": list(range(30))})
@@ -120,31 +122,49 @@ def test_payloads_that_do_not_fit_are_refused(values: dict, message: str) -> Non
         pack_words(FIELDS, values)
 
 
-def test_a_script_counts_words_by_stream_and_sequence() -> None:
-    script = Script(PORTS)
+def test_a_builder_counts_words_by_stream_and_sequence() -> None:
+    builder = PhaseBuilder(PORTS)
     vector = np.array([1, 2, 3, 4])
     for sequence in (0, 1, 1):
-        script.send("in", {"x": vector, "last": np.array([0, 1]), "sequence": sequence})
-        script.expect(0, f"out[{sequence}]", {"x": (f"x{sequence}", vector, None)})
-    plan = script.plan("echo")
-    assert plan.phase.beats == 6
-    assert plan.phase.outputs == {"out": 6}
-    words = plan.phase.inputs["in"]
-    assert check_plan(plan, PORTS, {"out": words}).reference.passed
+        builder.send("in", {"x": vector, "last": np.array([0, 1]), "sequence": sequence})
+        builder.expect(0, f"out[{sequence}]", {"x": (f"x{sequence}", vector, None)})
+    scored = builder.phase("echo")
+    assert scored.phase.beats == 6
+    assert scored.phase.outputs == {"out": 6}
+    words = scored.phase.inputs["in"]
+    assert Scoreboard(PORTS).check(scored, {"out": words}).reference.passed
     # In another order between the sequences it is the same.
-    assert check_plan(plan, PORTS, {"out": words[2:] + words[:2]}).reference.passed
-    wrong = check_plan(plan, PORTS, {"out": [*words[:5], words[5] ^ 1]}).reference
+    assert Scoreboard(PORTS).check(scored, {"out": words[2:] + words[:2]}).reference.passed
+    wrong = Scoreboard(PORTS).check(scored, {"out": [*words[:5], words[5] ^ 1]}).reference
     assert str(wrong.first) == "token 0, x1[3]: expected 4, got 5"
     with pytest.raises(SimulationError, match=r"out\[0\] ends after 1 words, before x0 of token"):
-        check_plan(plan, PORTS, {"out": words[1:]})
+        Scoreboard(PORTS).check(scored, {"out": words[1:]})
 
 
 def test_a_phase_without_expectations_passes_no_check() -> None:
-    checks = check_plan(Plan(Phase("nothing", {}, {})), PORTS, {"out": []})
+    checks = Scoreboard(PORTS).check(ScoredPhase(Phase("nothing", {}, {})), {"out": []})
     assert not checks.passed
-    only_one = Plan(Phase("half", {}, {}), [
-        Expected(0, "x", "out", 0, 1, FIELDS["x"], np.array([1, 2, 3]))])
+    only_one = ScoredPhase(Phase("half", {}, {}), [
+        ExpectedTensor(0, "x", "out", 0, 1, FIELDS["x"], np.array([1, 2, 3]))])
     words = pack_words(FIELDS, {
         "x": np.array([[1, 2, 3]]), "last": np.array([0]), "sequence": np.array([0])})
-    assert check_plan(only_one, PORTS, {"out": words}).reference.passed
-    assert not check_plan(only_one, PORTS, {"out": words}).passed
+    assert Scoreboard(PORTS).check(only_one, {"out": words}).reference.passed
+    assert not Scoreboard(PORTS).check(only_one, {"out": words}).passed
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_what_sets_the_memories_of_a_large_design_is_not_optimized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool,
+) -> None:
+    """In one file it would be compiled like the rest, which took minutes for a core."""
+    source = tmp_path / "unit.v"
+    source.write_text("// " + "x" * (launch._SMALL if large else 10) + "\n")
+    commands: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
+    launch._verilate([str(source)], "unit", ["clk"], tmp_path, waves=False)
+    verilate, make = commands
+    split = int(verilate[verilate.index("--output-split") + 1])
+    assert (split > 0) == large
+    assert ("VM_PARALLEL_BUILDS=1" in make) == large
+    assert "OPT_SLOW=-O0" in make
+    assert ("OPT_FAST=-O1" if large else "OPT_FAST=-O0") in make

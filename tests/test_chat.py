@@ -34,6 +34,8 @@ from sterna.model.quantized.synthetic import random_model
 from sterna.sim.board import BoardSimulation
 from sterna.sim.board_reference import ConversationReference
 
+pytestmark = pytest.mark.usefixtures("quick_build")
+
 # Lines for a model, and whether it reads a line end after each.
 TURNS = [(b"Hello", False), (b"/a path", False), (b"", False), (b"\x41" * 300, True),
          (b"a\ttab", True), (b"", True), (b"and so on", False)]
@@ -233,7 +235,7 @@ SMALL = ("--rows", 2, "--cols", 8, "--baud", FAST_BAUD)
 @pytest.mark.long
 def test_chat_with_a_simulated_board_checks_each_token(boards, model_file, tmp_path, capsys):
     built = boards("ulx3s")
-    options = ("--port", "sim", "--model", model_file, *SMALL, "-o", built.folder,
+    options = (model_file, "--port", "sim", *SMALL, "-o", built.folder,
                "--tokens", 20, "--temperature", 0.9, "--seed", 7, "--check")
     assert chat(*options, "--prompt", "Hello", "--prompt", "ß and /") == 0
     printed = capsys.readouterr()
@@ -247,7 +249,7 @@ def test_chat_with_a_simulated_board_checks_each_token(boards, model_file, tmp_p
 @pytest.mark.long
 def test_chat_over_a_serial_port(boards, model_file, capsys):
     with PortOnTerminal(boards("ulx3s").simulation()) as port:
-        assert chat("--port", port.name, "--model", model_file, "--tokens", 8, "--prompt", "abc",
+        assert chat(model_file, "--port", port.name, "--tokens", 8, "--prompt", "abc",
                     "--prompt", "", "--check", "--baud", 1_000_000) == 0
     assert "16 tokens, all equal to onnxruntime's" in capsys.readouterr().err
 
@@ -257,7 +259,7 @@ def test_chat_tells_a_board_with_another_model(boards, tmp_path, capsys):
     other = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=256), C12, seed=99)
     path = other.save(tmp_path / "other.safetensors")
     with PortOnTerminal(boards("ulx3s").simulation()) as port:
-        assert chat("--port", port.name, "--model", path, "--tokens", 30, "--prompt", "abc",
+        assert chat(path, "--port", port.name, "--tokens", 30, "--prompt", "abc",
                     "--check", "--baud", 1_000_000) == 1
     assert "MISMATCH at token" in capsys.readouterr().err
 
@@ -274,11 +276,11 @@ def test_lines_are_read_until_their_end(boards, model_file, monkeypatch, capsys)
 
     monkeypatch.setattr("builtins.input", read)
     with PortOnTerminal(boards("ulx3s").simulation()) as port:
-        assert chat("--port", port.name, "--model", model_file, "--tokens", 4, "--check",
+        assert chat(model_file, "--port", port.name, "--tokens", 4, "--check",
                     "--baud", 1_000_000) == 0
     printed = capsys.readouterr().err
     assert "12 tokens, all equal to onnxruntime's" in printed
-    assert printed.count("/r begins anew") == 2
+    assert printed.count("/r starts a new text") == 2
     assert "a line has no control characters, got 0x01 at byte 0" in printed
 
 
@@ -294,8 +296,11 @@ def test_a_port_that_is_missing_is_told(capsys):
     (("--baud", 20_000_000), "a bit must have at least 16 cycles"),
     (("--tokens", 0, "--prompt", "a"), "tokens must be from 1 to 65535, got 0"),
     (("--temperature", -1), "temperature must be 0 or from 0.01 to 100"),
-    (("--model", "gone"), "gone"),
-    (("--board", "icebreaker", "--temperature", 0.5), "has no sampling: the temperature must be"),
+    (("gone",), "gone"),
+    (("--board", "icebreaker", "--temperature", 0.5),
+     "--temperature must be 0 on icebreaker, whose core has no sampling, got 0.5"),
+    (("micro", "--board", "icebreaker", "--prompt", "héllo"),
+     "--prompt 'héllo' has the character 'é', and this model knows ASCII characters alone"),
     (("--style", "xc7-pair"), "xc7"),
 ])
 def test_what_cannot_be_is_refused(options, message, capsys):

@@ -20,6 +20,8 @@ from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import decode
 
+ROOT = Path(__file__).parents[1]
+
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     code = main([str(argument) for argument in arguments])
@@ -174,18 +176,20 @@ BAD_INPUT = {
     "temperature": (("generate", "tiny", "--temperature", -1), "temperature must be 0 or from"),
     "top k": (("generate", "tiny", "--top-k", 0), "top_k must be a whole number from 1"),
     "top p": (("generate", "tiny", "--top-p", 0), "top_p must be above 0"),
-    "form": (("export", "tiny", "-o", "m.onnx", "--form", "int4"), "--form must be exact, exact-2"),
+    "form": (("export", "tiny", "-o", "m.onnx", "--form", "int4"),
+             "--form must be one of exact, exact-2bit, "),
     "form of a graph": (("generate", "m.onnx", "--form", "fast"), "has its form already"),
     "no such graph": (("generate", "m.onnx"), "m.onnx: cannot read the ONNX file"),
     "graph of a checkpoint": (("evaluate", "m.pt", "--onnx", "fast"), "quantise the checkpoint"),
-    "prompt": (("generate", "micro", "--prompt", "ä"), "the prompt 'ä' holds 'ä'"),
+    "prompt": (("generate", "micro", "--prompt", "ä"), "has the character 'ä'"),
     "seed": (("generate", "tiny", "--seed", 0), "seed must be a whole number from 1"),
     "check": (("export", "tiny", "-o", "m.onnx", "--check", 99999999),
               "--check must be from 1 to 41940"),
     "markup": (("info", "a[/b]:copyright:.safetensors"), "a[/b]:copyright:.safetensors"),
     "no tokens": (("generate", "tiny", "--tokens", 0), "tokens must be a whole number from 1"),
     "budget": (("train",), "give the budget as --steps or as --minutes"),
-    "size": (("train", "--config", "huge", "--steps", 1), "no configuration is called 'huge'"),
+    "size": (("train", "--config", "huge", "--steps", 1),
+             "--config must be one of micro, nano, tiny, small, got 'huge'"),
     "zero width": (("train", "--d", 0, "--steps", 1), "d must be a whole number from 1"),
     "checkpoint": (("quantize", "nope.pt", "-o", "m.safetensors"), "nope.pt"),
     "profile": (("quantize", "nope.pt", "-o", "m.safetensors", "--profile", "X"),
@@ -244,7 +248,7 @@ def test_a_text_outside_the_vocabulary_is_refused(
 ) -> None:
     code, _, err = run(capsys, "simulate", odd_file, "--unit", "mlgru")
     assert code == 2
-    assert "a vocabulary of 65" in err
+    assert "the model knows only the bytes 0 to 64" in err
     code, _, err = run(capsys, "evaluate", odd_file)
     assert code == 2
     assert "tokens must be from 0 to 64" in err
@@ -342,7 +346,7 @@ def test_a_missing_extra_is_named(
         [sys.executable, "-m", "sterna.cli", *command], cwd=tmp_path, capture_output=True,
         text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False)
     assert result.returncode == 2
-    assert f"pip install 'sterna[{extra}]'" in result.stderr
+    assert f"{sys.executable} -m pip install -e '{ROOT}[{extra}]'" in result.stderr
     assert result.stderr.count("sterna: ") == 1
     assert "Traceback" not in result.stderr
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from amaranth.sim import Simulator
+from digit_bench import check_restarts, check_results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,31 +15,11 @@ from sterna.hw.parts.const_divider import ConstantDivider, ConstantDividerParams
 
 
 def check(dut: ConstantDivider, divisors: list[int], gap: int = 0) -> None:
-    """Divide by each, ``gap`` cycles after the one before was done; exact cycles, too."""
-    params = dut.params
+    check_results(dut, dut.divisor, dut.quotient, partial(quotient, dut.params), divisors, gap)
 
-    async def bench(ctx):
-        for divisor in divisors:
-            ctx.set(dut.divisor, divisor)
-            ctx.set(dut.start, 1)
-            await ctx.tick()
-            ctx.set(dut.start, 0)
-            ctx.set(dut.divisor, ~divisor & ((1 << params.divisor_bits) - 1))
-            for _ in range(params.latency - 1):
-                assert not ctx.get(dut.done)
-                await ctx.tick()
-            assert ctx.get(dut.done)
-            expected = (params.head << params.frac_bits) // max(divisor, 1)
-            assert ctx.get(dut.quotient) == expected, divisor
-            for _ in range(gap):
-                await ctx.tick()
-                assert not ctx.get(dut.done)
-                assert ctx.get(dut.quotient) == expected, divisor
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+def quotient(params: ConstantDividerParams, divisor: int) -> int:
+    return (params.head << params.frac_bits) // max(divisor, 1)
 
 
 @pytest.mark.parametrize("digit_bits", [1, 2, 3, 4, 5])
@@ -77,25 +59,8 @@ def test_any_width_and_divisor_is_exact(data):
 
 def test_a_start_begins_anew():
     dut = ConstantDivider(ConstantDividerParams(24, 16))
-    latency = dut.params.latency
-
-    async def bench(ctx):
-        for wait in range(1, latency + 1):
-            for divisor, cycles in ((77, wait), (30_001, latency)):
-                ctx.set(dut.start, 1)
-                ctx.set(dut.divisor, divisor)
-                await ctx.tick()
-                ctx.set(dut.start, 0)
-                for _ in range(cycles - 1):
-                    assert not ctx.get(dut.done)
-                    await ctx.tick()
-            assert ctx.get(dut.done)
-            assert ctx.get(dut.quotient) == (127 << 24) // 30_001
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    check_restarts(
+        dut, dut.divisor, dut.quotient, partial(quotient, dut.params), (77, 30_001))
 
 
 @pytest.mark.parametrize(("arguments", "steps", "latency", "quotient_bits"), [

@@ -49,7 +49,7 @@ def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, tmp_path: Pa
         CorePhase("text", requests(shape), reset=True),
         CorePhase("prompt after the text", requests(shape, start=False)),
         CorePhase("back to back", requests(shape)),
-        CorePhase("random pauses", requests(shape), stalls=True),
+        CorePhase("random pauses", requests(shape), random_pauses=True),
         CorePhase("cut in mid-token", requests(shape), cut_after=61),
         CorePhase("after a reset in mid-token", requests(shape), reset=True),
         CorePhase("logits of every token", tuple(
@@ -74,18 +74,18 @@ def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, tmp_path: Pa
 
 
 @pytest.mark.long
-def test_stalls_of_weights_and_consumers_change_nothing(tmp_path: Path) -> None:
+def test_pauses_of_weights_and_sinks_change_nothing(tmp_path: Path) -> None:
     shape = SHAPES[0]
     model = shape.model()
     emitted = emit(shape, model, tmp_path / "core", external_weights=True)
     assert (emitted.folder / "weights.hex").exists()
     phases = [
-        CorePhase("no stalls", requests(shape), reset=True),
+        CorePhase("no pauses", requests(shape), reset=True),
         CorePhase("a slow source of weights", requests(shape),
                   pauses={"weights": Pause(0.5), "weight_requests": Pause(0.1, 20)}),
         CorePhase("a source that stops for long", requests(shape),
                   pauses={"weights": Pause(0.005, 500)}),
-        CorePhase("consumers that stop for long", requests(shape),
+        CorePhase("sinks that stop for long", requests(shape),
                   pauses={"tokens__0": Pause(0.01, 900), "logits__0": Pause(0.01, 400)}),
     ]
     for report in run_core_phases(model, emitted, phases, work=tmp_path):

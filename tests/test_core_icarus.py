@@ -10,7 +10,7 @@ from cocotb.types import LogicArray
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.request import Request
-from sterna.hw.testbench.job import Monitor
+from sterna.hw.testbench.job import MonitoredBits
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, S16
 from sterna.model.quantized.synthetic import random_model
@@ -30,7 +30,8 @@ def test_every_tensor_of_a_short_text_is_equal(profile, streams, tmp_path):
     sizes = {"rows": 4, "cols": 8, "streams": streams, "trace": True}
     emitted = emit_verilog(model, "core", tmp_path / "core", **sizes)
     requests = (Request((3, 7, 5), 4), Request((9, 2), 4, temperature=0.8, seed=77))[:streams]
-    phases = [CorePhase("text", requests, reset=True), CorePhase("pauses", requests, stalls=True)]
+    phases = [CorePhase("text", requests, reset=True),
+              CorePhase("pauses", requests, random_pauses=True)]
     reports = run_core_phases(model, emitted, phases, simulator=SECOND, work=tmp_path)
     for report in reports:
         for oracle in (report.checks.reference, report.checks.onnx):
@@ -45,7 +46,7 @@ def monitored(*values: str) -> PortMonitor:
     port = SimpleNamespace(value=LogicArray("000000"))
     monitor = PortMonitor(
         SimpleNamespace(taps=port), "taps",
-        [Monitor("low", "taps", 0, 3), Monitor("high", "taps", 3, 3)])
+        [MonitoredBits("low", "taps", 0, 3), MonitoredBits("high", "taps", 3, 3)])
     for cycle, value in enumerate(values):
         port.value = LogicArray(value)
         monitor.sample(cycle)

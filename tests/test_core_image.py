@@ -131,7 +131,7 @@ def test_the_core_is_built_of_the_units_that_the_cycle_model_counts_with(shape: 
     assert core.mlgru.params == units.mlgru
     assert core.residuals[0].params == units.residual
     assert core.samplers[0].params == units.sampler
-    assert requantize_params(image).latency == units.requantise_latency
+    assert requantize_params(image).latency == units.requantize_latency
     embedding = core.embedding.params
     assert replace(embedding, element_bits=units.embedding.element_bits) == units.embedding
     assert verilog_text(core, "core").startswith("/*")      # elaborated, as it has to be

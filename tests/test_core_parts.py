@@ -29,15 +29,15 @@ def simulate(dut, bench) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 7])
 @pytest.mark.parametrize("pauses", [
-    Pauses(), Pauses(producer=0.4, seed=1), Pauses(consumer=0.6, seed=2),
-    Pauses(producer=0.3, consumer=0.3, seed=3)])
+    Pauses(), Pauses(driver=0.4, seed=1), Pauses(sink=0.6, seed=2),
+    Pauses(driver=0.3, sink=0.3, seed=3)])
 def test_the_queue_keeps_the_order(depth: int, pauses: Pauses) -> None:
     queue = BypassFifo(8, depth=depth)
     payloads = [(7 * i) % 256 for i in range(200)]
     run = run_stream(queue, queue.incoming, queue.outgoing, payloads, 200, pauses=pauses,
                      max_cycles=2000)
     assert run.results == payloads
-    if pauses.consumer == 0:
+    if pauses.sink == 0:
         assert run.taken_at == run.sent_at      # it costs no cycle while it is empty
 
 

@@ -23,6 +23,8 @@ from sterna.sim.core.bench import run_core_phases
 from sterna.sim.core.cpp_engine import CppCore
 from sterna.sim.core.phases import CorePhase
 
+pytestmark = pytest.mark.usefixtures("quick_build")
+
 # A vector of d takes one tile, one of dff three: tables are loaded once and again and again.
 MODEL = random_model(ModelConfig(d=11, layers=1, dff=35, vocab=19), C12, seed=3)
 ROWS, COLS = 4, 12
@@ -33,7 +35,7 @@ def check(
 ) -> None:
     """Compare every tensor, and every cycle where nothing pauses."""
     phases = [CorePhase("text", requests, reset=True),
-              CorePhase("random pauses", requests, stalls=True)]
+              CorePhase("random pauses", requests, random_pauses=True)]
     reports = run_core_phases(model, emitted, phases, work=work)
     for report in reports:
         assert report.checks.passed, f"{report.name}: {report.checks.first}"

@@ -26,6 +26,8 @@ from sterna.sim.core.cpp_engine import CppCore
 from sterna.sim.core.reference import Answer, answer
 from sterna.sim.core.run import CoreProgress, CoreRun, CoreStream, Hold
 
+pytestmark = pytest.mark.usefixtures("quick_build")
+
 SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=20)
 
 # Word widths from a byte to several machine words: each is stored in another way.

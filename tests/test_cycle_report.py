@@ -72,7 +72,7 @@ def test_one_sequence_waits_for_every_latency_of_every_unit(params: CoreParams) 
         Cause.NORM: 0,
         Cause.RECIPROCAL: stages * units.norm.first_chunk_steps,
         Cause.ARRAY: stages * (params.feed_steps + params.mac.latency - 1),
-        Cause.REQUANTISE: stages * units.requantise_latency,
+        Cause.REQUANTIZE: stages * units.requantize_latency,
         Cause.UNIT: (1 + 2 * layers) * units.residual.latency
         + layers * (units.mlgru.latency + units.glu.latency),
         Cause.CHOICE: units.sampler.greedy_steps + 1,
@@ -91,7 +91,7 @@ def test_a_part_that_takes_no_time_wins_back_what_it_cost(params: CoreParams) ->
     # The scale may be waited for in the cycles that another part leaves.
     assert 0 <= won[Bound.PIPELINE] <= sum(state.waits(cause=cause) for cause in PIPELINE)
     assert 0 <= won[Bound.RECIPROCAL] <= state.waits(cause=Cause.RECIPROCAL)
-    assert won[Bound.QUANTISER] >= 0
+    assert won[Bound.QUANTIZER] >= 0
 
 
 @given(core_params())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import isqrt
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
+from digit_bench import check_restarts, check_results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,31 +18,11 @@ from sterna.model.quantized.integer import isqrt as reference_isqrt
 
 
 def check(dut: IntegerRoot, values: list[int], gap: int = 0) -> None:
-    """Take the root of each, ``gap`` cycles after the one before was done; exact cycles, too."""
-    params = dut.params
+    check_results(dut, dut.value, dut.root, partial(root, dut.params), values, gap)
 
-    async def bench(ctx):
-        for value in values:
-            ctx.set(dut.value, value)
-            ctx.set(dut.start, 1)
-            await ctx.tick()
-            ctx.set(dut.start, 0)
-            ctx.set(dut.value, ~value & ((1 << params.value_bits) - 1))
-            for _ in range(params.latency - 1):
-                assert not ctx.get(dut.done)
-                await ctx.tick()
-            assert ctx.get(dut.done)
-            expected = isqrt(value << 2 * params.frac_bits)
-            assert ctx.get(dut.root) == expected, value
-            for _ in range(gap):
-                await ctx.tick()
-                assert not ctx.get(dut.done)
-                assert ctx.get(dut.root) == expected, value
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+def root(params: IntegerRootParams, value: int) -> int:
+    return isqrt(value << 2 * params.frac_bits)
 
 
 @pytest.mark.parametrize("digit_bits", [1, 2, 3, 4])
@@ -80,25 +61,7 @@ def test_the_reference_takes_the_same_root():
 
 def test_a_start_begins_anew():
     dut = IntegerRoot(IntegerRootParams(21, frac_bits=4))
-    latency = dut.params.latency
-
-    async def bench(ctx):
-        for wait in range(1, latency + 1):
-            for value, cycles in ((2_000_000, wait), (77_777, latency)):
-                ctx.set(dut.start, 1)
-                ctx.set(dut.value, value)
-                await ctx.tick()
-                ctx.set(dut.start, 0)
-                for _ in range(cycles - 1):
-                    assert not ctx.get(dut.done)
-                    await ctx.tick()
-            assert ctx.get(dut.done)
-            assert ctx.get(dut.root) == isqrt(77_777 << 8)
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    check_restarts(dut, dut.value, dut.root, partial(root, dut.params), (2_000_000, 77_777))
 
 
 @pytest.mark.parametrize(("arguments", "root_bits", "digits", "latency"), [

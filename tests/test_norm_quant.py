@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from norm_bench import NormPauses, check_cycles, check_events, run_norm
+from pairwise import pairwise
 
 from sterna.hw.emit.folder import verilog_text
 from sterna.hw.flow.report import cell_counts
@@ -24,6 +25,11 @@ TINY = replace(
 UNEVEN = replace(
     C12, name="uneven", x=FixedPoint(8, 4), o=FixedPoint(10, 6), p=FixedPoint(14, 6),
     reciprocal_bits=23, root_frac=7, scale_frac=19)
+
+
+def name(value: object) -> str:
+    """A value in the name of a test."""
+    return value.name if isinstance(value, NumericProfile) else str(value)
 
 
 def check(dut: NormQuant, vectors: list[list[np.ndarray]], pauses: NormPauses = STEADY):
@@ -79,10 +85,10 @@ def test_every_maximum_of_a_small_format_equals_the_reference(digit_bits, recipr
     check(dut, [vectors])
 
 
-@pytest.mark.parametrize("pauses", PAUSES, ids=str)
-@pytest.mark.parametrize(("rows", "lanes", "streams"), [
-    (1, 1, 1), (1, 2, 2), (1, 4, 1), (2, 2, 2), (2, 4, 1), (2, 8, 2), (3, 9, 1), (5, 5, 1),
-    (8, 8, 1), (8, 16, 2), (8, 32, 2), (17, 17, 1)])
+@pytest.mark.parametrize(("rows", "lanes", "streams", "profile", "pauses"), [
+    (rows, rows * words, *rest) for rows, words, *rest in pairwise(
+        [1, 2, 3, 5, 8, 17], [1, 2, 3, 4], [1, 2], [S16, C12], PAUSES,
+        where=lambda rows, words, *_: rows * words <= 32)], ids=name)
 def test_random_vectors_equal_the_reference_while_every_end_pauses(
         profile, rows, lanes, streams, pauses):
     rng = np.random.default_rng(pauses.seed + 100)
@@ -92,12 +98,10 @@ def test_random_vectors_equal_the_reference_while_every_end_pauses(
                 for sequence in range(streams)], pauses)
 
 
-@pytest.mark.parametrize("streams", [1, 2])
-@pytest.mark.parametrize("options", [
-    {}, {"digit_bits": 1, "root_digit_bits": 1}, {"digit_bits": 2, "root_digit_bits": 4},
-    {"digit_bits": 3, "root_digit_bits": 3}, {"digit_bits": 5}, {"far_registers": True},
-    {"far_registers": True, "digit_bits": 2}], ids=str)
-@pytest.mark.parametrize("profile", [TINY, UNEVEN, S16], ids=lambda profile: profile.name)
+@pytest.mark.parametrize(("options", "profile", "streams"), pairwise(
+    [{}, {"digit_bits": 1, "root_digit_bits": 1}, {"digit_bits": 2, "root_digit_bits": 4},
+     {"digit_bits": 3, "root_digit_bits": 3}, {"digit_bits": 5}, {"far_registers": True},
+     {"far_registers": True, "digit_bits": 2}], [TINY, UNEVEN, S16], [1, 2]), ids=name)
 def test_any_digits_and_formats_equal_the_reference(profile, options, streams):
     rng = np.random.default_rng(7)
     dut = NormQuant(NormParams(

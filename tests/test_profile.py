@@ -71,7 +71,7 @@ def test_a_quantised_scale_is_within_half_a_unit_of_its_mantissa(
     profile: NumericProfile, scale: float,
 ) -> None:
     try:
-        k, shift = profile.quantise_scale(scale)
+        k, shift = profile.quantize_scale(scale)
     except ValueError:
         assert scale < 2.0 ** (profile.scale_bits - profile.max_shift)
         return
@@ -83,4 +83,4 @@ def test_a_quantised_scale_is_within_half_a_unit_of_its_mantissa(
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf"), 1e9, 1e-30])
 def test_a_scale_that_cannot_be_represented_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="scale"):
-        S16.quantise_scale(scale)
+        S16.quantize_scale(scale)

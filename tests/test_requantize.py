@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream
 from sterna.model.profile import FixedPoint
-from sterna.model.quantized.integer import requantise
+from sterna.model.quantized.integer import requantize
 
 STEADY = Pauses()
 
@@ -22,7 +22,7 @@ def extremes(bits: int) -> list[int]:
     return [-(1 << (bits - 1)), (1 << (bits - 1)) - 1, -1, 0, 1]
 
 
-def run_requantise(dut: Requantize, beats: list[dict], pauses=STEADY) -> StreamRun:
+def run_requantize(dut: Requantize, beats: list[dict], pauses=STEADY) -> StreamRun:
     """Run beats given as fields; ``shift`` is an index."""
     layout = dut.params.acc_layout
     payloads = [layout.const(beat).as_value().value for beat in beats]
@@ -32,7 +32,7 @@ def run_requantise(dut: Requantize, beats: list[dict], pauses=STEADY) -> StreamR
 
 def check(dut: Requantize, beats: list[dict], pauses=STEADY) -> StreamRun:
     params = dut.params
-    run = run_requantise(dut, beats, pauses)
+    run = run_requantize(dut, beats, pauses)
     for beat, payload in zip(beats, run.results, strict=True):
         check_result(params, beat, payload)
     return run
@@ -44,7 +44,7 @@ def check_result(params: RequantizeParams, beat: dict, payload: int) -> None:
     acc, bias = (np.array(beat[name], dtype=object) for name in ("acc", "bias"))
 
     def expected(bits: int) -> list[int]:
-        return requantise(acc, beat["scale"], shift, bias, FixedPoint(bits, 0)).tolist()
+        return requantize(acc, beat["scale"], shift, bias, FixedPoint(bits, 0)).tolist()
 
     assert list(got.value) == expected(params.out_bits), beat
     for index, bits in enumerate(params.narrower):
@@ -120,14 +120,14 @@ def test_narrower_formats_and_unsaturated_results_equal_the_reference(
 class Narrowed(Elaboratable):
     """A requantiser and its results in a narrower format."""
 
-    def __init__(self, requantise: Requantize, bits: int) -> None:
-        self.requantise = requantise
+    def __init__(self, requantize: Requantize, bits: int) -> None:
+        self.requantize = requantize
         self.bits = bits
-        self.values = [Signal(signed(bits)) for _ in range(requantise.params.lanes)]
+        self.values = [Signal(signed(bits)) for _ in range(requantize.params.lanes)]
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.requantise = unit = self.requantise
+        m.submodules.requantise = unit = self.requantize
         m.d.comb += [
             value.eq(unit.params.narrowed(unit.results.payload, lane, self.bits))
             for lane, value in enumerate(self.values)]
@@ -146,7 +146,7 @@ def test_a_result_saturated_twice_is_saturated_to_the_narrower_format(bits):
         payload=Cat(dut.values), valid=unit.results.valid, ready=Signal())
     run = run_stream(dut, unit.accs, results, payloads, len(payloads), max_cycles=300)
     for beat, payload in zip(beats, run.results, strict=True):
-        expected = requantise(
+        expected = requantize(
             np.array(beat["acc"]), beat["scale"], params.shifts[beat["shift"]],
             np.array(beat["bias"]), FixedPoint(bits, 0)).tolist()
         assert payload == sum(
@@ -156,9 +156,9 @@ def test_a_result_saturated_twice_is_saturated_to_the_narrower_format(bits):
 
 
 def test_a_format_that_no_result_is_checked_for_is_refused():
-    unit = Requantize(RequantizeParams(17, 14, 17, 16, shifts=(9,), narrower=(13,)))
+    params = RequantizeParams(17, 14, 17, 16, shifts=(9,), narrower=(13,))
     with pytest.raises(ValueError, match=r"bits must be 16 or one of narrower \(13,\), got 12"):
-        unit.params.narrowed(unit.results.payload, 0, 12)
+        params.narrowed(Signal(params.result_layout), 0, 12)
 
 
 def test_a_beat_per_cycle_and_the_stated_latency():

@@ -82,7 +82,7 @@ def run_phases(dut: ArgmaxSampler, phases, pauses=STEADY) -> list[Run]:
                 if params.sampling:
                     ctx.set(dut.seed, draws[index].seed if reseed else dice.getrandbits(32))
                     ctx.set(dut.reseed, reseed)
-                offered = offered or (pending and dice.random() >= pauses.producer)
+                offered = offered or (pending and dice.random() >= pauses.driver)
                 if offered:
                     ctx.set(dut.logits.payload.logits, words[len(run.sent_at)])
                 beta = dice.choice([0, dice.getrandbits(params.beta_bits)])
@@ -90,7 +90,7 @@ def run_phases(dut: ArgmaxSampler, phases, pauses=STEADY) -> list[Run]:
                     beta = Sampler(temperature=draws[index].temperature).beta
                 if params.sampling:
                     ctx.set(dut.beta, beta)
-                taking = dice.random() >= pauses.consumer
+                taking = dice.random() >= pauses.sink
                 ctx.set(dut.logits.valid, offered)
                 ctx.set(dut.tokens.ready, taking)
                 _, _, accepted, valid, token = await ctx.tick().sample(

@@ -44,7 +44,7 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
         ["beats", "more"], ["sums"], 3,
         [Phase("a", {"beats": [0, 1 << 3000, 7], "more": []}, {"sums": 2}, reset=True,
                levels={"beta": 1 << 40}, pulse=["reseed"], pauses={"sums": Pause(0.5, 9)}),
-         Phase("b", {"more": [5]}, {}, stalls=False)],
+         Phase("b", {"more": [5]}, {}, random_pauses=False)],
         levels=["beta", "reseed"], patience=7, drain=8)
     job.write(tmp_path / "job.json")
     assert Job.read(tmp_path / "job.json") == job

@@ -205,10 +205,12 @@ def test_resume_refuses_another_run(tmp_path: Path) -> None:
         run(tmp_path, 4, resume=True, seed=3)
     with pytest.raises(CheckpointError, match=r"lr 0\.01, not 0\.02; window 40, not 20"):
         run(tmp_path, 4, resume=True, recipe=replace(RECIPE, lr=0.02, window=20))
-    with pytest.raises(CheckpointError, match=r"config ModelConfig\(d=16, .* not .*d=20"):
+    with pytest.raises(CheckpointError, match=r"it was trained with d 16, not 20\. Resume"):
         run(tmp_path, 4, resume=True, config=replace(CONFIG, d=20))
-    with pytest.raises(CheckpointError, match="'swallows', not 'sparrows'; corpus_sha256"):
+    with pytest.raises(CheckpointError, match="text swallows, not sparrows"):
         run(tmp_path, 4, resume=True, corpus=other_text)
+    with pytest.raises(CheckpointError, match="another text of the name swallows"):
+        run(tmp_path, 4, resume=True, corpus=replace(other_text, name="swallows"))
     assert run(tmp_path, 4, resume=True).step == 4
 
 

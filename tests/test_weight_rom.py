@@ -79,7 +79,7 @@ def test_a_request_is_held_while_one_is_in_progress_and_one_waits():
 def test_an_idle_memory_answers_after_the_stated_latency():
     words = contents(9, 8)
     dut = rom(words, 8)
-    run = check(dut, words, [(i, 1) for i in range(9)], Pauses(producer=0.9, seed=5))
+    run = check(dut, words, [(i, 1) for i in range(9)], Pauses(driver=0.9, seed=5))
     gaps = [b - a for a, b in pairwise(run.sent_at)]
     assert max(gaps) > 3
     assert run.taken_at == [sent + dut.params.latency for sent in run.sent_at]

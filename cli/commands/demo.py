@@ -23,14 +23,16 @@ def demo(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Trained model to ONNX to Verilog, every stage checked against the same integers.
+    """Take a model to ONNX and Verilog, and check each stage.
+
+    Every stage is compared with the same integers, up to text that simulated Verilog writes.
 
     Example: sterna demo
     """
     from sterna.cli.commands.walkthrough import demo as run_demo
     from sterna.cli.reports.cycle_bars import print_bars
-    with Stages(quiet) as stage:
-        result = run_demo(model, output, rows=rows, cols=cols, tokens=tokens, progress=stage)
+    with Stages(quiet) as show:
+        result = run_demo(model, output, rows=rows, cols=cols, tokens=tokens, progress=show)
     if as_json:
         print_json(result.as_dict())
     else:

@@ -40,7 +40,9 @@ __all__ = ["COMMANDS", "simulate", "units", "verilog"]
 def units(
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> int:
-    """List the units: what each is, and its sizes with their defaults.
+    """List the units and their sizes.
+
+    Says what each unit is, and which sizes it has, with their defaults.
 
     Example: sterna units
     """
@@ -79,18 +81,23 @@ def verilog(
     style: StyleOption = None,
     sampling: SamplingOption = None,
     far_registers: FarRegistersOption = None,
+    quiet: QuietOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> int:
-    """Write a unit's Verilog, memory image, parameters and documentation.
+    """Write a unit as a folder of Verilog.
+
+    The folder also has the memory image, the parameters and the documentation of the unit.
 
     Example: sterna verilog tiny --unit core -o build/core
     """
     from sterna.hw.catalog import emit_verilog
-    emitted = emit_verilog(
-        load_model(model), unit, output, **given(
-            rows=rows, cols=cols, lanes=lanes, streams=streams, trace=trace,
-            quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
-            style=style, sampling=sampling, far_registers=far_registers))
+    sizes = given(
+        rows=rows, cols=cols, lanes=lanes, streams=streams, trace=trace,
+        quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
+        style=style, sampling=sampling, far_registers=far_registers)
+    with Stages(quiet) as stage:
+        stage("emit the Verilog", quick=True)
+        emitted = emit_verilog(load_model(model), unit, output, **sizes)
     if as_json:
         print_json(emitted.manifest)
     else:
@@ -133,13 +140,14 @@ def simulate(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Run a unit's emitted Verilog on real weights and activations, and compare.
+    """Simulate a unit's Verilog and compare what it computes.
 
-    The core writes text: one sequence for each --prompt. Every intermediate tensor (with
-    --engine cpp the logits and the final state) and every cycle of it is compared.
+    It runs on real weights and activations. Every output is compared with the integer
+    reference and with onnxruntime (of the weight memory, with the model's weights). Exits
+    with 1 on a mismatch, which it names.
 
-    Every output is compared with the integer reference and with onnxruntime (the weight
-    memory with the model's weights). Exits with 1 on a mismatch, which it names.
+    The core writes text: one sequence for each --prompt. All its intermediate tensors (with
+    --engine cpp the logits and the final state) and all its cycles are compared.
 
     Example: sterna simulate tiny --unit core --prompt "The for statement" --tokens 64
     """

@@ -61,7 +61,7 @@ def export(
     output.parent.mkdir(parents=True, exist_ok=True)
     results: list[dict[str, Any]] = []
     with Stages(quiet) as stage:
-        stage(f"write the form {kind}")
+        stage(f"write the form {kind}", quick=True)
         for path in export_onnx(loaded, output, form=kind, graphs=wanted):
             entry: dict[str, Any] = {"file": str(path), "bytes": path.stat().st_size}
             results.append(entry)
@@ -137,7 +137,7 @@ def _library(
         return path
     from sterna.export.runtime.arguments import check_ops_form
     from sterna.export.runtime.runtime import read_graph
-    # Compiling takes a minute: nobody waits for it to be refused.
+    # Refused before it is compiled, not after.
     check_ops_form(read_graph(model)[1].form if model.endswith(".onnx")
                    else _form(form or "exact"), model)
     from sterna.export.native.build import build_ops
@@ -178,7 +178,7 @@ def generate(
     prompts = prompt or ["The "]
     library = _library(ops, ops_library, quiet, model, form)
     with Stages(quiet) as stage:
-        stage(f"load {model}")
+        stage(f"load {model}", quick=True)
         session = open_model(model, form=form, threads=threads, ops=library)
     check_prompts(prompts, session.info.config.vocab)
     pieces = session.generate(

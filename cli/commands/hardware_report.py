@@ -52,7 +52,7 @@ def report(
     if output is not None and output.suffix != ".html":
         raise ValueError(f"--output must end in .html, got {output}")
     with Stages(quiet) as stage:
-        stage("run the cycle model")
+        stage("run the cycle model", quick=True)
         image = _image(model, config, profile, rows, cols, streams, quant_lanes)
         found = cycle_report(image)
     name = model or f"{config} (no weights)"

@@ -58,7 +58,7 @@ def evaluate(
         from sterna.model.training.quantize import evaluate_checkpoint
         data = text_of(text, load_checkpoint(model).config.vocab)
         with Stages(quiet) as stage:
-            stage("evaluating")
+            stage("evaluating", quick=True)
             result = evaluate_checkpoint(model, data[:limit], streams=streams)
         name = "float"
     elif onnx is not None or model.endswith(".onnx"):

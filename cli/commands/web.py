@@ -34,7 +34,7 @@ def web(
     """
     from sterna.export.web.page import write_page
     with Stages(quiet) as stage:
-        stage(f"write {output}")
+        stage(f"write {output}", quick=True)
         page = write_page(load_model(model), output, check_tokens=check, runtime=ort)
     if as_json:
         print_json(dict(page.manifest))

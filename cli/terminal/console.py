@@ -24,6 +24,8 @@ from rich.table import Table
 
 __all__ = ["Stages", "out", "print_json", "print_table", "progress_bar", "say", "write"]
 
+_MOMENT_S = 1.0
+"""Seconds below which nobody is told how long a quick stage took."""
 _REPEAT_S = 10.0
 """Seconds after which, where there is no terminal, a stage says that it is still at work."""
 
@@ -116,6 +118,7 @@ class Stages:
         self._quiet = quiet
         self._display: Progress | None = None
         self._label = ""
+        self._quick = False
         self._started = 0.0
         self._speaker: _Repeater | None = None
 
@@ -126,24 +129,28 @@ class Stages:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop()
-        if error is None:
-            self._tell()
+        self._stop(tell=error is None)
 
-    def __call__(self, label: str) -> None:
-        """Begin a stage; the one before it has ended."""
+    def __call__(self, label: str, quick: bool = False) -> None:
+        """Begin a stage; the one before it has ended.
+
+        A ``quick`` one is over in a moment as a rule, and may be refused: only a terminal shows
+        it, and no line of it stays there if it took less than a second.
+        """
         self.end()
-        self._label, self._started = label, time.monotonic()
-        if not _notes.is_terminal:
-            say(label, self._quiet)
-            if not self._quiet:
-                self._speaker = _Repeater(self._say_seconds)
-        elif not self._quiet:
+        self._label, self._quick, self._started = label, quick, time.monotonic()
+        if self._quiet:
+            return
+        if _notes.is_terminal:
             self._display = Progress(
                 SpinnerColumn(), TextColumn("{task.description}", markup=False),
                 TimeElapsedColumn(), console=_notes, transient=True)
             self._display.add_task(label, total=None)
             self._display.start()
+            return
+        if not quick:
+            say(label)
+        self._speaker = _Repeater(self._say_seconds)
 
     def detail(self, text: str) -> None:
         """Say how far the stage is, beside its name; only shown on a terminal."""
@@ -152,23 +159,21 @@ class Stages:
 
     def end(self) -> None:
         """End the stage: its clock is gone, its time is told."""
-        self._stop()
-        self._tell()
+        self._stop(tell=True)
 
     def _say_seconds(self) -> None:
         say(f"{self._label}: {time.monotonic() - self._started:.0f} s")
 
-    def _stop(self) -> None:
+    def _stop(self, tell: bool) -> None:
         if self._speaker is not None:
             self._speaker.stop()
             self._speaker = None
         if self._display is not None:
             self._display.stop()
-
-    def _tell(self) -> None:
-        if self._display is not None:
-            say(f"{self._label} ({time.monotonic() - self._started:.1f} s)")
             self._display = None
+            seconds = time.monotonic() - self._started
+            if tell and not (self._quick and seconds < _MOMENT_S):
+                say(f"{self._label} ({seconds:.1f} s)")
 
 
 class _Repeater:

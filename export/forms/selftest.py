@@ -33,7 +33,7 @@ Run = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class SelfTestError(OnnxFileError):
-    """A graph that this runtime computes otherwise than its file says."""
+    """A graph that in this runtime does not compute what its file says."""
 
 
 def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> None:

@@ -95,7 +95,7 @@ class Session:
         self._options = options
         proto, self.info = read_graph(source)
         """What the file says about itself: form, shape, profile, model."""
-        if ops:     # Compiling takes a minute: nobody waits for it to be refused.
+        if ops:     # refused before it is compiled, not after
             check_ops_form(self.info.form, _name(source))
         self._ops = _library(ops)
         self._step = self._open(OnnxStep, proto, self.info, _name(source))

@@ -97,7 +97,7 @@ class PostProcessor(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         numbers = requantize_params(self.image)
-        m.submodules.requantise = requantise = Requantize(numbers)
+        m.submodules.requantise = requantize = Requantize(numbers)
         task = Signal(self.tasks.payload.shape())
         active = Signal()
         slot = Signal(2)
@@ -128,8 +128,8 @@ class PostProcessor(wiring.Component):
                 headers_left.eq(incoming.headers), last.eq(incoming.headers == 1),
                 needs_room.eq(incoming.kind == StageKind.HEAD), slot.eq(0), in_first_group.eq(1)]
 
-        self._feed(m, requantise, task, slot, taken, task.start & in_first_group, last)
-        results = requantise.results
+        self._feed(m, requantize, task, slot, taken, task.start & in_first_group, last)
+        results = requantize.results
         m.d.comb += [
             self.results.valid.eq(results.valid),
             self.results.payload.result.eq(results.payload),

@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from sterna.hw.emit.objcache import objcache
 from sterna.model.extras import install_command
 
 __all__ = ["MissingToolError", "verilator_environment"]
@@ -27,7 +28,8 @@ def verilator_environment() -> dict[str, str]:
     Returns
     -------
     dict
-        A copy of ``os.environ`` with ``VERILATOR_ROOT`` and ``PATH`` set.
+        A copy of ``os.environ`` with ``VERILATOR_ROOT`` and ``PATH`` set, and with ``OBJCACHE``
+        unless there is one: see :mod:`sterna.hw.emit.objcache`.
 
     Raises
     ------
@@ -49,4 +51,6 @@ def verilator_environment() -> dict[str, str]:
                 f"{tool} is not installed, and Verilator needs it: "
                 f"apt-get install {package} (or your system's package of that name)")
     path = os.pathsep.join([str(root / "bin"), os.environ.get("PATH", os.defpath)])
-    return {**os.environ, "VERILATOR_ROOT": str(root), "PATH": path}
+    cache = objcache(root)
+    return {**({"OBJCACHE": cache} if cache else {}), **os.environ,
+            "VERILATOR_ROOT": str(root), "PATH": path}

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
-from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 
 from sterna.hw.parts.digits import count_digits, look_up
+from sterna.hw.parts.quotient import ConstantQuotient
 from sterna.model.checks import check_whole
 
 __all__ = ["ConstantDivider", "ConstantDividerParams"]
@@ -89,7 +88,7 @@ class ConstantDividerParams:
         return max(((self.head << self.frac_bits) // self.min_divisor).bit_length(), 1)
 
 
-class ConstantDivider(wiring.Component):
+class ConstantDivider(ConstantQuotient[ConstantDividerParams]):
     """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor.
 
     ``start`` in cycle t loads the divisor. The quotient is there, and ``done`` high for one
@@ -101,32 +100,10 @@ class ConstantDivider(wiring.Component):
     is taken off. The odd multiples are sums of two or three shifted divisors, made when the
     divisor is loaded; the even ones are wires.
 
-    Parameters
-    ----------
-    params
-        Widths and cycle counts. A divisor below ``params.min_divisor`` gives an undefined
-        quotient, save that 0 counts as 1 if that is 1.
-
-    Members
-    -------
-    start : ``In(1)``
-        Load the divisor.
-    divisor : ``In(unsigned(params.divisor_bits))``
-        Read with ``start``.
-    quotient : ``Out(unsigned(params.quotient_bits))``
-        The result.
-    done : ``Out(1)``
-        High in the first cycle of a result.
+    A divisor below ``params.min_divisor`` gives an undefined quotient, save that 0 counts as 1
+    if that is 1. Parameters and members are those of
+    :class:`~sterna.hw.parts.quotient.ConstantQuotient`.
     """
-
-    def __init__(self, params: ConstantDividerParams) -> None:
-        self.params = params
-        super().__init__({
-            "start": In(1),
-            "divisor": In(unsigned(params.divisor_bits)),
-            "quotient": Out(unsigned(params.quotient_bits)),
-            "done": Out(1),
-        })
 
     def elaborate(self, platform):
         m = Module()

@@ -6,18 +6,18 @@ from functools import reduce
 from operator import or_
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
-from amaranth.lib import memory, wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib import memory
 
 from sterna.hw.parts.memory_attributes import BLOCK_ROM, LOGIC_ROM
 from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.quotient import ConstantQuotient
 from sterna.hw.parts.reciprocal_params import SMALL_DIVISORS, ReciprocalTableParams
 from sterna.hw.parts.reciprocal_words import DIGITS
 
 __all__ = ["ReciprocalTable"]
 
 
-class ReciprocalTable(wiring.Component):
+class ReciprocalTable(ConstantQuotient[ReciprocalTableParams]):
     """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor.
 
     ``start`` in cycle t takes the divisor. The quotient is there, and ``done`` high for one
@@ -29,31 +29,9 @@ class ReciprocalTable(wiring.Component):
     is short of the quotient. Both are written when the circuit is made, so the result is
     exact by construction; see :mod:`sterna.hw.parts.reciprocal_words`.
 
-    Parameters
-    ----------
-    params
-        Widths and cycle counts.
-
-    Members
-    -------
-    start : ``In(1)``
-        Take the divisor.
-    divisor : ``In(unsigned(params.divisor_bits))``
-        Read with ``start``; at most ``params.max_divisor``.
-    quotient : ``Out(unsigned(params.quotient_bits))``
-        The result.
-    done : ``Out(1)``
-        High in the first cycle of a result.
+    No divisor may be above ``params.max_divisor``. Parameters and members are those of
+    :class:`~sterna.hw.parts.quotient.ConstantQuotient`.
     """
-
-    def __init__(self, params: ReciprocalTableParams) -> None:
-        self.params = params
-        super().__init__({
-            "start": In(1),
-            "divisor": In(unsigned(params.divisor_bits)),
-            "quotient": Out(unsigned(params.quotient_bits)),
-            "done": Out(1),
-        })
 
     def elaborate(self, platform):
         m = Module()

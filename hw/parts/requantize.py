@@ -157,7 +157,7 @@ class RequantizeParams:
 
 
 class Requantize(wiring.Component):
-    """``rs(acc * scale, shift) + bias``, saturated: ``sterna.model.quantized.integer.requantise``.
+    """``rs(acc * scale, shift) + bias``, saturated: ``sterna.model.quantized.integer.requantize``.
 
     One beat per cycle; the pipeline moves as a whole and stops only while results wait, or
     never without ``stalls``. They appear ``params.latency`` steps after their beat. No

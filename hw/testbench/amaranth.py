@@ -14,10 +14,10 @@ __all__ = ["Pauses", "StreamRun", "run_stream", "run_streams"]
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Probabilities that an end of a bench pauses in a cycle, and the seed of its dice."""
+    """Probabilities that driver and sink of a bench pause in a cycle, and the seed."""
 
-    producer: float = 0.0
-    consumer: float = 0.0
+    driver: float = 0.0
+    sink: float = 0.0
     seed: int = 0
 
 
@@ -39,21 +39,21 @@ class StreamRun:
 
 
 def run_stream(
-    dut: Elaboratable, source, sink, payloads: Sequence[int], results: int, *,
+    dut: Elaboratable, inputs, outputs, payloads: Sequence[int], results: int, *,
     pauses: Pauses = Pauses(), max_cycles: int,
 ) -> StreamRun:
-    """Send ``payloads`` into ``source`` and take ``results`` payloads from ``sink``.
+    """Send ``payloads`` into ``inputs`` and take ``results`` payloads from ``outputs``.
 
     Parameters
     ----------
     dut
         Unit to run.
-    source, sink
-        Its streams.
+    inputs, outputs
+        Its two streams.
     payloads
         Raw integers, in the bit layout of the stream.
     pauses
-        When the two ends pause.
+        When driver and sink pause.
     max_cycles
         Deadline.
 
@@ -62,13 +62,13 @@ def run_stream(
     AssertionError
         At the deadline, or if the unit withdraws or changes what it offers.
     """
-    runs = run_streams(dut, source, sink, [(payloads, results)], pauses=pauses,
+    runs = run_streams(dut, inputs, outputs, [(payloads, results)], pauses=pauses,
                        max_cycles=max_cycles)
     return runs[0]
 
 
 def run_streams(
-    dut: Elaboratable, source, sink, phases: Sequence[tuple[Sequence[int], int]], *,
+    dut: Elaboratable, inputs, outputs, phases: Sequence[tuple[Sequence[int], int]], *,
     pauses: Pauses = Pauses(), max_cycles: int,
 ) -> list[StreamRun]:
     """Like :func:`run_stream`, several times in one simulation, with a reset before each.
@@ -76,14 +76,14 @@ def run_streams(
     A phase that asks for fewer results than its payloads give is cut off by the next reset.
     """
     reset = Signal()
-    payload_in, payload_out = Value.cast(source.payload), Value.cast(sink.payload)
+    payload_in, payload_out = Value.cast(inputs.payload), Value.cast(outputs.payload)
     dice = random.Random(pauses.seed)
     runs: list[StreamRun] = []
 
     async def bench(ctx):
         for payloads, wanted in phases:
-            ctx.set(source.valid, 0)
-            ctx.set(sink.ready, 0)
+            ctx.set(inputs.valid, 0)
+            ctx.set(outputs.ready, 0)
             ctx.set(reset, 1)
             await ctx.tick()
             ctx.set(reset, 0)
@@ -94,14 +94,14 @@ def run_streams(
                     f"{len(run.results)} of {wanted} results and {len(run.sent_at)} of "
                     f"{len(payloads)} payloads passed in {max_cycles} cycles ({pauses})")
                 pending = len(run.sent_at) < len(payloads)
-                if pending and not offered and dice.random() >= pauses.producer:
+                if pending and not offered and dice.random() >= pauses.driver:
                     ctx.set(payload_in, payloads[len(run.sent_at)])
                     offered = True
-                taking = dice.random() >= pauses.consumer
-                ctx.set(source.valid, offered)
-                ctx.set(sink.ready, taking)
+                taking = dice.random() >= pauses.sink
+                ctx.set(inputs.valid, offered)
+                ctx.set(outputs.ready, taking)
                 _, _, accepted, valid, payload = await ctx.tick().sample(
-                    source.ready, sink.valid, payload_out)
+                    inputs.ready, outputs.valid, payload_out)
                 if offered and accepted:
                     run.sent_at.append(cycle)
                     offered = False

@@ -13,20 +13,21 @@ from pathlib import Path
 
 from sterna.model.files import write_atomically
 
-__all__ = ["Job", "Monitor", "Pause", "Phase", "PhaseResult", "read_results", "write_results"]
+__all__ = [
+    "Job", "MonitoredBits", "Pause", "Phase", "PhaseResult", "read_results", "write_results"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """How one end of a stream pauses: ``cycles`` long, with ``chance`` whenever it could move."""
+    """How a driver or sink pauses: ``cycles`` long, with ``chance`` whenever it could move."""
 
     chance: float
     cycles: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Monitor:
-    """Bits of an output port that are looked at in every cycle, and kept while the lowest is 1.
+class MonitoredBits:
+    """Bits of an output port that a monitor reads in every cycle, and keeps if the lowest is 1.
 
     Parameters
     ----------
@@ -60,15 +61,16 @@ class Phase:
         and the next phase must begin with whatever makes the unit forget.
     reset
         Whether the unit is reset first.
-    stalls
-        Whether every end pauses at random; if not, all are always ready.
+    random_pauses
+        Whether every driver and every sink pauses at random; if not, words pass in every
+        cycle that the unit allows.
     levels
         Values of plain input ports, from the start of this phase until another changes them.
     pulse
         Plain input ports that are high for one cycle, just before the phase.
     pauses
-        Pauses of single streams, in place of what ``stalls`` says.
-    linger
+        Pauses of single streams, in place of what ``random_pauses`` says.
+    cut_after
         Cycles that a phase which is cut short goes on after its last word was taken.
     """
 
@@ -76,11 +78,11 @@ class Phase:
     inputs: dict[str, list[int]]
     outputs: dict[str, int]
     reset: bool = False
-    stalls: bool = True
+    random_pauses: bool = True
     levels: dict[str, int] = field(default_factory=dict)
     pulse: list[str] = field(default_factory=list)
     pauses: dict[str, Pause] = field(default_factory=dict)
-    linger: int = 0
+    cut_after: int = 0
 
     @property
     def beats(self) -> int:
@@ -106,7 +108,7 @@ class Job:
         Cycles without a transfer on any stream that count as a hang.
     drain
         Cycles after a phase in which nothing more may come out.
-    monitors
+    monitored
         What is looked at in every cycle.
     """
 
@@ -117,7 +119,7 @@ class Job:
     levels: list[str] = field(default_factory=list)
     patience: int = 2000
     drain: int = 40
-    monitors: list[Monitor] = field(default_factory=list)
+    monitored: list[MonitoredBits] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for phase in self.phases:
@@ -149,7 +151,7 @@ class Job:
             phase["pauses"] = {
                 name: Pause(**pause) for name, pause in phase["pauses"].items()}
         data["phases"] = [Phase(**phase) for phase in data["phases"]]
-        data["monitors"] = [Monitor(**monitor) for monitor in data["monitors"]]
+        data["monitored"] = [MonitoredBits(**bits) for bits in data["monitored"]]
         return cls(**data)
 
 
@@ -166,7 +168,7 @@ class PhaseResult:
     taken_at
         For each word of ``outputs`` the cycle in which it was taken; the first cycle is 0.
     seen, seen_at
-        For each monitor the bits it kept, and the cycles.
+        For each of the monitored bits what was kept, and the cycles.
     """
 
     outputs: dict[str, list[int]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from sterna.hw.emit.design import UnitDesign
-from sterna.hw.testbench.plan import Planner
+from sterna.hw.testbench.stimulus import Stimulus
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["Sizes", "UnitSpec"]
@@ -46,7 +46,7 @@ class UnitSpec:
     module: str
     params: Callable[..., Any]
     design: Callable[[QuantizedModel, Any], UnitDesign]
-    stimulus: Planner | None
+    stimulus: Stimulus | None
     tokens: int
 
     @property

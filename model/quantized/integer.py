@@ -29,7 +29,7 @@ __all__ = [
     "isqrt",
     "mlgru_cell",
     "norm_quant",
-    "requantise",
+    "requantize",
     "rs",
     "saturate",
     "sigmoid",
@@ -89,7 +89,7 @@ def combine_scale(v: Array, k: int, profile: NumericProfile) -> Array:
     return rs(v * k, profile.combine_shift)
 
 
-def requantise(
+def requantize(
     acc: Array, scale: Array, shift: int, bias: Array | int, fmt: FixedPoint | None,
 ) -> Array:
     """``rs(acc * scale, shift) + bias``, saturated to ``fmt`` (not at all if None)."""
@@ -246,7 +246,7 @@ class IntegerModel:
             projection = self.model.projections[name]
             acc = ternary_matmul(quantised["q"], self._weights_t[name])
             scale = combine_scale(quantised["v"], projection.k, self.profile)
-            z = requantise(acc, scale, projection.shift, self._biases[name], fmt)
+            z = requantize(acc, scale, projection.shift, self._biases[name], fmt)
             tap(f"{name}.acc", acc)
             tap(f"{name}.a", scale)
             tap(f"{name}.z", z)

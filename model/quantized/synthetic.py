@@ -28,7 +28,7 @@ def random_model(
         fmt = profile.output_format(name)
         # acc has standard deviation sqrt(2/3 * columns) * rms(q); V takes rms(q) out.
         scale = gain * math.sqrt(1.5) / 127 * (1 << fmt.frac)
-        k, shift = profile.quantise_scale(scale)
+        k, shift = profile.quantize_scale(scale)
         limit = 0 if name == "head" else min(1 << fmt.frac, 1 << (fmt.bits - 1))
         bias = rng.integers(-limit, limit + 1, size=rows, dtype=np.int32)
         projections[name] = Projection(weight, bias, k, shift)

@@ -56,7 +56,7 @@ def quantize(
         columns = linear.weight.shape[1]
         real_scale = weight_scale * math.sqrt(columns) / 127 * 2.0 ** fmt.frac
         try:
-            k, shift = profile.quantise_scale(real_scale)
+            k, shift = profile.quantize_scale(real_scale)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         bias = np.zeros(codes.shape[0]) if linear.bias is None else _numpy(linear.bias)

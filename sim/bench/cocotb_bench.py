@@ -70,7 +70,7 @@ async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> Ph
     ends = _Ends(dut, job, phase, rng)
     edge = RisingEdge(dut.clk)
     cycles = idle = 0
-    left = phase.linger if ends.cut else 0
+    left = phase.cut_after if ends.cut else 0
     while True:
         if ends.done:
             if not left:
@@ -96,7 +96,7 @@ class _Ends:
 
     def __init__(self, dut: Any, job: Job, phase: Phase, rng: random.Random) -> None:
         def pause_of(name: str) -> Pause | None:
-            return phase.pauses.get(name, _PAUSE if phase.stalls else None)
+            return phase.pauses.get(name, _PAUSE if phase.random_pauses else None)
 
         self._phase = phase
         self._wanted = {name: phase.outputs.get(name, 0) for name in job.outputs}
@@ -108,8 +108,8 @@ class _Ends:
         self._sinks = [
             StreamSink(dut, name, pause_of(name), rng, phase.name) for name in job.outputs]
         self._monitors = [
-            PortMonitor(dut, port, [each for each in job.monitors if each.port == port])
-            for port in sorted({each.port for each in job.monitors})]
+            PortMonitor(dut, port, [bits for bits in job.monitored if bits.port == port])
+            for port in sorted({bits.port for bits in job.monitored})]
         self._both: list[StreamDriver | StreamSink] = [*self._drivers, *self._sinks]
 
     @property

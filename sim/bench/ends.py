@@ -12,7 +12,7 @@ import random
 import re
 from typing import Any
 
-from sterna.hw.testbench.job import Monitor, Pause
+from sterna.hw.testbench.job import MonitoredBits, Pause
 
 __all__ = ["PortMonitor", "StreamDriver", "StreamSink"]
 
@@ -138,11 +138,11 @@ class StreamSink:
 class PortMonitor:
     """Looks at an output port in every cycle, and keeps the bits that are valid."""
 
-    def __init__(self, dut: Any, port: str, monitors: list[Monitor]) -> None:
+    def __init__(self, dut: Any, port: str, monitored: list[MonitoredBits]) -> None:
         self._port = getattr(dut, port)
         self._fields = [
-            (monitor.name, monitor.low, (1 << monitor.width) - 1) for monitor in monitors]
-        self._any = sum(1 << monitor.low for monitor in monitors)
+            (bits.name, bits.low, (1 << bits.width) - 1) for bits in monitored]
+        self._any = sum(1 << bits.low for bits in monitored)
         self.seen: dict[str, list[int]] = {name: [] for name, _, _ in self._fields}
         self.seen_at: dict[str, list[int]] = {name: [] for name, _, _ in self._fields}
 

@@ -64,7 +64,7 @@ def run_on(
     launch = {
         "simulator": simulator.value, "sources": [str(path.resolve()) for path in sources],
         "top": top, "work": str(work.resolve()), "waves": waves,
-        "ports": ["clk", "rst", *job.levels, *sorted({m.port for m in job.monitors}),
+        "ports": ["clk", "rst", *job.levels, *sorted({bits.port for bits in job.monitored}),
                   *(f"{name}__*" for name in (*job.inputs, *job.outputs))],
     }
     log = work / "simulation.log"

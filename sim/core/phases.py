@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sterna.hw.core.plan.request import Request
 from sterna.hw.testbench.job import Pause
-from sterna.hw.testbench.plan import Checks
+from sterna.hw.testbench.scoreboard import Checks
 from sterna.sim.core.timing import CyclesCheck
 
 __all__ = ["CorePhase", "CorePhaseReport"]
@@ -24,10 +24,10 @@ class CorePhase:
         A request for each sequence; None leaves it alone.
     reset
         Whether the core is reset first; the requests must then start sequences.
-    stalls
+    random_pauses
         Whether all ports pause at random.
     pauses
-        Pauses of single ports, in place of what ``stalls`` says.
+        Pauses of single ports, in place of what ``random_pauses`` says.
     cut_after
         If not None: nothing is compared, and the phase ends so many cycles after the last
         prompt token was taken. The next phase must begin with a reset.
@@ -36,7 +36,7 @@ class CorePhase:
     name: str
     requests: tuple[Request | None, ...]
     reset: bool = False
-    stalls: bool = False
+    random_pauses: bool = False
     pauses: dict[str, Pause] = field(default_factory=dict)
     cut_after: int | None = None
 

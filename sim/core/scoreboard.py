@@ -11,7 +11,7 @@ from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.job import PhaseResult
 from sterna.hw.testbench.payloads import UnitPorts, read_field
-from sterna.hw.testbench.plan import Checks
+from sterna.hw.testbench.scoreboard import Checks
 from sterna.model.quantized.compare import compare
 from sterna.sim.core.phases import CorePhase, CorePhaseReport
 from sterna.sim.core.reference import Answer, compare_logits, compare_tokens
@@ -58,7 +58,7 @@ class CoreScoreboard:
             checks += Checks(compare_tokens(expected.answer, generated[-1]))
         timing = CyclesCheck()
         # With two sequences the norm remembers, without a reset, whom it served last.
-        if (phase.reset or len(answers) == 1) and not phase.stalls and not phase.pauses:
+        if (phase.reset or len(answers) == 1) and not phase.random_pauses and not phase.pauses:
             timing = self._check_cycles(answers, result)
         return CorePhaseReport(
             phase.name, generated, checks, result.cycles, timing, self._token_cycles(result))

@@ -21,7 +21,7 @@ from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.testbench.plan import Checks
+from sterna.hw.testbench.scoreboard import Checks
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.integer import IntegerModel
@@ -239,7 +239,7 @@ def _phases(requests: tuple[Request, ...]) -> list[CorePhase]:
     return [
         CorePhase("text", requests, reset=True),
         CorePhase("prompt after the text", onward),
-        CorePhase("random pauses", again, stalls=True),
+        CorePhase("random pauses", again, random_pauses=True),
         CorePhase("cut in mid-token", again, cut_after=97),
         CorePhase("after a reset in mid-token", again, reset=True),
     ]

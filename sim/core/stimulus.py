@@ -15,7 +15,7 @@ from sterna.hw.core.token_control import ControlSignature
 from sterna.hw.core.verilog import CORE_WEIGHTS_FILE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
-from sterna.hw.testbench.job import Job, Monitor, Phase
+from sterna.hw.testbench.job import Job, MonitoredBits, Phase
 from sterna.hw.testbench.payloads import UnitPorts, pack_words
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
@@ -119,16 +119,16 @@ class CoreStimulus:
         seed: int,
     ) -> Job:
         """The words of every phase."""
-        monitors = []
+        monitored = []
         if self._layout is not None:
-            monitors = [Monitor(lane.name, "taps", lane.low, lane.width)
-                        for lane in lanes_of(self._layout)]
+            monitored = [MonitoredBits(lane.name, "taps", lane.low, lane.width)
+                         for lane in lanes_of(self._layout)]
         # A token takes so many cycles without moving a word at a port.
         patience = 3000 + 4 * int(CycleModel(self._params).cycles_per_token(sampled=True))
         return Job(
             self._ports.inputs, self._ports.outputs, seed,
             [self._phase(phase, each) for phase, each in zip(phases, answers, strict=True)],
-            levels=self._ports.levels, patience=patience, monitors=monitors)
+            levels=self._ports.levels, patience=patience, monitored=monitored)
 
     def _phase(self, phase: CorePhase, answers: Sequence[SequenceAnswer | None]) -> Phase:
         inputs: dict[str, list[int]] = {}
@@ -153,8 +153,8 @@ class CoreStimulus:
             inputs["weights"], outputs["weight_requests"] = self._weight_words(heads)
         return Phase(
             phase.name, inputs, {} if phase.cut_after is not None else outputs,
-            reset=phase.reset, stalls=phase.stalls, levels=levels, pauses=phase.pauses,
-            linger=phase.cut_after or 0)
+            reset=phase.reset, random_pauses=phase.random_pauses, levels=levels,
+            pauses=phase.pauses, cut_after=phase.cut_after or 0)
 
     def _prompt(self, sequence: int, request: Request) -> list[int]:
         count = len(request.prompt)

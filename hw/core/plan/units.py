@@ -35,7 +35,7 @@ class CoreUnits:
         profile, config = params.profile, params.config
         self._shows_logits = params.logits
         self._feed_steps = params.feed_steps
-        self.requantise_latency = RequantizeParams.latency + params.far_registers
+        self.requantize_latency = RequantizeParams.latency + params.far_registers
         self.scale_latency = scale_latency(params)
         self.mac = params.mac
         self.norm = NormParams(
@@ -75,7 +75,7 @@ class CoreUnits:
 
         The requantiser is full of them, and two cycles pass before a word shows.
         """
-        return self.requantise_latency + 2
+        return self.requantize_latency + 2
 
     @property
     def waiting_logits(self) -> int:

@@ -15,7 +15,7 @@ from sterna.hw.core.timing.what_if import Alternative, Bound, alternatives, with
 
 __all__ = ["PIPELINE", "CycleReport", "cycle_report", "tokens_per_second"]
 
-PIPELINE = (Cause.ARRAY, Cause.REQUANTISE, Cause.UNIT)
+PIPELINE = (Cause.ARRAY, Cause.REQUANTIZE, Cause.UNIT)
 """Causes that are the latency of a pipeline."""
 
 

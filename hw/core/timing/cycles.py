@@ -276,7 +276,7 @@ class _Run:
             result = max(result + 1, beat + timings.array, scales)
             last_result[header % stage.slots] = result
         self._post_free = result + 1
-        last_word = result + timings.requantise
+        last_word = result + timings.requantize
         state.token.stages.append(
             StageTimes(index, service, first_beat, beat, scales, last_word))
         self._results(sequence, stage, last_word)

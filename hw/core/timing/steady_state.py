@@ -40,7 +40,7 @@ class Cause(enum.StrEnum):
     """The last sums go through the adder tree."""
     SCALE = "scale"
     """The sums are there, and wait for root and division; or for the sums before them."""
-    REQUANTISE = "requantise"
+    REQUANTIZE = "requantise"
     """The last results are scaled and rounded."""
     UNIT = "unit"
     """They go through the MLGRU unit, the GLU unit, or the sum of the residual stream."""
@@ -243,8 +243,8 @@ def _of_stage(model: CycleModel, times: StageTimes, final: bool) -> Iterator[_Ac
     # While its beats last the array does not wait, save for tiles.
     yield _Activity(times.last_beat + 1, name, Cause.TILES)
     yield _Activity(times.last_beat + timings.array, name, Cause.ARRAY)
-    yield _Activity(times.last_result - timings.requantise, name, Cause.SCALE)
-    yield _Activity(times.last_result, name, Cause.REQUANTISE)
+    yield _Activity(times.last_result - timings.requantize, name, Cause.SCALE)
+    yield _Activity(times.last_result, name, Cause.REQUANTIZE)
     if stage.kind is not StageKind.HEAD:
         done = times.last_result + timings.unit(stage.kind)
         yield _Activity(done, name, Cause.UNIT)

@@ -48,7 +48,7 @@ class CoreTimings:
         Cycles in which the array stands still and loads activations into its tables.
     array
         From the last beat of a group of rows to its sums.
-    requantise
+    requantize
         From sums and scales to results.
     mlgru, glu
         From a word of the last pre-activation to the word that the unit makes of it.
@@ -75,7 +75,7 @@ class CoreTimings:
     feed: int
     fill: int
     array: int
-    requantise: int
+    requantize: int
     mlgru: int
     glu: int
     greedy: int
@@ -99,7 +99,7 @@ class CoreTimings:
             feed=params.feed_steps,
             fill=params.mac.fill_steps,
             array=params.mac.latency,
-            requantise=units.requantise_latency,
+            requantize=units.requantize_latency,
             mlgru=units.mlgru.latency,
             glu=units.glu.latency,
             greedy=units.sampler.greedy_steps,

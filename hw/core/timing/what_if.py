@@ -24,7 +24,7 @@ class Bound(enum.StrEnum):
 
     RECIPROCAL = "reciprocal"
     """The division by the maximum, before a vector can be quantised."""
-    QUANTISER = "quantiser"
+    QUANTIZER = "quantiser"
     """Its rate: the cycles in which a vector is quantised."""
     SCALE = "scale"
     """Root and division, before sums can be scaled."""
@@ -51,13 +51,13 @@ def without(params: CoreParams, bound: Bound) -> CycleModel:
     timings = CoreTimings.of(params)
     free: dict[Bound, dict[str, Any]] = {
         Bound.RECIPROCAL: {"reciprocal": 0},
-        Bound.QUANTISER: {"chunks": (0,) * len(timings.chunks)},
+        Bound.QUANTIZER: {"chunks": (0,) * len(timings.chunks)},
         # The first scale is there with the last chunk.
         Bound.SCALE: {"norm_scale": -timings.scale},
         Bound.MAXIMUM: {"maximum": 0},
         Bound.NORM: {"norm_idle": _LONG_AGO},
         # The cycle of the array's last beat remains: that is its work.
-        Bound.PIPELINE: {"array": 1, "requantise": 0, "mlgru": 0, "glu": 0, "residual": 0},
+        Bound.PIPELINE: {"array": 1, "requantize": 0, "mlgru": 0, "glu": 0, "residual": 0},
         # Not even the cycle that hands the token on.
         Bound.SAMPLING: {"greedy": -1, "sampled": -1},
         Bound.EMBEDDING: {"embedding": 0, "embedding_spacing": 0},

@@ -9,12 +9,12 @@ import numpy as np
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.testbench.plan import Plan, Planner
-from sterna.hw.testbench.script import Oracles, Script, last_flags
+from sterna.hw.testbench.scoreboard import ScoredPhase
+from sterna.hw.testbench.stimulus import Oracles, PhaseBuilder, Stimulus, last_flags
 from sterna.hw.units.embedding.params import EmbeddingParams
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["EMBEDDING_PLANNER", "embedding_plans", "embedding_tensors"]
+__all__ = ["EMBEDDING_STIMULUS", "embedding_phases", "embedding_tensors"]
 
 _MOST_TOKENS = 1024
 """Of a larger vocabulary, this many are tried."""
@@ -25,10 +25,10 @@ def embedding_tensors(model: QuantizedModel) -> list[str]:
     return ["embedding.x"]
 
 
-def embedding_plans(
+def embedding_phases(
     model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
-) -> list[Plan]:
-    """Plan the phases; with two streams, the sequences take turns.
+) -> list[ScoredPhase]:
+    """Make the phases; with two streams, the sequences take turns.
 
     Parameters
     ----------
@@ -43,40 +43,40 @@ def embedding_plans(
     ports = UnitPorts.of(emitted.manifest)
     table = model.embedding.astype(np.int64)
 
-    def text(positions: Iterable[int]) -> Script:
-        script = Script(ports)
+    def text(positions: Iterable[int]) -> PhaseBuilder:
+        builder = PhaseBuilder(ports)
         for at in positions:
-            _add(script, params, at % params.streams, at, int(acts.text[at]),
+            _add(builder, params, at % params.streams, at, int(acts.text[at]),
                  ("embedding.x", acts.reference["embedding.x"][at],
                   acts.onnx["embedding.x"][at]))
-        return script
+        return builder
 
-    everything = Script(ports)
+    everything = PhaseBuilder(ports)
     count = min(params.vocab, _MOST_TOKENS)
     for index, token in enumerate(np.linspace(params.vocab - 1, 0, count).astype(np.int64)):
         _add(everything, params, index % params.streams, index, int(token),
              (f"embedding[{token}]", table[token], None))
     some = text(range(min(acts.tokens, 4)))
     return [
-        text(range(acts.tokens)).plan("real tokens"),
-        some.plan("no pauses", stalls=False),
-        some.cut("cut in mid-vector", {"requests": 1}, linger=2 + params.words // 2),
-        some.plan("after a reset in mid-vector", reset=True),
-        everything.plan("every token"),
+        text(range(acts.tokens)).phase("real tokens"),
+        some.phase("no pauses", random_pauses=False),
+        some.cut("cut in mid-vector", {"requests": 1}, cut_after=2 + params.words // 2),
+        some.phase("after a reset in mid-vector", reset=True),
+        everything.phase("every token"),
     ]
 
 
 def _add(
-    script: Script, params: EmbeddingParams, sequence: int, position: int, token: int,
+    builder: PhaseBuilder, params: EmbeddingParams, sequence: int, position: int, token: int,
     x: Oracles,
 ) -> None:
     request: dict[str, np.ndarray | int] = {"token": np.array([token])}
     stream = "words"
     if params.streams > 1:
         request["sequence"], stream = sequence, f"words[{sequence}]"
-    script.send("requests", request)
-    script.expect(position, stream, {
+    builder.send("requests", request)
+    builder.expect(position, stream, {
         "x": x, "last": (f"{x[0]}.last", last_flags(params.words), None)})
 
 
-EMBEDDING_PLANNER = Planner(embedding_tensors, embedding_plans)
+EMBEDDING_STIMULUS = Stimulus(embedding_tensors, embedding_phases)

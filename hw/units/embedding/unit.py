@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sterna.hw.parts.bits import signed_bits
 from sterna.hw.units.embedding.params import EmbeddingParams
-from sterna.hw.units.embedding.stimulus import EMBEDDING_PLANNER
+from sterna.hw.units.embedding.stimulus import EMBEDDING_STIMULUS
 from sterna.hw.units.embedding.verilog import EMBEDDING_MODULE, embedding_design
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
@@ -23,4 +23,4 @@ def embedding_params(
 
 EMBEDDING = UnitSpec(
     "embedding", "the embedding table",
-    EMBEDDING_MODULE, embedding_params, embedding_design, EMBEDDING_PLANNER, tokens=64)
+    EMBEDDING_MODULE, embedding_params, embedding_design, EMBEDDING_STIMULUS, tokens=64)

@@ -9,13 +9,13 @@ import numpy as np
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.testbench.plan import Plan, Planner
-from sterna.hw.testbench.script import Oracles, Script, last_flags
+from sterna.hw.testbench.scoreboard import ScoredPhase
+from sterna.hw.testbench.stimulus import Oracles, PhaseBuilder, Stimulus, last_flags
 from sterna.hw.units.glu.params import GluParams
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import glu_product
 
-__all__ = ["GLU_PLANNER", "glu_plans", "glu_tensors"]
+__all__ = ["GLU_STIMULUS", "glu_phases", "glu_tensors"]
 
 
 def glu_tensors(model: QuantizedModel) -> list[str]:
@@ -24,8 +24,8 @@ def glu_tensors(model: QuantizedModel) -> list[str]:
             for part in ("gate.z", "up.z", "gate.silu", "p")]
 
 
-def glu_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[Plan]:
-    """Plan the phases; with two streams, layers take turns.
+def glu_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[ScoredPhase]:
+    """Make the phases; with two streams, layers take turns.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ def glu_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) ->
     params: GluParams = emitted.params
     ports = UnitPorts.of(emitted.manifest)
 
-    def script(tokens: Iterable[int]) -> Script:
-        made = Script(ports)
+    def builder(tokens: Iterable[int]) -> PhaseBuilder:
+        made = PhaseBuilder(ports)
         for token in tokens:
             for layer in range(model.config.layers):
                 at = f"layer{layer}.glu"
@@ -52,19 +52,19 @@ def glu_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) ->
                      acts.reference[f"{at}.up.z"][token], silu, p)
         return made
 
-    first = script([0])
+    first = builder([0])
     some = {"preacts": max(1, -(-model.config.dff // params.lanes) // 2)}
     return [
-        script(range(acts.tokens)).plan("real vectors"),
-        first.plan("no pauses", stalls=False),
+        builder(range(acts.tokens)).phase("real vectors"),
+        first.phase("no pauses", random_pauses=False),
         first.cut("cut in mid-vector", some),
-        first.plan("after a reset in mid-vector", reset=True),
-        _extremes(model, params, ports).plan("extremes"),
+        first.phase("after a reset in mid-vector", reset=True),
+        _extremes(model, params, ports).phase("extremes"),
     ]
 
 
 def _add(
-    script: Script, params: GluParams, sequence: int, token: int, gate: np.ndarray,
+    builder: PhaseBuilder, params: GluParams, sequence: int, token: int, gate: np.ndarray,
     up: np.ndarray, silu: Oracles, p: Oracles,
 ) -> None:
     flags = last_flags(-(-gate.size // params.lanes))
@@ -75,22 +75,22 @@ def _add(
     stream = "products"
     if params.streams > 1:
         sent["sequence"], stream = sequence, f"products[{sequence}]"
-    script.send("preacts", sent)
-    script.expect(token, stream, expected)
+    builder.send("preacts", sent)
+    builder.expect(token, stream, expected)
 
 
-def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> Script:
+def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> PhaseBuilder:
     """Both ends of the range and the values around zero, every pair of them on every lane."""
     z = model.profile.z
     corners = np.array([z.min, z.min + 1, -1, 0, 1, z.max - 1, z.max])
     gate, up = (each.reshape(-1) for each in np.meshgrid(corners, corners))
-    script = Script(ports)
+    builder = PhaseBuilder(ports)
     for shift in range(params.lanes):
         gates, ups = np.roll(gate, shift), np.roll(up, shift)
         silu, p = glu_product(gates, ups, model.sigmoid.astype(np.int64), model.profile)
-        _add(script, params, shift % params.streams, 0, gates, ups,
+        _add(builder, params, shift % params.streams, 0, gates, ups,
              (f"extreme({shift}).silu", silu, None), (f"extreme({shift}).p", p, None))
-    return script
+    return builder
 
 
-GLU_PLANNER = Planner(glu_tensors, glu_plans)
+GLU_STIMULUS = Stimulus(glu_tensors, glu_phases)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sterna.hw.units.glu.params import GluParams
-from sterna.hw.units.glu.stimulus import GLU_PLANNER
+from sterna.hw.units.glu.stimulus import GLU_STIMULUS
 from sterna.hw.units.glu.verilog import GLU_MODULE, glu_design
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
@@ -20,4 +20,4 @@ def glu_params(
 
 GLU = UnitSpec(
     "glu", "the gated product of the channel mixer",
-    GLU_MODULE, glu_params, glu_design, GLU_PLANNER, tokens=16)
+    GLU_MODULE, glu_params, glu_design, GLU_STIMULUS, tokens=16)

@@ -9,7 +9,8 @@ from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.job import Phase
 from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.testbench.plan import Expected, Plan, Planner, count_words, delay
+from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase, count_words, delay
+from sterna.hw.testbench.stimulus import Stimulus
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.packing import beat_payloads, pack_projection
 from sterna.hw.units.mac.verilog import WEIGHTS_FILE
@@ -17,7 +18,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import ternary_matmul
 
-__all__ = ["MAC_PLANNER", "mac_plans"]
+__all__ = ["MAC_STIMULUS", "mac_phases"]
 
 
 def mac_tensors(model: QuantizedModel) -> list[str]:
@@ -27,8 +28,8 @@ def mac_tensors(model: QuantizedModel) -> list[str]:
     return [*norms, *(f"{name}.acc" for name in names)]
 
 
-def mac_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[Plan]:
-    """Plan the phases; the weight words are read from the emitted weight image.
+def mac_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[ScoredPhase]:
+    """Make the phases; the weight words are read from the emitted weight image.
 
     Parameters
     ----------
@@ -51,15 +52,16 @@ def mac_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) ->
     rest = first_beats[:_inside_a_row(model.config, params)]
 
     def phase(
-        name: str, beats: list[int], expected: list[Expected], *, reset: bool = False,
-        stalls: bool = True,
-    ) -> Plan:
-        return Plan(Phase(name, {"beats": beats}, {"sums": count_words(expected, "sums")},
-                          reset=reset, stalls=stalls), expected)
+        name: str, beats: list[int], expected: list[ExpectedTensor], *, reset: bool = False,
+        random_pauses: bool = True,
+    ) -> ScoredPhase:
+        return ScoredPhase(
+            Phase(name, {"beats": beats}, {"sums": count_words(expected, "sums")}, reset=reset,
+                  random_pauses=random_pauses), expected)
 
     return [
         phase("real activations", beats, expected),
-        phase("no pauses", first_beats, first_expected, stalls=False),
+        phase("no pauses", first_beats, first_expected, random_pauses=False),
         phase("cut in mid-row", rest, []),
         phase("after a reset in mid-row", first_beats, first_expected, reset=True),
         phase("extremes", extreme_beats, extreme_expected),
@@ -91,29 +93,31 @@ def _inside_a_row(config: ModelConfig, params: MacParams) -> int:
 def _token(
     config: ModelConfig, params: MacParams, bits: FieldBits, words: dict[str, list[int]],
     acts: Activations, token: int,
-) -> tuple[list[int], list[Expected]]:
+) -> tuple[list[int], list[ExpectedTensor]]:
     beats: list[int] = []
-    expected: list[Expected] = []
+    expected: list[ExpectedTensor] = []
     for name, (rows, _) in config.projections().items():
         q = acts.reference[f"{config.norm_of(name)}.q"][token]
         beats += beat_payloads(words[name], q, params)
         tensor = f"{name}.acc"
-        expected.append(Expected(
+        expected.append(ExpectedTensor(
             token, tensor, "sums", count_words(expected, "sums"), params.groups(rows), bits,
             acts.reference[tensor][token], acts.onnx[tensor][token]))
     return beats, expected
 
 
-def _join(parts: list[tuple[list[int], list[Expected]]]) -> tuple[list[int], list[Expected]]:
+def _join(
+    parts: list[tuple[list[int], list[ExpectedTensor]]],
+) -> tuple[list[int], list[ExpectedTensor]]:
     beats: list[int] = []
-    expected: list[Expected] = []
+    expected: list[ExpectedTensor] = []
     for part_beats, part_expected in parts:
         expected += delay(part_expected, {"sums": count_words(expected, "sums")})
         beats += part_beats
     return beats, expected
 
 
-def _extremes(params: MacParams, bits: FieldBits) -> tuple[list[int], list[Expected]]:
+def _extremes(params: MacParams, bits: FieldBits) -> tuple[list[int], list[ExpectedTensor]]:
     """Every corner of the accumulator, and single lanes that must not leak."""
     n = params.max_columns
     low, high = -(1 << (params.act_bits - 1)), (1 << (params.act_bits - 1)) - 1
@@ -133,17 +137,17 @@ def _extremes(params: MacParams, bits: FieldBits) -> tuple[list[int], list[Expec
         "ramp": np.arange(n) % (high - low + 1) + low,
     }
     beats: list[int] = []
-    expected: list[Expected] = []
+    expected: list[ExpectedTensor] = []
     for weight_name, weight in weights.items():
         words = pack_projection(weight, params)
         for vector_name, vector in vectors.items():
             q = vector.astype(np.int64)
             beats += beat_payloads(words, q, params)
             reference = ternary_matmul(q, weight.T.astype(np.float64))
-            expected.append(Expected(
+            expected.append(ExpectedTensor(
                 0, f"extreme({weight_name} x {vector_name})", "sums", len(expected), 1, bits,
                 reference))
     return beats, expected
 
 
-MAC_PLANNER = Planner(mac_tensors, mac_plans)
+MAC_STIMULUS = Stimulus(mac_tensors, mac_phases)

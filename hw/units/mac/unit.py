@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.stimulus import MAC_PLANNER
+from sterna.hw.units.mac.stimulus import MAC_STIMULUS
 from sterna.hw.units.mac.verilog import MAC_MODULE, mac_design
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
@@ -45,4 +45,4 @@ def mac_params(
 
 MAC = UnitSpec(
     "mac", "the ternary multiply-accumulate array",
-    MAC_MODULE, mac_params, mac_design, MAC_PLANNER, tokens=4)
+    MAC_MODULE, mac_params, mac_design, MAC_STIMULUS, tokens=4)

@@ -12,13 +12,14 @@ from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.job import Phase
 from sterna.hw.testbench.payloads import Fields, UnitPorts
-from sterna.hw.testbench.plan import Expected, Plan, Planner
+from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase
+from sterna.hw.testbench.stimulus import Stimulus
 from sterna.hw.units.mlgru.beats import preact_payloads
 from sterna.hw.units.mlgru.params import MlgruParams
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import mlgru_cell
 
-__all__ = ["MLGRU_PLANNER", "mlgru_plans"]
+__all__ = ["MLGRU_STIMULUS", "mlgru_phases"]
 
 _RESULTS = {"h": "h", "o": "o", "f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu"}
 """Tap of each field of a result; the last three are there with a trace only."""
@@ -33,8 +34,10 @@ def mlgru_tensors(model: QuantizedModel) -> list[str]:
             for part in ("f.z", "c.z", "g.z", *_RESULTS.values())]
 
 
-def mlgru_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[Plan]:
-    """Plan the phases; the state of a sequence lives in the gateware, for its whole length.
+def mlgru_phases(
+    model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
+) -> list[ScoredPhase]:
+    """Make the phases; the state of a sequence lives in the gateware, for its whole length.
 
     Parameters
     ----------
@@ -56,19 +59,21 @@ def mlgru_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) 
     extreme = _extremes(model, params)
     extreme_tokens = len(extreme["layer0.mlgru.h"])
 
-    def expect(count: int, after: int = 0, words: int | None = None) -> list[Expected]:
+    def expect(count: int, after: int = 0, words: int | None = None) -> list[ExpectedTensor]:
         return _expected(params, fields, acts.reference, acts.onnx, count, after, words)
 
     def phase(
-        name: str, beats: list[int], expected: list[Expected], *, reset: bool = False,
-        stalls: bool = True,
-    ) -> Plan:
-        return Plan(Phase(name, {"preacts": beats}, {"states": len(beats) if expected else 0},
-                          reset=reset, stalls=stalls), expected)
+        name: str, beats: list[int], expected: list[ExpectedTensor], *, reset: bool = False,
+        random_pauses: bool = True,
+    ) -> ScoredPhase:
+        words = len(beats) if expected else 0
+        return ScoredPhase(
+            Phase(name, {"preacts": beats}, {"states": words}, reset=reset,
+                  random_pauses=random_pauses), expected)
 
-    plans = [
+    phases = [
         phase("real sequence", real, expect(acts.tokens)),
-        phase("second sequence, no pauses", short, expect(few), stalls=False),
+        phase("second sequence, no pauses", short, expect(few), random_pauses=False),
         phase("new start in mid-token", partial + short,
               expect(min(few, 2), words=len(partial)) + expect(few, after=len(partial))),
         phase("cut in mid-token", partial, []),
@@ -79,10 +84,10 @@ def mlgru_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) 
     if params.streams > 1:
         last = params.streams - 1
         mixed = _mix(real, real, params.words, last << ports.fields["preacts"]["sequence"].low)
-        plans.append(phase("two sequences mixed", mixed, [
+        phases.append(phase("two sequences mixed", mixed, [
             replace(e, stream=f"states[{sequence}]")
             for sequence in (0, last) for e in expect(acts.tokens)]))
-    return plans
+    return phases
 
 
 def _mix(first: list[int], second: list[int], lead: int, mark: int) -> list[int]:
@@ -112,13 +117,13 @@ def _sequence(params: MlgruParams, tensors: Tensors, tokens: int) -> list[int]:
 def _expected(
     params: MlgruParams, fields: Fields, reference: Tensors, onnx: Tensors | None, tokens: int,
     after: int = 0, words: int | None = None,
-) -> list[Expected]:
+) -> list[ExpectedTensor]:
     """Where h and o of every token and layer are, ``after`` words into the output.
 
     ``words`` ends the list early, if need be inside a layer.
     """
     available = tokens * params.words if words is None else words
-    expected: list[Expected] = []
+    expected: list[ExpectedTensor] = []
     for token in range(tokens):
         for layer in range(params.layers):
             first = token * params.words + layer * params.beats_per_layer
@@ -130,7 +135,7 @@ def _expected(
                     continue
                 tensor = f"layer{layer}.mlgru.{tap}"
                 channels = slice(count * params.lanes)
-                expected.append(Expected(
+                expected.append(ExpectedTensor(
                     token, tensor, "states", after + first, count, fields[part],
                     reference[tensor][token][channels],
                     None if onnx is None else onnx[tensor][token][channels]))
@@ -166,4 +171,4 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
     return {name: np.stack(values) for name, values in tensors.items()}
 
 
-MLGRU_PLANNER = Planner(mlgru_tensors, mlgru_plans)
+MLGRU_STIMULUS = Stimulus(mlgru_tensors, mlgru_phases)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sterna.hw.units.mlgru.params import MlgruParams
-from sterna.hw.units.mlgru.stimulus import MLGRU_PLANNER
+from sterna.hw.units.mlgru.stimulus import MLGRU_STIMULUS
 from sterna.hw.units.mlgru.verilog import MLGRU_MODULE, mlgru_design
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
@@ -27,4 +27,4 @@ def mlgru_params(
 
 MLGRU = UnitSpec(
     "mlgru", "the recurrence with its state memory and sigmoid tables",
-    MLGRU_MODULE, mlgru_params, mlgru_design, MLGRU_PLANNER, tokens=64)
+    MLGRU_MODULE, mlgru_params, mlgru_design, MLGRU_STIMULUS, tokens=64)

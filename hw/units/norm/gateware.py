@@ -82,7 +82,7 @@ class NormQuant(wiring.Component):
         for sequence, front in enumerate(fronts):
             m.d.comb += front.serve.eq(self.service & (choice == sequence))
 
-        self._quantise(m, fronts, serving, divide.r)
+        self._quantize(m, fronts, serving, divide.r)
         self._scale(m, serving, divide, maximum)
         return m
 
@@ -107,7 +107,7 @@ class NormQuant(wiring.Component):
         maximum = Mux(choice, fronts[1].maximum, fronts[0].maximum)
         return self.service_sequence, serving, maximum
 
-    def _quantise(self, m, fronts, serving, r):
+    def _quantize(self, m, fronts, serving, r):
         """Read the buffer, multiply, add: all of it moves together.
 
         Reading begins so early that the first chunk meets R at the multipliers.

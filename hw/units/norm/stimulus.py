@@ -9,15 +9,15 @@ import numpy as np
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.testbench.plan import Plan, Planner
-from sterna.hw.testbench.script import Oracles, Script, last_flags
+from sterna.hw.testbench.scoreboard import ScoredPhase
+from sterna.hw.testbench.stimulus import Oracles, PhaseBuilder, Stimulus, last_flags
 from sterna.hw.units.norm.params import NormParams
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import norm_quant
 
-__all__ = ["NORM_PLANNER", "norm_inputs", "norm_plans", "norm_tensors"]
+__all__ = ["NORM_STIMULUS", "norm_inputs", "norm_phases", "norm_tensors"]
 
 _RESULTS = ("q", "v", "m", "r", "s", "n")
 
@@ -45,8 +45,10 @@ def norm_tensors(model: QuantizedModel) -> list[str]:
     return [*inputs.values(), *(f"{norm}.{part}" for norm in inputs for part in _RESULTS)]
 
 
-def norm_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[Plan]:
-    """Plan the phases; with two streams, the second sequence sees the text backwards.
+def norm_phases(
+    model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
+) -> list[ScoredPhase]:
+    """Make the phases; with two streams, the second sequence sees the text backwards.
 
     Parameters
     ----------
@@ -60,8 +62,8 @@ def norm_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -
     params: NormParams = emitted.params
     ports = UnitPorts.of(emitted.manifest)
 
-    def script(tokens: Iterable[int]) -> Script:
-        made = Script(ports)
+    def builder(tokens: Iterable[int]) -> PhaseBuilder:
+        made = PhaseBuilder(ports)
         tokens = list(tokens)
         for sequence in range(params.streams):
             for token in tokens if sequence == 0 else reversed(tokens):
@@ -71,47 +73,47 @@ def norm_plans(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -
                     _add(made, params, sequence, token, acts.reference[tap][token], results)
         return made
 
-    first = script([0])
+    first = builder([0])
     # One whole vector, and half of the next.
     words = params.words(model.config.d)
     some = {f"words__{sequence}": words + max(1, words // 2)
             for sequence in range(params.streams)}
     return [
-        script(range(acts.tokens)).plan("real vectors"),
-        first.plan("no pauses", stalls=False),
-        first.cut("cut in mid-vector", some, linger=3),
-        first.plan("after a reset in mid-vector", reset=True),
-        _extremes(model.profile, params, ports).plan("extremes"),
+        builder(range(acts.tokens)).phase("real vectors"),
+        first.phase("no pauses", random_pauses=False),
+        first.cut("cut in mid-vector", some, cut_after=3),
+        first.phase("after a reset in mid-vector", reset=True),
+        _extremes(model.profile, params, ports).phase("extremes"),
     ]
 
 
 def _add(
-    script: Script, params: NormParams, sequence: int, token: int, vector: np.ndarray,
+    builder: PhaseBuilder, params: NormParams, sequence: int, token: int, vector: np.ndarray,
     results: Mapping[str, Oracles],
 ) -> None:
     """Send a vector and expect its results; a word of acts has zeros beyond its end."""
     only = f"[{sequence}]" if params.streams > 1 else ""
     size = vector.size
-    script.send(f"words__{sequence}", {"y": vector, "last": last_flags(params.words(size))})
+    builder.send(f"words__{sequence}", {"y": vector, "last": last_flags(params.words(size))})
     chunks = params.chunks(size)
     tensor, reference, onnx = results["q"]
     fill = (0, chunks * params.lanes - size)
     flags = last_flags(chunks)
-    script.expect(token, f"acts{only}", {
+    builder.expect(token, f"acts{only}", {
         "q": (tensor, np.pad(reference, fill), None if onnx is None else np.pad(onnx, fill)),
         "last": (f"{tensor}.last", flags, None)})
     parts = _RESULTS[1:] if params.trace else ("v",)
-    script.expect(token, f"scales{only}", {part: results[part] for part in parts})
+    builder.expect(token, f"scales{only}", {part: results[part] for part in parts})
 
 
-def _extremes(profile: NumericProfile, params: NormParams, ports: UnitPorts) -> Script:
+def _extremes(profile: NumericProfile, params: NormParams, ports: UnitPorts) -> PhaseBuilder:
     """Every corner of the range, from one channel to the longest vector."""
     low, high = -(1 << (params.y_bits - 1)), (1 << (params.y_bits - 1)) - 1
     n = params.channels
     ramp = np.arange(n)
     alone = np.zeros(n, dtype=np.int64)
     alone[-1] = low
-    script = Script(ports)
+    builder = PhaseBuilder(ports)
     for sequence in range(params.streams):
         for name, vector in {
             "zeros": np.zeros(n), "lowest": np.full(n, low), "highest": np.full(n, high),
@@ -123,9 +125,9 @@ def _extremes(profile: NumericProfile, params: NormParams, ports: UnitPorts) -> 
             "a word and one": np.full(min(n, params.rows + 1), low),
         }.items():
             results = norm_quant(vector.astype(np.int64), profile)
-            _add(script, params, sequence, 0, vector.astype(np.int64), {
+            _add(builder, params, sequence, 0, vector.astype(np.int64), {
                 part: (f"extreme({name}).{part}", results[part], None) for part in _RESULTS})
-    return script
+    return builder
 
 
-NORM_PLANNER = Planner(norm_tensors, norm_plans)
+NORM_STIMULUS = Stimulus(norm_tensors, norm_phases)

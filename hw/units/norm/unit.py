@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sterna.hw.units.norm.params import NormParams
-from sterna.hw.units.norm.stimulus import NORM_PLANNER
+from sterna.hw.units.norm.stimulus import NORM_STIMULUS
 from sterna.hw.units.norm.verilog import NORM_MODULE, norm_design
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
@@ -28,4 +28,4 @@ def norm_params(
 
 NORM = UnitSpec(
     "norm", "normalisation and quantisation of a vector to 8-bit activations",
-    NORM_MODULE, norm_params, norm_design, NORM_PLANNER, tokens=8)
+    NORM_MODULE, norm_params, norm_design, NORM_STIMULUS, tokens=8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sterna.hw.units.residual.params import ResidualParams
-from sterna.hw.units.residual.stimulus import RESIDUAL_PLANNER
+from sterna.hw.units.residual.stimulus import RESIDUAL_STIMULUS
 from sterna.hw.units.residual.verilog import RESIDUAL_MODULE, residual_design
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
@@ -18,4 +18,4 @@ def residual_params(model: QuantizedModel, *, rows: int = 8) -> ResidualParams:
 
 RESIDUAL = UnitSpec(
     "residual", "the residual stream, kept in a memory that is added to",
-    RESIDUAL_MODULE, residual_params, residual_design, RESIDUAL_PLANNER, tokens=32)
+    RESIDUAL_MODULE, residual_params, residual_design, RESIDUAL_STIMULUS, tokens=32)

@@ -9,14 +9,14 @@ import numpy as np
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.testbench.plan import Plan, Planner
-from sterna.hw.testbench.script import Script
+from sterna.hw.testbench.scoreboard import ScoredPhase
+from sterna.hw.testbench.stimulus import PhaseBuilder, Stimulus
 from sterna.hw.units.sampler.params import SamplerParams
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.sampling import Sampler
 
-__all__ = ["SAMPLER_PLANNER", "sampler_plans", "sampler_tensors"]
+__all__ = ["SAMPLER_STIMULUS", "sampler_phases", "sampler_tensors"]
 
 
 def sampler_tensors(model: QuantizedModel) -> list[str]:
@@ -24,10 +24,10 @@ def sampler_tensors(model: QuantizedModel) -> list[str]:
     return ["logits"]
 
 
-def sampler_plans(
+def sampler_phases(
     model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
-) -> list[Plan]:
-    """Plan the phases; each begins with a fresh seed.
+) -> list[ScoredPhase]:
+    """Make the phases; each begins with a fresh seed.
 
     Parameters
     ----------
@@ -43,45 +43,45 @@ def sampler_plans(
     real, again = acts.reference["logits"], acts.onnx["logits"]
     few = min(acts.tokens, 4)
 
-    def plan(
+    def phase(
         name: str, temperature: float, seed: int, logits: np.ndarray,
-        onnx: np.ndarray | None, *, reset: bool = False, stalls: bool = True,
-    ) -> Plan:
+        onnx: np.ndarray | None, *, reset: bool = False, random_pauses: bool = True,
+    ) -> ScoredPhase:
         def sampler() -> Sampler:
             return Sampler(temperature=temperature, seed=max(seed, 1),
                            logit_frac=model.profile.logit.frac)
 
-        script = Script(ports)
+        builder = PhaseBuilder(ports)
         for token in range(len(logits)):
-            script.send("logits", {"logits": logits[token]})
-        _expect(script, sampler, logits, onnx)
-        return script.plan(
-            name, reset=reset, stalls=stalls, levels={"beta": sampler().beta, "seed": seed},
-            pulse=("reseed",))
+            builder.send("logits", {"logits": logits[token]})
+        _expect(builder, sampler, logits, onnx)
+        return builder.phase(
+            name, reset=reset, random_pauses=random_pauses,
+            levels={"beta": sampler().beta, "seed": seed}, pulse=("reseed",))
 
-    cut = Script(ports)
+    cut = PhaseBuilder(ports)
     cut.send("logits", {"logits": real[0]})
     extremes = _extremes(params, model.profile.logit)
     return [
-        plan("greedy", 0, 1, real, again),
-        plan("temperature 0.7", 0.7, 12345, real, again),
-        plan("no pauses, greedy", 0, 1, real[:few], again[:few], stalls=False),
-        plan("no pauses, temperature 1", 1, 0, real[:few], again[:few], stalls=False),
+        phase("greedy", 0, 1, real, again),
+        phase("temperature 0.7", 0.7, 12345, real, again),
+        phase("no pauses, greedy", 0, 1, real[:few], again[:few], random_pauses=False),
+        phase("no pauses, temperature 1", 1, 0, real[:few], again[:few], random_pauses=False),
         cut.cut("cut in mid-search", {"logits": params.words},
-                linger=params.sampled_steps // 2,
+                cut_after=params.sampled_steps // 2,
                 levels={"beta": Sampler(temperature=1).beta}),
-        plan("after a reset in mid-search", 0.7, 99, real[:few], again[:few], reset=True),
+        phase("after a reset in mid-search", 0.7, 99, real[:few], again[:few], reset=True),
         cut.cut("cut in mid-vector", {"logits": max(1, params.words // 2)}),
-        plan("after a reset in mid-vector", 1.5, (1 << 32) - 1, real[:few], again[:few],
+        phase("after a reset in mid-vector", 1.5, (1 << 32) - 1, real[:few], again[:few],
              reset=True),
-        plan("extremes, greedy", 0, 1, extremes, None),
-        plan("extremes, coldest", 0.01, 7, extremes, None),
-        plan("extremes, hottest", 100, 7, extremes, None),
+        phase("extremes, greedy", 0, 1, extremes, None),
+        phase("extremes, coldest", 0.01, 7, extremes, None),
+        phase("extremes, hottest", 100, 7, extremes, None),
     ]
 
 
 def _expect(
-    script: Script, sampler: Callable[[], Sampler], logits: np.ndarray,
+    builder: PhaseBuilder, sampler: Callable[[], Sampler], logits: np.ndarray,
     onnx: np.ndarray | None,
 ) -> None:
     """Expect a token for each vector; a sampler of its own draws them for each oracle."""
@@ -91,7 +91,7 @@ def _expect(
 
     second = [None] * len(logits) if onnx is None else tokens(onnx)
     for position, (first, other) in enumerate(zip(tokens(logits), second, strict=True)):
-        script.expect(position, "tokens", {"": (
+        builder.expect(position, "tokens", {"": (
             "token", np.array([first]), None if other is None else np.array([other]))})
 
 
@@ -107,4 +107,4 @@ def _extremes(params: SamplerParams, logit: FixedPoint) -> np.ndarray:
         low + ramp * ((high - low) // n), high - ramp * ((high - low) // n)]).astype(np.int64)
 
 
-SAMPLER_PLANNER = Planner(sampler_tensors, sampler_plans)
+SAMPLER_STIMULUS = Stimulus(sampler_tensors, sampler_phases)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sterna.hw.units.sampler.params import SamplerParams
-from sterna.hw.units.sampler.stimulus import SAMPLER_PLANNER
+from sterna.hw.units.sampler.stimulus import SAMPLER_STIMULUS
 from sterna.hw.units.sampler.verilog import SAMPLER_MODULE, sampler_design
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
@@ -18,4 +18,4 @@ def sampler_params(model: QuantizedModel, *, rows: int = 8) -> SamplerParams:
 
 SAMPLER = UnitSpec(
     "sampler", "the choice of the next token",
-    SAMPLER_MODULE, sampler_params, sampler_design, SAMPLER_PLANNER, tokens=32)
+    SAMPLER_MODULE, sampler_params, sampler_design, SAMPLER_STIMULUS, tokens=32)

@@ -11,14 +11,15 @@ from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.job import Phase
 from sterna.hw.testbench.payloads import UnitPorts, pack_words, read_field
-from sterna.hw.testbench.plan import Expected, Plan, Planner, count_words
+from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase, count_words
+from sterna.hw.testbench.stimulus import Stimulus
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.packing import pack_projection
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["WEIGHTS_PLANNER", "weights_plans", "weights_tensors"]
+__all__ = ["WEIGHTS_STIMULUS", "weights_phases", "weights_tensors"]
 
-Request = tuple[str, int, int, int]
+WordRun = tuple[str, int, int, int]
 """Projection, number of its first word in the memory, words to skip, words to read."""
 
 
@@ -27,10 +28,10 @@ def weights_tensors(model: QuantizedModel) -> list[str]:
     return []
 
 
-def weights_plans(
+def weights_phases(
     model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
-) -> list[Plan]:
-    """Plan the phases; the words are compared with the model's weights, packed anew.
+) -> list[ScoredPhase]:
+    """Make the phases; the words are compared with the model's weights, packed anew.
 
     Parameters
     ----------
@@ -50,40 +51,41 @@ def weights_plans(
     single = [(name, first, words - 1, 1) for name, first, _, words in reversed(whole)]
     ports = UnitPorts.of(emitted.manifest)
 
-    def plan(
-        name: str, requests: Sequence[Request], *, reset: bool = False, stalls: bool = True,
-    ) -> Plan:
-        expected: list[Expected] = []
+    def phase(
+        name: str, requests: Sequence[WordRun], *, reset: bool = False, random_pauses: bool = True,
+    ) -> ScoredPhase:
+        expected: list[ExpectedTensor] = []
         for request in requests:
             expected += _expect(params, packed, request, count_words(expected, "beats"))
         sent = pack_words(ports.fields["requests"], {
             "first": np.array([first + skip for _, first, skip, _ in requests]),
             "count": np.array([count for *_, count in requests])})
-        return Plan(Phase(name, {"requests": sent}, {"beats": count_words(expected, "beats")},
-                          reset=reset, stalls=stalls), expected)
+        return ScoredPhase(
+            Phase(name, {"requests": sent}, {"beats": count_words(expected, "beats")},
+                  reset=reset, random_pauses=random_pauses), expected)
 
-    first = plan("after a reset in mid-run", whole[:3], reset=True)
+    first = phase("after a reset in mid-run", whole[:3], reset=True)
     return [
-        plan("every projection", whole),
-        plan("no pauses", whole, stalls=False),
-        plan("single words", single),
-        Plan(Phase("cut in mid-run", {"requests": first.phase.inputs["requests"][:2]}, {},
-                   linger=2)),
+        phase("every projection", whole),
+        phase("no pauses", whole, random_pauses=False),
+        phase("single words", single),
+        ScoredPhase(Phase("cut in mid-run", {"requests": first.phase.inputs["requests"][:2]}, {},
+                   cut_after=2)),
         first,
     ]
 
 
 def _expect(
-    params: MacParams, packed: dict[str, list[int]], request: Request, after: int,
-) -> Iterable[Expected]:
+    params: MacParams, packed: dict[str, list[int]], request: WordRun, after: int,
+) -> Iterable[ExpectedTensor]:
     """Each field of the words of a request, under the name of the projection."""
     name, _, skip, count = request
     words = packed[name][skip:skip + count]
     for bits in field_bits(params.beat_layout):
         if bits.name != "acts":
             bits = FieldBits(bits.name, bits.low, bits.high, bits.dims, bits.element_bits, False)
-            yield Expected(0, f"{name}.{bits.name}", "beats", after, count, bits,
+            yield ExpectedTensor(0, f"{name}.{bits.name}", "beats", after, count, bits,
                            read_field(words, bits).reshape(-1))
 
 
-WEIGHTS_PLANNER = Planner(weights_tensors, weights_plans)
+WEIGHTS_STIMULUS = Stimulus(weights_tensors, weights_phases)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sterna.hw.units.mac.unit import mac_params
 from sterna.hw.units.spec import UnitSpec
-from sterna.hw.units.weights.stimulus import WEIGHTS_PLANNER
+from sterna.hw.units.weights.stimulus import WEIGHTS_STIMULUS
 from sterna.hw.units.weights.verilog import WEIGHTS_MODULE, weights_design
 
 __all__ = ["WEIGHTS"]
@@ -12,4 +12,4 @@ __all__ = ["WEIGHTS"]
 
 WEIGHTS = UnitSpec(
     "weights", "the memory of the packed weights",
-    WEIGHTS_MODULE, mac_params, weights_design, WEIGHTS_PLANNER, tokens=1)
+    WEIGHTS_MODULE, mac_params, weights_design, WEIGHTS_STIMULUS, tokens=1)

@@ -1,30 +1,28 @@
-"""What to feed a unit, phase by phase, and what must come out.
+"""What must come out of a unit, tensor by tensor, and the comparison with what did.
 
-An :class:`Expected` ties a range of output words to a named tensor of the integer
+An :class:`ExpectedTensor` ties a range of output words to a named tensor of the integer
 reference, and to the same tensor as onnxruntime computed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from sterna.hw.emit.documents import FieldBits
-from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.job import Phase
 from sterna.hw.testbench.payloads import UnitPorts, read_field
 from sterna.hw.testbench.simulation import SimulationError
-from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference, compare
 
-__all__ = ["Checks", "Expected", "Plan", "Planner", "check_plan", "count_words", "delay"]
+__all__ = [
+    "Checks", "ExpectedTensor", "Scoreboard", "ScoredPhase", "count_words", "delay"]
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedTensor:
     """One tensor of one token, and where its values are in the output words.
 
     Parameters
@@ -74,27 +72,11 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScoredPhase:
     """A phase and everything that must come out of it."""
 
     phase: Phase
-    expected: list[Expected] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Planner:
-    """How a kind of unit is tried.
-
-    Parameters
-    ----------
-    tensors
-        Tap names of its inputs and outputs in a model.
-    plans
-        Makes the phases from a model, its emitted unit and those tensors of a text.
-    """
-
-    tensors: Callable[[QuantizedModel], list[str]]
-    plans: Callable[[QuantizedModel, EmittedUnit, Activations], list[Plan]]
+    expected: list[ExpectedTensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +100,38 @@ class Checks:
         return self.reference.first or self.onnx.first
 
 
-def check_plan(plan: Plan, ports: UnitPorts, outputs: Mapping[str, list[int]]) -> Checks:
-    """Compare the output words of a phase with what its plan expects.
+class Scoreboard:
+    """Compares what came out of a unit with what both oracles expect.
 
-    Raises
-    ------
-    SimulationError
-        If a stream has too few words, of one sequence perhaps.
+    Parameters
+    ----------
+    ports
+        Ports of the unit.
     """
-    words = ports.by_sequence(outputs)
-    return sum(
-        (Checks(e.compare(e.reference, words),
-                Comparison() if e.onnx is None else e.compare(e.onnx, words))
-         for e in plan.expected), Checks())
+
+    def __init__(self, ports: UnitPorts) -> None:
+        self._ports = ports
+
+    def check(self, scored: ScoredPhase, outputs: Mapping[str, list[int]]) -> Checks:
+        """Compare the output words of a phase with what is expected of it.
+
+        Raises
+        ------
+        SimulationError
+            If a stream has too few words, of one sequence perhaps.
+        """
+        words = self._ports.by_sequence(outputs)
+        return sum(
+            (Checks(e.compare(e.reference, words),
+                    Comparison() if e.onnx is None else e.compare(e.onnx, words))
+             for e in scored.expected), Checks())
 
 
-def count_words(expected: Sequence[Expected], stream: str) -> int:
+def count_words(expected: Sequence[ExpectedTensor], stream: str) -> int:
     """Words of a stream up to the end of the last expected tensor."""
     return max((e.first_word + e.words for e in expected if e.stream == stream), default=0)
 
 
-def delay(expected: Sequence[Expected], words: Mapping[str, int]) -> list[Expected]:
+def delay(expected: Sequence[ExpectedTensor], words: Mapping[str, int]) -> list[ExpectedTensor]:
     """The same tensors, as many words later in each stream as ``words`` says."""
     return [replace(e, first_word=e.first_word + words.get(e.stream, 0)) for e in expected]

@@ -1,24 +1,44 @@
-"""A phase put together tensor by tensor: what is sent, and what must come back."""
+"""What is sent to a unit, phase by phase."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.job import Pause, Phase
 from sterna.hw.testbench.payloads import UnitPorts, pack_words
-from sterna.hw.testbench.plan import Expected, Plan
+from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase
+from sterna.model.quantized import QuantizedModel
 
-__all__ = ["Oracles", "Script", "last_flags"]
+__all__ = ["Oracles", "PhaseBuilder", "Stimulus", "last_flags"]
 
 Oracles: TypeAlias = tuple[str, np.ndarray, np.ndarray | None]
 """Tensor name, and its values of the integer reference and of onnxruntime, if it has them."""
 
 
-class Script:
-    """Words of every stream of a phase, in order.
+@dataclass(frozen=True, slots=True)
+class Stimulus:
+    """How a kind of unit is tried.
+
+    Parameters
+    ----------
+    tensors
+        Tap names of its inputs and outputs in a model.
+    phases
+        Makes the phases from a model, its emitted unit and those tensors of a text.
+    """
+
+    tensors: Callable[[QuantizedModel], list[str]]
+    phases: Callable[[QuantizedModel, EmittedUnit, Activations], list[ScoredPhase]]
+
+
+class PhaseBuilder:
+    """Puts a phase together, vector by vector: words to send, and tensors to expect.
 
     Parameters
     ----------
@@ -30,7 +50,7 @@ class Script:
         self._ports = ports
         self._inputs: dict[str, list[int]] = {}
         self._counts: dict[str, int] = {}
-        self._expected: list[Expected] = []
+        self._expected: list[ExpectedTensor] = []
 
     def words(self, stream: str, size: int, field: str) -> int:
         """Words in which a vector of ``size`` elements travels in a field of a stream."""
@@ -71,34 +91,34 @@ class Script:
                     for field, (_, reference, _) in values.items())
         first = self._counts.get(stream, 0)
         for field, (tensor, reference, onnx) in values.items():
-            self._expected.append(Expected(
+            self._expected.append(ExpectedTensor(
                 token, tensor, stream, first, count, self._ports.fields[base][field],
                 reference, onnx))
         self._counts[stream] = first + count
 
-    def plan(
-        self, name: str, *, reset: bool = False, stalls: bool = True,
+    def phase(
+        self, name: str, *, reset: bool = False, random_pauses: bool = True,
         levels: Mapping[str, int] | None = None, pulse: tuple[str, ...] = (),
         pauses: Mapping[str, Pause] | None = None,
-    ) -> Plan:
+    ) -> ScoredPhase:
         """Return the phase of everything so far."""
         outputs: dict[str, int] = {}
         for stream, count in self._counts.items():
             base = stream.partition("[")[0]
             outputs[base] = outputs.get(base, 0) + count
-        return Plan(
-            Phase(name, self._inputs, outputs, reset=reset, stalls=stalls,
+        return ScoredPhase(
+            Phase(name, self._inputs, outputs, reset=reset, random_pauses=random_pauses,
                   levels=dict(levels or {}), pulse=list(pulse), pauses=dict(pauses or {})),
             self._expected)
 
     def cut(
-        self, name: str, keep: Mapping[str, int], *, linger: int = 0,
+        self, name: str, keep: Mapping[str, int], *, cut_after: int = 0,
         levels: Mapping[str, int] | None = None,
-    ) -> Plan:
+    ) -> ScoredPhase:
         """Return a phase that ends early: ``keep`` words of each stream, nothing expected."""
-        return Plan(Phase(
+        return ScoredPhase(Phase(
             name, {stream: self._inputs[stream][:count] for stream, count in keep.items()}, {},
-            linger=linger, levels=dict(levels or {})))
+            cut_after=cut_after, levels=dict(levels or {})))
 
     def _elements(self, stream: str, field: str) -> int:
         """Elements of a field in each word."""

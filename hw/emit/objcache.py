@@ -1,0 +1,92 @@
+"""Compile the part of a simulation that is the same in each of them only once.
+
+Of the seconds that it takes to compile a small unit with Verilator, most go to Verilator's own
+library, which no design changes. Its makefiles start every compiler through ``OBJCACHE``, meant
+for a compiler cache; this file is such a one, for the sources of that library alone::
+
+    python objcache.py FOLDER LIBRARY c++ OPTIONS... -c -o OBJECT SOURCE
+
+If ``SOURCE`` lies in the folder ``LIBRARY``, its object is taken from ``FOLDER``, or compiled
+and kept there. Anything else is handed to the compiler as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+__all__ = ["compile_cached", "objcache"]
+
+_ENVIRONMENT = ("CPATH", "CPLUS_INCLUDE_PATH")
+"""Variables that the compiler reads, and that change what it makes."""
+
+
+def objcache(verilator_root: Path) -> str | None:
+    """The ``OBJCACHE`` that keeps the objects of Verilator's library.
+
+    They are kept in :func:`sterna.model.files.cache_folder`; without such a folder, None.
+
+    Parameters
+    ----------
+    verilator_root
+        ``VERILATOR_ROOT`` of the environment that ``make`` will run in.
+    """
+    from sterna.model.files import cache_folder  # not there where this runs as a script
+
+    try:
+        folder = cache_folder() / "verilated"
+    except ValueError:
+        return None
+    words = [sys.executable, "-S", "-E", __file__, str(folder.absolute()),
+             str(verilator_root / "include")]
+    # Read by make and then by a shell.
+    return " ".join("'" + word.replace("'", r"'\''") + "'" for word in words).replace("$", "$$")
+
+
+def compile_cached(folder: Path, library: Path, command: list[str]) -> int:
+    """Run a compiler, or take what it made before; return its exit status."""
+    source, target = Path(command[-1]), None
+    if "-c" in command and "-o" in command:
+        target = Path(command[command.index("-o") + 1])
+    if target is None or source.parent != library:
+        return subprocess.run(command, check=False).returncode
+    kept = folder / f"{source.stem}-{_key(library, command)}.o"
+    if kept.exists():
+        shutil.copyfile(kept, target)
+        return 0
+    status = subprocess.run(command, check=False).returncode
+    if status == 0:
+        _keep(target, kept)
+    return status
+
+
+def _keep(target: Path, kept: Path) -> None:
+    """Copy an object into the cache: at once or not at all, as others may read it meanwhile."""
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".object-", dir=kept.parent) as name:
+            copy = Path(name) / "copy.o"
+            shutil.copyfile(target, copy)
+            os.replace(copy, kept)
+    except OSError:
+        pass        # A cache that cannot be written saves nothing, and stops nothing.
+
+
+def _key(library: Path, command: list[str]) -> str:
+    """Hash of the command, the compiler, its environment, and all that the library holds."""
+    told = [subprocess.run([command[0], option], capture_output=True, check=False).stdout
+            for option in ("--version", "-dumpmachine")]
+    digest = hashlib.sha256(repr(
+        (command, told, [os.environ.get(name) for name in _ENVIRONMENT])).encode())
+    for file in sorted(path for path in library.rglob("*") if path.is_file()):
+        digest.update(f"{file}\n".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    sys.exit(compile_cached(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))

@@ -1,0 +1,167 @@
+"""Ctrl-C: one line that says so, exit code 130, and no traceback, whatever is at work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 120
+
+
+def interrupted(
+    folder: Path, arguments: tuple[object, ...], ready: Callable[[str, str], bool], *,
+    group: bool = True,
+) -> str:
+    """Start a command, press Ctrl-C once it is ready; return what it wrote to standard output.
+
+    ``ready`` is given what the command has printed so far. A terminal sends the signal to all
+    processes of a group, ``kill`` to one.
+    """
+    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sterna.cli", *map(str, arguments)], stdout=out, stderr=err,
+            start_new_session=True,
+            # A test run in the background ignores the signal, and so would what it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    printed = [folder / "out", folder / "err"]
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while not ready(*(path.read_text() for path in printed)):
+            assert process.poll() is None, [path.read_text() for path in printed]
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+    finally:
+        process.kill()
+    check_message(printed[1].read_text())
+    return printed[0].read_text()
+
+
+def check_message(errors: str) -> None:
+    assert errors.splitlines()[-1] == "sterna: interrupted"
+    assert errors.count("sterna: ") == 1
+    # Neither a traceback, nor Amaranth's warnings of designs that are dropped half built.
+    assert "Traceback" not in errors
+    assert "Unused" not in errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [True, False], ids=["terminal", "kill"])
+def test_while_a_simulation_compiles(tmp_path: Path, group: bool) -> None:
+    work = tmp_path / "work"
+    interrupted(
+        tmp_path, ("simulate", "tiny-c12", "--unit", "mlgru", "--tokens", 4, "-o", work),
+        lambda out, err: bool(list(work.rglob("Vtop*.cpp"))), group=group)
+    assert not list(work.rglob("results.json"))
+
+
+@pytest.mark.slow
+def test_while_verilog_is_emitted(tmp_path: Path) -> None:
+    interrupted(tmp_path, ("simulate", "tiny", "--unit", "core", "-o", tmp_path / "work"),
+                lambda out, err: "emit the Verilog" in err)
+    assert not list((tmp_path / "work").rglob("*.v"))
+
+
+@pytest.mark.slow
+def test_while_operators_are_compiled(tmp_path: Path) -> None:
+    interrupted(tmp_path, ("build-ops", "-o", tmp_path / "ops"),
+                lambda out, err: bool(list((tmp_path / "ops").rglob("*.o"))))
+    assert not list((tmp_path / "ops").rglob("*.so"))
+
+
+@pytest.mark.slow
+def test_while_a_netlist_is_made(tmp_path: Path) -> None:
+    interrupted(
+        tmp_path, ("synth", "tiny-c12", "--target", "ecp5-85k", "--unit", "mlgru", "--no-cache"),
+        lambda out, err: "synthesis" in err)
+
+
+@pytest.mark.slow
+def test_while_a_text_is_evaluated(tmp_path: Path) -> None:
+    interrupted(tmp_path, ("evaluate", "tiny"), lambda out, err: "evaluating" in err)
+
+
+@pytest.mark.slow
+def test_while_a_graph_is_compared(tmp_path: Path) -> None:
+    interrupted(tmp_path, ("export", "tiny", "-o", tmp_path / "m.onnx", "--check", 40000),
+                lambda out, err: "compare" in err)
+
+
+@pytest.mark.slow
+def test_while_text_is_written(tmp_path: Path) -> None:
+    out = interrupted(tmp_path, ("generate", "micro", "--tokens", 1_000_000),
+                      lambda out, err: len(out) > 100)
+    assert out.startswith("The ")
+
+
+@pytest.mark.slow
+def test_while_a_model_is_trained(tmp_path: Path) -> None:
+    interrupted(
+        tmp_path, ("train", "--config", "micro", "--steps", 1_000_000, "-o", tmp_path / "run"),
+        lambda out, err: "step " in err)
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+# While everything is imported ----------------------------------------------------------
+
+PRESS = """
+import os, signal, sys
+
+name, sys.argv[1:] = sys.argv[1], ["info", "tiny"]
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Loser:
+    def __del__(self):
+        press()
+
+class Finder:
+    def find_spec(self, module, path, target=None):
+        if module == name:
+            {action}
+
+sys.meta_path.insert(0, Finder())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from sterna.cli.entry import entry_point
+entry_point()
+"""
+ACTIONS = {
+    "raised": "press()",
+    # Inside a finaliser Python can only report an exception, and goes on.
+    "lost": "Loser()",
+    # What numpy and others make of an exception while their modules in C are imported.
+    "turned into another": """
+            try:
+                press()
+            except KeyboardInterrupt as error:
+                raise ImportError("numpy failed to import") from error""",
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("module", ["typer", "numpy", "sterna.model.quantized.file"])
+def test_while_everything_is_imported(module: str, action: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRESS.format(action=ACTIONS[action]), module],
+        capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    check_message(done.stderr)
+
+
+def test_a_job_in_the_background_goes_on() -> None:
+    """A shell starts those with the signal ignored."""
+    code = PRESS.format(action="press()").replace(
+        "signal.default_int_handler)", "signal.SIG_IGN)")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "numpy"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "884,736 ternary weights" in done.stdout

@@ -39,11 +39,11 @@ from sterna.hw.units.residual.verilog import RESIDUAL_MODULE
 from sterna.hw.units.sampler.params import SamplerParams
 from sterna.hw.units.sampler.verilog import SAMPLER_MODULE
 from sterna.hw.units.weights.verilog import WEIGHTS_MODULE
-from sterna.model.quantized import load_model
 from sterna.model import folder as folder_module
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError, write_folder
 from sterna.model.profile import C12, S16
+from sterna.model.quantized import load_model
 from sterna.model.quantized.synthetic import random_model
 
 CONFIG = ModelConfig(d=12, layers=2, dff=20, vocab=18)

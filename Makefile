@@ -1,6 +1,7 @@
 # make demo   the whole path on the bundled model; needs no torch
 # make test   every test but those of a minute or more each
 # make test-long   those
+# make test-browser  those of the page, in Chromium
 # make lint   static checks
 # make prove  the array computes what it must, for all inputs, by SAT
 # make clean  removes build products and the virtual environment
@@ -12,21 +13,26 @@ BIN    := $(VENV)/bin
 export OPENBLAS_NUM_THREADS := 1
 # Tests at a time; two cores are assumed.
 JOBS   ?= 2
+# The slowest are shown, so that one that became slow is seen.
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal --durations 15
 
-.PHONY: demo test test-fast test-long lint prove clean tools
+.PHONY: demo test test-fast test-long test-browser lint prove clean tools
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
 	$(BIN)/sterna demo -o build/demo
 
 test: $(VENV)/.test
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not long"
+	$(PYTEST) -m "not long"
 
 test-long: $(VENV)/.test
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long
+	$(PYTEST) -m long
 
 test-fast: $(VENV)/.test
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not long"
+	$(PYTEST) -m "not slow and not long"
+
+test-browser: $(VENV)/.test
+	$(PYTEST) -m browser
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

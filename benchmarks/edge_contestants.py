@@ -20,11 +20,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 
 from sterna.export.forms.forms import Form, build
 from sterna.export.graph.metadata import GraphKind
-from sterna.export.native.ops import register_ops
+from sterna.export.native.ops import register_ops, with_ops
 from sterna.export.runtime.session import Session
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
@@ -48,7 +49,10 @@ def missing(name: str) -> str | None:
 
 
 def write_file(name: str, model: QuantizedModel, kind: GraphKind, folder: Path) -> Path:
-    """Write the file of a contestant, unless it is there; ``exact + ops`` reads that of exact."""
+    """Write the file of a contestant, unless it is there.
+
+    ``exact + ops`` has that of exact; beside it lies what onnxruntime loads with the operators.
+    """
     if name == TORCH:
         from edge_torch import write_dense
         path = folder / "dense.pt"
@@ -57,7 +61,13 @@ def write_file(name: str, model: QuantizedModel, kind: GraphKind, folder: Path) 
     path = folder / f"{form.value}.{kind.value}.onnx"
     if not path.exists():
         path.write_bytes(build(model, form, kind).SerializeToString(deterministic=True))
+    if name == OPS and not _with_ops(path).exists():
+        _with_ops(path).write_bytes(with_ops(onnx.load(path)).SerializeToString())
     return path
+
+
+def _with_ops(path: Path) -> Path:
+    return path.with_suffix(".ops.onnx")
 
 
 def example_inputs(config: ModelConfig, kind: GraphKind, dtype: type) -> dict[str, np.ndarray]:
@@ -85,6 +95,7 @@ def open_call(
     if name == OPS:
         assert ops is not None
         register_ops(options, ops)
+        path = _with_ops(path)
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     floats = {each.name: each.type for each in session.get_inputs()}["state"] == "tensor(float)"
     feed = example_inputs(config, kind, np.float32 if floats else np.int32)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from sterna.export.native import build as native_build
 from sterna.export.native.build import MissingCompilerError, OpsError, build_ops
 from sterna.export.native.ops import kernel_name
 from sterna.model.config import ModelConfig
@@ -23,6 +24,23 @@ settings.register_profile("sterna", deadline=None, max_examples=60, derandomize=
 settings.load_profile("sterna")
 
 ODD = ModelConfig(d=12, layers=2, dff=21, vocab=65)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slowest first: what is begun last should not keep one of two cores waiting."""
+    def order(item: pytest.Item) -> tuple[float, bool, bool]:
+        allowed = item.get_closest_marker("timeout")
+        return (-max(allowed.args) if allowed else 0, not item.get_closest_marker("long"),
+                not item.get_closest_marker("slow"))
+
+    items.sort(key=order)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How long all tests took together, which CONTRIBUTING.md wants to stay small."""
+    seconds = sum(getattr(report, "duration", 0.0)
+                  for reports in terminalreporter.stats.values() for report in reports)
+    terminalreporter.write_line(f"all tests together, fixtures included: {seconds:.0f} s")
 
 
 @pytest.fixture(params=sorted(PROFILES))
@@ -61,6 +79,14 @@ def native_ops() -> Path:
         return build_ops()
     except MissingCompilerError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def quick_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries of operators are compiled without optimizing: a planted fault shows as well."""
+    flags = ["-O0" if flag == "-O3" else flag for flag in native_build._FLAGS]
+    assert "-O0" in flags
+    monkeypatch.setattr(native_build, "_FLAGS", tuple(flags))
 
 
 _KERNELS = {"x86_64": ["avx2", "avx512vnni"], "aarch64": ["neon", "neon-dot"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from sterna.export.graph.node_builder import DOMAIN, opset_imports
 from sterna.export.native.build import OPS_SOURCES
 from sterna.export.native.ops import register_ops, with_ops
-from sterna.model.profile import NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.integer import rs, saturate, sigmoid
 from sterna.model.quantized.trits import pack_trits
-
-FIELDS = ("x", "z", "h", "o", "p", "logit")
-
-
-def profile_numbers(profile: NumericProfile) -> list[int]:
-    """The attribute ``profile`` of a node."""
-    formats = [getattr(profile, name) for name in FIELDS]
-    return [number for fmt in formats for number in (fmt.bits, fmt.frac)] + [
-        profile.reciprocal_bits, profile.root_frac, profile.scale_frac, profile.mantissa_bits,
-        profile.scale_bits, profile.sigmoid_frac, profile.sigmoid_segments]
 
 
 def int2(name: str, values: np.ndarray) -> TensorProto:
@@ -99,15 +88,13 @@ def head_tensors(model: QuantizedModel) -> list[TensorProto]:
 
 def graph(
     operator: str, inputs: Sequence[str], outputs: Sequence[str],
-    tensors: Sequence[TensorProto], profile: NumericProfile | None = None,
+    tensors: Sequence[TensorProto], attributes: Mapping[str, float] | None = None,
     functions: Sequence[onnx.FunctionProto] = (),
 ) -> onnx.ModelProto:
     """A model of one node; its inputs and outputs are float64 of any shape."""
-    attributes: dict[str, Any] = {} if profile is None else {
-        "profile": profile_numbers(profile)}
     node = helper.make_node(
         operator, [*inputs, *(each.name for each in tensors)], list(outputs), domain=DOMAIN,
-        **attributes)
+        **(attributes or {}))
 
     def info(name: str) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.DOUBLE, None)
@@ -128,6 +115,7 @@ def session(proto: onnx.ModelProto, library: Any = None) -> Any:
         proto = with_ops(proto)
     return onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
 
 def planted_sources(folder: Path, name: str, right: str, wrong: str) -> Path:
     """A copy of the operators' sources with one text replaced in one file, for `build_ops`."""

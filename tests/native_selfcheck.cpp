@@ -3,11 +3,13 @@
 // Prints a line for each kernel and a hash of all results. The hash is the same on every
 // machine, so a run on another instruction set is held to one that is tested against the
 // integer reference. Exit code 1 if anything differs.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <algorithm>
+#include <map>
 #include <random>
+#include <string>
 
 #include "kernel.hpp"
 
@@ -19,11 +21,27 @@ struct Shape { int64_t d, dff, vocab, length, batch; };
 
 const Shape kShapes[] = {{1, 1, 2, 3, 1}, {12, 21, 65, 4, 2}, {64, 100, 256, 9, 3},
                          {130, 352, 70, 5, 4}};
-// S16, C12, and one whose products need 64 bits.
-const int64_t kProfiles[][kProfileFields] = {
-    {16, 11, 16, 12, 16, 12, 16, 12, 16, 10, 16, 8, 24, 4, 16, 16, 16, 15, 64},
-    {12, 7, 8, 4, 12, 8, 10, 6, 10, 4, 16, 8, 16, 2, 14, 12, 14, 8, 256},
-    {24, 8, 16, 7, 24, 15, 24, 12, 24, 4, 24, 8, 24, 10, 24, 24, 24, 24, 512}};
+using Numbers = std::map<std::string, int64_t>;
+
+const Numbers kS16 = {
+    {"x_bits", 16}, {"x_frac", 11}, {"z_bits", 16}, {"z_frac", 12}, {"h_bits", 16},
+    {"h_frac", 12}, {"o_bits", 16}, {"o_frac", 12}, {"p_bits", 16}, {"p_frac", 10},
+    {"logit_bits", 16}, {"logit_frac", 8}, {"reciprocal_bits", 24}, {"root_frac", 4},
+    {"scale_frac", 16}, {"mantissa_bits", 16}, {"scale_bits", 16}, {"sigmoid_frac", 15},
+    {"sigmoid_segments", 64}};
+const Numbers kC12 = {
+    {"x_bits", 12}, {"x_frac", 7}, {"z_bits", 8}, {"z_frac", 4}, {"h_bits", 12},
+    {"h_frac", 8}, {"o_bits", 10}, {"o_frac", 6}, {"p_bits", 10}, {"p_frac", 4},
+    {"logit_bits", 16}, {"logit_frac", 8}, {"reciprocal_bits", 16}, {"root_frac", 2},
+    {"scale_frac", 14}, {"mantissa_bits", 12}, {"scale_bits", 14}, {"sigmoid_frac", 8},
+    {"sigmoid_segments", 256}};
+// Its products need 64 bits.
+const Numbers kWidest = {
+    {"x_bits", 24}, {"x_frac", 8}, {"z_bits", 16}, {"z_frac", 7}, {"h_bits", 24},
+    {"h_frac", 15}, {"o_bits", 24}, {"o_frac", 12}, {"p_bits", 24}, {"p_frac", 4},
+    {"logit_bits", 24}, {"logit_frac", 8}, {"reciprocal_bits", 24}, {"root_frac", 10},
+    {"scale_frac", 24}, {"mantissa_bits", 24}, {"scale_bits", 24}, {"sigmoid_frac", 24},
+    {"sigmoid_segments", 512}};
 
 struct Random {
     std::mt19937_64 bits;
@@ -141,8 +159,10 @@ int main() {
                 }
             }
         }
-        for (const auto& numbers : kProfiles) {
-            const Profile profile = read_profile(numbers, kProfileFields);
+        for (const Numbers& numbers : {kS16, kC12, kWidest}) {
+            const Profile profile = read_profile([&](const char* each) {
+                return numbers.at(each);
+            });
             for (const Shape& shape : kShapes) {
                 const uint64_t seed = static_cast<uint64_t>(shape.d + profile.x_bits);
                 const std::vector<double> expected = run(kPortable, profile, shape, seed);

@@ -55,7 +55,8 @@ def test_integers_cost_next_to_nothing(name: str, loss: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "predictions"), [
-    ("tiny", 41_920), ("tiny-c12", 41_920), ("micro", 41_856)])
+    pytest.param("tiny", 41_920, marks=pytest.mark.long),
+    pytest.param("tiny-c12", 41_920, marks=pytest.mark.long), ("micro", 41_856)])
 def test_the_stated_figure_is_what_comes_out(name: str, predictions: int) -> None:
     model = load_model(name)
     result = evaluate(model, bundled_heldout(model.config.vocab))

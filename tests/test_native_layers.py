@@ -22,6 +22,7 @@ from native_graphs import (
 from onnx import numpy_helper
 from test_onnx_exact import EXTREMES, odd_profiles
 
+from sterna.export.graph.profile_numbers import profile_numbers
 from sterna.export.native.build import build_ops
 from sterna.export.native.ops import KERNEL_VARIABLE
 from sterna.model.config import ModelConfig
@@ -46,15 +47,16 @@ WIDEST = NumericProfile(
 
 def _mlgru(model: QuantizedModel, layer: int) -> onnx.ModelProto:
     return graph("MlgruLayer", ["x", "h"], ["y", "h_next"], mlgru_tensors(model, layer),
-                 model.profile)
+                 profile_numbers(model.profile))
 
 
 def _glu(model: QuantizedModel, layer: int) -> onnx.ModelProto:
-    return graph("GluLayer", ["x"], ["y"], glu_tensors(model, layer), model.profile)
+    return graph("GluLayer", ["x"], ["y"], glu_tensors(model, layer),
+                 profile_numbers(model.profile))
 
 
 def _head(model: QuantizedModel) -> onnx.ModelProto:
-    return graph("Head", ["x"], ["logits"], head_tensors(model), model.profile)
+    return graph("Head", ["x"], ["logits"], head_tensors(model), profile_numbers(model.profile))
 
 
 def _differences(
@@ -166,7 +168,7 @@ def test_nodes_that_contradict_themselves_are_refused(native_ops: Path) -> None:
         inputs = ["x", "h"] if operator == "MlgruLayer" else ["x"]
         outputs = ["y", "h_next"] if operator == "MlgruLayer" else ["y"]
         with pytest.raises(Exception, match=match):
-            session(graph(operator, inputs, outputs, tensors, S16), native_ops)
+            session(graph(operator, inputs, outputs, tensors, profile_numbers(S16)), native_ops)
 
     tensors = mlgru_tensors(model, 0)
     table = gate_table(model)
@@ -183,8 +185,32 @@ def test_nodes_that_contradict_themselves_are_refused(native_ops: Path) -> None:
     scale = numpy_helper.from_array(np.array([0.75]), "scale_head")
     head = head_tensors(model)
     refused("Head", [*head[:2], scale, *head[3:]], r"Head: k_head must be a whole number.*scale_he")
-    with pytest.raises(Exception, match=r"Head: attribute profile must be 19 whole numbers"):
-        session(graph("Head", ["x"], ["y"], head), native_ops)
+
+
+@pytest.mark.parametrize(("change", "match"), [
+    (None, r"Head: attribute x_bits must be a whole number \(.*x_bits"),
+    ({"root_frac": 11}, r"Head: attribute root_frac must be from 0 to 10, got 11"),
+    ({"h_bits": -1}, r"Head: attribute h_bits must be from 2 to 24, got -1"),
+    ({"sigmoid_segments": 48}, r"Head: attribute sigmoid_segments must be a power of two"),
+    ({"o_frac": 24, "h_frac": 0}, r"Head: the attributes of the formats .* contradict each other"),
+    ({"p_frac": 2.5}, r"Head: attribute p_frac must be a whole number"),
+])
+def test_numbers_of_no_profile_are_refused(
+    native_ops: Path, change: dict[str, float] | None, match: str,
+) -> None:
+    numbers = None if change is None else {**profile_numbers(S16), **change}
+    proto = graph("Head", ["x"], ["y"], head_tensors(random_model(ODD, S16, 4)), numbers)
+    with pytest.raises(Exception, match=match):
+        session(proto, native_ops)
+
+
+def test_numbers_are_read_by_name_in_any_order(native_ops: Path) -> None:
+    model = random_model(ODD, S16, 4)
+    numbers = profile_numbers(S16)
+    x = np.full((1, ODD.d), 9.0)
+    (expected,) = session(_head(model), native_ops).run(None, {"x": x})
+    turned = graph("Head", ["x"], ["y"], head_tensors(model), dict(reversed(numbers.items())))
+    np.testing.assert_array_equal(session(turned, native_ops).run(None, {"x": x})[0], expected)
 
 
 def test_inputs_of_another_shape_are_refused(native_ops: Path) -> None:
@@ -214,6 +240,7 @@ FAULTS = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_ops")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_shows(fault: str, native_ops: Path, tmp_path: Path) -> None:
     name, right, wrong = FAULTS[fault]

@@ -72,6 +72,7 @@ def test_a_wheel_claims_no_name_but_sterna(wheel: Path) -> None:
     assert "sterna/model/data/tiny.safetensors" in names
     assert "sterna/model/data/heldout.txt" in names
     assert "sterna/sim/bench/harness.cpp" in names
+    assert {"sterna/export/native/cpp/ops.cpp", "sterna/export/native/cpp/layers.hpp"} <= set(names)
     sources = ("index.html", "style.css", "worker.js")
     assert {f"sterna/export/web/sources/{name}" for name in sources} <= set(names)
 

@@ -199,6 +199,7 @@ LIBRARY_FAULTS = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_ops")
 @pytest.mark.parametrize("fault", LIBRARY_FAULTS)
 def test_a_faulty_library_is_caught_by_the_self_test(
     model: QuantizedModel, fault: str, tmp_path: Path,

@@ -33,7 +33,7 @@ def run_table(
     results = []
 
     async def bench(ctx):
-        for value in [*values.tolist(), *[0] * dut.latency]:
+        for value in [*values.tolist(), *[0] * dut.params.latency]:
             ctx.set(dut.z, value)
             ctx.set(dut.advance, 1)
             await ctx.tick()
@@ -47,7 +47,7 @@ def run_table(
     simulator.add_clock(1e-6)
     simulator.add_testbench(bench)
     simulator.run()
-    return np.array(results[dut.latency - 1:dut.latency - 1 + len(values)])
+    return np.array(results[dut.params.latency - 1:dut.params.latency - 1 + len(values)])
 
 
 def points(profile: NumericProfile, count: int) -> np.ndarray:

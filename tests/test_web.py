@@ -23,7 +23,7 @@ from sterna.export.graph.metadata import GraphKind
 from sterna.export.web.page import write_page
 from sterna.model.quantized import Projection, QuantizedModel, load_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 MODELS = ("tiny", "micro", "tiny-c12")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sterna.cli.terminal.console import out, print_json, print_table, say
+from sterna.cli.terminal.console import Stages, out, print_json, print_table, say
 from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption
 
 __all__ = ["COMMANDS", "demo"]
@@ -31,9 +31,8 @@ def demo(
     """
     from sterna.cli.commands.walkthrough import demo as run_demo
     from sterna.cli.reports.cycle_bars import print_bars
-    result = run_demo(
-        model, output, rows=rows, cols=cols, tokens=tokens,
-        progress=lambda line: say(line, quiet))
+    with Stages(quiet) as stages:
+        result = run_demo(model, output, rows=rows, cols=cols, tokens=tokens, progress=stages)
     if as_json:
         print_json(result.as_dict())
     else:

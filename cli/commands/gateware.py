@@ -11,13 +11,13 @@ from sterna.cli.commands.core_simulation import simulate_core
 from sterna.cli.commands.unit_options import (
     ColsOption,
     ExternalWeightsOption,
-    FarRegistersOption,
     LanesOption,
     LogitsOption,
     QuantLanesOption,
+    RoutingRegistersOption,
     RowsOption,
     SamplingOption,
-    StreamsOption,
+    SequencesOption,
     StyleOption,
     TraceOption,
     UnitOption,
@@ -73,14 +73,14 @@ def verilog(
     rows: RowsOption = None,
     cols: ColsOption = None,
     lanes: LanesOption = None,
-    streams: StreamsOption = None,
+    sequences: SequencesOption = None,
     trace: TraceOption = None,
     quant_lanes: QuantLanesOption = None,
     logits: LogitsOption = None,
     external_weights: ExternalWeightsOption = None,
     style: StyleOption = None,
     sampling: SamplingOption = None,
-    far_registers: FarRegistersOption = None,
+    routing_registers: RoutingRegistersOption = None,
     quiet: QuietOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> int:
@@ -92,9 +92,9 @@ def verilog(
     """
     from sterna.hw.catalog import emit_verilog
     sizes = given(
-        rows=rows, cols=cols, lanes=lanes, streams=streams, trace=trace,
+        rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
         quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
-        style=style, sampling=sampling, far_registers=far_registers)
+        style=style, sampling=sampling, routing_registers=routing_registers)
     with Stages(quiet) as stage:
         stage("emit the Verilog", quick=True)
         emitted = emit_verilog(load_model(model), unit, output, **sizes)
@@ -124,7 +124,7 @@ def simulate(
     rows: RowsOption = None,
     cols: ColsOption = None,
     lanes: LanesOption = None,
-    streams: StreamsOption = None,
+    sequences: SequencesOption = None,
     trace: TraceOption = None,
     quant_lanes: QuantLanesOption = None,
     style: StyleOption = None,
@@ -153,7 +153,7 @@ def simulate(
     """
     from sterna.hw.catalog import unit_named
     spec = unit_named(unit)
-    sizes = given(rows=rows, cols=cols, lanes=lanes, streams=streams, trace=trace,
+    sizes = given(rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
                   quant_lanes=quant_lanes, style=style)
     spec.check_sizes(sizes)
     loaded = load_model(model)
@@ -162,7 +162,7 @@ def simulate(
         output = Path("build/waves")
     is_core = spec.stimulus is None
     if is_core:
-        _refuse({"--streams": streams is not None, "--trace": trace is not None,
+        _refuse({"--sequences": sequences is not None, "--trace": trace is not None,
                  "--text": text is not None}, unit,
                 "give --prompt twice for two sequences; cocotb always traces")
     else:

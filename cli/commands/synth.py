@@ -10,13 +10,13 @@ import typer
 from sterna.cli.commands.unit_options import (
     ColsOption,
     ExternalWeightsOption,
-    FarRegistersOption,
     LanesOption,
     LogitsOption,
     QuantLanesOption,
+    RoutingRegistersOption,
     RowsOption,
     SamplingOption,
-    StreamsOption,
+    SequencesOption,
     TraceOption,
     UnitOption,
     given,
@@ -39,13 +39,13 @@ def synth(
     rows: RowsOption = None,
     cols: ColsOption = None,
     lanes: LanesOption = None,
-    streams: StreamsOption = None,
+    sequences: SequencesOption = None,
     trace: TraceOption = None,
     quant_lanes: QuantLanesOption = None,
     sampling: SamplingOption = None,
     logits: LogitsOption = None,
     external_weights: ExternalWeightsOption = None,
-    far_registers: FarRegistersOption = None,
+    routing_registers: RoutingRegistersOption = None,
     style: Annotated[str, typer.Option(
         help="How rows are built: auto, generic, ecp5-chain, ecp5-table, xc7-pair or "
              "xc7-table.")] = "auto",
@@ -85,9 +85,9 @@ def synth(
     choose("--target", target, TARGETS)
     loaded = load_model(model)
     sizes = given(
-        rows=rows, cols=cols, lanes=lanes, streams=streams, trace=trace,
+        rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
         quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
-        sampling=sampling, far_registers=far_registers)
+        sampling=sampling, routing_registers=routing_registers)
     with synth_progress(quiet) as progress:
         report = run(
             loaded, target, unit=unit, sizes=sizes, style=style, pnr=pnr,

@@ -15,13 +15,13 @@ from sterna.hw.units.mac.base.style import ArrayStyle
 __all__ = [
     "ColsOption",
     "ExternalWeightsOption",
-    "FarRegistersOption",
     "LanesOption",
     "LogitsOption",
     "QuantLanesOption",
+    "RoutingRegistersOption",
     "RowsOption",
     "SamplingOption",
-    "StreamsOption",
+    "SequencesOption",
     "StyleOption",
     "TraceOption",
     "UnitOption",
@@ -36,7 +36,7 @@ ColsOption = Annotated[int | None, typer.Option(help="Columns of a matrix taken 
 LanesOption = Annotated[int | None, typer.Option(
     help="Channels taken per beat; of the norm, activations given per cycle, a multiple of the "
          "rows.")]
-StreamsOption = Annotated[int | None, typer.Option(help="Interleaved sequences.")]
+SequencesOption = Annotated[int | None, typer.Option(help="Interleaved sequences.")]
 TraceOption = Annotated[bool | None, typer.Option(
     "--trace", help="Intermediate values come out, too.")]
 QuantLanesOption = Annotated[int | None, typer.Option(
@@ -47,8 +47,8 @@ ExternalWeightsOption = Annotated[bool | None, typer.Option(
     "--external-weights", help="The core takes its weights through a port.")]
 SamplingOption = Annotated[bool | None, typer.Option(
     "--sampling/--no-sampling", help="Whether the core can draw tokens with a temperature.")]
-FarRegistersOption = Annotated[bool | None, typer.Option(
-    "--far-registers", help="The core has one more register on long ways, for a large device.")]
+RoutingRegistersOption = Annotated[bool | None, typer.Option(
+    "--routing-registers", help="One more register on each route between blocks of the core, for a large device.")]
 StyleOption = Annotated[ArrayStyle | None, typer.Option(help="What the array is built of.")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -24,6 +25,9 @@ from rich.table import Table
 __all__ = ["Stages", "out", "print_json", "print_table", "progress_bar", "say", "write"]
 
 _MOMENT_S = 1.0
+_REPEAT_S = 10.0
+"""Seconds after which, where there is no terminal, a stage says that it is still at work."""
+
 _NUMBER = re.compile(r"[\d,.%]*")
 
 # Names, prompts and texts are a user's: nothing in them is markup.
@@ -105,8 +109,8 @@ class Stages:
     """Shows which stage of a command is at work, and for how long.
 
     On a terminal a clock runs beside the stage; when it ends, a line with its seconds stays.
-    Elsewhere a line is said as it begins. Use it in a ``with`` block, and call it with the name
-    of each stage; :meth:`end` ends one before the next begins.
+    Elsewhere a line is said as it begins, and one every ten seconds. Use it in a ``with``
+    block, and call it with the name of each stage; :meth:`end` ends one before the next begins.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -115,6 +119,7 @@ class Stages:
         self._label = ""
         self._quick = False
         self._started = 0.0
+        self._speaker: _Repeater | None = None
 
     def __enter__(self) -> Stages:
         return self
@@ -143,6 +148,7 @@ class Stages:
             self._display.start()
         elif not quick:
             say(label)
+            self._speaker = _Repeater(self._say_seconds)
 
     def detail(self, text: str) -> None:
         """Say how far the stage is, beside its name; only shown on a terminal."""
@@ -153,10 +159,33 @@ class Stages:
         """End the stage: its clock is gone, its time is told."""
         self._stop(tell=True)
 
+    def _say_seconds(self) -> None:
+        say(f"{self._label}: {time.monotonic() - self._started:.0f} s")
+
     def _stop(self, tell: bool) -> None:
+        if self._speaker is not None:
+            self._speaker.stop()
+            self._speaker = None
         if self._display is not None:
             self._display.stop()
             self._display = None
             seconds = time.monotonic() - self._started
             if tell and not (self._quick and seconds < _MOMENT_S):
                 say(f"{self._label} ({seconds:.1f} s)")
+
+
+class _Repeater:
+    """Calls a function every so often, from a thread, until it is stopped."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call, self._stopped = call, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_REPEAT_S):
+            self._call()

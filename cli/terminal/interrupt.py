@@ -28,11 +28,22 @@ def was_interrupted() -> bool:
 
 
 def watch_for_ctrl_c() -> None:
-    """Raise KeyboardInterrupt for Ctrl-C, as Python does, and remember that it came."""
+    """Raise KeyboardInterrupt for Ctrl-C, as Python does, and remember that it came.
+
+    Other requests to end raise SystemExit.
+    """
     # A shell starts jobs in the background with the signal ignored: leave it so.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _leave)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _on_ctrl_c)
         sys.unraisablehook = _on_lost_error
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    """Leave as Python does, not at once: the tools that run have to be ended."""
+    sys.exit(128 + signum)
 
 
 def _on_ctrl_c(signum: int, frame: FrameType | None) -> None:

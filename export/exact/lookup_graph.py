@@ -13,7 +13,6 @@ that a native library can take their place (:mod:`sterna.export.native.ops`).
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import onnx
@@ -27,11 +26,10 @@ from sterna.export.graph.graph_builder import GraphBuilder, merged
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.graph.node_builder import opset_imports
 from sterna.export.graph.products import CONTRIB, Product
+from sterna.export.graph.profile_numbers import PROFILE_ATTRIBUTE, profile_numbers
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["build_lookup_graph"]
-
-_FORMATS = ("x", "z", "h", "o", "p", "logit")
 
 
 def build_lookup_graph(
@@ -62,12 +60,8 @@ class _Assembler:
         self.graph = GraphBuilder(model, kind, TensorProto.INT32)
         self.nodes = self.graph.nodes
         self.values: list[onnx.ValueInfoProto] = []
-        profile = model.profile
-        formats = [value for name in _FORMATS for value in asdict(getattr(profile, name)).values()]
-        self.attributes: dict[str, Any] = {"profile": [
-            *formats, profile.reciprocal_bits, profile.root_frac, profile.scale_frac,
-            profile.mantissa_bits, profile.scale_bits, profile.sigmoid_frac,
-            profile.sigmoid_segments]}
+        self.attributes: dict[str, Any] = {
+            PROFILE_ATTRIBUTE: list(profile_numbers(model.profile).values())}
 
     def assemble(self) -> onnx.ModelProto:
         reciprocals, gates, silu = store_lookups(self.nodes, self.graph.store, self.model)

@@ -18,7 +18,7 @@ from sterna.model.files import cache_folder
 
 __all__ = ["OPS_SOURCES", "MissingCompilerError", "OpsError", "build_ops"]
 
-OPS_SOURCES = Path(__file__).parent
+OPS_SOURCES = Path(__file__).parent / "cpp"
 """The C++ sources."""
 
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique",

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.graph.node_builder import DOMAIN
+from sterna.export.graph.profile_numbers import PROFILE_ATTRIBUTE, PROFILE_NAMES
 from sterna.export.native.build import OpsError
 
 __all__ = [
@@ -53,35 +54,60 @@ def register_ops(options: Any, library: Path) -> None:
     Raises
     ------
     OpsError
-        If onnxruntime cannot load the library.
+        If onnxruntime cannot load the library, or the library does not fit this onnxruntime.
     """
     try:
         options.register_custom_ops_library(str(library.resolve()))
     except Exception as error:  # onnxruntime raises classes of its own, all from Exception
         raise OpsError(
-            f"{library}: onnxruntime cannot load the operators "
+            f"{library}: onnxruntime {onnxruntime.__version__} cannot load the operators "
             f"({' '.join(str(error).split())[:300]})") from error
+    refusal = _load(library).sterna_refusal()
+    if refusal is not None:
+        raise OpsError(f"{library}: does not fit onnxruntime {onnxruntime.__version__} "
+                       f"({refusal.decode()})")
 
 
 def with_ops(
     proto: onnx.ModelProto, version: str = onnxruntime.__version__,
 ) -> onnx.ModelProto:
-    """The graph to load when the operators are registered.
+    """The graph to load when the operators are registered: a copy of ``proto``.
 
-    That is ``proto`` itself from onnxruntime 1.31 on. Older ones give no 2-bit integers to
-    custom operators, so there it is a copy with the operators' weights as int8: four times
-    as large in memory, the same result.
+    Its nodes carry the numbers of their profile by name, as the operators read them, where the
+    file has one list. onnxruntime before 1.31 gives no 2-bit integers to custom operators: for
+    such a ``version`` the copy holds the operators' weights as int8, four times as large in
+    memory. The result is the same.
+
+    Raises
+    ------
+    OpsError
+        If a list is not as long as Sterna writes it.
     """
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= _INT2_SINCE:
-        return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    used = {name for node in copy.graph.node if node.domain == DOMAIN for name in node.input}
-    for tensor in copy.graph.initializer:
-        if tensor.name in used and tensor.data_type == TensorProto.INT2:
-            values = numpy_helper.to_array(tensor).astype(np.int8)
-            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    nodes = [node for node in copy.graph.node if node.domain == DOMAIN]
+    for node in nodes:
+        _name_numbers(node)
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < _INT2_SINCE:
+        used = {name for node in nodes for name in node.input}
+        for tensor in copy.graph.initializer:
+            if tensor.name in used and tensor.data_type == TensorProto.INT2:
+                values = numpy_helper.to_array(tensor).astype(np.int8)
+                tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     return copy
+
+
+def _name_numbers(node: onnx.NodeProto) -> None:
+    """Put one attribute for each number of the profile in place of their list."""
+    for listed in [each for each in node.attribute if each.name == PROFILE_ATTRIBUTE]:
+        if len(listed.ints) != len(PROFILE_NAMES):
+            raise OpsError(
+                f"{node.op_type}: attribute {PROFILE_ATTRIBUTE} must be {len(PROFILE_NAMES)} whole "
+                f"numbers, got {len(listed.ints)}")
+        node.attribute.extend(
+            helper.make_attribute(name, value)
+            for name, value in zip(PROFILE_NAMES, listed.ints, strict=True))
+        node.attribute.remove(listed)
 
 
 def kernel_name(library: Path, kernel: str = "") -> str:
@@ -185,6 +211,7 @@ def _load(path: Path) -> ctypes.CDLL:
     pointer, size, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
     for name, result, arguments in (
         ("error", text, ()),
+        ("refusal", text, ()),
         ("kernel", text, (text,)),
         ("pack", pointer, (pointer, size, size, text)),
         ("free", None, (pointer,)),

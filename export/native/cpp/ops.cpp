@@ -3,6 +3,7 @@
 // Weights, scales, biases and tables are read once, when a session is made, and must be
 // initialisers. A call reads x (and h) and writes the outputs; nothing else is shared between
 // calls, so that one session may run in several threads.
+#include <cstdio>
 #include <cstring>
 #include <initializer_list>
 
@@ -11,23 +12,41 @@
 namespace sterna {
 namespace {
 
+// What the layers have in common: a kernel, a profile, projections and a table.
+template <class Layer>
+struct LayerOp {
+    const Kernel& kernel;
+    Layer layer;
+
+    explicit LayerOp(const Node& node) : kernel(choose_kernel()) {
+        layer.profile = node.profile();
+    }
+
+protected:
+    // Inputs index .. index + 3.
+    Projection projection(const Node& node, size_t index, const char* name, int64_t parts) const {
+        return node.projection(layer.profile, index, name, parts, kernel.group);
+    }
+    // Values of every z, `kinds` of them one after the other.
+    const double* table(const Node& node, size_t index, const char* name, int64_t kinds) const {
+        const Tensor values = node.constant(index, name, kDouble);
+        Node::check_count(name, values, kinds << layer.profile.z_bits);
+        return values.data<double>();
+    }
+};
+
 // x, h, fcg (w, k, scale, bias), out (w, k, scale, bias), gate_table, and the
 // reciprocals, which only the function body reads -> y, h_next.
-struct MlgruOp {
+struct MlgruOp : LayerOp<Mlgru> {
     static constexpr const char* kName = "MlgruLayer";
     static constexpr int kInputs[] = {kDouble, kDouble, kInt2, kDouble, kDouble, kInt32,
                                       kInt2, kDouble, kDouble, kInt32, kDouble, kDouble};
     static constexpr size_t kOutputs = 2;
-    const Kernel& kernel;
-    Mlgru layer;
 
-    explicit MlgruOp(const Node& node) : kernel(choose_kernel()) {
-        layer.profile = node.profile();
-        layer.fcg = node.projection(layer.profile, 2, "fcg", 3, kernel.group);
-        layer.out = node.projection(layer.profile, 6, "out", 1, kernel.group);
-        const Tensor table = node.constant(10, "gate_table", kDouble);
-        Node::check_count("gate_table", table, int64_t{3} << layer.profile.z_bits);
-        layer.gates = read_gates(layer.profile, table.data<double>());
+    explicit MlgruOp(const Node& node) : LayerOp(node) {
+        layer.fcg = projection(node, 2, "fcg", 3);
+        layer.out = projection(node, 6, "out", 1);
+        layer.gates = read_gates(layer.profile, table(node, 10, "gate_table", 3));
         const int64_t d = layer.out.weight.columns;
         expect(layer.fcg.weight.columns, d, "the columns of w_fcg");
         expect(layer.fcg.weight.rows, 3 * d, "the rows of w_fcg");
@@ -52,21 +71,16 @@ struct MlgruOp {
 
 // x, gate_up (w, k, scale, bias), down (w, k, scale, bias), silu_table,
 // reciprocals -> y.
-struct GluOp {
+struct GluOp : LayerOp<Glu> {
     static constexpr const char* kName = "GluLayer";
     static constexpr int kInputs[] = {kDouble, kInt2, kDouble, kDouble, kInt32,
                                       kInt2, kDouble, kDouble, kInt32, kDouble, kDouble};
     static constexpr size_t kOutputs = 1;
-    const Kernel& kernel;
-    Glu layer;
 
-    explicit GluOp(const Node& node) : kernel(choose_kernel()) {
-        layer.profile = node.profile();
-        layer.gate_up = node.projection(layer.profile, 1, "gate_up", 2, kernel.group);
-        layer.down = node.projection(layer.profile, 5, "down", 1, kernel.group);
-        const Tensor table = node.constant(9, "silu_table", kDouble);
-        Node::check_count("silu_table", table, int64_t{1} << layer.profile.z_bits);
-        layer.silu = read_silu(layer.profile, table.data<double>());
+    explicit GluOp(const Node& node) : LayerOp(node) {
+        layer.gate_up = projection(node, 1, "gate_up", 2);
+        layer.down = projection(node, 5, "down", 1);
+        layer.silu = read_silu(layer.profile, table(node, 9, "silu_table", 1));
         expect(layer.gate_up.weight.rows, 2 * layer.down.weight.columns, "the rows of w_gate_up");
         expect(layer.down.weight.rows, layer.gate_up.weight.columns, "the rows of w_down");
     }
@@ -79,16 +93,13 @@ struct GluOp {
 };
 
 // x, head (w, k, scale, bias), reciprocals -> logits.
-struct HeadOp {
+struct HeadOp : LayerOp<Head> {
     static constexpr const char* kName = "Head";
     static constexpr int kInputs[] = {kDouble, kInt2, kDouble, kDouble, kInt32, kDouble};
     static constexpr size_t kOutputs = 1;
-    const Kernel& kernel;
-    Head layer;
 
-    explicit HeadOp(const Node& node) : kernel(choose_kernel()) {
-        layer.profile = node.profile();
-        layer.head = node.projection(layer.profile, 1, "head", 1, kernel.group);
+    explicit HeadOp(const Node& node) : LayerOp(node) {
+        layer.head = projection(node, 1, "head", 1);
     }
 
     void compute(const Call& node) const {
@@ -185,27 +196,47 @@ const Definition<GluOp> kGlu;
 const Definition<HeadOp> kHead;
 const Definition<TernaryMatMulOp> kTernaryMatMul;
 
+thread_local std::string g_refusal;
+
 }  // namespace
 }  // namespace sterna
 
+// Why the last registration in this thread was refused, where onnxruntime could not be told: its
+// list of entries is so wrong that no status can be made. Null for none.
+STERNA_PUBLIC const char* sterna_refusal() {
+    return sterna::g_refusal.empty() ? nullptr : sterna::g_refusal.c_str();
+}
+
 // What onnxruntime calls when a session registers the library.
-extern "C" __attribute__((visibility("default"))) sterna::ort::Status* RegisterCustomOps(
+STERNA_PUBLIC sterna::ort::Status* RegisterCustomOps(
     sterna::ort::SessionOptions* options, const sterna::ort::ApiBase* base) {
     using namespace sterna::ort;
+    sterna::g_refusal.clear();
     const Api* const api = base->get_api(kApiVersion);
     if (!api) return nullptr;   // onnxruntime itself says that the operators are missing
+    try {
+        static const Api* tried = nullptr;
+        if (tried != api) try_table(api, options, &sterna::kMlgru);
+        tried = api;
+    } catch (const WrongEntry& error) {
+        if (error.entry != Entry::CreateStatus) {
+            return call<Status*>(api, Entry::CreateStatus, kFail, error.what());
+        }
+        sterna::g_refusal = error.what();
+        return nullptr;
+    }
     sterna::g_api = api;
     sterna::g_weight_type = sterna::takes_int2(base->get_version_string()) ? kInt2 : kInt8;
     // Domains live as long as the library, like the definitions.
     static CustomOpDomain* domain = nullptr;
     Status* status = nullptr;
     if (!domain) {
-        status = call<Status*>(api, kCreateCustomOpDomain, "sterna", &domain);
+        status = call<Status*>(api, Entry::CreateCustomOpDomain, "sterna", &domain);
         for (const CustomOp* op : std::initializer_list<const CustomOp*>{
                  &sterna::kMlgru, &sterna::kGlu, &sterna::kHead, &sterna::kTernaryMatMul}) {
-            if (!status) status = call<Status*>(api, kCustomOpDomainAdd, domain, op);
+            if (!status) status = call<Status*>(api, Entry::CustomOpDomain_Add, domain, op);
         }
     }
-    if (!status) status = call<Status*>(api, kAddCustomOpDomain, options, domain);
+    if (!status) status = call<Status*>(api, Entry::AddCustomOpDomain, options, domain);
     return status;
 }

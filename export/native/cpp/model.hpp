@@ -3,9 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
+
+// A function that other programs find in the library by its name.
+#define STERNA_PUBLIC extern "C" __attribute__((visibility("default")))
 
 namespace sterna {
 
@@ -21,7 +25,7 @@ inline int64_t round_up(int64_t value, int64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }
 
-// The numbers of the attribute `profile`, in its order.
+// What a NumericProfile of Sterna says; each number is an attribute of a node, of its name.
 struct Profile {
     int32_t x_bits, x_frac, z_bits, z_frac, h_bits, h_frac, o_bits, o_frac, p_bits, p_frac;
     int32_t logit_bits, logit_frac, reciprocal_bits, root_frac, scale_frac, mantissa_bits;
@@ -31,13 +35,15 @@ struct Profile {
     int32_t candidate_shift() const { return z_frac + sigmoid_frac - h_frac; }
     int32_t output_shift() const { return sigmoid_frac + h_frac - o_frac; }
     int32_t product_shift() const { return 2 * z_frac - p_frac; }
+    // log2 of sigmoid_segments.
+    int32_t index_bits() const;
     // Whether all products of gates, states and pre-activations fit in 32 bits with their half.
     bool narrow() const;
 };
-constexpr size_t kProfileFields = 19;
 
-// Checks what the arithmetic relies on; throws std::invalid_argument.
-Profile read_profile(const int64_t* values, size_t count);
+// Reads each number by its name. Checks what the arithmetic relies on; throws
+// std::invalid_argument.
+Profile read_profile(const std::function<int64_t(const char* name)>& number);
 
 // Memory on a 64-byte boundary; large ones ask for huge pages.
 class Bytes {

@@ -3,8 +3,8 @@
 // Included by ops.cpp alone.
 #pragma once
 
+#include <atomic>
 #include <cmath>
-#include <cstdio>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -12,6 +12,7 @@
 
 #include "kernel.hpp"
 #include "ort_abi.hpp"
+#include "ort_trial.hpp"
 
 namespace sterna {
 namespace {
@@ -33,11 +34,33 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 // Turns a status of onnxruntime into an exception.
 void require(Status* status) {
     if (!status) return;
-    const std::string message = call<const char*>(g_api, kGetErrorMessage,
+    const std::string message = call<const char*>(g_api, Entry::GetErrorMessage,
                                                   static_cast<const Status*>(status));
-    call<void>(g_api, kReleaseStatus, status);
+    call<void>(g_api, Entry::ReleaseStatus, status);
     throw std::runtime_error(message);
 }
+
+// Tries an entry, which needs a node or a call, in a child process before its first use.
+class FirstUse {
+public:
+    explicit FirstUse(Entry entry) : entry_(entry) {}
+
+    template <class Check>
+    void operator()(Check check) {
+        if (tried_.load(std::memory_order_acquire)) return;
+        try_entries(g_api, check, entry_);
+        tried_.store(true, std::memory_order_release);
+    }
+
+private:
+    const Entry entry_;
+    std::atomic<bool> tried_{false};
+};
+
+FirstUse g_first_constant(Entry::KernelInfoGetConstantInput_tensor);
+FirstUse g_first_attribute(Entry::KernelInfoGetAttribute_int64);
+FirstUse g_first_input(Entry::KernelContext_GetInput);
+FirstUse g_first_output(Entry::KernelContext_GetOutput);
 
 // Runs a function that throws; gives onnxruntime the message.
 template <class Function>
@@ -53,7 +76,7 @@ Status* guard(const char* op, Function function) {
         code = kFail;
         message += error.what();
     }
-    return call<Status*>(g_api, kCreateStatus, code, message.c_str());
+    return call<Status*>(g_api, Entry::CreateStatus, code, message.c_str());
 }
 
 struct Tensor {
@@ -63,20 +86,20 @@ struct Tensor {
 
     explicit Tensor(const Value* from) : value(from) {
         TensorInfo* info = nullptr;
-        require(call<Status*>(g_api, kGetTensorTypeAndShape, value, &info));
+        require(call<Status*>(g_api, Entry::GetTensorTypeAndShape, value, &info));
         size_t rank = 0;
         Status* status = call<Status*>(
-            g_api, kGetDimensionsCount, static_cast<const TensorInfo*>(info), &rank);
+            g_api, Entry::GetDimensionsCount, static_cast<const TensorInfo*>(info), &rank);
         if (!status) {
             shape.resize(rank);
-            status = call<Status*>(g_api, kGetDimensions, static_cast<const TensorInfo*>(info),
+            status = call<Status*>(g_api, Entry::GetDimensions, static_cast<const TensorInfo*>(info),
                                    shape.data(), rank);
         }
         if (!status) {
-            status = call<Status*>(g_api, kGetTensorElementType,
+            status = call<Status*>(g_api, Entry::GetTensorElementType,
                                    static_cast<const TensorInfo*>(info), &type);
         }
-        call<void>(g_api, kReleaseTensorTypeAndShapeInfo, info);
+        call<void>(g_api, Entry::ReleaseTensorTypeAndShapeInfo, info);
         require(status);
     }
 
@@ -89,7 +112,7 @@ struct Tensor {
     template <class T>
     const T* data() const {
         void* data = nullptr;
-        require(call<Status*>(g_api, kGetTensorMutableData, const_cast<Value*>(value), &data));
+        require(call<Status*>(g_api, Entry::GetTensorMutableData, const_cast<Value*>(value), &data));
         return static_cast<const T*>(data);
     }
 };
@@ -101,7 +124,17 @@ struct Node {
     Tensor constant(size_t index, const char* name, int type) const {
         int is_constant = 0;
         const Value* value = nullptr;
-        require(call<Status*>(g_api, kKernelInfoGetConstantInputTensor, info, index,
+        g_first_constant([&](const Trial& trial) {
+            is_constant = -1;
+            const bool found = trial.succeeds(
+                Entry::KernelInfoGetConstantInput_tensor, info, index, &is_constant, &value);
+            trial.expect(!found || is_constant == 0 || (is_constant == 1 && value));
+            TensorInfo* told = nullptr;
+            if (found && is_constant) {
+                trial.expect(trial.succeeds(Entry::GetTensorTypeAndShape, value, &told) && told);
+            }
+        });
+        require(call<Status*>(g_api, Entry::KernelInfoGetConstantInput_tensor, info, index,
                               &is_constant, &value));
         if (!is_constant || !value) {
             throw std::invalid_argument(std::string(name) + " must be an initialiser");
@@ -115,18 +148,26 @@ struct Node {
         return tensor;
     }
 
-    Profile profile() const {
-        int64_t values[kProfileFields] = {};
-        size_t count = kProfileFields;
+    int64_t number(const char* name) const {
+        constexpr int64_t kUnset = 0x5555555555555555;
+        int64_t value = kUnset;
+        g_first_attribute([&](const Trial& trial) {
+            const bool found = trial.succeeds(
+                Entry::KernelInfoGetAttribute_int64, info, name, &value);
+            trial.expect(found ? value >> 32 != kUnset >> 32 : value == kUnset);
+        });
         try {
-            require(call<Status*>(g_api, kKernelInfoGetAttributeArrayInt64, info, "profile",
-                                  values, &count));
+            require(call<Status*>(g_api, Entry::KernelInfoGetAttribute_int64, info, name, &value));
         } catch (const std::runtime_error& error) {
             throw std::invalid_argument(
-                "attribute profile must be " + std::to_string(kProfileFields)
-                + " whole numbers (" + error.what() + ")");
+                std::string("attribute ") + name + " must be a whole number ("
+                + error.what() + ")");
         }
-        return read_profile(values, count);
+        return value;
+    }
+
+    Profile profile() const {
+        return read_profile([this](const char* name) { return number(name); });
     }
 
     Packed matrix(size_t index, const char* name, int64_t group) const {
@@ -196,18 +237,30 @@ struct Call {
     KernelContext* context;
 
     Tensor input(size_t index) const {
+        const KernelContext* const from = context;
         const Value* value = nullptr;
-        require(call<Status*>(g_api, kKernelContextGetInput,
-                              static_cast<const KernelContext*>(context), index, &value));
+        g_first_input([&](const Trial& trial) {
+            TensorInfo* told = nullptr;
+            trial.expect(!trial.succeeds(Entry::KernelContext_GetInput, from, index, &value)
+                         || (value && trial.succeeds(Entry::GetTensorTypeAndShape, value, &told)
+                             && told));
+        });
+        require(call<Status*>(g_api, Entry::KernelContext_GetInput, from, index, &value));
         return Tensor(value);
     }
 
     double* output(size_t index, const std::vector<int64_t>& shape) const {
         Value* value = nullptr;
-        require(call<Status*>(g_api, kKernelContextGetOutput, context, index, shape.data(),
+        g_first_output([&](const Trial& trial) {
+            if (trial.succeeds(Entry::KernelContext_GetOutput, context, index, shape.data(),
+                               shape.size(), &value)) {
+                trial.expect_tensor(value, kDouble, shape);
+            }
+        });
+        require(call<Status*>(g_api, Entry::KernelContext_GetOutput, context, index, shape.data(),
                               shape.size(), &value));
         void* data = nullptr;
-        require(call<Status*>(g_api, kGetTensorMutableData, value, &data));
+        require(call<Status*>(g_api, Entry::GetTensorMutableData, value, &data));
         return static_cast<double*>(data);
     }
 };

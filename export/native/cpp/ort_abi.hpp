@@ -1,14 +1,13 @@
 // The small part of onnxruntime's C interface that a library of custom operators needs.
 //
-// The wheel of onnxruntime brings no headers. Its C interface is a table of functions to which
-// entries are only ever appended, so the numbers below hold for every release that offers
-// kApiVersion. They are the positions in `struct OrtApi` of onnxruntime_c_api.h, counted in the
-// public source and checked against the positions that onnxruntime itself asserts (entry 101 is
-// the last of version 1, 218 of version 12, 254 of version 15).
+// The wheel of onnxruntime brings no headers. Its C interface is a table of functions, named in
+// their order in ort_entries.hpp; the types are opaque, save the one that describes an operator.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "ort_entries.hpp"
 
 namespace sterna::ort {
 
@@ -18,6 +17,7 @@ constexpr uint32_t kApiVersion = 18;
 struct Status;
 struct Value;
 struct TensorInfo;
+struct MemoryInfo;
 struct KernelInfo;
 struct KernelContext;
 struct CustomOpDomain;
@@ -28,27 +28,6 @@ enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
 
 enum ElementType : int {
     kUndefined = 0, kInt8 = 3, kInt32 = 6, kDouble = 11, kInt2 = 25,
-};
-
-// Entries of the table.
-enum Entry : int {
-    kCreateStatus = 0,
-    kGetErrorMessage = 2,
-    kCreateCustomOpDomain = 26,
-    kCustomOpDomainAdd = 27,
-    kAddCustomOpDomain = 28,
-    kGetTensorMutableData = 51,
-    kGetTensorElementType = 60,
-    kGetDimensionsCount = 61,
-    kGetDimensions = 62,
-    kGetTensorTypeAndShape = 65,
-    kKernelContextGetInput = 90,
-    kKernelContextGetOutput = 91,
-    kReleaseStatus = 93,
-    kReleaseTensorTypeAndShapeInfo = 99,
-    kKernelInfoGetAttributeArrayInt64 = 163,
-    kKernelInfoGetNodeName = 244,
-    kKernelInfoGetConstantInputTensor = 249,
 };
 
 struct Api {
@@ -90,10 +69,11 @@ struct CustomOp {
     void (*release_alias_map)(int*, int*);
 };
 
+// The types of the arguments are those of the entry's declaration: nothing else checks them.
 template <class Result, class... Arguments>
 Result call(const Api* api, Entry entry, Arguments... arguments) {
     using Function = Result (*)(Arguments...);
-    return reinterpret_cast<Function>(api->entries[entry])(arguments...);
+    return reinterpret_cast<Function>(api->entries[static_cast<size_t>(entry)])(arguments...);
 }
 
 }  // namespace sterna::ort

@@ -2,6 +2,7 @@
 //
 // A lane of a vector is a row. The fields of a byte are taken at 1 and 4 times their value, so
 // that they stay positive as signed bytes; a shift at the end makes the second kind right.
+#pragma once
 
 template <int NB, int NT>
 inline void dot(const uint8_t* weight, int64_t step_bytes, int64_t steps, const int8_t* acts,

@@ -4,8 +4,6 @@
 
 #include "kernel.hpp"
 
-#define STERNA_PUBLIC extern "C" __attribute__((visibility("default")))
-
 namespace {
 
 struct Matrix {

@@ -16,6 +16,29 @@ namespace {
 
 constexpr size_t kHugePage = size_t{1} << 21;
 
+struct Number {
+    const char* name;
+    int32_t Profile::*value;
+    int32_t low, high;
+};
+
+constexpr int32_t kMaxSegments = 1 << 24;
+constexpr Number kNumbers[] = {
+    {"x_bits", &Profile::x_bits, 2, 24}, {"x_frac", &Profile::x_frac, 0, 24},
+    {"z_bits", &Profile::z_bits, 2, 24}, {"z_frac", &Profile::z_frac, 0, 24},
+    {"h_bits", &Profile::h_bits, 2, 24}, {"h_frac", &Profile::h_frac, 0, 24},
+    {"o_bits", &Profile::o_bits, 2, 24}, {"o_frac", &Profile::o_frac, 0, 24},
+    {"p_bits", &Profile::p_bits, 2, 24}, {"p_frac", &Profile::p_frac, 0, 24},
+    {"logit_bits", &Profile::logit_bits, 2, 24}, {"logit_frac", &Profile::logit_frac, 0, 24},
+    {"reciprocal_bits", &Profile::reciprocal_bits, 2, 24},
+    {"root_frac", &Profile::root_frac, 0, 10}, {"scale_frac", &Profile::scale_frac, 0, 24},
+    {"mantissa_bits", &Profile::mantissa_bits, 0, 24},
+    {"scale_bits", &Profile::scale_bits, 0, 24}, {"sigmoid_frac", &Profile::sigmoid_frac, 1, 24},
+    {"sigmoid_segments", &Profile::sigmoid_segments, 2, kMaxSegments},
+};
+static_assert(sizeof kNumbers / sizeof *kNumbers == sizeof(Profile) / sizeof(int32_t),
+              "a number of Profile has no name");
+
 void check(bool right, const std::string& what) {
     if (!right) throw std::invalid_argument(what);
 }
@@ -27,9 +50,7 @@ int64_t round_shift(int64_t value, int32_t shift) {
 // The table that NumericProfile.sigmoid_table() defines, as segments. The caller compares what
 // it gives with the table of the graph, so a last bit of exp() decides about speed only.
 Sigmoid define_sigmoid(const Profile& p) {
-    int32_t index_bits = 0;
-    while ((1 << index_bits) < p.sigmoid_segments) ++index_bits;
-    const int32_t step_bits = p.z_bits - index_bits;
+    const int32_t step_bits = p.z_bits - p.index_bits();
     const double limit = std::ldexp(1.0, p.z_bits - 1 - p.z_frac);
     const int32_t entries = p.sigmoid_segments;
     std::vector<int32_t> table(entries + 1);
@@ -111,12 +132,16 @@ Packed pack(int64_t columns, int64_t rows, int64_t group, Trit trit) {
 
 }  // namespace
 
+int32_t Profile::index_bits() const {
+    int32_t bits = 0;
+    while ((1 << bits) < sigmoid_segments) ++bits;
+    return bits;
+}
+
 bool Profile::narrow() const {
     const int32_t gate = sigmoid_frac;
-    int32_t index_bits = 0;
-    while ((1 << index_bits) < sigmoid_segments) ++index_bits;
     const int32_t products[] = {
-        z_bits - 1 + gate, h_bits - 1 + gate, 2 * (z_bits - 1), gate + z_bits - index_bits};
+        z_bits - 1 + gate, h_bits - 1 + gate, 2 * (z_bits - 1), gate + z_bits - index_bits()};
     const int32_t shifts[] = {candidate_shift(), output_shift(), product_shift(), gate};
     for (const int32_t bits : products) {
         if (bits > 30) return false;
@@ -127,31 +152,23 @@ bool Profile::narrow() const {
     return true;
 }
 
-Profile read_profile(const int64_t* values, size_t count) {
-    check(count == kProfileFields, "attribute profile must have " + std::to_string(kProfileFields)
-          + " numbers, got " + std::to_string(count));
+Profile read_profile(const std::function<int64_t(const char* name)>& number) {
     Profile p;
-    int32_t* const fields = &p.x_bits;
-    static_assert(sizeof(Profile) == kProfileFields * sizeof(int32_t));
-    for (size_t i = 0; i < count; ++i) {
-        check(values[i] >= 0 && values[i] <= (1 << 24), "attribute profile: number "
-              + std::to_string(i) + " is out of range, got " + std::to_string(values[i]));
-        fields[i] = static_cast<int32_t>(values[i]);
+    for (const Number& each : kNumbers) {
+        const int64_t value = number(each.name);
+        check(value >= each.low && value <= each.high,
+              std::string("attribute ") + each.name + " must be from " + std::to_string(each.low)
+              + " to " + std::to_string(each.high) + ", got " + std::to_string(value));
+        p.*each.value = static_cast<int32_t>(value);
     }
-    for (const int32_t bits : {p.x_bits, p.z_bits, p.h_bits, p.o_bits, p.p_bits, p.logit_bits}) {
-        check(bits >= 2 && bits <= 24, "attribute profile: a format must have 2 to 24 bits");
-    }
-    check(p.reciprocal_bits >= 2 && p.reciprocal_bits <= 24 && p.root_frac <= 10
-              && p.scale_frac <= 24 && p.mantissa_bits <= 24 && p.scale_bits <= 24
-              && p.sigmoid_frac >= 1 && p.sigmoid_frac <= 24,
-          "attribute profile: a width is larger than any Sterna profile has");
     for (const int32_t shift : {p.combine_shift(), p.candidate_shift(), p.output_shift(),
                                 p.product_shift()}) {
-        check(shift >= 0 && shift <= 48, "attribute profile: the formats contradict each other");
+        check(shift >= 0 && shift <= 48,
+              "the attributes of the formats and of the scale contradict each other");
     }
     const int32_t segments = p.sigmoid_segments;
-    check(segments >= 2 && !(segments & (segments - 1)) && segments <= 1 << p.z_bits,
-          "attribute profile: segments must be a power of two, at most one for each z");
+    check(!(segments & (segments - 1)) && segments <= 1 << p.z_bits,
+          "attribute sigmoid_segments must be a power of two, at most one for each z");
     return p;
 }
 

@@ -7,6 +7,7 @@
 //            int64_t acts_stride, const int32_t* sums, int32_t* acc, int64_t acc_stride)
 //
 // which multiplies NB neighbouring blocks with NT tokens, and includes this file.
+#pragma once
 
 template <int NB, int NT>
 inline void dot_blocks(const uint8_t* weight, int64_t width, int64_t steps, const int8_t* acts,

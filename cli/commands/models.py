@@ -28,7 +28,7 @@ def evaluate(
         "--onnx", metavar="FORM", help="Use the model's ONNX graph of this form in place of "
                                        "the integer reference.")] = None,
     text: Annotated[Path | None, typer.Option(
-        help="UTF-8 text; default: the held-out text of the bundled models.")] = None,
+        help="UTF-8 text. Default: the held-out text of the bundled models.")] = None,
     limit: Annotated[int | None, typer.Option(
         "--bytes", metavar="N", help="Use only the first N bytes of the text.")] = None,
     sequences: Annotated[int, typer.Option(

@@ -29,26 +29,28 @@ __all__ = [
 ]
 
 UnitOption = Annotated[str, typer.Option(
-    metavar="UNIT", help="core, or a unit of it: `sterna units` lists them with their sizes.")]
+    metavar="UNIT", help="core, or a part of it: sterna units lists them with their sizes.")]
 RowsOption = Annotated[int | None, typer.Option(
     help="Dot products computed side by side; elements of a word of a vector.")]
 ColsOption = Annotated[int | None, typer.Option(help="Columns of a matrix taken per beat.")]
 LanesOption = Annotated[int | None, typer.Option(
-    help="Channels taken per beat; of the norm, activations given per cycle, a multiple of the "
-         "rows.")]
+    help="Channels taken per beat; for the norm, activations given per cycle, a multiple of "
+         "--rows.")]
 SequencesOption = Annotated[int | None, typer.Option(help="Interleaved sequences.")]
 TraceOption = Annotated[bool | None, typer.Option(
-    "--trace", help="Intermediate values come out, too.")]
+    "--trace", help="Add a port for intermediate values.")]
 QuantLanesOption = Annotated[int | None, typer.Option(
-    help="Elements that the core quantises per cycle, a multiple of the rows; 0 chooses.")]
+    help="Elements that the core quantises per cycle, a multiple of --rows; 0 chooses.")]
 LogitsOption = Annotated[bool | None, typer.Option(
-    "--logits/--no-logits", help="Whether the core has a port for the logits.")]
+    "--logits/--no-logits", help="With or without a port for the logits of the core.")]
 ExternalWeightsOption = Annotated[bool | None, typer.Option(
     "--external-weights", help="The core takes its weights through a port.")]
 SamplingOption = Annotated[bool | None, typer.Option(
-    "--sampling/--no-sampling", help="Whether the core can draw tokens with a temperature.")]
+    "--sampling/--no-sampling",
+    help="With or without the parts of the core that draw tokens with a temperature.")]
 RoutingRegistersOption = Annotated[bool | None, typer.Option(
-    "--routing-registers", help="One more register on each route between blocks of the core, for a large device.")]
+    "--routing-registers",
+    help="One more register on each route between blocks of the core, for a large device.")]
 StyleOption = Annotated[ArrayStyle | None, typer.Option(help="What the array is built of.")]
 
 

@@ -89,7 +89,7 @@ def verdict(report: CycleReport) -> list[str]:
     if report.limit == "array beats":
         first = f"Bound by the beats of the array: {share}."
     else:
-        first = f"Bound by latency, most by {report.limit}: the array has beats in {share}."
+        first = f"Bound by latency, mostly by {report.limit}: the array has beats in {share}."
     lines = [first, f"If nothing but the array took time: {beats:,} cycles, "
                     f"{number(total - beats)} fewer."]
     if report.params.sequences > 1:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from sterna.cli.terminal.console import Stages
-from sterna.hw.flow.cached_tools import Progress
-from sterna.hw.flow.pnr_progress import Step
+
+if TYPE_CHECKING:
+    from sterna.hw.flow.cached_tools import Progress
+    from sterna.hw.flow.pnr_progress import Step
 
 __all__ = ["synth_progress"]
 

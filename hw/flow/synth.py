@@ -138,7 +138,7 @@ def _check_run(
         if not 0 < freq_mhz < 10000:
             raise ValueError(f"the clock must be from 0 to 10000 MHz, got {freq_mhz}")
         if not pnr:
-            raise ValueError("a clock to reach needs place and route: give --pnr, too")
+            raise ValueError("a clock to reach needs place and route: give --pnr as well")
     if pnr:
         check_router(target)
 

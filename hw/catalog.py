@@ -36,7 +36,7 @@ def unit_named(name: str) -> UnitSpec:
         If there is none of that name.
 
     >>> unit_named("glu").sizes
-    {'lanes': 8, 'streams': 1, 'trace': False}
+    {'lanes': 8, 'sequences': 1, 'trace': False}
     """
     if name not in UNITS:
         raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {name!r}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["VOCAB", "contiguous_streams", "decode", "encode"]
+__all__ = ["VOCAB", "contiguous_sequences", "decode", "encode"]
 
 VOCAB = 256
 """Number of tokens: one for each value of a byte."""
@@ -48,38 +48,39 @@ def decode(tokens: np.ndarray | list[int]) -> str:
     return values.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
 
-def contiguous_streams(tokens: np.ndarray, streams: int) -> np.ndarray:
-    """Split ``tokens`` into ``streams`` contiguous pieces of equal length.
+def contiguous_sequences(tokens: np.ndarray, sequences: int) -> np.ndarray:
+    """Split ``tokens`` into ``sequences`` contiguous pieces of equal length.
 
     Held-out text is evaluated this way: every piece is read from its start to its end
     with the state carried along, and all pieces run side by side. Up to
-    ``streams - 1`` tokens at the end are left out.
+    ``sequences - 1`` tokens at the end are left out.
 
     Parameters
     ----------
     tokens
         Tokens ``[length]``.
-    streams
+    sequences
         Number of pieces.
 
     Returns
     -------
-    Tokens ``[streams, length // streams]``.
+    Tokens ``[sequences, length // sequences]``.
 
     Raises
     ------
     ValueError
-        If ``streams`` is below 1 or a piece would be shorter than 2 tokens, which
+        If ``sequences`` is below 1 or a piece would be shorter than 2 tokens, which
         leaves nothing to predict.
 
-    >>> contiguous_streams(np.arange(7), 3).tolist()
+    >>> contiguous_sequences(np.arange(7), 3).tolist()
     [[0, 1], [2, 3], [4, 5]]
     """
     tokens = np.asarray(tokens).reshape(-1)
-    if streams < 1:
-        raise ValueError(f"streams must be at least 1, got {streams}")
-    length = tokens.size // streams
+    if sequences < 1:
+        raise ValueError(f"sequences must be at least 1, got {sequences}")
+    length = tokens.size // sequences
     if length < 2:
         raise ValueError(
-            f"{streams} streams need at least {2 * streams} tokens of text, got {tokens.size}")
-    return tokens[: streams * length].reshape(streams, length)
+            f"{sequences} sequences need at least {2 * sequences} tokens of text, "
+            f"got {tokens.size}")
+    return tokens[: sequences * length].reshape(sequences, length)

@@ -22,7 +22,7 @@ from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.flow.absorb import absorb_registers
 from sterna.hw.flow.netlist_verilog import model_files, netlist_verilog
-from sterna.hw.flow.synthesis import Target, synthesise
+from sterna.hw.flow.synthesis import Target, synthesize
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Simulator
 from sterna.sim.core.simulate import CoreReport, simulate_core
@@ -34,7 +34,7 @@ __all__ = [
     "netlist_of",
     "simulate_core_netlist",
     "simulate_netlist",
-    "synthesise_unit",
+    "synthesize_unit",
 ]
 
 NetlistPass = Callable[[dict[str, Any], str], object]
@@ -47,7 +47,7 @@ It also opens the ends of carry chains (``free_carry_ends``), which is not simul
 """
 
 
-def synthesise_unit(emitted: EmittedUnit, *, timeout_s: float = 3600) -> dict[str, Any]:
+def synthesize_unit(emitted: EmittedUnit, *, timeout_s: float = 3600) -> dict[str, Any]:
     """Synthesise an emitted unit for ECP5 and return the netlist, as Yosys' JSON has it.
 
     Raises
@@ -59,7 +59,7 @@ def synthesise_unit(emitted: EmittedUnit, *, timeout_s: float = 3600) -> dict[st
     """
     with tempfile.TemporaryDirectory(prefix="sterna-netlist-") as name:
         path = Path(name) / "netlist.json"
-        synthesise(emitted.verilog_path, emitted.module, Target.ECP5, timeout_s=timeout_s,
+        synthesize(emitted.verilog_path, emitted.module, Target.ECP5, timeout_s=timeout_s,
                    netlist_path=path)
         return json.loads(path.read_text(encoding="utf-8"))
 
@@ -79,7 +79,7 @@ def netlist_of(
     passes
         What to do to the netlist, one after the other.
     netlist
-        What :func:`synthesise_unit` returned, to change in place; None does it here.
+        What :func:`synthesize_unit` returned, to change in place; None does it here.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def netlist_of(
         If Yosys fails.
     """
     if netlist is None:
-        netlist = synthesise_unit(emitted)
+        netlist = synthesize_unit(emitted)
     for each in passes:
         each(netlist, emitted.module)
     texts = {**model_files(), f"{emitted.module}.v": netlist_verilog(netlist, emitted.module)}
@@ -172,7 +172,7 @@ def simulate_core_netlist(
     with ExitStack() as stack:
         work = _folder(stack, work)
         made = _made(model, CORE.name, work, passes, progress,
-                     streams=len(prompts), trace=True, **sizes)
+                     sequences=len(prompts), trace=True, **sizes)
         return simulate_core(
             model, prompts, tokens, temperature=temperature, simulator=simulator,
             waves=waves, work=work, seed=seed, emitted=made, progress=progress)

@@ -12,7 +12,7 @@ __all__ = ["core_params"]
 
 
 @st.composite
-def core_params(draw: st.DrawFn, streams: tuple[int, ...] = (1, 2)) -> CoreParams:
+def core_params(draw: st.DrawFn, sequences: tuple[int, ...] = (1, 2)) -> CoreParams:
     """A core of any shape: dimensions need not divide by anything."""
     rows = draw(st.sampled_from([1, 2, 3, 4, 8, 16]))
     words = draw(st.sampled_from([1, 2, 3, 4, 6, 8]))
@@ -23,5 +23,5 @@ def core_params(draw: st.DrawFn, streams: tuple[int, ...] = (1, 2)) -> CoreParam
         dff=draw(st.integers(cols, cols + 100)), vocab=draw(st.sampled_from([2, 65, 256])))
     return CoreParams(
         config, draw(st.sampled_from([S16, C12])), rows=rows, cols=cols,
-        streams=draw(st.sampled_from(streams)), quant_lanes=rows * lanes,
+        sequences=draw(st.sampled_from(sequences)), quant_lanes=rows * lanes,
         digit_bits=draw(st.integers(0, 5)), root_digit_bits=draw(st.integers(1, 4)))

@@ -36,19 +36,19 @@ MODELS = {
 _UNITS = (
     "mac --rows 1 --cols 8", "mac --rows 3 --cols 21",
     *(f"mac --rows 4 --cols 12 --style {style}" for style in STYLES[1:]),
-    "mlgru --lanes 4", "mlgru --lanes 2 --streams 2 --trace",
-    "norm --rows 2 --lanes 4", "norm --rows 4 --lanes 4 --streams 2 --trace",
-    "glu --lanes 4", "glu --lanes 3 --streams 2 --trace",
-    "residual --rows 4", "embedding --rows 4", "embedding --rows 5 --streams 2",
+    "mlgru --lanes 4", "mlgru --lanes 2 --sequences 2 --trace",
+    "norm --rows 2 --lanes 4", "norm --rows 4 --lanes 4 --sequences 2 --trace",
+    "glu --lanes 4", "glu --lanes 3 --sequences 2 --trace",
+    "residual --rows 4", "embedding --rows 4", "embedding --rows 5 --sequences 2",
     "sampler --rows 4", "weights --rows 4 --cols 12 --style ecp5-table",
     "weights --rows 3 --cols 9",
     "core --rows 2 --cols 8",
 )
 _CORES = (
-    "core --rows 4 --cols 16 --quant-lanes 8 --streams 2 --trace --style xc7-pair",
-    "core --rows 4 --cols 8 --no-logits --external-weights --far-registers --style ecp5-table",
+    "core --rows 4 --cols 16 --quant-lanes 8 --sequences 2 --trace --style xc7-pair",
+    "core --rows 4 --cols 8 --no-logits --external-weights --routing-registers --style ecp5-table",
     "core --rows 1 --cols 4 --no-sampling --trace --style ecp5-chain",
-    "core --rows 2 --cols 8 --streams 2 --no-logits --far-registers --style xc7-table",
+    "core --rows 2 --cols 8 --sequences 2 --no-logits --routing-registers --style xc7-table",
 )
 
 
@@ -57,7 +57,7 @@ def command_lines() -> list[str]:
     return [
         *(f"verilog {model} --unit {unit}" for model in ("odd", "odd-c12") for unit in _UNITS),
         *(f"verilog odd --unit {core}" for core in _CORES),
-        *(f"verilog tiny --unit {unit}" for unit in ("mac", "mlgru --streams 2", "norm", "glu")),
+        *(f"verilog tiny --unit {unit}" for unit in ("mac", "mlgru --sequences 2", "norm", "glu")),
         *(f"verilog tiny-c12 --unit {unit}" for unit in ("residual", "embedding", "sampler")),
         "verilog micro --unit core --rows 4 --cols 32",
         *(f"export {model} --form {form}" for model in ("odd", "odd-c12")
@@ -114,14 +114,14 @@ def _of_board(name: str, folder: Path) -> dict[str, str]:
     return _of_folder(folder / "written")
 
 
-def _of_quantised(name: str, folder: Path) -> dict[str, str]:
+def _of_quantized(name: str, folder: Path) -> dict[str, str]:
     if name in MODELS:
         return {"model.safetensors": _sha256(MODELS[name].to_bytes())}
     from sterna.model.network.language_model import MatMulFreeLM
     from sterna.model.training.quantize import quantize
     profile = {"S16": S16, "C12": C12}[name]
-    quantised = quantize(MatMulFreeLM(ModelConfig.named("nano"), seed=3), profile)
-    return {"model.safetensors": _sha256(quantised.to_bytes())}
+    quantized = quantize(MatMulFreeLM(ModelConfig.named("nano"), seed=3), profile)
+    return {"model.safetensors": _sha256(quantized.to_bytes())}
 
 
 def cases() -> list[str]:
@@ -133,7 +133,7 @@ def cases() -> list[str]:
 def checksums(case: str) -> dict[str, str]:
     """Write what a case names; return the SHA-256 of each file by its name."""
     kind, _, rest = case.partition(" ")
-    makers = {"board": _of_board, "quantised": _of_quantised}
+    makers = {"board": _of_board, "quantised": _of_quantized}
     with tempfile.TemporaryDirectory(prefix="sterna-") as folder:
         if kind in makers:
             return makers[kind](rest, Path(folder))

@@ -79,7 +79,7 @@ def run_norm(
 
             limit = None if cut is None else cut[phase]
             due = [pack(params, of_sequence) for of_sequence in vectors]
-            offered = [False] * params.streams
+            offered = [False] * params.sequences
             held: dict[str, tuple[int, int]] = {}
             wanted = sum(len(of_sequence) for of_sequence in vectors)
             events = NormEvents([[] for _ in vectors], [[] for _ in vectors])
@@ -108,7 +108,7 @@ def run_norm(
                             offered[sequence] = False
                 if ctx.get(dut.service):
                     events.services.append(
-                        (cycle, ctx.get(dut.service_sequence) if params.streams > 1 else 0))
+                        (cycle, ctx.get(dut.service_sequence) if params.sequences > 1 else 0))
                 for name, (stream, layout, _) in outputs.items():
                     valid, payload = ctx.get(stream.valid), ctx.get(Value.cast(stream.payload))
                     if name in held:
@@ -186,7 +186,7 @@ def check_cycles(
         lasts = np.cumsum([params.words(len(y)) for y in of_sequence]) - 1
         ends.append([taken[last] for last in lasts])
         arrivals.append([end + params.max_steps for end in ends[-1]])
-    free, before, chunk = 0, params.streams - 1, 0
+    free, before, chunk = 0, params.sequences - 1, 0
     released: list[list[int]] = [[] for _ in vectors]
     for index, (service, sequence) in enumerate(events.services):
         heads = {place: arrivals[place][len(released[place])] for place in range(len(vectors))

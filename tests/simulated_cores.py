@@ -27,7 +27,7 @@ class Shape:
     profile: str
     rows: int
     cols: int
-    streams: int = 1
+    sequences: int = 1
     kind: str = "random"
     quant_lanes: int = 0
 
@@ -36,7 +36,7 @@ class Shape:
         """A name for test reports."""
         c = self.config
         return (f"{self.profile}-d{c.d}-L{c.layers}-dff{c.dff}-v{c.vocab}-{self.rows}x{self.cols}"
-                f"-s{self.streams}-{self.kind}")
+                f"-s{self.sequences}-{self.kind}")
 
     def model(self) -> QuantizedModel:
         """The model, always the same."""
@@ -62,18 +62,18 @@ class Shape:
 
 SHAPES = [
     Shape(ModelConfig(12, 2, 21, 65), "S16", 4, 8),
-    Shape(ModelConfig(12, 2, 21, 65), "C12", 4, 8, streams=2),
-    Shape(ModelConfig(10, 1, 7, 65), "S16", 1, 8, streams=2),
+    Shape(ModelConfig(12, 2, 21, 65), "C12", 4, 8, sequences=2),
+    Shape(ModelConfig(10, 1, 7, 65), "S16", 1, 8, sequences=2),
     Shape(ModelConfig(10, 1, 13, 65), "C12", 1, 8),
     Shape(ModelConfig(16, 1, 40, 1000), "C12", 8, 16),
-    Shape(ModelConfig(16, 1, 40, 1000), "S16", 8, 16, streams=2),
-    Shape(ModelConfig(33, 3, 50, 20), "S16", 3, 12, streams=2, kind="minus"),
+    Shape(ModelConfig(16, 1, 40, 1000), "S16", 8, 16, sequences=2),
+    Shape(ModelConfig(33, 3, 50, 20), "S16", 3, 12, sequences=2, kind="minus"),
     Shape(ModelConfig(40, 1, 24, 30), "C12", 8, 40, kind="plus"),
     Shape(ModelConfig(20, 4, 20, 33), "S16", 4, 4, kind="ends"),
-    Shape(ModelConfig(64, 1, 96, 128), "C12", 16, 32, streams=2, quant_lanes=16),
-    Shape(ModelConfig(5, 1, 9, 2), "S16", 2, 4, streams=2, kind="zero"),
-    Shape(ModelConfig(3, 2, 5, 7), "C12", 5, 5, streams=2),
+    Shape(ModelConfig(64, 1, 96, 128), "C12", 16, 32, sequences=2, quant_lanes=16),
+    Shape(ModelConfig(5, 1, 9, 2), "S16", 2, 4, sequences=2, kind="zero"),
+    Shape(ModelConfig(3, 2, 5, 7), "C12", 5, 5, sequences=2),
     Shape(ModelConfig(6, 1, 10, 20), "S16", 4, 32),
     Shape(ModelConfig(24, 2, 70, 100), "S16", 8, 64, kind="minus"),
-    Shape(ModelConfig(50, 2, 30, 40), "C12", 2, 16, streams=2, kind="ends", quant_lanes=2),
+    Shape(ModelConfig(50, 2, 30, 40), "C12", 2, 16, sequences=2, kind="ends", quant_lanes=2),
 ]

@@ -19,9 +19,9 @@ DEADLINE = 60_000
 THREE = LineDefaults(tokens=3)
 
 
-def core_params(vocab: int = 256, streams: int = 1) -> CoreParams:
+def core_params(vocab: int = 256, sequences: int = 1) -> CoreParams:
     return CoreParams(
-        ModelConfig(d=8, layers=1, dff=8, vocab=vocab), C12, rows=1, cols=8, streams=streams)
+        ModelConfig(d=8, layers=1, dff=8, vocab=vocab), C12, rows=1, cols=8, sequences=sequences)
 
 
 @dataclass
@@ -245,7 +245,7 @@ def test_vocabulary_must_be_bytes(vocab):
 
 def test_two_sequences_are_refused():
     with pytest.raises(ValueError, match="has one sequence, the core 2"):
-        check_core(core_params(streams=2))
+        check_core(core_params(sequences=2))
 
 
 @pytest.mark.parametrize(("settings", "name"), [

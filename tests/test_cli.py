@@ -147,8 +147,8 @@ BAD_INPUT = {
     "not a model": (("evaluate", __file__), "not a Sterna quantised model"),
     "unknown option": (("info", "tiny", "--what"), "--what"),
     "missing argument": (("info",), "Missing argument 'MODEL'"),
-    "streams of a core": (("simulate", "tiny", "--unit", "core", "--streams", 2),
-                          "--streams does not go with simulate --unit core"),
+    "sequences of a core": (("simulate", "tiny", "--unit", "core", "--sequences", 2),
+                          "--sequences does not go with simulate --unit core"),
     "prompt of a unit": (("simulate", "tiny", "--unit", "glu", "--prompt", "a"),
                          "--prompt does not go with simulate --unit glu"),
     "three prompts": (("simulate", "tiny", "--unit", "core", "--prompt", "a", "--prompt", "b",
@@ -160,8 +160,8 @@ BAD_INPUT = {
                      "unit must be one of mac, mlgru, norm, glu, residual, embedding, sampler, "
                      "weights, core, got 'gate'"),
     "stranger": (("verilog", "tiny-c12", "--unit", "glu", "--cols", 7, "--rows", 999,
-                  "--external-weights", "--far-registers", "-o", "x"),
-                 "unit glu has no size rows, cols, external-weights, far-registers: it has lanes"),
+                  "--external-weights", "--routing-registers", "-o", "x"),
+                 "unit glu has no size rows, cols, external-weights, routing-registers: it has"),
     "simulated stranger": (("simulate", "tiny", "--unit", "mac", "--lanes", 4),
                            "unit mac has no size lanes: it has rows, cols, style"),
     "rows": (("verilog", "tiny", "--unit", "mac", "--rows", 1000, "-o", "x"),
@@ -352,7 +352,7 @@ def test_a_missing_extra_is_named(
 
 
 @pytest.mark.slow
-def test_train_quantise_and_use_the_result(
+def test_train_quantize_and_use_the_result(
     capsys: pytest.CaptureFixture[str], tmp_path: Path,
 ) -> None:
     text = tmp_path / "text.txt"

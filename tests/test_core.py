@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 def emit(shape: Shape, model: QuantizedModel, folder: Path, **ports) -> EmittedUnit:
     return emit_verilog(
-        model, "core", folder, rows=shape.rows, cols=shape.cols, streams=shape.streams,
+        model, "core", folder, rows=shape.rows, cols=shape.cols, sequences=shape.sequences,
         quant_lanes=shape.quant_lanes, trace=True, **ports)
 
 
@@ -31,7 +31,7 @@ def requests(shape: Shape, **changes) -> tuple[Request, ...]:
     each = (
         Request((1, 0, vocab - 1, 1), 4),
         Request((vocab - 1, vocab // 2), 6, temperature=1.3, seed=2**32 - 1))
-    return tuple(replace(request, **changes) for request in each[:shape.streams])
+    return tuple(replace(request, **changes) for request in each[:shape.sequences])
 
 
 def check(report: CorePhaseReport) -> None:
@@ -69,7 +69,7 @@ def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, tmp_path: Pa
     timed = {report.name for report in reports if report.timing.events}
     always = {"text", "after a reset in mid-token", "logits of every token",
               "generations within a prompt"}
-    alone = {"prompt after the text", "back to back"} if shape.streams == 1 else set()
+    alone = {"prompt after the text", "back to back"} if shape.sequences == 1 else set()
     assert timed == always | alone
 
 

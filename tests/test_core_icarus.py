@@ -24,18 +24,18 @@ SECOND = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("profile", "streams"), [(S16, 1), (PROFILES["C12"], 2)])
-def test_every_tensor_of_a_short_text_is_equal(profile, streams, tmp_path):
+@pytest.mark.parametrize(("profile", "sequences"), [(S16, 1), (PROFILES["C12"], 2)])
+def test_every_tensor_of_a_short_text_is_equal(profile, sequences, tmp_path):
     model = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=20), profile, seed=7)
-    sizes = {"rows": 4, "cols": 8, "streams": streams, "trace": True}
+    sizes = {"rows": 4, "cols": 8, "sequences": sequences, "trace": True}
     emitted = emit_verilog(model, "core", tmp_path / "core", **sizes)
-    requests = (Request((3, 7, 5), 4), Request((9, 2), 4, temperature=0.8, seed=77))[:streams]
+    requests = (Request((3, 7, 5), 4), Request((9, 2), 4, temperature=0.8, seed=77))[:sequences]
     phases = [CorePhase("text", requests, reset=True),
               CorePhase("pauses", requests, random_pauses=True)]
     reports = run_core_phases(model, emitted, phases, simulator=SECOND, work=tmp_path)
     for report in reports:
         for oracle in (report.checks.reference, report.checks.onnx):
-            assert oracle.values > 5000 * streams * 0.9
+            assert oracle.values > 5000 * sequences * 0.9
             assert oracle.mismatches == 0, report.checks.first
     assert reports[0].timing.events > 100
     assert reports[0].timing.mismatches == 0, reports[0].timing.first

@@ -26,7 +26,7 @@ from sterna.model.quantized.synthetic import random_model
 
 def params_of(shape: Shape) -> CoreParams:
     model = shape.model()
-    return CoreParams(model.config, model.profile, shape.rows, shape.cols, shape.streams,
+    return CoreParams(model.config, model.profile, shape.rows, shape.cols, shape.sequences,
                       shape.quant_lanes)
 
 
@@ -110,7 +110,7 @@ def test_parameters_of_another_model_are_refused() -> None:
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"rows": 0}, "rows must be a whole number from 1"),
-    ({"streams": 3}, "streams must be a whole number from 1 to 2"),
+    ({"sequences": 3}, "sequences must be a whole number from 1 to 2"),
     ({"rows": 7}, "must be a multiple of rows"),
     ({"quant_lanes": 12}, "must be a multiple of rows"),
     ({"quant_lanes": 48}, "divide cols"),

@@ -72,14 +72,14 @@ def test_two_sequences_of_a_bundled_model_are_what_each_is_alone(tmp_path: Path)
     assert report.cycles_per_token == 1005.5
 
 
-@pytest.mark.parametrize("streams", [1, 2])
-def test_an_untrained_small_model(streams: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_an_untrained_small_model(sequences: int, tmp_path: Path) -> None:
     model = random_model(ModelConfig.named("small"), S16, seed=4)
     report = simulate_core(
-        model, [PROMPT[:2], OTHER[:3]][:streams], 6, engine=Engine.CPP, work=tmp_path)
+        model, [PROMPT[:2], OTHER[:3]][:sequences], 6, engine=Engine.CPP, work=tmp_path)
     check(report, 6 * 257)
     assert report.utilisation is not None
-    assert report.utilisation >= (0.95 if streams == 2 else 0.82)
+    assert report.utilisation >= (0.95 if sequences == 2 else 0.82)
 
 
 def test_a_model_of_two_layers_meets_its_cycles(tmp_path: Path) -> None:

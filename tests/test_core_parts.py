@@ -60,11 +60,11 @@ def test_a_queue_without_room_is_refused() -> None:
         BypassFifo(4, depth=0)
 
 
-@pytest.mark.parametrize("streams", [1, 2])
-def test_scales_are_those_of_the_reference(profile: NumericProfile, streams: int) -> None:
-    params = CoreParams(NANO, profile, cols=64, streams=streams)
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_scales_are_those_of_the_reference(profile: NumericProfile, sequences: int) -> None:
+    params = CoreParams(NANO, profile, cols=64, sequences=sequences)
     unit = ScaleUnit(params)
-    rng = np.random.default_rng(streams)
+    rng = np.random.default_rng(sequences)
     top = (1 << profile.mantissa_bits) - 1
     cases = [(profile.norm_scale_max, [top, top, top]), (1, [1 << (profile.mantissa_bits - 1)] * 3)]
     cases += [(int(rng.integers(1, profile.norm_scale_max + 1)),
@@ -73,8 +73,8 @@ def test_scales_are_those_of_the_reference(profile: NumericProfile, streams: int
 
     async def bench(ctx):
         for index, (v, mantissas) in enumerate(cases):
-            sequence = index % streams
-            payload = {"v": v, **({"sequence": sequence} if streams > 1 else {})}
+            sequence = index % sequences
+            payload = {"v": v, **({"sequence": sequence} if sequences > 1 else {})}
             ctx.set(unit.mantissas[sequence], mantissas)
             ctx.set(unit.clear, 1)
             ctx.set(unit.clear_sequence, sequence)

@@ -44,34 +44,34 @@ def check(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("sequences", [1, 2])
 @pytest.mark.parametrize(   # tests/test_core.py is all about generic
     "style", [style for style in ArrayStyle if style is not ArrayStyle.GENERIC])
 def test_every_tensor_and_every_cycle_with_every_style(
-    style: ArrayStyle, streams: int, tmp_path: Path,
+    style: ArrayStyle, sequences: int, tmp_path: Path,
 ) -> None:
     emitted = emit_verilog(
-        MODEL, "core", tmp_path / "core", rows=ROWS, cols=COLS, streams=streams, trace=True,
+        MODEL, "core", tmp_path / "core", rows=ROWS, cols=COLS, sequences=sequences, trace=True,
         style=style)
-    requests = (Request((1, 0, 7), 3), Request((18, 2), 4, temperature=1.3))[:streams]
+    requests = (Request((1, 0, 7), 3), Request((18, 2), 4, temperature=1.3))[:sequences]
     check(MODEL, emitted, requests, tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("profile", "rows", "cols", "quant_lanes", "streams"), [
+@pytest.mark.parametrize(("profile", "rows", "cols", "quant_lanes", "sequences"), [
     (C12, 1, 8, 1, 1), (C12, 4, 12, 4, 2), (S16, 2, 8, 8, 1)])
 def test_every_tensor_and_every_cycle_of_a_core_for_a_small_fpga(
-    profile: NumericProfile, rows: int, cols: int, quant_lanes: int, streams: int,
+    profile: NumericProfile, rows: int, cols: int, quant_lanes: int, sequences: int,
     tmp_path: Path,
 ) -> None:
     model = random_model(MODEL.config, profile, seed=8)
     usual = CoreParams(model.config, profile, rows=rows, cols=cols, quant_lanes=quant_lanes,
-                       streams=streams, trace=True)
+                       sequences=sequences, trace=True)
     params = replace(usual, **BOARDS[BoardName.ICEBREAKER].core)
     assert params.block_activations
     assert params.silu_table
     emitted = emit_component(model, core_design(model, params), tmp_path / "core")
-    requests = (Request((1, 0, 7), 3), Request((18, 2), 4))[:streams]
+    requests = (Request((1, 0, 7), 3), Request((18, 2), 4))[:sequences]
     check(model, emitted, requests, tmp_path)
     # Where buffers and silu are is no matter of cycles.
     slow = {name: getattr(params, name) for name in ("digit_bits", "root_digit_bits", "sampling")}
@@ -80,16 +80,16 @@ def test_every_tensor_and_every_cycle_of_a_core_for_a_small_fpga(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("profile", "style", "streams"), [
+@pytest.mark.parametrize(("profile", "style", "sequences"), [
     (S16, ArrayStyle.ECP5_CHAIN, 1), (C12, ArrayStyle.GENERIC, 2), (S16, ArrayStyle.XC7_TABLE, 2)])
 def test_every_tensor_and_every_cycle_with_registers_on_long_ways(
-    profile: NumericProfile, style: ArrayStyle, streams: int, tmp_path: Path,
+    profile: NumericProfile, style: ArrayStyle, sequences: int, tmp_path: Path,
 ) -> None:
     model = random_model(MODEL.config, profile, seed=9)
     emitted = emit_verilog(
-        model, "core", tmp_path / "core", rows=ROWS, cols=COLS, streams=streams, trace=True,
-        style=style, far_registers=True)
-    requests = (Request((1, 0, 7), 3), Request((18, 2), 4, temperature=1.3))[:streams]
+        model, "core", tmp_path / "core", rows=ROWS, cols=COLS, sequences=sequences, trace=True,
+        style=style, routing_registers=True)
+    requests = (Request((1, 0, 7), 3), Request((18, 2), 4, temperature=1.3))[:sequences]
     check(model, emitted, requests, tmp_path)
 
 

@@ -32,7 +32,7 @@ VARIANTS = [(SHAPES[0], PORTS[0]), (SHAPES[1], PORTS[1]), (SHAPES[3], PORTS[2]),
 
 def emit(shape: Shape, folder: Path, ports: dict[str, bool]) -> EmittedUnit:
     return emit_verilog(
-        shape.model(), "core", folder, rows=shape.rows, cols=shape.cols, streams=shape.streams,
+        shape.model(), "core", folder, rows=shape.rows, cols=shape.cols, sequences=shape.sequences,
         quant_lanes=shape.quant_lanes, **ports)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, leaked_lines
-from sterna.model.tokenizer import contiguous_streams, decode, encode
+from sterna.model.tokenizer import contiguous_sequences, decode, encode
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.windows import WindowSampler
 
@@ -120,20 +120,20 @@ def test_decode_replaces_what_is_not_utf8_and_refuses_what_is_no_byte() -> None:
 
 
 @given(st.integers(2, 200), st.integers(1, 20))
-def test_streams_are_contiguous(length: int, streams: int) -> None:
+def test_streams_are_contiguous(length: int, sequences: int) -> None:
     tokens = np.arange(length)
-    if length < 2 * streams:
-        with pytest.raises(ValueError, match=f"at least {2 * streams} tokens"):
-            contiguous_streams(tokens, streams)
+    if length < 2 * sequences:
+        with pytest.raises(ValueError, match=f"at least {2 * sequences} tokens"):
+            contiguous_sequences(tokens, sequences)
         return
-    parts = contiguous_streams(tokens, streams)
-    assert parts.shape == (streams, length // streams)
+    parts = contiguous_sequences(tokens, sequences)
+    assert parts.shape == (sequences, length // sequences)
     assert np.array_equal(parts.reshape(-1), np.arange(parts.size))
 
 
 def test_streams_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="streams must be at least 1, got 0"):
-        contiguous_streams(np.arange(9), 0)
+    with pytest.raises(ValueError, match="sequences must be at least 1, got 0"):
+        contiguous_sequences(np.arange(9), 0)
 
 
 @given(step=st.integers(0, 10**6), seed=st.integers(0, 2**32), carry=st.booleans())

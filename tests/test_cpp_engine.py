@@ -34,7 +34,7 @@ SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=20)
 SHAPES: dict[str, tuple[NumericProfile, dict[str, int]]] = {
     "one sequence": (S16, {"rows": 4, "cols": 8}),
     "two sequences, weights of 48 bits from outside": (
-        C12, {"rows": 2, "cols": 12, "streams": 2, "external_weights": True}),
+        C12, {"rows": 2, "cols": 12, "sequences": 2, "external_weights": True}),
     "one row, weights of 16 bits from outside": (
         S16, {"rows": 1, "cols": 8, "external_weights": True}),
     "weights of 256 bits from outside, no logits": (
@@ -61,7 +61,7 @@ class Built:
 
     @property
     def requests(self) -> tuple[tuple[Request, ...], ...]:
-        return REQUESTS[:self.core.params.streams]
+        return REQUESTS[:self.core.params.sequences]
 
     @property
     def answers(self) -> list[list[Answer]]:
@@ -150,11 +150,11 @@ def test_random_pauses_cost_cycles_and_change_nothing(built: Built) -> None:
 @pytest.mark.slow
 def test_a_port_that_stops_for_long_is_waited_for(built: Built) -> None:
     params = built.core.params
-    streams = [CoreStream.TOKENS, CoreStream.PROMPTS]
-    streams += [CoreStream.LOGITS] if params.logits else []
-    streams += [CoreStream.WEIGHTS, CoreStream.WEIGHT_REQUESTS] if params.external_weights else []
-    for stream in streams:
-        hold = Hold(stream, 100, 40_000, sequence=params.streams - 1)
+    sequences = [CoreStream.TOKENS, CoreStream.PROMPTS]
+    sequences += [CoreStream.LOGITS] if params.logits else []
+    sequences += [CoreStream.WEIGHTS, CoreStream.WEIGHT_REQUESTS] if params.external_weights else []
+    for stream in sequences:
+        hold = Hold(stream, 100, 40_000, sequence=params.sequences - 1)
         run = built.core.run(built.requests, holds=[hold], patience=10_000)
         check(built, run, built.answers)
         assert run.cycles > 40_000
@@ -299,7 +299,7 @@ def test_a_core_that_breaks_the_rules_is_caught(tmp_path: Path) -> None:
     with pytest.raises(SimulationError, match="must have 6 words, has 3"):
         core.states()
     two = build_image(
-        random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8, streams=2))
+        random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8, sequences=2))
     with pytest.raises(SimulationError, match="core does not fit its image: the design has no "):
         CppCore([source], "core", two, tmp_path)
 

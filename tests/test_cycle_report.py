@@ -32,16 +32,16 @@ TINY = CoreParams(ModelConfig.named("tiny"), S16)
 
 
 @pytest.mark.parametrize("token", [Token.GREEDY, Token.SAMPLED])
-@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("sequences", [1, 2])
 @pytest.mark.parametrize("name", ["nano", "tiny", "small"])
 def test_the_cycles_of_all_stages_add_up_to_those_of_a_token(
-    profile: NumericProfile, name: str, streams: int, token: Token,
+    profile: NumericProfile, name: str, sequences: int, token: Token,
 ) -> None:
-    model = CycleModel(CoreParams(ModelConfig.named(name), profile, streams=streams))
+    model = CycleModel(CoreParams(ModelConfig.named(name), profile, sequences=sequences))
     state = steady_state(model, token)
     rows = [state.beats_of(stage) + state.waits(name=stage) for stage in state.names]
     causes = [state.waits(cause=cause) for cause in Cause]
-    sequences = [state.waits(sequence=sequence) for sequence in range(streams)]
+    sequences = [state.waits(sequence=sequence) for sequence in range(sequences)]
     total = model.cycles_per_token(sampled=token is Token.SAMPLED)
     assert sum(rows) == state.cycles_per_token == total
     assert sum(causes) == sum(sequences) == total - model.params.mac_cycles
@@ -60,7 +60,7 @@ def test_they_add_up_in_any_shape(params: CoreParams) -> None:
         stage.beats for stage in model.stages if stage.kind is not StageKind.HEAD)
 
 
-@given(core_params(streams=(1,)))
+@given(core_params(sequences=(1,)))
 def test_one_sequence_waits_for_every_latency_of_every_unit(params: CoreParams) -> None:
     model = CycleModel(params)
     units, state, stages = CoreUnits(params), steady_state(model), params.stages
@@ -79,7 +79,7 @@ def test_one_sequence_waits_for_every_latency_of_every_unit(params: CoreParams) 
     }
 
 
-@given(core_params(streams=(1,)))
+@given(core_params(sequences=(1,)))
 def test_a_part_that_takes_no_time_wins_back_what_it_cost(params: CoreParams) -> None:
     state = steady_state(CycleModel(params))
     won = {bound: state.cycles_per_token - steady_state(without(params, bound)).cycles_per_token
@@ -104,7 +104,7 @@ def test_alternatives_are_cores_of_those_parameters() -> None:
     found = {choice.name: choice for choice in alternatives(TINY)}
     assert list(found) == [
         "quant_lanes 128", "root_digit_bits 4", "quant_lanes 128, root_digit_bits 4",
-        "streams 2", "rows 16", "cols 256"]
+        "sequences 2", "rows 16", "cols 256"]
     for choice in found.values():
         resized = {"rows", "cols"} & choice.changes.keys()
         lanes: dict[str, Any] = {"quant_lanes": 0} if resized else {}
@@ -113,7 +113,7 @@ def test_alternatives_are_cores_of_those_parameters() -> None:
         assert choice.utilisation == pytest.approx(CycleModel(changed).utilisation())
     # What cannot be built is left out, and what is there already.
     widest = replace(
-        TINY, cols=384, quant_lanes=384, streams=2, root_digit_bits=4)
+        TINY, cols=384, quant_lanes=384, sequences=2, root_digit_bits=4)
     assert [choice.name for choice in alternatives(widest)] == ["rows 16"]
 
 
@@ -137,14 +137,14 @@ def memories(fragment: Fragment) -> Iterator[int]:
         yield from memories(part)
 
 
-@pytest.mark.parametrize(("config", "rows", "cols", "streams"), [
+@pytest.mark.parametrize(("config", "rows", "cols", "sequences"), [
     (ODD, 8, 8, 1), (ODD, 4, 12, 2), (ModelConfig(5, 1, 3, 1000), 4, 4, 2),
     (ModelConfig(1, 1, 8, 2), 1, 8, 2), (ModelConfig(40, 1, 9, 30), 8, 24, 1),
 ])
 def test_memory_bits_are_those_of_the_elaborated_core(
-    profile: NumericProfile, config: ModelConfig, rows: int, cols: int, streams: int,
+    profile: NumericProfile, config: ModelConfig, rows: int, cols: int, sequences: int,
 ) -> None:
-    params = CoreParams(config, profile, rows=rows, cols=cols, streams=streams)
+    params = CoreParams(config, profile, rows=rows, cols=cols, sequences=sequences)
     image = build_image(random_model(config, profile, seed=4), params)
     found = memory_bits(image)
     assert found.total == sum(memories(Fragment.get(MatMulFreeCore(image), None)))
@@ -158,9 +158,9 @@ def test_memory_bits_are_those_of_the_elaborated_core(
         found.tables, found.working["MLGRU state"])
 
 
-@pytest.mark.parametrize("streams", [1, 2])
-def test_the_report_is_json_and_a_rate_is_tagged_as_estimated(streams: int) -> None:
-    report = cycle_report(shape_image(replace(TINY, streams=streams)))
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_the_report_is_json_and_a_rate_is_tagged_as_estimated(sequences: int) -> None:
+    report = cycle_report(shape_image(replace(TINY, sequences=sequences)))
     data = json.loads(json.dumps(report.as_dict(50.0)))
     rate = data.pop("estimated")
     assert data == json.loads(json.dumps(report.as_dict()))
@@ -171,7 +171,7 @@ def test_the_report_is_json_and_a_rate_is_tagged_as_estimated(streams: int) -> N
     assert sum(stage["beats"] for stage in data["stages"]) == data["mac_cycles"] == 864
     for stage in data["stages"]:
         assert sum(stage["waits"].values()) == sum(stage["waits_by_sequence"])
-        assert len(stage["waits_by_sequence"]) == streams
+        assert len(stage["waits_by_sequence"]) == sequences
 
 
 @pytest.mark.parametrize("clock", [0, -1, float("nan"), float("inf")])

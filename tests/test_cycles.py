@@ -51,16 +51,16 @@ def test_no_token_takes_fewer_cycles_than_its_beats(params: CoreParams, sampled:
     assert cycles >= params.mac_cycles
 
 
-@given(core_params(streams=(1,)))
+@given(core_params(sequences=(1,)))
 def test_two_sequences_are_never_slower_together_than_one_after_the_other(
     params: CoreParams,
 ) -> None:
-    both = CycleModel(replace(params, streams=2)).cycles_per_token(tokens=24)
+    both = CycleModel(replace(params, sequences=2)).cycles_per_token(tokens=24)
     assert both <= one_sequence(params)
 
 
-@given(core_params(streams=(1,)))
-def test_a_wider_quantiser_costs_no_more_than_its_deeper_sum(params: CoreParams) -> None:
+@given(core_params(sequences=(1,)))
+def test_a_wider_quantizer_costs_no_more_than_its_deeper_sum(params: CoreParams) -> None:
     # All tiles come sooner, but the sum of squares has more levels, and may delay the scale.
     wide = replace(params, quant_lanes=params.cols)
     levels = CoreUnits(wide).norm.tree_steps - CoreUnits(params).norm.tree_steps
@@ -68,7 +68,7 @@ def test_a_wider_quantiser_costs_no_more_than_its_deeper_sum(params: CoreParams)
 
 
 @pytest.mark.parametrize("name", ["tiny", "small"])
-def test_more_quantiser_lanes_are_faster_on_the_usual_array(name: str) -> None:
+def test_more_quantizer_lanes_are_faster_on_the_usual_array(name: str) -> None:
     cycles = [
         one_sequence(CoreParams(ModelConfig.named(name), S16, quant_lanes=lanes))
         for lanes in (8, 16, 32, 64, 128)]
@@ -76,7 +76,7 @@ def test_more_quantiser_lanes_are_faster_on_the_usual_array(name: str) -> None:
     assert cycles[0] > cycles[-1]
 
 
-@given(core_params(streams=(1,)))
+@given(core_params(sequences=(1,)))
 def test_faster_dividers_and_roots_are_never_slower_for_one_sequence(params: CoreParams) -> None:
     fastest = replace(params, root_digit_bits=4)
     slowest = replace(params, digit_bits=1, root_digit_bits=1)
@@ -88,12 +88,12 @@ def test_faster_dividers_and_roots_are_never_slower_for_one_sequence(params: Cor
 def test_a_prompt_token_without_prediction_is_cheaper(params: CoreParams) -> None:
     def last_done(predict: bool) -> int:
         queue = [Request((0,) * 6, predict=(predict,) * 6)]
-        return max(token.done for token in CycleModel(params).run([queue] * params.streams))
+        return max(token.done for token in CycleModel(params).run([queue] * params.sequences))
 
     assert last_done(False) < last_done(True)
 
 
-@given(core_params(streams=(1,)))
+@given(core_params(sequences=(1,)))
 def test_sampling_costs_the_steps_of_the_sampler(params: CoreParams) -> None:
     model = CycleModel(params)
     sampled = model.cycles_per_token(sampled=True, tokens=4)
@@ -105,7 +105,7 @@ def test_every_token_goes_through_its_stages_one_after_the_other(
     params: CoreParams, queues: list[list[Request]],
 ) -> None:
     model = CycleModel(params)
-    queues = queues[:params.streams]
+    queues = queues[:params.sequences]
     times = model.run(queues)
     for sequence, queue in enumerate(queues):
         tokens = [token for token in times if token.sequence == sequence]
@@ -129,16 +129,16 @@ def test_every_token_goes_through_its_stages_one_after_the_other(
 def test_the_array_takes_one_stage_at_a_time(
     params: CoreParams, queues: list[list[Request]],
 ) -> None:
-    taken = stages_in_order(CycleModel(params).run(queues[:params.streams]))
+    taken = stages_in_order(CycleModel(params).run(queues[:params.sequences]))
     for (_, end), (begin, _) in itertools.pairwise(taken):
         assert begin > end
 
 
-@given(core_params(streams=(2,)), requests)
+@given(core_params(sequences=(2,)), requests)
 def test_a_sequence_alone_takes_as_long_as_a_core_with_one(
     params: CoreParams, queue: list[Request],
 ) -> None:
-    alone = CycleModel(replace(params, streams=1)).run([queue])
+    alone = CycleModel(replace(params, sequences=1)).run([queue])
     beside = CycleModel(params).run([[], queue])
     assert [(token.request, token.done) for token in beside] == [
         (token.request, token.done) for token in alone]
@@ -160,10 +160,10 @@ def test_a_stop_token_is_refused_for_nobody_knows_when_it_comes() -> None:
         CycleModel(NANO).run([[Request((0,), 3, stop_token=1)]])
 
 
-@pytest.mark.parametrize(("streams", "given_lists"), [(1, 0), (1, 2), (2, 1), (2, 3)])
-def test_a_list_of_requests_is_needed_for_each_sequence(streams: int, given_lists: int) -> None:
-    model = CycleModel(replace(NANO, streams=streams))
-    message = f"a list of requests for each of {streams} sequences, got {given_lists}"
+@pytest.mark.parametrize(("sequences", "given_lists"), [(1, 0), (1, 2), (2, 1), (2, 3)])
+def test_a_list_of_requests_is_needed_for_each_sequence(sequences: int, given_lists: int) -> None:
+    model = CycleModel(replace(NANO, sequences=sequences))
+    message = f"a list of requests for each of {sequences} sequences, got {given_lists}"
     with pytest.raises(ValueError, match=message):
         model.run([[Request((0,), 1)]] * given_lists)
 

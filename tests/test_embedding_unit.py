@@ -23,15 +23,17 @@ def random_table(vocab: int, channels: int, bits: int, seed: int = 0) -> np.ndar
     return table
 
 
-def embedding(profile: NumericProfile, table: np.ndarray, rows: int, streams: int = 1) -> Embedding:
-    widest = EmbeddingParams(profile, rows, *table.shape, profile.x.bits, streams)
+def embedding(
+    profile: NumericProfile, table: np.ndarray, rows: int, sequences: int = 1,
+) -> Embedding:
+    widest = EmbeddingParams(profile, rows, *table.shape, profile.x.bits, sequences)
     return Embedding(widest.for_table(table), table)
 
 
 def payloads_of(dut: Embedding, tokens: list[int], sequences: list[int]) -> list[int]:
     return [
         dut.params.request_layout.const(
-            {"token": token} | ({"sequence": sequence} if dut.params.streams > 1 else {})
+            {"token": token} | ({"sequence": sequence} if dut.params.sequences > 1 else {})
         ).as_value().value for token, sequence in zip(tokens, sequences, strict=True)]
 
 
@@ -45,7 +47,7 @@ def check_results(dut, results, table, tokens, sequences) -> None:
         expected = padded[tokens[request]].reshape(params.words, params.rows)[word]
         assert list(got.x) == expected.tolist(), (request, word)
         assert got.last == (word == params.words - 1)
-        if params.streams > 1:
+        if params.sequences > 1:
             assert got.sequence == sequences[request]
 
 
@@ -61,12 +63,12 @@ def check(dut: Embedding, table: np.ndarray, tokens: list[int], pauses=STEADY) -
 
 @pytest.mark.parametrize("profile", [S16, C12], ids=lambda profile: profile.name)
 @pytest.mark.parametrize("pauses", PAUSES, ids=str)
-@pytest.mark.parametrize(("vocab", "channels", "rows", "streams"), [
+@pytest.mark.parametrize(("vocab", "channels", "rows", "sequences"), [
     (65, 12, 8, 2), (5, 16, 4, 1), (3, 7, 1, 2), (2, 3, 8, 1), (9, 33, 3, 1),
 ])
-def test_every_token_gives_its_vector(profile, pauses, vocab, channels, rows, streams):
+def test_every_token_gives_its_vector(profile, pauses, vocab, channels, rows, sequences):
     table = random_table(vocab, channels, profile.x.bits)
-    dut = embedding(profile, table, rows, streams)
+    dut = embedding(profile, table, rows, sequences)
     tokens = list(np.random.default_rng(pauses.seed).permutation(vocab)[:12].tolist())
     check(dut, table, [0, vocab - 1, vocab - 1, *tokens], pauses)
 
@@ -143,7 +145,7 @@ def test_a_table_wider_than_the_memory_is_refused():
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"rows": 0}, "rows must be a whole number from 1 to 4096, got 0"),
-    ({"streams": 3}, "streams must be a whole number from 1 to 2, got 3"),
+    ({"sequences": 3}, "sequences must be a whole number from 1 to 2, got 3"),
     ({"vocab": 0}, "vocab must be a whole number from 1 to 1048576, got 0"),
     ({"channels": 0}, "channels must be a whole number from 1 to 1048576, got 0"),
 ])

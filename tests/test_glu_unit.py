@@ -38,7 +38,7 @@ def random_beats(dut: GluUnit, rng: np.random.Generator, count: int) -> list[dic
     beats = []
     for gate, up in values.tolist():
         beat = {"gate": gate, "up": up, "last": int(rng.integers(2))}
-        if params.streams > 1:
+        if params.sequences > 1:
             beat["sequence"] = int(rng.integers(2))
         beats.append(beat)
     return beats
@@ -57,7 +57,7 @@ def check_results(dut: GluUnit, results: list[int], beats: list[dict]) -> None:
         got = params.product_layout.from_bits(payload)
         assert list(got.p) == p[index].tolist(), beat
         assert got.last == beat["last"]
-        if params.streams > 1:
+        if params.sequences > 1:
             assert got.sequence == beat["sequence"]
         if params.trace:
             assert list(got.silu) == silu[index].tolist(), beat
@@ -81,7 +81,7 @@ def test_every_pair_of_extremes_equals_the_reference(profile):
 @pytest.mark.parametrize("pauses", PAUSES, ids=str)
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 def test_random_beats_equal_the_reference_while_both_ends_pause(profile, pauses):
-    dut = make(profile, lanes=3, streams=2, trace=True)
+    dut = make(profile, lanes=3, sequences=2, trace=True)
     check(dut, random_beats(dut, np.random.default_rng(pauses.seed), 60), pauses)
 
 
@@ -148,7 +148,7 @@ def test_fields_are_there_only_where_they_are_needed():
     def names(layout):
         return [name for name, _ in layout]
 
-    plain, full = make(C12, lanes=2).params, make(C12, lanes=2, streams=2, trace=True).params
+    plain, full = make(C12, lanes=2).params, make(C12, lanes=2, sequences=2, trace=True).params
     assert names(plain.preact_layout) == ["gate", "up", "last"]
     assert names(full.preact_layout) == ["gate", "up", "last", "sequence"]
     assert names(plain.product_layout) == ["p", "last"]
@@ -158,7 +158,7 @@ def test_fields_are_there_only_where_they_are_needed():
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"lanes": 0}, "lanes must be a whole number from 1 to 4096, got 0"),
-    ({"lanes": 1, "streams": 3}, "streams must be a whole number from 1 to 2, got 3"),
+    ({"lanes": 1, "sequences": 3}, "sequences must be a whole number from 1 to 2, got 3"),
 ])
 def test_bad_sizes_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

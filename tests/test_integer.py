@@ -19,7 +19,7 @@ from sterna.model.quantized.compare import first_difference
 from sterna.model.quantized.integer import IntegerModel, isqrt, rs, ternary_matmul
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.quantized.taps import TapRecorder
-from sterna.model.tokenizer import contiguous_streams, encode
+from sterna.model.tokenizer import contiguous_sequences, encode
 
 
 def test_numpy_and_torch_agree_on_every_tensor(odd_model: QuantizedModel) -> None:
@@ -54,7 +54,7 @@ def test_plain_python_integers_agree(profile: NumericProfile, gain: float) -> No
 @pytest.mark.parametrize("name", ["tiny", "tiny-c12"])
 def test_numpy_and_torch_agree_over_thousands_of_tokens_of_text(name: str) -> None:
     model = load_model(name)
-    tokens = contiguous_streams(encode(bundled_heldout()), 8)[:, :256]
+    tokens = contiguous_sequences(encode(bundled_heldout()), 8)[:, :256]
     logits, state = IntegerModel(model).run(tokens)
     torch_logits, torch_state = IntegerModel(model, like=torch.zeros(1)).run(
         torch.from_numpy(tokens.copy()))

@@ -179,7 +179,7 @@ def test_heldout_bpb_counts_every_byte_but_the_first_of_each_stream() -> None:
     assert len(bits) == 96
     expected = sum(bits) / len(bits)
     for chunk_tokens in (1, 5, 32, 1000):
-        found = heldout_bpb(model, text, streams=3, chunk_tokens=chunk_tokens)
+        found = heldout_bpb(model, text, sequences=3, chunk_tokens=chunk_tokens)
         assert found == pytest.approx(expected, rel=1e-10)
 
 
@@ -187,6 +187,6 @@ def test_heldout_bpb_of_a_model_without_knowledge_is_8_bits() -> None:
     model = MatMulFreeLM(BYTES)
     with torch.no_grad():
         model.head.weight.zero_()
-    assert heldout_bpb(model, b"some text", streams=16) == pytest.approx(8.0, abs=1e-4)
+    assert heldout_bpb(model, b"some text", sequences=16) == pytest.approx(8.0, abs=1e-4)
     with pytest.raises(ValueError, match="at least 2 tokens"):
         heldout_bpb(model, b"x")

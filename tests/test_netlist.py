@@ -22,7 +22,7 @@ from sterna.sim.netlist import (
     netlist_of,
     simulate_core_netlist,
     simulate_netlist,
-    synthesise_unit,
+    synthesize_unit,
 )
 from sterna.sim.simulate import simulate
 
@@ -136,7 +136,7 @@ def wrong_memory(netlist: dict[str, Any], top: str) -> None:
 def test_one_wrong_bit_in_a_netlist_is_caught(unit: str, fault: Any, tmp_path: Path) -> None:
     model = small("C12")
     emitted = emit_verilog(model, unit, tmp_path / unit, **sizes_of(unit, **SIZES))
-    netlist = synthesise_unit(emitted)
+    netlist = synthesize_unit(emitted)
     wrong = netlist_of(emitted, tmp_path / "wrong", passes=(fault,), netlist=netlist)
     report = simulate(model, unit, TOKENS, simulator=QUICK, emitted=wrong, work=tmp_path)
     assert not report.passed

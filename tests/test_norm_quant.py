@@ -85,34 +85,35 @@ def test_every_maximum_of_a_small_format_equals_the_reference(digit_bits, recipr
     check(dut, [vectors])
 
 
-@pytest.mark.parametrize(("rows", "lanes", "streams", "profile", "pauses"), [
+@pytest.mark.parametrize(("rows", "lanes", "sequences", "profile", "pauses"), [
     (rows, rows * words, *rest) for rows, words, *rest in pairwise(
         [1, 2, 3, 5, 8, 17], [1, 2, 3, 4], [1, 2], [S16, C12], PAUSES,
         where=lambda rows, words, *_: rows * words <= 32)], ids=name)
 def test_random_vectors_equal_the_reference_while_every_end_pauses(
-        profile, rows, lanes, streams, pauses):
+        profile, rows, lanes, sequences, pauses):
     rng = np.random.default_rng(pauses.seed + 100)
     dut = NormQuant(NormParams(
-        profile, rows=rows, lanes=lanes, channels=37, streams=streams, trace=True))
+        profile, rows=rows, lanes=lanes, channels=37, sequences=sequences, trace=True))
     check(dut, [random_vectors(profile, rng, 37, 5 + 2 * sequence)
-                for sequence in range(streams)], pauses)
+                for sequence in range(sequences)], pauses)
 
 
-@pytest.mark.parametrize(("options", "profile", "streams"), pairwise(
+@pytest.mark.parametrize(("options", "profile", "sequences"), pairwise(
     [{}, {"digit_bits": 1, "root_digit_bits": 1}, {"digit_bits": 2, "root_digit_bits": 4},
-     {"digit_bits": 3, "root_digit_bits": 3}, {"digit_bits": 5}, {"far_registers": True},
-     {"far_registers": True, "digit_bits": 2}], [TINY, UNEVEN, S16], [1, 2]), ids=name)
-def test_any_digits_and_formats_equal_the_reference(profile, options, streams):
+     {"digit_bits": 3, "root_digit_bits": 3}, {"digit_bits": 5}, {"routing_registers": True},
+     {"routing_registers": True, "digit_bits": 2}], [TINY, UNEVEN, S16], [1, 2]), ids=name)
+def test_any_digits_and_formats_equal_the_reference(profile, options, sequences):
     rng = np.random.default_rng(7)
     dut = NormQuant(NormParams(
-        profile, rows=2, lanes=4, channels=21, streams=streams, trace=True, **options))
-    check(dut, [random_vectors(profile, rng, 21, 6) for _ in range(streams)])
+        profile, rows=2, lanes=4, channels=21, sequences=sequences, trace=True, **options))
+    check(dut, [random_vectors(profile, rng, 21, 6) for _ in range(sequences)])
 
 
 @pytest.mark.parametrize(("rows", "lanes"), [(1, 4), (2, 8), (4, 4), (4, 12)])
 def test_nothing_of_a_longer_vector_leaks_into_a_shorter_one(profile, rows, lanes):
     low, high = limits(profile)
-    dut = NormQuant(NormParams(profile, rows=rows, lanes=lanes, channels=30, streams=2, trace=True))
+    dut = NormQuant(
+        NormParams(profile, rows=rows, lanes=lanes, channels=30, sequences=2, trace=True))
     lengths = [30, 1, 29, 2, 25, 3, 30, 5, 8, 9, 12, 13, 30, 4, 16]
     first = [np.where(np.arange(n) % 3, low, high) if n > 20 else np.arange(n) % 2 + 1
              for n in lengths]
@@ -130,7 +131,7 @@ def test_the_longest_loud_vector_does_not_overflow(profile):
 
 def test_reset_at_any_time_forgets_the_vectors_before(profile):
     rng = np.random.default_rng(9)
-    dut = NormQuant(NormParams(profile, rows=2, lanes=4, channels=18, streams=2, trace=True))
+    dut = NormQuant(NormParams(profile, rows=2, lanes=4, channels=18, sequences=2, trace=True))
     pauses = NormPauses(0.1, 0.3, 0.5, seed=5)
     cuts: list[int | None] = [1, 5, 9, 10, 11, 12, 13, 14, 16, 18, 20, 23, 26, 29, 33, 40, 50, 70]
     phases, limit = [], []
@@ -148,7 +149,7 @@ def test_reset_at_any_time_forgets_the_vectors_before(profile):
 
 
 def test_a_sequence_that_waits_long_is_not_passed_over(profile):
-    dut = NormQuant(NormParams(profile, rows=1, lanes=1, channels=4, streams=2))
+    dut = NormQuant(NormParams(profile, rows=1, lanes=1, channels=4, sequences=2))
     vectors = [[np.array([3, -1])] * 12, [np.array([-5, 2, 7])] * 4]
     events = check(dut, vectors, NormPauses(scales=0.5, seed=8))
     assert [sequence for _, sequence in events.services[:8]] == [0, 1] * 4
@@ -161,7 +162,7 @@ def test_a_sequence_that_waits_long_is_not_passed_over(profile):
     (S16, {"rows": 8, "lanes": 16, "channels": 384}, (3, 9, 18, 1)),
     (S16, {"rows": 8, "lanes": 8, "channels": 128, "root_digit_bits": 3}, (3, 9, 15, 1)),
     (S16, {"rows": 8, "lanes": 8, "channels": 128, "digit_bits": 4}, (3, 10, 16, 1)),
-    (S16, {"rows": 8, "lanes": 8, "channels": 128, "far_registers": True}, (3, 10, 19, 1)),
+    (S16, {"rows": 8, "lanes": 8, "channels": 128, "routing_registers": True}, (3, 10, 19, 1)),
     (C12, {"rows": 2, "lanes": 2, "channels": 128}, (2, 9, 15, 1)),
     (C12, {"rows": 16, "lanes": 16, "channels": 128}, (3, 9, 17, 1)),
     (C12, {"rows": 32, "lanes": 32, "channels": 128}, (4, 9, 17, 1)),
@@ -188,7 +189,7 @@ def test_without_trace_or_sequences_there_is_nothing_of_them(profile):
     plain = NormParams(profile, rows=2, lanes=4, channels=9)
     assert list(plain.scale_layout.members) == ["v"]
     assert list(plain.act_layout.members) == ["q", "last"]
-    both = replace(plain, streams=2, trace=True)
+    both = replace(plain, sequences=2, trace=True)
     assert list(both.scale_layout.members) == ["v", "sequence", "m", "r", "s", "n"]
     assert list(both.act_layout.members) == ["q", "last", "sequence"]
     unit = NormQuant(NormParams(profile, rows=2, lanes=4, channels=9))
@@ -205,15 +206,15 @@ def test_largest_element_always_becomes_127(profile):
 
 @pytest.mark.parametrize(("sizes", "profile"), [
     ({"rows": 1, "lanes": 1, "digit_bits": 3}, C12),
-    ({"rows": 2, "lanes": 8, "streams": 2, "digit_bits": 4}, S16)])
+    ({"rows": 2, "lanes": 8, "sequences": 2, "digit_bits": 4}, S16)])
 def test_a_lane_has_two_multipliers_and_a_bank_one_memory(sizes, profile, tmp_path):
     dut = NormQuant(NormParams(profile, channels=64, **sizes))
     path = tmp_path / "norm_quant.v"
     path.write_text(verilog_text(dut, "norm_quant"))
     counts = cell_counts(path, "norm_quant")
     assert counts.cells["$mul"] == counts.multipliers == 2 * dut.params.lanes
-    assert counts.cells["$mem_v2"] == dut.params.banks * dut.params.streams
-    assert counts.memory_bits == 64 * dut.params.y_bits * dut.params.streams
+    assert counts.cells["$mem_v2"] == dut.params.banks * dut.params.sequences
+    assert counts.memory_bits == 64 * dut.params.y_bits * dut.params.sequences
 
 
 def test_a_table_gives_both_quotients(tmp_path):
@@ -238,7 +239,7 @@ def test_no_factor_is_wider_than_a_multiplier(profile):
     ({"lanes": 6}, r"lanes \(6\) must be a multiple of rows \(4\)"),
     ({"lanes": 2}, r"lanes \(2\) must be a multiple of rows \(4\)"),
     ({"channels": 0}, "channels must be a whole number from 1"),
-    ({"streams": 3}, "streams must be a whole number from 1 to 2, got 3"),
+    ({"sequences": 3}, "sequences must be a whole number from 1 to 2, got 3"),
     ({"digit_bits": 6}, "digit_bits must be a whole number from 0 to 5, got 6"),
     ({"root_digit_bits": 0}, "root_digit_bits must be a whole number from 1 to 4, got 0"),
 ])

@@ -13,11 +13,11 @@ from sterna.export.graph.metadata import GraphKind
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_heldout
 from sterna.model.quantized.integer import IntegerModel
-from sterna.model.tokenizer import contiguous_streams, encode
+from sterna.model.tokenizer import contiguous_sequences, encode
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-STREAMS, LENGTH = 2, 1024
+SEQUENCES, LENGTH = 2, 1024
 
 
 @pytest.fixture(scope="module", params=sorted(BUNDLED))
@@ -28,8 +28,8 @@ def model(request: pytest.FixtureRequest) -> QuantizedModel:
 
 @pytest.fixture(scope="module")
 def tokens(model: QuantizedModel) -> np.ndarray:
-    """More than 2,000 tokens of held-out text, int64 ``[STREAMS, LENGTH]``."""
-    return contiguous_streams(encode(bundled_heldout(model.config.vocab)), STREAMS)[:, :LENGTH]
+    """More than 2,000 tokens of held-out text, int64 ``[SEQUENCES, LENGTH]``."""
+    return contiguous_sequences(encode(bundled_heldout(model.config.vocab)), SEQUENCES)[:, :LENGTH]
 
 
 @pytest.fixture(scope="module", params=[1, 4])
@@ -38,7 +38,7 @@ def expected(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """2,048 tokens in one sequence or in four; logits and last state of the reference."""
     text = encode(bundled_heldout(model.config.vocab))
-    tokens = contiguous_streams(text, request.param)[:, :2048 // request.param]
+    tokens = contiguous_sequences(text, request.param)[:, :2048 // request.param]
     return tokens, *IntegerModel(model).run(tokens)
 
 
@@ -89,7 +89,7 @@ def test_the_onnx_evaluator_agrees_over_thousands_of_tokens(
     model: QuantizedModel, tokens: np.ndarray,
 ) -> None:
     evaluator, reference = ReferenceEvaluator(build_step(model)), IntegerModel(model)
-    expected_state = reference.start(STREAMS)
+    expected_state = reference.start(SEQUENCES)
     state = expected_state.astype(np.int32)
     for t, token in enumerate(tokens.T):
         expected, expected_state = reference.step(token, expected_state)

@@ -67,7 +67,7 @@ def test_a_format_has_2_to_24_bits(bits: int) -> None:
 
 
 @given(st.sampled_from([S16, C12]), st.floats(1e-9, 30, allow_subnormal=False))
-def test_a_quantised_scale_is_within_half_a_unit_of_its_mantissa(
+def test_a_quantized_scale_is_within_half_a_unit_of_its_mantissa(
     profile: NumericProfile, scale: float,
 ) -> None:
     try:

@@ -36,9 +36,9 @@ def float_model() -> MatMulFreeLM:
 def test_codes_and_scales_are_those_of_training(
     float_model: MatMulFreeLM, profile: NumericProfile,
 ) -> None:
-    quantised = quantize(float_model, profile)
+    quantized = quantize(float_model, profile)
     for name, linear in float_model.named_projections().items():
-        p, fmt = quantised.projections[name], profile.output_format(name)
+        p, fmt = quantized.projections[name], profile.output_format(name)
         used = ternarize(linear.weight).detach().numpy()
         np.testing.assert_array_equal(np.sign(used), p.weight, err_msg=name)
         # What (k, shift) stand for, against what training multiplies with.
@@ -59,7 +59,7 @@ def test_the_integer_model_follows_the_float_model(
     assert error < {"S16": 0.02, "C12": 0.15}[profile.name]
 
 
-def test_an_all_zero_matrix_can_be_quantised(profile: NumericProfile) -> None:
+def test_an_all_zero_matrix_can_be_quantized(profile: NumericProfile) -> None:
     model = MatMulFreeLM(NANO, seed=0)
     with torch.no_grad():
         model.named_projections()["layer0.glu.up"].weight.zero_()
@@ -100,7 +100,7 @@ def test_surprisal_is_torch_cross_entropy() -> None:
 def test_evaluation_carries_the_state_of_every_stream(profile: NumericProfile) -> None:
     model = random_model(ModelConfig(d=16, layers=2, dff=24), profile, 2)
     text = bytes(np.random.default_rng(1).integers(0, 256, 95, dtype=np.uint8))
-    result = evaluate(model, text, streams=3)
+    result = evaluate(model, text, sequences=3)
     bits = []
     for start in (0, 31, 62):
         part = encode(text)[start:start + 31]
@@ -112,9 +112,9 @@ def test_evaluation_carries_the_state_of_every_stream(profile: NumericProfile) -
 
 def test_float_and_integer_figures_are_measured_alike(float_model: MatMulFreeLM) -> None:
     text = b"The quick brown fox jumps over the lazy dog. " * 8
-    integer = evaluate(quantize(float_model, PROFILES["S16"]), text, streams=4)
+    integer = evaluate(quantize(float_model, PROFILES["S16"]), text, sequences=4)
     assert integer.bits_per_byte == pytest.approx(
-        heldout_bpb(float_model, text, streams=4), abs=0.02)
+        heldout_bpb(float_model, text, sequences=4), abs=0.02)
 
 
 def test_a_text_of_one_byte_cannot_be_evaluated(profile: NumericProfile) -> None:

@@ -141,7 +141,7 @@ def test_scale_does_not_depend_on_the_number_of_threads() -> None:
     assert len(set(found)) == 1
 
 
-def test_extreme_matrices_are_ternarised() -> None:
+def test_extreme_matrices_are_ternarized() -> None:
     codes, scale = ternary_codes(torch.zeros(3, 4))
     assert not codes.any()
     assert scale == pytest.approx(SMALLEST_SCALE)

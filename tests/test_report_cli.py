@@ -47,7 +47,7 @@ def test_it_prints_cycles_stages_bounds_and_memory(capsys: pytest.CaptureFixture
     assert f"│ generated, greedy               │  {cycles:,.0f} │" in out
     assert f"Bound by the beats of the array: 864 of {cycles:,.0f} cycles" in out
     assert f"If nothing but the array took time: 864 cycles, {cycles - 864:,.0f} fewer." in out
-    for row in ("layer0 f c g", "layer3 down", "head", "streams 2", "all but the array"):
+    for row in ("layer0 f c g", "layer3 down", "head", "sequences 2", "all but the array"):
         assert f"│ {row} " in out
     assert re.search(r"│ MLGRU state +│ working +│ +8,192 │", out)
     assert "estimated" not in out
@@ -81,7 +81,7 @@ def test_a_rate_is_given_at_a_clock_and_tagged(capsys: pytest.CaptureFixture[str
 def test_two_sequences_show_which_of_them_is_waited_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, out, _ = run(capsys, "tiny", "--streams", 2)
+    code, out, _ = run(capsys, "tiny", "--sequences", 2)
     assert code == 0
     assert re.search(r"the array waits [\d.]+ for sequence 0 and [\d.]+ for sequence 1\.", out)
     assert "longest waits of the array" in out
@@ -91,11 +91,11 @@ def test_two_sequences_show_which_of_them_is_waited_for(
 
 def test_json_has_the_figures_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(
-        capsys, "tiny-c12", "--streams", 2, "--quant-lanes", 64, "--clock-mhz", 100, "--json")
+        capsys, "tiny-c12", "--sequences", 2, "--quant-lanes", 64, "--clock-mhz", 100, "--json")
     assert code == 0
     data = json.loads(out)
     model = load_model("tiny-c12")
-    params = CoreParams(model.config, model.profile, streams=2, quant_lanes=64)
+    params = CoreParams(model.config, model.profile, sequences=2, quant_lanes=64)
     report = cycle_report(build_image(model, params))
     expected = json.loads(json.dumps(report.as_dict(100.0)))
     assert data == {"model": "tiny-c12", **expected}
@@ -116,7 +116,7 @@ def test_a_configuration_needs_no_weights(capsys: pytest.CaptureFixture[str]) ->
     assert "profile S16" in out
 
 
-def test_a_quantised_file_of_any_shape_is_reported(
+def test_a_quantized_file_of_any_shape_is_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path,
 ) -> None:
     path = random_model(ODD, C12, 3).save(tmp_path / "odd[b].safetensors")
@@ -130,7 +130,7 @@ def test_the_page_stands_alone_and_shows_the_bars(
     capsys: pytest.CaptureFixture[str], tmp_path: Path,
 ) -> None:
     target = tmp_path / "new" / "report.html"
-    code, out, _ = run(capsys, "tiny", "--streams", 2, "--clock-mhz", 50, "-o", target)
+    code, out, _ = run(capsys, "tiny", "--sequences", 2, "--clock-mhz", 50, "-o", target)
     assert code == 0
     assert out.endswith(f"\nreport: {target}\n")
     page = target.read_text(encoding="utf-8")
@@ -139,7 +139,7 @@ def test_the_page_stands_alone_and_shows_the_bars(
     kind, _, encoded = pictures[0].partition(",")
     assert kind == "data:image/png;base64"
     png = base64.b64decode(encoded)
-    report = cycle_report(shape_image(CoreParams(ModelConfig.named("tiny"), S16, streams=2)))
+    report = cycle_report(shape_image(CoreParams(ModelConfig.named("tiny"), S16, sequences=2)))
     assert png == stage_picture(report)
     width, height = struct.unpack(">II", png[16:24])
     assert width > 900
@@ -175,7 +175,7 @@ BAD_INPUT = {
     "rows": (("tiny", "--rows", 0), "rows must be"),
     "cols": (("tiny", "--cols", 100), "cols (100) must be a multiple of rows (8)"),
     "too many cols": (("tiny", "--cols", 8192), "cols must be a whole number from 1 to 4096"),
-    "streams": (("tiny", "--streams", 3), "streams must be"),
+    "sequences": (("tiny", "--sequences", 3), "sequences must be"),
     "quantiser": (("tiny", "--quant-lanes", 24), "quant_lanes (24) must be a multiple of rows"),
     "clock": (("tiny", "--clock-mhz", 0, "-o", "r.html"),
               "the clock must be a positive number of MHz, got 0"),

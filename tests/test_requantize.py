@@ -127,7 +127,7 @@ class Narrowed(Elaboratable):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.requantise = unit = self.requantize
+        m.submodules.requantize = unit = self.requantize
         m.d.comb += [
             value.eq(unit.params.narrowed(unit.results.payload, lane, self.bits))
             for lane, value in enumerate(self.values)]

@@ -22,7 +22,7 @@ from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import pack
 from sterna.hw.flow.pnr_progress import Phase
 from sterna.hw.flow.synth import synth
-from sterna.hw.flow.synthesis import Target, synthesise
+from sterna.hw.flow.synthesis import Target, synthesize
 from sterna.hw.flow.target import TARGETS, Resource
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
@@ -169,7 +169,7 @@ def test_an_estimate_is_near_what_is_then_counted(cache):
 def test_block_rams_are_as_many_as_estimated(tmp_path):
     emitted = emit_verilog(MODEL, "weights", tmp_path / "unit", rows=4, cols=8)
     for family in (Target.ECP5, Target.ICE40):
-        done = synthesise(emitted.verilog_path, emitted.module, family)
+        done = synthesize(emitted.verilog_path, emitted.module, family)
         assert done.block_rams == block_rams(
             emitted.params.words, emitted.params.word_bits, family)
 

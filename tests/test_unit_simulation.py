@@ -31,10 +31,10 @@ def sizes(unit: str) -> dict[str, int]:
 
 
 def run(
-    model: QuantizedModel, unit: str, *, simulator: Simulator = QUICK, streams: int = 1,
+    model: QuantizedModel, unit: str, *, simulator: Simulator = QUICK, sequences: int = 1,
     trace: bool = False, emitted: EmittedUnit | None = None,
 ) -> SimulationReport:
-    return simulate(model, unit, TOKENS, simulator=simulator, streams=streams, trace=trace,
+    return simulate(model, unit, TOKENS, simulator=simulator, sequences=sequences, trace=trace,
                     emitted=emitted, **sizes(unit))
 
 
@@ -66,7 +66,7 @@ def test_a_small_unit_agrees_in_verilator(unit: str, odd_model: QuantizedModel) 
 @pytest.mark.parametrize("unit", ["norm", "glu", "embedding", "mlgru"])
 def test_two_sequences_and_the_trace_agree(unit: str, odd_model: QuantizedModel) -> None:
     plain = run(odd_model, unit)
-    both = run(odd_model, unit, streams=2, trace=True)
+    both = run(odd_model, unit, sequences=2, trace=True)
     check(both, unit)
     if unit != "embedding":
         assert both.checks.onnx.values > plain.checks.onnx.values

@@ -74,7 +74,7 @@ def model():
 def emitted(model, tmp_path_factory):
     base = tmp_path_factory.mktemp("verilog")
     return {unit: emit_verilog(model, unit, base / unit, **sizes_of(
-                unit, **SIZES, streams=1 + (unit == "norm")))
+                unit, **SIZES, sequences=1 + (unit == "norm")))
             for unit in UNITS}
 
 
@@ -157,7 +157,7 @@ def test_weight_image_holds_every_projection_in_the_order_of_use(emitted, model)
 def test_params_follow_from_the_model_and_the_options(emitted):
     assert emitted["mac"].params == MacParams(4, 8, 20)
     assert emitted["mlgru"].params == MlgruParams(C12, 2, 12, 4)
-    assert emitted["norm"].params == NormParams(C12, 4, 4, 20, streams=2)
+    assert emitted["norm"].params == NormParams(C12, 4, 4, 20, sequences=2)
     assert emitted["glu"].params == GluParams(C12, 4)
     assert emitted["residual"].params == ResidualParams(C12, 4, 12)
     assert (emitted["embedding"].params.vocab, emitted["embedding"].params.channels) == (18, 12)
@@ -174,7 +174,7 @@ from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model
 model = random_model(ModelConfig(d=12, layers=2, dff=20, vocab=18), C12, seed=3)
 for unit in sys.argv[2:]:
-    sizes = dict(rows=4, cols=8, lanes=4, streams=1 + (unit == "norm"))
+    sizes = dict(rows=4, cols=8, lanes=4, sequences=1 + (unit == "norm"))
     own = {name: value for name, value in sizes.items() if name in UNITS[unit].sizes}
     emit_verilog(model, unit, f"{sys.argv[1]}/other-{unit}", **own)
 """
@@ -206,7 +206,7 @@ def test_verilog_is_lint_clean_with_the_waivers_and_only_with_them(emitted, unit
 
 
 LINTED = [
-    (CONFIG, {"rows": 1, "cols": 1, "lanes": 12, "streams": 2, "trace": True}),
+    (CONFIG, {"rows": 1, "cols": 1, "lanes": 12, "sequences": 2, "trace": True}),
     (CONFIG, {"rows": 3, "cols": 7, "lanes": 1}),
     (ModelConfig(d=1, layers=1, dff=1, vocab=2), {"rows": 1, "cols": 1, "lanes": 1}),
     (ModelConfig.named("tiny"), {}),
@@ -275,14 +275,14 @@ def test_cell_counts_of_the_default_sizes(profile, per_lane, tmp_path):
     ("mlgru", {"lanes": 8}, r"channels \(12\) must be a multiple of lanes \(8\)"),
     ("mlgru", {"lanes": 0}, "lanes must be a whole number from 1"),
     ("norm", {"rows": 3, "lanes": 4}, r"lanes \(4\) must be a multiple of rows \(3\)"),
-    ("norm", {"streams": 3}, "streams must be a whole number from 1 to 2"),
+    ("norm", {"sequences": 3}, "sequences must be a whole number from 1 to 2"),
     ("glu", {"lanes": 0}, "lanes must be a whole number from 1"),
     ("residual", {"rows": 0}, "rows must be a whole number from 1"),
-    ("embedding", {"streams": 0}, "streams must be a whole number from 1 to 2"),
+    ("embedding", {"sequences": 0}, "sequences must be a whole number from 1 to 2"),
     ("sampler", {"rows": 0}, "rows must be a whole number from 1"),
     ("weights", {"rows": 21}, r"rows must be from 1 to 20 \(the rows of the largest"),
-    ("glu", {"cols": 7, "rows": 999, "external_weights": True, "far_registers": True},
-     "unit glu has no size cols, rows, external-weights, far-registers: it has lanes, streams"),
+    ("glu", {"cols": 7, "rows": 999, "external_weights": True, "routing_registers": True},
+     "unit glu has no size cols, rows, external-weights, routing-registers: it has lanes"),
     ("weights", {"lanes": 4}, "unit weights has no size lanes: it has rows, cols, style"),
     ("gru", {}, "unit must be one of mac, mlgru, .*got 'gru'"),
 ])

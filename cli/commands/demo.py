@@ -31,8 +31,8 @@ def demo(
     """
     from sterna.cli.commands.walkthrough import demo as run_demo
     from sterna.cli.reports.cycle_bars import print_bars
-    with Stages(quiet) as stage:
-        result = run_demo(model, output, rows=rows, cols=cols, tokens=tokens, progress=stage)
+    with Stages(quiet) as stages:
+        result = run_demo(model, output, rows=rows, cols=cols, tokens=tokens, progress=stages)
     if as_json:
         print_json(result.as_dict())
     else:

@@ -30,7 +30,7 @@ def report(
         help="With --config: numeric profile, S16 (default) or C12.")] = None,
     rows: Annotated[int, typer.Option(help="Rows computed side by side.")] = 8,
     cols: Annotated[int, typer.Option(help="Columns taken per beat.")] = 128,
-    streams: Annotated[int, typer.Option(help="Interleaved sequences, 1 or 2.")] = 1,
+    sequences: Annotated[int, typer.Option(help="Interleaved sequences, 1 or 2.")] = 1,
     quant_lanes: Annotated[int, typer.Option(
         help="Elements quantised per cycle, a multiple of the rows; 0 chooses.")] = 0,
     clock_mhz: Annotated[float | None, typer.Option(
@@ -53,7 +53,7 @@ def report(
         raise ValueError(f"--output must end in .html, got {output}")
     with Stages(quiet) as stage:
         stage("run the cycle model", quick=True)
-        image = _image(model, config, profile, rows, cols, streams, quant_lanes)
+        image = _image(model, config, profile, rows, cols, sequences, quant_lanes)
         found = cycle_report(image)
     name = model or f"{config} (no weights)"
     data = {"model": model, **found.as_dict(clock_mhz)}
@@ -72,7 +72,7 @@ def report(
 
 def _image(
     model: str | None, config: str | None, profile: str | None, rows: int, cols: int,
-    streams: int, quant_lanes: int,
+    sequences: int, quant_lanes: int,
 ) -> CoreImage:
     """The packed model, or an empty image of a configuration."""
     from sterna.hw.core.plan.image import build_image
@@ -85,11 +85,11 @@ def _image(
             raise ValueError("--profile goes with --config: a MODEL has a profile of its own")
         loaded = load_model(str(model))
         return build_image(loaded, CoreParams(
-            loaded.config, loaded.profile, rows, cols, streams, quant_lanes))
+            loaded.config, loaded.profile, rows, cols, sequences, quant_lanes))
     chosen = choose("--profile", profile or "S16", PROFILES)
     choose("--config", config, NAMED_CONFIGS)
     return shape_image(CoreParams(
-        ModelConfig.named(config), PROFILES[chosen], rows, cols, streams, quant_lanes))
+        ModelConfig.named(config), PROFILES[chosen], rows, cols, sequences, quant_lanes))
 
 
 def _print(name: str, found: CycleReport, clock_mhz: float | None) -> None:

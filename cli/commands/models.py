@@ -31,7 +31,7 @@ def evaluate(
         help="UTF-8 text. Default: the held-out text of the bundled models.")] = None,
     limit: Annotated[int | None, typer.Option(
         "--bytes", metavar="N", help="Use only the first N bytes of the text.")] = None,
-    streams: Annotated[int, typer.Option(
+    sequences: Annotated[int, typer.Option(
         help="Parts of the text that are read side by side, each with a state of its own.")] = 16,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -47,8 +47,8 @@ def evaluate(
     from sterna.model.quantized.evaluate import evaluate_steps
     if limit is not None and limit < 2:
         raise ValueError(f"--bytes must be at least 2, got {limit}")
-    if streams < 1:
-        raise ValueError(f"--streams must be at least 1, got {streams}")
+    if sequences < 1:
+        raise ValueError(f"--sequences must be at least 1, got {sequences}")
     if model.endswith(".pt"):
         if onnx is not None:
             raise ValueError(
@@ -59,7 +59,7 @@ def evaluate(
         data = text_of(text, load_checkpoint(model).config.vocab)
         with Stages(quiet) as stage:
             stage("evaluating", quick=True)
-            result = evaluate_checkpoint(model, data[:limit], streams=streams)
+            result = evaluate_checkpoint(model, data[:limit], sequences=sequences)
         name = "float"
     elif onnx is not None or model.endswith(".onnx"):
         from sterna.cli.commands.graphs import open_model
@@ -69,14 +69,14 @@ def evaluate(
         display, move = progress_bar("evaluating", quiet)
         with display:
             result = evaluate_steps(
-                session, data[:limit], frac=frac, streams=streams, progress=move)
+                session, data[:limit], frac=frac, sequences=sequences, progress=move)
         name = f"{session.info.profile.name}, ONNX form {session.info.form}"
     else:
         loaded = load_model(model)
         data = text_of(text, loaded.config.vocab)
         display, move = progress_bar("evaluating", quiet)
         with display:
-            result = run_evaluation(loaded, data[:limit], streams=streams, progress=move)
+            result = run_evaluation(loaded, data[:limit], sequences=sequences, progress=move)
         name = loaded.profile.name
     if as_json:
         print_json({"bits_per_byte": result.bits_per_byte, "predictions": result.predictions})

@@ -15,13 +15,13 @@ from sterna.hw.units.mac.base.style import ArrayStyle
 __all__ = [
     "ColsOption",
     "ExternalWeightsOption",
-    "FarRegistersOption",
     "LanesOption",
     "LogitsOption",
     "QuantLanesOption",
+    "RoutingRegistersOption",
     "RowsOption",
     "SamplingOption",
-    "StreamsOption",
+    "SequencesOption",
     "StyleOption",
     "TraceOption",
     "UnitOption",
@@ -36,7 +36,7 @@ ColsOption = Annotated[int | None, typer.Option(help="Columns of a matrix taken 
 LanesOption = Annotated[int | None, typer.Option(
     help="Channels taken per beat; for the norm, activations given per cycle, a multiple of "
          "--rows.")]
-StreamsOption = Annotated[int | None, typer.Option(help="Interleaved sequences.")]
+SequencesOption = Annotated[int | None, typer.Option(help="Interleaved sequences.")]
 TraceOption = Annotated[bool | None, typer.Option(
     "--trace", help="Add a port for intermediate values.")]
 QuantLanesOption = Annotated[int | None, typer.Option(
@@ -48,9 +48,9 @@ ExternalWeightsOption = Annotated[bool | None, typer.Option(
 SamplingOption = Annotated[bool | None, typer.Option(
     "--sampling/--no-sampling",
     help="With or without the parts of the core that draw tokens with a temperature.")]
-FarRegistersOption = Annotated[bool | None, typer.Option(
-    "--far-registers",
-    help="Give the core one more register on its long wires, for a large device.")]
+RoutingRegistersOption = Annotated[bool | None, typer.Option(
+    "--routing-registers",
+    help="One more register on each route between blocks of the core, for a large device.")]
 StyleOption = Annotated[ArrayStyle | None, typer.Option(help="What the array is built of.")]
 
 

@@ -88,7 +88,7 @@ def demo(
     result.stages.append(stage)
     progress("counting the cells of its array with yosys (its first start on a machine takes "
              "half a minute more)")
-    stage, result.cells["array"] = _synthesise(emitted)
+    stage, result.cells["array"] = _synthesize(emitted)
     result.stages.append(stage)
     result.stages.append(_trace(
         loaded, folder, emitted.params, _steps(progress, "simulating, every tensor compared")))
@@ -147,7 +147,7 @@ def _verilog(
                  time.perf_counter() - started), emitted
 
 
-def _synthesise(emitted: EmittedUnit) -> tuple[Stage, CellCounts]:
+def _synthesize(emitted: EmittedUnit) -> tuple[Stage, CellCounts]:
     started = time.perf_counter()
     counts = cell_counts(emitted.verilog_path, _ARRAY_MODULE)
     return Stage(

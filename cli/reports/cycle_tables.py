@@ -73,7 +73,7 @@ def headline(report: CycleReport) -> list[str]:
     """What the report is on: the model, and the core."""
     params = report.params
     config = params.config
-    sequences = "1 sequence" if params.streams == 1 else f"{params.streams} sequences"
+    sequences = "1 sequence" if params.sequences == 1 else f"{params.sequences} sequences"
     return [
         f"d {config.d}, {config.layers} layers, dff {config.dff}, vocabulary {config.vocab}, "
         f"profile {params.profile.name}",
@@ -92,10 +92,10 @@ def verdict(report: CycleReport) -> list[str]:
         first = f"Bound by latency, mostly by {report.limit}: the array has beats in {share}."
     lines = [first, f"If nothing but the array took time: {beats:,} cycles, "
                     f"{number(total - beats)} fewer."]
-    if report.params.streams > 1:
+    if report.params.sequences > 1:
         parts = " and ".join(
             f"{number(state.waits(sequence=sequence))} for sequence {sequence}"
-            for sequence in range(report.params.streams))
+            for sequence in range(report.params.sequences))
         lines.append(f"Of {number(state.waits())} cycles without a beat the array waits {parts}.")
     return lines
 
@@ -106,7 +106,7 @@ def cycle_tables(report: CycleReport, clock_mhz: float | None) -> dict[str, Cycl
         "tokens": _tokens(report, clock_mhz), "stages": _stages(report.greedy),
         "bounds": _bounds(report), "choices": _choices(report),
         "memory": _memory(report)}
-    if report.params.streams > 1:
+    if report.params.sequences > 1:
         tables["waits"] = _waits(report.greedy)
     return tables
 

@@ -159,7 +159,7 @@ class _Assembler:
                              f"{name}.matmul")
         return [acc, f"{norm}.v", *scales]
 
-    def _requantised(
+    def _requantized(
         self, norm: str, y: str, name: str, columns: int, rows: int, limits: list[str],
     ) -> str:
         inputs = [*self._product(norm, y, name, columns, rows), *limits]
@@ -174,7 +174,7 @@ class _Assembler:
 
     def _mlgru(self, layer: int, x: str) -> tuple[str, str]:
         at, d = f"layer{layer}.mlgru", self.config.d
-        z = self._requantised(f"{at}.norm", x, f"{at}.fcg", d, 3 * d, self.z_limits)
+        z = self._requantized(f"{at}.norm", x, f"{at}.fcg", d, 3 * d, self.z_limits)
         f, g, c = self._block(
             "MlgruGates", [z, *self.tables],
             {f"{at}.f.sigmoid": d, f"{at}.g.sigmoid": d, f"{at}.c.silu": d}, f"{at}.gates")
@@ -212,14 +212,14 @@ class _Assembler:
 
     def _glu(self, layer: int, x: str) -> str:
         at, d, dff = f"layer{layer}.glu", self.config.d, self.config.dff
-        z = self._requantised(f"{at}.norm", x, f"{at}.gate_up", d, 2 * dff, self.z_limits)
+        z = self._requantized(f"{at}.norm", x, f"{at}.gate_up", d, 2 * dff, self.z_limits)
         _, p = self._block("GluProduct", [z, *self.tables],
                            {f"{at}.gate.silu": dff, f"{at}.p": dff}, f"{at}.product")
         return self._added(at, "down_norm", p, "down", dff, x)
 
     def _head(self, x: str) -> None:
         limits = self._store_limits("logit", self.profile.logit)
-        z = self._requantised("head.norm", x, "head", self.config.d, self.config.vocab, limits)
+        z = self._requantized("head.norm", x, "head", self.config.d, self.config.vocab, limits)
         if self.kind is GraphKind.SEQUENCE:
             z = self.nodes.op("Transpose", [z], "head.by_sequence", name="head/by_sequence",
                              attributes={"perm": [1, 0, 2]})

@@ -12,7 +12,7 @@ from sterna.export.graph.metadata import GraphKind
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["GraphChoice", "export_onnx", "sequence_path", "serialise"]
+__all__ = ["GraphChoice", "export_onnx", "sequence_path", "serialize"]
 
 
 class GraphChoice(Enum):
@@ -70,11 +70,11 @@ def export_onnx(
         kind = GraphKind(graphs.value)
         places = {kind: places[kind]}
     # Everything is built before anything is written.
-    files = {place: serialise(build(model, form, kind)) for kind, place in places.items()}
+    files = {place: serialize(build(model, form, kind)) for kind, place in places.items()}
     return [write_atomically(place, data) for place, data in files.items()]
 
 
-def serialise(proto: onnx.ModelProto) -> bytes:
+def serialize(proto: onnx.ModelProto) -> bytes:
     """Check a graph by onnx's own checker; return its bytes, the same each time."""
     onnx.checker.check_model(proto, full_check=True)
     return bytes(proto.SerializeToString(deterministic=True))

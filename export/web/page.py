@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sterna.export.forms.forms import Form, build
-from sterna.export.forms.writer import serialise
+from sterna.export.forms.writer import serialize
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.web.runtime_files import WEB_RUNTIME_VERSION, runtime_files
 from sterna.model.folder import write_folder
@@ -96,7 +96,7 @@ def write_page(
         if entry.is_file() and not entry.name.endswith((".py", ".pyc"))}
     contents["check.json"] = json.dumps(
         record_reference(model, check_tokens), separators=(",", ":")) + "\n"
-    contents["model.onnx"] = serialise(build(model, form, GraphKind.STEP))
+    contents["model.onnx"] = serialize(build(model, form, GraphKind.STEP))
     contents |= {_RUNTIME_NAMES[name]: data for name, data in runtime_files(runtime).items()}
     manifest = write_folder(Path(folder), contents, _facts(model))
     return WebPage(Path(folder), manifest)

@@ -128,7 +128,7 @@ _ALL = (
         # it writes far more than the serial line takes, and is placed in half the time.
         clock_hz=75_000_000, baud=1_000_000, typed_ahead=17,
         sizes=MappingProxyType({
-            "rows": 8, "cols": 64, "quant_lanes": 32, "logits": False, "far_registers": True})),
+            "rows": 8, "cols": 64, "quant_lanes": 32, "logits": False, "routing_registers": True})),
     Board(
         BoardName.ICEBREAKER, "1BitSquared iCEBreaker, Lattice iCE40 UP5K", ICEBreakerPlatform,
         target_named("ice40-up5k"),

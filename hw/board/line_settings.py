@@ -61,5 +61,5 @@ def check_core(params: CoreParams) -> None:
         raise ValueError(
             f"over a serial line a token is a byte: the vocabulary must be from {_MIN_VOCAB} "
             f"(ASCII) to {MAX_VOCAB}, got {vocab}")
-    if params.streams != 1:
-        raise ValueError(f"a serial line has one sequence, the core {params.streams}")
+    if params.sequences != 1:
+        raise ValueError(f"a serial line has one sequence, the core {params.sequences}")

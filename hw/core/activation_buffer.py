@@ -51,8 +51,8 @@ class ActivationBuffer(wiring.Component):
             "chunks": In(stream.Signature(CoreUnits(params).norm.act_layout)),
             "clear": In(1),
             "clear_sequence": In(params.index_bits),
-            "ready_tiles": Out(range(params.tiles + 1)).array(params.streams),
-            "arriving": Out(1).array(params.streams),
+            "ready_tiles": Out(range(params.tiles + 1)).array(params.sequences),
+            "arriving": Out(1).array(params.sequences),
             "sequence": In(params.index_bits),
             "tile": In(range(max(params.tiles, 2))),
             **({"advance": In(1)} if params.block_activations else {}),
@@ -129,7 +129,7 @@ class ActivationBuffer(wiring.Component):
 
     @property
     def _depth(self):
-        return max(self.params.tiles * self.params.streams, 2)
+        return max(self.params.tiles * self.params.sequences, 2)
 
     def _address(self, sequence, tile):
-        return tile + Array(i * self.params.tiles for i in range(self.params.streams))[sequence]
+        return tile + Array(i * self.params.tiles for i in range(self.params.sequences))[sequence]

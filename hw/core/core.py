@@ -80,13 +80,13 @@ class MatMulFreeCore(wiring.Component):
         self.mlgru = MlgruUnit(units.mlgru, image.sigmoid)
         self.embedding = Embedding(
             units.embedding.for_table(image.embedding), image.embedding)
-        self.residuals = [ResidualAdd(units.residual) for _ in range(params.streams)]
-        self.samplers = [ArgmaxSampler(units.sampler) for _ in range(params.streams)]
+        self.residuals = [ResidualAdd(units.residual) for _ in range(params.sequences)]
+        self.samplers = [ArgmaxSampler(units.sampler) for _ in range(params.sequences)]
         self.post = PostProcessor(image)
         self.router = ResultRouter(image)
 
         def each(signature):
-            return signature.array(params.streams)
+            return signature.array(params.sequences)
 
         members = {
             "go": In(1),
@@ -135,7 +135,7 @@ class MatMulFreeCore(wiring.Component):
         ]
         if params.block_activations:
             m.d.comb += activations.advance.eq(issuer.advance)
-        for sequence in range(params.streams):
+        for sequence in range(params.sequences):
             m.d.comb += [
                 issuer.ready_tiles[sequence].eq(activations.ready_tiles[sequence]),
                 issuer.arriving[sequence].eq(activations.arriving[sequence]),
@@ -154,7 +154,7 @@ class MatMulFreeCore(wiring.Component):
         params = self.params
         m.submodules.embedding = embedding = self.embedding
         controls = []
-        for sequence in range(params.streams):
+        for sequence in range(params.sequences):
             m.submodules[f"control{sequence}"] = control = TokenControl(params)
             m.submodules[f"sampler{sequence}"] = sampler = self.samplers[sequence]
             controls.append(control)

@@ -51,18 +51,18 @@ class Dispatcher(wiring.Component):
         super().__init__({
             "begins": In(1),
             "sequence": In(params.index_bits),
-            "restarts": In(1).array(params.streams),
-            "starts": In(1).array(params.streams),
-            "stages": Out(range(params.stages + 1)).array(params.streams),
+            "restarts": In(1).array(params.sequences),
+            "starts": In(1).array(params.sequences),
+            "stages": Out(range(params.stages + 1)).array(params.sequences),
             "issue_tasks": Out(stream.Signature(task_layout(image))),
             "post_tasks": Out(stream.Signature(task_layout(image))),
             "weight_requests": Out(stream.Signature(weight_request_layout(image))),
-            "mantissas": Out(mantissas).array(params.streams),
+            "mantissas": Out(mantissas).array(params.sequences),
         })
 
     def elaborate(self, platform):
         m = Module()
-        image, streams = self.image, self.image.params.streams
+        image, sequences = self.image, self.image.params.sequences
         shape = image.stage_layout
         m.submodules.program = rom = memory.Memory(
             shape=shape, depth=len(image.stages),
@@ -77,7 +77,7 @@ class Dispatcher(wiring.Component):
         m.d.sync += [
             begun.eq(self.begins), sequence.eq(self.sequence),
             start.eq(~current.any() & Array(self.starts)[self.sequence])]
-        for index in range(streams):
+        for index in range(sequences):
             with m.If(self.restarts[index]):
                 m.d.sync += self.stages[index].eq(0)
             with m.Elif(self.begins & (self.sequence == index)):
@@ -98,10 +98,10 @@ class Dispatcher(wiring.Component):
             ("issue_queue", self.issue_tasks, task), ("post_queue", self.post_tasks, task),
             ("weight_queue", self.weight_requests, request),
         ):
-            m.submodules[name] = queue = TaskQueue(payload.shape(), depth=streams)
+            m.submodules[name] = queue = TaskQueue(payload.shape(), depth=sequences)
             m.d.comb += [queue.put.eq(begun), queue.payload.eq(payload)]
             wiring.connect(m, queue.head, wiring.flipped(sink))
-        for index in range(streams):
+        for index in range(sequences):
             with m.If(begun & (sequence == index)):
                 m.d.sync += self.mantissas[index].eq(stage.k)
         return m

@@ -86,9 +86,9 @@ class PostProcessor(wiring.Component):
         super().__init__({
             "tasks": In(stream.Signature(task_layout(image))),
             "sums": In(stream.Signature(params.mac.sum_layout)),
-            "scales": In(scales).array(params.streams),
-            "scales_known": In(1).array(params.streams),
-            "room": In(1).array(params.streams),
+            "scales": In(scales).array(params.sequences),
+            "scales_known": In(1).array(params.sequences),
+            "room": In(1).array(params.sequences),
             "results": Out(stream.Signature(result_layout(image), always_ready=True)),
             **({"scaled": Out(1), "scaled_sequence": Out(params.index_bits)}
                if params.trace else {}),
@@ -149,7 +149,7 @@ class PostProcessor(wiring.Component):
         scale = Array(Array(each[i] for i in slots) for each in self.scales)[task.sequence][slot]
         # What comes from far goes through a register first.
         way = Pipeline(m, Const(1))
-        far = self.image.params.far_registers
+        far = self.image.params.routing_registers
         m.d.comb += [
             accs.valid.eq(way.flags(taken, far, "arrived")[-1]),
             Value.cast(accs.payload.acc).eq(way.delay(Value.cast(self.sums.payload), far, "sums")),

@@ -55,16 +55,16 @@ class ResultRouter(wiring.Component):
             "results": In(stream.Signature(result_layout(image), always_ready=True)),
             "preacts": Out(stream.Signature(units.mlgru.preact_layout)),
             "gates": Out(stream.Signature(units.glu.preact_layout)),
-            "updates": Out(stream.Signature(units.residual.update_layout)).array(params.streams),
-            "logits": Out(stream.Signature(self.logit_layout)).array(params.streams),
-            "room": Out(1).array(params.streams),
+            "updates": Out(stream.Signature(units.residual.update_layout)).array(params.sequences),
+            "logits": Out(stream.Signature(self.logit_layout)).array(params.sequences),
+            "room": Out(1).array(params.sequences),
         })
 
     def elaborate(self, platform):
         m = Module()
         params, profile, numbers = self.params, self.params.profile, self._numbers
         result, tag = self.results.payload.result, self.results.payload.tag
-        queues = [self._queue(m, sequence) for sequence in range(params.streams)]
+        queues = [self._queue(m, sequence) for sequence in range(params.sequences)]
 
         # Pre-activations that wait, and those that have just come.
         first, second, third = (

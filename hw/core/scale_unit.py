@@ -53,12 +53,12 @@ class ScaleUnit(wiring.Component):
         super().__init__({
             "norms": In(stream.Signature(norm.scale_layout)),
             "mantissas": In(ArrayLayout(unsigned(profile.mantissa_bits), MAX_SLOTS)).array(
-                params.streams),
+                params.sequences),
             "clear": In(1),
             "clear_sequence": In(params.index_bits),
             "scales": Out(ArrayLayout(unsigned(profile.scale_bits), MAX_SLOTS)).array(
-                params.streams),
-            "known": Out(1).array(params.streams),
+                params.sequences),
+            "known": Out(1).array(params.sequences),
             "written": Out(1),
             "written_sequence": Out(params.index_bits),
             "written_scale": Out(unsigned(profile.scale_bits)),

@@ -55,7 +55,7 @@ def trace_layout(image: CoreImage) -> StructLayout:
     scale = StructLayout({"a": unsigned(params.profile.scale_bits)})
     results = result_layout(image)
     return StructLayout({
-        "x": ArrayLayout(lane(units.residual.word_layout, "x"), params.streams),
+        "x": ArrayLayout(lane(units.residual.word_layout, "x"), params.sequences),
         "q": lane(units.norm.act_layout, "q"),
         "norm": lane(units.norm.scale_layout, "m", "r", "s", "n", "v"),
         "a": lane(scale, "a"),

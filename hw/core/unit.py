@@ -12,10 +12,10 @@ __all__ = ["CORE", "core_params"]
 
 
 def core_params(
-    model: QuantizedModel, *, rows: int = 8, cols: int = 128, streams: int = 1,
+    model: QuantizedModel, *, rows: int = 8, cols: int = 128, sequences: int = 1,
     quant_lanes: int = 0, logits: bool = True, trace: bool = False,
     external_weights: bool = False, style: ArrayStyle = ArrayStyle.GENERIC,
-    sampling: bool = True, far_registers: bool = False,
+    sampling: bool = True, routing_registers: bool = False,
 ) -> CoreParams:
     """Return the geometry of a core for a model; :class:`CoreParams` says what each size is.
 
@@ -25,9 +25,9 @@ def core_params(
         If a size is out of its range, or two do not go together.
     """
     return CoreParams(
-        model.config, model.profile, rows, cols, streams=streams, quant_lanes=quant_lanes,
+        model.config, model.profile, rows, cols, sequences=sequences, quant_lanes=quant_lanes,
         logits=logits, trace=trace, external_weights=external_weights, style=style,
-        sampling=sampling, far_registers=far_registers)
+        sampling=sampling, routing_registers=routing_registers)
 
 
 CORE = UnitSpec(

@@ -40,7 +40,7 @@ def core_design(model: QuantizedModel, params: CoreParams) -> UnitDesign:
                  f"{model.config.d}, dff {model.config.dff}, {model.config.vocab} tokens, in "
                  f"numeric profile {model.profile.name}: prompt tokens in, generated tokens "
                  f"out. {params.rows} rows of {params.cols} columns, "
-                 f"{params.streams} sequence{'s' if params.streams > 1 else ''}."),
+                 f"{params.sequences} sequence{'s' if params.sequences > 1 else ''}."),
         sections=_sections(image),
         extra=_extra(image),
         extra_files=_images(image) if params.external_weights else {})
@@ -84,7 +84,7 @@ def _images(image: CoreImage) -> dict[str, str]:
 def _sections(image: CoreImage) -> str:
     params = image.params
     sections = [_USE.format(
-        streams="" if params.streams == 1 else
+        sequences="" if params.sequences == 1 else
         " Each sequence has ports of its own; they run independently of each other.")]
     if params.logits:
         sections.append(_LOGITS.format(
@@ -107,7 +107,7 @@ soon as the one before is done. After a token with `predict` the core computes l
 `control__*__limit` is not 0 it chooses a token, gives it on `tokens`, runs it, and so on until it
 has given `limit` tokens or `control__*__stop_token` (if `control__*__stop` is high); `last` comes
 with the last one. The last token given is not run: to go on with the sequence, send it first,
-without `start`.{streams}
+without `start`.{sequences}
 
 `control__*__beta` is log2(e) / T * 1024, rounded, for temperature T; 0 chooses the largest logit.
 `control__*__seed` (0 counts as 1) is loaded with a token that has `start`. Change `control` of a

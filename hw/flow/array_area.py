@@ -12,7 +12,7 @@ from amaranth.lib import wiring
 from sterna.hw.emit.folder import verilog_text
 from sterna.hw.flow.carry_ends import free_carry_ends
 from sterna.hw.flow.place_route import pack, place_and_route, resources_of
-from sterna.hw.flow.synthesis import Target, synthesise
+from sterna.hw.flow.synthesis import Target, synthesize
 from sterna.hw.flow.target import FpgaTarget, Resource
 
 __all__ = ["ArrayArea", "array_area"]
@@ -82,7 +82,7 @@ def array_area(
         folder = Path(name)
         source, netlist = folder / "array.v", folder / "array.json"
         source.write_text(verilog_text(component, _MODULE), encoding="utf-8")
-        mapped = synthesise(
+        mapped = synthesize(
             source, _MODULE, target.family, multipliers=multipliers, netlist_path=netlist)
         luts, flip_flops = mapped.luts_with_carries, mapped.flip_flops
         fmax_mhz = None

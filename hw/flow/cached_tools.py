@@ -26,7 +26,7 @@ from sterna.hw.flow.place_route import (
 )
 from sterna.hw.flow.pnr_progress import Step
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, Usage
-from sterna.hw.flow.synthesis import MappedMemory, MemoryStyle, Synthesis, Target, synthesise
+from sterna.hw.flow.synthesis import MappedMemory, MemoryStyle, Synthesis, Target, synthesize
 from sterna.hw.flow.target import FpgaTarget, Resource
 
 __all__ = ["CachedTools", "MappedDesign", "Progress", "has_router"]
@@ -105,7 +105,7 @@ class CachedTools:
         prefix
             Path of the instance whose area counts; the whole module without it.
         """
-        synthesis, raw = self._synthesise(text, top)
+        synthesis, raw = self._synthesize(text, top)
         data = json.loads(raw)
         passes: dict[str, dict[str, int]] = {}
         if self._absorb:
@@ -116,7 +116,7 @@ class CachedTools:
             raw = json.dumps(data).encode()
         return MappedDesign(synthesis, Hierarchy(data, top, prefix), raw, passes)
 
-    def _synthesise(self, text: str, top: str) -> tuple[Synthesis, bytes]:
+    def _synthesize(self, text: str, top: str) -> tuple[Synthesis, bytes]:
         family = self._target.family
         key = cache_key(
             kind="netlist", format=_CACHE_FORMAT, text=_digest(text.encode()), top=top,
@@ -129,7 +129,7 @@ class CachedTools:
         with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
             source, netlist = Path(name) / "design.v", Path(name) / "netlist.json"
             source.write_text(text, encoding="utf-8")
-            synthesis = synthesise(
+            synthesis = synthesize(
                 source, top, family, timeout_s=self._timeout_s, multipliers=self._multipliers,
                 netlist_path=netlist)
             raw = json.dumps(json.loads(netlist.read_bytes())).encode()

@@ -99,14 +99,14 @@ def part_rams(params: CoreParams, family: Target) -> dict[str, int]:
         "weights": (0 if params.external_weights
                     else rams(params.mac_cycles, params.weight_bits)),
         "mlgru": rams(units.mlgru.memory_words, rows * profile.h.bits),
-        "norm": params.streams * units.norm.banks * rams(
+        "norm": params.sequences * units.norm.banks * rams(
             units.norm.depth, rows * units.norm.y_bits),
-        **({"activations": rams(max(params.tiles * params.streams, 2),
+        **({"activations": rams(max(params.tiles * params.sequences, 2),
                                 params.cols * profile.act_bits)}
            if params.block_activations else {}),
         "embedding": rams(units.embedding.depth, rows * profile.x.bits),
-        "residual": params.streams * rams(units.residual.memory_words, rows * profile.x.bits),
-        "sampler": params.streams * (
+        "residual": params.sequences * rams(units.residual.memory_words, rows * profile.x.bits),
+        "sampler": params.sequences * (
             rams(units.sampler.depth, rows * profile.logit.bits)
             + rams(units.sampler.depth, units.sampler.total_bits)),
         "issuer": rams(headers, rows * count_bits),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sterna.hw.emit.yosys import YosysError, run_yosys
 
-__all__ = ["MappedMemory", "MemoryStyle", "Synthesis", "Target", "synthesise"]
+__all__ = ["MappedMemory", "MemoryStyle", "Synthesis", "Target", "synthesize"]
 
 
 class Target(enum.StrEnum):
@@ -168,7 +168,7 @@ class Synthesis:
         return _total(self.cells, _DSPS)
 
 
-def synthesise(
+def synthesize(
     verilog_path: str | Path, top: str, target: Target, *, timeout_s: float = 3600,
     multipliers: bool = True, netlist_path: str | Path | None = None,
 ) -> Synthesis:

@@ -8,15 +8,15 @@ __all__ = ["Interleaved"]
 
 
 class Interleaved:
-    """Parameters of a unit that ``streams`` sequences share."""
+    """Parameters of a unit that ``sequences`` sequences share."""
 
     __slots__ = ()
-    streams: int
+    sequences: int
 
     @property
     def sequence_bits(self) -> int:
         """Bits of the number of a sequence in a payload; none if there is one only."""
-        return (self.streams - 1).bit_length()
+        return (self.sequences - 1).bit_length()
 
     @property
     def sequence_field(self) -> dict[str, Shape]:

@@ -14,7 +14,7 @@ from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.glu import GLU
 from sterna.model.network.mlgru import MLGRU
 from sterna.model.profile import S16
-from sterna.model.tokenizer import contiguous_streams, encode
+from sterna.model.tokenizer import contiguous_sequences, encode
 
 __all__ = ["MatMulFreeLM", "heldout_bpb"]
 
@@ -122,13 +122,13 @@ class MatMulFreeLM(nn.Module):
 
 @torch.no_grad()
 def heldout_bpb(
-    model: MatMulFreeLM, text: bytes, *, streams: int = 16, chunk_tokens: int = 256,
+    model: MatMulFreeLM, text: bytes, *, sequences: int = 16, chunk_tokens: int = 256,
 ) -> float:
     """Return bits per byte of ``text``, with the state carried.
 
-    The text is cut by :func:`sterna.model.tokenizer.contiguous_streams`; every stream
+    The text is cut by :func:`sterna.model.tokenizer.contiguous_sequences`; every stream
     starts from the zero state, and its bytes from the second on are predicted from all
-    that came before. The result is the mean over ``streams * (length - 1)`` predictions.
+    that came before. The result is the mean over ``sequences * (length - 1)`` predictions.
 
     Parameters
     ----------
@@ -136,8 +136,8 @@ def heldout_bpb(
         Model whose vocabulary has every byte of the text.
     text
         Text to predict.
-    streams
-        Number of contiguous streams; fewer are used if the text is short.
+    sequences
+        Number of contiguous sequences; fewer are used if the text is short.
     chunk_tokens
         Tokens per stream evaluated at once; bounds memory, does not change the result.
 
@@ -148,14 +148,14 @@ def heldout_bpb(
     """
     device = model.embedding.weight.device
     tokens = encode(text)
-    streams = max(1, min(streams, tokens.size // 2))
-    rows = torch.from_numpy(np.ascontiguousarray(contiguous_streams(tokens, streams).T))
-    rows = rows.to(device)  # [length, streams]
-    state = model.initial_state(streams)
+    sequences = max(1, min(sequences, tokens.size // 2))
+    rows = torch.from_numpy(np.ascontiguousarray(contiguous_sequences(tokens, sequences).T))
+    rows = rows.to(device)  # [length, sequences]
+    state = model.initial_state(sequences)
     nats = 0.0
     for start in range(0, rows.shape[0] - 1, chunk_tokens):
         piece = rows[start:start + chunk_tokens + 1]
         logits, state = model.forward_time_major(piece[:-1], state)
         nats += float(F.cross_entropy(
             logits.flatten(0, 1), piece[1:].flatten(), reduction="sum").double())
-    return nats / math.log(2) / (streams * (rows.shape[0] - 1))
+    return nats / math.log(2) / (sequences * (rows.shape[0] - 1))

@@ -10,7 +10,7 @@ import numpy as np
 
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
-from sterna.model.tokenizer import contiguous_streams, encode
+from sterna.model.tokenizer import contiguous_sequences, encode
 
 __all__ = ["Evaluation", "Steps", "evaluate", "evaluate_steps", "surprisal_bits"]
 
@@ -34,12 +34,12 @@ class Steps(Protocol):
 
 
 def evaluate(
-    model: QuantizedModel, text: str | bytes, *, streams: int = 16,
+    model: QuantizedModel, text: str | bytes, *, sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
     """Measure how well a quantised model predicts a text.
 
-    The text is cut into ``streams`` contiguous parts that run side by side; each carries
+    The text is cut into ``sequences`` contiguous parts that run side by side; each carries
     its state from its first byte to its last. Every byte but the first of each part is
     predicted once.
 
@@ -49,7 +49,7 @@ def evaluate(
         The quantised model.
     text
         Text or UTF-8 bytes.
-    streams
+    sequences
         Parts that run side by side; fewer are used if the text is short.
     progress
         Called as ``progress(steps_done, steps)`` now and then.
@@ -60,12 +60,12 @@ def evaluate(
         If the text has fewer than two bytes.
     """
     return evaluate_steps(
-        IntegerModel(model), text, frac=model.profile.logit.frac, streams=streams,
+        IntegerModel(model), text, frac=model.profile.logit.frac, sequences=sequences,
         progress=progress)
 
 
 def evaluate_steps(
-    model: Steps, text: str | bytes, *, frac: int, streams: int = 16,
+    model: Steps, text: str | bytes, *, frac: int, sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
     """The same for whatever steps; ``frac`` is the number of fraction bits of its logits.
@@ -78,7 +78,7 @@ def evaluate_steps(
     tokens = encode(text)
     if tokens.size < 2:
         raise ValueError(f"a text to evaluate must have at least 2 bytes, got {tokens.size}")
-    parts = contiguous_streams(tokens, max(1, min(streams, tokens.size // 2)))
+    parts = contiguous_sequences(tokens, max(1, min(sequences, tokens.size // 2)))
     state = model.start(parts.shape[0])
     steps = parts.shape[1] - 1
     bits = 0.0

@@ -238,14 +238,14 @@ class IntegerModel:
         self, norm: str, y: Array, outputs: dict[str, FixedPoint | None], tap: Tap,
     ) -> list[Array]:
         """Quantise y once and apply every projection named in ``outputs``."""
-        quantised = norm_quant(y, self.profile)
-        for part, value in quantised.items():
+        quantized = norm_quant(y, self.profile)
+        for part, value in quantized.items():
             tap(f"{norm}.{part}", value)
         results = []
         for name, fmt in outputs.items():
             projection = self.model.projections[name]
-            acc = ternary_matmul(quantised["q"], self._weights_t[name])
-            scale = combine_scale(quantised["v"], projection.k, self.profile)
+            acc = ternary_matmul(quantized["q"], self._weights_t[name])
+            scale = combine_scale(quantized["v"], projection.k, self.profile)
             z = requantize(acc, scale, projection.shift, self._biases[name], fmt)
             tap(f"{name}.acc", acc)
             tap(f"{name}.a", scale)

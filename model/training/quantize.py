@@ -128,18 +128,18 @@ def quantize_checkpoint(
     note(f"evaluating the float model on {len(heldout):,} bytes")
     float_bpb = heldout_bpb(model, heldout)
     note("evaluating the integer model")
-    quantised = quantize(model, profile)
-    integer = evaluate(quantised, heldout)
+    quantized = quantize(model, profile)
+    integer = evaluate(quantized, heldout)
     provenance["heldout"] = {
         "text_sha256": hashlib.sha256(heldout).hexdigest(),
         "predictions": integer.predictions, "float_bpb": round(float_bpb, 5),
         "integer_bpb": round(integer.bits_per_byte, 5),
     }
-    return replace(quantised, provenance=provenance)
+    return replace(quantized, provenance=provenance)
 
 
 def evaluate_checkpoint(
-    path: str | Path, text: bytes, *, streams: int = 16,
+    path: str | Path, text: bytes, *, sequences: int = 16,
 ) -> Evaluation:
     """Measure the float model of a checkpoint.
 
@@ -152,9 +152,9 @@ def evaluate_checkpoint(
     ValueError
         If the text is too short.
     """
-    streams = max(1, min(streams, len(text) // 2))
-    bits = heldout_bpb(load_checkpoint(path).model(), text, streams=streams)
-    return Evaluation(bits, streams * (len(text) // streams - 1))
+    sequences = max(1, min(sequences, len(text) // 2))
+    bits = heldout_bpb(load_checkpoint(path).model(), text, sequences=sequences)
+    return Evaluation(bits, sequences * (len(text) // sequences - 1))
 
 
 def _heldout_of(checkpoint: Checkpoint) -> bytes | None:

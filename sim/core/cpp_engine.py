@@ -61,7 +61,7 @@ class CppCore:
             sources, module, _ports(params), work, memories=[(f"{module}.mlgru", "state")]))
         error = ctypes.create_string_buffer(500)
         core = self._library.core_new(
-            params.streams, params.logits, params.external_weights, error, len(error))
+            params.sequences, params.logits, params.external_weights, error, len(error))
         if not core:
             raise SimulationError(f"{module} does not fit its image: {error.value.decode()}")
         self._core = ctypes.c_void_p(core)
@@ -120,7 +120,7 @@ class CppCore:
         for hold in holds:
             library.core_hold(core, hold.stream, hold.sequence, hold.first, hold.cycles)
 
-        status, shown = _RUNNING, [0] * params.streams
+        status, shown = _RUNNING, [0] * params.sequences
         while status == _RUNNING and (
                 abandon_at is None or library.core_cycle(core) < abandon_at):
             left = chunk if abandon_at is None else abandon_at - library.core_cycle(core)
@@ -156,7 +156,7 @@ class CppCore:
     @property
     def _patience(self) -> int:
         """Several tokens of every sequence, each with a pause at every second beat."""
-        return 16 * self.params.streams * (self.params.mac_cycles + 10_000)
+        return 16 * self.params.sequences * (self.params.mac_cycles + 10_000)
 
     def _check_holds(self, holds: Sequence[Hold]) -> None:
         weights = self.params.external_weights
@@ -164,7 +164,7 @@ class CppCore:
             present = {
                 CoreStream.LOGITS: self.params.logits, CoreStream.WEIGHTS: weights,
                 CoreStream.WEIGHT_REQUESTS: weights}.get(hold.stream, True)
-            if not present or not 0 <= hold.sequence < self.params.streams:
+            if not present or not 0 <= hold.sequence < self.params.sequences:
                 raise ValueError(
                     f"this core has no stream {hold.stream.name.lower()} of sequence "
                     f"{hold.sequence} that could be held")
@@ -211,7 +211,7 @@ class CppCore:
         for sequence, fresh in enumerate(tokens):
             shown[sequence] += len(fresh)
         taken = sum(len(self._taken(CoreStream.PROMPTS, sequence)[1])
-                    for sequence in range(self.params.streams))
+                    for sequence in range(self.params.sequences))
         return CoreProgress(self._library.core_cycle(self._core), taken, tokens)
 
     def _logits(self, sequence: int) -> tuple[np.ndarray, np.ndarray]:
@@ -236,7 +236,7 @@ class CppCore:
         return logits, cycles[length - 1::length]
 
     def _results(self, finished: bool, busy_before: int) -> CoreRun:
-        sequences = range(self.params.streams)
+        sequences = range(self.params.sequences)
         tokens = [self._tokens(sequence) for sequence in sequences]
         none = (np.zeros((0, self.params.config.vocab), dtype=np.int64),
                 np.zeros(0, dtype=np.int64))
@@ -256,14 +256,14 @@ class CppCore:
 
 def _ports(params: CoreParams) -> list[str]:
     """Names of the ports that the clock loop uses."""
-    streams = ["weight_requests", "weights"] if params.external_weights else []
+    sequences = ["weight_requests", "weights"] if params.external_weights else []
     names = ["clk", "rst", "go", "busy", "cycles"]
-    for sequence in range(params.streams):
-        streams += [f"prompts__{sequence}", f"tokens__{sequence}"]
-        streams += [f"logits__{sequence}"] if params.logits else []
+    for sequence in range(params.sequences):
+        sequences += [f"prompts__{sequence}", f"tokens__{sequence}"]
+        sequences += [f"logits__{sequence}"] if params.logits else []
         names += [f"control__{sequence}__{part}"
                   for part in ControlSignature(params).members]
-    return names + [f"{stream}__{part}" for stream in streams
+    return names + [f"{stream}__{part}" for stream in sequences
                     for part in ("payload", "valid", "ready")]
 
 

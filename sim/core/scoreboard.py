@@ -65,7 +65,7 @@ class CoreScoreboard:
 
     def _token_cycles(self, result: PhaseResult) -> list[list[int]]:
         return [result.taken_at.get(f"tokens__{sequence}", [])
-                for sequence in range(self._params.streams)]
+                for sequence in range(self._params.sequences)]
 
     def _check_logits(self, sequence: int, answer: Answer, result: PhaseResult) -> Checks:
         stream = f"logits__{sequence}"

@@ -16,7 +16,7 @@ from sterna.export.exact.traced import build_step
 from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.params import MAX_STREAMS, CoreParams
+from sterna.hw.core.plan.params import MAX_SEQUENCES, CoreParams
 from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
@@ -164,7 +164,7 @@ def simulate_core(
         Called with the number of a sequence and tokens it has just written (C++), or with
         all of them at the end (cocotb).
     sizes
-        Sizes of the core but for ``streams`` and ``trace``; see
+        Sizes of the core but for ``sequences`` and ``trace``; see
         :class:`~sterna.hw.core.plan.params.CoreParams`.
 
     Raises
@@ -192,7 +192,7 @@ def simulate_core(
         if emitted is None:
             progress("emit the Verilog")
             emitted = emit_verilog(
-                model, CORE.name, work / CORE.name, streams=len(prompts),
+                model, CORE.name, work / CORE.name, sequences=len(prompts),
                 trace=engine is Engine.COCOTB, **sizes)
         if engine is Engine.COCOTB:
             phases = run_core_phases(
@@ -213,8 +213,8 @@ def _check_options(
 ) -> None:
     if tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
-    if not 1 <= prompts <= MAX_STREAMS:
-        raise ValueError(f"give one prompt for each sequence, 1 to {MAX_STREAMS}, got {prompts}")
+    if not 1 <= prompts <= MAX_SEQUENCES:
+        raise ValueError(f"give one prompt for each sequence, 1 to {MAX_SEQUENCES}, got {prompts}")
     if waves and engine is Engine.CPP:
         raise ValueError("the engine cpp keeps no waves: choose the engine cocotb")
     if waves and work is None:
@@ -223,9 +223,9 @@ def _check_options(
         raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
     if emitted is not None and emitted.module != CORE.module:
         raise ValueError(f"emitted must be a core folder, got one of {emitted.module}")
-    if emitted is not None and emitted.params.streams != prompts:
+    if emitted is not None and emitted.params.sequences != prompts:
         raise ValueError(
-            f"the core has {emitted.params.streams} sequences, got {prompts} prompts")
+            f"the core has {emitted.params.sequences} sequences, got {prompts} prompts")
 
 
 def _phases(requests: tuple[Request, ...]) -> list[CorePhase]:

@@ -92,7 +92,7 @@ class CoreStimulus:
                     f"phase {phase.name!r} has a request without a prediction after its last "
                     f"token: nothing would tell when that is done")
         oracles = [Oracle(IntegerModel(self._model), self._model.profile.logit.frac)
-                   for _ in range(self._params.streams)]
+                   for _ in range(self._params.sequences)]
         runs: list[list[int]] = [[] for _ in oracles]
         found: list[list[SequenceAnswer | None]] = []
         for phase in phases:

@@ -37,7 +37,7 @@ def check_tokens(
     A token is offered in the cycle after it was chosen.
     """
     pairs = []
-    for sequence in range(params.streams):
+    for sequence in range(params.sequences):
         seen = list(taken_at[sequence])
         done = [token.done + 1 for token in times
                 if token.sequence == sequence and token.generates]

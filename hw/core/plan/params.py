@@ -11,9 +11,9 @@ from sterna.model.checks import check_whole
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 
-__all__ = ["MAX_STREAMS", "CoreParams"]
+__all__ = ["MAX_SEQUENCES", "CoreParams"]
 
-MAX_STREAMS = 2
+MAX_SEQUENCES = 2
 """Independent sequences that can be interleaved on one array."""
 
 
@@ -32,14 +32,14 @@ class CoreParams(Interleaved):
     cols
         Columns taken per beat, a multiple of ``quant_lanes``. Those beyond the widest vector
         never have work.
-    streams
+    sequences
         Interleaved independent sequences, 1 or 2.
     quant_lanes
         Elements quantised per cycle, a multiple of ``rows``; 0 takes four words of
         ``rows`` elements, or fewer if four do not divide ``cols``.
     digit_bits, root_digit_bits
         Quotient bits per cycle of the two dividers, or 0 for a table in their place, and
-        bits per cycle of the root; for the root 0 takes 3, or 2 with ``far_registers``.
+        bits per cycle of the root; for the root 0 takes 3, or 2 with ``routing_registers``.
     logits
         Whether there is a port that streams the logits.
     trace
@@ -56,7 +56,7 @@ class CoreParams(Interleaved):
     silu_table
         Whether ``silu(gate)`` is looked up where the profile allows it, instead of
         multiplied: a multiplier less for each row. No cycle differs.
-    far_registers
+    routing_registers
         Whether what crosses a large device, from block to block, gets a register more on its
         way: a higher clock for some cycles more of each stage.
 
@@ -75,7 +75,7 @@ class CoreParams(Interleaved):
     profile: NumericProfile
     rows: int = 8
     cols: int = 128
-    streams: int = 1
+    sequences: int = 1
     quant_lanes: int = 0
     digit_bits: int = 0
     root_digit_bits: int = 0
@@ -86,15 +86,15 @@ class CoreParams(Interleaved):
     sampling: bool = True
     block_activations: bool = False
     silu_table: bool = False
-    far_registers: bool = False
+    routing_registers: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "style", ArrayStyle(self.style))
         check_whole("rows", self.rows, 1, 4096)
         check_whole("cols", self.cols, 1, 4096)
-        check_whole("streams", self.streams, 1, MAX_STREAMS)
+        check_whole("sequences", self.sequences, 1, MAX_SEQUENCES)
         if self.root_digit_bits == 0:
-            object.__setattr__(self, "root_digit_bits", 2 if self.far_registers else 3)
+            object.__setattr__(self, "root_digit_bits", 2 if self.routing_registers else 3)
         if self.cols % self.rows:
             raise ValueError(
                 f"cols ({self.cols}) must be a multiple of rows ({self.rows}): activations "
@@ -161,9 +161,9 @@ class CoreParams(Interleaved):
         Weights come through the output register of their memory. Activations are read a
         step after the issuing, for which the tile need not be complete, and go through a
         register to all rows: with ``block_activations`` that of their memory. All of it goes
-        through one more with ``far_registers``.
+        through one more with ``routing_registers``.
         """
-        return 3 if self.far_registers else 2
+        return 3 if self.routing_registers else 2
 
     @property
     def read_steps(self) -> int:

@@ -91,9 +91,9 @@ class Request:
 
 def check_sequences(params: CoreParams, requests: Sequence[Sequence[Request]]) -> None:
     """Raise ValueError if there is not a list of requests for each sequence."""
-    if len(requests) != params.streams:
+    if len(requests) != params.sequences:
         raise ValueError(
-            f"there must be a list of requests for each of {params.streams} sequences, "
+            f"there must be a list of requests for each of {params.sequences} sequences, "
             f"got {len(requests)}")
 
 

@@ -35,25 +35,25 @@ class CoreUnits:
         profile, config = params.profile, params.config
         self._shows_logits = params.logits
         self._feed_steps = params.feed_steps
-        self.requantize_latency = RequantizeParams.latency + params.far_registers
+        self.requantize_latency = RequantizeParams.latency + params.routing_registers
         self.scale_latency = scale_latency(params)
         self.mac = params.mac
         self.norm = NormParams(
-            profile, params.rows, params.quant_lanes, params.widest, params.streams,
-            params.trace, params.digit_bits, params.root_digit_bits, params.far_registers)
+            profile, params.rows, params.quant_lanes, params.widest, params.sequences,
+            params.trace, params.digit_bits, params.root_digit_bits, params.routing_registers)
         self.glu = GluParams(
-            profile, params.rows, params.streams, params.trace, stalls=False,
-            silu_table=params.silu_table, far_registers=params.far_registers)
+            profile, params.rows, params.sequences, params.trace, stalls=False,
+            silu_table=params.silu_table, routing_registers=params.routing_registers)
         # Channels are filled up to whole words.
         self.mlgru = MlgruParams(
             profile, config.layers, params.words(config.d) * params.rows, params.rows,
-            params.streams, params.trace, spaced=False, stalls=False,
-            far_registers=params.far_registers)
+            params.sequences, params.trace, spaced=False, stalls=False,
+            routing_registers=params.routing_registers)
         self.residual = ResidualParams(
             profile, params.rows, config.d, spaced=False, stalls=False)
         # As wide as any model may need; see EmbeddingParams.for_table.
         self.embedding = EmbeddingParams(
-            profile, params.rows, config.vocab, config.d, profile.x.bits, params.streams,
+            profile, params.rows, config.vocab, config.d, profile.x.bits, params.sequences,
             stalls=False)
         self.sampler = SamplerParams(
             profile, params.rows, config.vocab, params.sampling)
@@ -88,6 +88,6 @@ SCALE_HOLD = MAX_SLOTS - 1
 
 
 def scale_latency(params: CoreParams) -> int:
-    """Cycles from V to the first scale: product and rounding, and with ``far_registers`` one
+    """Cycles from V to the first scale: product and rounding, and with ``routing_registers`` one
     for the way to the multiplier."""
-    return 2 + params.far_registers
+    return 2 + params.routing_registers

@@ -68,7 +68,7 @@ class CycleReport:
         params = self.params
         data: dict[str, Any] = {
             "config": asdict(params.config), "profile": params.profile.name,
-            "rows": params.rows, "cols": params.cols, "streams": params.streams,
+            "rows": params.rows, "cols": params.cols, "sequences": params.sequences,
             "quant_lanes": params.quant_lanes, "digit_bits": params.digit_bits,
             "root_digit_bits": params.root_digit_bits,
             "mac_cycles": params.mac_cycles,
@@ -77,7 +77,7 @@ class CycleReport:
                 for token, state in self.states.items()},
             "utilisation": {
                 token.value: state.utilisation for token, state in self.states.items()},
-            "stages": [_stage_data(self.greedy, name, params.streams)
+            "stages": [_stage_data(self.greedy, name, params.sequences)
                        for name in self.greedy.names],
             "waits": {cause.value: _number(self.greedy.waits(cause=cause)) for cause in Cause},
             "limit": self.limit,
@@ -108,7 +108,7 @@ def cycle_report(image: CoreImage) -> CycleReport:
     model = CycleModel(params)
     states = {token: steady_state(model, token) for token in Token}
     total = states[Token.GREEDY].cycles_per_token
-    bounds = [bound for bound in Bound if bound is not Bound.NORM or params.streams > 1]
+    bounds = [bound for bound in Bound if bound is not Bound.NORM or params.sequences > 1]
     gains = {bound: total - steady_state(without(params, bound)).cycles_per_token
              for bound in bounds}
     in_order = sorted(gains, key=lambda bound: gains[bound], reverse=True)
@@ -130,13 +130,13 @@ def tokens_per_second(state: SteadyState, clock_mhz: float) -> float:
     return clock_mhz * 1e6 / float(state.cycles_per_token)
 
 
-def _stage_data(state: SteadyState, name: str, streams: int) -> dict[str, Any]:
+def _stage_data(state: SteadyState, name: str, sequences: int) -> dict[str, Any]:
     return {
         "name": name, "beats": _number(state.beats_of(name)),
         "waits": {cause.value: _number(state.waits(name=name, cause=cause)) for cause in Cause
                   if state.waits(name=name, cause=cause)},
         "waits_by_sequence": [
-            _number(state.waits(name=name, sequence=sequence)) for sequence in range(streams)],
+            _number(state.waits(name=name, sequence=sequence)) for sequence in range(sequences)],
         "cycles": _number(state.beats_of(name) + state.waits(name=name)),
     }
 

@@ -97,12 +97,12 @@ class CycleModel:
         if tokens < 2:
             raise ValueError(f"tokens must be at least 2, got {tokens}")
         request = Request((0,), tokens, temperature=1.0 if sampled else 0.0)
-        times = self.run([[request]] * self.params.streams)
+        times = self.run([[request]] * self.params.sequences)
         spans = []
-        for sequence in range(self.params.streams):
+        for sequence in range(self.params.sequences):
             done = [t.done for t in times if t.sequence == sequence]
             spans.append((done[-1] - done[tokens // 2 - 1]) / (len(done) - tokens // 2))
-        return max(spans) / self.params.streams
+        return max(spans) / self.params.sequences
 
     def utilisation(self, *, sampled: bool = False) -> float:
         """Fraction of cycles in which the array takes a beat."""

@@ -61,7 +61,7 @@ def memory_bits(image: CoreImage) -> MemoryBits:
     params, profile = image.params, image.params.profile
     units = CoreUnits(params)
     norm, sampler = units.norm, units.sampler
-    rows, streams = params.rows, params.streams
+    rows, sequences = params.rows, params.sequences
 
     rises = [high - low for low, high in zip(image.sigmoid, image.sigmoid[1:], strict=False)]
     rise_bits = max(max(rises).bit_length(), 1) if profile.sigmoid_step_bits else 0
@@ -72,20 +72,20 @@ def memory_bits(image: CoreImage) -> MemoryBits:
         tables={
             "sigmoid": 4 * rows * sigmoid,
             "reciprocals": norm.table_bits,
-            "exponential": (streams * rows * len(EXP_TABLE) * sampler.weight_bits
+            "exponential": (sequences * rows * len(EXP_TABLE) * sampler.weight_bits
                             if params.sampling else 0),
         },
         working={
             "MLGRU state": units.mlgru.memory_words * rows * profile.h.bits,
-            "residual stream": (streams * units.residual.memory_words * rows
+            "residual stream": (sequences * units.residual.memory_words * rows
                                 * profile.x.bits),
-            "norm buffers": streams * norm.banks * norm.depth * rows * norm.y_bits,
-            "activation buffer": (max(params.tiles * streams, 2) * params.cols
+            "norm buffers": sequences * norm.banks * norm.depth * rows * norm.y_bits,
+            "activation buffer": (max(params.tiles * sequences, 2) * params.cols
                                   * profile.act_bits),
             "sums": units.waiting_sums * params.mac.sum_layout.size,
-            **({"logits": streams * sampler.depth * rows * profile.logit.bits,
-                "sums of probabilities": streams * sampler.depth * sampler.total_bits}
+            **({"logits": sequences * sampler.depth * rows * profile.logit.bits,
+                "sums of probabilities": sequences * sampler.depth * sampler.total_bits}
                if params.sampling else {}),
-            "waiting logits": (streams * units.waiting_logits
+            "waiting logits": (sequences * units.waiting_logits
                                * (rows * profile.logit.bits + 1)),
         })

@@ -138,10 +138,10 @@ def steady_state(model: CycleModel, token: Token = Token.GREEDY) -> SteadyState:
     With one sequence the second token is like all that follow. Two sequences first fall
     into step, and then repeat every few tokens.
     """
-    streams = model.params.streams
-    count = 5 if streams == 1 else 16
+    sequences = model.params.sequences
+    count = 5 if sequences == 1 else 16
     while True:
-        times = model.run([[_request(token, count)]] * streams)
+        times = model.run([[_request(token, count)]] * sequences)
         found = _window(model, times)
         if found is not None:
             return _account(model, times, *found)
@@ -161,7 +161,7 @@ def _window(model: CycleModel, times: list[TokenTimes]) -> tuple[int, int] | Non
     are left out: one sequence may be done before the other.
     """
     starts = [token.stages[0].first_beat for token in times if token.sequence == 0]
-    starts = starts[1:len(starts) - 1 if model.params.streams == 1 else -2]
+    starts = starts[1:len(starts) - 1 if model.params.sequences == 1 else -2]
     signatures = []
     for start, end in itertools.pairwise(starts):
         signatures.append([
@@ -176,12 +176,12 @@ def _window(model: CycleModel, times: list[TokenTimes]) -> tuple[int, int] | Non
 
 def _account(model: CycleModel, times: list[TokenTimes], begin: int, end: int) -> SteadyState:
     """Tell the cycles from ``begin`` to ``end`` apart."""
-    streams = model.params.streams
+    sequences = model.params.sequences
     names = [stage_name(stage) for stage in model.stages]
     activities = [
         list(_activities(model, [token for token in times if token.sequence == sequence]))
-        for sequence in range(streams)]
-    position = [0] * streams
+        for sequence in range(sequences)]
+    position = [0] * sequences
     used = [stage.index for token in times for stage in token.stages]
     beats = {names[index]: 0 for index in sorted(set(used))}
     idle: dict[tuple[int, str, Cause], int] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from sterna.hw.core.plan.params import MAX_STREAMS, CoreParams
+from sterna.hw.core.plan.params import MAX_SEQUENCES, CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.timing.steady_state import Token, steady_state
 from sterna.hw.core.timing.timings import CoreTimings
@@ -94,7 +94,7 @@ def alternatives(params: CoreParams, token: Token = Token.GREEDY) -> list[Altern
     faster = {"quant_lanes": params.cols, "root_digit_bits": 4}
     candidates: list[dict[str, int]] = [
         *({name: value} for name, value in faster.items()), faster,
-        {"streams": MAX_STREAMS}, {"rows": 2 * params.rows}, {"cols": 2 * params.cols}]
+        {"sequences": MAX_SEQUENCES}, {"rows": 2 * params.rows}, {"cols": 2 * params.cols}]
     found: list[Alternative] = []
     for candidate in candidates:
         changes = {name: value for name, value in candidate.items()

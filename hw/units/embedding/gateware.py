@@ -80,7 +80,7 @@ class Embedding(wiring.Component):
             # Below ``depth`` for every token of the vocabulary.
             first = constant_product(requests.payload.token, params.words)
             m.d.sync += [reading.eq(1), address.eq(first[:len(address)])]
-            if params.streams > 1:
+            if params.sequences > 1:
                 m.d.sync += words.payload.sequence.eq(requests.payload.sequence)
         with m.Elif(reading & advance):
             m.d.sync += [

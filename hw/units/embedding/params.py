@@ -31,7 +31,7 @@ class EmbeddingParams(Interleaved):
         Shape of the table.
     element_bits
         Signed bits of an element of the table as stored.
-    streams
+    sequences
         Interleaved sequences, 1 or 2.
     stalls
         Whether words may have to wait to be taken.
@@ -52,7 +52,7 @@ class EmbeddingParams(Interleaved):
     vocab: int
     channels: int
     element_bits: int
-    streams: int = 1
+    sequences: int = 1
     stalls: bool = True
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class EmbeddingParams(Interleaved):
         check_whole("vocab", self.vocab, 1, 1 << 20)
         check_whole("channels", self.channels, 1, 1 << 20)
         check_whole("element_bits", self.element_bits, 1, self.profile.x.bits)
-        check_whole("streams", self.streams, 1, 2)
+        check_whole("sequences", self.sequences, 1, 2)
 
     @property
     def token_bits(self) -> int:

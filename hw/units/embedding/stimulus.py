@@ -28,7 +28,7 @@ def embedding_tensors(model: QuantizedModel) -> list[str]:
 def embedding_phases(
     model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
 ) -> list[ScoredPhase]:
-    """Make the phases; with two streams, the sequences take turns.
+    """Make the phases; with two sequences, the sequences take turns.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def embedding_phases(
     def text(positions: Iterable[int]) -> PhaseBuilder:
         builder = PhaseBuilder(ports)
         for at in positions:
-            _add(builder, params, at % params.streams, at, int(acts.text[at]),
+            _add(builder, params, at % params.sequences, at, int(acts.text[at]),
                  ("embedding.x", acts.reference["embedding.x"][at],
                   acts.onnx["embedding.x"][at]))
         return builder
@@ -54,7 +54,7 @@ def embedding_phases(
     everything = PhaseBuilder(ports)
     count = min(params.vocab, _MOST_TOKENS)
     for index, token in enumerate(np.linspace(params.vocab - 1, 0, count).astype(np.int64)):
-        _add(everything, params, index % params.streams, index, int(token),
+        _add(everything, params, index % params.sequences, index, int(token),
              (f"embedding[{token}]", table[token], None))
     some = text(range(min(acts.tokens, 4)))
     return [
@@ -72,7 +72,7 @@ def _add(
 ) -> None:
     request: dict[str, np.ndarray | int] = {"token": np.array([token])}
     stream = "words"
-    if params.streams > 1:
+    if params.sequences > 1:
         request["sequence"], stream = sequence, f"words[{sequence}]"
     builder.send("requests", request)
     builder.expect(position, stream, {

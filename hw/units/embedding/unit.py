@@ -13,12 +13,12 @@ __all__ = ["EMBEDDING", "embedding_params"]
 
 
 def embedding_params(
-    model: QuantizedModel, *, rows: int = 8, streams: int = 1,
+    model: QuantizedModel, *, rows: int = 8, sequences: int = 1,
 ) -> EmbeddingParams:
     """Return the geometry of the embedding table; ValueError if a size is out of range."""
     vocab, channels = model.embedding.shape
     return EmbeddingParams(
-        model.profile, rows, vocab, channels, signed_bits(model.embedding), streams)
+        model.profile, rows, vocab, channels, signed_bits(model.embedding), sequences)
 
 
 EMBEDDING = UnitSpec(

@@ -69,7 +69,7 @@ class GluUnit(wiring.Component):
                 steps.flags(self.preacts.valid, params.latency, "filled")[-1]),
             product.last.eq(steps.delay(preact.last, params.latency, "last")),
         ]
-        if params.streams > 1:
+        if params.sequences > 1:
             m.d.comb += product.sequence.eq(
                 steps.delay(preact.sequence, params.latency, "sequence"))
 
@@ -84,7 +84,7 @@ class GluUnit(wiring.Component):
     def _lane(self, m, steps, advance, lane):
         """One channel: ``silu`` at step ``params.silu_step``, ``p`` at ``params.latency``."""
         profile, preact, far = (
-            self.params.profile, self.preacts.payload, self.params.far_registers)
+            self.params.profile, self.preacts.payload, self.params.routing_registers)
         m.submodules[f"sigmoid{lane}"] = table = SigmoidTable(
             self.params.sigmoid, self._table)
         m.d.comb += [table.advance.eq(advance), table.z.eq(preact.gate[lane])]

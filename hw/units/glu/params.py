@@ -25,7 +25,7 @@ class GluParams(Interleaved):
         Formats of every number.
     lanes
         Channels taken per beat.
-    streams
+    sequences
         Interleaved sequences, 1 or 2.
     trace
         Whether the beats of ``products`` also bring ``silu(gate)``, for verification.
@@ -36,7 +36,7 @@ class GluParams(Interleaved):
     silu_table
         Whether ``silu(gate)`` is looked up in a table like the sigmoid's, without a product,
         if the profile has a sigmoid for every value of z. Otherwise this changes nothing.
-    far_registers
+    routing_registers
         Whether what a multiplier takes from another goes through one more register.
 
     Raises
@@ -51,16 +51,16 @@ class GluParams(Interleaved):
 
     profile: NumericProfile
     lanes: int
-    streams: int = 1
+    sequences: int = 1
     trace: bool = False
     stalls: bool = True
     block_tables: bool = False
     silu_table: bool = False
-    far_registers: bool = False
+    routing_registers: bool = False
 
     def __post_init__(self) -> None:
         check_whole("lanes", self.lanes, 1, 4096)
-        check_whole("streams", self.streams, 1, 2)
+        check_whole("sequences", self.sequences, 1, 2)
 
     @property
     def looks_up_silu(self) -> bool:
@@ -75,12 +75,12 @@ class GluParams(Interleaved):
     @property
     def silu_step(self) -> int:
         """Step at which ``silu(gate)`` is known: sigmoid, product, rounding."""
-        return self.sigmoid.latency + self.far_registers + 2
+        return self.sigmoid.latency + self.routing_registers + 2
 
     @property
     def latency(self) -> int:
         """Steps from ``preacts`` to ``products``: silu, product, saturation."""
-        return self.silu_step + self.far_registers + 2
+        return self.silu_step + self.routing_registers + 2
 
     @property
     def preact_layout(self) -> StructLayout:

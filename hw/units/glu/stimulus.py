@@ -25,7 +25,7 @@ def glu_tensors(model: QuantizedModel) -> list[str]:
 
 
 def glu_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[ScoredPhase]:
-    """Make the phases; with two streams, layers take turns.
+    """Make the phases; with two sequences, layers take turns.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def glu_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -
                 silu, p = (
                     (f"{at}.{part}", acts.reference[f"{at}.{part}"][token],
                      acts.onnx[f"{at}.{part}"][token]) for part in ("gate.silu", "p"))
-                _add(made, params, layer % params.streams, token,
+                _add(made, params, layer % params.sequences, token,
                      acts.reference[f"{at}.gate.z"][token],
                      acts.reference[f"{at}.up.z"][token], silu, p)
         return made
@@ -73,7 +73,7 @@ def _add(
     if params.trace:
         expected["silu"] = silu
     stream = "products"
-    if params.streams > 1:
+    if params.sequences > 1:
         sent["sequence"], stream = sequence, f"products[{sequence}]"
     builder.send("preacts", sent)
     builder.expect(token, stream, expected)
@@ -88,7 +88,7 @@ def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> Pha
     for shift in range(params.lanes):
         gates, ups = np.roll(gate, shift), np.roll(up, shift)
         silu, p = glu_product(gates, ups, model.sigmoid.astype(np.int64), model.profile)
-        _add(builder, params, shift % params.streams, 0, gates, ups,
+        _add(builder, params, shift % params.sequences, 0, gates, ups,
              (f"extreme({shift}).silu", silu, None), (f"extreme({shift}).p", p, None))
     return builder
 

@@ -12,10 +12,10 @@ __all__ = ["GLU", "glu_params"]
 
 
 def glu_params(
-    model: QuantizedModel, *, lanes: int = 8, streams: int = 1, trace: bool = False,
+    model: QuantizedModel, *, lanes: int = 8, sequences: int = 1, trace: bool = False,
 ) -> GluParams:
     """Return the geometry of the GLU unit of a model; ValueError if a size is out of range."""
-    return GluParams(model.profile, lanes, streams, trace)
+    return GluParams(model.profile, lanes, sequences, trace)
 
 
 GLU = UnitSpec(

@@ -78,7 +78,7 @@ class MlgruLane(wiring.Component):
             m.d.comb += [table.advance.eq(self.advance), table.z.eq(z)]
 
         # Candidate: c = z * sigmoid(z).
-        far = self.params.far_registers
+        far = self.params.routing_registers
         z = steps.delay(self.c, candidate.params.latency + far, "z")
         sigmoid = steps.delay(candidate.sigmoid, far, "far_sigmoid")
         weighted = steps.register(z * sigmoid, "weighted")
@@ -225,12 +225,13 @@ class MlgruUnit(wiring.Component):
         rested = Signal(init=1)
         beat = self.preacts.payload
         positions = Array(
-            Signal(range(max(params.words, 2)), name=f"position{i}") for i in range(params.streams))
+            Signal(range(max(params.words, 2)), name=f"position{i}")
+            for i in range(params.sequences))
         in_first_tokens = Array(
-            Signal(init=1, name=f"in_first_token{i}") for i in range(params.streams))
+            Signal(init=1, name=f"in_first_token{i}") for i in range(params.sequences))
         in_layers = Array(
             Signal(range(max(params.beats_per_layer, 2)), name=f"in_layer{i}")
-            for i in range(params.streams))
+            for i in range(params.sequences))
         sequence = beat.sequence if params.sequence_bits else 0
         position = Mux(beat.start, 0, positions[sequence])
         in_layer = Mux(beat.start, 0, in_layers[sequence])
@@ -241,7 +242,8 @@ class MlgruUnit(wiring.Component):
         m.d.comb += [
             self.preacts.ready.eq(advance & rested),
             taken.eq(self.preacts.valid & rested),
-            address.eq(position + Array(i * params.words for i in range(params.streams))[sequence]),
+            address.eq(
+                position + Array(i * params.words for i in range(params.sequences))[sequence]),
             fresh.eq(beat.start | in_first_tokens[sequence]),
             last.eq(in_layer == params.beats_per_layer - 1),
         ]

@@ -27,7 +27,7 @@ class MlgruParams(Interleaved):
         Shape of the state of one sequence.
     lanes
         Channels taken per beat.
-    streams
+    sequences
         Sequences whose states are kept.
     trace
         Whether gates and candidate come out beside the results.
@@ -38,7 +38,7 @@ class MlgruParams(Interleaved):
         Whether results may have to wait to be taken.
     block_tables
         Whether the sigmoid tables are in block memory; otherwise they are made of LUTs.
-    far_registers
+    routing_registers
         Whether what a multiplier takes from another goes through one more register.
 
     Raises
@@ -56,17 +56,17 @@ class MlgruParams(Interleaved):
     layers: int
     channels: int
     lanes: int = 1
-    streams: int = 1
+    sequences: int = 1
     trace: bool = False
     spaced: bool = True
     stalls: bool = True
     block_tables: bool = False
-    far_registers: bool = False
+    routing_registers: bool = False
 
     def __post_init__(self) -> None:
         check_whole("layers", self.layers, 1, 1024)
         check_whole("channels", self.channels, 1, 1 << 17)
-        check_whole("streams", self.streams, 1, 16)
+        check_whole("sequences", self.sequences, 1, 16)
         check_whole("lanes", self.lanes, 1, 65536)
         if self.channels % self.lanes:
             raise ValueError(
@@ -85,7 +85,7 @@ class MlgruParams(Interleaved):
     @property
     def memory_words(self) -> int:
         """Depth of the state memory: a memory without an address is no valid Verilog."""
-        return max(self.words * self.streams, 2)
+        return max(self.words * self.sequences, 2)
 
     @property
     def sigmoid(self) -> SigmoidParams:
@@ -95,7 +95,7 @@ class MlgruParams(Interleaved):
     @property
     def candidate_step(self) -> int:
         """Step at which c, and with it the old state, is needed: product and saturation."""
-        return self.sigmoid.latency + self.far_registers + 2
+        return self.sigmoid.latency + self.routing_registers + 2
 
     @property
     def read_step(self) -> int:
@@ -114,7 +114,7 @@ class MlgruParams(Interleaved):
     @property
     def latency(self) -> int:
         """Steps from a beat of ``preacts`` to its beat of ``states``: product, saturation."""
-        return self.state_step + self.far_registers + 2
+        return self.state_step + self.routing_registers + 2
 
     @property
     def beat_spacing(self) -> int:

@@ -81,8 +81,8 @@ def mlgru_phases(
         phase("extremes", _sequence(params, extreme, extreme_tokens),
               _expected(params, fields, extreme, None, extreme_tokens)),
     ]
-    if params.streams > 1:
-        last = params.streams - 1
+    if params.sequences > 1:
+        last = params.sequences - 1
         mixed = _mix(real, real, params.words, last << ports.fields["preacts"]["sequence"].low)
         phases.append(phase("two sequences mixed", mixed, [
             replace(e, stream=f"states[{sequence}]")

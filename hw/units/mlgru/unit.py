@@ -12,7 +12,7 @@ __all__ = ["MLGRU", "mlgru_params"]
 
 
 def mlgru_params(
-    model: QuantizedModel, *, lanes: int = 8, streams: int = 1, trace: bool = False,
+    model: QuantizedModel, *, lanes: int = 8, sequences: int = 1, trace: bool = False,
 ) -> MlgruParams:
     """Return the geometry of the MLGRU unit of a model.
 
@@ -22,7 +22,7 @@ def mlgru_params(
         If ``lanes`` does not divide the channels, or a size is out of its range.
     """
     return MlgruParams(
-        model.profile, model.config.layers, model.config.d, lanes, streams, trace)
+        model.profile, model.config.layers, model.config.d, lanes, sequences, trace)
 
 
 MLGRU = UnitSpec(

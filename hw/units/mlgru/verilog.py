@@ -23,8 +23,8 @@ def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
                  "beat_spacing"),
         summary=(f"The MLGRU of {params.layers} layers of {params.channels} channels, "
                  f"{params.lanes} channels per beat, numeric profile {model.profile.name}; the "
-                 f"states of {'one sequence' if params.streams == 1 else params.streams} "
-                 f"{'' if params.streams == 1 else 'sequences '}live inside."),
+                 f"states of {'one sequence' if params.sequences == 1 else params.sequences} "
+                 f"{'' if params.sequences == 1 else 'sequences '}live inside."),
         sections=_MLGRU_SECTIONS.format(params=params, every=every))
 
 

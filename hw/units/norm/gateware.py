@@ -41,7 +41,7 @@ class NormQuant(wiring.Component):
 
     Members
     -------
-    words : ``In(stream.Signature(params.word_layout)).array(streams)``
+    words : ``In(stream.Signature(params.word_layout)).array(sequences)``
         For each sequence, ``y`` of each row and ``last``. A vector has at most
         ``params.words(channels)`` words; rows beyond its channels are 0 in the last one.
     acts : ``Out(stream.Signature(params.act_layout))``
@@ -58,12 +58,12 @@ class NormQuant(wiring.Component):
     def __init__(self, params: NormParams) -> None:
         self.params = params
         members = {
-            "words": In(stream.Signature(params.word_layout)).array(params.streams),
+            "words": In(stream.Signature(params.word_layout)).array(params.sequences),
             "acts": Out(stream.Signature(params.act_layout)),
             "scales": Out(stream.Signature(params.scale_layout)),
             "service": Out(1),
         }
-        if params.streams > 1:
+        if params.sequences > 1:
             members["service_sequence"] = Out(unsigned(params.sequence_bits))
         super().__init__(members)
 
@@ -71,7 +71,7 @@ class NormQuant(wiring.Component):
         m = Module()
         params = self.params
         fronts = []
-        for sequence in range(params.streams):
+        for sequence in range(params.sequences):
             m.submodules[f"front{sequence}"] = front = NormFront(params)
             wiring.connect(m, wiring.flipped(self.words[sequence]), front.words)
             fronts.append(front)
@@ -96,7 +96,7 @@ class NormQuant(wiring.Component):
 
         waiting = Cat(front.waiting for front in fronts)
         m.d.comb += self.service.eq(~busy & waiting.any())
-        if self.params.streams == 1:
+        if self.params.sequences == 1:
             return 0, 0, fronts[0].maximum
 
         serving = Signal(self.params.sequence_bits, init=1)
@@ -138,7 +138,7 @@ class NormQuant(wiring.Component):
             ]
         with m.If(advance):
             m.d.sync += [acts.valid.eq(valid[-1]), acts.payload.last.eq(last[-1])]
-        if params.streams > 1:
+        if params.sequences > 1:
             m.d.comb += acts.payload.sequence.eq(serving)
 
         # What lies beyond the last word is from another vector.
@@ -146,7 +146,7 @@ class NormQuant(wiring.Component):
         chunk = Array(front.chunk.as_value() for front in fronts)[serving]
         half = params.profile.reciprocal_bits - 1
         product_bits = params.profile.act_bits + params.profile.reciprocal_bits
-        r = steps.register(steps.delay(r, params.far_registers, "far_r"), "factor")
+        r = steps.register(steps.delay(r, params.routing_registers, "far_r"), "factor")
         for lane in range(params.lanes):
             kept = ~last[params.read_steps - 1] | filled[lane // params.rows]
             y = chunk.word_select(lane, params.y_bits)
@@ -177,7 +177,7 @@ class NormQuant(wiring.Component):
             scales.valid.eq(divide.v_done | held),
             scales.payload.v.eq(divide.v),
         ]
-        if params.streams > 1:
+        if params.sequences > 1:
             m.d.comb += scales.payload.sequence.eq(serving)
         if params.trace:
             served_maximum = Signal(params.y_bits, reset_less=True)

@@ -36,7 +36,7 @@ class NormParams(Interleaved):
         ``y * R``, another one if R has more than 17 bits, and one for ``q * q``.
     channels
         Channels of the longest vector.
-    streams
+    sequences
         Independent sequences, each with a buffer of its own.
     trace
         Whether ``scales`` carries the intermediate values too.
@@ -44,7 +44,7 @@ class NormParams(Interleaved):
         Bits per cycle of the two divisions; with 0 both quotients come from one table.
     root_digit_bits
         Bits per cycle of the root.
-    far_registers
+    routing_registers
         Whether R goes through one more register on its way to the multipliers, and squares
         and their sum through one before the sum and the root.
 
@@ -63,11 +63,11 @@ class NormParams(Interleaved):
     rows: int
     lanes: int
     channels: int
-    streams: int = 1
+    sequences: int = 1
     trace: bool = False
     digit_bits: int = 0
     root_digit_bits: int = 2
-    far_registers: bool = False
+    routing_registers: bool = False
 
     def __post_init__(self) -> None:
         check_whole("rows", self.rows, 1, 4096)
@@ -75,7 +75,7 @@ class NormParams(Interleaved):
         if self.lanes % self.rows:
             raise ValueError(f"lanes ({self.lanes}) must be a multiple of rows ({self.rows})")
         check_whole("channels", self.channels, 1, 65536)
-        check_whole("streams", self.streams, 1, 2)
+        check_whole("sequences", self.sequences, 1, 2)
         check_whole("digit_bits", self.digit_bits, 0, 5)
         check_whole("root_digit_bits", self.root_digit_bits, 1, 4)
 
@@ -227,7 +227,7 @@ class NormParams(Interleaved):
     @property
     def factor_steps(self) -> int:
         """Cycles from ``service`` until R and the first chunk are the factors."""
-        return 1 + max(self.reciprocal_steps + self.far_registers, self.read_steps)
+        return 1 + max(self.reciprocal_steps + self.routing_registers, self.read_steps)
 
     @property
     def first_chunk_steps(self) -> int:
@@ -240,9 +240,9 @@ class NormParams(Interleaved):
 
     @property
     def square_steps(self) -> int:
-        """Cycles from a chunk taken to the last before its squares: q, with ``far_registers``
+        """Cycles from a chunk taken to the last before its squares: q, with ``routing_registers``
         the parts of the squares."""
-        return 1 + self.far_registers
+        return 1 + self.routing_registers
 
     @property
     def tree_levels(self) -> int:
@@ -261,9 +261,9 @@ class NormParams(Interleaved):
     def root_steps(self) -> int:
         """Cycles from the last chunk taken to N.
 
-        The last sum is made as the root loads it, or with ``far_registers`` before.
+        The last sum is made as the root loads it, or with ``routing_registers`` before.
         """
-        return self.square_steps + self.tree_steps + self.far_registers + self.root.latency
+        return self.square_steps + self.tree_steps + self.routing_registers + self.root.latency
 
     @property
     def scale_steps(self) -> int:

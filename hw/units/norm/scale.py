@@ -60,7 +60,7 @@ class NormScale(wiring.Component):
         params = self.params
         steps = Pipeline(m, Const(1))
         # S is made tree_steps after the squares.
-        far = params.far_registers
+        far = params.routing_registers
         sum_step = params.square_steps + params.tree_steps
         arrived = steps.flags(self.taken, sum_step, "arrived")[-1]
         complete = steps.flags(self.taken & self.last, sum_step + far, "complete")[-1]

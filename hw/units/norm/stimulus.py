@@ -48,7 +48,7 @@ def norm_tensors(model: QuantizedModel) -> list[str]:
 def norm_phases(
     model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
 ) -> list[ScoredPhase]:
-    """Make the phases; with two streams, the second sequence sees the text backwards.
+    """Make the phases; with two sequences, the second sequence sees the text backwards.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def norm_phases(
     def builder(tokens: Iterable[int]) -> PhaseBuilder:
         made = PhaseBuilder(ports)
         tokens = list(tokens)
-        for sequence in range(params.streams):
+        for sequence in range(params.sequences):
             for token in tokens if sequence == 0 else reversed(tokens):
                 for norm, tap in norm_inputs(model.config).items():
                     results = {part: (f"{norm}.{part}", acts.reference[f"{norm}.{part}"][token],
@@ -77,7 +77,7 @@ def norm_phases(
     # One whole vector, and half of the next.
     words = params.words(model.config.d)
     some = {f"words__{sequence}": words + max(1, words // 2)
-            for sequence in range(params.streams)}
+            for sequence in range(params.sequences)}
     return [
         builder(range(acts.tokens)).phase("real vectors"),
         first.phase("no pauses", random_pauses=False),
@@ -92,7 +92,7 @@ def _add(
     results: Mapping[str, Oracles],
 ) -> None:
     """Send a vector and expect its results; a word of acts has zeros beyond its end."""
-    only = f"[{sequence}]" if params.streams > 1 else ""
+    only = f"[{sequence}]" if params.sequences > 1 else ""
     size = vector.size
     builder.send(f"words__{sequence}", {"y": vector, "last": last_flags(params.words(size))})
     chunks = params.chunks(size)
@@ -114,7 +114,7 @@ def _extremes(profile: NumericProfile, params: NormParams, ports: UnitPorts) -> 
     alone = np.zeros(n, dtype=np.int64)
     alone[-1] = low
     builder = PhaseBuilder(ports)
-    for sequence in range(params.streams):
+    for sequence in range(params.sequences):
         for name, vector in {
             "zeros": np.zeros(n), "lowest": np.full(n, low), "highest": np.full(n, high),
             "ones": np.ones(n), "minus ones": np.full(n, -1), "alone": alone,

@@ -12,7 +12,7 @@ __all__ = ["NORM", "norm_params"]
 
 
 def norm_params(
-    model: QuantizedModel, *, rows: int = 8, lanes: int = 8, streams: int = 1,
+    model: QuantizedModel, *, rows: int = 8, lanes: int = 8, sequences: int = 1,
     trace: bool = False,
 ) -> NormParams:
     """Return the geometry of the unit that normalises every vector of a model.
@@ -23,7 +23,7 @@ def norm_params(
         If ``lanes`` is no multiple of ``rows``, or a size is out of its range.
     """
     return NormParams(
-        model.profile, rows, lanes, max(model.config.d, model.config.dff), streams, trace)
+        model.profile, rows, lanes, max(model.config.d, model.config.dff), sequences, trace)
 
 
 NORM = UnitSpec(

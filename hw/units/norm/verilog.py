@@ -16,8 +16,8 @@ def norm_design(model: QuantizedModel, params: NormParams) -> UnitDesign:
     """Design the unit that normalises and quantises every vector of a model."""
     unit = NormQuant(params)
     sections = [_SECTION.format(params=params)]
-    if params.streams > 1:
-        sections.append(_STREAMS_SECTION)
+    if params.sequences > 1:
+        sections.append(_SEQUENCES_SECTION)
     if params.trace:
         sections.append(_TRACE_SECTION)
     return UnitDesign(
@@ -52,7 +52,7 @@ word of `acts` was taken. It works on one vector at a time, and begins with the 
 that, from the cycle on in which the last word of `acts` is offered.
 """
 
-_STREAMS_SECTION = """\
+_SEQUENCES_SECTION = """\
 ## Two sequences
 
 Each sequence has an input of its own; if both have a vector waiting, the one not served last

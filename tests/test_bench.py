@@ -1,6 +1,7 @@
 """The bench with several streams, and the payloads it carries, on hand-written Verilog."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from sterna.hw.testbench.payloads import UnitPorts, pack_words, read_field
 from sterna.hw.testbench.scoreboard import ExpectedTensor, Scoreboard, ScoredPhase
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.hw.testbench.stimulus import PhaseBuilder
+from sterna.sim.bench import launch
 from sterna.sim.bench.runner import Simulator, run_on
 
 QUICK = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
@@ -148,3 +150,21 @@ def test_a_phase_without_expectations_passes_no_check() -> None:
         "x": np.array([[1, 2, 3]]), "last": np.array([0]), "sequence": np.array([0])})
     assert Scoreboard(PORTS).check(only_one, {"out": words}).reference.passed
     assert not Scoreboard(PORTS).check(only_one, {"out": words}).passed
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_what_sets_the_memories_of_a_large_design_is_not_optimized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool,
+) -> None:
+    """In one file it would be compiled like the rest, which took minutes for a core."""
+    source = tmp_path / "unit.v"
+    source.write_text("// " + "x" * (launch._SMALL if large else 10) + "\n")
+    commands: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
+    launch._verilate([str(source)], "unit", ["clk"], tmp_path, waves=False)
+    verilate, make = commands
+    split = int(verilate[verilate.index("--output-split") + 1])
+    assert (split > 0) == large
+    assert ("VM_PARALLEL_BUILDS=1" in make) == large
+    assert "OPT_SLOW=-O0" in make
+    assert ("OPT_FAST=-O1" if large else "OPT_FAST=-O0") in make

@@ -17,7 +17,7 @@ from sterna.model.tokenizer import contiguous_sequences, encode
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-SEQUENCES, LENGTH = 2, 1024
+SEQUENCES, LENGTH = 8, 256
 
 
 @pytest.fixture(scope="module", params=sorted(BUNDLED))

@@ -20,6 +20,7 @@ def test_readme_opens_with_what_it_is_a_picture_a_command_and_its_output() -> No
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_readme_commands_print_what_it_shows(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": os.pathsep.join(
         [str(Path(sys.executable).parent), os.environ["PATH"]])}

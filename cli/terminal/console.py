@@ -25,6 +25,7 @@ from rich.table import Table
 __all__ = ["Stages", "out", "print_json", "print_table", "progress_bar", "say", "write"]
 
 _MOMENT_S = 1.0
+"""Seconds below which nobody is told how long a quick stage took."""
 _REPEAT_S = 10.0
 """Seconds after which, where there is no terminal, a stage says that it is still at work."""
 
@@ -147,9 +148,10 @@ class Stages:
                 TimeElapsedColumn(), console=_notes, transient=True)
             self._display.add_task(label, total=None)
             self._display.start()
-        elif not quick:
+            return
+        if not quick:
             say(label)
-            self._speaker = _Repeater(self._say_seconds)
+        self._speaker = _Repeater(self._say_seconds)
 
     def detail(self, text: str) -> None:
         """Say how far the stage is, beside its name; only shown on a terminal."""

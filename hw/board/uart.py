@@ -71,11 +71,6 @@ class UartReceiver(wiring.Component):
     Takes lines that are up to 4 % faster or slower. A start bit that is gone in its middle
     is ignored; a byte without a stop bit is dropped, and so is all until the line is idle.
 
-    Parameters
-    ----------
-    params
-        Speed.
-
     Members
     -------
     rx : ``In(1)``
@@ -127,11 +122,6 @@ class UartReceiver(wiring.Component):
 
 class UartTransmitter(wiring.Component):
     """Bytes to a serial line, each in ten bits and a cycle.
-
-    Parameters
-    ----------
-    params
-        Speed.
 
     Members
     -------

@@ -21,11 +21,6 @@ class ActivationBuffer(wiring.Component):
     cycle in which it does. Where a vector ends
     inside a tile the rest of the tile keeps old values: there the weights are zero.
 
-    Parameters
-    ----------
-    params
-        Geometry of the core.
-
     Members
     -------
     chunks : ``In(stream.Signature(norm.act_layout))``

@@ -46,11 +46,6 @@ class MatMulFreeCore(wiring.Component):
     a *task*, made when the norm begins with its vector. Sequences go round independently
     of each other; the array takes their stages in the order in which the norm does.
 
-    Parameters
-    ----------
-    image
-        A packed model, with its parameters.
-
     Members
     -------
     go : ``In(1)``

@@ -26,11 +26,6 @@ class ScaleUnit(wiring.Component):
 
     A fits its width: ``combined_scale_max`` of :class:`~sterna.model.profile.NumericProfile`.
 
-    Parameters
-    ----------
-    params
-        Geometry of the core.
-
     Members
     -------
     norms : ``In(stream.Signature(norm.scale_layout))``

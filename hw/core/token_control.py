@@ -59,11 +59,6 @@ class TokenControl(wiring.Component):
     the next token, until the limit or the stop token is reached. The last token that goes
     out is not run; who continues the sequence sends it with the next prompt.
 
-    Parameters
-    ----------
-    params
-        Geometry of the core.
-
     Members
     -------
     go : ``In(1)``

@@ -91,11 +91,6 @@ class IntegerRoot(wiring.Component):
     ready when the digit is known. The first digits follow from so few bits of the value that
     they are looked up as the value is loaded.
 
-    Parameters
-    ----------
-    params
-        Widths and cycle counts.
-
     Members
     -------
     start : ``In(1)``

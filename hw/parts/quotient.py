@@ -29,11 +29,6 @@ ParamsT = TypeVar("ParamsT", bound=QuotientParams)
 class ConstantQuotient(wiring.Component, Generic[ParamsT]):
     """A constant divided by a number, some cycles after that came.
 
-    Parameters
-    ----------
-    params
-        Widths and cycle counts.
-
     Members
     -------
     start : ``In(1)``

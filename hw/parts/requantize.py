@@ -164,11 +164,6 @@ class Requantize(wiring.Component):
     intermediate value can overflow: each is as wide as its operands make it. A shifted product
     too large for ``params.kept_bits`` is only marked as such.
 
-    Parameters
-    ----------
-    params
-        Widths.
-
     Members
     -------
     accs : ``In(stream.Signature(params.acc_layout))``

@@ -25,17 +25,7 @@ def glu_tensors(model: QuantizedModel) -> list[str]:
 
 
 def glu_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[ScoredPhase]:
-    """Make the phases; with two sequences, layers take turns.
-
-    Parameters
-    ----------
-    model
-        The quantised model.
-    emitted
-        The unit as it was emitted.
-    acts
-        Tensors of the text that is run.
-    """
+    """Make the phases; with two sequences, layers take turns."""
     params: GluParams = emitted.params
     ports = UnitPorts.of(emitted.manifest)
 

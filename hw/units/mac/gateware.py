@@ -28,11 +28,6 @@ class Accumulator(wiring.Component):
     :attr:`~sterna.hw.units.mac.base.params.MacParams.sum_bits` gives the bound,
     ``tests/test_accumulator.py`` has it proven.
 
-    Parameters
-    ----------
-    params
-        Geometry of the array.
-
     Members
     -------
     advance, filled : ``In(1)``

@@ -29,17 +29,7 @@ def mac_tensors(model: QuantizedModel) -> list[str]:
 
 
 def mac_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[ScoredPhase]:
-    """Make the phases; the weight words are read from the emitted weight image.
-
-    Parameters
-    ----------
-    model
-        The quantised model.
-    emitted
-        The array as it was emitted.
-    acts
-        Tensors of the text that is run.
-    """
+    """Make the phases; the weight words are read from the emitted weight image."""
     params: MacParams = emitted.params
     words = _weight_words(emitted, params)
     bits = UnitPorts.of(emitted.manifest).fields["sums"][""]

@@ -37,17 +37,7 @@ def mlgru_tensors(model: QuantizedModel) -> list[str]:
 def mlgru_phases(
     model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
 ) -> list[ScoredPhase]:
-    """Make the phases; the state of a sequence lives in the gateware, for its whole length.
-
-    Parameters
-    ----------
-    model
-        The quantised model.
-    emitted
-        The unit as it was emitted.
-    acts
-        Tensors of the text that is run.
-    """
+    """Make the phases; the state of a sequence lives in the gateware, for its whole length."""
     params: MlgruParams = emitted.params
     ports = UnitPorts.of(emitted.manifest)
     fields = ports.fields["states"]

@@ -19,11 +19,6 @@ class NormDivide(wiring.Component):
     Both are one function of two numbers, cut to different lengths, so a table gives both,
     one after the other; without it there is a divider for each.
 
-    Parameters
-    ----------
-    params
-        Geometry and formats.
-
     Members
     -------
     begin, maximum : ``In(1)``, ``In(unsigned(params.y_bits))``

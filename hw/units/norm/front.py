@@ -27,11 +27,6 @@ class NormFront(wiring.Component):
     ``waiting`` rises ``params.max_steps`` cycles after the last word, with the maximum
     beside it, and falls after ``serve``.
 
-    Parameters
-    ----------
-    params
-        Geometry and formats.
-
     Members
     -------
     words : ``In(stream.Signature(params.word_layout))``

@@ -34,11 +34,6 @@ class NormQuant(wiring.Component):
     Nothing can overflow: R * y is at most 127 << k in magnitude, so q is from -127 to 127;
     :class:`~sterna.hw.units.norm.params.NormParams` has the other bounds.
 
-    Parameters
-    ----------
-    params
-        Geometry and formats.
-
     Members
     -------
     words : ``In(stream.Signature(params.word_layout)).array(sequences)``

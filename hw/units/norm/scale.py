@@ -23,11 +23,6 @@ class NormScale(wiring.Component):
     next vector are being made. Widths are the exact bounds of
     :class:`~sterna.hw.units.norm.params.NormParams`.
 
-    Parameters
-    ----------
-    params
-        Geometry and formats.
-
     Members
     -------
     begin : ``In(1)``

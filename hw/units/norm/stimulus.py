@@ -48,17 +48,7 @@ def norm_tensors(model: QuantizedModel) -> list[str]:
 def norm_phases(
     model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
 ) -> list[ScoredPhase]:
-    """Make the phases; with two sequences, the second sequence sees the text backwards.
-
-    Parameters
-    ----------
-    model
-        The quantised model.
-    emitted
-        The unit as it was emitted.
-    acts
-        Tensors of the text that is run.
-    """
+    """Make the phases; with two sequences, the second sequence sees the text backwards."""
     params: NormParams = emitted.params
     ports = UnitPorts.of(emitted.manifest)
 

@@ -30,11 +30,6 @@ class ResidualAdd(wiring.Component):
 
     The sum has a bit more than an update, and cannot overflow before it saturates.
 
-    Parameters
-    ----------
-    params
-        Geometry and formats.
-
     Members
     -------
     updates : ``In(stream.Signature(params.update_layout))``

@@ -38,17 +38,7 @@ def residual_tensors(model: QuantizedModel) -> list[str]:
 def residual_phases(
     model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
 ) -> list[ScoredPhase]:
-    """Make the phases; every token loads its embedding first.
-
-    Parameters
-    ----------
-    model
-        The quantised model.
-    emitted
-        The unit as it was emitted.
-    acts
-        Tensors of the text that is run.
-    """
+    """Make the phases; every token loads its embedding first."""
     params: ResidualParams = emitted.params
     ports = UnitPorts.of(emitted.manifest)
     update_format = FixedPoint(model.profile.x.bits + 1, 0)

@@ -25,11 +25,6 @@ class ArgmaxSampler(wiring.Component):
     is drawn (:class:`~sterna.hw.units.sampler.logit_draw.LogitDraw`), which takes a multiplier
     and a table for each lane: without ``sampling`` there are none, and no ports for it.
 
-    Parameters
-    ----------
-    params
-        Geometry.
-
     Members
     -------
     logits : ``In(stream.Signature(params.logits_layout))``

@@ -21,11 +21,6 @@ class LargestLogit(wiring.Component):
     word was taken, and stays until the first word of the next has come as far. The lowest
     index wins a tie.
 
-    Parameters
-    ----------
-    params
-        Geometry.
-
     Members
     -------
     logits : ``In(ArrayLayout(signed(logit.bits), rows))``

@@ -32,11 +32,6 @@ class LogitDraw(wiring.Component):
     :class:`~sterna.hw.units.sampler.params.SamplerParams`. Sums are as wide as the sum of all
     weights can be, 2^16 each, and cannot overflow.
 
-    Parameters
-    ----------
-    params
-        Geometry.
-
     Members
     -------
     logits, position, taken : ``In``

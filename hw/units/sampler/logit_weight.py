@@ -28,11 +28,6 @@ class LogitWeight(wiring.Component):
     No bits are lost: a difference of two logits, the larger first, is not negative and
     fits the bits of a logit, and a weight halved 17 times or more is zero.
 
-    Parameters
-    ----------
-    params
-        Widths.
-
     Members
     -------
     best, logit : ``In(signed(logit.bits))``

@@ -27,17 +27,7 @@ def sampler_tensors(model: QuantizedModel) -> list[str]:
 def sampler_phases(
     model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
 ) -> list[ScoredPhase]:
-    """Make the phases; each begins with a fresh seed.
-
-    Parameters
-    ----------
-    model
-        The quantised model.
-    emitted
-        The unit as it was emitted.
-    acts
-        Tensors of the text that is run.
-    """
+    """Make the phases; each begins with a fresh seed."""
     params: SamplerParams = emitted.params
     ports = UnitPorts.of(emitted.manifest)
     real, again = acts.reference["logits"], acts.onnx["logits"]

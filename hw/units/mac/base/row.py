@@ -15,11 +15,6 @@ __all__ = ["ArrayRow"]
 class ArrayRow(wiring.Component):
     """One row of the array, of which a style says what it is made of.
 
-    Parameters
-    ----------
-    params
-        Geometry of the array.
-
     Members
     -------
     advance : ``In(1)``

@@ -3,6 +3,7 @@
 # make test-long   those
 # make test-browser  those of the page, in Chromium
 # make lint   static checks
+# make setup  the virtual environment alone, with everything
 # make prove  the array computes what it must, for all inputs, by SAT
 # make clean  removes build products and the virtual environment
 
@@ -16,8 +17,10 @@ JOBS   ?= 2
 # The slowest are shown, so that one that became slow is seen.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal --durations 15
 
-.PHONY: demo test test-fast test-long test-browser lint prove clean tools
+.PHONY: setup demo test test-fast test-long test-browser lint prove clean tools
 .DEFAULT_GOAL := demo
+
+setup: $(VENV)/.test
 
 demo: $(VENV)/.demo
 	$(BIN)/sterna demo -o build/demo

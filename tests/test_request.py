@@ -30,7 +30,8 @@ def test_a_request_writes_out_its_predictions() -> None:
     ({"prompt": ()}, "a prompt must have at least one token"),
     ({"tokens": 1 << 16}, "tokens must be a whole number from 0 to 65535, got 65536"),
     ({"tokens": -1}, "tokens must be"), ({"temperature": 0.001}, "temperature must be"),
-    ({"seed": 0}, "seed must be from 1"), ({"seed": 1 << 32}, "seed must be from 1"),
+    ({"seed": 0}, "seed must be a whole number from 1"),
+    ({"seed": 1 << 32}, "seed must be a whole number from 1"),
     ({"predict": (True,)}, "got 1 for 2"),
 ])
 def test_a_request_checks_its_numbers(wrong: dict, message: str) -> None:

@@ -131,7 +131,7 @@ def test_a_target_without_a_router_names_those_that_have_one():
 
 def test_a_router_that_is_not_installed_is_named():
     router = Router("yowasp-nextpnr-none", "no_such_module", "run", {}, out_of_context=True)
-    with pytest.raises(MissingToolError, match=r"pip install 'sterna\[hw\]'.*nextpnr-none"):
+    with pytest.raises(MissingToolError, match=r"nextpnr-none.*pip install -e '.*\[hw\]'"):
         check_router(FpgaTarget("none", "", Target.ECP5, router=router))
 
 

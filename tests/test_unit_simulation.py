@@ -36,8 +36,9 @@ def run(
     model: QuantizedModel, unit: str, *, simulator: Simulator = QUICK, sequences: int = 1,
     trace: bool = False, emitted: EmittedUnit | None = None,
 ) -> SimulationReport:
-    return simulate(model, unit, TOKENS, simulator=simulator, sequences=sequences, trace=trace,
-                    emitted=emitted, **sizes(unit))
+    more = sizes_of(unit, sequences=sequences, trace=trace)
+    return simulate(
+        model, unit, TOKENS, simulator=simulator, emitted=emitted, **more, **sizes(unit))
 
 
 def check(report: SimulationReport, unit: str) -> None:

@@ -256,14 +256,14 @@ class CppCore:
 
 def _ports(params: CoreParams) -> list[str]:
     """Names of the ports that the clock loop uses."""
-    sequences = ["weight_requests", "weights"] if params.external_weights else []
+    streams = ["weight_requests", "weights"] if params.external_weights else []
     names = ["clk", "rst", "go", "busy", "cycles"]
     for sequence in range(params.sequences):
-        sequences += [f"prompts__{sequence}", f"tokens__{sequence}"]
-        sequences += [f"logits__{sequence}"] if params.logits else []
+        streams += [f"prompts__{sequence}", f"tokens__{sequence}"]
+        streams += [f"logits__{sequence}"] if params.logits else []
         names += [f"control__{sequence}__{part}"
                   for part in ControlSignature(params).members]
-    return names + [f"{stream}__{part}" for stream in sequences
+    return names + [f"{stream}__{part}" for stream in streams
                     for part in ("payload", "valid", "ready")]
 
 

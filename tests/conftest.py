@@ -54,6 +54,12 @@ def profile(request: pytest.FixtureRequest) -> NumericProfile:
 
 
 @pytest.fixture
+def no_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the lines that tell the seconds of a stage, which a busy machine adds."""
+    monkeypatch.setattr("sterna.cli.terminal.console._REPEAT_S", 10_000)
+
+
+@pytest.fixture
 def odd_model(profile: NumericProfile) -> QuantizedModel:
     """A small random model whose dimensions divide by nothing."""
     return random_model(ODD, profile, seed=7)

@@ -20,6 +20,7 @@ from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import decode
 
+pytestmark = pytest.mark.usefixtures("no_seconds")
 ROOT = Path(__file__).parents[1]
 
 

@@ -19,6 +19,7 @@ from sterna.model.extras import install_command
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
 
+pytestmark = pytest.mark.usefixtures("no_seconds")
 ROOT = Path(__file__).parents[1]
 
 

@@ -25,6 +25,7 @@ from sterna.model.profile import C12, S16
 from sterna.model.quantized import load_model
 from sterna.model.quantized.synthetic import random_model
 
+pytestmark = pytest.mark.usefixtures("no_seconds")
 TINY = CoreParams(ModelConfig.named("tiny"), S16)
 
 

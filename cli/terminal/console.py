@@ -135,8 +135,8 @@ class Stages:
     def __call__(self, label: str, quick: bool = False) -> None:
         """Begin a stage; the one before it has ended.
 
-        A ``quick`` one is over in a moment as a rule, and may be refused: only a terminal shows
-        it, and no line of it stays there if it took less than a second.
+        A ``quick`` one is over in a moment as a rule, and may be refused: no line of it stays on
+        a terminal if it took less than a second, and none is said elsewhere as it begins.
         """
         self.end()
         self._label, self._quick, self._started = label, quick, time.monotonic()

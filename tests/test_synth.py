@@ -102,7 +102,7 @@ def test_what_was_done_is_not_done_again(cache, monkeypatch):
     def refuse(*arguments, **named):
         raise AssertionError("ran again")
 
-    for tool in ("synthesise", "pack", "place_and_route"):
+    for tool in ("synthesize", "pack", "place_and_route"):
         monkeypatch.setattr(flow, tool, refuse)
     assert synth(MODEL, "ecp5-85k", **options).as_dict() == first.as_dict()
     for other in ({"freq_mhz": 33.0}, {"seeds": (99,)}, {"sizes": {"rows": 2, "cols": 8}},
@@ -232,7 +232,7 @@ def test_weights_that_do_not_fit_are_refused_before_synthesis(run, tmp_path, mon
     def refuse(*arguments, **named):
         raise AssertionError("synthesised")
 
-    monkeypatch.setattr(flow, "synthesise", refuse)
+    monkeypatch.setattr(flow, "synthesize", refuse)
     model = random_model(ModelConfig(d=128, layers=6, dff=256, vocab=64), C12, seed=1)
     path = model.save(tmp_path / "large.safetensors")
     code, _, err = run(path, "--target", "ecp5-25k", "--rows", 8, "--cols", 32, "--quiet")

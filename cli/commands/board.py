@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.commands.board_core import (
-    BaudOption,
-    BoardCore,
-    ClockOption,
-    ColsOption,
-    QuantLanesOption,
-    RowsOption,
-    StyleOption,
-    board_params,
-    board_temperature,
-)
+from sterna.cli.commands import board_core
 from sterna.cli.reports.synth_progress import synth_progress
 from sterna.cli.terminal.console import out, print_json, print_table, say
 from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption
@@ -37,17 +27,17 @@ def build(
     model: ModelArgument,
     board: Annotated[BoardName, typer.Option(help="Which board.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
-    clock: ClockOption = None,
-    baud: BaudOption = 0,
+    clock: board_core.ClockOption = None,
+    baud: board_core.BaudOption = 0,
     tokens: Annotated[int, typer.Option(
         help="Tokens (bytes) to write after a line, until a user says otherwise.")] = 64,
     temperature: Annotated[float | None, typer.Option(
         help="Temperature until a user says otherwise; 0 takes the most likely token. "
              "Default: 0.7, or 0 on a board without sampling.")] = None,
-    rows: RowsOption = 0,
-    cols: ColsOption = 0,
-    quant_lanes: QuantLanesOption = 0,
-    style: StyleOption = "auto",
+    rows: board_core.RowsOption = 0,
+    cols: board_core.ColsOption = 0,
+    quant_lanes: board_core.QuantLanesOption = 0,
+    style: board_core.StyleOption = "auto",
     seed: Annotated[int, typer.Option(help="Seed of the placer, from 1.")] = 1,
     seeds: Annotated[int, typer.Option(
         help="How many seeds to try, counted up from --seed, until one meets the clock.")] = 1,
@@ -67,8 +57,9 @@ def build(
     if seed < 1 or seeds < 1:
         raise ValueError(f"--seed and --seeds must be at least 1, got {seed} and {seeds}")
     loaded = load_model(model)
-    params = board_params(board, clock, baud, tokens, board_temperature(board, temperature))
-    core = BoardCore(rows, cols, quant_lanes, style)
+    warmth = board_core.board_temperature(board, temperature)
+    params = board_core.board_params(board, clock, baud, tokens, warmth)
+    core = board_core.BoardCore(rows, cols, quant_lanes, style)
     try:
         with synth_progress(quiet) as progress:
             progress(f"emit the Verilog of {board}", None)

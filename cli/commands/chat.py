@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sterna.cli.commands.board_core import (
-    BaudOption,
-    BoardCore,
-    ClockOption,
-    ColsOption,
-    QuantLanesOption,
-    RowsOption,
-    StyleOption,
-    board_params,
-    board_temperature,
-)
+from sterna.cli.commands import board_core
 from sterna.cli.terminal.console import Stages, out, say, write
 from sterna.cli.terminal.options import MODEL_HELP
 from sterna.cli.terminal.texts import check_prompts
@@ -60,12 +50,12 @@ def chat(
         "--line-ends", help="Let the model read a line end after each line.")] = False,
     check: Annotated[bool, typer.Option(
         "--check", help="Compare each token with onnxruntime's.")] = False,
-    clock: ClockOption = None,
-    baud: BaudOption = 0,
-    rows: RowsOption = 0,
-    cols: ColsOption = 0,
-    quant_lanes: QuantLanesOption = 0,
-    style: StyleOption = "auto",
+    clock: board_core.ClockOption = None,
+    baud: board_core.BaudOption = 0,
+    rows: board_core.RowsOption = 0,
+    cols: board_core.ColsOption = 0,
+    quant_lanes: board_core.QuantLanesOption = 0,
+    style: board_core.StyleOption = "auto",
     output: Annotated[Path | None, typer.Option(
         "-o", "--output",
         help="With --port sim: keep the compiled simulation in this folder, for the next time.")
@@ -83,17 +73,17 @@ def chat(
     from sterna.hw.board.conversation import Conversation, ConversationError, check_tokens
     from sterna.model.quantized.sampling import Sampler
     check_tokens(tokens)
-    warmth = board_temperature(board, temperature)
+    warmth = board_core.board_temperature(board, temperature)
     sampler = Sampler(temperature=warmth, seed=seed)
     simulated = port == _SIMULATED
     loaded = load_model(model) if simulated or check else None
     if loaded is not None:
         check_prompts(prompt or (), loaded.config.vocab)
-    params = board_params(board, clock, baud)
+    params = board_core.board_params(board, clock, baud)
     with ExitStack() as stack:
         if simulated:
             assert loaded is not None
-            core = BoardCore(rows, cols, quant_lanes, style)
+            core = board_core.BoardCore(rows, cols, quant_lanes, style)
             line = _simulation(loaded, core, params, stack, output, quiet)
         else:
             line = stack.enter_context(_serial_port(port, params.baud))
@@ -186,7 +176,7 @@ class _Talk:
 
 
 def _simulation(
-    model: QuantizedModel, core: BoardCore, params: BoardParams, stack: ExitStack,
+    model: QuantizedModel, core: board_core.BoardCore, params: BoardParams, stack: ExitStack,
     folder: Path | None, quiet: bool,
 ) -> SerialPort:
     from sterna.sim.board import BoardSimulation

@@ -7,22 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sterna.cli.commands import unit_options
 from sterna.cli.commands.core_simulation import simulate_core
-from sterna.cli.commands.unit_options import (
-    ColsOption,
-    ExternalWeightsOption,
-    LanesOption,
-    LogitsOption,
-    QuantLanesOption,
-    RoutingRegistersOption,
-    RowsOption,
-    SamplingOption,
-    SequencesOption,
-    StyleOption,
-    TraceOption,
-    UnitOption,
-    given,
-)
 from sterna.cli.reports.results import PROMPT
 from sterna.cli.terminal.console import Stages, out, print_json, print_table, say
 from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption
@@ -68,19 +54,19 @@ def _size(name: str, default: object) -> str:
 
 def verilog(
     model: ModelArgument,
-    unit: UnitOption,
+    unit: unit_options.UnitOption,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
-    rows: RowsOption = None,
-    cols: ColsOption = None,
-    lanes: LanesOption = None,
-    sequences: SequencesOption = None,
-    trace: TraceOption = None,
-    quant_lanes: QuantLanesOption = None,
-    logits: LogitsOption = None,
-    external_weights: ExternalWeightsOption = None,
-    style: StyleOption = None,
-    sampling: SamplingOption = None,
-    routing_registers: RoutingRegistersOption = None,
+    rows: unit_options.RowsOption = None,
+    cols: unit_options.ColsOption = None,
+    lanes: unit_options.LanesOption = None,
+    sequences: unit_options.SequencesOption = None,
+    trace: unit_options.TraceOption = None,
+    quant_lanes: unit_options.QuantLanesOption = None,
+    logits: unit_options.LogitsOption = None,
+    external_weights: unit_options.ExternalWeightsOption = None,
+    style: unit_options.StyleOption = None,
+    sampling: unit_options.SamplingOption = None,
+    routing_registers: unit_options.RoutingRegistersOption = None,
     quiet: QuietOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> int:
@@ -91,7 +77,7 @@ def verilog(
     Example: sterna verilog tiny --unit core -o build/core
     """
     from sterna.hw.catalog import emit_verilog
-    sizes = given(
+    sizes = unit_options.given(
         rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
         quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
         style=style, sampling=sampling, routing_registers=routing_registers)
@@ -108,7 +94,7 @@ def verilog(
 
 def simulate(
     model: ModelArgument,
-    unit: UnitOption,
+    unit: unit_options.UnitOption,
     tokens: Annotated[int | None, typer.Option(
         help="Tokens of the text to run, or for the core to write. Default: the unit's own.")
         ] = None,
@@ -121,13 +107,13 @@ def simulate(
         ] = Engine.COCOTB,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text. Default: the held-out text of the bundled models.")] = None,
-    rows: RowsOption = None,
-    cols: ColsOption = None,
-    lanes: LanesOption = None,
-    sequences: SequencesOption = None,
-    trace: TraceOption = None,
-    quant_lanes: QuantLanesOption = None,
-    style: StyleOption = None,
+    rows: unit_options.RowsOption = None,
+    cols: unit_options.ColsOption = None,
+    lanes: unit_options.LanesOption = None,
+    sequences: unit_options.SequencesOption = None,
+    trace: unit_options.TraceOption = None,
+    quant_lanes: unit_options.QuantLanesOption = None,
+    style: unit_options.StyleOption = None,
     netlist: Annotated[bool, typer.Option(
         "--netlist", help="Simulate the netlist of the unit for ECP5. For small sizes.")
         ] = False,
@@ -153,7 +139,7 @@ def simulate(
     """
     from sterna.hw.catalog import unit_named
     spec = unit_named(unit)
-    sizes = given(rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
+    sizes = unit_options.given(rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
                   quant_lanes=quant_lanes, style=style)
     spec.check_sizes(sizes)
     loaded = load_model(model)
@@ -205,7 +191,7 @@ def _print(title: str, report: SimulationReport, kept: Path | None) -> None:
 
 
 def _refuse(options: dict[str, bool], unit: str, hint: str) -> None:
-    """Refuse options that were given but do not go with what is simulated."""
+    """Refuse options that were unit_options.given but do not go with what is simulated."""
     for option, is_given in options.items():
         if is_given:
             raise ValueError(f"{option} does not go with simulate --unit {unit}: {hint}")

@@ -54,16 +54,19 @@ def evaluate(
             raise ValueError(
                 "--onnx goes with a quantised model: quantise the checkpoint first, with "
                 "sterna quantize")
-        from sterna.model.training.checkpoint import load_checkpoint
-        from sterna.model.training.quantize import evaluate_checkpoint
-        data = text_of(text, load_checkpoint(model).config.vocab)
         with Stages(quiet) as stage:
+            stage("load torch", quick=True)
+            from sterna.model.training.checkpoint import load_checkpoint
+            from sterna.model.training.quantize import evaluate_checkpoint
+            data = text_of(text, load_checkpoint(model).config.vocab)
             stage("evaluating", quick=True)
             result = evaluate_checkpoint(model, data[:limit], sequences=sequences)
         name = "float"
     elif onnx is not None or model.endswith(".onnx"):
         from sterna.cli.commands.graphs import open_model
-        session = open_model(model, form=onnx, option="--onnx", prompts=False)
+        with Stages(quiet) as stage:
+            stage(f"load {model}", quick=True)
+            session = open_model(model, form=onnx, option="--onnx", prompts=False)
         data = text_of(text, session.info.config.vocab)
         frac = session.info.profile.logit.frac if session.info.exact else 0
         display, move = progress_bar("evaluating", quiet)

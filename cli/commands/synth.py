@@ -7,20 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sterna.cli.commands.unit_options import (
-    ColsOption,
-    ExternalWeightsOption,
-    LanesOption,
-    LogitsOption,
-    QuantLanesOption,
-    RoutingRegistersOption,
-    RowsOption,
-    SamplingOption,
-    SequencesOption,
-    TraceOption,
-    UnitOption,
-    given,
-)
+from sterna.cli.commands import unit_options
 from sterna.cli.terminal.console import out, print_json, print_table, say
 from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, choose
 from sterna.model.quantized import load_model
@@ -35,17 +22,17 @@ def synth(
     model: ModelArgument,
     target: Annotated[str, typer.Option(
         help="ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k or xc7.")],
-    unit: UnitOption = "core",
-    rows: RowsOption = None,
-    cols: ColsOption = None,
-    lanes: LanesOption = None,
-    sequences: SequencesOption = None,
-    trace: TraceOption = None,
-    quant_lanes: QuantLanesOption = None,
-    sampling: SamplingOption = None,
-    logits: LogitsOption = None,
-    external_weights: ExternalWeightsOption = None,
-    routing_registers: RoutingRegistersOption = None,
+    unit: unit_options.UnitOption = "core",
+    rows: unit_options.RowsOption = None,
+    cols: unit_options.ColsOption = None,
+    lanes: unit_options.LanesOption = None,
+    sequences: unit_options.SequencesOption = None,
+    trace: unit_options.TraceOption = None,
+    quant_lanes: unit_options.QuantLanesOption = None,
+    sampling: unit_options.SamplingOption = None,
+    logits: unit_options.LogitsOption = None,
+    external_weights: unit_options.ExternalWeightsOption = None,
+    routing_registers: unit_options.RoutingRegistersOption = None,
     style: Annotated[str, typer.Option(
         help="How rows are built: auto, generic, ecp5-chain, ecp5-table, xc7-pair or "
              "xc7-table.")] = "auto",
@@ -84,7 +71,7 @@ def synth(
         raise ValueError("--seeds is for place and route: give --pnr as well")
     choose("--target", target, TARGETS)
     loaded = load_model(model)
-    sizes = given(
+    sizes = unit_options.given(
         rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
         quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
         sampling=sampling, routing_registers=routing_registers)
@@ -98,7 +85,7 @@ def synth(
 
 
 def _show(name: str, report: SynthReport, output: Path | None, as_json: bool) -> None:
-    """Write the report's files if a folder is given, and print it."""
+    """Write the report's files if a folder is unit_options.given, and print it."""
     written = []
     if output is not None:
         from sterna.cli.reports.synth_page import write_synth_report

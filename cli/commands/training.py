@@ -54,8 +54,10 @@ def train(
     Example: sterna train --config tiny --minutes 2 -o runs/tiny
     """
     from sterna.model.corpus import builtin_corpus, corpus_from_file
-    from sterna.model.training.train import TrainRecipe
-    from sterna.model.training.train import train as run_training
+    with Stages(quiet) as stage:
+        stage("load torch", quick=True)
+        from sterna.model.training.train import TrainRecipe
+        from sterna.model.training.train import train as run_training
     if (steps is None) == (minutes is None):
         raise ValueError("give the budget as --steps or as --minutes, but not both")
     if text is not None and docstrings:
@@ -111,8 +113,10 @@ def quantize(
     Example: sterna quantize runs/tiny/checkpoint.pt -o tiny.safetensors --profile S16
     """
     from sterna.model.files import read_text
-    from sterna.model.training.quantize import quantize_checkpoint
     choose("--profile", profile, PROFILES)
+    with Stages(quiet) as stage:
+        stage("load torch", quick=True)
+        from sterna.model.training.quantize import quantize_checkpoint
     data = None if text is None else read_text(text)
     with Stages(quiet) as stage:
         model = quantize_checkpoint(checkpoint, PROFILES[profile], heldout=data, note=stage)

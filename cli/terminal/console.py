@@ -90,8 +90,9 @@ def progress_bar(
     Where there is no terminal the label is said once, when it first moves.
     """
     display = Progress(
-        TextColumn(label), BarColumn(), TaskProgressColumn(), console=_notes,
-        transient=True, disable=quiet or not _notes.is_terminal)
+        SpinnerColumn(), TextColumn(label), BarColumn(), TaskProgressColumn(),
+        TimeElapsedColumn(), console=_notes, transient=True,
+        disable=quiet or not _notes.is_terminal)
     task = display.add_task(label)
 
     said = quiet or _notes.is_terminal

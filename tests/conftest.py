@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ def profile(request: pytest.FixtureRequest) -> NumericProfile:
 def odd_model(profile: NumericProfile) -> QuantizedModel:
     """A small random model whose dimensions divide by nothing."""
     return random_model(ODD, profile, seed=7)
+
+
+def faulty_weight(model: QuantizedModel) -> QuantizedModel:
+    """The same model but for one weight, in column 7 of row 5 of ``layer1.glu.down``."""
+    name = "layer1.glu.down"
+    weight = model.projections[name].weight.copy()
+    weight[5, 7] = 1 if weight[5, 7] == -1 else weight[5, 7] - 1
+    wrong = replace(model.projections[name], weight=weight)
+    return replace(model, projections={**model.projections, name: wrong})
 
 
 def replace_weights(model: QuantizedModel, value: int) -> QuantizedModel:

@@ -33,15 +33,7 @@ _SMALLEST_HELDOUT_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Text to train on and text to judge by.
-
-    Parameters
-    ----------
-    name
-        What the text is, for people.
-    train, heldout
-        The two parts as UTF-8 bytes.
-    """
+    """Text to train on and text to judge by, as UTF-8 bytes, with a name for people."""
 
     name: str
     train: bytes = field(repr=False)

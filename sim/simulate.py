@@ -37,18 +37,10 @@ class PhaseReport:
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """Result of :func:`simulate`.
+    """Result of :func:`simulate`: what was run, and every phase in order.
 
-    Parameters
-    ----------
-    unit, simulator, tokens, seed
-        What was run.
-    agreement
-        The two oracles compared with each other; None if the unit has no tensor of a text.
-    phases
-        Every phase in order.
-    seconds
-        Wall time, compilation included.
+    ``agreement`` compares the two oracles with each other; None if the unit has no tensor of a
+    text. ``seconds`` is wall time, compilation included.
     """
 
     unit: str

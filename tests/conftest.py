@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,15 @@ def no_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 def odd_model(profile: NumericProfile) -> QuantizedModel:
     """A small random model whose dimensions divide by nothing."""
     return random_model(ODD, profile, seed=7)
+
+
+def faulty_weight(model: QuantizedModel) -> QuantizedModel:
+    """The same model but for one weight, in column 7 of row 5 of ``layer1.glu.down``."""
+    name = "layer1.glu.down"
+    weight = model.projections[name].weight.copy()
+    weight[5, 7] = 1 if weight[5, 7] == -1 else weight[5, 7] - 1
+    wrong = replace(model.projections[name], weight=weight)
+    return replace(model, projections={**model.projections, name: wrong})
 
 
 def replace_weights(model: QuantizedModel, value: int) -> QuantizedModel:

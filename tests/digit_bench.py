@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from amaranth.hdl import Signal
 from amaranth.lib.wiring import Component
-from amaranth.sim import Simulator
+
+from sterna.hw.testbench.amaranth import run_bench
 
 __all__ = ["check_restarts", "check_results"]
 
@@ -35,7 +36,7 @@ def check_results(
                 assert not ctx.get(dut.done)
                 assert ctx.get(result) == expected(value), value
 
-    _run(dut, bench)
+    run_bench(dut, bench)
 
 
 def check_restarts(
@@ -58,11 +59,4 @@ def check_restarts(
             assert ctx.get(dut.done)
             assert ctx.get(result) == expected(operands[1])
 
-    _run(dut, bench)
-
-
-def _run(dut: Component, bench) -> None:
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    run_bench(dut, bench)

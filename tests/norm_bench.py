@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from amaranth.hdl import ResetInserter, Signal, Value
-from amaranth.sim import Simulator
 
+from sterna.hw.testbench.amaranth import run_bench
 from sterna.hw.units.norm.gateware import NormQuant
 from sterna.hw.units.norm.params import NormParams
 from sterna.model.quantized.integer import norm_quant
@@ -123,10 +123,7 @@ def run_norm(
                 await ctx.tick()
                 cycle += 1
 
-    simulator = Simulator(ResetInserter(reset)(dut))
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    run_bench(ResetInserter(reset)(dut), bench)
     return runs
 
 

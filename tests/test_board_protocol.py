@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from amaranth.sim import Simulator
 
 from sterna.hw.board.line_protocol import LineProtocol
 from sterna.hw.board.line_settings import LineDefaults, check_core
 from sterna.hw.board.line_texts import SIGN, LineTexts
 from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.testbench.amaranth import run_bench
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 
@@ -93,10 +93,7 @@ def play(
         nonlocal interrupt_after
         interrupt_after = None
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    run_bench(dut, bench)
     return session
 
 

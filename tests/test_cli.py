@@ -11,9 +11,9 @@ from pathlib import Path
 
 import onnx
 import pytest
+from command_line import refusal, run
 from conftest import ODD
 
-from sterna.cli.main import main
 from sterna.model.profile import C12
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import bundled_heldout
@@ -22,12 +22,6 @@ from sterna.model.tokenizer import decode
 
 pytestmark = pytest.mark.usefixtures("no_seconds")
 ROOT = Path(__file__).parents[1]
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture
@@ -206,11 +200,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments, message = BAD_INPUT[name]
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert err.startswith("sterna: ")
-    assert message in err
+    assert message in refusal(capsys, *arguments)
     assert not list(tmp_path.iterdir())
 
 

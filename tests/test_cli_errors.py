@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import refusal, run
 
-from sterna.cli.main import app, main
+from sterna.cli.main import app
 from sterna.cli.terminal.console import Stages
 from sterna.hw.catalog import UNITS
 from sterna.hw.flow.target import TARGETS
@@ -21,21 +22,6 @@ from sterna.model.quantized.bundled import BUNDLED, bundled_path
 
 pytestmark = pytest.mark.usefixtures("no_seconds")
 ROOT = Path(__file__).parents[1]
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line that bad input gets."""
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert err.startswith("sterna: ")
-    return err
 
 
 # Help -------------------------------------------------------------------------------

@@ -6,25 +6,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 
 from sterna.hw.core.bypass_fifo import BypassFifo
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.scale_unit import ScaleUnit
 from sterna.hw.core.token_control import TokenControl
-from sterna.hw.testbench.amaranth import Pauses, run_stream
+from sterna.hw.testbench.amaranth import Pauses, run_bench, run_stream
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.integer import combine_scale
 
 NANO = ModelConfig.named("nano")
-
-
-def simulate(dut, bench) -> None:
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
 
 
 @pytest.mark.parametrize("depth", [1, 2, 7])
@@ -51,7 +43,7 @@ def test_the_queue_takes_as_many_as_it_is_deep() -> None:
             taken.append(ctx.get(queue.incoming.ready))
             await ctx.tick()
 
-    simulate(queue, bench)
+    run_bench(queue, bench)
     assert taken == [1, 1, 1, 0, 0, 0]
 
 
@@ -96,7 +88,7 @@ def test_scales_are_those_of_the_reference(profile: NumericProfile, sequences: i
                     assert ctx.get(unit.scales[sequence][slot]) == expected[slot]
                 await ctx.tick()
 
-    simulate(unit, bench)
+    run_bench(unit, bench)
 
 
 def test_control_of_tokens(profile: NumericProfile) -> None:
@@ -169,7 +161,7 @@ def test_control_of_tokens(profile: NumericProfile) -> None:
         await pulse(ctx, control.logits_done)
         assert not ctx.get(control.busy)
 
-    simulate(control, bench)
+    run_bench(control, bench)
     assert asked == [(5, 1), (6, 0), (10, 0), (11, 0), (7, 0), (8, 1)]
     assert written == [(10, 0), (11, 0), (12, 1), (0, 1)]
 
@@ -193,4 +185,4 @@ def test_a_chosen_token_waits_until_the_one_before_is_taken(profile: NumericProf
         ctx.set(control.tokens.ready, 1)
         assert ctx.get(control.sampled.ready)
 
-    simulate(control, bench)
+    run_bench(control, bench)

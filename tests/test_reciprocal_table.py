@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.reciprocal_params import ReciprocalTableParams
 from sterna.hw.parts.reciprocal_table import ReciprocalTable
 from sterna.hw.parts.reciprocal_words import line
+from sterna.hw.testbench.amaranth import run_bench
 
 
 def check(dut: ReciprocalTable, divisors: list[int]) -> None:
@@ -32,10 +32,7 @@ def check(dut: ReciprocalTable, divisors: list[int]) -> None:
                 assert ctx.get(dut.quotient) == numerator // max(divisor, 1), divisor
             await ctx.tick()
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    run_bench(dut, bench)
 
 
 @pytest.mark.parametrize(("frac_bits", "max_divisor", "head"), [

@@ -9,9 +9,10 @@ import struct
 from pathlib import Path
 
 import pytest
+from command_line import refusal
+from command_line import run as run_sterna
 from conftest import ODD
 
-from sterna.cli.main import main
 from sterna.cli.reports.cycle_tables import PARTS
 from sterna.cli.reports.hardware_page import stage_picture
 from sterna.hw.core.plan.image import build_image
@@ -30,9 +31,7 @@ TINY = CoreParams(ModelConfig.named("tiny"), S16)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main(["report", *(str(argument) for argument in arguments)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return run_sterna(capsys, "report", *arguments)
 
 
 def bars(text: str) -> dict[str, str]:
@@ -191,11 +190,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments, message = BAD_INPUT[name]
-    code, out, err = run(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert err.startswith("sterna: ")
-    assert message in err
+    assert message in refusal(capsys, "report", *arguments)
     assert not list(tmp_path.iterdir())
 
 

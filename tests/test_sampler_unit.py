@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 from amaranth.hdl import ResetInserter, Signal
-from amaranth.sim import Simulator
 
-from sterna.hw.testbench.amaranth import Pauses
+from sterna.hw.testbench.amaranth import Pauses, run_bench
 from sterna.hw.units.sampler.gateware import ArgmaxSampler
 from sterna.hw.units.sampler.params import SamplerParams
 from sterna.model.profile import C12, S16, FixedPoint
@@ -105,10 +104,7 @@ def run_phases(dut: ArgmaxSampler, phases, pauses=STEADY) -> list[Run]:
                     run.taken_at.append(cycle)
                 cycle += 1
 
-    simulator = Simulator(ResetInserter(reset)(dut))
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    run_bench(ResetInserter(reset)(dut), bench)
     return runs
 
 
@@ -302,10 +298,7 @@ def test_a_seed_in_the_cycle_of_a_draw_is_for_the_next():
             assert valid
             tokens.append(token)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    run_bench(dut, bench)
     assert tokens == [model(flat), model(flat), again(flat)]
     assert tokens[2] != model(flat)     # or the test could not tell
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from amaranth.sim import Simulator
 
 from sterna.hw.parts.sigmoid_table import SigmoidParams, SigmoidTable
+from sterna.hw.testbench.amaranth import run_bench
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import sigmoid
 
@@ -43,10 +43,7 @@ def run_table(
                 await ctx.tick()
             results.append(ctx.get(dut.sigmoid))
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    run_bench(dut, bench)
     return np.array(results[dut.params.latency - 1:dut.params.latency - 1 + len(values)])
 
 

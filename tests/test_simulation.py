@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import sizes_of
+from conftest import faulty_weight, sizes_of
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult, read_results, write_results
@@ -91,14 +91,6 @@ def test_the_array_computes_every_projection_of_the_bundled_model(name: str) -> 
     without_pauses = next(p for p in report.phases if p.name == "no pauses")
     assert without_pauses.beats == 884_736 // 1024
     assert without_pauses.cycles == without_pauses.beats + 8
-
-
-def faulty_weight(model: QuantizedModel) -> QuantizedModel:
-    name = "layer1.glu.down"
-    weight = model.projections[name].weight.copy()
-    weight[5, 7] = 1 if weight[5, 7] == -1 else weight[5, 7] - 1
-    wrong = dataclasses.replace(model.projections[name], weight=weight)
-    return dataclasses.replace(model, projections={**model.projections, name: wrong})
 
 
 def faulty_table(model: QuantizedModel) -> QuantizedModel:

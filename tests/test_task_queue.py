@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import pytest
-from amaranth.sim import Simulator
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sterna.hw.core.task_queue import TaskQueue
+from sterna.hw.testbench.amaranth import run_bench
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -33,10 +33,7 @@ def test_it_is_a_list(depth, data):
                 held.append(number)
             await ctx.tick()
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(testbench)
-    simulator.run()
+    run_bench(dut, testbench)
 
 
 def test_a_queue_of_nothing_is_refused():

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from amaranth.sim import Simulator
 from cocotb_tools.runner import get_results, get_runner
 
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
 from sterna.hw.emit.folder import verilog_text
 from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.testbench.amaranth import run_bench
 
 FAST = UartParams(16_000_000, 1_000_000)
 
@@ -27,10 +27,7 @@ def receive(line: list[int], params: UartParams = FAST) -> bytes:
             if ctx.get(dut.received):
                 received.append(ctx.get(dut.data))
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    run_bench(dut, bench)
     return bytes(received)
 
 
@@ -90,10 +87,7 @@ def test_bits_that_are_sent_have_the_right_length(divisor):
             await ctx.tick()
             line.append(ctx.get(dut.tx))
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    run_bench(dut, bench)
     # A byte takes ten bits and the cycle in which it is taken.
     expected = [
         *levels(b"\x00", divisor), 1, *levels(b"\xa5", divisor), 1, *levels(b"\xff", divisor)]

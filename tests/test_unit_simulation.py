@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import sizes_of
+from conftest import faulty_weight, sizes_of
 from pairwise import pairwise
 
 from sterna.hw.catalog import emit_verilog
@@ -120,14 +120,6 @@ def faulty_logits(model: QuantizedModel) -> QuantizedModel:
     # One fraction bit more: every distance from the largest logit counts half.
     logit = FixedPoint(model.profile.logit.bits, model.profile.logit.frac + 1)
     return dataclasses.replace(model, profile=dataclasses.replace(model.profile, logit=logit))
-
-
-def faulty_weight(model: QuantizedModel) -> QuantizedModel:
-    name = "layer1.glu.down"
-    weight = model.projections[name].weight.copy()
-    weight[5, 7] = 1 if weight[5, 7] == -1 else weight[5, 7] - 1
-    wrong = dataclasses.replace(model.projections[name], weight=weight)
-    return dataclasses.replace(model, projections={**model.projections, name: wrong})
 
 
 @pytest.mark.parametrize(("unit", "fault", "failure"), [

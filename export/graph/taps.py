@@ -21,16 +21,9 @@ MERGED = {"fcg": ("f", "c", "g"), "gate_up": ("gate", "up")}
 
 @dataclass(frozen=True, slots=True)
 class TapSource:
-    """Where a tensor of the reference lies in the graph.
+    """Where a tensor of the integer reference, a tap, lies in the graph.
 
-    Parameters
-    ----------
-    tap
-        Name in the integer reference.
-    value
-        Name in the graph.
-    part, parts
-        Which of how many equal parts of the last axis.
+    It is one of ``parts`` equal parts of the last axis of ``value``.
     """
 
     tap: str

@@ -40,15 +40,7 @@ _RUNTIME_NAMES = {"ort.wasm.bundle.min.mjs": "ort.js", "ort-wasm-simd-threaded.w
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """A page that was written.
-
-    Parameters
-    ----------
-    folder
-        Where it is.
-    manifest
-        What its ``params.json`` says; the page reads it, too.
-    """
+    """A page that was written; its ``manifest`` is ``params.json``, which the page reads, too."""
 
     folder: Path
     manifest: Mapping[str, Any]

@@ -21,16 +21,10 @@ __all__ = ["BOARDS", "Board", "Pin"]
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A pin of a board.
+    """A pin of a board, by its name on the package.
 
-    Parameters
-    ----------
-    site
-        Its name on the package.
-    is_inverted
-        Whether the board takes 0 for on.
-    attributes
-        Electrical settings, as amaranth-boards has them: ``IO_TYPE`` and so on.
+    ``is_inverted`` says whether the board takes 0 for on; ``attributes`` are electrical
+    settings, as amaranth-boards has them: ``IO_TYPE`` and so on.
     """
 
     site: str

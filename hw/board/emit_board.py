@@ -32,19 +32,7 @@ _FRAME_BITS = 10
 
 @dataclass(frozen=True, slots=True)
 class BoardDesign:
-    """A model on a board, as Verilog.
-
-    Parameters
-    ----------
-    params
-        What was chosen for the board.
-    core
-        Geometry of the core.
-    model_sha256
-        Checksum of the model.
-    verilog
-        The module ``board_top``, and all it has inside.
-    """
+    """A model on a board: ``verilog`` is the module ``board_top``, and all it has inside."""
 
     params: BoardParams
     core: CoreParams

@@ -6,10 +6,10 @@ several settings give the same frequency these choose as those tools do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NoReturn
+from typing import TypeVar
 
 __all__ = ["Ecp5Pll", "Ice40Pll", "ecp5_pll", "ice40_pll"]
 
@@ -92,6 +92,9 @@ class Ice40Pll:
         return next((value for limit, value in _ICE40_FILTERS if compared < limit), 6)
 
 
+_Pll = TypeVar("_Pll", Ecp5Pll, Ice40Pll)
+
+
 def ecp5_pll(input_hz: int, output_hz: int) -> Ecp5Pll:
     """Return the settings that give exactly ``output_hz``.
 
@@ -105,12 +108,7 @@ def ecp5_pll(input_hz: int, output_hz: int) -> Ecp5Pll:
     """
     _check_range("the crystal", input_hz, _ECP5_INPUT)
     _check_range("the clock", output_hz, _ECP5_OUTPUT)
-    best: Ecp5Pll | None = None
-    for pll in _ecp5_plls(input_hz):
-        if pll.output_hz == output_hz and (
-                best is None or _distance(pll) < _distance(best)):
-            best = pll
-    return best or _refuse(output_hz, {pll.output_hz for pll in _ecp5_plls(input_hz)})
+    return min(_exactly(output_hz, _ecp5_plls(input_hz)), key=_distance)
 
 
 def ice40_pll(input_hz: int, output_hz: int) -> Ice40Pll:
@@ -126,10 +124,7 @@ def ice40_pll(input_hz: int, output_hz: int) -> Ice40Pll:
     """
     _check_range("the crystal", input_hz, _ICE40_INPUT)
     _check_range("the clock", output_hz, _ICE40_OUTPUT)
-    for pll in _ice40_plls(input_hz):
-        if pll.output_hz == output_hz:
-            return pll
-    return _refuse(output_hz, {pll.output_hz for pll in _ice40_plls(input_hz)})
+    return _exactly(output_hz, _ice40_plls(input_hz))[0]
 
 
 def _ecp5_plls(input_hz: int) -> Iterator[Ecp5Pll]:
@@ -175,7 +170,13 @@ def _check_range(name: str, value: int, limits: tuple[int, int]) -> None:
             f"PLL, got {value / _MHZ:g} MHz")
 
 
-def _refuse(wanted: int, reachable: set[Fraction]) -> NoReturn:
+def _exactly(wanted: int, plls: Iterable[_Pll]) -> list[_Pll]:
+    """The settings of that output frequency; ValueError with the nearest ones if none has it."""
+    plls = list(plls)
+    found = [pll for pll in plls if pll.output_hz == wanted]
+    if found:
+        return found
+    reachable = {pll.output_hz for pll in plls}
     below = max((hz for hz in reachable if hz < wanted), default=None)
     above = min((hz for hz in reachable if hz > wanted), default=None)
     nearest = " and ".join(

@@ -40,18 +40,10 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class FieldBits:
-    """Where a field of a payload lies.
+    """Where a field of a payload lies: its first and last bit, and its array of elements.
 
-    Parameters
-    ----------
-    name
-        Name of the field; empty if the payload is one array.
-    low, high
-        First and last bit.
-    dims
-        Lengths of the array, outermost first; empty for a scalar.
-    element_bits, signed
-        One element.
+    ``name`` is empty if the payload is one array. ``dims`` are the lengths of the array,
+    outermost first; empty for a scalar.
     """
 
     name: str

@@ -35,18 +35,9 @@ __all__ = ["EmittedUnit", "emit_component", "verilog_text"]
 
 @dataclass(frozen=True, slots=True)
 class EmittedUnit:
-    """An emitted folder.
+    """An emitted folder, the parameters of its unit and what its ``params.json`` holds.
 
-    Parameters
-    ----------
-    folder
-        Where it is.
-    module
-        Name of the Verilog module; the file is ``<module>.v``.
-    params
-        Parameters of the unit, a frozen dataclass.
-    manifest
-        What ``params.json`` holds.
+    ``module`` names the Verilog module; the file is ``<module>.v``.
     """
 
     folder: Path

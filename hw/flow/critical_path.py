@@ -50,17 +50,10 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """A path from register to register.
+    """A path from register to register, and its delay in cells and in wires.
 
-    Parameters
-    ----------
-    start, end
-        The registers, memories or multipliers where it begins and ends: wires of the design
-        where they have a name, instances otherwise.
-    logic_ns, routing_ns
-        Delay in cells and in wires; together the whole.
-    hops
-        What is on it, the first one its start, the last one its end.
+    ``start`` and ``end`` are registers, memories or multipliers: wires of the design where
+    they have a name, instances otherwise. ``hops`` begin with the start and end with the end.
     """
 
     start: str

@@ -37,19 +37,7 @@ write_json -selected multipliers.json
 
 @dataclass(frozen=True, slots=True)
 class Multiplier:
-    """A cell that multiplies, or divides.
-
-    Parameters
-    ----------
-    module
-        The Verilog module that it is in.
-    kind
-        Type of the cell, ``$mul`` for example.
-    operand_bits
-        Widths of its operands.
-    product_bits
-        Width of its result.
-    """
+    """A cell of a Verilog module that multiplies, or divides: its type (``$mul``) and widths."""
 
     module: str
     kind: str
@@ -61,14 +49,9 @@ class Multiplier:
 class ModuleCells:
     """What one module holds, without the modules in it.
 
-    Parameters
-    ----------
-    module
-        Its name; for Verilog made by Sterna that is the path of its instance.
-    cells
-        Number of word-level cells by type (``$add``, ``$dffe``, ...), sorted by type.
-    multipliers
-        The cells that multiply or divide, sorted by width.
+    For Verilog made by Sterna the name of a module is the path of its instance. ``cells``
+    counts word-level cells by type (``$add``, ``$dffe``, ...), sorted by type; ``multipliers``
+    are sorted by width.
     """
 
     module: str

@@ -39,14 +39,9 @@ class PlaceRouteError(RuntimeError):
 class PlacedDesign:
     """What nextpnr says of a design that it placed and routed.
 
-    Parameters
-    ----------
-    used
-        Number of cells by nextpnr's own names, and how many the device has.
-    fmax_mhz
-        Highest clock by its timing analysis; the lowest of all clocks.
-    critical_path
-        The hops of the slowest path between registers, as its report has them.
+    ``used`` has the cells by nextpnr's own names, each with how many the device has.
+    ``fmax_mhz`` is by its timing analysis, the lowest of all clocks. ``critical_path`` has the
+    hops of the slowest path between registers, as its report has them.
     """
 
     used: dict[str, tuple[int, int]]

@@ -24,16 +24,9 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step that the log tells of.
+    """A step that the log tells of: its part, and its number in it (0 as the part begins).
 
-    Parameters
-    ----------
-    phase
-        The part that it belongs to.
-    iteration
-        Its number in the part; 0 as the part begins.
-    left
-        Routing: arcs that have no way yet, or wires that two nets want. None elsewhere.
+    ``left`` counts in routing the arcs that have no way yet, or the wires that two nets want.
     """
 
     phase: Phase

@@ -29,18 +29,9 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a design takes of a resource.
+    """How much of a resource a design needs, and the device has (None for a family).
 
-    Parameters
-    ----------
-    resource
-        Of what.
-    needed
-        How many.
-    available
-        How many the device has; None for a family.
-    tool
-        Who counted.
+    ``tool`` is who counted.
     """
 
     resource: Resource
@@ -53,16 +44,7 @@ class Usage:
 class BlockArea:
     """Cells of a block, by Yosys' count, without what the blocks inside of it take.
 
-    Parameters
-    ----------
-    lut
-        LUTs; carries and LUT RAM of ECP5 and 7 series included.
-    carry
-        Carry cells.
-    ff
-        Flip-flops.
-    block_ram, dsp
-        Block RAMs and multiplier blocks.
+    ``lut`` includes the LUTs of carries and LUT RAM in ECP5 and 7 series.
     """
 
     lut: int = 0

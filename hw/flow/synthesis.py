@@ -87,15 +87,7 @@ _LUTS_OF = {
 
 @dataclass(frozen=True, slots=True)
 class MappedMemory:
-    """What became of a memory of the design.
-
-    Parameters
-    ----------
-    style
-        What it is made of.
-    cells
-        Number of RAM primitives; 0 for logic.
-    """
+    """What a memory of the design is made of: its style, and its RAM primitives (0 for logic)."""
 
     style: MemoryStyle
     cells: int
@@ -103,18 +95,10 @@ class MappedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:
-    """A synthesised design.
+    """A synthesised design: its primitives and its memories.
 
-    Parameters
-    ----------
-    target
-        The FPGA family.
-    tool
-        The Yosys that did it.
-    cells
-        Number of primitives by type, sorted by type.
-    memories
-        Every memory by its path below the top module.
+    ``cells`` counts primitives by type, sorted by type; ``memories`` has every memory by its
+    path below the top module; ``tool`` is the Yosys that did it.
     """
 
     target: Target

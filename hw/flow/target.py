@@ -29,19 +29,11 @@ class Resource(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """A place-and-route tool from pip.
+    """A place-and-route tool from pip: a PyPI package, and the function that takes its arguments.
 
-    Parameters
-    ----------
-    package
-        Distribution on PyPI.
-    module, function
-        What runs it: a function that takes the arguments.
-    bels
-        What nextpnr calls each resource: names, and how many units of it each takes.
-    out_of_context
-        Whether a part of a design can be placed without pads. Otherwise it gets registers
-        around it, and two pins for its data.
+    ``bels`` says what nextpnr calls each resource: names, and how many units of it each takes.
+    ``out_of_context`` says whether a part of a design can be placed without pads; otherwise
+    it gets registers around it, and two pins for its data.
     """
 
     package: str

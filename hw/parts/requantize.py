@@ -10,7 +10,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout, View
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.pipeline import Pipeline, advance_of
 from sterna.hw.parts.rounded_sum import rounded_sum, with_rounding_bit
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
@@ -186,7 +186,7 @@ class Requantize(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params, accs, results = self.params, self.accs.payload, self.results.payload
-        advance = ~self.results.valid | self.results.ready if params.stalls else Const(1)
+        advance = advance_of(self.results, stalls=params.stalls)
         steps = Pipeline(m, advance)
         m.d.comb += self.accs.ready.eq(advance)
         m.d.comb += self.results.valid.eq(

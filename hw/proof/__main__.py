@@ -22,18 +22,9 @@ __all__ = ["Outcome", "main", "prove"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a claim and of its negative control.
+    """What the solver said of a claim, and of its negative control: the claim with its fault.
 
-    Parameters
-    ----------
-    claim
-        The claim.
-    verdict, control
-        What the solver said about it, and about it with its fault planted.
-    seconds
-        How long both took.
-    error
-        Why there is no verdict, if so.
+    ``seconds`` is how long both took; ``error`` says why there is no verdict, if so.
     """
 
     claim: Claim

@@ -20,8 +20,8 @@ from sterna.hw.units.mac.base.steps import CHAIN_COLUMNS
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.hw.units.mac.gateware import ROWS
 
-__all__ = ["Fault", "beat_inputs", "connect_row", "definition", "encode", "in_order", "lacking",
-           "legal_trits"]
+__all__ = ["Fault", "accumulate", "beat_inputs", "connect_row", "definition", "encode", "in_order",
+           "lacking", "legal_trits"]
 
 
 class Fault(enum.StrEnum):
@@ -164,6 +164,19 @@ def connect_row(
                 acts[column], _act_steps(params.style, column), f"{name}_act{column}"))
             for column in range(params.cols)]
     return row
+
+
+def accumulate(
+    m: Module, params: MacParams, added: Value, beat: dict[str, Value], steps: Pipeline,
+) -> Signal:
+    """Return what the sum of :func:`connect_row` must be: each beat adds ``added`` to it."""
+    exact = Signal(signed(params.sum_bits), reset_less=True)
+    late_added, first, filled, start = (
+        steps.delay(value, params.row_steps, name)
+        for name, value in (("added", added), *beat.items()))
+    with m.If(filled):
+        m.d.sync += exact.eq(Mux(first, start, exact) + late_added)
+    return exact
 
 
 def _act_steps(style: ArrayStyle, column: int) -> int:

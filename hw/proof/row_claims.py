@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from amaranth.hdl import Const, Module, Mux, Signal, signed
+from amaranth.hdl import Const, Module, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.proof.row_bench import (
     Fault,
+    accumulate,
     beat_inputs,
     connect_row,
     definition,
@@ -44,7 +45,7 @@ class ExactRow(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        params, late = self.params, self.params.row_steps
+        params = self.params
         steps = Pipeline(m, Const(1, 1))
         trits = legal_trits(m, self.trits)
         beat = {"first": self.first, "filled": self.filled, "start": self.start}
@@ -52,12 +53,7 @@ class ExactRow(wiring.Component):
 
         added = Signal(signed(params.sum_bits))
         m.d.comb += added.eq(definition(params, trits, self.acts))
-        exact = Signal(signed(params.sum_bits), reset_less=True)
-        late_added, first, filled, start = (
-            steps.delay(value, late, name) for name, value in (("added", added), *beat.items()))
-        with m.If(filled):
-            m.d.sync += exact.eq(Mux(first, start, exact) + late_added)
-        m.d.comb += self.holds.eq(row.sum == exact)
+        m.d.comb += self.holds.eq(row.sum == accumulate(m, params, added, beat, steps))
         return m
 
 

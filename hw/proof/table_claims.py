@@ -12,6 +12,7 @@ from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.trit_codes import TRIPLE_BITS, TRIPLES, unpack_triples
 from sterna.hw.proof.row_bench import (
     Fault,
+    accumulate,
     beat_inputs,
     connect_row,
     encode,
@@ -244,7 +245,7 @@ class TableRow(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        params, late = self.params, self.params.row_steps
+        params = self.params
         steps = Pipeline(m, Const(1, 1))
         trits = legal_trits(m, self.trits)
         beat = {"first": self.first, "filled": self.filled, "start": self.start}
@@ -263,11 +264,5 @@ class TableRow(wiring.Component):
         added = Signal(signed(params.sum_bits))
         m.d.comb += added.eq(in_order(params.style, values)
                              + (negatives - lacking(m, params.style, trits)))
-
-        exact = Signal(signed(params.sum_bits), reset_less=True)
-        late_added, first, filled, start = (
-            steps.delay(value, late, name) for name, value in (("added", added), *beat.items()))
-        with m.If(filled):
-            m.d.sync += exact.eq(Mux(first, start, exact) + late_added)
-        m.d.comb += self.holds.eq(row.sum == exact)
+        m.d.comb += self.holds.eq(row.sum == accumulate(m, params, added, beat, steps))
         return m

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from amaranth.hdl import Elaboratable, ResetInserter, Signal, Value
 from amaranth.sim import Simulator
 
-__all__ = ["Pauses", "StreamRun", "run_stream", "run_streams"]
+__all__ = ["Pauses", "StreamRun", "run_bench", "run_stream", "run_streams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,14 @@ class StreamRun:
     results: list[int] = field(default_factory=list)
     sent_at: list[int] = field(default_factory=list)
     taken_at: list[int] = field(default_factory=list)
+
+
+def run_bench(dut: Elaboratable, bench: Callable[[Any], Awaitable[None]]) -> None:
+    """Simulate a unit with a clock of 1 MHz until ``bench``, a testbench of Amaranth, ends."""
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
 
 
 def run_stream(
@@ -113,8 +122,5 @@ def run_streams(
                     run.taken_at.append(cycle)
                 cycle += 1
 
-    simulator = Simulator(ResetInserter(reset)(dut))
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    run_bench(ResetInserter(reset)(dut), bench)
     return runs

@@ -29,14 +29,7 @@ class Pause:
 class MonitoredBits:
     """Bits of an output port that a monitor reads in every cycle, and keeps if the lowest is 1.
 
-    Parameters
-    ----------
-    name
-        Name of what they show.
-    port
-        Name of the port.
-    low, width
-        Which bits.
+    ``name`` says what they show; they are ``width`` bits of ``port``, from bit ``low`` up.
     """
 
     name: str
@@ -157,18 +150,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:
-    """What came out of a phase.
+    """What came out of a phase: the words of each output stream, and when.
 
-    Parameters
-    ----------
-    outputs
-        Words of each output stream.
-    cycles
-        Clock cycles from the first word offered to the last one taken.
-    taken_at
-        For each word of ``outputs`` the cycle in which it was taken; the first cycle is 0.
-    seen, seen_at
-        For each of the monitored bits what was kept, and the cycles.
+    ``cycles`` counts clock cycles from the first word offered to the last one taken;
+    ``taken_at`` has for each word of ``outputs`` the cycle in which it was taken, the first
+    cycle being 0. ``seen`` and ``seen_at`` have for each of the monitored bits what was kept,
+    and the cycles.
     """
 
     outputs: dict[str, list[int]]

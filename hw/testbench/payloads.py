@@ -21,16 +21,9 @@ _SEQUENCE = "sequence"
 
 @dataclass(frozen=True, slots=True)
 class UnitPorts:
-    """Ports of a unit.
+    """Streams of a unit with the fields of their payloads, and its ``levels``.
 
-    Parameters
-    ----------
-    inputs, outputs
-        Names of the streams.
-    levels
-        Plain input ports, without clock and reset.
-    fields
-        Fields of the payload of every stream.
+    Those are its plain input ports, without clock and reset.
     """
 
     inputs: list[str]

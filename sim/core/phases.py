@@ -43,23 +43,11 @@ class CorePhase:
 
 @dataclass(frozen=True, slots=True)
 class CorePhaseReport:
-    """How a phase came out.
+    """How a phase came out: the tokens of each sequence, and its clock cycles in all.
 
-    Parameters
-    ----------
-    name
-        Its name.
-    generated
-        Tokens that each sequence wrote.
-    checks
-        Every tensor, the logits and the tokens, compared with both oracles.
-    cycles
-        Clock cycles in all.
-    timing
-        Cycles compared with the cycle model, where they can be: without pauses, and with
-        two sequences after a reset.
-    token_cycles
-        For each sequence the cycles in which its tokens came out.
+    ``checks`` compares every tensor, the logits and the tokens with both oracles; ``timing``
+    the cycles with the cycle model where they can be: without pauses, and with two sequences
+    after a reset. ``token_cycles`` has the cycles in which the tokens came out.
     """
 
     name: str

@@ -33,16 +33,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class CoreProgress:
-    """Where a run is.
+    """Where a run is: cycles simulated, and prompt tokens taken, all sequences together.
 
-    Parameters
-    ----------
-    cycle
-        Cycles simulated.
-    taken
-        Prompt tokens taken, all sequences together.
-    tokens
-        For each sequence the tokens it wrote since the last report.
+    ``tokens`` has for each sequence those it wrote since the last report.
     """
 
     cycle: int

@@ -30,17 +30,10 @@ __all__ = ["CoreStimulus", "SequenceAnswer"]
 
 @dataclass(frozen=True, slots=True)
 class SequenceAnswer:
-    """What must come out of one sequence in one phase.
+    """What must come out of one sequence in one phase: the reference's answer to the request.
 
-    Parameters
-    ----------
-    answer
-        The integer reference's answer to the request.
-    tensors
-        Every tensor of all tokens since the sequence began, of both oracles; None for a
-        core that does not show them.
-    first_token
-        The phase's first token among these.
+    ``tensors`` are those of all tokens since the sequence began, of both oracles, or None for
+    a core that does not show them; ``first_token`` is the phase's first token among these.
     """
 
     answer: Answer

@@ -15,16 +15,9 @@ __all__ = ["MemoryBits", "memory_bits", "shape_image"]
 
 @dataclass(frozen=True, slots=True)
 class MemoryBits:
-    """Bits of memory, by what they hold.
+    """Bits of memory by what they hold: the model, tables copied for each lane, and working memory.
 
-    Parameters
-    ----------
-    model
-        Read-only, what the model is: weights, biases, ...
-    tables
-        Read-only, small and copied for each lane.
-    working
-        Written while it runs.
+    Model (weights, biases, ...) and tables are read-only.
     """
 
     model: dict[str, int]

@@ -61,17 +61,10 @@ class Token(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """Cycles between tokens of the same kind, once they repeat.
+    """Cycles between tokens of the same kind, once they repeat; ``tokens`` were counted in all.
 
-    Parameters
-    ----------
-    tokens
-        Tokens counted, of all sequences together.
-    beats
-        Beats of the array, by name of the stage.
-    idle
-        Cycles without a beat, by sequence, name of the stage (or ``embedding``,
-        ``sampling``) and cause. They and the beats are all cycles there are.
+    The array has ``beats`` by name of the stage. The other cycles are ``idle``: by sequence,
+    name of the stage (or ``embedding``, ``sampling``) and cause.
     """
 
     tokens: int

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
+from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.bits import to_bits, to_ints
 from sterna.hw.parts.constant_product import constant_product
 from sterna.hw.parts.memory_attributes import BLOCK_ROM
-from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.pipeline import Pipeline, advance_of
 from sterna.hw.units.embedding.params import EmbeddingParams
 
 __all__ = ["Embedding"]
@@ -66,7 +66,7 @@ class Embedding(wiring.Component):
         position = Signal(range(max(params.words, 2)))    # a bit at least
         address = Signal(range(params.depth), reset_less=True)
         is_last = Signal()
-        advance = ~words.valid | words.ready if params.stalls else Const(1)
+        advance = advance_of(words, stalls=params.stalls)
         steps = Pipeline(m, advance)
         # A word is at the output of the memory, then in its output register.
         filled = steps.flags(reading, 2, "filled")

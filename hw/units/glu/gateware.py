@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Const, Module
+from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.fixed_point import round_shift
-from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.pipeline import Pipeline, advance_of
 from sterna.hw.parts.rounded_sum import saturated_shift
 from sterna.hw.parts.sigmoid_table import SigmoidTable, checked_table
 from sterna.hw.units.glu.params import GluParams
@@ -60,7 +60,7 @@ class GluUnit(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params, preact, product = self.params, self.preacts.payload, self.products.payload
-        advance = ~self.products.valid | self.products.ready if params.stalls else Const(1)
+        advance = advance_of(self.products, stalls=params.stalls)
         steps = Pipeline(m, advance)
 
         m.d.comb += [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Array, Const, Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Array, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
-from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.pipeline import Pipeline, advance_of
 from sterna.hw.parts.rounded_sum import rounded_sum, saturated_shift, with_rounding_bit
 from sterna.hw.parts.sigmoid_table import SigmoidTable, checked_table
 from sterna.hw.units.mlgru.params import MlgruParams
@@ -162,8 +162,7 @@ class MlgruUnit(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params = self.params
-        # The pipeline stops only while a result waits.
-        advance = ~self.states.valid | self.states.ready if params.stalls else Const(1)
+        advance = advance_of(self.states, stalls=params.stalls)
         steps = Pipeline(m, advance)
         taken, address, fresh, last = self._take_beats(m, advance)
         filled = steps.flags(taken, params.latency, "filled")

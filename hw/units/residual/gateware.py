@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Const, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Array, Module, Mux, Signal, Value, signed
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.fixed_point import saturate
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
-from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.pipeline import Pipeline, advance_of
 from sterna.hw.units.residual.params import ResidualParams
 
 __all__ = ["ResidualAdd"]
@@ -51,7 +51,7 @@ class ResidualAdd(wiring.Component):
         params, update, words = self.params, self.updates.payload, self.words
         position = Signal(range(max(params.words, 2)))    # a bit at least
         taken, is_last, rested = Signal(), Signal(), Signal()
-        advance = ~words.valid | words.ready if params.stalls else Const(1)
+        advance = advance_of(words, stalls=params.stalls)
         steps = Pipeline(m, advance)
         added, filled = steps.flags(taken, params.latency, "filled")[1:]
         m.d.comb += [

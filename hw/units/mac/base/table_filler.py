@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
@@ -85,6 +85,13 @@ class TableFiller(wiring.Component):
                 with m.Case(index) if index < len(values) - 1 else m.Default():
                     m.d.sync += register.eq(value)
         return register
+
+    def triple_of_acts(self, triple: int) -> list[Value]:
+        """Return the three activations of a table; those past the last column are 0."""
+        return [
+            Value.cast(self.acts[column]) if column < self.params.cols
+            else Const(0, signed(self.params.act_bits))
+            for column in range(3 * triple, 3 * triple + 3)]
 
     def add_sums(self, m: Module, filling: Value, following: Value) -> None:
         """Make ``entries``: while entry p is written, what belongs at ``addresses[p]``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Const, Mux, Signal, Value, signed
+from amaranth.hdl import Mux, Signal, Value, signed
 
 from sterna.hw.parts.trit_codes import TRIPLES
 from sterna.hw.units.mac.base.params import MacParams
@@ -49,10 +49,7 @@ class Ecp5TableFiller(TableFiller):
         chains = CarryChains(m, "carry", 24)
         zero = -1 << (params.entry_bits - 1)       # offset binary
         for triple in range(params.triples):
-            a, b, c = (
-                Value.cast(self.acts[column]) if column < params.cols
-                else Const(0, signed(params.act_bits))
-                for column in range(3 * triple, 3 * triple + 3))
+            a, b, c = self.triple_of_acts(triple)
             # A register that is its initial value but for one condition needs no gates.
             third = Signal(signed(params.act_bits), name=f"third{triple}", reset_less=True)
             pair = Signal(signed(params.act_bits + 1), name=f"pair{triple}", reset_less=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from amaranth.hdl import Cat, Const, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Mux, Signal, signed
 
 from sterna.hw.parts.trit_codes import pack_triples
 from sterna.hw.units.mac.base.params import MacParams
@@ -48,10 +48,7 @@ class Xc7TableFiller(TableFiller):
         carry = Signal(reset_less=True)
         m.d.sync += carry.eq(filling & minus)
         for triple in range(params.triples):
-            a, b, c = (
-                Value.cast(self.acts[column]) if column < params.cols
-                else Const(0, signed(params.act_bits))
-                for column in range(3 * triple, 3 * triple + 3))
+            a, b, c = self.triple_of_acts(triple)
             step = Signal(signed(params.act_bits), name=f"step{triple}", reset_less=True)
             total = Signal(signed(params.entry_bits), name=f"total{triple}", reset_less=True)
             chosen = Mux(is_a, a, Mux(is_b, b, c))

@@ -1,0 +1,25 @@
+"""The command line inside a test's own process."""
+
+from __future__ import annotations
+
+import pytest
+
+from sterna.cli.main import main
+
+__all__ = ["refusal", "run"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of ``sterna`` with these arguments."""
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line that bad input gets."""
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("sterna: ")
+    return err

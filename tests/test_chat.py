@@ -385,7 +385,7 @@ def test_lines_that_cannot_be_typed_are_refused(text, vocab, message):
 @pytest.mark.long
 def test_micro_on_an_icebreaker_talks_as_under_onnxruntime(tmp_path, capsys) -> None:
     lines = ("The for statement", " and the", "", "class")
-    assert chat("--model", "micro", "--board", "icebreaker", "--port", "sim", "-o", tmp_path,
+    assert chat("micro", "--board", "icebreaker", "--port", "sim", "-o", tmp_path,
                 "--tokens", 60, "--check", *(each for line in lines for each in ("--prompt", line))
                 ) == 0
     printed = capsys.readouterr()

@@ -159,7 +159,8 @@ def test_chat_refuses_what_build_refuses_before_it_compiles(
     assert (code, out) == (2, "")
     assert "core does not fit ice40-up5k: block RAM " in err
     assert "Of the bundled models micro fits the icebreaker." in err
-    assert run(capsys, "chat", *options, "--port", "sim", "--quiet") == (2, "", err)
+    # Nor is a stage announced that is not reached.
+    assert run(capsys, "chat", *options, "--port", "sim") == (2, "", err)
     assert not (tmp_path / "out").exists()
 
 

@@ -62,8 +62,7 @@ def build(
     core = board_core.BoardCore(rows, cols, quant_lanes, style)
     try:
         with synth_progress(quiet) as progress:
-            progress(f"emit the Verilog of {board}", None)
-            design = core.design(loaded, params)
+            design = core.design(loaded, params, lambda text: progress(text, None))
             write_sources(design, output / "source")
             made = build_bitstream(design, seeds=range(seed, seed + seeds), progress=progress)
     except TimingError as error:

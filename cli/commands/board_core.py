@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,8 +46,12 @@ class BoardCore:
     quant_lanes: int
     style: str
 
-    def design(self, model: QuantizedModel, params: BoardParams) -> BoardDesign:
+    def design(
+        self, model: QuantizedModel, params: BoardParams, begin: Callable[[str], None],
+    ) -> BoardDesign:
         """The top module of a board with a core of these sizes.
+
+        ``begin`` is told of the stage once it is known that the model may fit.
 
         Raises
         ------
@@ -62,6 +67,7 @@ class BoardCore:
         sizes = self._sizes(board)
         check_memories(model, CORE, CORE.params_for(model, sizes), board.target, advice=[
             f"of the bundled models {board.fitting} fits the {board.name}"])
+        begin(f"emit the Verilog of {board.name}")
         return board_design(model, params, sizes)
 
     def _sizes(self, board: Board) -> Sizes:

@@ -183,8 +183,7 @@ def _simulation(
     if folder is None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
     with Stages(quiet) as stage:
-        stage(f"emit the Verilog of {params.board.name}")
-        design = core.design(model, params)
+        design = core.design(model, params, stage)
         stage("compile with Verilator and g++")
         return BoardSimulation(design, folder)
 

@@ -6,9 +6,10 @@ All of them raise ``ValueError``, for a wrong type too: to a caller 2.5 tokens, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Integral, Real
 
-__all__ = ["check_whole", "real_number", "whole_number"]
+__all__ = ["check_fields", "check_whole", "real_number", "whole_number"]
 
 
 def check_whole(name: str, value: object, low: int, high: int | None = None) -> None:
@@ -49,3 +50,26 @@ def real_number(name: str, value: object) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(f"{name} must be a number, got {value!r}")
     return float(value)
+
+
+def check_fields(name: str, value: object, fields: Iterable[str]) -> None:
+    """Refuse what is not an object with exactly these fields, as read from JSON.
+
+    Raises
+    ------
+    ValueError
+        Naming the fields that are missing or unknown.
+
+    >>> check_fields("config", {"d": 8, "heads": 2}, ["d", "layers"])
+    Traceback (most recent call last):
+    ValueError: config must have the fields d, layers; missing: layers; unknown: heads
+    """
+    wanted = list(fields)
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be an object with the fields {', '.join(wanted)}, "
+                         f"got {value!r}")
+    problems = [f"; {what}: {', '.join(map(str, names))}" for what, names in (
+        ("missing", [each for each in wanted if each not in value]),
+        ("unknown", [each for each in value if each not in wanted])) if names]
+    if problems:
+        raise ValueError(f"{name} must have the fields {', '.join(wanted)}{''.join(problems)}")

@@ -10,11 +10,12 @@ it holds; ``tests/test_profile.py`` and ``tests/test_integer_ranges.py`` try to 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sterna.model.checks import check_whole
+from sterna.model.checks import check_fields, check_whole
 
 __all__ = ["C12", "PROFILES", "S16", "FixedPoint", "NumericProfile"]
 
@@ -48,6 +49,10 @@ class FixedPoint:
     def limit(self) -> float:
         """Real value at which the format saturates."""
         return float(math.ldexp(1.0, self.bits - 1 - self.frac))
+
+
+_FORMATS = ("x", "z", "h", "o", "p", "logit")
+"""The fields of a profile that are formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,9 @@ class NumericProfile:
     max_shift: ClassVar[int] = 40
 
     def __post_init__(self) -> None:
+        for name in _FORMATS:
+            if not isinstance(getattr(self, name), FixedPoint):
+                raise ValueError(f"{name} must be a FixedPoint, got {getattr(self, name)!r}")
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"name must be text, got {self.name!r}")
         for name, low, high in (
@@ -147,12 +155,15 @@ class NumericProfile:
 
         Raises
         ------
-        TypeError, ValueError
+        ValueError
             If a field is missing, unknown or out of range.
         """
-        values: dict[str, Any] = {
-            name: FixedPoint(**value) if isinstance(value, dict) else value
-            for name, value in fields.items()}
+        check_fields("profile", fields, (each.name for each in dataclasses.fields(cls)))
+        values = dict(fields)
+        for name in _FORMATS:
+            check_fields(f"profile.{name}", values[name],
+                         (each.name for each in dataclasses.fields(FixedPoint)))
+            values[name] = FixedPoint(**values[name])
         return cls(**values)
 
     # Sigmoid table -----------------------------------------------------------------

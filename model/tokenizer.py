@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["VOCAB", "contiguous_sequences", "decode", "encode"]
+__all__ = ["ASCII_VOCAB", "VOCAB", "check_bytes", "contiguous_sequences", "decode", "encode",
+           "known_bytes"]
 
 VOCAB = 256
 """Number of tokens: one for each value of a byte."""
+
+ASCII_VOCAB = 128
+"""Number of tokens of a model that reads and writes ASCII."""
 
 
 def encode(text: str | bytes) -> np.ndarray:
@@ -46,6 +50,44 @@ def decode(tokens: np.ndarray | list[int]) -> str:
         raise ValueError(
             f"tokens must be from 0 to {VOCAB - 1}, got {values.min()} to {values.max()}")
     return values.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+
+
+def known_bytes(vocab: int) -> str:
+    """What a model with such a vocabulary knows, as the object of a sentence.
+
+    >>> known_bytes(128), known_bytes(65)
+    ('only ASCII characters', 'only the bytes 0 to 64')
+    """
+    return ("only ASCII characters" if vocab == ASCII_VOCAB
+            else f"only the bytes 0 to {vocab - 1}")
+
+
+def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "") -> None:
+    """Refuse a text with a byte that a model does not know.
+
+    Parameters
+    ----------
+    text, vocab
+        The text, and the vocabulary of the model.
+    source
+        What the text is, for the message: a file's name.
+    hint
+        What to do about it; the end of the message.
+
+    Raises
+    ------
+    ValueError
+        Naming the byte and where it is.
+
+    >>> check_bytes("Ω".encode(), 128, "omega.txt")
+    Traceback (most recent call last):
+    ValueError: omega.txt has the byte 206 at offset 0, and this model knows only ASCII characters
+    """
+    strange = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) >= vocab)
+    if strange.size:
+        raise ValueError(
+            f"{source} has the byte {text[strange[0]]} at offset {strange[0]}, and this model "
+            f"knows {known_bytes(vocab)}{hint}")
 
 
 def contiguous_sequences(tokens: np.ndarray, sequences: int) -> np.ndarray:

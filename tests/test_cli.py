@@ -239,10 +239,11 @@ def test_a_text_outside_the_vocabulary_is_refused(
 ) -> None:
     code, _, err = run(capsys, "simulate", odd_file, "--unit", "mlgru")
     assert code == 2
-    assert "the model knows only the bytes 0 to 64" in err
+    assert "the bundled text has the byte" in err
+    assert "this model knows only the bytes 0 to 64: give another text with --text" in err
     code, _, err = run(capsys, "evaluate", odd_file)
     assert code == 2
-    assert "tokens must be from 0 to 64" in err
+    assert "the bundled text has the byte" in err
 
 
 def test_a_truncated_model_is_refused(

@@ -97,7 +97,12 @@ CHANGES = {
     "float table": (lambda h, t: t.update(sigmoid=t["sigmoid"] * 1.0),
                     "sigmoid must hold integers"),
     "tokenizer": (lambda h, t: h.update(tokenizer="bpe"), "tokenizer must be 'bytes'"),
-    "field": (lambda h, t: h["config"].update(heads=2), "heads"),
+    "field": (lambda h, t: h["config"].update(heads=2),
+              "config must have the fields d, layers, dff, vocab; unknown: heads"),
+    "field missing": (lambda h, t: h["profile"].pop("z"), "profile must have .*; missing: z"),
+    "format of a number": (lambda h, t: h["profile"].update(x=3),
+                           "profile.x must be an object with the fields bits, frac, got 3"),
+    "header field": (lambda h, t: h.pop("tokenizer"), "the header must .*; missing: tokenizer"),
 }
 
 

@@ -253,11 +253,13 @@ def test_embedding_learns_faster_and_only_matrices_decay() -> None:
 @pytest.mark.parametrize(("change", "message"), [
     ({"lr": 0.0}, "lr must be a positive number, got 0"),
     ({"lr": math.nan}, "lr must be a positive number, got nan"),
-    ({"batch": 0}, "batch must be at least 1, got 0"),
+    ({"lr": "1"}, "lr must be a number, got '1'"),
+    ({"batch": 0}, "batch must be a whole number from 1, got 0"),
+    ({"batch": 2.5}, r"batch must be a whole number from 1, got 2\.5"),
     ({"beta2": 1.0}, "beta2 must be from 0 to below 1"),
     ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1"),
 ])
-def test_bad_recipes_are_refused(change: dict[str, float], message: str) -> None:
+def test_bad_recipes_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TrainRecipe(), **change)
 
@@ -267,8 +269,10 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         train(CONFIG, CORPUS, run_dir=tmp_path)
     with pytest.raises(ValueError, match="either in steps or in minutes"):
         train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, minutes=1.0)
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
-        train(CONFIG, CORPUS, run_dir=tmp_path, steps=0)
+    for name, value in (("steps", 0), ("steps", 2.5), ("steps", "2"), ("threads", 1.5),
+                        ("seed", 1.5), ("seed", 1 << 63)):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number from"):
+            train(CONFIG, CORPUS, run_dir=tmp_path, **({"steps": 1} | {name: value}))
     with pytest.raises(ValueError, match="minutes must be above 0, got -1"):
         train(CONFIG, CORPUS, run_dir=tmp_path, minutes=-1.0)
     with pytest.raises(ValueError, match="cannot train on device 'toaster'"):
@@ -277,7 +281,19 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         train(replace(CONFIG, vocab=100), CORPUS, run_dir=tmp_path, steps=1)
     with pytest.raises(ValueError, match="window of 40 bytes needs a train text"):
         train(CONFIG, Corpus("x", b"short", b"short"), run_dir=tmp_path, steps=1, recipe=RECIPE)
+    with pytest.raises(ValueError, match="too little text that a vocabulary of 256 can spell"):
+        train(CONFIG, Corpus("x", b"", b""), run_dir=tmp_path, steps=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reporter_is_closed_also_if_the_metrics_are_damaged(tmp_path: Path) -> None:
+    run(tmp_path, 2)
+    (tmp_path / "metrics.csv").write_text("nonsense\n")
+    reporter = Recorder()
+    with pytest.raises(ValueError, match="the columns must be"):
+        train(CONFIG, CORPUS, run_dir=tmp_path, steps=4, seed=0, recipe=RECIPE, resume=True,
+              reporter=reporter)
+    assert reporter.closed == 1
 
 
 def test_settings_of_torch_are_restored(tmp_path: Path) -> None:
@@ -319,6 +335,11 @@ def test_damaged_checkpoints_are_named(tmp_path: Path) -> None:
     torch.save({"format": "sterna-checkpoint-1", "config": {"d": 1}}, path)
     with pytest.raises(CheckpointError, match="unexpected contents"):
         load_checkpoint(path)
+    headless = some_checkpoint()
+    del headless.weights["head.weight"]
+    save_checkpoint(headless, path)
+    with pytest.raises(CheckpointError, match=r"weights of its own shape .*head\.weight"):
+        load_checkpoint(path).model()
 
 
 def test_failed_write_keeps_the_older_checkpoint(

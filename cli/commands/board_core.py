@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -99,6 +100,8 @@ def board_params(
     from sterna.hw.board.line_settings import LineDefaults
     from sterna.hw.board.top import BoardParams
     from sterna.model.quantized.sampling import Sampler
+    if clock is not None and not 0 < clock < math.inf:
+        raise ValueError(f"--clock must be a positive number of MHz, got {clock:g}")
     hz = 0 if clock is None else round(clock * 1e6)
     defaults = LineDefaults(tokens, Sampler(temperature=temperature).beta)
     return BoardParams(BOARDS[board], hz, baud, defaults)

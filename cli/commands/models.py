@@ -58,28 +58,29 @@ def evaluate(
             stage("load torch", quick=True)
             from sterna.model.training.checkpoint import load_checkpoint
             from sterna.model.training.quantize import evaluate_checkpoint
-            data = text_of(text, load_checkpoint(model).config.vocab)
-            stage("evaluating", quick=True)
-            result = evaluate_checkpoint(model, data[:limit], sequences=sequences)
+            checkpoint = load_checkpoint(model)
+            data = text_of(text, checkpoint.config.vocab, limit)
+            stage("evaluating")
+            result = evaluate_checkpoint(checkpoint, data, sequences=sequences)
         name = "float"
     elif onnx is not None or model.endswith(".onnx"):
         from sterna.cli.commands.graphs import open_model
         with Stages(quiet) as stage:
             stage(f"load {model}", quick=True)
             session = open_model(model, form=onnx, option="--onnx", prompts=False)
-        data = text_of(text, session.info.config.vocab)
+        data = text_of(text, session.info.config.vocab, limit)
         frac = session.info.profile.logit.frac if session.info.exact else 0
         display, move = progress_bar("evaluating", quiet)
         with display:
             result = evaluate_steps(
-                session, data[:limit], frac=frac, sequences=sequences, progress=move)
+                session, data, frac=frac, sequences=sequences, progress=move)
         name = f"{session.info.profile.name}, ONNX form {session.info.form}"
     else:
         loaded = load_model(model)
-        data = text_of(text, loaded.config.vocab)
+        data = text_of(text, loaded.config.vocab, limit)
         display, move = progress_bar("evaluating", quiet)
         with display:
-            result = run_evaluation(loaded, data[:limit], sequences=sequences, progress=move)
+            result = run_evaluation(loaded, data, sequences=sequences, progress=move)
         name = loaded.profile.name
     if as_json:
         print_json({"bits_per_byte": result.bits_per_byte, "predictions": result.predictions})

@@ -10,12 +10,9 @@ import numpy as np
 from sterna.model.files import read_text
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.bundled import bundled_heldout
-from sterna.model.tokenizer import encode
+from sterna.model.tokenizer import check_bytes, encode, known_bytes
 
 __all__ = ["check_prompts", "text_of", "tokens_of"]
-
-_ASCII_VOCAB = 128
-
 
 def check_prompts(prompts: Sequence[str], vocab: int) -> None:
     """Refuse prompts with a character that a model does not know.
@@ -30,16 +27,28 @@ def check_prompts(prompts: Sequence[str], vocab: int) -> None:
             raise ValueError(f"--prompt {prompt!r} is not UTF-8")
         for character in prompt:
             if max(character.encode()) >= vocab:
-                known = ("ASCII characters alone" if vocab == _ASCII_VOCAB
-                         else f"the bytes 0 to {vocab - 1} alone")
                 raise ValueError(
                     f"--prompt {prompt!r} has the character {character!r}, and this model "
-                    f"knows {known}")
+                    f"knows {known_bytes(vocab)}")
 
 
-def text_of(path: Path | None, vocab: int) -> bytes:
-    """The bytes of a text file, or else the bundled held-out text for such a vocabulary."""
-    return bundled_heldout(vocab) if path is None else read_text(path)
+_HINTS = {"--check": ": leave the check out with --check 0"}
+_HINT = ": give another text with --text"
+
+
+def text_of(
+    path: Path | None, vocab: int, limit: int | None = None, option: str = "--text",
+) -> bytes:
+    """The first bytes of a text file, or else of the bundled held-out text for a vocabulary.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, or one of these bytes is none of the vocabulary.
+    """
+    text = (bundled_heldout(vocab) if path is None else read_text(path))[:limit]
+    check_bytes(text, vocab, str(path or "the bundled text"), _HINTS.get(option, _HINT))
+    return text
 
 
 def tokens_of(
@@ -52,13 +61,8 @@ def tokens_of(
     ValueError
         If the text is shorter, or has a byte outside the model's vocabulary.
     """
-    tokens = encode(text_of(path, model.config.vocab))
-    if not 1 <= count <= tokens.size:
-        raise ValueError(
-            f"{option} must be from 1 to {tokens.size} (the length of the text), got {count}")
-    tokens = tokens[:count]
-    if tokens.max() >= model.config.vocab:
-        raise ValueError(
-            f"the text has the byte {tokens.max()}, and the model knows only the bytes 0 to "
-            f"{model.config.vocab - 1}: give a text of those with --text")
-    return tokens
+    text = text_of(path, model.config.vocab, max(0, count), option)
+    if not 1 <= count <= len(text):
+        longest = f" to {len(text)} (the length of the text)" if count > 0 else ""
+        raise ValueError(f"{option} must be from 1{longest}, got {count}")
+    return encode(text)

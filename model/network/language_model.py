@@ -14,7 +14,7 @@ from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.glu import GLU
 from sterna.model.network.mlgru import MLGRU
 from sterna.model.profile import S16
-from sterna.model.tokenizer import contiguous_sequences, encode
+from sterna.model.tokenizer import check_bytes, contiguous_sequences, encode
 
 __all__ = ["MatMulFreeLM", "heldout_bpb"]
 
@@ -126,7 +126,7 @@ def heldout_bpb(
 ) -> float:
     """Return bits per byte of ``text``, with the state carried.
 
-    The text is cut by :func:`sterna.model.tokenizer.contiguous_sequences`; every stream
+    The text is cut by :func:`sterna.model.tokenizer.contiguous_sequences`; every sequence
     starts from the zero state, and its bytes from the second on are predicted from all
     that came before. The result is the mean over ``sequences * (length - 1)`` predictions.
 
@@ -139,14 +139,15 @@ def heldout_bpb(
     sequences
         Number of contiguous sequences; fewer are used if the text is short.
     chunk_tokens
-        Tokens per stream evaluated at once; bounds memory, does not change the result.
+        Tokens per sequence evaluated at once; bounds memory, does not change the result.
 
     Raises
     ------
     ValueError
-        If the text has fewer than two bytes.
+        If the text has fewer than two bytes, or one that the model does not know.
     """
     device = model.embedding.weight.device
+    check_bytes(text, model.config.vocab)
     tokens = encode(text)
     sequences = max(1, min(sequences, tokens.size // 2))
     rows = torch.from_numpy(np.ascontiguousarray(contiguous_sequences(tokens, sequences).T))

@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from sterna.model.corpus import as_ascii
+from sterna.model.tokenizer import ASCII_VOCAB
 
 __all__ = ["BUNDLED", "bundled_heldout", "bundled_metrics", "bundled_path"]
 
 _DATA = Path(__file__).parents[1] / "data"
-_ASCII_VOCAB = 128
 
 BUNDLED = {"tiny": "tiny.safetensors", "tiny-c12": "tiny-c12.safetensors",
            "micro": "micro-c12.safetensors"}
@@ -34,7 +34,7 @@ def bundled_heldout(vocab: int = 256) -> bytes:
         Vocabulary of the model that is to read it: with 128 the text is in ASCII.
     """
     text = (_DATA / "heldout.txt").read_bytes()
-    return as_ascii(text) if vocab <= _ASCII_VOCAB else text
+    return as_ascii(text) if vocab <= ASCII_VOCAB else text
 
 
 def bundled_metrics(name: str) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
-from sterna.model.tokenizer import contiguous_sequences, encode
+from sterna.model.tokenizer import check_bytes, contiguous_sequences, encode
 
 __all__ = ["Evaluation", "Steps", "evaluate", "evaluate_steps", "surprisal_bits"]
 
@@ -57,8 +57,9 @@ def evaluate(
     Raises
     ------
     ValueError
-        If the text has fewer than two bytes.
+        If the text has fewer than two bytes, or one that the model does not know.
     """
+    check_bytes(text.encode() if isinstance(text, str) else text, model.config.vocab)
     return evaluate_steps(
         IntegerModel(model), text, frac=model.profile.logit.frac, sequences=sequences,
         progress=progress)

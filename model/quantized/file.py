@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
+from sterna.model.checks import check_fields
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import NumericProfile
@@ -34,6 +35,7 @@ __all__ = [
 FORMAT_VERSION = 1
 _FORMAT = "sterna quantised model"
 _HEADER_KEY = "sterna"
+_HEADER_FIELDS = ("format", "version", "config", "profile", "tokenizer", "provenance")
 _OTHER_FILES = {
     ".onnx": "; an ONNX file is made from a quantised model: give that one",
     ".pt": "; a checkpoint has to be quantised first: sterna quantize",
@@ -192,11 +194,14 @@ def _parse(blob: bytes) -> QuantizedModel:
     recorded = header.pop("sha256", None)
     if recorded != _digest(tensors, header):
         raise ValueError("the checksum does not match: the file was damaged or edited")
+    # A field more is none that matters: for those the version changes.
+    known = {name: header[name] for name in _HEADER_FIELDS if name in header}
+    check_fields("the header", known, _HEADER_FIELDS)
     if header["tokenizer"] != "bytes":
         raise ValueError(f"tokenizer must be 'bytes', got {header['tokenizer']!r}")
-    for field_name in ("config", "profile", "provenance"):
-        if not isinstance(header[field_name], dict):
-            raise ValueError(f"{field_name} must be an object in the header")
+    if not isinstance(header["provenance"], dict):
+        raise ValueError(f"provenance must be an object, got {header['provenance']!r}")
+    check_fields("config", header["config"], (each.name for each in fields(ModelConfig)))
     config = ModelConfig(**header["config"])
     profile = NumericProfile.from_json(header["profile"])
     wanted = {"embedding", "sigmoid"} | {

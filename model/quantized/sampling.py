@@ -58,13 +58,12 @@ class Sampler:
     ) -> None:
         seed = whole_number("seed", seed, 1, (1 << 32) - 1)
         top_k = None if top_k is None else whole_number("top_k", top_k, 1)
+        logit_frac = whole_number("logit_frac", logit_frac, 0, 24)
         temperature = real_number("temperature", temperature)
         if top_p is not None and not 0 < real_number("top_p", top_p) <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
         if temperature != 0 and not 0.01 <= temperature <= 100:
             raise ValueError(f"temperature must be 0 or from 0.01 to 100, got {temperature:g}")
-        if logit_frac < 0:
-            raise ValueError(f"logit_frac must not be negative, got {logit_frac}")
         self.temperature = temperature
         self.state = seed
         self._top_k = top_k

@@ -67,9 +67,20 @@ class Checkpoint:
     heldout_bpb: float | None = None
 
     def model(self) -> MatMulFreeLM:
-        """Return the model with these weights, on the CPU."""
+        """Return the model with these weights, on the CPU.
+
+        Raises
+        ------
+        CheckpointError
+            If they are not the weights of a model of this shape.
+        """
         model = MatMulFreeLM(self.config)
-        model.load_state_dict(self.weights)
+        try:
+            model.load_state_dict(self.weights)
+        except (RuntimeError, TypeError, AttributeError) as error:
+            reason = " ".join(str(error).split())
+            raise CheckpointError(
+                f"the checkpoint does not hold the weights of its own shape ({reason})") from error
         return model
 
 

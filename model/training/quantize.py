@@ -139,7 +139,7 @@ def quantize_checkpoint(
 
 
 def evaluate_checkpoint(
-    path: str | Path, text: bytes, *, sequences: int = 16,
+    checkpoint: Checkpoint, text: bytes, *, sequences: int = 16,
 ) -> Evaluation:
     """Measure the float model of a checkpoint.
 
@@ -148,12 +148,12 @@ def evaluate_checkpoint(
     Raises
     ------
     CheckpointError
-        If the file is missing, damaged or something else.
+        If its weights are not those of its shape.
     ValueError
-        If the text is too short.
+        If the text is too short, or has a byte that the model does not know.
     """
     sequences = max(1, min(sequences, len(text) // 2))
-    bits = heldout_bpb(load_checkpoint(path).model(), text, sequences=sequences)
+    bits = heldout_bpb(checkpoint.model(), text, sequences=sequences)
     return Evaluation(bits, sequences * (len(text) // sequences - 1))
 
 

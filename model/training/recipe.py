@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from sterna.model.checks import check_whole, real_number
+
 __all__ = ["TrainRecipe"]
 
 
@@ -56,18 +58,17 @@ class TrainRecipe:
 
     def __post_init__(self) -> None:
         for name in ("lr", "embedding_lr_factor", "final_lr_fraction", "clip_norm"):
-            value = getattr(self, name)
+            value = real_number(name, getattr(self, name))
             if not 0.0 < value < math.inf:
                 raise ValueError(f"{name} must be a positive number, got {value}")
-        for name in ("batch", "window"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, low in (("batch", 1), ("window", 1), ("warmup_steps", 0)):
+            check_whole(name, getattr(self, name), low)
         for name in ("beta1", "beta2"):
-            if not 0.0 <= getattr(self, name) < 1.0:
+            if not 0.0 <= real_number(name, getattr(self, name)) < 1.0:
                 raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
-        for name in ("weight_decay", "warmup_steps"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        decay = real_number("weight_decay", self.weight_decay)
+        if not 0.0 <= decay < math.inf:
+            raise ValueError(f"weight_decay must be at least 0, got {decay}")
 
     @property
     def tokens_per_step(self) -> int:

@@ -68,8 +68,13 @@ class Run:
                 f"cannot resume from {self.checkpoint_path}: it was trained with "
                 f"{'; '.join(differences)}. Resume with what it was trained with, or train in "
                 f"another folder")
-        self.model.load_state_dict(found.weights)
-        self.optimizer.load_state_dict(found.optimizer)
+        self.model.load_state_dict(found.model().state_dict())
+        try:
+            self.optimizer.load_state_dict(found.optimizer)
+        except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise CheckpointError(
+                f"{self.checkpoint_path} does not hold the state of the optimiser of its own "
+                f"shape ({error})") from error
         self.carried = found.carried.to(self.device)
         self.step, self.seconds = found.step, found.seconds
         self.train_bpb, self.heldout_bpb = found.train_bpb, found.heldout_bpb

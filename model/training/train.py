@@ -7,13 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import torch
 
+from sterna.model.checks import check_whole, real_number
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
@@ -125,12 +126,14 @@ def train(
     for name, value, low in (("steps", steps, 1), ("threads", threads, 1),
                              ("heldout_evaluations", heldout_evaluations, 1),
                              ("checkpoint_steps", checkpoint_steps, 1), ("seed", seed, 0)):
-        if value is not None and value < low:
-            raise ValueError(f"{name} must be at least {low}, got {value}")
-    if seed >= 1 << 63:
-        raise ValueError(f"seed must be below 2^63, got {seed}")
-    if minutes is not None and not 0.0 < minutes < math.inf:
+        if value is not None:
+            check_whole(name, value, low, (1 << 63) - 1 if name == "seed" else None)
+    if minutes is not None and not 0.0 < real_number("minutes", minutes) < math.inf:
         raise ValueError(f"minutes must be above 0, got {minutes}")
+    if not corpus.train or len(corpus.heldout) < 2:
+        raise ValueError(
+            f"the corpus {corpus.name} has too little text that a vocabulary of {config.vocab} "
+            f"can spell: {len(corpus.train)} bytes to train on and {len(corpus.heldout)} held out")
     largest = max(max(corpus.train), max(corpus.heldout))
     if largest >= config.vocab:
         raise ValueError(
@@ -144,17 +147,14 @@ def train(
         run.checkpoint_path.unlink(missing_ok=True)
     budget = _Budget(steps, minutes, run.seconds)
     reporter = reporter or default_reporter(quiet)
-    if run.step:
-        reporter.message(f"resumed {run.checkpoint_path} at step {run.step}")
-    metrics = MetricsWriter(run.folder / METRICS_NAME, run.step)
-    try:
+    with closing(reporter), closing(
+            MetricsWriter(run.folder / METRICS_NAME, run.step)) as metrics:
+        if run.step:
+            reporter.message(f"resumed {run.checkpoint_path} at step {run.step}")
         with _fast_arithmetic(threads), _interrupt_flag() as interrupt:
             _loop(run, budget, metrics, reporter, interrupt, heldout_evaluations,
                   checkpoint_seconds, checkpoint_steps)
             run.save()
-    finally:
-        metrics.close()
-        reporter.close()
     plot_loss(run.folder / METRICS_NAME, run.folder / PLOT_NAME,
               title=f"{corpus.name}, d = {config.d}, {config.layers} layers")
     interrupted = budget.used(run.step) < 1.0

@@ -1,7 +1,7 @@
 """The ``sterna`` command.
 
 Exit codes: 0 success, 1 a check failed (a mismatch, a simulation that hangs), 2 bad
-input or a missing tool, 130 interrupted. Errors are one or two lines on standard error.
+input or a missing tool, 130 interrupted. Errors are one line on standard error.
 Without arguments it prints its help on standard output, as with ``--help``, and exits with 0.
 """
 
@@ -134,5 +134,6 @@ def _message(error: Exception) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"sterna: {' '.join(message.split())}", file=sys.stderr)
+    # One line; two spaces within it may be those of a file's name.
+    print(f"sterna: {' '.join(map(str.strip, message.splitlines()))}", file=sys.stderr)
     return code

@@ -284,6 +284,25 @@ def test_lines_are_read_until_their_end(boards, model_file, monkeypatch, capsys)
     assert "a line has no control characters, got 0x01 at byte 0" in printed
 
 
+@pytest.mark.parametrize(("options", "message"), [
+    (("micro",), "MODEL goes with --port sim or --check"),
+    (("--rows", 3), "--rows goes with --port sim: a real board has its model and sizes in its"),
+    (("--style", "generic"), "--style goes with"), (("-o", "x"), "--output goes with"),
+])
+def test_what_a_board_has_in_its_bitstream_is_not_asked_for_again(options, message, capsys):
+    assert chat("--port", "/dev/ttyNONE7", *options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_default_model_fits_the_board(capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr("sterna.cli.commands.chat.load_model",
+                        lambda name: asked.append(name) or load_model(name))
+    for board in ("icebreaker", "ulx3s-85f"):
+        assert chat("--port", "sim", "--board", board, "--prompt", "\x01") == 2
+    assert asked == ["micro", "tiny-c12"]
+
+
 def test_a_port_that_is_missing_is_told(capsys):
     assert chat("--port", "/dev/ttyNONE7", "--prompt", "a") == 2
     message = capsys.readouterr().err
@@ -300,8 +319,9 @@ def test_a_port_that_is_missing_is_told(capsys):
     (("--board", "icebreaker", "--temperature", 0.5),
      "--temperature must be 0 on icebreaker, whose core has no sampling, got 0.5"),
     (("micro", "--board", "icebreaker", "--prompt", "héllo"),
-     "--prompt 'héllo' has the character 'é', and this model knows ASCII characters alone"),
+     "--prompt 'héllo' has the character 'é', and this model knows only ASCII characters"),
     (("--style", "xc7-pair"), "xc7"),
+    (("--prompt", "a\nb"), "a line has no control characters, got 0x0a at byte 1"),
 ])
 def test_what_cannot_be_is_refused(options, message, capsys):
     assert chat("--port", "sim", *options) == 2

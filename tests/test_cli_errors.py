@@ -13,7 +13,6 @@ import pytest
 from command_line import refusal, run
 
 from sterna.cli.main import app
-from sterna.cli.terminal.console import Stages
 from sterna.hw.catalog import UNITS
 from sterna.hw.flow.target import TARGETS
 from sterna.model.extras import install_command
@@ -53,7 +52,7 @@ def test_every_model_argument_names_all_bundled_models(
         assert command.callback is not None
         name = command.callback.__name__.replace("_", "-")
         out = " ".join(run(capsys, name, "--help")[1].split())
-        if "MODEL <str>" in out or "[MODEL] <str>" in out:
+        if re.search(r"Arguments: \[?MODEL\b", out):
             found.append(name)
             assert f"bundled model ({', '.join(BUNDLED)})" in out, name
     assert len(found) >= 12
@@ -69,8 +68,8 @@ def test_a_character_that_a_model_does_not_know_is_named(
     capsys: pytest.CaptureFixture[str], command: tuple[object, ...],
 ) -> None:
     assert refusal(capsys, *command, "--prompt", "ok", "--prompt", "héllo") == (
-        "sterna: --prompt 'héllo' has the character 'é', and this model knows ASCII characters "
-        "alone\n")
+        "sterna: --prompt 'héllo' has the character 'é', and this model knows only ASCII "
+        "characters\n")
 
 
 def test_a_prompt_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +163,114 @@ def test_chat_refuses_what_build_refuses_before_it_compiles(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("command", ["build", "chat"])
+@pytest.mark.parametrize("clock", ["0", "-5", "inf", "nan"])
+def test_a_clock_is_a_positive_number(
+    capsys: pytest.CaptureFixture[str], command: str, clock: str,
+) -> None:
+    where = ("-o", "x") if command == "build" else ("--port", "sim")
+    assert f"--clock must be a positive number of MHz, got {clock}" in refusal(
+        capsys, command, "micro", "--board", "icebreaker", *where, "--clock", clock)
+
+
+FOREIGN = "plain text, then one Ω and more of the plain text"
+
+
+@pytest.mark.parametrize("command", [
+    ("evaluate", "micro"), ("evaluate", "micro", "--onnx", "exact"),
+    ("simulate", "micro", "--unit", "mlgru", "--tokens", 30)])
+def test_a_text_that_a_model_cannot_read_is_named_with_the_place(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: tuple[object, ...],
+) -> None:
+    text = tmp_path / "greek.txt"
+    text.write_text(FOREIGN, encoding="utf-8")
+    code, out, err = run(capsys, *command, "--text", text, "--quiet")
+    assert (code, out, err) == (2, "", (
+        f"sterna: {text} has the byte 206 at offset 21, and this model knows only ASCII "
+        "characters: give another text with --text\n"))
+
+
+def test_a_checkpoint_does_not_read_such_a_text_either(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:
+    from sterna.model.config import NAMED_CONFIGS
+    from sterna.model.network.language_model import MatMulFreeLM
+    from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
+    model = MatMulFreeLM(NAMED_CONFIGS["micro"])
+    save_checkpoint(Checkpoint(model.config, {}, "text", "ab", 0, 1, 1.0, model.state_dict(), {},
+                               model.initial_state(1)), tmp_path / "c.pt")
+    (tmp_path / "greek.txt").write_text(FOREIGN, encoding="utf-8")
+    for command in (("evaluate", tmp_path / "c.pt"),
+                    ("quantize", tmp_path / "c.pt", "-o", tmp_path / "m.safetensors")):
+        err = run(capsys, *command, "--text", tmp_path / "greek.txt", "--quiet")[2]
+        assert "has the byte 206 at offset 21, and this model knows only ASCII charac" in err
+    (tmp_path / "chinese.txt").write_text("无法" * 1000, encoding="utf-8")
+    assert "has too little text that a vocabulary of 128 can spell: 0 bytes to train on" in run(
+        capsys, "train", "--config", "micro", "--steps", 1, "--text", tmp_path / "chinese.txt",
+        "-o", tmp_path / "run")[2]
+
+
+def test_an_export_of_another_vocabulary_names_its_own_option(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, odd_file: Path,
+) -> None:
+    assert "only the bytes 0 to 64: leave the check out with --check 0" in refusal(
+        capsys, "export", odd_file, "-o", tmp_path / "m.onnx")
+    assert "--check must be from 1, got -1" in refusal(
+        capsys, "export", "micro", "-o", tmp_path / "m.onnx", "--check", -1)
+    assert "must end in .onnx" in refusal(capsys, "export", "micro", "-o", tmp_path / "n" / "m.bin")
+    assert not (tmp_path / "n").exists()
+
+
+@pytest.mark.parametrize("command", [
+    ("verilog", "micro", "--unit", "mac"), ("simulate", "micro", "--unit", "mac"),
+    ("synth", "micro", "--target", "xc7"), ("train", "--steps", 1), ("demo", "micro"),
+    ("build", "micro", "--board", "icebreaker"), ("build-ops",), ("web", "micro"),
+    ("chat", "--port", "sim")])
+def test_a_file_in_the_place_of_a_folder_is_refused_before_the_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: tuple[object, ...],
+) -> None:
+    (tmp_path / "file").touch()
+    code, out, err = run(capsys, *command, "-o", tmp_path / "file")
+    assert (code, out) == (2, "")
+    assert err.endswith(f"sterna: --output must name a folder, and {tmp_path}/file is a file\n")
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("--rows", 0), "rows must be a whole number from 1"),
+    (("--tokens", 1), "tokens must be a whole number from 2 to 65535, got 1"),
+    (("--tokens", 70000), "tokens must be a whole number from 2 to 65535, got 70000")])
+def test_a_demo_is_refused_before_it_begins(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: tuple[object, ...], message: str,
+) -> None:
+    err = run(capsys, "demo", "micro", "-o", tmp_path / "new", *options)[2]
+    assert message in err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("tnyi",), "tnyi: cannot read"), (("tiny", "--tokens", 0), "--tokens must be a whole"),
+    (("tiny", "--threads", 0), "threads must be a whole"), (("tiny", "--top-p", 2), "top_p must"),
+    (("micro", "--prompt", "é"), "knows only ASCII characters"), (("tiny", "--form", ""), "'' ")])
+def test_operators_are_not_compiled_for_what_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    options: tuple[object, ...], message: str,
+) -> None:
+    monkeypatch.setattr("sterna.export.native.build.build_ops", None)
+    assert message.strip() in refusal(capsys, "generate", *options, "--ops")
+
+
+def test_options_that_do_not_go_with_a_core_say_why(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("simulate", "micro", "--unit", "core")
+    assert "--text does not go with simulate --unit core: the core writes text: give --prompt" in (
+        refusal(capsys, *command, "--text", "x.txt"))
+    assert "--trace does not go with simulate --unit core: cocotb compares every tensor" in refusal(
+        capsys, *command, "--trace")
+
+
+def test_the_name_of_a_file_is_said_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "sterna: a  b: cannot read" in refusal(capsys, "info", "a  b")
+
+
 # Hints on what to install -------------------------------------------------------------
 
 
@@ -200,65 +307,3 @@ def test_pip_takes_the_hint() -> None:
         capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "does not provide the extra" not in done.stderr
-
-
-# Progress ---------------------------------------------------------------------------
-
-
-def test_stages_are_lines_where_there_is_no_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with Stages() as stage:
-        stage("compile")
-        stage.detail("iteration 3")
-        stage("run")
-    assert capsys.readouterr().err == "compile\nrun\n"
-    with Stages(quiet=True) as stage:
-        stage("compile")
-    assert capsys.readouterr().err == ""
-
-
-def test_a_quick_stage_is_shown_on_a_terminal_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with Stages() as stage:
-        stage("load", quick=True)
-    assert capsys.readouterr().err == ""
-
-
-def test_stages_have_a_clock_on_a_terminal() -> None:
-    """A stage shows running seconds, its detail, and leaves a line with its time."""
-    code = ("import time\n"
-            "from sterna.cli.terminal.console import Stages, say\n"
-            "with Stages() as stage:\n"
-            "    stage('compile'); time.sleep(1.3)\n"
-            "    stage('run'); stage.detail('iteration 3'); time.sleep(0.3)\n"
-            "    stage('load', quick=True)\n")
-    screen = on_terminal(code)
-    assert "compile 0:00:00" in screen
-    assert "compile 0:00:01" in screen
-    assert "run: iteration 3 0:00:00" in screen
-    assert re.search(r"^compile \(1\.\d s\)$", screen, re.M)
-    assert re.search(r"^run \(0\.\d s\)$", screen, re.M)
-    assert "load (" not in screen
-
-
-def on_terminal(code: str) -> str:
-    """What a piece of Python prints on a terminal, without the control sequences."""
-    import os
-    import pty
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"})
-    os.close(theirs)
-    printed = b""
-    try:
-        while chunk := os.read(ours, 4096):
-            printed += chunk
-    except OSError:     # Linux says so when the other end is closed
-        pass
-    os.close(ours)
-    assert process.wait(60) == 0
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed.decode())
-    return plain.replace("\r", "\n")

@@ -108,6 +108,7 @@ def test_while_a_model_is_trained(tmp_path: Path) -> None:
         tmp_path, ("train", "--config", "micro", "--steps", 1_000_000, "-o", tmp_path / "run"),
         lambda out, err: "step " in err)
     assert (tmp_path / "run" / "checkpoint.pt").exists()
+    assert "--resume" in (tmp_path / "err").read_text()
 
 
 # While everything is imported ----------------------------------------------------------

@@ -11,7 +11,7 @@ import typer
 from sterna.cli.commands import board_core
 from sterna.cli.reports.synth_progress import synth_progress
 from sterna.cli.terminal.console import out, print_json, print_table, say
-from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption
+from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, check_folder
 from sterna.hw.board.names import BoardName
 from sterna.model.files import write_atomically
 from sterna.model.quantized import load_model
@@ -56,6 +56,7 @@ def build(
     from sterna.hw.board.emit_board import write_sources
     if seed < 1 or seeds < 1:
         raise ValueError(f"--seed and --seeds must be at least 1, got {seed} and {seeds}")
+    check_folder(output)
     loaded = load_model(model)
     warmth = board_core.board_temperature(board, temperature)
     params = board_core.board_params(board, clock, baud, tokens, warmth)

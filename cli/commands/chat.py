@@ -13,7 +13,7 @@ import typer
 
 from sterna.cli.commands import board_core
 from sterna.cli.terminal.console import Stages, out, say, write
-from sterna.cli.terminal.options import MODEL_HELP
+from sterna.cli.terminal.options import MODEL_HELP, check_folder
 from sterna.cli.terminal.texts import check_prompts
 from sterna.hw.board.names import BoardName
 from sterna.model.quantized import QuantizedModel, load_model
@@ -34,9 +34,9 @@ _HELP = ("/r starts a new text, /? shows this line, Ctrl-D ends; begin a line wi
 def chat(
     port: Annotated[str, typer.Option(
         help="Serial port of the board, for example /dev/ttyUSB0; sim simulates the board.")],
-    model: Annotated[str, typer.Argument(
-        metavar="[MODEL]", help=f"{MODEL_HELP}: what to simulate, or to check against.")
-        ] = "tiny",
+    model: Annotated[str | None, typer.Argument(
+        metavar="MODEL", help=f"{MODEL_HELP}: what to simulate, or to check against. Default: "
+                              "a bundled one that fits the board.")] = None,
     board: Annotated[BoardName, typer.Option(help="Which board.")] = BoardName.ULX3S_85F,
     prompt: Annotated[list[str] | None, typer.Option(
         help="A line to say in place of reading lines; several are turns of a conversation.")
@@ -70,20 +70,34 @@ def chat(
 
     Example: sterna chat tiny --port sim --prompt "The for statement" --tokens 40 --check
     """
-    from sterna.hw.board.conversation import Conversation, ConversationError, check_tokens
+    from sterna.hw.board.conversation import (
+        Conversation,
+        ConversationError,
+        check_line,
+        check_tokens,
+    )
     from sterna.model.quantized.sampling import Sampler
     check_tokens(tokens)
+    simulated = port == _SIMULATED
+    core = board_core.BoardCore(rows, cols, quant_lanes, style)
+    if not simulated:
+        _refuse({"MODEL": model is not None and not check, "--rows": rows, "--cols": cols,
+                 "--quant-lanes": quant_lanes, "--style": style != "auto",
+                 "--output": output is not None})
+    if output is not None:
+        check_folder(output)
     warmth = board_core.board_temperature(board, temperature)
     sampler = Sampler(temperature=warmth, seed=seed)
-    simulated = port == _SIMULATED
-    loaded = load_model(model) if simulated or check else None
-    if loaded is not None:
-        check_prompts(prompt or (), loaded.config.vocab)
     params = board_core.board_params(board, clock, baud)
+    loaded = (load_model(params.board.fitting if model is None else model)
+              if simulated or check else None)
+    vocab = 256 if loaded is None else loaded.config.vocab
+    check_prompts(prompt or (), vocab)
+    for text in prompt or ():
+        check_line(text.encode(), vocab)
     with ExitStack() as stack:
         if simulated:
             assert loaded is not None
-            core = board_core.BoardCore(rows, cols, quant_lanes, style)
             line = _simulation(loaded, core, params, stack, output, quiet)
         else:
             line = stack.enter_context(_serial_port(port, params.baud))
@@ -94,7 +108,7 @@ def chat(
             conversation.set_line_ends(line_ends)
             conversation.forget()
             reference = _reference(loaded, warmth, seed) if check and loaded else None
-            talk = _Talk(conversation, tokens, loaded, reference, line_ends)
+            talk = _Talk(conversation, tokens, vocab, reference, line_ends, quiet)
             return talk.turns(prompt) if prompt else talk.read_lines()
         except ConversationError as error:
             say(f"sterna: {port}: {error}")
@@ -108,11 +122,11 @@ class _Talk:
     """The turns of a conversation, printed as they come."""
 
     def __init__(
-        self, conversation: Conversation, tokens: int, model: QuantizedModel | None,
-        reference: ConversationReference | None, line_ends: bool,
+        self, conversation: Conversation, tokens: int, vocab: int,
+        reference: ConversationReference | None, line_ends: bool, quiet: bool,
     ) -> None:
         self._conversation, self._tokens = conversation, tokens
-        self._vocab = 256 if model is None else model.config.vocab
+        self._vocab, self._quiet = vocab, quiet
         self._reference, self._line_ends = reference, line_ends
         self._compared = 0
 
@@ -126,7 +140,7 @@ class _Talk:
 
     def read_lines(self) -> int:
         """Say what is typed, up to its end; return the exit code."""
-        say(_HELP)
+        say(_HELP, self._quiet)
         while True:
             try:
                 line = input("> ")
@@ -172,7 +186,16 @@ class _Talk:
 
     def _tell(self) -> None:
         if self._reference is not None:
-            say(f"{self._compared} tokens, all equal to onnxruntime's")
+            say(f"{self._compared} tokens, all equal to onnxruntime's", self._quiet)
+
+
+def _refuse(options: dict[str, object]) -> None:
+    """Refuse what was given and says nothing about a board that is built already."""
+    for option, given in options.items():
+        if given:
+            hint = " or --check" if option == "MODEL" else ""
+            raise ValueError(f"{option} goes with --port {_SIMULATED}{hint}: a real board has its "
+                             "model and sizes in its bitstream")
 
 
 def _simulation(

@@ -11,7 +11,7 @@ from sterna.cli.commands import unit_options
 from sterna.cli.commands.core_simulation import simulate_core
 from sterna.cli.reports.results import PROMPT
 from sterna.cli.terminal.console import Stages, out, print_json, print_table, say
-from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption
+from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, check_folder
 from sterna.cli.terminal.texts import tokens_of
 from sterna.model.quantized import load_model
 from sterna.sim.bench.runner import Simulator
@@ -81,6 +81,7 @@ def verilog(
         rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
         quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
         style=style, sampling=sampling, routing_registers=routing_registers)
+    check_folder(output)
     with Stages(quiet) as stage:
         stage("emit the Verilog", quick=True)
         emitted = emit_verilog(load_model(model), unit, output, **sizes)
@@ -139,21 +140,25 @@ def simulate(
     """
     from sterna.hw.catalog import unit_named
     spec = unit_named(unit)
-    sizes = unit_options.given(rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
-                  quant_lanes=quant_lanes, style=style)
+    sizes = unit_options.given(
+        rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
+        quant_lanes=quant_lanes, style=style)
     spec.check_sizes(sizes)
     loaded = load_model(model)
     count = spec.tokens if tokens is None else tokens
     if waves and output is None:
         output = Path("build/waves")
+    if output is not None:
+        check_folder(output)
     is_core = spec.stimulus is None
     if is_core:
-        _refuse({"--sequences": sequences is not None, "--trace": trace is not None,
-                 "--text": text is not None}, unit,
-                "give --prompt twice for two sequences; cocotb compares every tensor anyway")
+        _refuse(unit, "give --prompt twice for two sequences", **{"--sequences": sequences})
+        _refuse(unit, "cocotb compares every tensor anyway", **{"--trace": trace})
+        _refuse(unit, "the core writes text: give --prompt", **{"--text": text})
     else:
-        _refuse({"--prompt": bool(prompt), "--temperature": temperature != 0,
-                 "--engine": engine is not Engine.COCOTB}, unit, "it is for --unit core")
+        _refuse(unit, "it is for --unit core", **{
+            "--prompt": prompt or None, "--temperature": temperature or None,
+            "--engine": None if engine is Engine.COCOTB else engine})
     if netlist and engine is Engine.CPP:
         raise ValueError("--netlist does not go with --engine cpp: it is for --engine cocotb")
     if is_core:
@@ -190,10 +195,10 @@ def _print(title: str, report: SimulationReport, kept: Path | None) -> None:
         out.print(f"kept in {kept}")
 
 
-def _refuse(options: dict[str, bool], unit: str, hint: str) -> None:
-    """Refuse options that were unit_options.given but do not go with what is simulated."""
-    for option, is_given in options.items():
-        if is_given:
+def _refuse(unit: str, hint: str, **options: object) -> None:
+    """Refuse options that were given (are not None) but do not go with what is simulated."""
+    for option, value in options.items():
+        if value is not None:
             raise ValueError(f"{option} does not go with simulate --unit {unit}: {hint}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from sterna.cli.terminal.options import (
     choose,
 )
 from sterna.cli.terminal.texts import check_prompts, tokens_of
+from sterna.model.checks import whole_number
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:
@@ -52,12 +53,13 @@ def export(
 
     Example: sterna export tiny -o build/tiny.onnx --form exact
     """
-    from sterna.export.forms.writer import GraphChoice, export_onnx
+    from sterna.export.forms.writer import GraphChoice, check_graph_name, export_onnx
     from sterna.export.runtime.check import check_close, check_exact
     kind = _form(form)
     wanted = GraphChoice(choose("--graphs", graphs, [each.value for each in GraphChoice]))
     loaded = load_model(model)
     tokens = tokens_of(None, check, loaded, "--check") if check else None
+    check_graph_name(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     results: list[dict[str, Any]] = []
     with Stages(quiet) as stage:
@@ -121,7 +123,7 @@ def open_model(
             raise ValueError(
                 f"{option} goes with a quantised model; {model} has its form already")
         return Session(model, threads=threads, ops=ops)
-    kind = _form(form or "exact", option)
+    kind = _form("exact" if form is None else form, option)
     loaded = load_model(model)
     return Session(
         build(loaded, kind, GraphKind.STEP),
@@ -131,15 +133,21 @@ def open_model(
 
 def _library(
     built: bool, path: Path | None, quiet: bool, model: str, form: str | None,
+    prompts: Sequence[str],
 ) -> Path | None:
     """The library of operators: the file at ``path``, or the one built here if asked for."""
     if path is not None or not built:
         return path
     from sterna.export.runtime.arguments import check_ops_form
     from sterna.export.runtime.runtime import read_graph
-    # Refused before it is compiled, not after.
-    check_ops_form(read_graph(model)[1].form if model.endswith(".onnx")
-                   else _form(form or "exact"), model)
+    # What cannot be used is refused before they are compiled, not after.
+    if model.endswith(".onnx"):
+        info = read_graph(model)[1]
+        kind, config = info.form, info.config
+    else:
+        kind, config = _form("exact" if form is None else form), load_model(model).config
+    check_ops_form(kind, model)
+    check_prompts(prompts, config.vocab)
     from sterna.export.native.build import build_ops
     display, move = progress_bar("compiling the operators", quiet)
     with display:
@@ -175,8 +183,15 @@ def generate(
 
     Example: sterna generate tiny --prompt "The for statement" --tokens 300
     """
+    from sterna.export.runtime.arguments import stop_strings, thread_count
+    from sterna.export.runtime.generate import seed_of
+    from sterna.model.quantized.sampling import Sampler
     prompts = prompt or ["The "]
-    library = _library(ops, ops_library, quiet, model, form)
+    whole_number("--tokens", tokens, 1)
+    thread_count(threads)
+    stop_strings(stop or ())
+    Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    library = _library(ops, ops_library, quiet, model, form, prompts)
     with Stages(quiet) as stage:
         stage(f"load {model}", quick=True)
         session = open_model(model, form=form, threads=threads, ops=library)
@@ -195,7 +210,7 @@ def generate(
     if as_json:
         results = [
             {"prompt": text, "text": after, "tokens": tokens_drawn, "temperature": temperature,
-             "seed": seed + index}
+             "seed": seed_of(seed, index)}
             for index, (text, after, tokens_drawn) in enumerate(
                 zip(prompts, texts, drawn, strict=True))]
         print_json(results[0] if len(results) == 1 else results)

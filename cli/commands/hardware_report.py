@@ -22,7 +22,7 @@ __all__ = ["COMMANDS", "report"]
 
 def report(
     model: Annotated[str | None, typer.Argument(
-        metavar="[MODEL]", help=f"{MODEL_HELP}; or give --config.")] = None,
+        metavar="MODEL", help=f"{MODEL_HELP}; or give --config.")] = None,
     config: Annotated[str | None, typer.Option(
         help="A shape without weights: micro, nano, tiny or small. Its memories are as wide as "
              "any model of that shape may need.")] = None,
@@ -86,7 +86,7 @@ def _image(
         loaded = load_model(str(model))
         return build_image(loaded, CoreParams(
             loaded.config, loaded.profile, rows, cols, sequences, quant_lanes))
-    chosen = choose("--profile", profile or "S16", PROFILES)
+    chosen = choose("--profile", "S16" if profile is None else profile, PROFILES)
     choose("--config", config, NAMED_CONFIGS)
     return shape_image(CoreParams(
         ModelConfig.named(config), PROFILES[chosen], rows, cols, sequences, quant_lanes))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sterna.cli.terminal.console import out, print_json, progress_bar
-from sterna.cli.terminal.options import JsonOption, QuietOption
+from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder
 
 __all__ = ["COMMANDS", "build_ops"]
 
@@ -28,6 +28,8 @@ def build_ops(
     """
     from sterna.export.native.build import build_ops as build
     from sterna.export.native.ops import kernel_name
+    if output is not None:
+        check_folder(output)
     display, move = progress_bar("compiling the operators", quiet)
     with display:
         library = build(output, progress=move)

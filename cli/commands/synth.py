@@ -9,7 +9,7 @@ import typer
 
 from sterna.cli.commands import unit_options
 from sterna.cli.terminal.console import out, print_json, print_table, say
-from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, choose
+from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, check_folder, choose
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def synth(
     if seeds > 1 and not pnr:
         raise ValueError("--seeds is for place and route: give --pnr as well")
     choose("--target", target, TARGETS)
+    if output is not None:
+        check_folder(output)
     loaded = load_model(model)
     sizes = unit_options.given(
         rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
@@ -85,7 +87,7 @@ def synth(
 
 
 def _show(name: str, report: SynthReport, output: Path | None, as_json: bool) -> None:
-    """Write the report's files if a folder is unit_options.given, and print it."""
+    """Write the report's files if a folder is given, and print it."""
     written = []
     if output is not None:
         from sterna.cli.reports.synth_page import write_synth_report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
-from sterna.cli.terminal.options import JsonOption, QuietOption, choose
+from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.profile import PROFILES
 
@@ -67,6 +68,7 @@ def train(
         named.d if d is None else d, named.layers if layers is None else layers,
         named.dff if dff is None else dff, named.vocab)
     output = Path("runs") / config if output is None else output
+    check_folder(output)
     corpus = builtin_corpus(docstrings=docstrings) if text is None else corpus_from_file(text)
     if shape.vocab <= 128:
         corpus = corpus.as_ascii()
@@ -85,7 +87,8 @@ def _show(result: TrainResult, output: Path, as_json: bool) -> None:
     if as_json:
         print_json({
             "checkpoint": str(result.checkpoint), "steps": result.step, "tokens": result.tokens,
-            "seconds": round(result.seconds, 1), "train_bpb": result.train_bpb,
+            "seconds": round(result.seconds, 1),
+            "train_bpb": None if math.isnan(result.train_bpb) else result.train_bpb,
             "heldout_bpb": result.heldout_bpb, "interrupted": result.interrupted})
     else:
         held = "not measured" if result.heldout_bpb is None else f"{result.heldout_bpb:.4f}"
@@ -97,7 +100,7 @@ def _show(result: TrainResult, output: Path, as_json: bool) -> None:
 
 def quantize(
     checkpoint: Annotated[Path, typer.Argument(
-        help="A checkpoint that sterna train wrote, checkpoint.pt.")],
+        metavar="CHECKPOINT", help="A checkpoint that sterna train wrote, checkpoint.pt.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
     profile: Annotated[str, typer.Option(help="Numeric profile: S16 or C12.")] = "S16",
     text: Annotated[Path | None, typer.Option(

@@ -14,6 +14,8 @@ import numpy as np
 
 from sterna.cli.reports.report import write_report
 from sterna.cli.reports.results import PROMPT, DemoResult, Stage
+from sterna.cli.terminal.options import check_folder
+from sterna.cli.terminal.texts import text_of
 from sterna.export.forms.writer import export_onnx
 from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.generate import generate_tokens
@@ -21,11 +23,13 @@ from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.request import LIMIT_BITS
 from sterna.hw.core.timing.cycle_report import cycle_report
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.report import CellCounts, cell_counts
+from sterna.model.checks import check_whole
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.evaluate import evaluate
@@ -72,17 +76,18 @@ def demo(
         If a tool is not installed.
     """
     loaded = load_model(model)
-    if tokens < 2:
-        raise ValueError(f"tokens must be at least 2, got {tokens}")
+    check_whole("tokens", tokens, 2, (1 << LIMIT_BITS) - 1)
+    CORE.params_for(loaded, {"rows": rows, "cols": cols})   # or it is refused in mid-way
+    check_folder(folder)
+    text = encode(text_of(None, loaded.config.vocab, _ONNX_TOKENS))
     verilator_environment()     # a missing tool is better known now than in a minute
     folder.mkdir(parents=True, exist_ok=True)
     result = DemoResult(model, versions=_versions())
-    text = encode(bundled_heldout(loaded.config.vocab))
 
     progress("evaluating the held-out text in integers")
     result.stages.append(_evaluate(loaded, result))
     progress("writing the ONNX graphs and comparing them with the reference")
-    result.stages += _export(loaded, folder, text[:_ONNX_TOKENS])
+    result.stages += _export(loaded, folder, text)
     progress("writing the Verilog of the core")
     stage, emitted = _verilog(loaded, folder, rows, cols)
     result.stages.append(stage)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, say
-from sterna.cli.terminal.options import ModelArgument, QuietOption
+from sterna.cli.terminal.options import ModelArgument, QuietOption, check_folder
 from sterna.model.quantized import load_model
 
 __all__ = ["COMMANDS", "web"]
@@ -33,6 +33,7 @@ def web(
     Example: sterna web tiny -o build/page
     """
     from sterna.export.web.page import write_page
+    check_folder(output)
     with Stages(quiet) as stage:
         stage(f"write {output}", quick=True)
         page = write_page(load_model(model), output, check_tokens=check, runtime=ort)

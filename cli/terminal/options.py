@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sterna.model.quantized.bundled import BUNDLED
 
-__all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "choose"]
+__all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "check_folder",
+           "choose"]
 
 MODEL_HELP = f"A quantised file or a bundled model ({', '.join(BUNDLED)})"
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=f"{MODEL_HELP}.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def check_folder(folder: Path, option: str = "--output") -> None:
+    """Refuse a name for a folder that a file has, before any work is done for it.
+
+    Raises
+    ------
+    ValueError
+        Naming the option and the file.
+    """
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise ValueError(f"{option} must name a folder, and {place} is a file")
 
 
 def choose(option: str, value: str, choices: Iterable[str]) -> str:

@@ -62,9 +62,7 @@ def export_onnx(
     OSError
         If the folder is missing, read-only or full; nothing is then left half-written.
     """
-    path = Path(path)
-    if path.suffix != ".onnx":
-        raise ValueError(f"{path}: the name of an ONNX file must end in .onnx")
+    path = check_graph_name(path)
     places = {GraphKind.STEP: path, GraphKind.SEQUENCE: sequence_path(path)}
     if graphs is not GraphChoice.BOTH:
         kind = GraphKind(graphs.value)
@@ -72,6 +70,14 @@ def export_onnx(
     # Everything is built before anything is written.
     files = {place: serialize(build(model, form, kind)) for kind, place in places.items()}
     return [write_atomically(place, data) for place, data in files.items()]
+
+
+def check_graph_name(path: str | Path) -> Path:
+    """The name of an ONNX file as a path; ValueError if it does not end in ``.onnx``."""
+    path = Path(path)
+    if path.suffix != ".onnx":
+        raise ValueError(f"{path}: the name of an ONNX file must end in .onnx")
+    return path
 
 
 def serialize(proto: onnx.ModelProto) -> bytes:

@@ -104,12 +104,21 @@ def generate(
     for index, prompt in enumerate(rows_of):
         sampler = Sampler(
             temperature=temperature, top_k=top_k, top_p=top_p, logit_frac=logit.frac,
-            seed=(seed - 1 + index) % _LARGEST_SEED + 1)
+            seed=seed_of(seed, index))
         writers.append(_Writer(index, sampler, stops, tokens))
         last, state = model.prefill(prompt)
         rows.append(last)
         states.append(state)
     return _write(model, writers, np.concatenate(rows), np.concatenate(states, axis=1))
+
+
+def seed_of(seed: int, index: int) -> int:
+    """The seed of prompt ``index`` of several: the ones from ``seed`` on; after the last, 1.
+
+    >>> seed_of(7, 2), seed_of((1 << 32) - 1, 1)
+    (9, 1)
+    """
+    return (seed - 1 + index) % _LARGEST_SEED + 1
 
 
 def _write(

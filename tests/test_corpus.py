@@ -120,7 +120,7 @@ def test_decode_replaces_what_is_not_utf8_and_refuses_what_is_no_byte() -> None:
 
 
 @given(st.integers(2, 200), st.integers(1, 20))
-def test_streams_are_contiguous(length: int, sequences: int) -> None:
+def test_sequences_are_contiguous(length: int, sequences: int) -> None:
     tokens = np.arange(length)
     if length < 2 * sequences:
         with pytest.raises(ValueError, match=f"at least {2 * sequences} tokens"):
@@ -131,7 +131,7 @@ def test_streams_are_contiguous(length: int, sequences: int) -> None:
     assert np.array_equal(parts.reshape(-1), np.arange(parts.size))
 
 
-def test_streams_must_be_positive() -> None:
+def test_sequences_must_be_positive() -> None:
     with pytest.raises(ValueError, match="sequences must be at least 1, got 0"):
         contiguous_sequences(np.arange(9), 0)
 

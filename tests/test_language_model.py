@@ -166,14 +166,14 @@ def test_seed_decides_the_model_and_the_global_generator_does_not() -> None:
     assert bool((first["layers.0.mlgru.f.bias"] == 1).all())
 
 
-def test_heldout_bpb_counts_every_byte_but_the_first_of_each_stream() -> None:
+def test_heldout_bpb_counts_every_byte_but_the_first_of_each_sequence() -> None:
     model = MatMulFreeLM(BYTES, seed=1).double()
     text = bytes(random_tokens(BYTES, 1, 100, 7)[0].tolist())
     bits = []
     with torch.no_grad():
-        for stream in (text[:33], text[33:66], text[66:99]):
+        for sequence in (text[:33], text[33:66], text[66:99]):
             state = model.initial_state(1)
-            for byte, following in itertools.pairwise(stream):
+            for byte, following in itertools.pairwise(sequence):
                 logits, state = model.step(torch.tensor([byte]), state)
                 bits.append(-float(logits[0].log_softmax(-1)[following]) / math.log(2))
     assert len(bits) == 96

@@ -97,7 +97,7 @@ def test_surprisal_is_torch_cross_entropy() -> None:
         surprisal_bits(logits, targets, 8), expected.numpy() / np.log(2), rtol=1e-12)
 
 
-def test_evaluation_carries_the_state_of_every_stream(profile: NumericProfile) -> None:
+def test_evaluation_carries_the_state_of_every_sequence(profile: NumericProfile) -> None:
     model = random_model(ModelConfig(d=16, layers=2, dff=24), profile, 2)
     text = bytes(np.random.default_rng(1).integers(0, 256, 95, dtype=np.uint8))
     result = evaluate(model, text, sequences=3)

@@ -1,4 +1,4 @@
-"""``sterna train`` and ``sterna quantize``: the two commands that need torch."""
+"""``sterna train`` and ``sterna quantize``: from a text to a checkpoint, and to integers."""
 
 from __future__ import annotations
 

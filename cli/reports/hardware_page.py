@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 from sterna.cli.reports.cycle_tables import PARTS, cycle_tables, headline, verdict
-from sterna.cli.reports.page import html_page, html_picture, html_table
+from sterna.cli.reports.page import html_heading, html_page, html_picture, html_table
 from sterna.hw.core.timing.cycle_report import CycleReport
 from sterna.model.files import write_atomically
 
@@ -29,7 +29,7 @@ def write_hardware_report(
     tables = {}
     for key, table in cycle_tables(report, clock_mhz).items():
         numeric = range(table.text_columns, len(table.columns))
-        tables[key] = (f"<h2>{html.escape(_capital(table.title))}</h2>"
+        tables[key] = (html_heading(table.title)
                        + html_table(table.columns, table.rows, numeric))
     said = "".join(f"<p>{html.escape(line)}</p>" for line in verdict(report))
     picture = html_picture(stage_picture(report), "cycles of each stage, by what they are")
@@ -82,7 +82,3 @@ def stage_picture(report: CycleReport) -> bytes:
     picture = io.BytesIO()
     canvas.print_png(picture)
     return picture.getvalue()
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]

@@ -6,7 +6,7 @@ import base64
 import html
 from collections.abc import Sequence
 
-__all__ = ["html_page", "html_picture", "html_table"]
+__all__ = ["html_heading", "html_page", "html_picture", "html_table"]
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
@@ -20,6 +20,11 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space:
 pre { background: #f4f6fa; padding: 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 img { max-width: 100%; } .scroll { overflow-x: auto; }
 """
+
+
+def html_heading(text: str) -> str:
+    """A heading of plain text, which begins with a capital."""
+    return f"<h2>{html.escape(text[0].upper() + text[1:])}</h2>"
 
 
 def html_page(title: str, body: str) -> str:

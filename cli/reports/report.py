@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sterna.cli.reports.hardware_page import stage_picture
 from sterna.cli.reports.page import html_page, html_picture, html_table
-from sterna.cli.reports.results import DemoResult
+from sterna.cli.reports.results import SEED, TEMPERATURE, DemoResult
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.bundled import BUNDLED, bundled_metrics
@@ -46,8 +46,8 @@ def write_report(path: Path, model: QuantizedModel, result: DemoResult) -> Path:
 <p>Word-level cells of yosys, memories not mapped. The array multiplies nothing.</p>
 {cells}
 <h2>Text</h2>
-<p>Written by the core in simulated Verilog, temperature 0.7, seed 1, and by the exact ONNX graph;
-the prompt is in bold.</p>
+<p>Written by the core in simulated Verilog, temperature {TEMPERATURE}, seed {SEED}, and by
+the exact ONNX graph; the prompt is in bold.</p>
 <pre><b>{html.escape(result.prompt)}</b>{html.escape(result.text)}</pre>
 <h2>Where the model comes from</h2>
 <pre>{html.escape(json.dumps(model.provenance, indent=2))}</pre>

@@ -11,10 +11,13 @@ from sterna.hw.flow.report import CellCounts
 if TYPE_CHECKING:
     from sterna.hw.core.timing.cycle_report import CycleReport
 
-__all__ = ["PROMPT", "DemoResult", "Stage"]
+__all__ = ["PROMPT", "SEED", "TEMPERATURE", "DemoResult", "Stage"]
 
 PROMPT = "The for statement"
 """What the demo's text continues."""
+
+TEMPERATURE, SEED = 0.7, 1
+"""How it is drawn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import io
 import json
 from pathlib import Path
 
-from sterna.cli.reports.page import html_page, html_table
+from sterna.cli.reports.page import html_heading, html_page, html_table
 from sterna.cli.reports.synth_tables import ORIGINS_TEXT, headline, synth_tables
 from sterna.hw.flow.synth_report import SynthReport
 from sterna.model.files import write_atomically
@@ -29,7 +29,7 @@ def write_synth_report(folder: Path, name: str, report: SynthReport) -> list[Pat
     folder.mkdir(parents=True, exist_ok=True)
     plot = area_plot(report)
     tables = {
-        key: f"<h2>{html.escape(_capital(table.title))}</h2>" + html_table(
+        key: html_heading(table.title) + html_table(
             table.columns, table.rows,
             range(table.text_columns, 3 if key == "figures" else len(table.columns)))
         for key, table in synth_tables(report).items()}
@@ -79,7 +79,3 @@ def area_plot(report: SynthReport) -> str:
         text = io.BytesIO()
         canvas.print_svg(text, metadata={"Date": None})
     return text.getvalue().decode()
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]

@@ -1,1 +1,1 @@
-"""Files of the bundled model."""
+"""The bundled models, their held-out text and training curves."""

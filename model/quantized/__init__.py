@@ -1,4 +1,4 @@
-"""The quantised model: its file, its numeric formats, and the integer reference.
+"""The quantised model: its file and the integer reference.
 
 All of it runs without torch, and starts from the model file. What the file holds is
 :class:`QuantizedModel`; :mod:`sterna.model.quantized.integer` is the one definition of the

@@ -38,7 +38,7 @@ class WindowSampler:
         self._recipe = recipe
         self._seed = seed
         self._columns = np.arange(recipe.window + 1)[:, None]
-        # With the state carried, every stream reads its share of the text once an epoch.
+        # With the state carried, every sequence reads its share of the text once an epoch.
         self._epoch_steps = max(1, len(text) // recipe.tokens_per_step)
 
     def starts_afresh(self, step: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from conftest import faulty_weight
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_reference import PlainModel
@@ -76,14 +77,6 @@ def test_plain_python_integers_agree_on_the_bundled_model(name: str) -> None:
         assert state[:, 0].tolist() == plain_state
 
 
-def faulty_weight(model: QuantizedModel) -> QuantizedModel:
-    p = model.projections["layer1.glu.up"]
-    weight = p.weight.copy()
-    weight[3, 5] = 1 if weight[3, 5] < 1 else 0
-    return dataclasses.replace(model, projections={
-        **model.projections, "layer1.glu.up": dataclasses.replace(p, weight=weight)})
-
-
 def faulty_table(model: QuantizedModel) -> QuantizedModel:
     table = model.sigmoid.copy()
     table[table.size // 2] += 1
@@ -98,7 +91,7 @@ def faulty_shift(model: QuantizedModel) -> QuantizedModel:
 
 
 @pytest.mark.parametrize(("fault", "tensor"), [
-    (faulty_weight, "layer1.glu.up.acc"),
+    (faulty_weight, "layer1.glu.down.acc"),
     (faulty_table, "layer0.mlgru.f.sigmoid"),
     (faulty_shift, "layer0.mlgru.out.z"),
 ])

@@ -48,6 +48,12 @@ def test_a_fault_is_planted_in_a_cell_that_adds():
         plant("module proof; endmodule")
 
 
+def test_no_proofs_at_a_time_are_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--jobs", "0"])
+    assert "--jobs must be at least 1, got 0" in capsys.readouterr().err
+
+
 def test_every_style_is_among_the_claims():
     about = {style: [claim for claim in CLAIMS if claim.text.startswith(style)]
              for style in ArrayStyle}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ from sterna.hw.flow.place_route import (
     resources_of,
 )
 from sterna.hw.flow.pnr_progress import Phase, Step, step_of
+from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import BlockArea, Usage
 from sterna.hw.flow.synthesis import Synthesis, Target
 from sterna.hw.flow.target import (
@@ -42,6 +44,9 @@ from sterna.hw.flow.wrapper import wrapper_text
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.hw.units.mac.unit import MAC
+from sterna.hw.units.mlgru.unit import MLGRU
+from sterna.hw.units.norm.unit import NORM
+from sterna.hw.units.spec import UnitSpec
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized.synthetic import random_model
@@ -93,6 +98,24 @@ def test_a_damaged_entry_counts_as_missing(tmp_path, damage):
     assert cache.get(key) is None
     cache.put(key, b"again")
     assert cache.get(key) == b"again"
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    cache, key = Cache(tmp_path / "file"), cache_key(seed=1)
+    cache.put(key, b"netlist")
+    assert cache.get(key) is None
+
+
+def test_a_style_among_the_sizes_is_refused():
+    model = random_model(PARAMS.config, S16, seed=1)
+    with pytest.raises(ValueError, match="give the style as style=, not among the sizes"):
+        synth(model, "xc7", unit="mac", sizes={"style": "xc7-table"}, cache=Cache(None))
+
+
+def test_a_target_without_a_router_names_those_with_one():
+    with pytest.raises(ValueError, match="or take one of ecp5-85k, ecp5-25k, ice40-up5k, ice40-h"):
+        check_router(TARGETS["xc7"])
 
 
 def test_a_cache_without_a_folder_keeps_nothing(tmp_path, monkeypatch):
@@ -366,6 +389,26 @@ def test_the_message_has_needed_available_and_what_fits():
     with pytest.raises(FitError, match=r"LUT 25,000 needed, 24,288 available.*--rows 7 --cols 64"):
         check_fit(MAC, MacParams(8, 64, 64), target,
                   usage(target, 25000, 2000, 0, 0), {})
+
+
+@pytest.mark.parametrize(("spec", "sizes", "dsp", "advice"), [
+    (MLGRU, {"lanes": 8}, 20, "Nearest that fits, estimated: --lanes 2."),
+    (NORM, {"rows": 8, "lanes": 16}, 12, "Nearest that fits, estimated: --lanes 8."),
+    # A word has 8 channels, so there are no fewer lanes.
+    (NORM, {"rows": 8}, 16, ""),
+    (NORM, {"rows": 8, "lanes": 16}, 20, "Not even --lanes 8 is estimated to fit."),
+    (UnitSpec("bare", "", "bare", lambda model: None, MLGRU.design, None, 1), {}, 20, ""),
+], ids=["mlgru", "norm", "norm at its least", "norm, still too large", "no size"])
+def test_the_size_that_is_advised_is_one_that_the_unit_takes(spec, sizes, dsp, advice):
+    target = TARGETS["ice40-up5k"]
+    model = random_model(ModelConfig(d=128, layers=1, dff=24, vocab=32), S16, seed=1)
+    with pytest.raises(FitError) as error:
+        check_fit(spec, spec.params_for(model, sizes), target, usage(target, 100, 0, dsp), {})
+    assert str(error.value) == (
+        f"{spec.name} does not fit ice40-up5k: DSP {dsp} needed, 8 available (nextpnr)."
+        f"{advice and ' '}{advice}")
+    for lanes in re.findall(r"estimated: --lanes (\d+)", advice):
+        spec.params_for(model, {**sizes, "lanes": int(lanes)})
 
 
 def test_the_message_for_a_small_device_names_the_core_that_fits_it():

@@ -355,6 +355,8 @@ def test_cell_counts_of_the_default_sizes(profile, per_lane, tmp_path):
     ("weights", {"rows": 21}, r"rows must be from 1 to 20 \(the rows of the largest"),
     ("glu", {"cols": 7, "rows": 999, "external_weights": True, "routing_registers": True},
      "unit glu has no size cols, rows, external-weights, routing-registers: it has lanes"),
+    ("mac", {"rows": "8"}, "rows must be a whole number from 1, got '8'"),
+    ("weights", {"cols": 2.5}, r"cols must be a whole number from 1, got 2\.5"),
     ("weights", {"lanes": 4}, "unit weights has no size lanes: it has rows, cols, style"),
     ("gru", {}, "unit must be one of mac, mlgru, .*got 'gru'"),
 ])

@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How long all tests took together, which CONTRIBUTING.md wants to stay small."""
+    """How long all tests took together."""
     seconds = sum(getattr(report, "duration", 0.0)
                   for reports in terminalreporter.stats.values() for report in reports)
     terminalreporter.write_line(f"all tests together, fixtures included: {seconds:.0f} s")

@@ -52,8 +52,8 @@ def check_memories(
     model, spec, params, target
         What is to be built: a unit with parameters of its own.
     advice
-        Sentences on what fits, for who has no other target and no port for weights; None
-        says what those would do.
+        Sentences on what fits, for whoever has no other target and no port for weights;
+        None says what those would do.
 
     Raises
     ------

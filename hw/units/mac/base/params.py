@@ -101,7 +101,7 @@ class MacParams:
     @property
     def tree_levels(self) -> int:
         """Levels of the adder tree, a register after each; one if there is nothing to add."""
-        return max(1, (self.cols - 1).bit_length())
+        return row_steps(ArrayStyle.GENERIC, self.cols)
 
     @property
     def row_steps(self) -> int:

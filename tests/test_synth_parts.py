@@ -28,10 +28,10 @@ from sterna.hw.flow.place_route import (
     place_and_route,
     resources_of,
 )
-from sterna.hw.flow.pnr_progress import Phase, Step, step_of
+from sterna.hw.flow.pnr_progress import RouterPhase, RouterStep, step_of
 from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import BlockArea, Usage
-from sterna.hw.flow.synthesis import Synthesis, Target
+from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import (
     TARGETS,
     FpgaTarget,
@@ -69,9 +69,10 @@ Info: Routing complete.
 def test_the_log_of_nextpnr_tells_the_steps():
     steps = [step for line in LOG.splitlines() if (step := step_of(line)) is not None]
     assert steps == [
-        Step(Phase.PACK), Step(Phase.PLACE), Step(Phase.PLACE, 3), Step(Phase.REFINE),
-        Step(Phase.REFINE, 10), Step(Phase.ROUTE), Step(Phase.ROUTE, 9000, 16267),
-        Step(Phase.ROUTE, 4, 17)]
+        RouterStep(RouterPhase.PACK), RouterStep(RouterPhase.PLACE),
+        RouterStep(RouterPhase.PLACE, 3), RouterStep(RouterPhase.REFINE),
+        RouterStep(RouterPhase.REFINE, 10), RouterStep(RouterPhase.ROUTE),
+        RouterStep(RouterPhase.ROUTE, 9000, 16267), RouterStep(RouterPhase.ROUTE, 4, 17)]
 
 
 # --- Cache --------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ def test_a_target_without_a_router_names_those_that_have_one():
 def test_a_router_that_is_not_installed_is_named():
     router = Router("yowasp-nextpnr-none", "no_such_module", "run", {}, out_of_context=True)
     with pytest.raises(MissingToolError, match=r"nextpnr-none.*pip install -e '.*\[hw\]'"):
-        check_router(FpgaTarget("none", "", Target.ECP5, router=router))
+        check_router(FpgaTarget("none", "", Family.ECP5, router=router))
 
 
 def test_luts_are_counted_once():
@@ -176,7 +177,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> FpgaTarg
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     router = Router("fake", "fake_nextpnr", "run", {}, out_of_context=True)
-    return FpgaTarget("fake", "", Target.ECP5, router=router, router_options=("--big",))
+    return FpgaTarget("fake", "", Family.ECP5, router=router, router_options=("--big",))
 
 
 def test_the_router_gets_its_options_and_gives_a_report(tmp_path, monkeypatch):
@@ -191,7 +192,7 @@ json.dump({"arguments": arguments, "netlist": open("netlist.json").read()},
     text = " ".join(report["arguments"])
     assert text.startswith("--big --out-of-context")
     assert "--freq 123.5 --seed 7" in text
-    assert steps == [Step(Phase.ROUTE)]
+    assert steps == [RouterStep(RouterPhase.ROUTE)]
     assert (tmp_path / "nextpnr.log").read_text() == "Info: Routing..\n"
 
 
@@ -220,7 +221,7 @@ open("pid", "w").write(str(os.getpid()))
 print("Info: Routing..", file=sys.stderr, flush=True)
 time.sleep(600)""")
 
-    def interrupt(step: Step) -> None:
+    def interrupt(step: RouterStep) -> None:
         raise KeyboardInterrupt
 
     before = threading.active_count()
@@ -422,9 +423,9 @@ def test_the_message_for_a_small_device_names_the_core_that_fits_it():
 
 
 @pytest.mark.parametrize(("depth", "width", "family", "expected"), [
-    (512, 36, Target.ECP5, 1), (512, 37, Target.ECP5, 2), (1024, 18, Target.ECP5, 1),
-    (513, 36, Target.ECP5, 2), (16384, 1, Target.ECP5, 1), (256, 16, Target.ICE40, 1),
-    (257, 16, Target.ICE40, 2), (2048, 2, Target.ICE40, 1)])
+    (512, 36, Family.ECP5, 1), (512, 37, Family.ECP5, 2), (1024, 18, Family.ECP5, 1),
+    (513, 36, Family.ECP5, 2), (16384, 1, Family.ECP5, 1), (256, 16, Family.ICE40, 1),
+    (257, 16, Family.ICE40, 2), (2048, 2, Family.ICE40, 1)])
 def test_block_rams_take_the_best_shape(depth, width, family, expected):
     assert block_rams(depth, width, family) == expected
 
@@ -437,7 +438,7 @@ def test_profile_c12_is_estimated_smaller():
 
 
 def test_area_counts_the_luts_of_carries_and_lut_ram():
-    synthesis = Synthesis(Target.ECP5, "Yosys", {}, {})
+    synthesis = Synthesis(Family.ECP5, "Yosys", {}, {})
     assert BlockArea.of_cells(synthesis, {
         "LUT4": 10, "CCU2C": 4, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 7, "DP16KD": 1,
         "MULT18X18D": 3, "PFUMX": 9}) == BlockArea(lut=30, carry=4, ff=7, block_ram=1, dsp=3)

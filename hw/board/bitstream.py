@@ -28,7 +28,7 @@ from sterna.hw.flow.place_route import (
     resources_of,
     tool_command,
 )
-from sterna.hw.flow.synthesis import Target
+from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import Resource
 
 __all__ = ["Bitstream", "TimingError", "build_bitstream"]
@@ -36,11 +36,11 @@ __all__ = ["Bitstream", "TimingError", "build_bitstream"]
 _MHZ = 1e6
 _CACHE_FORMAT = 1
 _PACKERS = {
-    Target.ECP5: ("run_ecppack", ("--compress", "{routed}", "--bit", "{bits}")),
-    Target.ICE40: ("run_icepack", ("{routed}", "{bits}")),
+    Family.ECP5: ("run_ecppack", ("--compress", "{routed}", "--bit", "{bits}")),
+    Family.ICE40: ("run_icepack", ("{routed}", "{bits}")),
 }
-_ROUTED = {Target.ECP5: ("--textcfg", "routed.config"), Target.ICE40: ("--asc", "routed.asc")}
-_CONSTRAINTS = {Target.ECP5: "--lpf", Target.ICE40: "--pcf"}
+_ROUTED = {Family.ECP5: ("--textcfg", "routed.config"), Family.ICE40: ("--asc", "routed.asc")}
+_CONSTRAINTS = {Family.ECP5: "--lpf", Family.ICE40: "--pcf"}
 
 
 class TimingError(RuntimeError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.emit.tools import MissingToolError
-from sterna.hw.flow.pnr_progress import Step, step_of
+from sterna.hw.flow.pnr_progress import RouterStep, step_of
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 
@@ -122,7 +122,7 @@ def pack(
 
 def place_and_route(
     folder: Path, target: FpgaTarget, netlist: bytes, *, freq_mhz: float, seed: int = 1,
-    timeout_s: float = 7200, progress: Callable[[Step], None] | None = None,
+    timeout_s: float = 7200, progress: Callable[[RouterStep], None] | None = None,
 ) -> dict[str, Any]:
     """Place and route a netlist; return nextpnr's report, for :class:`PlacedDesign`.
 
@@ -161,7 +161,7 @@ def place_and_route(
 
 def place_and_route_pins(
     folder: Path, target: FpgaTarget, netlist: bytes, *, options: Sequence[str], seed: int = 1,
-    timeout_s: float = 7200, progress: Callable[[Step], None] | None = None,
+    timeout_s: float = 7200, progress: Callable[[RouterStep], None] | None = None,
 ) -> dict[str, Any]:
     """Place and route a whole design, whose ports are pins; like :func:`place_and_route`.
 
@@ -178,7 +178,7 @@ def place_and_route_pins(
 
 def _run(
     folder: Path, target: FpgaTarget, router: Router, netlist: bytes, options: list[str],
-    timeout_s: float, progress: Callable[[Step], None] | None, *, pins: bool = False,
+    timeout_s: float, progress: Callable[[RouterStep], None] | None, *, pins: bool = False,
 ) -> dict[str, Any]:
     (folder / _NETLIST).write_bytes(netlist)
     (folder / _REPORT).unlink(missing_ok=True)

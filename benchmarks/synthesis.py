@@ -22,7 +22,7 @@ from pathlib import Path
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.flow.multipliers import PROJECTION_MODULES, ModuleCells, module_cells
-from sterna.hw.flow.synthesis import MappedMemory, Synthesis, Target, synthesize
+from sterna.hw.flow.synthesis import Family, MappedMemory, Synthesis, synthesize
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
 
@@ -68,17 +68,17 @@ def print_multipliers(modules: dict[str, ModuleCells], top: str) -> None:
 
 def print_synthesis(done: list[Synthesis]) -> None:
     """Print the figures of each family side by side, and their primitives."""
-    print(f"\n{'':30}" + "".join(f"{each.target.value:>22}" for each in done))
+    print(f"\n{'':30}" + "".join(f"{each.family.value:>22}" for each in done))
     for name, attribute in _FIGURES:
         print(f"{name:30}" + "".join(f"{getattr(each, attribute):22}" for each in done))
     for each in done:
-        print(f"\n{each.target.value}, {each.tool}: "
+        print(f"\n{each.family.value}, {each.tool}: "
               + ", ".join(f"{kind} {number}" for kind, number in each.cells.items()))
 
 
 def print_memories(done: list[Synthesis]) -> None:
     """Print what became of every memory, in primitives."""
-    print(f"\n{'memory, primitives':30}" + "".join(f"{each.target.value:>22}" for each in done))
+    print(f"\n{'memory, primitives':30}" + "".join(f"{each.family.value:>22}" for each in done))
     paths = sorted({without_numbers(path) for each in done for path in each.memories})
     for path in paths:
         cells = [described(memory for name, memory in each.memories.items()
@@ -101,8 +101,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--cols", type=int, default=128)
     parser.add_argument("--sequences", type=int, default=1)
-    parser.add_argument("--targets", nargs="+", type=Target, choices=list(Target),
-                        default=[Target.ECP5, Target.XC7], metavar="TARGET",
+    parser.add_argument("--targets", nargs="+", type=Family, choices=list(Family),
+                        default=[Family.ECP5, Family.XC7], metavar="TARGET",
                         help="some of ecp5, xc7 and ice40; default ecp5 xc7")
     options = parser.parse_args()
 

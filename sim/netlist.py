@@ -22,7 +22,7 @@ from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.flow.absorb import absorb_registers
 from sterna.hw.flow.netlist_verilog import model_files, netlist_verilog
-from sterna.hw.flow.synthesis import Target, synthesize
+from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Simulator
 from sterna.sim.core.simulate import CoreReport, simulate_core
@@ -59,7 +59,7 @@ def synthesize_unit(emitted: EmittedUnit, *, timeout_s: float = 3600) -> dict[st
     """
     with tempfile.TemporaryDirectory(prefix="sterna-netlist-") as name:
         path = Path(name) / "netlist.json"
-        synthesize(emitted.verilog_path, emitted.module, Target.ECP5, timeout_s=timeout_s,
+        synthesize(emitted.verilog_path, emitted.module, Family.ECP5, timeout_s=timeout_s,
                    netlist_path=path)
         return json.loads(path.read_text(encoding="utf-8"))
 

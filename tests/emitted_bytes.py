@@ -151,13 +151,18 @@ def differences(case: str, recorded: dict[str, dict[str, str]]) -> Iterator[str]
 
 
 def main(arguments: list[str]) -> int:
-    """Compare, or with ``--write`` record; 1 if a file differs."""
+    """Compare, or with ``--write`` record; 1 if a file differs, 2 if there is no such case."""
     write = "--write" in arguments
-    chosen = [each for each in arguments if each != "--write"] or cases()
+    known = cases()
+    chosen = [each for each in arguments if each != "--write"] or known
+    strangers = [each for each in chosen if each not in known]
+    if strangers:
+        print(f"there is no case {strangers[0]!r}; there are: {', '.join(known)}", file=sys.stderr)
+        return 2
     recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     if write:
         recorded.update({case: checksums(case) for case in chosen})
-        recorded = {case: recorded[case] for case in cases() if case in recorded}
+        recorded = {case: recorded[case] for case in known if case in recorded}
         RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
         return 0
     found = [line for case in chosen for line in differences(case, recorded)]

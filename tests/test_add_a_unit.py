@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "add-a-unit.md").read_text(encoding="utf-8")
 FILES = {path: f"{text}\n" for path, text in re.findall(
-    r"^```py\n# (hw/[\w/]+\.py)\n(.*?)\n```$", PAGE, re.M | re.S)}
+    r"^```py\n# ([\w/]+\.py)\n(.*?)\n```$", PAGE, re.M | re.S)}
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,10 @@ def git(folder: Path, *arguments: str) -> str:
                           check=True).stdout
 
 
-def sterna(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "typings")}
+def sterna(
+    checkout: Path, *arguments: str, **variables: str,
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "typings"), **variables}
     return subprocess.run(
         [sys.executable, "-m", "sterna.cli", *arguments], cwd=checkout, env=environment,
         capture_output=True, text=True, timeout=600, check=False)
@@ -78,3 +80,11 @@ def test_it_is_listed_emitted_and_simulated(checkout: Path) -> None:
                        "--tokens", "2")
     assert simulated.returncode == 0, simulated.stdout + simulated.stderr
     assert "extremes" in simulated.stdout
+
+
+@pytest.mark.slow
+def test_it_is_synthesised(checkout: Path, tmp_path: Path) -> None:
+    done = sterna(checkout, "synth", "tiny-c12", "--unit", "silu", "--target", "ecp5-25k",
+                  STERNA_CACHE=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "LUT" in done.stdout

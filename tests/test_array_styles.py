@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from array_bench import (
+    STEADY,
+    check_products,
+    check_reset_in_mid_group,
+    extreme_products,
+    random_product,
+    reference,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vendor_cells import simulated_cells
 
-from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.testbench.amaranth import Pauses, run_stream
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.hw.units.mac.gateware import TernaryMacArray
@@ -18,54 +26,18 @@ from sterna.hw.units.mac.packing import (
     sum_values,
     unpack_projection,
 )
-from sterna.model.quantized.integer import ternary_matmul
 
 SHAPES = [(1, 1, 1), (1, 2, 5), (2, 3, 3), (1, 4, 9), (3, 5, 17), (2, 9, 18), (1, 13, 30)]
-STEADY = Pauses()
 PAUSES = [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.1, 0.9, 4), Pauses(0.4, 0.6, 3)]
 every_style = pytest.mark.parametrize("style", list(ArrayStyle))
-
-
-def reference(weight: np.ndarray, acts: np.ndarray) -> np.ndarray:
-    return ternary_matmul(acts.astype(np.int64), weight.T.astype(np.float64))
-
-
-def run_products(array, products, pauses=STEADY) -> StreamRun:
-    """Run (weight, acts) pairs one after the other, and compare their products."""
-    params = array.params
-    payloads = [
-        payload for weight, acts in products
-        for payload in beat_payloads(pack_projection(weight, params), acts, params)]
-    groups = [params.groups(len(weight)) for weight, _ in products]
-    with simulated_cells():
-        run = run_stream(
-            array, array.beats, array.sums, payloads, sum(groups), pauses=pauses,
-            max_cycles=40 * (len(payloads) * (1 + params.fill_steps) + params.latency) + 100)
-    parts = np.split(sum_values(run.results, params), np.cumsum(groups)[:-1])
-    for part, (weight, acts) in zip(parts, products, strict=True):
-        np.testing.assert_array_equal(
-            part.reshape(-1)[:len(weight)], reference(weight, acts))
-    return run
-
-
-def random_product(rng: np.random.Generator, rows: int, columns: int):
-    return (rng.integers(-1, 2, (rows, columns), dtype=np.int8),
-            rng.integers(-128, 128, columns))
 
 
 @every_style
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_extremes_give_exact_sums(style, shape):
     rows, cols, max_columns = shape
-    products = []
-    for trit in (1, -1, 0):
-        weight = np.full((rows, max_columns), trit, dtype=np.int8)
-        products += [(weight, np.full(max_columns, act)) for act in (-128, 127, 0, -1)]
-    alternating = np.resize(np.array([1, -1], dtype=np.int8), (rows, max_columns))
-    for weight in (alternating, -alternating):
-        products.append((weight, np.resize([127, -128], max_columns)))
     params = MacParams(rows, cols, max_columns=max_columns, style=style)
-    run_products(TernaryMacArray(params), products)
+    check_products(TernaryMacArray(params), extreme_products(rows, max_columns))
 
 
 @every_style
@@ -75,7 +47,7 @@ def test_random_products_are_exact_while_both_ends_pause(style, pauses):
     products = [
         random_product(rng, int(rng.integers(1, 6)), int(rng.integers(1, 24)))
         for _ in range(6)]
-    run_products(TernaryMacArray(MacParams(2, 7, max_columns=24, style=style)), products, pauses)
+    check_products(TernaryMacArray(MacParams(2, 7, max_columns=24, style=style)), products, pauses)
 
 
 @pytest.mark.slow
@@ -92,14 +64,14 @@ def test_any_geometry_is_exact(style, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30), "seed"))
     columns = data.draw(st.integers(1, max_columns), "columns")
     weight = rng.integers(-1, 2, (4, columns), dtype=np.int8)
-    run_products(array, [(weight, rng.choice([-limit, limit - 1, 0, 1], columns))])
+    check_products(array, [(weight, rng.choice([-limit, limit - 1, 0, 1], columns))])
 
 
 @pytest.mark.parametrize("style", [each for each in ArrayStyle if not each.has_tables])
 def test_array_takes_a_beat_in_every_cycle(style):
     rng = np.random.default_rng(5)
     array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style))
-    run = run_products(array, [random_product(rng, 12, 15)])
+    run = check_products(array, [random_product(rng, 12, 15)])
     assert run.sent_at == list(range(18))
     first = 2 + array.params.latency
     assert run.taken_at == list(range(first, first + 18, 3))
@@ -111,11 +83,11 @@ def test_tables_are_filled_for_fresh_activations_only(style):
     array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style))
     wait = array.params.fill_steps
     # Two vectors of one beat, six groups of rows each.
-    run = run_products(array, [random_product(rng, 12, 5), random_product(rng, 12, 4)])
+    run = check_products(array, [random_product(rng, 12, 5), random_product(rng, 12, 4)])
     assert run.sent_at == [*range(wait, wait + 6), *range(2 * wait + 6, 2 * wait + 12)]
     assert run.taken_at == [cycle + array.params.latency for cycle in run.sent_at]
     # A vector of three beats brings other activations with each.
-    run = run_products(array, [random_product(rng, 3, 15)])
+    run = check_products(array, [random_product(rng, 3, 15)])
     assert run.sent_at == [wait + (wait + 1) * beat for beat in range(6)]
 
 
@@ -124,24 +96,12 @@ def test_array_without_stalls_computes_the_same(style):
     rng = np.random.default_rng(7)
     products = [random_product(rng, 5, columns) for columns in (9, 3, 14)]
     array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style, stalls=False))
-    run_products(array, products, Pauses(0.4, 0.0, 2))
+    check_products(array, products, Pauses(0.4, 0.0, 2))
 
 
 @every_style
 def test_reset_in_mid_group_starts_a_new_group(style):
-    rng = np.random.default_rng(8)
-    array = TernaryMacArray(MacParams(2, 4, max_columns=16, style=style))
-    params = array.params
-    abandoned, complete = random_product(rng, 6, 16), random_product(rng, 4, 16)
-    payloads = [beat_payloads(pack_projection(weight, params), acts, params)
-                for weight, acts in (abandoned, complete)]
-    phases = [(payloads[0][:-1], 2), (payloads[1], 2), (payloads[0][:1], 0), (payloads[1], 2)]
-    with simulated_cells():
-        runs = run_streams(array, array.beats, array.sums, phases,
-                           pauses=Pauses(0.2, 0.2, 8), max_cycles=3000)
-    for run in (runs[1], runs[3]):
-        np.testing.assert_array_equal(
-            sum_values(run.results, params).reshape(-1), reference(*complete))
+    check_reset_in_mid_group(TernaryMacArray(MacParams(2, 4, max_columns=16, style=style)), seed=8)
 
 
 @every_style

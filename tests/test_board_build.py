@@ -137,6 +137,18 @@ def test_what_does_not_fit_is_told_with_the_numbers():
         build_bitstream(replace(echo(ICEBREAKER), verilog=text), cache=NO_CACHE)
 
 
+def test_what_does_not_fit_is_told_in_the_words_of_the_target():
+    for board, name in ((ICEBREAKER, "logic cells"), (ULX3S, "LUT")):
+        with pytest.raises(FitError, match=f"{board.name}: {name} 90,000 needed, 5,280 available"):
+            bitstream._check_fit(board, {Resource.LUT: (90_000, 5280)})
+
+
+def test_a_packer_that_takes_too_long_is_an_error():
+    flow = bitstream._Flow(echo(ICEBREAKER), NO_CACHE, 0.01, lambda text, step: None)
+    with pytest.raises(PlaceRouteError, match=r"icepack did not finish within 0\.01 s"):
+        flow.pack(b"")
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_the_bundled_micro_fits_the_icebreaker(tmp_path, capsys):

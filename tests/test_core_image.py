@@ -111,6 +111,9 @@ def test_parameters_of_another_model_are_refused() -> None:
 @pytest.mark.parametrize(("changes", "message"), [
     ({"rows": 0}, "rows must be a whole number from 1"),
     ({"sequences": 3}, "sequences must be a whole number from 1 to 2"),
+    ({"digit_bits": 6}, "digit_bits must be a whole number from 0 to 5, got 6"),
+    ({"root_digit_bits": 5}, "root_digit_bits must be a whole number from 0 to 4, got 5"),
+    ({"style": "foo"}, "style must be one of generic, ecp5-chain, .*, got 'foo'"),
     ({"rows": 7}, "must be a multiple of rows"),
     ({"quant_lanes": 12}, "must be a multiple of rows"),
     ({"quant_lanes": 48}, "divide cols"),

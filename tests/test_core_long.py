@@ -50,7 +50,6 @@ def test_2048_tokens_of_a_bundled_model(bundled, temperature: float) -> None:
     check(report, 2048 * 257)
     assert report.timing.events == 2048
     greedy = {"S16": 1599, "C12": 1570}[model.profile.name]
-    assert greedy <= 1600
     assert report.cycles_per_token == greedy + (84 if temperature else 0)
 
 

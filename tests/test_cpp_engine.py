@@ -237,7 +237,7 @@ def test_requests_that_do_not_fit_the_core_are_refused(single: Built) -> None:
     core = single.core
     with pytest.raises(ValueError, match="a list of requests for each of 1 sequences, got 2"):
         core.run([[], []])
-    for request in (Request((20,)), Request((-1,)), Request((1,), 3, stop_token=20)):
+    for request in (Request((20,)), Request((1,), 3, stop_token=20)):
         with pytest.raises(ValueError, match=r"a request has token .*, the model knows 0 to 19"):
             core.run([[request]])
     for hold in (Hold(CoreStream.WEIGHTS, 0, 9), Hold(CoreStream.TOKENS, 0, 9, sequence=1)):

@@ -17,17 +17,17 @@ PATIENCE_S = 120
 
 def interrupted(
     folder: Path, arguments: tuple[object, ...], ready: Callable[[str, str], bool], *,
-    group: bool = True,
+    group: bool = True, module: str = "sterna.cli", message: str = "sterna: interrupted",
 ) -> str:
     """Start a command, press Ctrl-C once it is ready; return what it wrote to standard output.
 
     ``ready`` is given what the command has printed so far. A terminal sends the signal to all
-    processes of a group, ``kill`` to one.
+    processes of a group, ``kill`` to one. Temporary files are in the folder.
     """
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "sterna.cli", *map(str, arguments)], stdout=out, stderr=err,
-            start_new_session=True,
+            [sys.executable, "-m", module, *map(str, arguments)], stdout=out, stderr=err,
+            start_new_session=True, env={**os.environ, "TMPDIR": str(folder)},
             # A test run in the background ignores the signal, and so would what it starts.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     printed = [folder / "out", folder / "err"]
@@ -41,13 +41,13 @@ def interrupted(
         assert process.wait(PATIENCE_S) == 130
     finally:
         process.kill()
-    check_message(printed[1].read_text())
+    check_message(printed[1].read_text(), message)
     return printed[0].read_text()
 
 
-def check_message(errors: str) -> None:
-    assert errors.splitlines()[-1] == "sterna: interrupted"
-    assert errors.count("sterna: ") == 1
+def check_message(errors: str, message: str = "sterna: interrupted") -> None:
+    assert errors.splitlines()[-1] == message
+    assert errors.count(message.partition(" ")[0]) == 1
     # Neither a traceback, nor Amaranth's warnings of designs that are dropped half built.
     assert "Traceback" not in errors
     assert "Unused" not in errors
@@ -82,6 +82,17 @@ def test_while_a_netlist_is_made(tmp_path: Path) -> None:
     interrupted(
         tmp_path, ("synth", "tiny-c12", "--target", "ecp5-85k", "--unit", "mlgru", "--no-cache"),
         lambda out, err: "synthesis" in err)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [True, False], ids=["terminal", "kill"])
+def test_while_claims_are_proven(tmp_path: Path, group: bool) -> None:
+    begin = time.monotonic()
+    interrupted(
+        tmp_path, (), lambda out, err: len(list(tmp_path.glob("sterna-proof-*/yosys.log"))) == 2,
+        group=group, module="sterna.hw.proof", message="interrupted")
+    assert time.monotonic() - begin < 60
+    assert not list(tmp_path.glob("sterna-proof-*"))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.emit.yosys import YosysError, run_yosys
 from sterna.hw.flow.absorb import absorb_registers
 from sterna.hw.flow.netlist_verilog import NetlistError, model_files, netlist_verilog
-from sterna.hw.flow.synthesis import Target, synthesize
+from sterna.hw.flow.synthesis import Family, synthesize
 
 # Compares before each falling edge, and then makes new random bits.
 BENCH = """
@@ -56,7 +56,7 @@ int main() {{
 
 def netlist_of(name: str, parts: Sequence[Part], folder: Path) -> dict[str, Any]:
     (folder / "rtl.v").write_text(design(name, parts))
-    synthesize(folder / "rtl.v", name, Target.ECP5, netlist_path=folder / "netlist.json")
+    synthesize(folder / "rtl.v", name, Family.ECP5, netlist_path=folder / "netlist.json")
     return json.loads((folder / "netlist.json").read_text())
 
 

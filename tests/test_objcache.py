@@ -113,6 +113,15 @@ def test_a_cache_that_cannot_be_written_stops_nothing(
     assert bench.compile() != bench.compile()
 
 
+def test_an_object_that_cannot_be_read_is_compiled_again(bench: Bench) -> None:
+    before = bench.compile()
+    kept, = Path(os.environ["STERNA_CACHE"]).rglob("*.o")
+    kept.unlink()
+    kept.mkdir()
+    assert bench.compile() != before
+    assert bench.runs == 2
+
+
 def test_the_environment_names_it_unless_there_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -33,16 +33,32 @@ def test_a_request_writes_out_its_predictions() -> None:
     ({"seed": 0}, "seed must be a whole number from 1"),
     ({"seed": 1 << 32}, "seed must be a whole number from 1"),
     ({"predict": (True,)}, "got 1 for 2"),
+    ({"predict": True}, "predict must have one boolean per token of the prompt, got True"),
+    ({"predict": (True, 2)}, "predict must have one boolean per token of the prompt, got 2"),
+    ({"prompt": (1, 2.5)}, r"a token of the prompt must be a whole number from 0, got 2\.5"),
+    ({"prompt": (1, -1)}, "a token of the prompt must be a whole number from 0, got -1"),
+    ({"prompt": "abc"}, "a token of the prompt must be a whole number from 0, got 'a'"),
+    ({"prompt": 5}, "a prompt must be a row of tokens, got 5"),
+    ({"tokens": 2.0}, r"tokens must be a whole number from 0 to 65535, got 2\.0"),
+    ({"stop_token": "x"}, "stop_token must be a whole number from 0, got 'x'"),
+    ({"stop_token": -1}, "stop_token must be a whole number from 0, got -1"),
 ])
 def test_a_request_checks_its_numbers(wrong: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Request(**{"prompt": (1, 2), **wrong})
 
 
+def test_a_request_takes_any_row_of_tokens_and_numpys_numbers() -> None:
+    tokens = np.array([1, 2, 3])
+    assert Request(
+        tokens, tokens[1], predict=tokens > 1, stop_token=tokens[0]) == Request(  # type: ignore[arg-type]
+        (1, 2, 3), 2, predict=(False, True, True), stop_token=1)
+    assert hash(Request([1, 2])) == hash(Request((1, 2)))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("requests", "message"), [
     ([], "a list of requests for each of 1 sequences, got 0"),
     ([[Request((19, 20))]], "a request has token 20, the model knows 0 to 19"),
-    ([[Request((1,)), Request((-1,))]], "token -1"),
     ([[Request((1,), 3, stop_token=20)]], "token 20"),
     ([[Request((1,), 3, temperature=0.5)]], r"no sampling: take temperature 0, not 0\.5"),
 ])

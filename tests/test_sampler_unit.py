@@ -11,7 +11,7 @@ from amaranth.hdl import ResetInserter, Signal
 
 from sterna.hw.testbench.amaranth import Pauses, run_bench
 from sterna.hw.units.sampler.gateware import ArgmaxSampler
-from sterna.hw.units.sampler.params import SamplerParams
+from sterna.hw.units.sampler.params import BETA_BITS, SamplerParams
 from sterna.model.profile import C12, S16, FixedPoint
 from sterna.model.quantized.sampling import Sampler
 
@@ -84,7 +84,7 @@ def run_phases(dut: ArgmaxSampler, phases, pauses=STEADY) -> list[Run]:
                 offered = offered or (pending and dice.random() >= pauses.driver)
                 if offered:
                     ctx.set(dut.logits.payload.logits, words[len(run.sent_at)])
-                beta = dice.choice([0, dice.getrandbits(params.beta_bits)])
+                beta = dice.choice([0, dice.getrandbits(BETA_BITS)])
                 if offered and word == 0:
                     beta = Sampler(temperature=draws[index].temperature).beta
                 if params.sampling:
@@ -319,7 +319,7 @@ def test_sums_hold_the_weights_of_every_vocabulary():
         params = SamplerParams(S16, 8, vocab)
         assert vocab << 16 < 1 << params.total_bits <= vocab << 17
         assert vocab - 1 < 1 << params.token_bits
-    assert Sampler(temperature=0.01).beta < 1 << SamplerParams(S16, 8, 256).beta_bits
+    assert Sampler(temperature=0.01).beta < 1 << BETA_BITS
 
 
 @pytest.mark.parametrize(("rows", "vocab", "message"), [

@@ -20,9 +20,9 @@ from sterna.hw.flow.cache import Cache
 from sterna.hw.flow.estimate import block_rams, estimate
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import pack
-from sterna.hw.flow.pnr_progress import Phase
+from sterna.hw.flow.pnr_progress import RouterPhase
 from sterna.hw.flow.synth import synth
-from sterna.hw.flow.synthesis import Target, synthesize
+from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, Resource
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
@@ -62,7 +62,7 @@ def test_the_resources_of_a_target_are_those_nextpnr_knows(target, tmp_path):
     (tmp_path / "top.v").write_text("""
 module top(input clk, input d, output reg q); always @(posedge clk) q <= ~d; endmodule
 """)
-    command = {Target.ECP5: "synth_ecp5", Target.ICE40: "synth_ice40"}[target.family]
+    command = {Family.ECP5: "synth_ecp5", Family.ICE40: "synth_ice40"}[target.family]
     run_yosys(tmp_path, f"read_verilog top.v\n{command} -top top\nwrite_json top.json")
     used = pack(tmp_path, target, (tmp_path / "top.json").read_bytes())
     for resource, cells in target.router.bels.items():
@@ -91,7 +91,7 @@ def test_an_array_is_placed_and_timed_on_ecp5(cache):
         assert 1000 / each.path.delay_ns == pytest.approx(each.fmax_mhz, rel=0.01)
         assert each.path.hops[0].kind == each.path.hops[-1].kind == "register"
         assert not re.search("LUT4|TRELLIS|CCU2C", each.path.start + each.path.end)
-    assert {step.phase for _, step in told if step is not None} == set(Phase)
+    assert {step.phase for _, step in told if step is not None} == set(RouterPhase)
 
 
 @pytest.mark.long
@@ -168,7 +168,7 @@ def test_an_estimate_is_near_what_is_then_counted(cache):
 @pytest.mark.long
 def test_block_rams_are_as_many_as_estimated(tmp_path):
     emitted = emit_verilog(MODEL, "weights", tmp_path / "unit", rows=4, cols=8)
-    for family in (Target.ECP5, Target.ICE40):
+    for family in (Family.ECP5, Family.ICE40):
         done = synthesize(emitted.verilog_path, emitted.module, family)
         assert done.block_rams == block_rams(
             emitted.params.words, emitted.params.word_bits, family)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -27,9 +28,10 @@ from sterna.hw.flow.place_route import (
     place_and_route,
     resources_of,
 )
-from sterna.hw.flow.pnr_progress import Phase, Step, step_of
+from sterna.hw.flow.pnr_progress import RouterPhase, RouterStep, step_of
+from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import BlockArea, Usage
-from sterna.hw.flow.synthesis import Synthesis, Target
+from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import (
     TARGETS,
     FpgaTarget,
@@ -42,6 +44,9 @@ from sterna.hw.flow.wrapper import wrapper_text
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.hw.units.mac.unit import MAC
+from sterna.hw.units.mlgru.unit import MLGRU
+from sterna.hw.units.norm.unit import NORM
+from sterna.hw.units.spec import UnitSpec
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized.synthetic import random_model
@@ -64,9 +69,10 @@ Info: Routing complete.
 def test_the_log_of_nextpnr_tells_the_steps():
     steps = [step for line in LOG.splitlines() if (step := step_of(line)) is not None]
     assert steps == [
-        Step(Phase.PACK), Step(Phase.PLACE), Step(Phase.PLACE, 3), Step(Phase.REFINE),
-        Step(Phase.REFINE, 10), Step(Phase.ROUTE), Step(Phase.ROUTE, 9000, 16267),
-        Step(Phase.ROUTE, 4, 17)]
+        RouterStep(RouterPhase.PACK), RouterStep(RouterPhase.PLACE),
+        RouterStep(RouterPhase.PLACE, 3), RouterStep(RouterPhase.REFINE),
+        RouterStep(RouterPhase.REFINE, 10), RouterStep(RouterPhase.ROUTE),
+        RouterStep(RouterPhase.ROUTE, 9000, 16267), RouterStep(RouterPhase.ROUTE, 4, 17)]
 
 
 # --- Cache --------------------------------------------------------------------------------------
@@ -93,6 +99,24 @@ def test_a_damaged_entry_counts_as_missing(tmp_path, damage):
     assert cache.get(key) is None
     cache.put(key, b"again")
     assert cache.get(key) == b"again"
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    cache, key = Cache(tmp_path / "file"), cache_key(seed=1)
+    cache.put(key, b"netlist")
+    assert cache.get(key) is None
+
+
+def test_a_style_among_the_sizes_is_refused():
+    model = random_model(PARAMS.config, S16, seed=1)
+    with pytest.raises(ValueError, match="give the style as style=, not among the sizes"):
+        synth(model, "xc7", unit="mac", sizes={"style": "xc7-table"}, cache=Cache(None))
+
+
+def test_a_target_without_a_router_names_those_with_one():
+    with pytest.raises(ValueError, match="or take one of ecp5-85k, ecp5-25k, ice40-up5k, ice40-h"):
+        check_router(TARGETS["xc7"])
 
 
 def test_a_cache_without_a_folder_keeps_nothing(tmp_path, monkeypatch):
@@ -132,7 +156,7 @@ def test_a_target_without_a_router_names_those_that_have_one():
 def test_a_router_that_is_not_installed_is_named():
     router = Router("yowasp-nextpnr-none", "no_such_module", "run", {}, out_of_context=True)
     with pytest.raises(MissingToolError, match=r"nextpnr-none.*pip install -e '.*\[hw\]'"):
-        check_router(FpgaTarget("none", "", Target.ECP5, router=router))
+        check_router(FpgaTarget("none", "", Family.ECP5, router=router))
 
 
 def test_luts_are_counted_once():
@@ -153,7 +177,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> FpgaTarg
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     router = Router("fake", "fake_nextpnr", "run", {}, out_of_context=True)
-    return FpgaTarget("fake", "", Target.ECP5, router=router, router_options=("--big",))
+    return FpgaTarget("fake", "", Family.ECP5, router=router, router_options=("--big",))
 
 
 def test_the_router_gets_its_options_and_gives_a_report(tmp_path, monkeypatch):
@@ -168,7 +192,7 @@ json.dump({"arguments": arguments, "netlist": open("netlist.json").read()},
     text = " ".join(report["arguments"])
     assert text.startswith("--big --out-of-context")
     assert "--freq 123.5 --seed 7" in text
-    assert steps == [Step(Phase.ROUTE)]
+    assert steps == [RouterStep(RouterPhase.ROUTE)]
     assert (tmp_path / "nextpnr.log").read_text() == "Info: Routing..\n"
 
 
@@ -197,7 +221,7 @@ open("pid", "w").write(str(os.getpid()))
 print("Info: Routing..", file=sys.stderr, flush=True)
 time.sleep(600)""")
 
-    def interrupt(step: Step) -> None:
+    def interrupt(step: RouterStep) -> None:
         raise KeyboardInterrupt
 
     before = threading.active_count()
@@ -368,6 +392,26 @@ def test_the_message_has_needed_available_and_what_fits():
                   usage(target, 25000, 2000, 0, 0), {})
 
 
+@pytest.mark.parametrize(("spec", "sizes", "dsp", "advice"), [
+    (MLGRU, {"lanes": 8}, 20, "Nearest that fits, estimated: --lanes 2."),
+    (NORM, {"rows": 8, "lanes": 16}, 12, "Nearest that fits, estimated: --lanes 8."),
+    # A word has 8 channels, so there are no fewer lanes.
+    (NORM, {"rows": 8}, 16, ""),
+    (NORM, {"rows": 8, "lanes": 16}, 20, "Not even --lanes 8 is estimated to fit."),
+    (UnitSpec("bare", "", "bare", lambda model: None, MLGRU.design, None, 1), {}, 20, ""),
+], ids=["mlgru", "norm", "norm at its least", "norm, still too large", "no size"])
+def test_the_size_that_is_advised_is_one_that_the_unit_takes(spec, sizes, dsp, advice):
+    target = TARGETS["ice40-up5k"]
+    model = random_model(ModelConfig(d=128, layers=1, dff=24, vocab=32), S16, seed=1)
+    with pytest.raises(FitError) as error:
+        check_fit(spec, spec.params_for(model, sizes), target, usage(target, 100, 0, dsp), {})
+    assert str(error.value) == (
+        f"{spec.name} does not fit ice40-up5k: DSP {dsp} needed, 8 available (nextpnr)."
+        f"{advice and ' '}{advice}")
+    for lanes in re.findall(r"estimated: --lanes (\d+)", advice):
+        spec.params_for(model, {**sizes, "lanes": int(lanes)})
+
+
 def test_the_message_for_a_small_device_names_the_core_that_fits_it():
     target = TARGETS["ice40-up5k"]
     model = random_model(PARAMS.config, S16, seed=1)
@@ -379,9 +423,9 @@ def test_the_message_for_a_small_device_names_the_core_that_fits_it():
 
 
 @pytest.mark.parametrize(("depth", "width", "family", "expected"), [
-    (512, 36, Target.ECP5, 1), (512, 37, Target.ECP5, 2), (1024, 18, Target.ECP5, 1),
-    (513, 36, Target.ECP5, 2), (16384, 1, Target.ECP5, 1), (256, 16, Target.ICE40, 1),
-    (257, 16, Target.ICE40, 2), (2048, 2, Target.ICE40, 1)])
+    (512, 36, Family.ECP5, 1), (512, 37, Family.ECP5, 2), (1024, 18, Family.ECP5, 1),
+    (513, 36, Family.ECP5, 2), (16384, 1, Family.ECP5, 1), (256, 16, Family.ICE40, 1),
+    (257, 16, Family.ICE40, 2), (2048, 2, Family.ICE40, 1)])
 def test_block_rams_take_the_best_shape(depth, width, family, expected):
     assert block_rams(depth, width, family) == expected
 
@@ -394,7 +438,7 @@ def test_profile_c12_is_estimated_smaller():
 
 
 def test_area_counts_the_luts_of_carries_and_lut_ram():
-    synthesis = Synthesis(Target.ECP5, "Yosys", {}, {})
+    synthesis = Synthesis(Family.ECP5, "Yosys", {}, {})
     assert BlockArea.of_cells(synthesis, {
         "LUT4": 10, "CCU2C": 4, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 7, "DP16KD": 1,
         "MULT18X18D": 3, "PFUMX": 9}) == BlockArea(lut=30, carry=4, ff=7, block_ram=1, dsp=3)

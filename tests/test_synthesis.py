@@ -11,7 +11,7 @@ from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.names import without_brackets
 from sterna.hw.emit.yosys import YosysError
 from sterna.hw.flow.multipliers import PROJECTION_MODULES, module_cells
-from sterna.hw.flow.synthesis import MemoryStyle, Target, synthesize
+from sterna.hw.flow.synthesis import Family, MemoryStyle, synthesize
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.synthetic import random_model
@@ -128,14 +128,14 @@ def test_multipliers_are_found_in_their_module(body, expected, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("target", list(Target))
+@pytest.mark.parametrize("target", list(Family))
 def test_memories_become_what_they_are_meant_for(target, core):
     done = synthesize(core.verilog_path, core.module, target)
     styles: dict[str, set[MemoryStyle]] = {}
     for path, memory in done.memories.items():
         styles.setdefault(without_numbers(path), set()).add(memory.style)
         assert (memory.cells == 0) == (memory.style is MemoryStyle.LOGIC), path
-    if target is not Target.ICE40:
+    if target is not Family.ICE40:
         assert styles == EXPECTED_STYLES
     else:       # has no LUT RAM: such a memory becomes flip-flops or a block RAM
         assert styles.keys() == EXPECTED_STYLES.keys()
@@ -172,7 +172,7 @@ module top(
     end
 endmodule
 """)
-    done = synthesize(source, "top", Target.ECP5)
+    done = synthesize(source, "top", Family.ECP5)
     assert {name: memory.style for name, memory in done.memories.items()} == {
         "early": MemoryStyle.LUT, "late": MemoryStyle.BLOCK}
     assert (done.block_rams, done.memories["late"].cells) == (1, 1)
@@ -186,7 +186,7 @@ module top(input clk, input we, input [3:0] addr, input [3:0] d, output [3:0] q)
     TRELLIS_DPR16X4 ram0_0(.DI(d), .WAD(addr), .WRE(we), .WCK(clk), .RAD(addr), .DO(q));
 endmodule
 """)
-    done = synthesize(source, "top", Target.ECP5)
+    done = synthesize(source, "top", Family.ECP5)
     assert (done.lut_rams, done.memories) == (1, {})
 
 
@@ -204,13 +204,13 @@ module top(input clk, input [3:0] acts, input [1:0] up, output reg [3:0] y);
     end
 endmodule
 """))
-    for target in Target:
+    for target in Family:
         assert synthesize(source, "top", target).flip_flops == 8
 
 
 def test_a_verilog_error_is_told(tmp_path):
     (tmp_path / "top.v").write_text("module top(output y); assign y = nowhere(1); endmodule\n")
     for run in (lambda: module_cells(tmp_path / "top.v", "top"),
-                lambda: synthesize(tmp_path / "top.v", "top", Target.ECP5)):
+                lambda: synthesize(tmp_path / "top.v", "top", Family.ECP5)):
         with pytest.raises(YosysError, match="nowhere"):
             run()

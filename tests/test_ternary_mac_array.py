@@ -6,13 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from array_bench import (
+    STEADY,
+    check_products,
+    check_reset_in_mid_group,
+    extreme_products,
+    random_product,
+    reference,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sterna.hw.emit.folder import verilog_text
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.trit import Trit, from_codes, to_codes
-from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.testbench.amaranth import Pauses, run_stream
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.gateware import TernaryMacArray
 from sterna.hw.units.mac.packing import (
@@ -21,48 +29,12 @@ from sterna.hw.units.mac.packing import (
     sum_values,
     unpack_projection,
 )
-from sterna.model.quantized.integer import ternary_matmul
 
 SHAPES = [  # rows, cols, max_columns
     (1, 1, 1), (1, 1, 5), (2, 3, 3), (3, 5, 17), (2, 8, 16), (1, 7, 30), (4, 16, 64),
 ]
-STEADY = Pauses()
 BOTH_PAUSE = [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.0, 0.5, 2), Pauses(0.4, 0.6, 3),
               Pauses(0.1, 0.9, 4)]
-
-
-def reference(weight: np.ndarray, acts: np.ndarray) -> np.ndarray:
-    return ternary_matmul(acts.astype(np.int64), weight.T.astype(np.float64))
-
-
-def run_products(
-    array: TernaryMacArray, products: list[tuple[np.ndarray, np.ndarray]], pauses=STEADY,
-) -> tuple[list[np.ndarray], StreamRun]:
-    """Run (weight, acts) pairs one after the other; return their products and the run."""
-    params = array.params
-    packed = [pack_projection(weight, params) for weight, _ in products]
-    payloads = [
-        payload for words, (_, acts) in zip(packed, products, strict=True)
-        for payload in beat_payloads(words, acts, params)]
-    groups = [params.groups(len(weight)) for weight, _ in products]
-    run = run_stream(array, array.beats, array.sums, payloads, sum(groups), pauses=pauses,
-                     max_cycles=40 * (len(payloads) + params.latency) + 100)
-    sums = sum_values(run.results, params)
-    parts = np.split(sums, np.cumsum(groups)[:-1])
-    return [part.reshape(-1)[:len(weight)]
-            for part, (weight, _) in zip(parts, products, strict=True)], run
-
-
-def check_products(array, products, pauses=STEADY) -> StreamRun:
-    results, run = run_products(array, products, pauses)
-    for result, (weight, acts) in zip(results, products, strict=True):
-        np.testing.assert_array_equal(result, reference(weight, acts))
-    return run
-
-
-def random_product(rng: np.random.Generator, rows: int, columns: int):
-    return (rng.integers(-1, 2, (rows, columns), dtype=np.int8),
-            rng.integers(-128, 128, columns))
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -99,14 +71,8 @@ def test_operand_width_holds_sums_of_ones_complement_operands(operands, act_bits
 @pytest.mark.parametrize("shape", SHAPES)
 def test_extremes_give_exact_sums(shape):
     rows, cols, max_columns = shape
-    products = []
-    for trit in (1, -1, 0):
-        weight = np.full((rows, max_columns), trit, dtype=np.int8)
-        products += [(weight, np.full(max_columns, act)) for act in (-128, 127, 0, -1)]
-    alternating = np.resize(np.array([1, -1], dtype=np.int8), (rows, max_columns))
-    products.append((alternating, np.resize([127, -128], max_columns)))
-    products.append((-alternating, np.resize([127, -128], max_columns)))
-    check_products(TernaryMacArray(MacParams(rows, cols, max_columns=max_columns)), products)
+    check_products(TernaryMacArray(MacParams(rows, cols, max_columns=max_columns)),
+                   extreme_products(rows, max_columns))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -159,19 +125,7 @@ def test_groups_of_different_length_follow_each_other_without_a_pause():
 
 
 def test_reset_in_mid_group_starts_a_new_group():
-    rng = np.random.default_rng(7)
-    array = TernaryMacArray(MacParams(2, 4, max_columns=16))
-    params = array.params
-    abandoned, complete = random_product(rng, 6, 16), random_product(rng, 4, 16)
-    payloads = [beat_payloads(pack_projection(weight, params), acts, params)
-                for weight, acts in (abandoned, complete)]
-    # The first phase stops after two of three groups, one beat short of the third.
-    phases = [(payloads[0][:-1], 2), (payloads[1], 2), (payloads[0][:1], 0), (payloads[1], 2)]
-    runs = run_streams(array, array.beats, array.sums, phases,
-                       pauses=Pauses(0.2, 0.2, 8), max_cycles=400)
-    for run in (runs[1], runs[3]):
-        np.testing.assert_array_equal(
-            sum_values(run.results, params).reshape(-1), reference(*complete))
+    check_reset_in_mid_group(TernaryMacArray(MacParams(2, 4, max_columns=16)), seed=7)
 
 
 @settings(max_examples=100, deadline=None)

@@ -17,28 +17,23 @@ from amaranth.hdl import Shape
 from conftest import sizes_of
 from pairwise import pairwise
 
+from sterna.hw import catalog
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.unit import CORE
 from sterna.hw.emit import tools
 from sterna.hw.emit.folder import verilog_text
 from sterna.hw.emit.tools import MissingToolError, verilator_environment
 from sterna.hw.emit.yosys import YosysError, run_yosys
 from sterna.hw.flow.report import cell_counts, modules_below
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
-from sterna.hw.units.embedding.verilog import EMBEDDING_MODULE
 from sterna.hw.units.glu.params import GluParams
-from sterna.hw.units.glu.verilog import GLU_MODULE
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.packing import unpack_projection
-from sterna.hw.units.mac.verilog import MAC_MODULE, WEIGHTS_FILE
+from sterna.hw.units.mac.verilog import WEIGHTS_FILE
 from sterna.hw.units.mlgru.params import MlgruParams
-from sterna.hw.units.mlgru.verilog import MLGRU_MODULE
 from sterna.hw.units.norm.params import NormParams
-from sterna.hw.units.norm.verilog import NORM_MODULE
 from sterna.hw.units.residual.params import ResidualParams
-from sterna.hw.units.residual.verilog import RESIDUAL_MODULE
 from sterna.hw.units.sampler.params import SamplerParams
-from sterna.hw.units.sampler.verilog import SAMPLER_MODULE
-from sterna.hw.units.weights.verilog import WEIGHTS_MODULE
 from sterna.model import folder as folder_module
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError, write_folder
@@ -48,11 +43,7 @@ from sterna.model.quantized.synthetic import random_model
 
 CONFIG = ModelConfig(d=12, layers=2, dff=20, vocab=18)
 SIZES = {"rows": 4, "cols": 8, "lanes": 4}
-MODULES = {
-    "mac": MAC_MODULE, "mlgru": MLGRU_MODULE, "norm": NORM_MODULE, "glu": GLU_MODULE,
-    "residual": RESIDUAL_MODULE, "embedding": EMBEDDING_MODULE, "sampler": SAMPLER_MODULE,
-    "weights": WEIGHTS_MODULE,
-}
+MODULES = {name: spec.module for name, spec in catalog.UNITS.items() if spec is not CORE}
 UNITS = list(MODULES)
 LAYOUTS = {
     "mac": {"beats": "beat_layout", "sums": "sum_layout"},
@@ -355,6 +346,8 @@ def test_cell_counts_of_the_default_sizes(profile, per_lane, tmp_path):
     ("weights", {"rows": 21}, r"rows must be from 1 to 20 \(the rows of the largest"),
     ("glu", {"cols": 7, "rows": 999, "external_weights": True, "routing_registers": True},
      "unit glu has no size cols, rows, external-weights, routing-registers: it has lanes"),
+    ("mac", {"rows": "8"}, "rows must be a whole number from 1, got '8'"),
+    ("weights", {"cols": 2.5}, r"cols must be a whole number from 1, got 2\.5"),
     ("weights", {"lanes": 4}, "unit weights has no size lanes: it has rows, cols, style"),
     ("gru", {}, "unit must be one of mac, mlgru, .*got 'gru'"),
 ])

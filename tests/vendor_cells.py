@@ -1,6 +1,6 @@
 """Vendor cells in Amaranth, so that its simulator runs the array styles that are built of them.
 
-Written from the vendors' descriptions, not from ``hw/cells``: the two check each other.
+Written from the vendors' descriptions, not from ``hw/emit/cells``: the two check each other.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from sterna.cli.terminal.console import Stages
 
 if TYPE_CHECKING:
     from sterna.hw.flow.cached_tools import Progress
-    from sterna.hw.flow.pnr_progress import Step
+    from sterna.hw.flow.pnr_progress import RouterStep
 
 __all__ = ["synth_progress"]
 
@@ -24,7 +24,7 @@ def synth_progress(quiet: bool) -> Iterator[Progress]:
     with Stages(quiet) as stages:
         shown = ""
 
-        def tell(text: str, step: Step | None) -> None:
+        def tell(text: str, step: RouterStep | None) -> None:
             nonlocal shown
             stage = text if step is None else f"{text}, {step.phase}"
             if stage != shown:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 from sterna.hw.board.boards import Board
 from sterna.hw.board.constraints import constraints_name, constraints_text
 from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign
+from sterna.hw.emit.processes import run_tool
 from sterna.hw.flow.cache import Cache, cache_key, default_cache
 from sterna.hw.flow.cached_tools import CachedTools, MappedDesign, Progress
 from sterna.hw.flow.critical_path import critical_path
@@ -26,8 +26,9 @@ from sterna.hw.flow.place_route import (
     check_router,
     place_and_route_pins,
     resources_of,
+    tool_command,
 )
-from sterna.hw.flow.synthesis import Target
+from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import Resource
 
 __all__ = ["Bitstream", "TimingError", "build_bitstream"]
@@ -35,12 +36,11 @@ __all__ = ["Bitstream", "TimingError", "build_bitstream"]
 _MHZ = 1e6
 _CACHE_FORMAT = 1
 _PACKERS = {
-    Target.ECP5: ("run_ecppack", ("--compress", "{routed}", "--bit", "{bits}")),
-    Target.ICE40: ("run_icepack", ("{routed}", "{bits}")),
+    Family.ECP5: ("run_ecppack", ("--compress", "{routed}", "--bit", "{bits}")),
+    Family.ICE40: ("run_icepack", ("{routed}", "{bits}")),
 }
-_ROUTED = {Target.ECP5: ("--textcfg", "routed.config"), Target.ICE40: ("--asc", "routed.asc")}
-_CONSTRAINTS = {Target.ECP5: "--lpf", Target.ICE40: "--pcf"}
-_RUN = "import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
+_ROUTED = {Family.ECP5: ("--textcfg", "routed.config"), Family.ICE40: ("--asc", "routed.asc")}
+_CONSTRAINTS = {Family.ECP5: "--lpf", Family.ICE40: "--pcf"}
 
 
 class TimingError(RuntimeError):
@@ -213,15 +213,20 @@ class _Flow:
         with tempfile.TemporaryDirectory(prefix="sterna-board-") as name:
             folder = Path(name)
             (folder / "routed").write_bytes(routed)
-            done = subprocess.run(
-                [sys.executable, "-c",
-                 _RUN.format(module=self._router.module, function=function),
-                 *(each.format(routed="routed", bits="bits") for each in arguments)],
-                cwd=folder, capture_output=True, text=True, timeout=self._timeout_s, check=False)
+            tool = function.removeprefix("run_")
+            try:
+                done = run_tool(
+                    [*tool_command(self._router, function),
+                     *(each.format(routed="routed", bits="bits") for each in arguments)],
+                    cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                    timeout_s=self._timeout_s)
+            except subprocess.TimeoutExpired as error:
+                raise PlaceRouteError(
+                    f"{tool} did not finish within {self._timeout_s:g} s") from error
             bits = folder / "bits"
             if done.returncode or not bits.exists():
                 last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
-                raise PlaceRouteError(f"{function.removeprefix('run_')} failed: {last}")
+                raise PlaceRouteError(f"{tool} failed: {last}")
             return bits.read_bytes()
 
 
@@ -234,7 +239,7 @@ def _used(board: Board, report: Mapping[str, Any]) -> dict[Resource, tuple[int, 
 
 
 def _check_fit(board: Board, used: Mapping[Resource, tuple[int, int]]) -> None:
-    short = [f"{resource} {needed:,} needed, {available:,} available"
+    short = [f"{board.target.name_of(resource)} {needed:,} needed, {available:,} available"
              for resource, (needed, available) in used.items() if needed > available]
     if short:
         raise FitError(

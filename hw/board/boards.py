@@ -12,7 +12,7 @@ from amaranth_boards.icebreaker import ICEBreakerPlatform
 from amaranth_boards.ulx3s import ULX3S_85F_Platform
 
 from sterna.hw.board.names import BoardName
-from sterna.hw.flow.synthesis import Target
+from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import FpgaTarget, target_named
 from sterna.hw.units.spec import Sizes
 
@@ -80,7 +80,7 @@ class Board:
     @property
     def is_ecp5(self) -> bool:
         """Whether its FPGA is an ECP5; otherwise it is an iCE40."""
-        return self.target.family is Target.ECP5
+        return self.target.family is Family.ECP5
 
     @property
     def crystal_hz(self) -> int:

@@ -10,13 +10,9 @@ from sterna.hw.board.line_settings import LineDefaults, check_core
 from sterna.hw.board.line_state import LineState
 from sterna.hw.board.line_texts import LINE_BYTES, LineTexts
 from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.token_control import (
-    BETA_BITS,
-    SEED_BITS,
-    prompt_layout,
-    token_layout,
-)
+from sterna.hw.core.token_control import prompt_layout, token_layout
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
+from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS
 
 __all__ = ["LineProtocol"]
 

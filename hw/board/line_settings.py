@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.token_control import BETA_BITS, SEED_BITS
+from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS
 from sterna.model.checks import check_whole
 
 __all__ = ["COUNT_BITS", "MAX_VOCAB", "LineDefaults", "check_core"]

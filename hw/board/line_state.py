@@ -6,7 +6,7 @@ from amaranth.hdl import Cat, Const, Mux, Signal
 
 from sterna.hw.board.line_settings import COUNT_BITS, MAX_VOCAB, LineDefaults
 from sterna.hw.board.line_texts import LINE_BYTES
-from sterna.hw.core.token_control import BETA_BITS, SEED_BITS
+from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS
 
 __all__ = ["LineState"]
 

@@ -9,14 +9,9 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.request import LIMIT_BITS
+from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS
 
-__all__ = ["BETA_BITS", "SEED_BITS", "ControlSignature", "TokenControl", "prompt_layout",
-           "token_layout"]
-
-BETA_BITS = 18
-"""Bits of ``beta``: log2(e) / T with 10 fraction bits, for T down to 0.01."""
-
-SEED_BITS = 32
+__all__ = ["ControlSignature", "TokenControl", "prompt_layout", "token_layout"]
 
 
 def prompt_layout(params: CoreParams) -> StructLayout:

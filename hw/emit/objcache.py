@@ -2,7 +2,7 @@
 
 Of the seconds that it takes to compile a small unit with Verilator, most go to Verilator's own
 library, which no design changes. Its makefiles start every compiler through ``OBJCACHE``, meant
-for a compiler cache; this file is such a one, for the sources of that library alone::
+for a compiler cache. This module is one, for the sources of that library alone::
 
     python objcache.py FOLDER LIBRARY c++ OPTIONS... -c -o OBJECT SOURCE
 
@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["compile_cached", "objcache"]
@@ -56,25 +57,27 @@ def compile_cached(folder: Path, library: Path, command: list[str]) -> int:
     if target is None or source.parent != library:
         return subprocess.run(command, check=False).returncode
     kept = folder / f"{source.stem}-{_key(library, command)}.o"
-    if kept.exists():
+    # A cache that cannot be read or written saves nothing, and stops nothing.
+    with suppress(OSError):
         shutil.copyfile(kept, target)
         return 0
     status = subprocess.run(command, check=False).returncode
     if status == 0:
-        _keep(target, kept)
+        with suppress(OSError):
+            _keep(target, kept)
     return status
 
 
 def _keep(target: Path, kept: Path) -> None:
-    """Copy an object into the cache: at once or not at all, as others may read it meanwhile."""
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".object-", dir=kept.parent) as name:
-            copy = Path(name) / "copy.o"
-            shutil.copyfile(target, copy)
-            os.replace(copy, kept)
-    except OSError:
-        pass        # A cache that cannot be written saves nothing, and stops nothing.
+    """Copy an object into the cache: whole or not at all, as others may read it meanwhile."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".object-", dir=kept.parent) as name:
+        copy = Path(name) / "copy.o"
+        with open(target, "rb") as source, open(copy, "wb") as file:
+            shutil.copyfileobj(source, file)
+            file.flush()
+            os.fsync(file.fileno())     # or a crash of the machine could leave the name only
+        os.replace(copy, kept)
 
 
 def _key(library: Path, command: list[str]) -> str:

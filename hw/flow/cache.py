@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ class Cache:
 
     A file begins with the SHA-256 of the rest, so one that was damaged or cut short counts as
     missing. Files are written beside their place and renamed, so several processes may share
-    a folder. Nothing is ever removed: delete the folder to be rid of it.
+    a folder. Nothing is ever removed: delete the folder to be rid of it. A folder that cannot
+    be read or written saves nothing, and stops nothing.
 
     Parameters
     ----------
@@ -53,19 +55,15 @@ class Cache:
         return zlib.decompress(packed)
 
     def put(self, key: str, result: bytes) -> None:
-        """Keep a result.
-
-        Raises
-        ------
-        OSError
-            If the folder cannot be written.
-        """
+        """Keep a result, if the folder can be written."""
         if self.folder is None:
             return
         path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
         packed = zlib.compress(result, 3)
-        write_atomically(path, hashlib.sha256(packed).digest() + packed)
+        # The minutes that made the result are not to be lost with it.
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, hashlib.sha256(packed).digest() + packed)
 
     def _path(self, key: str) -> Path:
         assert self.folder is not None

@@ -24,17 +24,17 @@ from sterna.hw.flow.place_route import (
     place_and_route,
     resources_of,
 )
-from sterna.hw.flow.pnr_progress import Step
+from sterna.hw.flow.pnr_progress import RouterStep
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, Usage
-from sterna.hw.flow.synthesis import MappedMemory, MemoryStyle, Synthesis, Target, synthesize
+from sterna.hw.flow.synthesis import Family, MappedMemory, MemoryStyle, Synthesis, synthesize
 from sterna.hw.flow.target import FpgaTarget, Resource
 
 __all__ = ["CachedTools", "MappedDesign", "Progress", "has_router"]
 
-Progress = Callable[[str, Step | None], None]
+Progress = Callable[[str, RouterStep | None], None]
 """Is told what begins and, during place and route, each step of it."""
 
-_CACHE_FORMAT = 3
+_CACHE_FORMAT = 4
 """Counts the changes of how a netlist is made that its inputs do not show."""
 
 
@@ -89,7 +89,7 @@ class CachedTools:
     ) -> None:
         self._target, self._cache, self._timeout_s = target, cache, timeout_s
         self._progress = progress
-        is_ecp5 = target.family is Target.ECP5
+        is_ecp5 = target.family is Family.ECP5
         self._absorb, self._free_carries = absorb and is_ecp5, free_carries and is_ecp5
         self._multipliers = multipliers and target.has_dsp
 
@@ -190,6 +190,6 @@ def _digest(data: bytes) -> str:
 
 def _synthesis_from(data: dict[str, Any]) -> Synthesis:
     return Synthesis(
-        Target(data["target"]), data["tool"], data["cells"],
+        Family(data["family"]), data["tool"], data["cells"],
         {name: MappedMemory(MemoryStyle(memory["style"]), memory["cells"])
          for name, memory in data["memories"].items()})

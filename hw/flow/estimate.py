@@ -8,7 +8,7 @@ from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import program
 from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.flow.synth_report import BlockArea, Usage
-from sterna.hw.flow.synthesis import Target
+from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import FpgaTarget, Resource
 from sterna.model.profile import C12
 
@@ -16,19 +16,19 @@ __all__ = ["block_rams", "estimate", "part_rams"]
 
 # Width and depth of a block RAM: each family's can trade one for the other.
 _SHAPES = {
-    Target.ECP5: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
-    Target.XC7: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
-    Target.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048)),
+    Family.ECP5: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
+    Family.XC7: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
+    Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048)),
 }
 # What C12 takes of what S16 does, measured: `sterna synth` of a random model of d 16, dff 24 and
 # vocabulary 32 in both profiles, --target ecp5-85k --rows 2 --cols 8.
 _C12_SHARE = {Resource.LUT: 0.85, Resource.FF: 0.75, Resource.DSP: 0.84}
 
 
-def block_rams(depth: int, width: int, family: Target) -> int:
+def block_rams(depth: int, width: int, family: Family) -> int:
     """Block RAMs of a memory, in the shape that takes the fewest.
 
-    >>> block_rams(864, 2048, Target.ECP5), block_rams(256, 16, Target.ICE40)
+    >>> block_rams(864, 2048, Family.ECP5), block_rams(256, 16, Family.ICE40)
     (114, 1)
     """
     return min(-(-width // wide) * -(-depth // deep) for wide, deep in _SHAPES[family])
@@ -85,7 +85,7 @@ def estimate(
     return result
 
 
-def part_rams(params: CoreParams, family: Target) -> dict[str, int]:
+def part_rams(params: CoreParams, family: Family) -> dict[str, int]:
     """Block RAMs of the memories of each part whose size depends on the core's sizes."""
     units, profile, rows = CoreUnits(params), params.profile, params.rows
     headers = sum(stage.headers for stage in program(params))

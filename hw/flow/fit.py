@@ -52,8 +52,8 @@ def check_memories(
     model, spec, params, target
         What is to be built: a unit with parameters of its own.
     advice
-        Sentences on what fits, for who has no other target and no port for weights; None
-        says what those would do.
+        Sentences on what fits, for whoever has no other target and no port for weights;
+        None says what those would do.
 
     Raises
     ------
@@ -111,7 +111,8 @@ def check_fit(
         if nearest is None and target.name in _ON_BOARDS:
             advice.append(_ON_BOARDS[target.name])
     elif spec not in (WEIGHTS, EMBEDDING):        # whose bits are the model's
-        advice.append(_smaller_unit(spec, params, target, usage))
+        smaller = _smaller_unit(spec, params, usage)
+        advice += [smaller] if smaller else []
     advice += _larger(usage, target)
     raise FitError(_message(spec.name, target, short, usage[0].tool, advice))
 
@@ -180,22 +181,29 @@ def _nearest(
     return None
 
 
-def _smaller_unit(
-    spec: UnitSpec, params: Any, target: FpgaTarget, usage: Sequence[Usage],
-) -> str:
+def _smaller_unit(spec: UnitSpec, params: Any, usage: Sequence[Usage]) -> str | None:
     """The largest unit of its kind that is estimated to fit, as a sentence.
 
-    Area goes with rows (an array: at the same columns) or with lanes.
+    Area goes with lanes or with rows (an array: at the same columns); None for a unit that
+    has neither, or none smaller.
     """
+    name = next((name for name in ("lanes", "rows") if name in spec.sizes), None)
+    if name is None:
+        return None
     share = max(each.needed / max(_FULL.get(each.resource, 1.0) * each.available, 1e-9)
                 for each in usage if each.available is not None)
-    with_lanes = "lanes" in spec.sizes
-    size = int((params.lanes if with_lanes else params.rows) / share)
-    option = "--lanes" if with_lanes else "--rows"
     columns = f" --cols {params.cols}" if spec is MAC else ""
-    if size == 0:
-        return f"not even {option} 1{columns} is estimated to fit"
-    return f"nearest that fits, estimated: {option} {size}{columns}"
+    size, smallest = getattr(params, name), None
+    for fewer in range(size - 1, 0, -1):
+        # A unit may have rules of its own: lanes that divide its channels, for example.
+        with suppress(ValueError):
+            replace(params, **{name: fewer})
+            if fewer <= size / share:
+                return f"nearest that fits, estimated: --{name} {fewer}{columns}"
+            smallest = fewer
+    if smallest is None:
+        return None
+    return f"not even --{name} {smallest}{columns} is estimated to fit"
 
 
 def _larger(usage: Sequence[Usage], target: FpgaTarget) -> list[str]:

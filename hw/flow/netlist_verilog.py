@@ -1,7 +1,7 @@
 """A netlist for ECP5, as Yosys writes it for the router, as Verilog that simulates.
 
 So what is simulated is the very netlist that is placed, after every pass over it in Python.
-Its cells are instances of the models in ``hw/cells``.
+Its cells are instances of the models in ``hw/emit/cells``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sterna.hw.emit.yosys import run_yosys
 
 __all__ = ["NetlistError", "model_files", "netlist_verilog"]
 
-# Files in hw/cells with the models of all cells that a netlist may have.
+# Files in hw/emit/cells with the models of all cells that a netlist may have.
 _MODELS = ("ecp5.v", "ecp5_netlist.v", "board_sim.v")
 _CELLS = {
     "BB", "CCU2C", "DP16KD", "EHXPLLL", "IB", "L6MUX21", "LUT4", "MULT18X18D", "OB", "PFUMX",

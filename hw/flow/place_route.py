@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.emit.tools import MissingToolError
-from sterna.hw.flow.pnr_progress import Step, step_of
-from sterna.hw.flow.target import FpgaTarget, Resource, Router
+from sterna.hw.flow.pnr_progress import RouterStep, step_of
+from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 
 __all__ = [
@@ -24,7 +24,9 @@ __all__ = [
     "check_router",
     "pack",
     "place_and_route",
+    "place_and_route_pins",
     "resources_of",
+    "tool_command",
 ]
 
 _RUN = "import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
@@ -73,13 +75,18 @@ def check_router(target: FpgaTarget) -> Router:
     router = target.router
     if router is None:
         raise ValueError(
-            f"{target.name} has no router that pip can install: leave out --pnr, or take "
-            f"ecp5-85k, ecp5-25k, ice40-up5k or ice40-hx8k")
+            f"{target.name} has no router that pip can install: leave out --pnr, or take one of "
+            f"{', '.join(name for name, each in TARGETS.items() if each.router is not None)}")
     if importlib.util.find_spec(router.module) is None:
         raise MissingToolError(
             f"nextpnr for {target.name} is not installed (package {router.package}): "
             f"{install_command('hw')}")
     return router
+
+
+def tool_command(router: Router, function: str) -> list[str]:
+    """How a program of a router's package is started: by the name of its function."""
+    return [sys.executable, "-c", _RUN.format(module=router.module, function=function)]
 
 
 def resources_of(router: Router, used: Mapping[str, tuple[int, int]]) -> dict[Resource, int]:
@@ -115,7 +122,7 @@ def pack(
 
 def place_and_route(
     folder: Path, target: FpgaTarget, netlist: bytes, *, freq_mhz: float, seed: int = 1,
-    timeout_s: float = 7200, progress: Callable[[Step], None] | None = None,
+    timeout_s: float = 7200, progress: Callable[[RouterStep], None] | None = None,
 ) -> dict[str, Any]:
     """Place and route a netlist; return nextpnr's report, for :class:`PlacedDesign`.
 
@@ -154,7 +161,7 @@ def place_and_route(
 
 def place_and_route_pins(
     folder: Path, target: FpgaTarget, netlist: bytes, *, options: Sequence[str], seed: int = 1,
-    timeout_s: float = 7200, progress: Callable[[Step], None] | None = None,
+    timeout_s: float = 7200, progress: Callable[[RouterStep], None] | None = None,
 ) -> dict[str, Any]:
     """Place and route a whole design, whose ports are pins; like :func:`place_and_route`.
 
@@ -171,14 +178,14 @@ def place_and_route_pins(
 
 def _run(
     folder: Path, target: FpgaTarget, router: Router, netlist: bytes, options: list[str],
-    timeout_s: float, progress: Callable[[Step], None] | None, *, pins: bool = False,
+    timeout_s: float, progress: Callable[[RouterStep], None] | None, *, pins: bool = False,
 ) -> dict[str, Any]:
     (folder / _NETLIST).write_bytes(netlist)
     (folder / _REPORT).unlink(missing_ok=True)
     context = ["--out-of-context"] if router.out_of_context and not pins else []
     command = [
-        sys.executable, "-c", _RUN.format(module=router.module, function=router.function),
-        *target.router_options, *context, "--json", _NETLIST, "--report", _REPORT, *options]
+        *tool_command(router, router.function), *target.router_options, *context,
+        "--json", _NETLIST, "--report", _REPORT, *options]
     tail: deque[str] = deque(maxlen=400)
     late = threading.Event()
     with subprocess.Popen(

@@ -50,7 +50,7 @@ def synth(
         A target or its name.
     unit, sizes, style
         What to build; ``auto`` takes the style that suits the target, for a unit that has
-        styles. One in ``sizes`` does not count.
+        styles. It is given as ``style``, not among the sizes.
     pnr
         Whether to place and route, once for each of ``seeds``.
     seeds
@@ -123,6 +123,9 @@ def _with_style(spec: UnitSpec, sizes: Sizes, target: FpgaTarget, style: str) ->
     """The sizes with the style that was chosen, for a unit that has one."""
     chosen = style_for(target, style)
     if "style" in spec.sizes:
+        if "style" in sizes:
+            raise ValueError(
+                f"give the style as style=, not among the sizes: got {sizes['style']!r} there")
         return {**sizes, "style": chosen}
     if style != "auto":
         spec.check_sizes({**sizes, "style": chosen})

@@ -60,7 +60,7 @@ class BlockArea:
     @classmethod
     def of_cells(cls, synthesis: Synthesis, cells: Mapping[str, int]) -> BlockArea:
         """Count cells of a family."""
-        part = Synthesis(synthesis.target, synthesis.tool, dict(cells), {})
+        part = Synthesis(synthesis.family, synthesis.tool, dict(cells), {})
         return cls(part.luts_with_carries, part.carries, part.flip_flops, part.block_rams,
                    part.multipliers)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from sterna.hw.emit.yosys import YosysError, run_yosys
 
-__all__ = ["MappedMemory", "MemoryStyle", "Synthesis", "Target", "synthesize"]
+__all__ = ["Family", "MappedMemory", "MemoryStyle", "Synthesis", "synthesize"]
 
 
-class Target(enum.StrEnum):
+class Family(enum.StrEnum):
     """An FPGA family."""
 
     ECP5 = "ecp5"
@@ -43,7 +43,7 @@ class MemoryStyle(enum.StrEnum):
 # And its own script counts 300 ps for a wire, which is little in a full device: with 1,000 ps
 # the control paths lose two levels of logic, and the core some LUTs.
 _COMMANDS = {
-    Target.ECP5: """
+    Family.ECP5: """
         synth_ecp5 -top {top} {switches} -run :map_ffs
         dffunmap -srst-only t:MULT18X18D %ci2 t:$_SDFF* %i
         synth_ecp5 -top {top} {switches} -run map_ffs:map_luts
@@ -51,15 +51,15 @@ _COMMANDS = {
         abc9 -W 1000
         clean
         synth_ecp5 -top {top} {switches} -run map_cells:""",
-    Target.XC7: "synth_xilinx -family xc7 -flatten -noiopad -noclkbuf -top {top} {switches}",
-    Target.ICE40: "synth_ice40 -top {top} {switches}",
+    Family.XC7: "synth_xilinx -family xc7 -flatten -noiopad -noclkbuf -top {top} {switches}",
+    Family.ICE40: "synth_ice40 -top {top} {switches}",
 }
 # Switches that use, or leave unused, the multiplier blocks.
 _MULTIPLIERS = {
-    Target.ECP5: ("", "-nodsp"), Target.XC7: ("", "-nodsp"), Target.ICE40: ("-dsp", "")}
+    Family.ECP5: ("", "-nodsp"), Family.XC7: ("", "-nodsp"), Family.ICE40: ("-dsp", "")}
 # iCE40 has no LUT RAM, and Yosys stops at a memory that asks for one ("no valid mapping found").
 # The wish is taken back there: what is read without a clock becomes flip-flops.
-_BEFORE = {Target.ICE40: "setattr -unset ram_style -unset syn_ramstyle a:ram_style=distributed"}
+_BEFORE = {Family.ICE40: "setattr -unset ram_style -unset syn_ramstyle a:ram_style=distributed"}
 _SCRIPT = """
 read_verilog design.v
 {before}
@@ -101,7 +101,7 @@ class Synthesis:
     path below the top module; ``tool`` is the Yosys that did it.
     """
 
-    target: Target
+    family: Family
     tool: str
     cells: dict[str, int]
     memories: dict[str, MappedMemory]
@@ -153,7 +153,7 @@ class Synthesis:
 
 
 def synthesize(
-    verilog_path: str | Path, top: str, target: Target, *, timeout_s: float = 3600,
+    verilog_path: str | Path, top: str, family: Family, *, timeout_s: float = 3600,
     multipliers: bool = True, netlist_path: str | Path | None = None,
 ) -> Synthesis:
     """Synthesise a Verilog file with Yosys.
@@ -166,7 +166,7 @@ def synthesize(
         The file.
     top
         Name of the outermost module.
-    target
+    family
         The FPGA family.
     timeout_s
         Deadline in seconds.
@@ -182,14 +182,14 @@ def synthesize(
     YosysError
         If Yosys does not accept the file, or takes too long.
     """
-    command = _COMMANDS[target].format(
-        top=top, switches=_MULTIPLIERS[target][not multipliers])
+    command = _COMMANDS[family].format(
+        top=top, switches=_MULTIPLIERS[family][not multipliers])
     with tempfile.TemporaryDirectory(prefix="sterna-synthesis-") as name:
         folder = Path(name)
         shutil.copyfile(verilog_path, folder / "design.v")
         (folder / "commands.ys").write_text(command, encoding="utf-8")
         run_yosys(folder, _SCRIPT.format(
-            before=_BEFORE.get(target, ""),
+            before=_BEFORE.get(family, ""),
             netlist="write_json netlist.json" if netlist_path else "",
             rams=" ".join(f"t:{kind}" for kind in sorted(_BLOCK_RAMS.keys() | _LUT_RAMS)),
         ), timeout_s=timeout_s)
@@ -200,7 +200,7 @@ def synthesize(
             shutil.move(folder / "netlist.json", netlist_path)
     cells = report["design"]["num_cells_by_type"]
     return Synthesis(
-        target, re.split(r" \(", report["creator"])[0],
+        family, re.split(r" \(", report["creator"])[0],
         {kind: n for kind, n in sorted(cells.items()) if not kind.startswith("$")},
         _memories(log, rams, top))
 

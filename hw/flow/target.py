@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sterna.hw.flow.synthesis import Target
+from sterna.hw.flow.synthesis import Family
 from sterna.hw.units.mac.base.style import ArrayStyle
 
 __all__ = ["TARGETS", "FpgaTarget", "Resource", "Router", "style_for", "target_named"]
@@ -90,7 +90,7 @@ class FpgaTarget:
 
     name: str
     description: str
-    family: Target
+    family: Family
     available: Mapping[Resource, int] = field(default_factory=dict)
     router: Router | None = None
     router_options: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class FpgaTarget:
 
     def name_of(self, resource: Resource) -> str:
         """What a resource is called here: iCE40 counts logic cells, not LUTs."""
-        if resource is Resource.LUT and self.family is Target.ICE40:
+        if resource is Resource.LUT and self.family is Family.ICE40:
             return "logic cells"
         return resource.value
 
@@ -113,21 +113,21 @@ def _resources(lut: int, ff: int | None, block_ram: int, dsp: int) -> Mapping[Re
 
 _ALL = (
     FpgaTarget(
-        "ecp5-85k", "Lattice ECP5 LFE5U-85F, speed grade 6", Target.ECP5,
+        "ecp5-85k", "Lattice ECP5 LFE5U-85F, speed grade 6", Family.ECP5,
         _resources(83640, 83640, 208, 156), _ECP5,
         ("--85k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0),
     FpgaTarget(
-        "ecp5-25k", "Lattice ECP5 LFE5U-25F, speed grade 6", Target.ECP5,
+        "ecp5-25k", "Lattice ECP5 LFE5U-25F, speed grade 6", Family.ECP5,
         _resources(24288, 24288, 56, 28), _ECP5,
         ("--25k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0, larger="ecp5-85k"),
     FpgaTarget(
-        "ice40-up5k", "Lattice iCE40 UP5K", Target.ICE40,
+        "ice40-up5k", "Lattice iCE40 UP5K", Family.ICE40,
         _resources(5280, None, 30, 8), _ICE40, ("--up5k", "--package", "sg48"), clock_mhz=48.0),
     FpgaTarget(
-        "ice40-hx8k", "Lattice iCE40 HX8K", Target.ICE40,
+        "ice40-hx8k", "Lattice iCE40 HX8K", Family.ICE40,
         _resources(7680, None, 32, 0), _ICE40, ("--hx8k", "--package", "ct256"),
         clock_mhz=120.0, has_dsp=False),
-    FpgaTarget("xc7", "Xilinx 7 series", Target.XC7),
+    FpgaTarget("xc7", "Xilinx 7 series", Family.XC7),
 )
 
 TARGETS: Mapping[str, FpgaTarget] = MappingProxyType({target.name: target for target in _ALL})
@@ -143,10 +143,10 @@ def target_named(name: str) -> FpgaTarget:
 
 # Whose cells a style is built from; generic needs none.
 _FAMILIES = {
-    ArrayStyle.ECP5_CHAIN: Target.ECP5, ArrayStyle.ECP5_TABLE: Target.ECP5,
-    ArrayStyle.XC7_PAIR: Target.XC7, ArrayStyle.XC7_TABLE: Target.XC7,
+    ArrayStyle.ECP5_CHAIN: Family.ECP5, ArrayStyle.ECP5_TABLE: Family.ECP5,
+    ArrayStyle.XC7_PAIR: Family.XC7, ArrayStyle.XC7_TABLE: Family.XC7,
 }
-_AUTO = {Target.ECP5: ArrayStyle.ECP5_CHAIN, Target.XC7: ArrayStyle.XC7_PAIR}
+_AUTO = {Family.ECP5: ArrayStyle.ECP5_CHAIN, Family.XC7: ArrayStyle.XC7_PAIR}
 
 
 def style_for(target: FpgaTarget, wanted: str = "auto") -> ArrayStyle:

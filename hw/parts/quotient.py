@@ -27,7 +27,7 @@ ParamsT = TypeVar("ParamsT", bound=QuotientParams)
 
 
 class ConstantQuotient(wiring.Component, Generic[ParamsT]):
-    """A constant divided by a number, some cycles after that came.
+    """A constant divided by a number, some cycles after the number came.
 
     Members
     -------

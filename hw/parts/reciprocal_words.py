@@ -20,8 +20,8 @@ class ReciprocalWords:
     Parameters
     ----------
     bases, drops
-        For each segment: the quotient in its third part, and by how much it drops from end
-        to end. A segment of one divisor has its quotient as base and no drop.
+        For each segment: the quotient a third of the way into it, and by how much it drops from
+        end to end. A segment of one divisor has its quotient as base and no drop.
     corrections
         For each bit length of divisors whose segments have several: what is left of each
         divisor, from the smallest on; never negative.

@@ -28,7 +28,7 @@ class Cells(enum.StrEnum):
     """Where the models of the vendor cells come from."""
 
     OURS = "sterna"
-    """``hw/cells`` of this package."""
+    """``hw/emit/cells`` of this package."""
     YOSYS = "yosys"
     """Those that Yosys brings along."""
 

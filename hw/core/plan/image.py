@@ -1,6 +1,6 @@
 """What the memories of the core hold: a quantised model in the order in which it is used.
 
-The weight image is a stream: for each stage, for each group of ``rows`` rows, for each of
+Weights are in the order of use: for each stage, for each group of ``rows`` rows, for each of
 the interleaved matrices, the tiles of that group. A row header (its start value and its
 bias) stands beside, one word for each group of each matrix, in the same order.
 """
@@ -109,7 +109,7 @@ def build_image(model: QuantizedModel, params: CoreParams) -> CoreImage:
     for stage in stages:
         matrices = [model.projections[name] for name in stage.projections]
         padded = np.stack([_pad(p.weight, stage, params) for p in matrices], axis=1)
-        # [groups, slots, rows, tiles, cols] with the tiles before the rows is stream order.
+        # [groups, slots, rows, tiles, cols] with the tiles before the rows is the order of use.
         codes = row_codes(padded.transpose(0, 1, 3, 2, 4), params.style)
         weights += to_ints(to_bits(codes.reshape(stage.beats, -1), params.mac.code_bits))
         if params.mac.start_name:
@@ -138,7 +138,7 @@ def unpack_image(image: CoreImage) -> QuantizedModel:
     Raises
     ------
     ValueError
-        If a code is no trit, or a number of -1 weights is wrong.
+        If a code is no trit, or start values are wrong.
     """
     params, layout = image.params, image.stage_layout
     projections: dict[str, Projection] = {}

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sterna.hw.parts.sequence import Interleaved
 from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.base.style import ArrayStyle, style_named
+from sterna.hw.units.norm.params import MAX_DIGIT_BITS, MAX_ROOT_DIGIT_BITS
 from sterna.model.checks import check_whole
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
@@ -89,10 +90,12 @@ class CoreParams(Interleaved):
     routing_registers: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "style", ArrayStyle(self.style))
+        object.__setattr__(self, "style", style_named(self.style))
         check_whole("rows", self.rows, 1, 4096)
         check_whole("cols", self.cols, 1, 4096)
         check_whole("sequences", self.sequences, 1, MAX_SEQUENCES)
+        check_whole("digit_bits", self.digit_bits, 0, MAX_DIGIT_BITS)
+        check_whole("root_digit_bits", self.root_digit_bits, 0, MAX_ROOT_DIGIT_BITS)
         if self.root_digit_bits == 0:
             object.__setattr__(self, "root_digit_bits", 2 if self.routing_registers else 3)
         if self.cols % self.rows:
@@ -121,7 +124,7 @@ class CoreParams(Interleaved):
 
     @property
     def stages(self) -> int:
-        """Projections that follow each other in a token: four a layer, and the head."""
+        """Stages of a token: four a layer, and the head."""
         return 4 * self.config.layers + 1
 
     @property

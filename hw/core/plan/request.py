@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sterna.hw.core.plan.params import CoreParams
-from sterna.model.checks import check_whole
+from sterna.model.checks import whole_number
 from sterna.model.quantized.sampling import Sampler
 
 __all__ = ["LIMIT_BITS", "Request", "check_requests", "check_sequences"]
@@ -40,8 +40,8 @@ class Request:
     Raises
     ------
     ValueError
-        If the prompt is empty, a number is out of range, or ``predict`` has another length
-        than the prompt.
+        If the prompt is empty or not a row of tokens, a number is out of range, or ``predict``
+        is not a row of booleans as long as the prompt.
 
     >>> Request((5, 6, 7), tokens=20).predictions
     (False, False, True)
@@ -56,14 +56,20 @@ class Request:
     stop_token: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.prompt:
+        if not isinstance(self.prompt, Iterable):
+            raise ValueError(f"a prompt must be a row of tokens, got {self.prompt!r}")
+        prompt = tuple(whole_number("a token of the prompt", token, 0) for token in self.prompt)
+        if not prompt:
             raise ValueError("a prompt must have at least one token, got an empty one")
-        check_whole("tokens", self.tokens, 0, (1 << LIMIT_BITS) - 1)
+        object.__setattr__(self, "prompt", prompt)
+        tokens = whole_number("tokens", self.tokens, 0, (1 << LIMIT_BITS) - 1)
+        object.__setattr__(self, "tokens", tokens)
         Sampler(temperature=self.temperature, seed=self.seed)
-        if self.predict is not None and len(self.predict) != len(self.prompt):
-            raise ValueError(
-                f"predict must have one entry per token of the prompt, "
-                f"got {len(self.predict)} for {len(self.prompt)}")
+        if self.predict is not None:
+            object.__setattr__(self, "predict", _booleans(self.predict, len(prompt)))
+        if self.stop_token is not None:
+            stop_token = whole_number("stop_token", self.stop_token, 0)
+            object.__setattr__(self, "stop_token", stop_token)
 
     @property
     def predictions(self) -> tuple[bool, ...]:
@@ -85,8 +91,24 @@ class Request:
         """Raise ValueError if a token is not in the vocabulary."""
         stop = () if self.stop_token is None else (self.stop_token,)
         for token in (*self.prompt, *stop):
-            if not 0 <= token < vocab:
+            if token >= vocab:
                 raise ValueError(f"a request has token {token}, the model knows 0 to {vocab - 1}")
+
+
+def _booleans(predict: object, count: int) -> tuple[bool, ...]:
+    """``predict`` as a tuple, checked: one boolean for each token of the prompt."""
+    if not isinstance(predict, Iterable):
+        raise ValueError(f"predict must have one boolean per token of the prompt, got {predict!r}")
+    entries = tuple(predict)
+    if len(entries) != count:
+        raise ValueError(
+            f"predict must have one boolean per token of the prompt, "
+            f"got {len(entries)} for {count}")
+    for entry in entries:
+        if entry not in (False, True):
+            raise ValueError(
+                f"predict must have one boolean per token of the prompt, got {entry!r}")
+    return tuple(map(bool, entries))
 
 
 def check_sequences(params: CoreParams, requests: Sequence[Sequence[Request]]) -> None:

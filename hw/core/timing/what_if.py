@@ -13,7 +13,7 @@ from typing import Any
 
 from sterna.hw.core.plan.params import MAX_SEQUENCES, CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.timing.steady_state import Token, steady_state
+from sterna.hw.core.timing.steady_state import steady_state
 from sterna.hw.core.timing.timings import CoreTimings
 
 __all__ = ["Alternative", "Bound", "alternatives", "without"]
@@ -89,7 +89,7 @@ class Alternative:
         return ", ".join(f"{name} {value}" for name, value in self.changes.items())
 
 
-def alternatives(params: CoreParams, token: Token = Token.GREEDY) -> list[Alternative]:
+def alternatives(params: CoreParams) -> list[Alternative]:
     """Cores that differ in one parameter, or in all that shorten latencies."""
     faster = {"quant_lanes": params.cols, "root_digit_bits": 4}
     candidates: list[dict[str, int]] = [
@@ -110,6 +110,6 @@ def alternatives(params: CoreParams, token: Token = Token.GREEDY) -> list[Altern
             changed = replace(params, **(lanes | changes))
         except ValueError:
             continue
-        state = steady_state(CycleModel(changed), token)
+        state = steady_state(CycleModel(changed))
         found.append(Alternative(changes, state.cycles_per_token, state.utilisation))
     return found

@@ -6,7 +6,7 @@ from amaranth.hdl import Const, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.pipeline import Pipeline, advance_of
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.base.row import ArrayRow
 from sterna.hw.units.mac.base.steps import CHAIN_COLUMNS
@@ -26,7 +26,7 @@ class Accumulator(wiring.Component):
 
     It starts from the number of -1 weights of the row. It cannot overflow:
     :attr:`~sterna.hw.units.mac.base.params.MacParams.sum_bits` gives the bound,
-    ``tests/test_accumulator.py`` has it proven.
+    ``hw/proof/suite.py`` has it proven.
 
     Members
     -------
@@ -173,7 +173,7 @@ class TernaryMacArray(wiring.Component):
             m.d.sync += loaded.eq((loaded & ~taken) | filler.done)
             arrives, ready = arrives & usable, ready & usable
         m.d.comb += [
-            advance.eq(~self.sums.valid | self.sums.ready if params.stalls else 1),
+            advance.eq(advance_of(self.sums, stalls=params.stalls)),
             self.beats.ready.eq(ready),
             taken.eq(arrives & advance),
         ]

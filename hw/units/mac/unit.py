@@ -7,6 +7,7 @@ from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.hw.units.mac.stimulus import MAC_STIMULUS
 from sterna.hw.units.mac.verilog import MAC_MODULE, mac_design
 from sterna.hw.units.spec import UnitSpec
+from sterna.model.checks import check_whole
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["MAC", "mac_params"]
@@ -25,17 +26,19 @@ def mac_params(
     Raises
     ------
     ValueError
-        If the array is larger than the largest projection.
+        If a size is not a whole number, or the array larger than the largest projection.
     """
     shapes = model.config.projections()
     most_rows = max(shape[0] for shape in shapes.values())
     rows = min(_ROWS, most_rows) if rows is None else rows
+    check_whole("rows", rows, 1)
     if rows > most_rows:
         raise ValueError(
             f"rows must be from 1 to {most_rows} (the rows of the largest projection of this "
             f"model), got {rows}")
     most_columns = max(shape[1] for shape in shapes.values())
     cols = min(_COLS, most_columns) if cols is None else cols
+    check_whole("cols", cols, 1)
     if cols > most_columns:
         raise ValueError(
             f"cols must be from 1 to {most_columns} (the columns of the widest projection of "

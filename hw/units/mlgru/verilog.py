@@ -16,7 +16,8 @@ def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
     """Design the MLGRU unit of a model."""
     unit = MlgruUnit(params, model.sigmoid.tolist())
     spacing = params.beat_spacing
-    every = "cycle" if spacing == 1 else f"{spacing} cycles at most"
+    rate = ("A beat is taken every cycle" if spacing == 1
+            else f"At most one beat is taken in every {spacing} cycles")
     return UnitDesign(
         unit, MLGRU_MODULE,
         derived=("beats_per_layer", "words", "candidate_step", "state_step", "latency",
@@ -25,7 +26,7 @@ def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
                  f"{params.lanes} channels per beat, numeric profile {model.profile.name}; the "
                  f"states of {'one sequence' if params.sequences == 1 else params.sequences} "
                  f"{'' if params.sequences == 1 else 'sequences '}live inside."),
-        sections=_MLGRU_SECTIONS.format(params=params, every=every))
+        sections=_MLGRU_SECTIONS.format(params=params, rate=rate))
 
 
 _MLGRU_SECTIONS = """\
@@ -37,7 +38,7 @@ gate. `start` marks the first beat of a new sequence: every state then counts as
 token. It may come at any time; the rest of a token that it interrupts must not be sent. The first
 beat after a reset starts a sequence in any case.
 
-A beat is taken every {every}. The results of a beat, `o` (output) and `h` (new
+{rate}. The results of a beat, `o` (output) and `h` (new
 state), are valid {params.latency} cycles after the cycle that took it, plus the cycles in which
 results waited to be taken, for the whole pipeline waits with them.
 """

@@ -7,7 +7,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.fixed_point import round_shift
-from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.parts.pipeline import Pipeline, advance_of
 from sterna.hw.units.norm.divide import NormDivide
 from sterna.hw.units.norm.front import NormFront
 from sterna.hw.units.norm.params import NormParams
@@ -109,7 +109,7 @@ class NormQuant(wiring.Component):
         """
         params, acts = self.params, self.acts
         advance = Signal()
-        m.d.comb += advance.eq(~acts.valid | acts.ready)
+        m.d.comb += advance.eq(advance_of(acts, stalls=True))
         steps = Pipeline(m, advance)
 
         address, last_chunk = Signal(range(params.depth)), Signal()

@@ -15,7 +15,10 @@ from sterna.hw.parts.sequence import Interleaved
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
-__all__ = ["NormParams"]
+__all__ = ["MAX_DIGIT_BITS", "MAX_ROOT_DIGIT_BITS", "NormParams"]
+
+MAX_DIGIT_BITS, MAX_ROOT_DIGIT_BITS = 5, 4
+"""Most bits per cycle of a division, and of the root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class NormParams(Interleaved):
         Channels per word.
     lanes
         Elements quantised per cycle; a multiple of ``rows``. Each takes a multiplier for
-        ``y * R``, another one if R has more than 17 bits, and one for ``q * q``.
+        ``y * R``, and another one if R has more than 17 bits; its square is made of LUTs.
     channels
         Channels of the longest vector.
     sequences
@@ -76,8 +79,8 @@ class NormParams(Interleaved):
             raise ValueError(f"lanes ({self.lanes}) must be a multiple of rows ({self.rows})")
         check_whole("channels", self.channels, 1, 65536)
         check_whole("sequences", self.sequences, 1, 2)
-        check_whole("digit_bits", self.digit_bits, 0, 5)
-        check_whole("root_digit_bits", self.root_digit_bits, 1, 4)
+        check_whole("digit_bits", self.digit_bits, 0, MAX_DIGIT_BITS)
+        check_whole("root_digit_bits", self.root_digit_bits, 1, MAX_ROOT_DIGIT_BITS)
 
     # Shape -------------------------------------------------------------------------
 
@@ -253,7 +256,7 @@ class NormParams(Interleaved):
     def tree_steps(self) -> int:
         """Cycles from the squares of a chunk to S.
 
-        One level, for the way from the multipliers is long, then two each; then S.
+        One level, as the squares are sums themselves, then two each; then S.
         """
         return 1 + self.tree_levels // 2 + min(self.tree_levels, 1)
 

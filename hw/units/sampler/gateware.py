@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.parts.constant_product import constant_product
 from sterna.hw.units.sampler.largest_logit import LargestLogit
 from sterna.hw.units.sampler.logit_draw import LogitDraw
-from sterna.hw.units.sampler.params import SEED_BITS, SamplerParams
+from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS, SamplerParams
 
 __all__ = ["ArgmaxSampler"]
 
@@ -29,7 +29,7 @@ class ArgmaxSampler(wiring.Component):
     -------
     logits : ``In(stream.Signature(params.logits_layout))``
         ``logits`` of each lane. Lanes past the vocabulary, in the last word, are ignored.
-    beta : ``In(unsigned(params.beta_bits))``, with ``sampling``
+    beta : ``In(unsigned(BETA_BITS))``, with ``sampling``
         Inverse temperature, ``Sampler.beta``; 0 is greedy. Read in the cycle in which the
         first word of a vector is taken.
     seed : ``In(unsigned(32))``, with ``sampling``
@@ -46,7 +46,7 @@ class ArgmaxSampler(wiring.Component):
         self.params = params
         super().__init__({
             "logits": In(stream.Signature(params.logits_layout)),
-            **({"beta": In(unsigned(params.beta_bits)),
+            **({"beta": In(unsigned(BETA_BITS)),
                 "seed": In(unsigned(SEED_BITS)),
                 "reseed": In(1)} if params.sampling else {}),
             "tokens": Out(stream.Signature(unsigned(params.token_bits))),
@@ -108,7 +108,7 @@ class ArgmaxSampler(wiring.Component):
     def _draw(self, m, step, position, taken, ends, done, best):
         """Draw tokens with a temperature; return (whether this one is, the unit that does)."""
         params = self.params
-        beta = Signal(params.beta_bits, reset_less=True)
+        beta = Signal(BETA_BITS, reset_less=True)
         is_first = Signal(init=1)
         is_warm, will_be_sampled, is_sampled = Signal(), Signal(), Signal()
         m.d.comb += is_warm.eq(Mux(is_first, self.beta.any(), will_be_sampled))

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.sampler.logit_weight import LogitWeight
-from sterna.hw.units.sampler.params import SEED_BITS, SamplerParams
+from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS, SamplerParams
 
 __all__ = ["LogitDraw"]
 
@@ -64,7 +64,7 @@ class LogitDraw(wiring.Component):
             "step": In(range(params.sampled_steps + 1)),
             "done": In(1),
             "best": In(logit),
-            "beta": In(unsigned(params.beta_bits)),
+            "beta": In(unsigned(BETA_BITS)),
             "seed": In(unsigned(SEED_BITS)),
             "reseed": In(1),
             "word": Out(range(params.depth)),

@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.parts.fixed_point import round_shift
 from sterna.hw.parts.memory_attributes import LOGIC_ROM
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.units.sampler.params import SamplerParams
+from sterna.hw.units.sampler.params import BETA_BITS, SamplerParams
 from sterna.model.quantized.sampling import EXP_TABLE
 
 __all__ = ["LogitWeight"]
@@ -32,7 +32,7 @@ class LogitWeight(wiring.Component):
     -------
     best, logit : ``In(signed(logit.bits))``
         The largest logit and this one.
-    beta : ``In(unsigned(params.beta_bits))``
+    beta : ``In(unsigned(BETA_BITS))``
         Inverse temperature, taken a step after the logits.
     is_void : ``In(1)``
         The weight is zero, whatever the logit: there is no such token. Taken at step
@@ -50,7 +50,7 @@ class LogitWeight(wiring.Component):
         super().__init__({
             "best": In(logit),
             "logit": In(logit),
-            "beta": In(unsigned(params.beta_bits)),
+            "beta": In(unsigned(BETA_BITS)),
             "is_void": In(1),
             "weight": Out(unsigned(params.weight_bits)),
         })

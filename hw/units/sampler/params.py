@@ -11,12 +11,14 @@ from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.sampling import EXP_TABLE
 
-__all__ = ["SEED_BITS", "SamplerParams"]
+__all__ = ["BETA_BITS", "SEED_BITS", "SamplerParams"]
 
 SEED_BITS = 32
 """Bits of the seed of the random numbers."""
 
 _BETA_FRAC = 10     # fraction bits of ``Sampler.beta``
+BETA_BITS = 18
+"""Bits of the inverse temperature, log2(e) / T with 10 fraction bits, for T down to 0.01."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,6 @@ class SamplerParams:
     def token_bits(self) -> int:
         """Bits of a token."""
         return (self.vocab - 1).bit_length()
-
-    @property
-    def beta_bits(self) -> int:
-        """Bits of the inverse temperature, which is below 2^18 down to a temperature of 0.01."""
-        return 18
 
     @property
     def exponent_shift(self) -> int:

@@ -9,6 +9,7 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.memory_attributes import BLOCK_ROM
+from sterna.hw.parts.pipeline import advance_of
 from sterna.hw.units.weights.params import WeightRomParams
 
 __all__ = ["WeightRom"]
@@ -75,7 +76,7 @@ class WeightRom(wiring.Component):
 
         advance, is_free, taken = Signal(), Signal(), Signal()
         m.d.comb += [
-            advance.eq(~beats.valid | beats.ready),
+            advance.eq(advance_of(beats, stalls=True)),
             # This cycle reads the last word of the request in progress, or there is none.
             is_free.eq(~reading | (advance & ~more.any())),
             requests.ready.eq(~is_waiting),

@@ -1,7 +1,6 @@
-"""Parameters of the gateware, and every width, depth and cycle count that follows.
+"""Geometry of the array, and every width, depth and cycle count that follows from it.
 
-One frozen object per unit. The component, the packer, the emitter and the simulation all
-read it; none of them derives a number on its own.
+Component, packer, emitter and simulation all read it; none of them derives a number on its own.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from sterna.hw.parts.trit import Trit
 from sterna.hw.parts.trit_codes import TRIPLE_BITS
 from sterna.hw.units.mac.base.pair_codes import PAIR_BITS
 from sterna.hw.units.mac.base.steps import FILL_ENTRIES, row_steps
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.base.style import ArrayStyle, style_named
 from sterna.model.checks import check_whole
 
 __all__ = ["MacParams"]
@@ -59,10 +58,7 @@ class MacParams:
     stalls: bool = True
 
     def __post_init__(self) -> None:
-        if self.style not in list(ArrayStyle):
-            raise ValueError(
-                f"style must be one of {', '.join(ArrayStyle)}, got {self.style!r}")
-        object.__setattr__(self, "style", ArrayStyle(self.style))
+        object.__setattr__(self, "style", style_named(self.style))
         check_whole("rows", self.rows, 1, 4096)
         check_whole("max_columns", self.max_columns, 1, 1 << 20)
         check_whole("cols", self.cols, 1, 4096)
@@ -105,7 +101,7 @@ class MacParams:
     @property
     def tree_levels(self) -> int:
         """Levels of the adder tree, a register after each; one if there is nothing to add."""
-        return max(1, (self.cols - 1).bit_length())
+        return row_steps(ArrayStyle.GENERIC, self.cols)
 
     @property
     def row_steps(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sterna.hw.units.mac.base.style import ArrayStyle
 
-__all__ = ["CHAIN_COLUMNS", "FILL_ENTRIES", "binary_levels", "row_steps"]
+__all__ = ["CHAIN_COLUMNS", "FILL_ENTRIES", "binary_levels", "row_steps", "tree_steps"]
 
 CHAIN_COLUMNS = 4
 """Columns that follow each other in a chain of style ``ecp5-chain``.

@@ -20,6 +20,7 @@ from sterna.export.forms.forms import Form, build
 from sterna.export.forms.writer import serialize
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.web.runtime_files import WEB_RUNTIME_VERSION, runtime_files
+from sterna.model.checks import one_of
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
@@ -48,7 +49,7 @@ class WebPage:
 
 def write_page(
     model: QuantizedModel, folder: str | Path, *, check_tokens: int = 64,
-    runtime: Path | None = None, form: Form = Form.WEB,
+    runtime: Path | None = None, form: Form | str = Form.WEB,
 ) -> WebPage:
     """Write the page of ``model``: sources, model, runtime and the recorded reference.
 
@@ -73,12 +74,15 @@ def write_page(
     Raises
     ------
     ValueError
-        If the vocabulary is another, ``check_tokens`` too small, the model does not fit the
-        form, the runtime cannot be had (`WebRuntimeError`) or the folder is not ours
-        (`OutputFolderError`).
+        If the vocabulary is another, ``check_tokens`` too small, the form not exact, the model
+        does not fit the form, the runtime cannot be had (`WebRuntimeError`) or the folder is
+        not ours (`OutputFolderError`).
     OSError
         If the place cannot be written; nothing has changed then.
     """
+    form = one_of("form", form, Form)
+    if not form.exact:
+        raise ValueError(f"the page needs an exact form, got {form.value}")
     if not _ASCII_VOCAB <= model.config.vocab <= VOCAB:
         raise ValueError(
             f"the page writes bytes or ASCII: expected a vocabulary from {_ASCII_VOCAB} to "

@@ -7,9 +7,13 @@ All of them raise ``ValueError``, for a wrong type too: to a caller 2.5 tokens, 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 from numbers import Integral, Real
+from typing import TypeVar
 
-__all__ = ["check_fields", "check_whole", "real_number", "whole_number"]
+__all__ = ["check_fields", "check_whole", "one_of", "real_number", "whole_number"]
+
+_Choice = TypeVar("_Choice", bound=Enum)
 
 
 def check_whole(name: str, value: object, low: int, high: int | None = None) -> None:
@@ -50,6 +54,25 @@ def real_number(name: str, value: object) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(f"{name} must be a number, got {value!r}")
     return float(value)
+
+
+def one_of(name: str, value: object, kind: type[_Choice]) -> _Choice:
+    """The member of ``kind`` that ``value`` is, or whose value it is.
+
+    >>> one_of("size", "big", Enum("Size", {"S": "small", "L": "large"}))
+    Traceback (most recent call last):
+    ValueError: size must be one of small, large, got 'big'
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, the choices and what came.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(str(each.value) for each in kind)
+        raise ValueError(f"{name} must be one of {known}, got {value!r}") from None
 
 
 def check_fields(name: str, value: object, fields: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MANIFEST", "OutputFolderError", "write_folder"]
+__all__ = ["MANIFEST", "OutputFolderError", "check_replaceable", "write_folder"]
 
 MANIFEST = "params.json"
 _GENERATOR = "sterna"
@@ -51,7 +51,7 @@ def write_folder(
         If the place is read-only or full; nothing has changed then.
     """
     folder = Path(folder)
-    _check_replaceable(folder)
+    check_replaceable(folder)
     contents = {
         name: content.encode() if isinstance(content, str) else content
         for name, content in files.items()}
@@ -94,7 +94,14 @@ def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _check_replaceable(folder: Path) -> None:
+def check_replaceable(folder: Path) -> None:
+    """Refuse a folder that :func:`write_folder` would refuse: to be known before long work.
+
+    Raises
+    ------
+    OutputFolderError
+        If ``folder`` is a file, or holds files that are not from an earlier call.
+    """
     if not folder.exists():
         return
     if not folder.is_dir():

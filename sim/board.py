@@ -10,7 +10,7 @@ from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign
 from sterna.hw.board.line_texts import SIGN
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.testbench.simulation import SimulationError
-from sterna.sim.bench.cpp_build import build_library
+from sterna.sim.bench.cpp_build import build_library, load_library
 
 __all__ = ["BoardSimulation"]
 
@@ -114,10 +114,9 @@ class BoardSimulation:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(path.resolve()))
     board, size, count = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
     text = ctypes.c_char_p
-    for name, result, arguments in (
+    return load_library(path, "board", (
         ("new", board, (ctypes.c_double, ctypes.c_int)),
         ("delete", None, (board,)),
         ("send", None, (board, text, size)),
@@ -127,7 +126,4 @@ def _load(path: Path) -> ctypes.CDLL:
         ("cycle", count, (board,)),
         ("busy_cycles", count, (board,)),
         ("framing_errors", count, (board,)),
-    ):
-        function = getattr(library, f"board_{name}")
-        function.restype, function.argtypes = result, arguments
-    return library
+    ))

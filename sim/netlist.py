@@ -7,7 +7,6 @@ compiles is another: the synthesised netlist, and models of the cells it consist
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -23,10 +22,13 @@ from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.flow.absorb import absorb_registers
 from sterna.hw.flow.netlist_verilog import model_files, netlist_verilog
 from sterna.hw.flow.synthesis import Family, synthesize
+from sterna.model.checks import one_of
+from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Simulator
-from sterna.sim.core.simulate import CoreReport, simulate_core
-from sterna.sim.simulate import SimulationReport, simulate
+from sterna.sim.core.engine import Engine
+from sterna.sim.core.simulate import CoreReport, check_core_request, simulate_core
+from sterna.sim.simulate import SimulationReport, check_request, simulate
 
 __all__ = [
     "FLOW_PASSES",
@@ -75,7 +77,7 @@ def netlist_of(
     emitted
         The unit.
     folder
-        Where to write; a folder of an earlier call is replaced.
+        Where to write; a folder that Sterna wrote is replaced.
     passes
         What to do to the netlist, one after the other.
     netlist
@@ -85,11 +87,14 @@ def netlist_of(
     ------
     NetlistError
         If the netlist has a cell that is not modelled.
+    OutputFolderError
+        If the folder holds files that are not from an earlier call.
     MissingToolError
         If Yosys is not installed.
     YosysError
         If Yosys fails.
     """
+    check_replaceable(folder)
     if netlist is None:
         netlist = synthesize_unit(emitted)
     for each in passes:
@@ -98,11 +103,7 @@ def netlist_of(
     for path in emitted.folder.glob("*.hex"):       # memory images that the bench reads
         texts[path.name] = path.read_text(encoding="utf-8")
     texts["filelist.f"] = "".join(f"{name}\n" for name in texts if name.endswith(".v"))
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    write_folder(folder, texts, {"netlist_of": emitted.module})
     return replace(emitted, folder=folder)
 
 
@@ -127,8 +128,8 @@ def simulate_netlist(
     Raises
     ------
     ValueError
-        As for :func:`~sterna.sim.simulate.simulate`, or if the netlist has a cell that is
-        not modelled.
+        As for :func:`~sterna.sim.simulate.simulate`, before anything is synthesised; or if
+        the netlist has a cell that is not modelled.
     MissingToolError
         If Yosys, the simulator or a tool it needs is not installed.
     YosysError
@@ -136,6 +137,9 @@ def simulate_netlist(
     SimulationError
         If the simulation does not compile, fails or hangs.
     """
+    simulator = one_of("simulator", simulator, Simulator)
+    check_request(
+        model, unit, tokens, simulator=simulator, waves=waves, work=work, sizes=sizes)
     with ExitStack() as stack:
         work = _folder(stack, work)
         made = _made(model, unit, work, passes, progress, **sizes)
@@ -169,6 +173,10 @@ def simulate_core_netlist(
     ValueError, MissingToolError, YosysError, SimulationError
         As for :func:`simulate_netlist`.
     """
+    simulator = one_of("simulator", simulator, Simulator)
+    check_core_request(
+        model, prompts, tokens, temperature=temperature, engine=Engine.COCOTB,
+        simulator=simulator, waves=waves, work=work, seed=seed, sizes=sizes)
     with ExitStack() as stack:
         work = _folder(stack, work)
         made = _made(model, CORE.name, work, passes, progress,
@@ -189,7 +197,9 @@ def _made(
     model: QuantizedModel, unit: str, work: Path, passes: Sequence[NetlistPass],
     progress: Callable[[str], None], **sizes: Any,
 ) -> EmittedUnit:
+    folder = work / f"{unit}_netlist"
+    check_replaceable(folder)
     progress("emit the Verilog")
     emitted = emit_verilog(model, unit, work / unit, **sizes)
     progress("synthesise the netlist")
-    return netlist_of(emitted, work / f"{unit}_netlist", passes=passes)
+    return netlist_of(emitted, folder, passes=passes)

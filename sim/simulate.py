@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from sterna.export.runtime.arguments import token_array
 from sterna.hw.catalog import emit_verilog, unit_named
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.job import Job
 from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.testbench.scoreboard import Checks, Scoreboard
+from sterna.hw.units.spec import UnitSpec
+from sterna.model.checks import one_of
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference
 from sterna.sim.bench.activations import record_activations
-from sterna.sim.bench.runner import Simulator, run_on
+from sterna.sim.bench.runner import Simulator, check_simulator, run_on
 
-__all__ = ["PhaseReport", "SimulationReport", "simulate"]
+__all__ = ["PhaseReport", "SimulationReport", "check_request", "simulate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,8 @@ def simulate(
     seed
         Seed of the random pauses.
     emitted
-        A folder emitted before, to simulate instead of a fresh one.
+        A folder emitted before, to simulate instead of a fresh one. It has its sizes already:
+        none go with it.
     progress
         Called with a line of text before each step.
     sizes
@@ -140,29 +144,29 @@ def simulate(
     ValueError
         If there is no such unit, it has no such size or the size does not fit the model,
         there are no tokens, waves are asked for without a folder to keep them in, or
-        ``emitted`` is a folder of another unit.
+        ``emitted`` is a folder of another unit or comes with sizes.
     MissingToolError
         If the simulator or a tool it needs is not installed.
     SimulationError
         If the simulation does not compile, fails or hangs.
     """
-    simulator, spec = Simulator(simulator), unit_named(unit)
-    if spec.stimulus is None:
-        raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")
-    spec.check_sizes(sizes)
-    if tokens.ndim != 1 or tokens.size == 0:
-        raise ValueError(f"tokens must be [length], at least 1, got shape {tokens.shape}")
-    if waves and work is None:
-        raise ValueError("waves need a folder to be kept in: give one as work")
+    simulator = one_of("simulator", simulator, Simulator)
+    spec, tokens = check_request(
+        model, unit, tokens, simulator=simulator, waves=waves, work=work, sizes=sizes)
+    assert spec.stimulus is not None
     if emitted is not None and emitted.module != spec.module:
         raise ValueError(f"emitted must be a {unit} folder, got one of {emitted.module}")
+    if emitted is not None and sizes:
+        raise ValueError(
+            f"{', '.join(sizes)} cannot be given with emitted: that folder has its sizes")
     started = time.monotonic()
     with ExitStack() as stack:
         if work is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
         work.mkdir(parents=True, exist_ok=True)
-        progress("emit the Verilog")
-        emitted = emitted or emit_verilog(model, unit, work / unit, **sizes)
+        if emitted is None:
+            progress("emit the Verilog")
+            emitted = emit_verilog(model, unit, work / unit, **sizes)
         progress(f"compute {tokens.size} tokens with the reference and onnxruntime")
         tensors = spec.stimulus.tensors(model)
         acts = record_activations(model, tokens, tensors)
@@ -182,3 +186,25 @@ def simulate(
         unit, simulator, int(tokens.size), seed, acts.agreement if tensors else None, phases,
         time.monotonic() - started)
 
+
+
+def check_request(
+    model: QuantizedModel, unit: str, tokens: object, *, simulator: Simulator, waves: bool,
+    work: Path | None, sizes: Mapping[str, Any],
+) -> tuple[UnitSpec, np.ndarray]:
+    """The unit that :func:`simulate` is asked for, and its tokens as an array.
+
+    Raises
+    ------
+    ValueError, MissingToolError
+        As :func:`simulate`, but for what depends on the emitted folder.
+    """
+    spec = unit_named(unit)
+    if spec.stimulus is None:
+        raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")
+    spec.check_sizes(sizes)
+    array = token_array(tokens, ["length"], model.config.vocab)
+    if waves and work is None:
+        raise ValueError("waves need a folder to be kept in: give one as work")
+    check_simulator(simulator, work)
+    return spec, array

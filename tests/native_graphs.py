@@ -28,17 +28,17 @@ def int2(name: str, values: np.ndarray) -> TensorProto:
 
 
 def projection(name: str, parts: Sequence[Projection]) -> list[TensorProto]:
-    """w, k, scale and bias of a projection, merged if there are several parts."""
+    """Weight, k, scale and bias of a projection, merged if there are several parts."""
     bias = np.stack([part.bias for part in parts]).astype(np.int32)
     lead = (len(parts), 1) if len(parts) > 1 else (1,)
     return [
-        int2(f"w_{name}", np.concatenate([part.weight for part in parts]).T),
+        int2(f"{name}_weight", np.concatenate([part.weight for part in parts]).T),
         numpy_helper.from_array(
-            np.array([float(part.k) for part in parts]).reshape(lead), f"k_{name}"),
+            np.array([float(part.k) for part in parts]).reshape(lead), f"{name}_k"),
         numpy_helper.from_array(
             np.array([math.ldexp(1.0, -part.shift) for part in parts]).reshape(lead),
-            f"scale_{name}"),
-        numpy_helper.from_array(bias if len(parts) > 1 else bias[0], f"bias_{name}")]
+            f"{name}_scale"),
+        numpy_helper.from_array(bias if len(parts) > 1 else bias[0], f"{name}_bias")]
 
 
 def gate_table(model: QuantizedModel) -> np.ndarray:
@@ -69,7 +69,7 @@ def mlgru_tensors(model: QuantizedModel, layer: int) -> list[TensorProto]:
     return [
         *projection("fcg", [model.projections[f"{at}.{part}"] for part in "fcg"]),
         *projection("out", [model.projections[f"{at}.out"]]),
-        numpy_helper.from_array(gate_table(model), "gate_table"), RECIPROCALS]
+        numpy_helper.from_array(gate_table(model), "gates"), RECIPROCALS]
 
 
 def glu_tensors(model: QuantizedModel, layer: int) -> list[TensorProto]:
@@ -78,7 +78,7 @@ def glu_tensors(model: QuantizedModel, layer: int) -> list[TensorProto]:
     return [
         *projection("gate_up", [model.projections[f"{at}.{part}"] for part in ("gate", "up")]),
         *projection("down", [model.projections[f"{at}.down"]]),
-        numpy_helper.from_array(silu_table(model), "silu_table"), RECIPROCALS]
+        numpy_helper.from_array(silu_table(model), "silu"), RECIPROCALS]
 
 
 def head_tensors(model: QuantizedModel) -> list[TensorProto]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,11 @@ from simulated_cores import SHAPES, Shape
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.request import Request
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.testbench.job import Pause
+from sterna.hw.testbench.job import Pause, PhaseResult
+from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.quantized import Projection, QuantizedModel
+from sterna.sim.bench.runner import run_on
+from sterna.sim.core import bench
 from sterna.sim.core.bench import run_core_phases
 from sterna.sim.core.phases import CorePhase, CorePhaseReport
 
@@ -83,6 +87,33 @@ def test_every_tensor_and_every_cycle_is_as_predicted(shape: Shape, cores) -> No
               "generations within a prompt"}
     alone = {"prompt after the text", "back to back"} if shape.sequences == 1 else set()
     assert timed == always | alone
+
+
+@pytest.mark.parametrize(("lane", "change", "message"), [
+    ("acc", -1, r"lane acc of the trace showed \d+ words, too few for the tokens that ran"),
+    ("norm", 1, "lane norm of the trace showed 1 words too many"),
+    ("beat", -1, r"number of beats: the cycle model says \d+, simulated \d+"),
+])
+def test_a_word_lost_or_added_in_the_trace_is_a_failure_of_the_simulation(
+    cores, lane: str, change: int, message: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, emitted, folder = cores(SHAPES[0])
+
+    def run_changed(*arguments, **options) -> list[PhaseResult]:
+        results = run_on(*arguments, **options)
+        for kept in (results[0].seen, results[0].seen_at):
+            if lane in kept:
+                kept[lane] = kept[lane][:-1] if change < 0 else [*kept[lane], kept[lane][-1]]
+        return results
+
+    monkeypatch.setattr(bench, "run_on", run_changed)
+    phases = [CorePhase("text", requests(SHAPES[0]), reset=True)]
+    if lane == "beat":      # it carries no tensor
+        report, = run_core_phases(model, emitted, phases, work=folder)
+        assert re.fullmatch(message, report.timing.first)
+        return
+    with pytest.raises(SimulationError, match=message):
+        run_core_phases(model, emitted, phases, work=folder)
 
 
 @pytest.mark.long

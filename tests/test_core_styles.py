@@ -82,7 +82,7 @@ def test_every_tensor_and_every_cycle_of_a_core_for_a_small_fpga(
 @pytest.mark.long
 @pytest.mark.parametrize(("profile", "style", "sequences"), [
     (S16, ArrayStyle.ECP5_CHAIN, 1), (C12, ArrayStyle.GENERIC, 2), (S16, ArrayStyle.XC7_TABLE, 2)])
-def test_every_tensor_and_every_cycle_with_registers_on_long_ways(
+def test_every_tensor_and_every_cycle_with_routing_registers(
     profile: NumericProfile, style: ArrayStyle, sequences: int, tmp_path: Path,
 ) -> None:
     model = random_model(MODEL.config, profile, seed=9)

@@ -15,16 +15,19 @@ from sterna.hw.core.plan.image import CoreImage, build_image
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.emit.folder import verilog_text
+from sterna.hw.core.unit import CORE
+from sterna.hw.emit.folder import EmittedUnit, verilog_text
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
+from sterna.sim.core import simulate as simulate_module
 from sterna.sim.core.cpp_engine import CppCore
 from sterna.sim.core.reference import Answer, answer
 from sterna.sim.core.run import CoreProgress, CoreRun, CoreStream, Hold
+from sterna.sim.core.simulate import simulate_core
 
 pytestmark = pytest.mark.usefixtures("quick_build")
 
@@ -243,8 +246,29 @@ def test_requests_that_do_not_fit_the_core_are_refused(single: Built) -> None:
     for hold in (Hold(CoreStream.WEIGHTS, 0, 9), Hold(CoreStream.TOKENS, 0, 9, sequence=1)):
         with pytest.raises(ValueError, match="could be held"):
             core.run([[]], holds=[hold])
-    with pytest.raises(ValueError, match="pauses_seed must be"):
-        core.run([[]], pauses_seed=0)
+    for options, message in (
+        ({"pauses_seed": 0}, "pauses_seed must be"), ({"chunk": 0}, "chunk must be a whole"),
+        ({"chunk": -1}, "chunk must be a whole"), ({"patience": 0}, "patience must be a whole"),
+        ({"abandon_at": -1}, "abandon_at must be a whole"),
+        ({"holds": [Hold(CoreStream.TOKENS, -1, 9)]}, "the first cycle of a hold must be a whole"),
+        ({"holds": [Hold(CoreStream.TOKENS, 0, -9)]}, "the cycles of a hold must be a whole"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            core.run([[]], **options)
+
+
+@pytest.mark.slow
+def test_a_core_without_logits_is_compared_without_them(
+    cores: Callable[[str], Built], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:
+    built = cores("weights of 256 bits from outside, no logits")
+    monkeypatch.setattr(simulate_module, "CppCore", lambda *made_of: built.core)
+    (tmp_path / "filelist.f").touch()
+    emitted = EmittedUnit(tmp_path, CORE.module, built.core.params, {})
+    report = simulate_core(built.model, [[1, 2]], 3, engine="cpp", emitted=emitted)
+    assert report.passed, report.failure
+    # Tokens and state, and nothing else.
+    assert report.checks.reference.values == 3 + built.core.states().size
 
 
 # A core that keeps the rules of no stream; `seed` says which one it breaks.

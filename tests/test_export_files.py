@@ -42,6 +42,7 @@ def test_either_graph_can_be_left_out(
 ) -> None:
     written = export_onnx(model, tmp_path / "m.onnx", graphs=choice)
     assert sorted(written) == sorted(tmp_path.iterdir())
+    assert written == export_onnx(model, tmp_path / "m.onnx", graphs=choice.value)
     kinds = {GraphInfo.read(onnx.load(path)).kind.value for path in written}
     assert kinds == ({"step", "sequence"} if choice is GraphChoice.BOTH else {choice.value})
 
@@ -172,6 +173,9 @@ def _set_property(proto: onnx.ModelProto, key: str, value: str) -> onnx.ModelPro
 
 
 def test_other_versions_and_damaged_metadata_are_refused(model: QuantizedModel) -> None:
+    for key, value in (("sterna.formats", "[]"), ("sterna.config", "[]")):
+        with pytest.raises(OnnxFileError, match="the metadata of the graph is damaged"):
+            GraphInfo.read(_set_property(build_step(model), key, value))
     newer = _set_property(build_step(model), "sterna.format_version", "3")
     with pytest.raises(OnnxFileError, match="format version '3', this Sterna reads version 2"):
         OnnxStep(newer)
@@ -218,6 +222,16 @@ def test_a_bad_state_is_refused(model: QuantizedModel) -> None:
         step.step(np.array([1]), np.zeros((2, 1, 12)))
     with pytest.raises(ValueError, match="state must be from -32768 to 32767, got 0 to 40000"):
         step.step(np.array([1]), step.start() + np.eye(12, dtype=np.int32)[0] * 40000)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"form": "exakt"}, "form must be one of exact, exact-2bit, fast, .*, got 'exakt'"),
+    ({"graphs": "all"}, "graphs must be one of step, sequence, both, got 'all'")])
+def test_a_choice_that_is_none_is_refused(
+    model: QuantizedModel, tmp_path: Path, options: dict[str, str], message: str,
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        export_onnx(model, tmp_path / "m.onnx", **options)
 
 
 def test_bad_arguments_are_refused(model: QuantizedModel) -> None:

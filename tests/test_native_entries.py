@@ -17,6 +17,10 @@ import pytest
 from conftest import ODD
 from native_graphs import graph, head_tensors, planted_sources, session
 
+from sterna.export import Session
+from sterna.export.forms.forms import build
+from sterna.export.forms.selftest import SelfTestError
+from sterna.export.graph.metadata import GraphKind
 from sterna.export.graph.profile_numbers import profile_numbers
 from sterna.export.native.build import OPS_SOURCES, OpsError
 from sterna.export.native.ops import register_ops
@@ -131,6 +135,22 @@ def test_a_table_of_another_order_is_refused(plant: Plant) -> None:
                     "entries[static_cast<size_t>(entry) + 1]")
     with pytest.raises(OpsError, match=r"not fit onnxruntime .*entry 0 .* is not CreateStatus"):
         register_ops(onnxruntime.SessionOptions(), library)
+
+
+def test_an_onnxruntime_without_the_interface_is_named(plant: Plant) -> None:
+    library = plant("ort_abi.hpp", "kApiVersion = 18", "kApiVersion = 999")
+    with pytest.raises(OpsError, match=r"not fit onnxruntime .*\(it lacks version 999 of its"):
+        register_ops(onnxruntime.SessionOptions(), library)
+
+
+def test_a_library_that_fails_at_work_fails_the_self_test(plant: Plant) -> None:
+    library = plant("ops.cpp", "kernel.head(layer,",
+                    'throw std::runtime_error("planted"); kernel.head(layer,')
+    proto = build(random_model(ODD, S16, 4), "exact", GraphKind.STEP)
+    with pytest.raises(SelfTestError, match=(
+            r"the ONNX graph: the test in the file did not run \(.*Head: planted.*\); the library "
+            r".*ops\.so is wrong")):
+        Session(proto, ops=library)
 
 
 @pytest.mark.parametrize("wrong", ["", "X(GetErrorCode) X(GetErrorText)"], ids=["fewer", "more"])

@@ -172,23 +172,23 @@ def test_nodes_that_contradict_themselves_are_refused(native_ops: Path) -> None:
 
     tensors = mlgru_tensors(model, 0)
     table = gate_table(model)
-    refused("MlgruLayer", [*tensors[:-2], numpy_helper.from_array(table[:-1], "gate_table"),
+    refused("MlgruLayer", [*tensors[:-2], numpy_helper.from_array(table[:-1], "gates"),
                            tensors[-1]],
-            r"MlgruLayer: gate_table must have 196608 numbers, got \[196607\]")
+            r"MlgruLayer: gates must have 196608 numbers, got \[196607\]")
     table[17] = 2.0 ** -16
-    refused("MlgruLayer", [*tensors[:-2], numpy_helper.from_array(table, "gate_table"),
+    refused("MlgruLayer", [*tensors[:-2], numpy_helper.from_array(table, "gates"),
                            tensors[-1]],
             r"table must hold whole numbers of its format, got 0\.5\d* at entry 17")
-    refused("MlgruLayer", [*tensors[:4], int2("w_out", np.zeros((12, 13), np.int8)),
+    refused("MlgruLayer", [*tensors[:4], int2("out_weight", np.zeros((12, 13), np.int8)),
                            *tensors[5:]],
-            r"bias_out must have 13 numbers, got \[12\]")
-    scale = numpy_helper.from_array(np.array([0.75]), "scale_head")
+            r"out_bias must have 13 numbers, got \[12\]")
+    scale = numpy_helper.from_array(np.array([0.75]), "head_scale")
     head = head_tensors(model)
-    refused("Head", [*head[:2], scale, *head[3:]], r"Head: k_head must be a whole number.*scale_he")
+    refused("Head", [*head[:2], scale, *head[3:]], r"Head: head_k must be a whole number.*head_sc")
 
 
 @pytest.mark.parametrize(("change", "match"), [
-    (None, r"Head: attribute x_bits must be a whole number \(.*x_bits"),
+    (None, r"Head: attribute x_bits must be a whole number \(.*x_bits.*; load what .*with_ops ret"),
     ({"root_frac": 11}, r"Head: attribute root_frac must be from 0 to 10, got 11"),
     ({"h_bits": -1}, r"Head: attribute h_bits must be from 2 to 24, got -1"),
     ({"sigmoid_segments": 48}, r"Head: attribute sigmoid_segments must be a power of two"),

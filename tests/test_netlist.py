@@ -13,10 +13,13 @@ from conftest import sizes_of
 
 from sterna.cli.main import main
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.emit.folder import EmittedUnit
 from sterna.model.config import ModelConfig
+from sterna.model.folder import OutputFolderError
 from sterna.model.profile import PROFILES
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.synthetic import random_model
+from sterna.sim import netlist as netlist_module
 from sterna.sim.bench.runner import Simulator
 from sterna.sim.netlist import (
     netlist_of,
@@ -80,6 +83,58 @@ def test_the_command_line_refuses_a_netlist_with_the_fast_engine(
 ) -> None:
     assert main(["simulate", "tiny", "--unit", "core", "--netlist", "--engine", "cpp"]) == 2
     assert "--netlist does not go with --engine cpp" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), [
+    (["--unit", "mac", "--tokens", "0"], 2, "tokens must be"),
+    (["--unit", "core", "--tokens", "0"], 2, "tokens must be a whole number from 1, got 0"),
+    (["--unit", "mac", "--simulator", "icarus"], 2, "Icarus Verilog is not installed"),
+    (["--unit", "core", "--simulator", "icarus"], 2, "Icarus Verilog is not installed"),
+])
+def test_a_netlist_is_refused_before_it_is_synthesised(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(netlist_module, "emit_verilog", None)
+    monkeypatch.setattr("sterna.sim.bench.runner.shutil.which", lambda name: None)
+    assert main(["simulate", "tiny", "--netlist", *arguments]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_what_a_netlist_cannot_run_is_refused_before_it_is_synthesised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(netlist_module, "emit_verilog", None)
+    model = small("C12")
+    for prompts, options, message in (
+        ([[]], {}, "at least one token"), ([[20]], {}, "has token 20"),
+        ([[1]], {"waves": True}, "waves need a folder"),
+        ([[1]], {"sequences": 1}, "sequences is no size to give here: it follows from the prompts"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            simulate_core_netlist(model, prompts, 2, **options)
+    with pytest.raises(ValueError, match="waves need a folder"):
+        simulate_netlist(model, "mac", TOKENS, waves=True)
+    (tmp_path / "mac_netlist").mkdir()
+    (tmp_path / "mac_netlist" / "notes.txt").write_text("keep")
+    with pytest.raises(OutputFolderError, match=r"Sterna did not write \(notes\.txt\)"):
+        simulate_netlist(model, "mac", TOKENS, work=tmp_path)
+
+
+def test_a_folder_that_sterna_did_not_write_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(netlist_module, "synthesize_unit", None)
+    emitted = EmittedUnit(tmp_path / "unit", "unit", None, {})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(OutputFolderError, match="Sterna did not write"):
+        netlist_of(emitted, tmp_path / "mine")
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+    empty = {"modules": {"unit": {"ports": {}, "cells": {}, "netnames": {}}}}
+    for _ in range(2):      # one of its own it replaces
+        made = netlist_of(emitted, tmp_path / "new", netlist=empty)
+    assert made.sources[-1].name == "unit.v"
 
 
 @pytest.mark.long

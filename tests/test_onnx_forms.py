@@ -159,7 +159,8 @@ def _loaded_nodes(form: Form, layers: int) -> int:
 
 
 @pytest.mark.parametrize(("form", "most"), [
-    (Form.EXACT, 104), (Form.EXACT_2BIT, 110), (Form.WEB, 100), (Form.FAST, 19)],
+    (Form.EXACT, 104), (Form.EXACT_2BIT, 108), (Form.WEB, 100), (Form.FAST, 19),
+    (Form.TRACED, 171)],
     ids=lambda value: value.value if isinstance(value, Form) else str(value))
 def test_a_layer_is_this_many_nodes(form: Form, most: int) -> None:
     assert _loaded_nodes(form, 2) - _loaded_nodes(form, 1) <= most
@@ -185,6 +186,15 @@ def test_float_forms_are_close(profile: NumericProfile, form: Form, decibels: fl
     model = random_model(ModelConfig(d=128, layers=2, dff=300), profile, gain=0.3)
     for kind in GraphKind:
         assert check_close(model, build(model, form, kind), _tokens(model, 2, 8)) > decibels
+
+
+def test_each_comparison_refuses_the_other_kind_of_form(odd_model: QuantizedModel) -> None:
+    tokens = _tokens(odd_model, 1, 2)
+    for form in Form:
+        proto = build(odd_model, form, GraphKind.STEP)
+        wrong, right = (check_close, "check_exact") if form.exact else (check_exact, "check_close")
+        with pytest.raises(ValueError, match=rf" form {form.value}: take {right}"):
+            wrong(odd_model, proto, tokens)
 
 
 @pytest.mark.parametrize("form", [Form.FLOAT32, Form.FAST], ids=lambda form: form.value)

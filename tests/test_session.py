@@ -26,7 +26,6 @@ from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
 
 every_form = pytest.mark.parametrize("form", Form, ids=lambda form: form.value)
-both_kinds = pytest.mark.parametrize("kind", GraphKind, ids=lambda kind: kind.value)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +161,7 @@ BAD_TEXT = {
     "temperature as text": ({"temperature": "1"}, "temperature must be a number, got '1'"),
     "top p as text": ({"top_p": "1"}, "top_p must be a number, got '1'"),
     "stop as bytes": ({"stop": b"at"}, "stop must be a text or several of them, got bytes b'at'"),
-    "a number to stop": ({"stop": [10]}, "stop must hold texts alone, got int 10"),
+    "a number to stop": ({"stop": [10]}, "stop must hold only texts, got int 10"),
 }
 
 
@@ -194,9 +193,9 @@ def test_no_prompt_and_foreign_tokens_are_refused(session: Session) -> None:
 
 
 BAD_PROMPTS = {
-    "numbers": ([5], "prompts must hold texts alone, got int 5 among them"),
+    "numbers": ([5], "prompts must hold only texts, got int 5 among them"),
     "bytes": (b"abc", "prompts must be a text or several of them, got bytes b'abc'"),
-    "several bytes": ([b"abc"], "prompts must hold texts alone, got bytes b'abc' among them"),
+    "several bytes": ([b"abc"], "prompts must hold only texts, got bytes b'abc' among them"),
     "number": (5, "prompts must be a text or several of them, got int 5"),
     "nothing": (None, "prompts must be a text or several of them, got NoneType"),
 }
@@ -217,6 +216,18 @@ def test_the_character_is_named_that_a_vocabulary_does_not_have() -> None:
         micro.complete(["he", "héllo"], tokens=2)
 
 
+def test_what_cannot_be_text_is_refused_before_anything_runs() -> None:
+    micro = Session(build(load_model("micro"), "exact", GraphKind.STEP))
+    with pytest.raises(ValueError, match=r"the prompt 'a\\ud800' is not UTF-8: it holds '\\ud800'"):
+        micro.generate("a\ud800")
+    few = Session(build(random_model(ModelConfig(8, 1, 12, 8), S16), "exact", GraphKind.STEP))
+    with pytest.raises(ValueError, match=r"the prompt '' holds '\\n', with the byte 10; "):
+        few.generate("")
+    many = Session(build(random_model(ModelConfig(8, 1, 12, 300), S16), "exact", GraphKind.STEP))
+    with pytest.raises(ValueError, match="up to 256 tokens, which are bytes; the model has 300"):
+        many.generate("a")
+
+
 def test_lists_are_taken_wherever_arrays_are(session: Session) -> None:
     rows = [[1, 2, 3], [4, 5, 6]]
     for method in (session.run, session.prefill):
@@ -232,6 +243,8 @@ def test_lists_are_taken_wherever_arrays_are(session: Session) -> None:
     again, after = session.step([7, 8], state.tolist())
     np.testing.assert_array_equal(again, session.step(np.array([7, 8]), state)[0])
     assert after.shape == state.shape
+    with pytest.raises(ValueError, match=r"state must be numbers .* rows of different lengths"):
+        session.step([7, 8], [[[1], [2, 3]]])
     with pytest.raises(ValueError, match=r"batch must be a whole number from 0, got 1\.5"):
         session.start(1.5)
 

@@ -166,7 +166,7 @@ def test_operators_compute_the_same_file(
 
 def test_operators_go_with_the_exact_form_alone(model: QuantizedModel, native_ops: Path) -> None:
     for form in ("fast", "exact-2bit", "web", "traced"):
-        with pytest.raises(ValueError, match=f"goes with the form exact, got {form}"):
+        with pytest.raises(ValueError, match=f"goes only with the form exact, got {form}"):
             Session(build(model, form, GraphKind.STEP), ops=native_ops)
 
 
@@ -176,7 +176,7 @@ def test_a_form_without_operators_is_refused_before_they_are_compiled(
 ) -> None:
     compiled = []
     monkeypatch.setattr(session_module, "build_ops", lambda: compiled.append(True))
-    with pytest.raises(ValueError, match="goes with the form exact, got web"):
+    with pytest.raises(ValueError, match="goes only with the form exact, got web"):
         Session(build(model, "web", GraphKind.STEP), ops=True)
     with pytest.raises(ValueError, match="threads must be a whole number"):
         Session(build(model, "exact", GraphKind.STEP), ops=True, threads=0)
@@ -184,7 +184,7 @@ def test_a_form_without_operators_is_refused_before_they_are_compiled(
     (step,) = export_onnx(model, tmp_path / "m.onnx", form="web", graphs=GraphChoice.STEP)
     for line in ([str(step)], ["tiny", "--form", "web"]):
         assert main(["generate", *line, "--ops"]) == 2
-        assert "goes with the form exact, got web" in capsys.readouterr().err
+        assert "goes only with the form exact, got web" in capsys.readouterr().err
     assert not compiled
     with pytest.raises(ValueError, match="ops must be the path of a library, True or None, got 5"):
         Session(build(model, "exact", GraphKind.STEP), ops=5)

@@ -1,6 +1,7 @@
 """The emitted Verilog in a simulator, against the integer reference and onnxruntime."""
 
 import dataclasses
+import json
 import re
 import shutil
 from pathlib import Path
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 from conftest import faulty_weight, sizes_of
 
-from sterna.hw.catalog import emit_verilog
+from sterna.cli.main import main
+from sterna.hw.catalog import UNITS, emit_verilog
+from sterna.hw.core.unit import CORE
+from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult, read_results, write_results
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.hw.units.mac.base.params import MacParams
@@ -21,6 +25,7 @@ from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
 from sterna.sim.bench.runner import Simulator, run_on
+from sterna.sim.core.simulate import simulate_core
 from sterna.sim.simulate import SimulationReport, simulate
 
 SMALL = ModelConfig(d=24, layers=2, dff=40)
@@ -36,8 +41,8 @@ def small_model(profile=S16) -> QuantizedModel:
 
 def run_small(model: QuantizedModel, unit: str, **options) -> SimulationReport:
     """A unit small enough to compile in seconds."""
-    return simulate(
-        model, unit, TOKENS[:6], **sizes_of(unit, rows=3, cols=16, lanes=4), **options)
+    sizes = {} if "emitted" in options else sizes_of(unit, rows=3, cols=16, lanes=4)
+    return simulate(model, unit, TOKENS[:6], **sizes, **options)
 
 
 def test_a_job_survives_its_file(tmp_path: Path) -> None:
@@ -202,7 +207,7 @@ def test_waves_are_kept_when_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"waves": True}, "waves need a folder"),
-    ({"simulator": "vcs"}, "vcs"),
+    ({"simulator": "vcs"}, "simulator must be one of verilator, icarus, got 'vcs'"),
 ])
 def test_bad_arguments_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -215,9 +220,65 @@ def test_a_folder_of_another_unit_is_refused(tmp_path: Path) -> None:
         run_small(small_model(), "mac", emitted=emitted)
 
 
+def test_sizes_do_not_go_with_a_folder_that_has_them(tmp_path: Path) -> None:
+    model = small_model()
+    emitted = emit_verilog(model, "mlgru", tmp_path / "mlgru", lanes=4)
+    with pytest.raises(ValueError, match="lanes cannot be given with emitted"):
+        simulate(model, "mlgru", TOKENS[:1], emitted=emitted, lanes=4)
+    core = EmittedUnit(tmp_path, CORE.module, None, {})
+    with pytest.raises(ValueError, match="rows, cols cannot be given with emitted"):
+        simulate_core(model, [[1]], 1, emitted=core, rows=2, cols=8)
+
+
+def test_a_folder_that_is_given_is_not_announced_as_written(tmp_path: Path) -> None:
+    model, stages = small_model(), []
+    emitted = emit_verilog(model, "mlgru", tmp_path / "mlgru", lanes=4)
+
+    def stop(stage: str) -> None:
+        stages.append(stage)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(model, "mlgru", TOKENS[:1].tolist(), emitted=emitted, progress=stop)
+    assert stages == ["compute 1 tokens with the reference and onnxruntime"]
+
+
+@pytest.mark.parametrize(("arguments", "options", "message"), [
+    (([[1]], "3"), {}, "tokens must be a whole number from 1, got '3'"),
+    (([[1]], 2), {"engine": "foo"}, "engine must be one of cocotb, cpp, got 'foo'"),
+    (([[1]], 2), {"simulator": "vcs"}, "simulator must be one of verilator, icarus, got 'vcs'"),
+    (([[1]], 2), {"sequences": 2}, "sequences is no size to give here: it follows from the pr"),
+    (([[1]], 2), {"trace": True}, "trace is no size to give here: it follows from the engine"),
+    (([[1.5]], 2), {}, "a token of a prompt must be a whole number from 0, got 1.5"),
+    (([[256]], 2), {}, "a request has token 256, the model knows 0 to 255"),
+    (([[]], 2), {}, "a prompt must have at least one token"),
+    (([[1]], 2), {"seed": "x"}, "seed must be a whole number from 1, got 'x'"),
+])
+def test_a_core_is_not_asked_for_nonsense(
+    arguments: tuple[list, object], options: dict, message: str,
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulate_core(small_model(), *arguments, **options)
+
+
 def test_no_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        simulate(small_model(), "mac", np.array([], dtype=np.int64))
+    for tokens in (np.array([], dtype=np.int64), [], [1.5], [[1]], "text", None):
+        with pytest.raises(ValueError, match=r"tokens must be whole numbers \[length\], at least"):
+            simulate(small_model(), "mac", tokens)
+    with pytest.raises(ValueError, match="tokens must be from 0 to 255, got 256"):
+        simulate(small_model(), "mac", [1, 256])
+
+
+def test_the_list_of_units_says_how_many_tokens_each_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["units", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {each["unit"]: each["tokens"] for each in listed} == {
+        name: spec.tokens for name, spec in UNITS.items()}
+    assert main(["units"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"mac +│ the ternary .* │ +4 │ --rows", shown), shown
 
 
 def test_sums_are_read_as_signed_numbers() -> None:

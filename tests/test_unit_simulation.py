@@ -36,9 +36,9 @@ def run(
     model: QuantizedModel, unit: str, *, simulator: Simulator = QUICK, sequences: int = 1,
     trace: bool = False, emitted: EmittedUnit | None = None,
 ) -> SimulationReport:
-    more = sizes_of(unit, sequences=sequences, trace=trace)
-    return simulate(
-        model, unit, TOKENS, simulator=simulator, emitted=emitted, **more, **sizes(unit))
+    more = {} if emitted else {
+        **sizes_of(unit, sequences=sequences, trace=trace), **sizes(unit)}
+    return simulate(model, unit, TOKENS, simulator=simulator, emitted=emitted, **more)
 
 
 def check(report: SimulationReport, unit: str) -> None:

@@ -53,6 +53,13 @@ def pinned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder.parent
 
 
+def test_a_form_that_is_not_exact_is_refused_before_anything_is_fetched(
+    small: QuantizedModel, tmp_path: Path,
+) -> None:
+    with pytest.raises(ValueError, match="the page needs an exact form, got fast"):
+        write_page(small, tmp_path / "page", form="fast", runtime=tmp_path / "none")
+
+
 def fake_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Put a program called npm on PATH, alone."""
     folder.mkdir(exist_ok=True)

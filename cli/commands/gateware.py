@@ -28,18 +28,19 @@ def units(
 ) -> int:
     """List the units and their sizes.
 
-    Says what each unit is, and which sizes it has, with their defaults.
+    Says what each unit is, which sizes it has, with their defaults, and how many tokens simulate
+    runs by default.
 
     Example: sterna units
     """
     from sterna.hw.catalog import UNITS
     if as_json:
         print_json([{"unit": spec.name, "what": spec.summary, "module": spec.module,
-                     "sizes": spec.sizes} for spec in UNITS.values()])
+                     "tokens": spec.tokens, "sizes": spec.sizes} for spec in UNITS.values()])
     else:
         print_table(
-            None, ("unit", "what", "module", "sizes and their defaults"),
-            [(spec.name, spec.summary, spec.module, " ".join(map(_size, *zip(
+            None, ("unit, module", "what", "tokens", "sizes and their defaults"),
+            [(f"{spec.name}\n{spec.module}", spec.summary, spec.tokens, " ".join(map(_size, *zip(
                 *spec.sizes.items(), strict=True)))) for spec in UNITS.values()])
     return 0
 

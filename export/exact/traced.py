@@ -43,7 +43,7 @@ def build_step(model: QuantizedModel) -> onnx.ModelProto:
     ValueError
         If an integer of the model could leave the exact range of float64.
     """
-    return build_graph(model, GraphKind.STEP)
+    return _described(model, GraphKind.STEP)
 
 
 def build_sequence(model: QuantizedModel) -> onnx.ModelProto:
@@ -58,13 +58,17 @@ def build_sequence(model: QuantizedModel) -> onnx.ModelProto:
     ValueError
         If an integer of the model could leave the exact range of float64.
     """
-    return build_graph(model, GraphKind.SEQUENCE)
+    return _described(model, GraphKind.SEQUENCE)
 
 
 def build_graph(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:
-    """Build the step or the sequence graph of ``model``."""
+    """Build the step or the sequence graph of ``model``, without metadata yet."""
     check_bounds(model)
-    proto = _Assembler(model, kind).assemble()
+    return _Assembler(model, kind).assemble()
+
+
+def _described(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:
+    proto = build_graph(model, kind)
     describe(proto, model, kind, Form.TRACED)
     return proto
 

@@ -4,8 +4,7 @@ They compute in real numbers what the integer model approximates: RMS normalisat
 place of NormQuant, sigmoids in place of tables, no 8-bit activations. ``fast`` multiplies
 with onnxruntime's 2-bit ``MatMulNBits`` (which quantises each block of 128 activations to
 8 bits for itself), ``float32`` with dense matrices: the baseline that speed is compared
-with. ``float32``
-saturates as the model was trained; ``fast`` does not, which changes little
+with. ``float32`` saturates as the model was trained; ``fast`` does not, which changes little
 (docs/onnx.md) and saves five nodes a layer.
 
 With y the input of a projection, ``q / sqrt(S)`` of the integer model is ``y / |y|``, so its
@@ -36,6 +35,7 @@ from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["build_float"]
+
 
 def build_float(model: QuantizedModel, kind: GraphKind, *, packed: bool) -> onnx.ModelProto:
     """Build the ``fast`` (``packed``) or the ``float32`` graph of ``model``.

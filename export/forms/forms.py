@@ -10,6 +10,7 @@ from sterna.export.float.graph import build_float
 from sterna.export.forms.selftest import record
 from sterna.export.graph.metadata import Form, GraphKind, describe
 from sterna.export.graph.products import FLOAT, INTEGER, PINNED
+from sterna.model.checks import one_of
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["Form", "build"]
@@ -17,7 +18,8 @@ __all__ = ["Form", "build"]
 _PRODUCTS = {Form.EXACT: INTEGER, Form.EXACT_2BIT: PINNED, Form.WEB: FLOAT}
 
 
-def build(model: QuantizedModel, form: Form | str, kind: GraphKind) -> onnx.ModelProto:
+def build(model: QuantizedModel, form: Form | str, kind: GraphKind | str,
+) -> onnx.ModelProto:
     """Build one graph of ``model``, with metadata and a test that it carries along.
 
     Inputs: ``token`` int64 ``[batch]`` or ``tokens`` int64 ``[batch, length]``, and
@@ -28,9 +30,9 @@ def build(model: QuantizedModel, form: Form | str, kind: GraphKind) -> onnx.Mode
     Raises
     ------
     ValueError
-        If the form is unknown, or the model does not fit it.
+        If the form or the kind is unknown, or the model does not fit it.
     """
-    form = Form(form)
+    form, kind = one_of("form", form, Form), one_of("kind", kind, GraphKind)
     if form is Form.TRACED:
         proto = build_graph(model, kind)
     elif form.exact:

@@ -9,6 +9,7 @@ import onnx
 
 from sterna.export.forms.forms import Form, build
 from sterna.export.graph.metadata import GraphKind
+from sterna.model.checks import one_of
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel
 
@@ -34,7 +35,7 @@ def sequence_path(path: str | Path) -> Path:
 
 def export_onnx(
     model: QuantizedModel, path: str | Path, *, form: Form | str = Form.EXACT,
-    graphs: GraphChoice = GraphChoice.BOTH,
+    graphs: GraphChoice | str = GraphChoice.BOTH,
 ) -> list[Path]:
     """Write the ONNX graphs of ``model`` in one form.
 
@@ -58,11 +59,13 @@ def export_onnx(
     Raises
     ------
     ValueError
-        If the name does not end in ``.onnx``, or the model does not fit the form.
+        If the name does not end in ``.onnx``, there is no such form or choice of graphs, or
+        the model does not fit the form.
     OSError
         If the folder is missing, read-only or full; nothing is then left half-written.
     """
     path = check_graph_name(path)
+    form, graphs = one_of("form", form, Form), one_of("graphs", graphs, GraphChoice)
     places = {GraphKind.STEP: path, GraphKind.SEQUENCE: sequence_path(path)}
     if graphs is not GraphChoice.BOTH:
         kind = GraphKind(graphs.value)

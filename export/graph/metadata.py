@@ -128,7 +128,7 @@ class GraphInfo:
                 NumericProfile.from_json(json.loads(found["sterna.formats"])),
                 ModelConfig(**json.loads(found["sterna.config"])),
                 found["sterna.model_sha256"], found["sterna.version"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OnnxFileError(f"the metadata of the graph is damaged ({error})") from error
 
 

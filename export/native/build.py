@@ -35,7 +35,7 @@ class MissingCompilerError(OpsError):
 
 
 def build_ops(
-    folder: Path | None = None, *, sources: Path = OPS_SOURCES,
+    folder: str | Path | None = None, *, sources: str | Path = OPS_SOURCES,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
     """Compile the operators with g++, unless ``folder`` holds the very same library already.
@@ -65,7 +65,8 @@ def build_ops(
     OSError
         If the folder cannot be written.
     """
-    folder = cache_folder() if folder is None else folder
+    folder = cache_folder() if folder is None else Path(folder)
+    sources = Path(sources)
     name = f"sterna-ops-{_sources_key(sources)}"
     compiler = shutil.which("g++")
     if compiler is None:

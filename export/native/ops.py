@@ -22,7 +22,6 @@ from sterna.export.native.build import OpsError
 
 __all__ = [
     "KERNEL_VARIABLE",
-    "OPERATORS",
     "TernaryMatrix",
     "kernel_name",
     "register_ops",
@@ -31,8 +30,6 @@ __all__ = [
 
 KERNEL_VARIABLE = "STERNA_KERNEL"
 """Environment variable that forces a kernel, by name."""
-OPERATORS = ("MlgruLayer", "GluLayer", "Head", "TernaryMatMul")
-"""What the library implements, in domain ``sterna``."""
 _INT2_SINCE = (1, 31)
 """The first onnxruntime that gives 2-bit integers to custom operators."""
 _LANES = 16
@@ -134,22 +131,22 @@ class TernaryMatrix:
     library
         The library of operators.
     weight
-        int8 ``[rows, columns]`` of -1, 0 and 1.
+        ``[rows, columns]`` of -1, 0 and 1.
     kernel
         Name of a kernel; empty for the one that would be chosen.
 
     Raises
     ------
     OpsError
-        If the library or the kernel cannot be used here, or a weight is no trit.
+        If the library or the kernel cannot be used here, or the weight is not a matrix of trits.
     """
 
     def __init__(self, library: Path, weight: np.ndarray, kernel: str = "") -> None:
-        weight = np.ascontiguousarray(weight, dtype=np.int8)
-        self.rows, self.columns = weight.shape
+        trits = _trits(weight)
+        self.rows, self.columns = trits.shape
         self._library = _load(library)
         self._matrix = self._library.sterna_pack(
-            weight.ctypes.data, self.rows, self.columns, kernel.encode())
+            trits.ctypes.data, self.rows, self.columns, kernel.encode())
         if not self._matrix:
             raise OpsError(self._library.sterna_error().decode())
 
@@ -201,6 +198,18 @@ class TernaryMatrix:
         filled[:, :self.columns] = acts
         self.run(filled, acc)
         return acc[:, :self.rows]
+
+
+def _trits(weight: object) -> np.ndarray:
+    """A matrix of trits as int8, refused where it is none."""
+    array = np.asarray(weight)
+    if array.ndim != 2 or array.dtype.kind not in "iuf":
+        raise OpsError(
+            f"a weight must be numbers [rows, columns], got {array.dtype} {list(array.shape)}")
+    for row, column in np.argwhere(~np.isin(array, (-1, 0, 1)))[:1]:
+        raise OpsError(
+            f"weight [{row}, {column}] is not -1, 0 or 1, but {array[row, column]}")
+    return np.ascontiguousarray(array, dtype=np.int8)
 
 
 def _load(path: Path) -> ctypes.CDLL:

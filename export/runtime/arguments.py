@@ -29,7 +29,7 @@ def check_ops_form(form: Form, name: str) -> None:
     """Refuse a library of operators for a graph of another form than ``exact``."""
     if form is not Form.EXACT:
         raise ValueError(
-            f"{name}: the library of operators goes with the form exact, got {form.value}")
+            f"{name}: the library of operators goes only with the form exact, got {form.value}")
 
 
 def token_array(tokens: object, axes: Sequence[str], vocab: int) -> np.ndarray:
@@ -61,13 +61,19 @@ def prompt_texts(prompts: object) -> list[str]:
 
 def prompt_tokens(prompt: str, vocab: int) -> np.ndarray:
     """Tokens ``[1, length]`` of a prompt; an empty one stands for a line end."""
-    tokens = encode(prompt or "\n")
+    text = prompt or "\n"
+    try:
+        tokens = encode(text)
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the prompt {prompt!r} is not UTF-8: it holds {text[error.start]!r}, half of a "
+            f"character") from error
     foreign = np.flatnonzero(tokens >= vocab)
     if foreign.size:
         # The byte may lie inside of a character of several bytes.
-        before = prompt.encode()[:foreign[0]].decode(errors="ignore")
+        before = text.encode()[:foreign[0]].decode(errors="ignore")
         raise ValueError(
-            f"the prompt {prompt!r} holds {prompt[len(before)]!r}, with the byte "
+            f"the prompt {prompt!r} holds {text[len(before)]!r}, with the byte "
             f"{tokens[foreign[0]]}; the model knows bytes from 0 to {vocab - 1}")
     return tokens[None]
 
@@ -88,7 +94,7 @@ def _texts(name: str, value: object) -> list[str]:
     texts = list(value)
     for text in texts:
         if not isinstance(text, str):
-            raise ValueError(f"{name} must hold texts alone, got {_shown(text)} among them")
+            raise ValueError(f"{name} must hold only texts, got {_shown(text)} among them")
     return texts
 
 

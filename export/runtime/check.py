@@ -30,7 +30,7 @@ class ExactReport:
     kind
         Which graph was checked.
     tokens
-        How many tokens of each sequence, and of all of them together.
+        How many tokens were run, all sequences together.
     logits, state
         Values compared and mismatches: the logits of every token; the state after every
         token (step graph) or every call (sequence graph).
@@ -88,10 +88,14 @@ def check_exact(
     Raises
     ------
     ValueError
-        If tokens has the wrong shape or values, the graph cannot be loaded, or it has
-        another shape than the model.
+        If tokens has the wrong shape or values, the graph cannot be loaded, is of a float
+        form, or has another shape than the model.
     """
     proto, info = _graph_of(model, source)
+    if not info.exact:
+        raise ValueError(
+            f"check_exact compares integers, and the graph has the float form {info.form}: take "
+            f"check_close")
     tokens = token_array(tokens, ["batch", "length"], model.config.vocab)
     graph = _runner(proto, info.kind, threads)
     reference = IntegerModel(model)
@@ -128,9 +132,13 @@ def check_close(
     Raises
     ------
     ValueError
-        As :func:`check_exact`.
+        As :func:`check_exact`, but that the form must be a float one.
     """
     proto, info = _graph_of(model, source)
+    if info.exact:
+        raise ValueError(
+            f"check_close compares real numbers, and the graph has the exact form {info.form}: "
+            f"take check_exact")
     tokens = token_array(tokens, ["batch", "length"], model.config.vocab)
     right, _ = IntegerModel(model).run(tokens)
     got, _ = _runner(proto, info.kind, threads).run(tokens)

@@ -15,6 +15,7 @@ from sterna.export.runtime.stops import StopStrings
 from sterna.model.checks import whole_number
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized.sampling import Sampler
+from sterna.model.tokenizer import VOCAB
 
 __all__ = ["Piece", "Stepper", "generate", "generate_tokens"]
 
@@ -92,9 +93,13 @@ def generate(
     Raises
     ------
     ValueError
-        If an argument has a wrong type or is out of range, or a byte of a prompt is outside
-        the vocabulary.
+        If an argument has a wrong type or is out of range, a byte of a prompt is outside
+        the vocabulary, or the vocabulary is not one of bytes.
     """
+    if model.info.config.vocab > VOCAB:
+        raise ValueError(
+            f"text is written with a vocabulary of up to {VOCAB} tokens, which are bytes; the "
+            f"model has {model.info.config.vocab}")
     tokens = whole_number("tokens", tokens, 1)
     seed = whole_number("seed", seed, 1, _LARGEST_SEED)
     texts, stops = prompt_texts(prompts), stop_strings(stop)
@@ -127,7 +132,7 @@ def _write(
     while True:
         drawn, going = [], []
         for row, (writer, values) in enumerate(zip(
-                writers, as_integers(logits, model.info.profile.logit), strict=True)):
+                writers, _as_integers(logits, model.info.profile.logit), strict=True)):
             piece = writer.draw(values)
             if piece.end is None:
                 going.append(row)
@@ -141,7 +146,7 @@ def _write(
         logits, state = model.step(np.array(drawn), state)
 
 
-def as_integers(logits: np.ndarray, fmt: FixedPoint) -> np.ndarray:
+def _as_integers(logits: np.ndarray, fmt: FixedPoint) -> np.ndarray:
     """Logits as the sampler takes them: real ones are rounded half up and saturated."""
     if logits.dtype.kind in "iu":
         return logits

@@ -22,8 +22,8 @@ from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
-__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "all_logits", "check_state",
-           "last_logits", "read_graph", "step_with_taps"]
+__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "all_logits", "last_logits",
+           "read_graph", "state_array", "step_with_taps"]
 
 _LARGEST_REAL = 1e6
 
@@ -147,8 +147,8 @@ class OnnxGraph(ABC):
     def run(
         self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Run a row as :meth:`advance` does; return logits int32 ``[batch, length, vocab]``
-        and the last state."""
+        """Run a row as :meth:`advance` does; return logits ``[batch, length, vocab]``, int32 or
+        in a float form float32, and the last state."""
         return all_logits(self.advance(tokens, state, tap))
 
     def prefill(
@@ -167,8 +167,7 @@ class OnnxGraph(ABC):
     ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """Run the graph on checked tokens; the last result holds the taps in order of
         computation."""
-        state = np.asarray(state)
-        check_state(state, self.info, tokens.shape[0])
+        state = state_array(state, self.info, tokens.shape[0])
         results: list[Any] = self._session.run(None, {
             self._tokens_input: tokens,
             self._state_input: state.astype(self._state_type, copy=False)})
@@ -188,8 +187,9 @@ class OnnxStep(OnnxGraph):
         """Advance every sequence by one token.
 
         ``tokens`` whole numbers ``[batch]``, ``state`` ``[layers, batch, d]``. ``tap`` is
-        called with every tensor asked for, int64, and with the logits. Returns logits int32
-        ``[batch, vocab]`` and the new state int32 ``[layers, batch, d]``.
+        called with every tensor asked for, int64, and with the logits. Returns logits
+        ``[batch, vocab]`` and the new state ``[layers, batch, d]``: int32, or float32 in real
+        units for float forms.
 
         Raises
         ------
@@ -265,14 +265,24 @@ def step_with_taps(
     return OnnxStep(build_step(model), threads=threads, taps=names)
 
 
-def check_state(state: np.ndarray, info: GraphInfo, batch: int | None = None) -> None:
-    """Check a state ``[layers, batch, d]`` of the graph that ``info`` describes.
+def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.ndarray:
+    """A state ``[layers, batch, d]`` of the graph that ``info`` describes, as an array.
 
     Raises
     ------
     ValueError
         If shape or type are wrong, or a value is outside of the format of h.
     """
+    try:
+        array = np.asarray(state)
+    except ValueError as error:     # NumPy makes no array of rows of different lengths
+        raise ValueError(
+            "state must be numbers [layers, batch, d], got rows of different lengths") from error
+    _check_state(array, info, batch)
+    return array
+
+
+def _check_state(state: np.ndarray, info: GraphInfo, batch: int | None) -> None:
     layers, d = info.config.layers, info.config.d
     right = state.ndim == 3 and (state.shape[0], state.shape[2]) == (layers, d)
     kinds, numbers = ("iu", "whole") if info.exact else ("f", "real")

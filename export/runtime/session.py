@@ -70,7 +70,10 @@ class Session:
         If a file cannot be read, was edited, was not made by Sterna, or onnxruntime cannot
         run it well; the message names the file and a form that it can run.
     SelfTestError
-        If this onnxruntime computes something else than the file says.
+        If this onnxruntime computes something else than the file says, or nothing.
+    OpsError
+        If the library of operators cannot be built or used (`MissingCompilerError` without a
+        compiler).
     ValueError
         If an argument has a wrong type or range, or ``ops`` does not go with the form. This
         holds for every method: a wrong type is a ``ValueError``, too.

@@ -8,7 +8,7 @@ import json
 import numpy as np
 
 from sterna.export.graph.metadata import GraphInfo
-from sterna.export.runtime.runtime import check_state
+from sterna.export.runtime.runtime import state_array
 
 __all__ = ["pack_state", "unpack_state"]
 
@@ -27,8 +27,7 @@ def pack_state(state: np.ndarray, info: GraphInfo) -> bytes:
         If shape, type or range are not those of a state.
     """
     kind = _kind(info)
-    state = np.asarray(state)
-    check_state(state, info)
+    state = state_array(state, info)
     values = np.ascontiguousarray(state, dtype=f"<{kind}").tobytes()
     header = {"model_sha256": info.model_sha256, "type": _type(info), "shape": list(state.shape),
               "sha256": hashlib.sha256(values).hexdigest()}
@@ -68,8 +67,7 @@ def unpack_state(data: bytes, info: GraphInfo) -> np.ndarray:
         state = np.frombuffer(values, dtype=f"<{_kind(info)}").reshape(shape).astype(_kind(info))
     except (ValueError, TypeError) as error:
         raise ValueError(f"the saved state is damaged ({error})") from error
-    check_state(state, info)
-    return state
+    return state_array(state, info)
 
 
 def _type(info: GraphInfo) -> str:

@@ -20,11 +20,12 @@ from sterna.export.forms.forms import Form, build
 from sterna.export.forms.writer import serialize
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.web.runtime_files import WEB_RUNTIME_VERSION, runtime_files
+from sterna.model.checks import one_of
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.sampling import EXP_TABLE, Sampler
-from sterna.model.tokenizer import VOCAB, encode
+from sterna.model.tokenizer import ASCII_VOCAB, VOCAB, encode
 
 __all__ = ["CHECK_PROMPT", "WebPage", "record_reference", "write_page"]
 
@@ -33,7 +34,6 @@ CHECK_PROMPT = "The for statement"
 
 _CHECK_TEMPERATURE, _CHECK_SEED = 0.7, 1
 _CHECK_FORMAT = 1
-_ASCII_VOCAB = 128
 # Names under which the page loads the runtime. Servers know the type of .js; not all know .mjs.
 _RUNTIME_NAMES = {"ort.wasm.bundle.min.mjs": "ort.js", "ort-wasm-simd-threaded.wasm": "ort.wasm"}
 
@@ -48,7 +48,7 @@ class WebPage:
 
 def write_page(
     model: QuantizedModel, folder: str | Path, *, check_tokens: int = 64,
-    runtime: Path | None = None, form: Form = Form.WEB,
+    runtime: Path | None = None, form: Form | str = Form.WEB,
 ) -> WebPage:
     """Write the page of ``model``: sources, model, runtime and the recorded reference.
 
@@ -73,15 +73,18 @@ def write_page(
     Raises
     ------
     ValueError
-        If the vocabulary is another, ``check_tokens`` too small, the model does not fit the
-        form, the runtime cannot be had (`WebRuntimeError`) or the folder is not ours
-        (`OutputFolderError`).
+        If the vocabulary is another, ``check_tokens`` too small, the form not exact, the model
+        does not fit the form, the runtime cannot be had (`WebRuntimeError`) or the folder is
+        not ours (`OutputFolderError`).
     OSError
         If the place cannot be written; nothing has changed then.
     """
-    if not _ASCII_VOCAB <= model.config.vocab <= VOCAB:
+    form = one_of("form", form, Form)
+    if not form.exact:
+        raise ValueError(f"the page needs an exact form, got {form.value}")
+    if not ASCII_VOCAB <= model.config.vocab <= VOCAB:
         raise ValueError(
-            f"the page writes bytes or ASCII: expected a vocabulary from {_ASCII_VOCAB} to "
+            f"the page writes bytes or ASCII: expected a vocabulary from {ASCII_VOCAB} to "
             f"{VOCAB}, got {model.config.vocab}")
     contents: dict[str, str | bytes] = {
         entry.name: entry.read_bytes() for entry in files("sterna.export.web.sources").iterdir()

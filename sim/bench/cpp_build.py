@@ -1,4 +1,4 @@
-"""Compile an emitted core and the C++ clock loop into a shared library, and load it."""
+"""Compile Verilog and a clock loop in C++ into a shared library, and load it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from sterna.hw.emit.processes import run_tool
 from sterna.hw.emit.tools import verilator_environment
@@ -19,8 +20,6 @@ from sterna.sim.bench.make import COMPILERS, PARALLEL
 from sterna.sim.bench.runner import reason_of, refuse_spaces
 
 __all__ = ["build_library", "load_library"]
-
-_HARNESS = Path(__file__).with_name("harness.cpp")
 
 _VERILATE = (
     "--cc", "--exe", "--prefix", "Vcore", "-O3", "--x-assign", "fast", "--x-initial", "fast",
@@ -38,7 +37,7 @@ _QUICK = ("VM_PARALLEL_BUILDS=0", "OPT_FAST=-O0")
 
 def build_library(
     sources: Sequence[Path], module: str, ports: Sequence[str], work: Path, *,
-    harness: Path = _HARNESS, memories: Sequence[tuple[str, str]] = (),
+    harness: Path, memories: Sequence[tuple[str, str]] = (),
 ) -> Path:
     """Compile a module with a clock loop, unless ``work`` holds the very same one already.
 
@@ -54,7 +53,7 @@ def build_library(
     work
         Folder of the library, and of the log ``cpp_build.log``.
     harness
-        The clock loop; that of the core unless told otherwise.
+        The clock loop; headers beside it are its own.
     memories
         Memories that it reads: the module each is in, and its name.
 
@@ -79,7 +78,8 @@ def build_library(
         *(f'public_flat_rw -module "{module}" -var "{port}"\n' for port in ports),
         *(f'public_flat_rd -module "{where}" -var "{name}"\n' for where, name in memories)])
     make = (*_MAKE, *(_QUICK if os.environ.get("STERNA_QUICK_BUILD") else _OPTIMIZED))
-    library = work / f"core-{_key((harness, *sources), module, visible, make)}.so"
+    headers = sorted(harness.parent.glob("*.hpp"))
+    library = work / f"core-{_key((harness, *headers, *sources), module, visible, make)}.so"
     if library.exists():
         return library
     work.mkdir(parents=True, exist_ok=True)
@@ -104,29 +104,13 @@ def build_library(
     return library
 
 
-def load_library(path: Path) -> ctypes.CDLL:
-    """Load a library and declare its functions, ``core_...`` at the end of ``harness.cpp``."""
+def load_library(
+    path: Path, prefix: str, functions: Iterable[tuple[str, Any, Sequence[Any]]],
+) -> ctypes.CDLL:
+    """Load a library and declare its functions: name without prefix, result, arguments."""
     library = ctypes.CDLL(str(path.resolve()))
-    core, size, word = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
-    number, text = ctypes.c_uint, ctypes.c_char_p
-    words = ctypes.POINTER(word)
-    for name, result, arguments in (
-        ("new", core, (number, ctypes.c_int, ctypes.c_int, text, size)),
-        ("delete", None, (core,)),
-        ("error", text, (core,)),
-        ("reset", None, (core,)),
-        ("begin", None, (core, word, word)),
-        ("request", None, (core, number, word, ctypes.c_int, word, word, word, words, size)),
-        ("hold", None, (core, ctypes.c_int, number, word, word)),
-        ("weight_bytes", size, (core,)),
-        ("weights", None, (core, number, text, size)),
-        ("run", ctypes.c_int, (core, word)),
-        ("cycle", word, (core,)),
-        ("busy_cycles", word, (core,)),
-        ("taken", size, (core, ctypes.c_int, number, core, core, core)),
-        ("memory", core, (core, text, text, core, core)),
-    ):
-        function = getattr(library, f"core_{name}")
+    for name, result, arguments in functions:
+        function = getattr(library, f"{prefix}_{name}")
         function.restype, function.argtypes = result, arguments
     return library
 

@@ -16,7 +16,7 @@ from sterna.hw.emit.tools import MissingToolError, verilator_environment
 from sterna.hw.testbench.job import Job, PhaseResult, read_results
 from sterna.hw.testbench.simulation import SimulationError
 
-__all__ = ["Simulator", "reason_of", "refuse_spaces", "run_on"]
+__all__ = ["Simulator", "check_simulator", "reason_of", "refuse_spaces", "run_on"]
 
 
 class Simulator(enum.StrEnum):
@@ -54,9 +54,7 @@ def run_on(
     ValueError
         If the path of ``work`` or of Python has a space: make cannot build there.
     """
-    environment = _environment(simulator)
-    if simulator is Simulator.VERILATOR:
-        refuse_spaces(work.resolve(), Path(sys.prefix))
+    environment = check_simulator(simulator, work)
     work.mkdir(parents=True, exist_ok=True)
     results = work / "results.json"
     results.unlink(missing_ok=True)
@@ -86,8 +84,18 @@ def refuse_spaces(*paths: Path) -> None:
                 f"choose another folder")
 
 
-def _environment(simulator: Simulator) -> dict[str, str]:
+def check_simulator(simulator: Simulator, work: Path | None) -> dict[str, str]:
+    """The environment to run a simulator in, below ``work`` unless that is not known yet.
+
+    Raises
+    ------
+    MissingToolError
+        If the simulator or a system tool it needs is not installed.
+    ValueError
+        If the path of ``work`` or of Python has a space: make cannot build there.
+    """
     if simulator is Simulator.VERILATOR:
+        refuse_spaces(*([work.resolve()] if work else []), Path(sys.prefix))
         return verilator_environment()
     if shutil.which("iverilog") is None:
         raise MissingToolError(

@@ -18,12 +18,15 @@ from sterna.hw.core.token_control import ControlSignature, prompt_layout, token_
 from sterna.hw.parts.bits import signed_elements
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.checks import check_whole
-from sterna.sim.bench.cpp_build import build_library, load_library
+from sterna.sim.bench.cpp_build import build_library
+from sterna.sim.core.harness import HARNESS, load_core
 from sterna.sim.core.run import CoreProgress, CoreRun, CoreStream, Hold
 
 __all__ = ["CppCore"]
 
 _RUNNING, _DONE = 0, 1
+_MOST_CYCLES = 1 << 62
+"""Two of them still fit the counters of the clock loop."""
 _BLOCK = 8192
 """Words of logits unpacked at a time: unpacking takes many times their size."""
 
@@ -57,8 +60,9 @@ class CppCore:
     ) -> None:
         self.params = params = image.params
         self._module = module
-        self._library = load_library(build_library(
-            sources, module, _ports(params), work, memories=[(f"{module}.mlgru", "state")]))
+        self._library = load_core(build_library(
+            sources, module, _ports(params), work, harness=HARNESS,
+            memories=[(f"{module}.mlgru", "state")]))
         error = ctypes.create_string_buffer(500)
         core = self._library.core_new(
             params.sequences, params.logits, params.external_weights, error, len(error))
@@ -103,7 +107,8 @@ class CppCore:
         Raises
         ------
         ValueError
-            If the requests do not fit the core, or a hold is on a stream it does not have.
+            If the requests do not fit the core, a number is out of range, or a hold is on a
+            stream that the core does not have.
         SimulationError
             If it hangs, or breaks the rules of a stream.
         """
@@ -111,6 +116,10 @@ class CppCore:
         check_requests(params, requests)
         if pauses_seed is not None:
             check_whole("pauses_seed", pauses_seed, 1, (1 << 64) - 1)
+        for name, number, low in (("abandon_at", abandon_at, 0), ("patience", patience, 1)):
+            if number is not None:
+                check_whole(name, number, low, _MOST_CYCLES)
+        check_whole("chunk", chunk, 1, _MOST_CYCLES)
         self._check_holds(holds)
         if reset:
             library.core_reset(core)
@@ -150,7 +159,7 @@ class CppCore:
         words = np.frombuffer(
             ctypes.string_at(data, count.value * size.value), dtype=np.uint8)
         words = words.reshape(count.value, -1)[sequence * mlgru.words:][:mlgru.words]
-        elements = _elements(words, 0, mlgru.lanes, self.params.profile.h.bits)
+        elements = _elements(words, mlgru.lanes, self.params.profile.h.bits)
         return elements.reshape(mlgru.layers, mlgru.channels)[:, :d]
 
     @property
@@ -161,6 +170,8 @@ class CppCore:
     def _check_holds(self, holds: Sequence[Hold]) -> None:
         weights = self.params.external_weights
         for hold in holds:
+            check_whole("the first cycle of a hold", hold.first, 0, _MOST_CYCLES)
+            check_whole("the cycles of a hold", hold.cycles, 0, _MOST_CYCLES)
             present = {
                 CoreStream.LOGITS: self.params.logits, CoreStream.WEIGHTS: weights,
                 CoreStream.WEIGHT_REQUESTS: weights}.get(hold.stream, True)
@@ -231,7 +242,7 @@ class CppCore:
         step = max(_BLOCK // length, 1)
         for first in range(0, count, step):
             block = words[first * length:min(first + step, count) * length]
-            elements = _elements(block, 0, params.rows, bits)
+            elements = _elements(block, params.rows, bits)
             logits[first:first + step] = elements.reshape(-1, length * params.rows)[:, :vocab]
         return logits, cycles[length - 1::length]
 
@@ -278,7 +289,7 @@ def _numbers(words: np.ndarray) -> np.ndarray:
     return padded.view("<i8")[:, 0]
 
 
-def _elements(words: np.ndarray, low: int, count: int, element_bits: int) -> np.ndarray:
-    """Signed elements of words ``[n, bytes]`` from bit ``low`` on; int64 ``[n, count]``."""
+def _elements(words: np.ndarray, count: int, element_bits: int) -> np.ndarray:
+    """Signed elements of words ``[n, bytes]`` from the lowest bit on; int64 ``[n, count]``."""
     bits = np.unpackbits(words, axis=1, bitorder="little")
-    return signed_elements(bits[:, low:low + count * element_bits], element_bits)
+    return signed_elements(bits[:, :count * element_bits], element_bits)

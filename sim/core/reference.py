@@ -45,7 +45,7 @@ class Answer:
         What was generated, for each token of the prompt with a prediction; none if only
         logits were asked for.
     logits
-        Logits of every prediction, int64 ``[predictions, vocab]``.
+        Logits of every prediction, each int64 ``[vocab]``.
     state
         State at the end, int64 ``[layers, d]``.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +22,11 @@ from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.scoreboard import Checks
+from sterna.model.checks import one_of, whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.integer import IntegerModel
-from sterna.sim.bench.runner import Simulator
+from sterna.sim.bench.runner import Simulator, check_simulator
 from sterna.sim.core.bench import run_core_phases
 from sterna.sim.core.cpp_engine import CppCore
 from sterna.sim.core.engine import Engine
@@ -34,7 +35,7 @@ from sterna.sim.core.reference import Answer, answer, compare_logits, compare_to
 from sterna.sim.core.run import CoreProgress, CoreRun
 from sterna.sim.core.timing import CyclesCheck, check_tokens
 
-__all__ = ["CoreReport", "simulate_core"]
+__all__ = ["CoreReport", "check_core_request", "simulate_core"]
 
 _SHORT = 3
 """Tokens of the phases that come after the text."""
@@ -149,7 +150,7 @@ def simulate_core(
         Tokens to write after each prompt, at least 1.
     temperature, seed
         As for :class:`~sterna.model.quantized.sampling.Sampler`; sequence i draws with
-        ``seed + i``.
+        ``seed + i``. The pauses of the bench are drawn from ``seed``, too.
     engine, simulator
         What to run it in; the C++ engine always uses Verilator.
     waves
@@ -157,7 +158,8 @@ def simulate_core(
     work
         Folder for Verilog and simulation; a temporary one if None.
     emitted
-        A core emitted before, to simulate instead of a fresh one; for cocotb with trace.
+        A core emitted before, to simulate instead of a fresh one; for cocotb with trace. It
+        has its sizes already: none go with it.
     progress
         Called with a line of text before each step.
     on_tokens
@@ -171,20 +173,20 @@ def simulate_core(
     ------
     ValueError
         If the size does not fit the model, a prompt is empty or leaves the vocabulary, or
-        an option does not go with the engine.
+        an option does not go with the engine or with ``emitted``.
     MissingToolError
         If the simulator or a tool it needs is not installed.
     SimulationError
         If the simulation does not compile, fails or hangs.
     """
-    engine, simulator = Engine(engine), Simulator(simulator)
-    _check_options(len(prompts), tokens, engine, simulator, waves, work, emitted)
+    engine = one_of("engine", engine, Engine)
+    simulator = one_of("simulator", simulator, Simulator)
+    requests = check_core_request(
+        model, prompts, tokens, temperature=temperature, engine=engine, simulator=simulator,
+        waves=waves, work=work, seed=seed, sizes=sizes)
+    if emitted is not None:
+        _check_emitted(emitted, len(requests), sizes)
     started = time.monotonic()
-    requests = tuple(
-        Request(tuple(prompt), tokens, temperature, seed + sequence)
-        for sequence, prompt in enumerate(prompts))
-    for request in requests:
-        request.check_vocab(model.config.vocab)
     with ExitStack() as stack:
         if work is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
@@ -207,23 +209,48 @@ def simulate_core(
         _cycles_per_token(phases[0]), time.monotonic() - started)
 
 
-def _check_options(
-    prompts: int, tokens: int, engine: Engine, simulator: Simulator, waves: bool,
-    work: Path | None, emitted: EmittedUnit | None,
-) -> None:
-    if tokens < 1:
-        raise ValueError(f"tokens must be at least 1, got {tokens}")
-    if not 1 <= prompts <= MAX_SEQUENCES:
-        raise ValueError(f"give one prompt for each sequence, 1 to {MAX_SEQUENCES}, got {prompts}")
+def check_core_request(
+    model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
+    temperature: float, engine: Engine, simulator: Simulator, waves: bool, work: Path | None,
+    seed: int, sizes: Mapping[str, Any],
+) -> tuple[Request, ...]:
+    """The requests that :func:`simulate_core` is asked to run, a sequence each.
+
+    Raises
+    ------
+    ValueError, MissingToolError
+        As :func:`simulate_core`, but for what depends on the emitted core.
+    """
+    tokens, seed = whole_number("tokens", tokens, 1), whole_number("seed", seed, 1)
+    if not 1 <= len(prompts) <= MAX_SEQUENCES:
+        raise ValueError(
+            f"give one prompt for each sequence, 1 to {MAX_SEQUENCES}, got {len(prompts)}")
+    for size, follows in (("sequences", "prompts"), ("trace", "engine")):
+        if size in sizes:
+            raise ValueError(f"{size} is no size to give here: it follows from the {follows}")
     if waves and engine is Engine.CPP:
         raise ValueError("the engine cpp keeps no waves: choose the engine cocotb")
     if waves and work is None:
         raise ValueError("waves need a folder to be kept in: give one as work")
     if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
         raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
-    if emitted is not None and emitted.module != CORE.module:
+    requests = tuple(
+        Request(tuple(whole_number("a token of a prompt", token, 0) for token in prompt),
+                tokens, temperature, seed + sequence)
+        for sequence, prompt in enumerate(prompts))
+    for request in requests:
+        request.check_vocab(model.config.vocab)
+    check_simulator(simulator, work)
+    return requests
+
+
+def _check_emitted(emitted: EmittedUnit, prompts: int, sizes: Mapping[str, Any]) -> None:
+    if sizes:
+        raise ValueError(
+            f"{', '.join(sizes)} cannot be given with emitted: that folder has its sizes")
+    if emitted.module != CORE.module:
         raise ValueError(f"emitted must be a core folder, got one of {emitted.module}")
-    if emitted is not None and emitted.params.sequences != prompts:
+    if emitted.params.sequences != prompts:
         raise ValueError(
             f"the core has {emitted.params.sequences} sequences, got {prompts} prompts")
 
@@ -265,7 +292,7 @@ def _run_in_cpp(
     answers = [[answer(oracle, [request], model.profile.logit.frac)[0] for request in requests]
                for oracle in oracles]
     reference, onnx = (
-        sum((_compare(reply, run, sequence, core.states(sequence))
+        sum((_compare(reply, run, sequence, core.states(sequence), emitted.params.logits)
              for sequence, reply in enumerate(replies)), Comparison()) for replies in answers)
     times = CycleModel(emitted.params).run([reply.as_ran() for reply in answers[0]])
     timing = check_tokens(
@@ -275,9 +302,11 @@ def _run_in_cpp(
         run.cycles, timing, [cycles.tolist() for cycles in run.token_cycles])
 
 
-def _compare(reply: Answer, run: CoreRun, sequence: int, state: np.ndarray) -> Comparison:
-    """Tokens, logits, and the state at the end of one sequence."""
-    found = compare_logits(reply, run.logits[sequence])
+def _compare(
+    reply: Answer, run: CoreRun, sequence: int, state: np.ndarray, logits: bool,
+) -> Comparison:
+    """Logits if the core gives them, tokens, and the state at the end of one sequence."""
+    found = compare_logits(reply, run.logits[sequence]) if logits else Comparison()
     found += compare_tokens(reply, run.tokens[sequence].tolist())
     return found + compare(
         "state", reply.state.reshape(1, -1), state.reshape(1, -1),

@@ -52,7 +52,7 @@ def check_stages(
     params: CoreParams, times: Sequence[TokenTimes], beats: Sequence[int],
     results: Sequence[int],
 ) -> CyclesCheck:
-    """Compare first and last beat of every stage, and its last word of results.
+    """Compare first and last beat of every stage, its last word of results, and how many came.
 
     Parameters
     ----------
@@ -69,11 +69,16 @@ def check_stages(
     for times_of_stage in in_order:
         stage = stages[times_of_stage.index]
         first, beat, header = beat, beat + stage.beats, header + stage.headers
+        if beat > len(beats) or header > len(results):
+            continue    # the counts below say that some are missing
         name = f"of stage {stage.projections[0]}"
         pairs += [
             (f"first beat {name}", times_of_stage.first_beat, beats[first]),
             (f"last beat {name}", times_of_stage.last_beat, beats[beat - 1]),
             (f"last result {name}", times_of_stage.last_result, results[header - 1])]
+    for what, predicted, seen in (("beats", beat, beats), ("words of results", header, results)):
+        if predicted != len(seen):
+            pairs.append((f"number of {what}", predicted, len(seen)))
     return _check(pairs)
 
 

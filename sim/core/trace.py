@@ -12,6 +12,7 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import Stage, StageKind, program
 from sterna.hw.parts.bits import from_ints, signed_elements
+from sterna.hw.testbench.simulation import SimulationError
 
 __all__ = ["Lane", "TracedTensor", "lanes_of", "traced_tensors"]
 
@@ -84,7 +85,7 @@ def traced_tensors(
 
     Raises
     ------
-    ValueError
+    SimulationError
         If a lane showed fewer or more words than the tokens need.
     """
     lanes = {lane.name: lane for lane in lanes_of(layout)}
@@ -110,14 +111,14 @@ class _Reader:
         for name in ("q", "norm", "a", "acc", "z", "mlgru", "glu", self._x):
             left = len(self._words[name]) - self._read[name]
             if left:
-                raise ValueError(f"lane {name} of the trace showed {left} words too many")
+                raise SimulationError(f"lane {name} of the trace showed {left} words too many")
 
     def _take(self, lane_name: str, count: int, *fields: str) -> dict[str, np.ndarray]:
         """Read fields of the next words of a lane, each ``[count, elements]``."""
         lane, first = self._lanes[lane_name], self._read[lane_name]
         words = self._words[lane_name][first:first + count]
         if len(words) < count:
-            raise ValueError(
+            raise SimulationError(
                 f"lane {lane_name} of the trace showed {len(self._words[lane_name])} words, "
                 f"too few for the tokens that ran")
         self._read[lane_name] = first + count

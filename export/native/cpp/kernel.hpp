@@ -33,7 +33,7 @@ extern const Kernel kNeonDot;
 // The best kernel that this processor has, or the one that STERNA_KERNEL names. Throws
 // std::invalid_argument if that one is unknown or cannot run here.
 const Kernel& choose_kernel();
-// By name; nullptr or "" is the best one.
-const Kernel& find_kernel(const char* name);
+// By name; nullptr or "" is the best one. `what` is what messages call the name.
+const Kernel& find_kernel(const char* name, const char* what = "kernel");
 
 }  // namespace sterna

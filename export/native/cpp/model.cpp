@@ -86,7 +86,7 @@ template <class Trit>
 void refuse(Trit trit, int64_t columns, int64_t rows) {
     for (int64_t i = 0; i < columns * rows; ++i) {
         if (trit(i) > 2) {
-            throw std::invalid_argument("weight [" + std::to_string(i / rows) + ", "
+            throw std::invalid_argument("element [" + std::to_string(i / rows) + ", "
                                         + std::to_string(i % rows) + "] is not -1, 0 or 1");
         }
     }

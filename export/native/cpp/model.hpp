@@ -18,7 +18,7 @@ constexpr int64_t kBlockRows = 16;
 // Columns that one step covers.
 constexpr int64_t kStepColumns = 16;
 constexpr int64_t kBlockBytes = 64;
-// Rows of a merged matrix, columns of any: what keeps every sum inside 32 bits.
+// Columns of a matrix: what keeps every sum inside 32 bits.
 constexpr int64_t kMaxColumns = 65536;
 
 inline int64_t round_up(int64_t value, int64_t multiple) {

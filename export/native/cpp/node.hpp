@@ -161,7 +161,7 @@ struct Node {
         } catch (const std::runtime_error& error) {
             throw std::invalid_argument(
                 std::string("attribute ") + name + " must be a whole number ("
-                + error.what() + ")");
+                + error.what() + "); load what sterna.export.native.ops.with_ops returns");
         }
         return value;
     }
@@ -191,20 +191,20 @@ struct Node {
                           int64_t group) const {
         const std::string base = name;
         Projection projection;
-        projection.weight = matrix(index, ("w_" + base).c_str(), group);
+        projection.weight = matrix(index, (base + "_weight").c_str(), group);
         projection.parts = parts;
         const int64_t rows = projection.weight.rows;
         if (rows % parts) {
             throw std::invalid_argument(
-                "w_" + base + " has " + std::to_string(rows) + " rows, expected a multiple of "
+                base + "_weight has " + std::to_string(rows) + " rows, expected a multiple of "
                 + std::to_string(parts));
         }
-        const Tensor k = constant(index + 1, ("k_" + base).c_str(), kDouble);
-        const Tensor scale = constant(index + 2, ("scale_" + base).c_str(), kDouble);
-        const Tensor bias = constant(index + 3, ("bias_" + base).c_str(), kInt32);
-        check_count("k_" + base, k, parts);
-        check_count("scale_" + base, scale, parts);
-        check_count("bias_" + base, bias, rows);
+        const Tensor k = constant(index + 1, (base + "_k").c_str(), kDouble);
+        const Tensor scale = constant(index + 2, (base + "_scale").c_str(), kDouble);
+        const Tensor bias = constant(index + 3, (base + "_bias").c_str(), kInt32);
+        check_count(base + "_k", k, parts);
+        check_count(base + "_scale", scale, parts);
+        check_count(base + "_bias", bias, rows);
         for (int64_t part = 0; part < parts; ++part) {
             const double mantissa = k.data<double>()[part];
             int exponent = 0;
@@ -213,8 +213,8 @@ struct Node {
             if (!(mantissa >= 0 && mantissa < std::ldexp(1.0, p.mantissa_bits)
                   && mantissa == std::floor(mantissa)) || !power || shift < 0 || shift > 40) {
                 throw std::invalid_argument(
-                    "k_" + base + " must be a whole number of mantissa_bits bits, and scale_"
-                    + base + " a power of two from 2^-40 to 1");
+                    base + "_k must be a whole number of mantissa_bits bits, and " + base
+                    + "_scale a power of two from 2^-40 to 1");
             }
             projection.k.push_back(static_cast<int32_t>(mantissa));
             projection.shift.push_back(shift);
@@ -265,11 +265,12 @@ struct Call {
     }
 };
 
-// Tokens of x [..., columns].
-int64_t tokens_of(const Tensor& x, int64_t columns) {
+// Tokens of an input [..., columns].
+int64_t tokens_of(const Tensor& x, int64_t columns, const char* name = "x") {
     if (x.shape.empty() || x.shape.back() != columns) {
         throw std::invalid_argument(
-            "x must be [..., " + std::to_string(columns) + "], got " + shape_text(x.shape));
+            std::string(name) + " must be [..., " + std::to_string(columns) + "], got "
+            + shape_text(x.shape));
     }
     return columns ? x.count() / columns : 0;
 }

@@ -35,7 +35,7 @@ protected:
     }
 };
 
-// x, h, fcg (w, k, scale, bias), out (w, k, scale, bias), gate_table, and the
+// x, h, fcg (weight, k, scale, bias), out (weight, k, scale, bias), gates, and the
 // reciprocals, which only the function body reads -> y, h_next.
 struct MlgruOp : LayerOp<Mlgru> {
     static constexpr const char* kName = "MlgruLayer";
@@ -46,11 +46,11 @@ struct MlgruOp : LayerOp<Mlgru> {
     explicit MlgruOp(const Node& node) : LayerOp(node) {
         layer.fcg = projection(node, 2, "fcg", 3);
         layer.out = projection(node, 6, "out", 1);
-        layer.gates = read_gates(layer.profile, table(node, 10, "gate_table", 3));
+        layer.gates = read_gates(layer.profile, table(node, 10, "gates", 3));
         const int64_t d = layer.out.weight.columns;
-        expect(layer.fcg.weight.columns, d, "the columns of w_fcg");
-        expect(layer.fcg.weight.rows, 3 * d, "the rows of w_fcg");
-        expect(layer.out.weight.rows, d, "the rows of w_out");
+        expect(layer.fcg.weight.columns, d, "the columns of fcg_weight");
+        expect(layer.fcg.weight.rows, 3 * d, "the rows of fcg_weight");
+        expect(layer.out.weight.rows, d, "the rows of out_weight");
     }
 
     void compute(const Call& node) const {
@@ -69,8 +69,7 @@ struct MlgruOp : LayerOp<Mlgru> {
     }
 };
 
-// x, gate_up (w, k, scale, bias), down (w, k, scale, bias), silu_table,
-// reciprocals -> y.
+// x, gate_up (weight, k, scale, bias), down (weight, k, scale, bias), silu, reciprocals -> y.
 struct GluOp : LayerOp<Glu> {
     static constexpr const char* kName = "GluLayer";
     static constexpr int kInputs[] = {kDouble, kInt2, kDouble, kDouble, kInt32,
@@ -80,9 +79,10 @@ struct GluOp : LayerOp<Glu> {
     explicit GluOp(const Node& node) : LayerOp(node) {
         layer.gate_up = projection(node, 1, "gate_up", 2);
         layer.down = projection(node, 5, "down", 1);
-        layer.silu = read_silu(layer.profile, table(node, 9, "silu_table", 1));
-        expect(layer.gate_up.weight.rows, 2 * layer.down.weight.columns, "the rows of w_gate_up");
-        expect(layer.down.weight.rows, layer.gate_up.weight.columns, "the rows of w_down");
+        layer.silu = read_silu(layer.profile, table(node, 9, "silu", 1));
+        expect(layer.gate_up.weight.rows, 2 * layer.down.weight.columns,
+               "the rows of gate_up_weight");
+        expect(layer.down.weight.rows, layer.gate_up.weight.columns, "the rows of down_weight");
     }
 
     void compute(const Call& node) const {
@@ -92,7 +92,7 @@ struct GluOp : LayerOp<Glu> {
     }
 };
 
-// x, head (w, k, scale, bias), reciprocals -> logits.
+// x, head (weight, k, scale, bias), reciprocals -> logits.
 struct HeadOp : LayerOp<Head> {
     static constexpr const char* kName = "Head";
     static constexpr int kInputs[] = {kDouble, kInt2, kDouble, kDouble, kInt32, kDouble};
@@ -111,7 +111,7 @@ struct HeadOp : LayerOp<Head> {
     }
 };
 
-// q, w -> acc.
+// q, weight -> acc.
 struct TernaryMatMulOp {
     static constexpr const char* kName = "TernaryMatMul";
     static constexpr int kInputs[] = {kDouble, kInt2};
@@ -120,12 +120,12 @@ struct TernaryMatMulOp {
     Packed weight;
 
     explicit TernaryMatMulOp(const Node& node) : kernel(choose_kernel()) {
-        weight = node.matrix(1, "w", kernel.group);
+        weight = node.matrix(1, "weight", kernel.group);
     }
 
     void compute(const Call& node) const {
         const Tensor q = node.input(0);
-        const int64_t tokens = tokens_of(q, weight.columns);
+        const int64_t tokens = tokens_of(q, weight.columns, "q");
         std::vector<int64_t> shape = q.shape;
         shape.back() = weight.rows;
         double* out = node.output(0, shape);
@@ -201,8 +201,8 @@ thread_local std::string g_refusal;
 }  // namespace
 }  // namespace sterna
 
-// Why the last registration in this thread was refused, where onnxruntime could not be told: its
-// list of entries is so wrong that no status can be made. Null for none.
+// Why the last registration in this thread was refused, where onnxruntime could not be told: it
+// has no such interface, or a list of entries so wrong that no status can be made. Null for none.
 STERNA_PUBLIC const char* sterna_refusal() {
     return sterna::g_refusal.empty() ? nullptr : sterna::g_refusal.c_str();
 }
@@ -213,7 +213,11 @@ STERNA_PUBLIC sterna::ort::Status* RegisterCustomOps(
     using namespace sterna::ort;
     sterna::g_refusal.clear();
     const Api* const api = base->get_api(kApiVersion);
-    if (!api) return nullptr;   // onnxruntime itself says that the operators are missing
+    if (!api) {
+        sterna::g_refusal = "it lacks version " + std::to_string(kApiVersion)
+                            + " of its own C interface";
+        return nullptr;
+    }
     try {
         static const Api* tried = nullptr;
         if (tried != api) try_table(api, options, &sterna::kMlgru);

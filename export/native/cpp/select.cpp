@@ -19,7 +19,7 @@ const Kernel* const kKernels[] = {
 
 }  // namespace
 
-const Kernel& find_kernel(const char* name) {
+const Kernel& find_kernel(const char* name, const char* what) {
     std::string known;
     for (const Kernel* kernel : kKernels) {
         if (!name || !*name) {
@@ -29,14 +29,17 @@ const Kernel& find_kernel(const char* name) {
         if (std::strcmp(name, kernel->name) == 0) {
             if (kernel->supported()) return *kernel;
             throw std::invalid_argument(
-                std::string("STERNA_KERNEL asks for ") + name + ", which this processor lacks");
+                std::string(what) + " is " + name + ", which this processor lacks");
         }
         known += std::string(known.empty() ? "" : ", ") + kernel->name;
     }
     throw std::invalid_argument(
-        "STERNA_KERNEL must be one of " + known + ", got '" + (name ? name : "") + "'");
+        std::string(what) + " must be one of " + known + ", got '" + (name ? name : "") + "'");
 }
 
-const Kernel& choose_kernel() { return find_kernel(std::getenv("STERNA_KERNEL")); }
+const Kernel& choose_kernel() {
+    constexpr const char* kVariable = "STERNA_KERNEL";
+    return find_kernel(std::getenv(kVariable), kVariable);
+}
 
 }  // namespace sterna

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from sterna.hw.parts.sequence import Interleaved
 from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle, style_named
+from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.hw.units.norm.params import MAX_DIGIT_BITS, MAX_ROOT_DIGIT_BITS
-from sterna.model.checks import check_whole
+from sterna.model.checks import check_whole, one_of
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 
@@ -90,7 +90,7 @@ class CoreParams(Interleaved):
     routing_registers: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "style", style_named(self.style))
+        object.__setattr__(self, "style", one_of("style", self.style, ArrayStyle))
         check_whole("rows", self.rows, 1, 4096)
         check_whole("cols", self.cols, 1, 4096)
         check_whole("sequences", self.sequences, 1, MAX_SEQUENCES)

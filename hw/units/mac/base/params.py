@@ -14,8 +14,8 @@ from sterna.hw.parts.trit import Trit
 from sterna.hw.parts.trit_codes import TRIPLE_BITS
 from sterna.hw.units.mac.base.pair_codes import PAIR_BITS
 from sterna.hw.units.mac.base.steps import FILL_ENTRIES, row_steps
-from sterna.hw.units.mac.base.style import ArrayStyle, style_named
-from sterna.model.checks import check_whole
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.model.checks import check_whole, one_of
 
 __all__ = ["MacParams"]
 
@@ -58,7 +58,7 @@ class MacParams:
     stalls: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "style", style_named(self.style))
+        object.__setattr__(self, "style", one_of("style", self.style, ArrayStyle))
         check_whole("rows", self.rows, 1, 4096)
         check_whole("max_columns", self.max_columns, 1, 1 << 20)
         check_whole("cols", self.cols, 1, 4096)

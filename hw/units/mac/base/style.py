@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["ArrayStyle", "style_named"]
+__all__ = ["ArrayStyle"]
 
 
 class ArrayStyle(enum.StrEnum):
@@ -25,10 +25,3 @@ class ArrayStyle(enum.StrEnum):
     def has_tables(self) -> bool:
         """Whether activations are loaded into tables before beats can use them."""
         return self in (ArrayStyle.ECP5_TABLE, ArrayStyle.XC7_TABLE)
-
-
-def style_named(name: ArrayStyle | str) -> ArrayStyle:
-    """Return a style by its name; ValueError with a list of all if there is none of that name."""
-    if name not in list(ArrayStyle):
-        raise ValueError(f"style must be one of {', '.join(ArrayStyle)}, got {name!r}")
-    return ArrayStyle(name)

@@ -2,277 +2,26 @@
 //
 // sterna.sim.bench.cpp_build compiles this file with what Verilator makes of the core;
 // sterna.sim.core.cpp_engine calls the functions at the end. Nothing here knows the model: ports
-// are found by name when the core is made, and payloads are bytes, lowest first, which is how
-// Verilator stores a signal of any width on a little-endian machine.
+// are found by name when the core is made.
 //
 // A cycle: set the inputs, settle with the clock low, sample every handshake, rising edge.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "Vcore.h"
+#include "core_ends.hpp"
 #include "verilated.h"
 #include "verilated_syms.h"
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "payloads are taken as bytes");
-
 namespace {
 
-using Bytes = std::vector<uint8_t>;
-
 const uint64_t kDrainCycles = 64;       // after the end, in which nothing more may come
-
-struct Port {
-    uint8_t* data = nullptr;
-    size_t size = 0;
-
-    bool high() const { return data[0] != 0; }
-    void set(uint64_t value) {
-        if (size == 0) return;
-        std::memset(data, 0, size);
-        std::memcpy(data, &value, std::min(size, sizeof value));
-    }
-    uint64_t get() const {
-        uint64_t value = 0;
-        std::memcpy(&value, data, std::min(size, sizeof value));
-        return value;
-    }
-};
-
-struct Ends {
-    Port payload, valid, ready;
-};
-
-/// Cycles in which an end of a stream does nothing: some at random, some where a hold says so.
-class Pauses {
-  public:
-    struct Hold {
-        uint64_t first, end;
-    };
-
-    void seed(uint64_t seed) {
-        state_ = seed;
-        holds_.clear();
-    }
-    void hold(uint64_t first, uint64_t cycles) { holds_.push_back({first, first + cycles}); }
-    bool held(uint64_t cycle) const {
-        return std::any_of(holds_.begin(), holds_.end(), [cycle](const Hold& hold) {
-            return hold.first <= cycle && cycle < hold.end;
-        });
-    }
-    bool now(uint64_t cycle) {
-        if (state_ == 0) return held(cycle);
-        state_ ^= state_ << 13;         // xorshift64 (Marsaglia 2003)
-        state_ ^= state_ >> 7;
-        state_ ^= state_ << 17;
-        return (state_ >> 40) % 4 == 0 || held(cycle);
-    }
-
-  private:
-    uint64_t state_ = 0;
-    std::vector<Hold> holds_;
-};
-
-/// Takes the words of a stream, and sees that one that waits stays as it is.
-class Sink {
-  public:
-    std::string name;
-    Ends ends;
-    Pauses pauses;
-    Bytes words;                        // as many bytes each as the port has
-    std::vector<uint64_t> taken_at;
-
-    void begin() {
-        words.clear();
-        taken_at.clear();
-        waiting_.clear();
-    }
-    void drive(uint64_t cycle) {
-        taking_ = !pauses.now(cycle);
-        ends.ready.set(taking_);
-    }
-    bool sample(uint64_t cycle) {
-        if (!ends.valid.high()) {
-            if (!waiting_.empty()) throw std::runtime_error(what() + " was withdrawn");
-            return false;
-        }
-        const uint8_t* data = ends.payload.data;
-        const size_t size = ends.payload.size;
-        if (!waiting_.empty() && std::memcmp(waiting_.data(), data, size) != 0)
-            throw std::runtime_error(what() + " changed while it waited to be taken");
-        if (!taking_) {
-            waiting_.assign(data, data + size);
-            return false;
-        }
-        waiting_.clear();
-        words.insert(words.end(), data, data + size);
-        taken_at.push_back(cycle);
-        return true;
-    }
-
-  private:
-    std::string what() const { return "word " + std::to_string(taken_at.size()) + " of " + name; }
-
-    bool taking_ = false;
-    Bytes waiting_;
-};
-
-/// The handshake of the end that offers words; once offered, a word stays until it is taken.
-class Driver {
-  public:
-    Ends ends;
-    Pauses pauses;
-
-    void begin() { offering_ = false; }
-    bool wants(uint64_t cycle) {
-        if (!offering_) offering_ = !pauses.now(cycle);
-        return offering_;
-    }
-    void offer(bool valid) { ends.valid.set(valid); }
-    bool sample() {
-        if (!offering_ || !ends.valid.high() || !ends.ready.high()) return false;
-        offering_ = false;
-        return true;
-    }
-
-  private:
-    bool offering_ = false;
-};
-
-struct Request {
-    uint64_t limit, stop, stop_token, beta, seed;
-    std::vector<uint64_t> words;
-};
-
-/// A sequence: its requests, one after the other.
-class Sequence {
-  public:
-    Port limit, stop, stop_token, beta, seed;
-    Driver prompts;
-    Sink tokens, logits;
-    bool has_logits = false;
-    std::vector<Request> requests;
-    std::vector<uint64_t> taken_at;
-
-    void begin() {
-        requests.clear();
-        taken_at.clear();
-        prompts.begin();
-        tokens.begin();
-        logits.begin();
-        current_ = position_ = 0;
-    }
-    bool done() const { return current_ == requests.size(); }
-    void drive(uint64_t cycle) {
-        tokens.drive(cycle);
-        if (has_logits) logits.drive(cycle);
-        // `ready` depends on registers and `go` only: it is known before the inputs are set.
-        // It says that the sequence is idle, and only then may the control change.
-        bool waits = !done();
-        if (waits && position_ == 0) waits = prompts.ends.ready.high();
-        if (waits) waits = prompts.wants(cycle);
-        if (waits) {
-            const Request& request = requests[current_];
-            if (position_ == 0) {
-                limit.set(request.limit);
-                stop.set(request.stop);
-                stop_token.set(request.stop_token);
-                beta.set(request.beta);
-                seed.set(request.seed);
-            }
-            prompts.ends.payload.set(request.words[position_]);
-        }
-        prompts.offer(waits);
-    }
-    bool sample(uint64_t cycle) {
-        bool moved = tokens.sample(cycle);
-        if (has_logits && logits.sample(cycle)) moved = true;
-        if (prompts.sample()) {
-            moved = true;
-            taken_at.push_back(cycle);
-            if (++position_ == requests[current_].words.size()) {
-                ++current_;
-                position_ = 0;
-            }
-        }
-        return moved;
-    }
-    bool held(uint64_t cycle) const {
-        return prompts.pauses.held(cycle) || tokens.pauses.held(cycle)
-               || logits.pauses.held(cycle);
-    }
-    std::string counts() const {
-        size_t words = 0;
-        for (const Request& request : requests) words += request.words.size();
-        return std::to_string(taken_at.size()) + " of " + std::to_string(words)
-               + " prompt tokens taken, " + std::to_string(tokens.taken_at.size())
-               + " tokens and " + std::to_string(logits.taken_at.size())
-               + " words of logits out";
-    }
-
-  private:
-    size_t current_ = 0, position_ = 0;
-};
-
-/// Answers requests for runs of weight words from an array, in order.
-class WeightSource {
-  public:
-    Sink requests;
-    Driver weights;
-    unsigned first_bits = 0;
-    Bytes words;
-
-    void begin() {
-        requests.begin();
-        weights.begin();
-        runs_.clear();
-    }
-    bool idle() const { return runs_.empty(); }
-    void drive(uint64_t cycle) {
-        requests.drive(cycle);
-        const bool offers = !idle() && weights.wants(cycle);
-        const size_t size = weights.ends.payload.size;
-        if (offers)
-            std::memcpy(weights.ends.payload.data, &words[runs_.front().next * size], size);
-        weights.offer(offers);
-    }
-    bool sample(uint64_t cycle) {
-        bool moved = false;
-        if (weights.sample()) {
-            moved = true;
-            if (++runs_.front().next == runs_.front().end) runs_.pop_front();
-        }
-        if (requests.sample(cycle)) {
-            moved = true;
-            const uint64_t request = requests.ends.payload.get();
-            const uint64_t first = request & ((uint64_t(1) << first_bits) - 1);
-            const uint64_t count = request >> first_bits;
-            const size_t all = words.size() / weights.ends.payload.size;
-            if (count == 0 || first + count > all)
-                throw std::runtime_error(
-                    "weight words " + std::to_string(first) + " to "
-                    + std::to_string(first + count) + " were asked for; there are "
-                    + std::to_string(all));
-            runs_.push_back({first, first + count});
-        }
-        return moved;
-    }
-    bool held(uint64_t cycle) const {
-        return weights.pauses.held(cycle) || requests.pauses.held(cycle);
-    }
-
-  private:
-    struct Run {
-        uint64_t next, end;
-    };
-    std::deque<Run> runs_;
-};
 
 }  // namespace
 
@@ -288,14 +37,15 @@ class Core {
     uint64_t cycle = 0, patience = 0;
     Port cycles;
 
-    Core(unsigned streams, bool logits, bool external_weights) : external_{external_weights} {
+    Core(unsigned sequence_count, bool logits, bool external_weights)
+        : external_{external_weights} {
         clk_ = port("clk");
         rst_ = port("rst");
         go_ = port("go");
         busy_ = port("busy");
         cycles = port("cycles");
-        sequences.resize(streams);
-        for (unsigned index = 0; index < streams; ++index) {
+        sequences.resize(sequence_count);
+        for (unsigned index = 0; index < sequence_count; ++index) {
             Sequence& sequence = sequences[index];
             const std::string at = "__" + std::to_string(index);
             const std::string control = "control" + at + "__";
@@ -479,9 +229,9 @@ Result guard(Core* core, Result failed, Call call) {
 }  // namespace
 
 EXPORT Core* core_new(
-    unsigned streams, int logits, int external_weights, char* error, size_t error_size) {
+    unsigned sequence_count, int logits, int external_weights, char* error, size_t error_size) {
     try {
-        return new Core{streams, logits != 0, external_weights != 0};
+        return new Core{sequence_count, logits != 0, external_weights != 0};
     } catch (const std::exception& exception) {
         std::strncpy(error, exception.what(), error_size - 1);
         return nullptr;

@@ -187,7 +187,6 @@ def simulate(
         time.monotonic() - started)
 
 
-
 def check_request(
     model: QuantizedModel, unit: str, tokens: object, *, simulator: Simulator, waves: bool,
     work: Path | None, sizes: Mapping[str, Any],

@@ -18,7 +18,8 @@ __all__ = ["Form", "build"]
 _PRODUCTS = {Form.EXACT: INTEGER, Form.EXACT_2BIT: PINNED, Form.WEB: FLOAT}
 
 
-def build(model: QuantizedModel, form: Form | str, kind: GraphKind | str,
+def build(
+    model: QuantizedModel, form: Form | str, kind: GraphKind | str,
 ) -> onnx.ModelProto:
     """Build one graph of ``model``, with metadata and a test that it carries along.
 

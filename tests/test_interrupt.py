@@ -87,11 +87,9 @@ def test_while_a_netlist_is_made(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("group", [True, False], ids=["terminal", "kill"])
 def test_while_claims_are_proven(tmp_path: Path, group: bool) -> None:
-    begin = time.monotonic()
     interrupted(
         tmp_path, (), lambda out, err: len(list(tmp_path.glob("sterna-proof-*/yosys.log"))) == 2,
         group=group, module="sterna.hw.proof", message="interrupted")
-    assert time.monotonic() - begin < 60
     assert not list(tmp_path.glob("sterna-proof-*"))
 
 

@@ -26,6 +26,7 @@ from sterna.hw.emit.documents import (
     waiver_text,
 )
 from sterna.hw.emit.names import without_brackets
+from sterna.hw.emit.variable_names import names_of_all_stores
 from sterna.hw.emit.yosys import YosysError
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
@@ -121,7 +122,7 @@ def verilog_text(component: wiring.Component, module: str) -> str:
     YosysError
         If the built-in Yosys fails, for want of disk space perhaps.
     """
-    with _builtin_yosys(), _no_collection():
+    with _builtin_yosys(), _no_collection(), names_of_all_stores():
         try:
             return without_brackets(verilog.convert(
                 component, name=module, emit_src=False, strip_internal_attrs=True))

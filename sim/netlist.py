@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from sterna.model.checks import one_of
 from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Simulator
+from sterna.sim.bench.work_folder import work_folder
 from sterna.sim.core.engine import Engine
 from sterna.sim.core.simulate import CoreReport, check_core_request, simulate_core
 from sterna.sim.simulate import SimulationReport, check_request, simulate
@@ -140,11 +140,10 @@ def simulate_netlist(
     simulator = one_of("simulator", simulator, Simulator)
     check_request(
         model, unit, tokens, simulator=simulator, waves=waves, work=work, sizes=sizes)
-    with ExitStack() as stack:
-        work = _folder(stack, work)
-        made = _made(model, unit, work, passes, progress, **sizes)
+    with work_folder(work) as folder:
+        made = _made(model, unit, folder, passes, progress, **sizes)
         return simulate(
-            model, unit, tokens, simulator=simulator, waves=waves, work=work, seed=seed,
+            model, unit, tokens, simulator=simulator, waves=waves, work=folder, seed=seed,
             emitted=made, progress=progress)
 
 
@@ -177,20 +176,12 @@ def simulate_core_netlist(
     check_core_request(
         model, prompts, tokens, temperature=temperature, engine=Engine.COCOTB,
         simulator=simulator, waves=waves, work=work, seed=seed, sizes=sizes)
-    with ExitStack() as stack:
-        work = _folder(stack, work)
-        made = _made(model, CORE.name, work, passes, progress,
+    with work_folder(work) as folder:
+        made = _made(model, CORE.name, folder, passes, progress,
                      sequences=len(prompts), trace=True, **sizes)
         return simulate_core(
             model, prompts, tokens, temperature=temperature, simulator=simulator,
-            waves=waves, work=work, seed=seed, emitted=made, progress=progress)
-
-
-def _folder(stack: ExitStack, work: Path | None) -> Path:
-    if work is None:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
-    work.mkdir(parents=True, exist_ok=True)
-    return work
+            waves=waves, work=folder, seed=seed, emitted=made, progress=progress)
 
 
 def _made(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference
 from sterna.sim.bench.activations import record_activations
 from sterna.sim.bench.runner import Simulator, check_simulator, run_on
+from sterna.sim.bench.work_folder import work_folder
 
 __all__ = ["PhaseReport", "SimulationReport", "check_request", "simulate"]
 
@@ -160,13 +159,10 @@ def simulate(
         raise ValueError(
             f"{', '.join(sizes)} cannot be given with emitted: that folder has its sizes")
     started = time.monotonic()
-    with ExitStack() as stack:
-        if work is None:
-            work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
-        work.mkdir(parents=True, exist_ok=True)
+    with work_folder(work) as folder:
         if emitted is None:
             progress("emit the Verilog")
-            emitted = emit_verilog(model, unit, work / unit, **sizes)
+            emitted = emit_verilog(model, unit, folder / unit, **sizes)
         progress(f"compute {tokens.size} tokens with the reference and onnxruntime")
         tensors = spec.stimulus.tensors(model)
         acts = record_activations(model, tokens, tensors)
@@ -177,7 +173,7 @@ def simulate(
                   levels=ports.levels)
         results = run_on(
             simulator, emitted.sources, emitted.module, job,
-            work / f"{unit}_{simulator.value}", waves=waves)
+            folder / f"{unit}_{simulator.value}", waves=waves)
     phases = [
         PhaseReport(each.phase.name, each.phase.beats, result.cycles,
                     Scoreboard(ports).check(each, result.outputs))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -202,13 +201,12 @@ def _simulation(
     model: QuantizedModel, core: board_core.BoardCore, params: BoardParams, stack: ExitStack,
     folder: Path | None, quiet: bool,
 ) -> SerialPort:
+    from sterna.sim.bench.work_folder import work_folder
     from sterna.sim.board import BoardSimulation
-    if folder is None:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
     with Stages(quiet) as stage:
         design = core.design(model, params, stage)
         stage("compile with Verilator and g++")
-        return BoardSimulation(design, folder)
+        return BoardSimulation(design, stack.enter_context(work_folder(folder)))
 
 
 def _reference(model: QuantizedModel, temperature: float, seed: int) -> ConversationReference:

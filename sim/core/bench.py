@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from sterna.hw.core.plan.image import build_image
@@ -12,6 +10,7 @@ from sterna.hw.core.trace import trace_layout
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Simulator, run_on
+from sterna.sim.bench.work_folder import work_folder
 from sterna.sim.core.phases import CorePhase, CorePhaseReport
 from sterna.sim.core.scoreboard import CoreScoreboard
 from sterna.sim.core.stimulus import CoreStimulus
@@ -58,12 +57,10 @@ def run_core_phases(
     progress("compute the answers with the reference and onnxruntime")
     answers = stimulus.answers(phases)
     progress(f"compile and run in {simulator.value}")
-    with ExitStack() as stack:
-        if work is None:
-            work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
+    with work_folder(work) as folder:
         results = run_on(
             simulator, emitted.sources, emitted.module,
-            stimulus.job(phases, answers, seed), work / f"core_{simulator.value}", waves=waves)
+            stimulus.job(phases, answers, seed), folder / f"core_{simulator.value}", waves=waves)
     scoreboard = CoreScoreboard(emitted, layout)
     return [
         scoreboard.check(phase, expected, result)

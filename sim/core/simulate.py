@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import MAX_SEQUENCES, CoreParams
-from sterna.hw.core.plan.request import Request
+from sterna.hw.core.plan.request import LIMIT_BITS, Request
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
@@ -27,6 +25,7 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.integer import IntegerModel
 from sterna.sim.bench.runner import Simulator, check_simulator
+from sterna.sim.bench.work_folder import work_folder
 from sterna.sim.core.bench import run_core_phases
 from sterna.sim.core.cpp_engine import CppCore
 from sterna.sim.core.engine import Engine
@@ -187,23 +186,20 @@ def simulate_core(
     if emitted is not None:
         _check_emitted(emitted, len(requests), sizes)
     started = time.monotonic()
-    with ExitStack() as stack:
-        if work is None:
-            work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sterna-")))
-        work.mkdir(parents=True, exist_ok=True)
+    with work_folder(work) as folder:
         if emitted is None:
             progress("emit the Verilog")
             emitted = emit_verilog(
-                model, CORE.name, work / CORE.name, sequences=len(prompts),
+                model, CORE.name, folder / CORE.name, sequences=len(prompts),
                 trace=engine is Engine.COCOTB, **sizes)
         if engine is Engine.COCOTB:
             phases = run_core_phases(
-                model, emitted, _phases(requests), simulator=simulator, work=work, seed=seed,
+                model, emitted, _phases(requests), simulator=simulator, work=folder, seed=seed,
                 waves=waves, progress=progress)
             for sequence, written in enumerate(phases[0].generated):
                 on_tokens(sequence, written)
         else:
-            phases = [_run_in_cpp(model, emitted, requests, work, progress, on_tokens)]
+            phases = [_run_in_cpp(model, emitted, requests, folder, progress, on_tokens)]
     return CoreReport(
         engine, simulator, emitted.params, phases[0].generated, phases,
         _cycles_per_token(phases[0]), time.monotonic() - started)
@@ -221,7 +217,8 @@ def check_core_request(
     ValueError, MissingToolError
         As :func:`simulate_core`, but for what depends on the emitted core.
     """
-    tokens, seed = whole_number("tokens", tokens, 1), whole_number("seed", seed, 1)
+    tokens = whole_number("tokens", tokens, 1, (1 << LIMIT_BITS) - 1)
+    seed = whole_number("seed", seed, 1)
     if not 1 <= len(prompts) <= MAX_SEQUENCES:
         raise ValueError(
             f"give one prompt for each sequence, 1 to {MAX_SEQUENCES}, got {len(prompts)}")

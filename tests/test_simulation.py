@@ -244,7 +244,7 @@ def test_a_folder_that_is_given_is_not_announced_as_written(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("arguments", "options", "message"), [
-    (([[1]], "3"), {}, "tokens must be a whole number from 1, got '3'"),
+    (([[1]], "3"), {}, "tokens must be a whole number from 1 to 65535, got '3'"),
     (([[1]], 2), {"engine": "foo"}, "engine must be one of cocotb, cpp, got 'foo'"),
     (([[1]], 2), {"simulator": "vcs"}, "simulator must be one of verilator, icarus, got 'vcs'"),
     (([[1]], 2), {"sequences": 2}, "sequences is no size to give here: it follows from the pr"),

@@ -87,7 +87,7 @@ def test_the_command_line_refuses_a_netlist_with_the_fast_engine(
 
 @pytest.mark.parametrize(("arguments", "code", "message"), [
     (["--unit", "mac", "--tokens", "0"], 2, "tokens must be"),
-    (["--unit", "core", "--tokens", "0"], 2, "tokens must be a whole number from 1 to 65535, got 0"),
+    (["--unit", "core", "--tokens", "0"], 2, "must be a whole number from 1 to 65535, got 0"),
     (["--unit", "mac", "--simulator", "icarus"], 2, "Icarus Verilog is not installed"),
     (["--unit", "core", "--simulator", "icarus"], 2, "Icarus Verilog is not installed"),
 ])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from pathlib import Path
@@ -12,14 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.unit import CORE, core_params
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.flow.cache import Cache, cache_key, default_cache
 from sterna.hw.flow.critical_path import critical_path
-from sterna.hw.flow.estimate import block_rams, estimate
-from sterna.hw.flow.fit import FitError, check_fit
 from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.place_route import (
     PlacedDesign,
@@ -30,8 +25,7 @@ from sterna.hw.flow.place_route import (
 )
 from sterna.hw.flow.pnr_progress import RouterPhase, RouterStep, step_of
 from sterna.hw.flow.synth import synth
-from sterna.hw.flow.synth_report import BlockArea, Usage
-from sterna.hw.flow.synthesis import Family, Synthesis
+from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import (
     TARGETS,
     FpgaTarget,
@@ -41,14 +35,9 @@ from sterna.hw.flow.target import (
     target_named,
 )
 from sterna.hw.flow.wrapper import wrapper_text
-from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.unit import MAC
-from sterna.hw.units.mlgru.unit import MLGRU
-from sterna.hw.units.norm.unit import NORM
-from sterna.hw.units.spec import UnitSpec
 from sterna.model.config import ModelConfig
-from sterna.model.profile import C12, S16
+from sterna.model.profile import S16
 from sterna.model.quantized.synthetic import random_model
 
 LOG = """\
@@ -109,7 +98,7 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path):
 
 
 def test_a_style_among_the_sizes_is_refused():
-    model = random_model(PARAMS.config, S16, seed=1)
+    model = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=32), S16, seed=1)
     with pytest.raises(ValueError, match="give the style as style=, not among the sizes"):
         synth(model, "xc7", unit="mac", sizes={"style": "xc7-table"}, cache=Cache(None))
 
@@ -351,96 +340,3 @@ def test_a_memory_is_named_as_the_start_of_a_path():
 def test_a_wrapper_needs_inputs_and_outputs():
     with pytest.raises(ValueError, match="beside clk and rst"):
         wrapper_text("unit", [Port("clk", "input", 1), Port("data", "input", 3)])
-
-
-# --- Fit ----------------------------------------------------------------------------------------
-
-PARAMS = CoreParams(ModelConfig(d=16, layers=1, dff=24, vocab=32), S16, rows=2, cols=8)
-BLOCKS = {
-    "": BlockArea(lut=10, ff=10), "array.row0": BlockArea(lut=400, ff=300),
-    "norm": BlockArea(lut=800, ff=200, dsp=16), "norm.reciprocal": BlockArea(lut=500, ff=100),
-    "mlgru.lane0": BlockArea(lut=300, ff=90, block_ram=3, dsp=6),
-    "weights": BlockArea(lut=10, ff=20, block_ram=1)}
-
-
-def usage(target: FpgaTarget, *needed: int) -> list[Usage]:
-    return [Usage(name, number, target.available[name], "nextpnr")
-            for name, number in zip(target.available, needed, strict=True)]
-
-
-def test_an_estimate_of_what_was_built_is_what_was_counted():
-    counted = usage(TARGETS["ecp5-25k"], 2500, 720, 4, 22)
-    assert estimate(PARAMS, PARAMS, TARGETS["ecp5-25k"], counted, BLOCKS) == {
-        Resource.LUT: 2500, Resource.FF: 720, Resource.BLOCK_RAM: 4, Resource.DSP: 22}
-
-
-def test_the_message_has_needed_available_and_what_fits():
-    target = TARGETS["ecp5-25k"]
-    model = random_model(PARAMS.config, S16, seed=1)
-    core = core_params(model, rows=2, cols=8)
-    check_fit(CORE, core, target, usage(target, 5000, 2000, 20, 28), BLOCKS)
-    with pytest.raises(FitError) as error:
-        check_fit(CORE, core, target, usage(target, 5000, 2000, 20, 49), BLOCKS)
-    text = str(error.value)
-    assert text.startswith(
-        "core does not fit ecp5-25k: DSP 49 needed, 28 available (nextpnr). "
-        "Nearest that fits, estimated: --rows ")
-    assert "cycles per token" in text
-    assert text.endswith("--target ecp5-85k has enough.")
-    with pytest.raises(FitError, match=r"LUT 25,000 needed, 24,288 available.*--rows 7 --cols 64"):
-        check_fit(MAC, MacParams(8, 64, 64), target,
-                  usage(target, 25000, 2000, 0, 0), {})
-
-
-@pytest.mark.parametrize(("spec", "sizes", "dsp", "advice"), [
-    (MLGRU, {"lanes": 8}, 20, "Nearest that fits, estimated: --lanes 2."),
-    (NORM, {"rows": 8, "lanes": 16}, 12, "Nearest that fits, estimated: --lanes 8."),
-    # A word has 8 channels, so there are no fewer lanes.
-    (NORM, {"rows": 8}, 16, ""),
-    (NORM, {"rows": 8, "lanes": 16}, 20, "Not even --lanes 8 is estimated to fit."),
-    (UnitSpec("bare", "", "bare", lambda model: None, MLGRU.design, None, 1), {}, 20, ""),
-], ids=["mlgru", "norm", "norm at its least", "norm, still too large", "no size"])
-def test_the_size_that_is_advised_is_one_that_the_unit_takes(spec, sizes, dsp, advice):
-    target = TARGETS["ice40-up5k"]
-    model = random_model(ModelConfig(d=128, layers=1, dff=24, vocab=32), S16, seed=1)
-    with pytest.raises(FitError) as error:
-        check_fit(spec, spec.params_for(model, sizes), target, usage(target, 100, 0, dsp), {})
-    assert str(error.value) == (
-        f"{spec.name} does not fit ice40-up5k: DSP {dsp} needed, 8 available (nextpnr)."
-        f"{advice and ' '}{advice}")
-    for lanes in re.findall(r"estimated: --lanes (\d+)", advice):
-        spec.params_for(model, {**sizes, "lanes": int(lanes)})
-
-
-def test_the_message_for_a_small_device_names_the_core_that_fits_it():
-    target = TARGETS["ice40-up5k"]
-    model = random_model(PARAMS.config, S16, seed=1)
-    assert list(target.available) == [Resource.LUT, Resource.BLOCK_RAM, Resource.DSP]
-    with pytest.raises(FitError, match=(
-            r"logic cells 50,000 needed, 5,280 available.*sterna build micro --board icebreaker")):
-        check_fit(CORE, core_params(model, rows=1, cols=8), target,
-                  usage(target, 50_000, 400, 90), {"": BlockArea(lut=50_000, block_ram=400)})
-
-
-@pytest.mark.parametrize(("depth", "width", "family", "expected"), [
-    (512, 36, Family.ECP5, 1), (512, 37, Family.ECP5, 2), (1024, 18, Family.ECP5, 1),
-    (513, 36, Family.ECP5, 2), (16384, 1, Family.ECP5, 1), (256, 16, Family.ICE40, 1),
-    (257, 16, Family.ICE40, 2), (2048, 2, Family.ICE40, 1)])
-def test_block_rams_take_the_best_shape(depth, width, family, expected):
-    assert block_rams(depth, width, family) == expected
-
-
-def test_profile_c12_is_estimated_smaller():
-    target = TARGETS["ecp5-25k"]
-    counted = usage(target, 2500, 720, 4, 22)
-    compact = CoreParams(PARAMS.config, C12, rows=2, cols=8)
-    assert estimate(compact, PARAMS, target, counted, BLOCKS)[Resource.LUT] < 2500
-
-
-def test_area_counts_the_luts_of_carries_and_lut_ram():
-    synthesis = Synthesis(Family.ECP5, "Yosys", {}, {})
-    assert BlockArea.of_cells(synthesis, {
-        "LUT4": 10, "CCU2C": 4, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 7, "DP16KD": 1,
-        "MULT18X18D": 3, "PFUMX": 9}) == BlockArea(lut=30, carry=4, ff=7, block_ram=1, dsp=3)
-
-

@@ -1,8 +1,6 @@
 """Training: it learns, it stops and goes on exactly, and it leaves whole files."""
 
-import csv
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -12,23 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
 from sterna.model.training.checkpoint import (
-    Checkpoint,
     CheckpointError,
     load_checkpoint,
-    save_checkpoint,
 )
-from sterna.model.training.metrics import COLUMNS, MetricsWriter, plot_loss, read_metrics
+from sterna.model.training.metrics import read_metrics
 from sterna.model.training.progress import (
-    BarReporter,
-    LineReporter,
     TrainProgress,
-    default_reporter,
 )
 from sterna.model.training.run import _optimizer
 from sterna.model.training.train import TrainRecipe, TrainResult, train
@@ -301,110 +293,6 @@ def test_settings_of_torch_are_restored(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match="not finite at step"):
         run(tmp_path, 500, recipe=replace(RECIPE, lr=1e38))
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
-
-
-def some_checkpoint() -> Checkpoint:
-    model = MatMulFreeLM(CONFIG)
-    return Checkpoint(CONFIG, {"lr": 0.1}, "text", "ab", 1, 2, 3.0, model.state_dict(), {},
-                      model.initial_state(4))
-
-
-def test_checkpoint_survives_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "c.pt"
-    written = some_checkpoint()
-    save_checkpoint(written, path)
-    read = load_checkpoint(path)
-    assert_same_weights(read.model().state_dict(), written.weights)
-    assert (read.config, read.recipe, read.step) == (CONFIG, {"lr": 0.1}, 2)
-    assert [p.name for p in tmp_path.iterdir()] == ["c.pt"]
-
-
-def test_damaged_checkpoints_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "c.pt"
-    with pytest.raises(CheckpointError, match=r"cannot read the checkpoint .*c\.pt \(No such file"):
-        load_checkpoint(path)
-    save_checkpoint(some_checkpoint(), path)
-    whole = path.read_bytes()
-    for data in (b"", b"nonsense", whole[: len(whole) // 2]):
-        path.write_bytes(data)
-        with pytest.raises(CheckpointError, match=r"c\.pt is no checkpoint, or is damaged"):
-            load_checkpoint(path)
-    torch.save({"something": "else"}, path)
-    with pytest.raises(CheckpointError, match="is not a checkpoint of format"):
-        load_checkpoint(path)
-    torch.save({"format": "sterna-checkpoint-1", "config": {"d": 1}}, path)
-    with pytest.raises(CheckpointError, match="unexpected contents"):
-        load_checkpoint(path)
-    headless = some_checkpoint()
-    del headless.weights["head.weight"]
-    save_checkpoint(headless, path)
-    with pytest.raises(CheckpointError, match=r"weights of its own shape .*head\.weight"):
-        load_checkpoint(path).model()
-
-
-def test_failed_write_keeps_the_older_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    path = tmp_path / "c.pt"
-    save_checkpoint(some_checkpoint(), path)
-    whole = path.read_bytes()
-
-    def disk_full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", disk_full)
-    with pytest.raises(OSError, match="No space left"):
-        save_checkpoint(replace(some_checkpoint(), step=99), path)
-    assert path.read_bytes() == whole
-    assert [p.name for p in tmp_path.iterdir()] == ["c.pt"]
-
-
-def test_metrics_of_a_killed_run_can_be_read_and_gone_on_with(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    writer = MetricsWriter(path)
-    for step in (10, 20, 30):
-        writer.add({"step": step, "seconds": 1.0, "tokens": step, "train_bpb": 2.0,
-                    "heldout_bpb": None, "lr": 1e-3})
-    writer.close()
-    with open(path, "a", encoding="utf-8") as file:
-        file.write("40,1")  # killed in the middle of a line
-    assert read_metrics(path)["step"] == [10.0, 20.0, 30.0]
-    MetricsWriter(path, resume_step=20).close()
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
-    assert rows == [list(COLUMNS), ["10", "1.00", "10", "2.00000", "", "0.001"],
-                    ["20", "1.00", "20", "2.00000", "", "0.001"]]
-    path.write_text(path.read_text().replace("2.00000", "two"))
-    with pytest.raises(ValueError, match=r"metrics\.csv, line 2: train_bpb is not a number"):
-        plot_loss(path, tmp_path / "x.png", title="x")
-    path.write_text("a,b\n")
-    with pytest.raises(ValueError, match="columns must be step, seconds"):
-        read_metrics(path)
-
-
-def test_reporters_show_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = TrainProgress(0.5, 70, 3.0, 2.0, 2.5, 1234.5)
-    lines = LineReporter(interval_seconds=0.0)
-    lines.update(progress)
-    lines.message("done")
-    lines.close()
-    text = capsys.readouterr().err
-    assert "50%  step     70  loss 1.386  2.000 bpb  held-out 2.500  1,234 tokens/s" in text
-    assert text.endswith("done\n")
-
-    quiet = default_reporter(quiet=True)
-    quiet.update(progress)
-    quiet.message("unseen")
-    quiet.close()
-    assert capsys.readouterr() == ("", "")
-
-    bar = BarReporter(Console())
-    bar.update(progress)
-    bar.message("a [message]")
-    bar.close()
-    text = capsys.readouterr().out
-    assert "a [message]" in text
-    assert isinstance(default_reporter(), LineReporter)
 
 
 def test_a_fresh_run_forgets_the_checkpoint_before_it(tmp_path: Path) -> None:

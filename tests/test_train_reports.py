@@ -1,0 +1,63 @@
+"""What a training run tells: its metrics file, and what it shows while it goes on."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sterna.model.training.metrics import COLUMNS, MetricsWriter, plot_loss, read_metrics
+from sterna.model.training.progress import (
+    BarReporter,
+    LineReporter,
+    TrainProgress,
+    default_reporter,
+)
+
+
+def test_metrics_of_a_killed_run_can_be_read_and_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    writer = MetricsWriter(path)
+    for step in (10, 20, 30):
+        writer.add({"step": step, "seconds": 1.0, "tokens": step, "train_bpb": 2.0,
+                    "heldout_bpb": None, "lr": 1e-3})
+    writer.close()
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("40,1")  # killed in the middle of a line
+    assert read_metrics(path)["step"] == [10.0, 20.0, 30.0]
+    MetricsWriter(path, resume_step=20).close()
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    assert rows == [list(COLUMNS), ["10", "1.00", "10", "2.00000", "", "0.001"],
+                    ["20", "1.00", "20", "2.00000", "", "0.001"]]
+    path.write_text(path.read_text().replace("2.00000", "two"))
+    with pytest.raises(ValueError, match=r"metrics\.csv, line 2: train_bpb is not a number"):
+        plot_loss(path, tmp_path / "x.png", title="x")
+    path.write_text("a,b\n")
+    with pytest.raises(ValueError, match="columns must be step, seconds"):
+        read_metrics(path)
+
+
+def test_reporters_show_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = TrainProgress(0.5, 70, 3.0, 2.0, 2.5, 1234.5)
+    lines = LineReporter(interval_seconds=0.0)
+    lines.update(progress)
+    lines.message("done")
+    lines.close()
+    text = capsys.readouterr().err
+    assert "50%  step     70  loss 1.386  2.000 bpb  held-out 2.500  1,234 tokens/s" in text
+    assert text.endswith("done\n")
+
+    quiet = default_reporter(quiet=True)
+    quiet.update(progress)
+    quiet.message("unseen")
+    quiet.close()
+    assert capsys.readouterr() == ("", "")
+
+    bar = BarReporter(Console())
+    bar.update(progress)
+    bar.message("a [message]")
+    bar.close()
+    text = capsys.readouterr().out
+    assert "a [message]" in text
+    assert isinstance(default_reporter(), LineReporter)

@@ -13,16 +13,18 @@ and proves its range.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from sterna.model.profile import FixedPoint, NumericProfile
-from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
 __all__ = [
+    "IntegerMixers",
     "IntegerModel",
     "combine_scale",
     "glu_product",
@@ -137,6 +139,86 @@ def glu_product(
     return silu, saturate(rs(silu * up, profile.product_shift), profile.p)
 
 
+class IntegerMixers:
+    """Projections by name, each behind its norm, and the two mixers that are made of them.
+
+    Parameters
+    ----------
+    profile
+        Numeric formats.
+    projections
+        By name. The MLGRU ``at`` has those called ``{at}.f``, ``{at}.c``, ``{at}.g`` and
+        ``{at}.out``, the GLU ``{at}.gate``, ``{at}.up`` and ``{at}.down``.
+    sigmoid
+        The table, as ``profile.sigmoid_table()`` defines it.
+    like
+        An array of the namespace and device to compute with.
+    """
+
+    def __init__(
+        self, profile: NumericProfile, projections: Mapping[str, Projection],
+        sigmoid: np.ndarray, like: Array,
+    ) -> None:
+        xp, where = array_namespace(like), device(like)
+
+        def move(values: np.ndarray, dtype: Any) -> Array:
+            return xp.asarray(values, dtype=dtype, device=where)
+
+        self._profile, self._projections = profile, projections
+        self._table = move(sigmoid, xp.int64)
+        self._weights_t = {
+            name: move(np.ascontiguousarray(p.weight.T), xp.float64)
+            for name, p in projections.items()}
+        self._biases = {name: move(p.bias, xp.int64) for name, p in projections.items()}
+
+    def project(
+        self, norm: str, y: Array, outputs: Mapping[str, FixedPoint | None], tap: Tap,
+    ) -> list[Array]:
+        """Quantise ``y [..., columns]`` once and apply every projection named in ``outputs``.
+
+        Each result is int64 ``[..., rows]`` in the format that ``outputs`` gives, not
+        saturated if that is None.
+        """
+        quantized = norm_quant(y, self._profile)
+        for part, value in quantized.items():
+            tap(f"{norm}.{part}", value)
+        results = []
+        for name, fmt in outputs.items():
+            projection = self._projections[name]
+            acc = ternary_matmul(quantized["q"], self._weights_t[name])
+            scale = combine_scale(quantized["v"], projection.k, self._profile)
+            z = requantize(acc, scale, projection.shift, self._biases[name], fmt)
+            tap(f"{name}.acc", acc)
+            tap(f"{name}.a", scale)
+            tap(f"{name}.z", z)
+            results.append(z)
+        return results
+
+    def mlgru(self, at: str, x: Array, h: Array, tap: Tap) -> tuple[Array, Array]:
+        """The MLGRU: what it adds to ``x``, not saturated, and its new state."""
+        fmt = self._profile.z
+        zf, zc, zg = self.project(
+            f"{at}.norm", x, {f"{at}.f": fmt, f"{at}.c": fmt, f"{at}.g": fmt}, tap)
+        cell = mlgru_cell(zf, zc, zg, h, self._table, self._profile)
+        tap(f"{at}.f.sigmoid", cell["f"])
+        tap(f"{at}.g.sigmoid", cell["g"])
+        tap(f"{at}.c.silu", cell["c"])
+        tap(f"{at}.h", cell["h"])
+        tap(f"{at}.o", cell["o"])
+        (y,) = self.project(f"{at}.out_norm", cell["o"], {f"{at}.out": None}, tap)
+        return y, cell["h"]
+
+    def glu(self, at: str, x: Array, tap: Tap) -> Array:
+        """The GLU: what it adds to ``x``, not saturated."""
+        fmt = self._profile.z
+        gate, up = self.project(f"{at}.norm", x, {f"{at}.gate": fmt, f"{at}.up": fmt}, tap)
+        silu, p = glu_product(gate, up, self._table, self._profile)
+        tap(f"{at}.gate.silu", silu)
+        tap(f"{at}.p", p)
+        (y,) = self.project(f"{at}.down_norm", p, {f"{at}.down": None}, tap)
+        return y
+
+
 class IntegerModel:
     """A quantised model that runs in integers.
 
@@ -160,18 +242,9 @@ class IntegerModel:
         self.profile = model.profile
         like = np.zeros(1) if like is None else like
         self._xp = xp = array_namespace(like)
-        self._device = where = device(like)
-
-        def move(values: np.ndarray, dtype: Any) -> Array:
-            return xp.asarray(values, dtype=dtype, device=where)
-
-        self._embedding = move(model.embedding, xp.int64)
-        self._table = move(model.sigmoid, xp.int64)
-        self._weights_t = {
-            name: move(np.ascontiguousarray(p.weight.T), xp.float64)
-            for name, p in model.projections.items()}
-        self._biases = {
-            name: move(p.bias, xp.int64) for name, p in model.projections.items()}
+        self._device = device(like)
+        self._embedding = xp.asarray(model.embedding, dtype=xp.int64, device=self._device)
+        self._mixers = IntegerMixers(model.profile, model.projections, model.sigmoid, like)
 
     def start(self, batch: int = 1) -> Array:
         """The state at the start of a sequence: zeros, int64 ``[layers, batch, d]``."""
@@ -216,10 +289,12 @@ class IntegerModel:
         tap("embedding.x", x)
         new_state = []
         for layer in range(self.config.layers):
-            x, h = self._mlgru(f"layer{layer}.mlgru", x, state[layer], tap)
+            y, h = self._mixers.mlgru(f"layer{layer}.mlgru", x, state[layer], tap)
             new_state.append(h)
-            x = self._glu(f"layer{layer}.glu", x, tap)
-        (logits,) = self._project("head.norm", x, {"head": profile.logit}, tap)
+            x = self._add(f"layer{layer}.mlgru", x, y, tap)
+            y = self._mixers.glu(f"layer{layer}.glu", x, tap)
+            x = self._add(f"layer{layer}.glu", x, y, tap)
+        (logits,) = self._mixers.project("head.norm", x, {"head": profile.logit}, tap)
         tap("logits", logits)
         return logits, xp.stack(new_state)
 
@@ -234,47 +309,8 @@ class IntegerModel:
             rows.append(logits)
         return self._xp.stack(rows, axis=1), state
 
-    def _project(
-        self, norm: str, y: Array, outputs: dict[str, FixedPoint | None], tap: Tap,
-    ) -> list[Array]:
-        """Quantise y once and apply every projection named in ``outputs``."""
-        quantized = norm_quant(y, self.profile)
-        for part, value in quantized.items():
-            tap(f"{norm}.{part}", value)
-        results = []
-        for name, fmt in outputs.items():
-            projection = self.model.projections[name]
-            acc = ternary_matmul(quantized["q"], self._weights_t[name])
-            scale = combine_scale(quantized["v"], projection.k, self.profile)
-            z = requantize(acc, scale, projection.shift, self._biases[name], fmt)
-            tap(f"{name}.acc", acc)
-            tap(f"{name}.a", scale)
-            tap(f"{name}.z", z)
-            results.append(z)
-        return results
-
-    def _mlgru(self, at: str, x: Array, h: Array, tap: Tap) -> tuple[Array, Array]:
-        fmt = self.profile.z
-        zf, zc, zg = self._project(
-            f"{at}.norm", x, {f"{at}.f": fmt, f"{at}.c": fmt, f"{at}.g": fmt}, tap)
-        cell = mlgru_cell(zf, zc, zg, h, self._table, self.profile)
-        tap(f"{at}.f.sigmoid", cell["f"])
-        tap(f"{at}.g.sigmoid", cell["g"])
-        tap(f"{at}.c.silu", cell["c"])
-        tap(f"{at}.h", cell["h"])
-        tap(f"{at}.o", cell["o"])
-        (y,) = self._project(f"{at}.out_norm", cell["o"], {f"{at}.out": None}, tap)
-        x = saturate(x + y, self.profile.x)
-        tap(f"{at}.x", x)
-        return x, cell["h"]
-
-    def _glu(self, at: str, x: Array, tap: Tap) -> Array:
-        fmt = self.profile.z
-        gate, up = self._project(f"{at}.norm", x, {f"{at}.gate": fmt, f"{at}.up": fmt}, tap)
-        silu, p = glu_product(gate, up, self._table, self.profile)
-        tap(f"{at}.gate.silu", silu)
-        tap(f"{at}.p", p)
-        (y,) = self._project(f"{at}.down_norm", p, {f"{at}.down": None}, tap)
+    def _add(self, at: str, x: Array, y: Array, tap: Tap) -> Array:
+        """Add what a mixer gave to the residual stream."""
         x = saturate(x + y, self.profile.x)
         tap(f"{at}.x", x)
         return x

@@ -1,0 +1,21 @@
+"""Ternary layers on their own, made from plain arrays: no model file, no torch.
+
+A layer is a frozen object of integers that runs by the integer reference; ``export`` writes it
+as ONNX, ``hw`` as Verilog.
+"""
+
+from sterna.model.layers.compose import ResidualLayer, SequentialLayer
+from sterna.model.layers.layer import BitLinearLayer, GluLayer, Layer, MlgruLayer
+from sterna.model.layers.matrix import MatrixLayer
+from sterna.model.layers.ternary import TernaryMatrix
+
+__all__ = [
+    "BitLinearLayer",
+    "GluLayer",
+    "Layer",
+    "MatrixLayer",
+    "MlgruLayer",
+    "ResidualLayer",
+    "SequentialLayer",
+    "TernaryMatrix",
+]

@@ -1,0 +1,315 @@
+"""Layers behind a norm: BitLinear, MLGRU and GLU, each from its ternary matrices."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from sterna.model.layers.ternary import Ternary, TernaryMatrix, ternary_matrix
+from sterna.model.profile import S16, FixedPoint, NumericProfile
+from sterna.model.quantized.file import Projection
+from sterna.model.quantized.fixed import quantize_projection
+from sterna.model.quantized.integer import IntegerMixers, saturate
+from sterna.model.quantized.taps import Tap, ignore
+
+__all__ = ["BitLinearLayer", "GluLayer", "Layer", "MlgruLayer", "State", "input_bits"]
+
+Array = Any
+State: TypeAlias = tuple[Array, ...]
+"""States of a layer's recurrences, in the order of computation: int64 ``[batch, d]`` each."""
+
+
+def input_bits(profile: NumericProfile) -> int:
+    """Signed bits of what a norm of this profile takes: its widest normalised vector."""
+    return max(profile.x.bits, profile.o.bits, profile.p.bits)
+
+
+class Layer(ABC):
+    """A layer of integers that maps a vector to a vector, token by token.
+
+    ``columns`` is the length of its input and ``rows`` of its output, ``output`` the format of
+    that and ``profile`` has the other formats. The input may be in any fixed-point format of
+    :func:`input_bits` bits, where the first thing that happens to it is a norm: a norm does not
+    see the scale.
+    """
+
+    profile: NumericProfile
+    output: FixedPoint
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Length of the output."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> int:
+        """Length of the input."""
+
+    @property
+    def states(self) -> tuple[int, ...]:
+        """Channels of each recurrence; none unless a layer says so."""
+        return ()
+
+    @property
+    def input(self) -> FixedPoint | None:
+        """The format that the input must have; None where the scale does not matter."""
+        return None
+
+    @abstractmethod
+    def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
+        """The output before it is saturated, and the new state; ``at`` begins names of taps."""
+
+    def start(self, batch: int = 1, like: Array | None = None) -> State:
+        """The state at the start of a sequence: zeros, int64 ``[batch, d]`` each."""
+        xp = array_namespace(np.zeros(1) if like is None else like)
+        return tuple(xp.zeros((batch, channels), dtype=xp.int64) for channels in self.states)
+
+    def step(self, x: Array, state: State = (), tap: Tap = ignore) -> tuple[Array, State]:
+        """Advance by one token, by the integer reference.
+
+        Parameters
+        ----------
+        x
+            int64 ``[batch, columns]`` of :func:`input_bits` signed bits.
+        state
+            As :meth:`start` or the step before gave it; not modified.
+        tap
+            Called as ``tap(name, value)`` with every intermediate tensor.
+
+        Returns
+        -------
+        y, state
+            int64 ``[batch, rows]`` in format ``output``, and the new state.
+
+        Raises
+        ------
+        ValueError
+            If ``x`` has another shape or leaves its range, or the state has another shape.
+        """
+        xp = array_namespace(x)
+        limit = 1 << (input_bits(self.profile) - 1)
+        if x.ndim != 2 or x.shape[1] != self.columns:
+            raise ValueError(f"x must be [batch, {self.columns}], got {list(x.shape)}")
+        if int(xp.min(x)) < -limit or int(xp.max(x)) >= limit:
+            raise ValueError(
+                f"x must be from {-limit} to {limit - 1}, "
+                f"got {int(xp.min(x))} to {int(xp.max(x))}")
+        wanted = [(x.shape[0], channels) for channels in self.states]
+        if [tuple(each.shape) for each in state] != wanted:
+            raise ValueError(
+                f"state must have the shapes {wanted}, got {[tuple(s.shape) for s in state]}")
+        y, state = self.unsaturated(x, state, "", tap)
+        y = saturate(y, self.output)
+        tap("y", y)
+        return y, state
+
+    def run(self, x: Array, state: State | None = None, tap: Tap = ignore) -> tuple[Array, State]:
+        """Run ``x [batch, time, columns]``; return ``[batch, time, rows]`` and the last state."""
+        xp = array_namespace(x)
+        state = self.start(x.shape[0], x) if state is None else state
+        steps = []
+        for t in range(x.shape[1]):
+            y, state = self.step(x[:, t], state, tap)
+            steps.append(y)
+        return xp.stack(steps, axis=1), state
+
+
+class _Mixer(Layer):
+    """A layer of projections: what BitLinear, MLGRU and GLU have in common."""
+
+    projections: Mapping[str, Projection]
+
+    def mixers(self, at: str, like: Array) -> IntegerMixers:
+        """The integer reference of the projections, whose names begin with ``at``."""
+        named = {f"{at}{name}": each for name, each in self.projections.items()}
+        return IntegerMixers(
+            self.profile, named, np.array(self.profile.sigmoid_table(), dtype=np.int32), like)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BitLinearLayer(_Mixer):
+    """Norm and 8-bit quantisation, a ternary matrix, scale and bias. Make one with :meth:`of`.
+
+    >>> layer = BitLinearLayer.of(np.array([[1, 0, -1], [1, 1, 1]]))
+    >>> layer.step(np.array([[2000, 10, -1000]]))[0].tolist()
+    [[9509, 3253]]
+    """
+
+    profile: NumericProfile
+    projections: Mapping[str, Projection]
+    output: FixedPoint
+
+    @classmethod
+    def of(
+        cls, weights: Ternary, *, profile: NumericProfile = S16,
+        output: FixedPoint | None = None,
+    ) -> BitLinearLayer:
+        """Make the layer of a ternary matrix.
+
+        Parameters
+        ----------
+        weights
+            The matrix with its scale and bias, or its codes ``[rows, columns]`` alone.
+        profile
+            Numeric formats.
+        output
+            Format of the result, 2 to 23 bits; None for that of pre-activations, ``profile.z``.
+
+        Raises
+        ------
+        ValueError
+            If the weights are not ternary or the scale cannot be represented.
+        """
+        matrix = ternary_matrix("weights", weights)
+        fmt = profile.z if output is None else output
+        return cls(profile, {"linear": _projection("weights", matrix, profile, fmt)}, fmt)
+
+    @property
+    def rows(self) -> int:
+        return int(self.projections["linear"].weight.shape[0])
+
+    @property
+    def columns(self) -> int:
+        return int(self.projections["linear"].weight.shape[1])
+
+    def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
+        (y,) = self.mixers(at, x).project(f"{at}norm", x, {f"{at}linear": None}, tap)
+        return y, state
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MlgruLayer(_Mixer):
+    """The token mixer: ``y = out(norm(g * h))`` with ``h = f * h + (1 - f) * c``.
+
+    ``f``, ``c`` and ``g`` are projections of ``norm(x)``, behind a sigmoid, a SiLU and a
+    sigmoid (arXiv 2406.02528, eqs. 7 to 11). Make one with :meth:`of`.
+    """
+
+    profile: NumericProfile
+    projections: Mapping[str, Projection]
+    output: FixedPoint
+
+    @classmethod
+    def of(
+        cls, f: Ternary, c: Ternary, g: Ternary, out: Ternary, *,
+        profile: NumericProfile = S16, output: FixedPoint | None = None,
+    ) -> MlgruLayer:
+        """Make the layer of its four ternary matrices.
+
+        Parameters
+        ----------
+        f, c, g
+            Forget gate, candidate and output gate, ``[d, columns]`` each.
+        out
+            Output projection, ``[rows, d]``.
+        profile
+            Numeric formats.
+        output
+            Format of the result, 2 to 23 bits; None for that of the residual stream,
+            ``profile.x``.
+
+        Raises
+        ------
+        ValueError
+            If a matrix is not ternary, shapes do not fit each other, or a scale cannot be
+            represented.
+        """
+        fmt = profile.x if output is None else output
+        return cls(profile, _gated({"f": f, "c": c, "g": g}, ("out", out), profile, fmt), fmt)
+
+    @property
+    def rows(self) -> int:
+        return int(self.projections["out"].weight.shape[0])
+
+    @property
+    def columns(self) -> int:
+        return int(self.projections["f"].weight.shape[1])
+
+    @property
+    def states(self) -> tuple[int, ...]:
+        return (int(self.projections["f"].weight.shape[0]),)
+
+    def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
+        y, h = self.mixers(f"{at}mlgru.", x).mlgru(f"{at}mlgru", x, state[0], tap)
+        return y, (h,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GluLayer(_Mixer):
+    """The channel mixer: ``y = down(norm(silu(gate) * up))``. Make one with :meth:`of`."""
+
+    profile: NumericProfile
+    projections: Mapping[str, Projection]
+    output: FixedPoint
+
+    @classmethod
+    def of(
+        cls, gate: Ternary, up: Ternary, down: Ternary, *,
+        profile: NumericProfile = S16, output: FixedPoint | None = None,
+    ) -> GluLayer:
+        """Make the layer of its three ternary matrices.
+
+        Parameters
+        ----------
+        gate, up
+            Projections of ``norm(x)``, ``[dff, columns]`` each.
+        down
+            Output projection, ``[rows, dff]``.
+        profile
+            Numeric formats.
+        output
+            Format of the result, 2 to 23 bits; None for that of the residual stream,
+            ``profile.x``.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`MlgruLayer.of` does.
+        """
+        fmt = profile.x if output is None else output
+        return cls(profile, _gated({"gate": gate, "up": up}, ("down", down), profile, fmt), fmt)
+
+    @property
+    def rows(self) -> int:
+        return int(self.projections["down"].weight.shape[0])
+
+    @property
+    def columns(self) -> int:
+        return int(self.projections["gate"].weight.shape[1])
+
+    def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
+        return self.mixers(f"{at}glu.", x).glu(f"{at}glu", x, tap), state
+
+
+def _projection(
+    name: str, matrix: TernaryMatrix, profile: NumericProfile, output: FixedPoint,
+) -> Projection:
+    return quantize_projection(name, matrix.weight, matrix.scale, matrix.bias, profile, output)
+
+
+def _gated(
+    gates: Mapping[str, Ternary], last: tuple[str, Ternary], profile: NumericProfile,
+    output: FixedPoint,
+) -> dict[str, Projection]:
+    """Projections side by side, of one shape, and one that takes what is made of them."""
+    matrices = {name: ternary_matrix(name, value) for name, value in gates.items()}
+    first, *others = matrices
+    shape = matrices[first].weight.shape
+    for name in others:
+        if matrices[name].weight.shape != shape:
+            raise ValueError(
+                f"{name} must have the shape {shape} of {first}, "
+                f"got {matrices[name].weight.shape}")
+    after = ternary_matrix(*last)
+    if after.columns != shape[0]:
+        raise ValueError(
+            f"{last[0]} must have {shape[0]} columns, the rows of {first}, got {after.columns}")
+    return {
+        **{name: _projection(name, each, profile, profile.z) for name, each in matrices.items()},
+        last[0]: _projection(last[0], after, profile, output)}

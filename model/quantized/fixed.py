@@ -1,0 +1,67 @@
+"""From real numbers to the integers of a projection."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.quantized.file import Projection
+
+__all__ = ["quantize_projection", "to_fixed"]
+
+
+def to_fixed(name: str, values: np.ndarray, fmt: FixedPoint) -> np.ndarray:
+    """Round half up to ``fmt``, saturating, as the clamp in training does; int32.
+
+    Raises
+    ------
+    ValueError
+        If a value is not finite; ``name`` says whose it is.
+    """
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name}: not every value is finite; the model did not converge")
+    scaled = np.floor(values.astype(np.float64) * 2.0 ** fmt.frac + 0.5)
+    return np.clip(scaled, fmt.min, fmt.max).astype(np.int32)
+
+
+def quantize_projection(
+    name: str, codes: np.ndarray, scale: float, bias: np.ndarray | None,
+    profile: NumericProfile, output: FixedPoint,
+) -> Projection:
+    """Quantise a ternary matrix behind a norm, with its scale and its bias.
+
+    The scale becomes a mantissa and a shift; the root of the fan-in and the 127 of the
+    activations are folded in, so that no consumer ever computes a scale.
+
+    Parameters
+    ----------
+    name
+        What messages call it.
+    codes
+        Integers ``[rows, columns]`` of -1, 0 and 1.
+    scale
+        What a code stands for: the mean magnitude of a BitNet matrix, for example.
+    bias
+        Real numbers ``[rows]``, or None.
+    profile
+        Numeric formats.
+    output
+        Format of the outputs; the bias has a bit more.
+
+    Raises
+    ------
+    ValueError
+        If the scale cannot be represented, or a bias is not finite.
+    """
+    rows, columns = codes.shape
+    real_scale = scale * math.sqrt(columns) / 127 * 2.0 ** output.frac
+    try:
+        k, shift = profile.quantize_scale(real_scale)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    bias = np.zeros(rows) if bias is None else bias
+    wider = FixedPoint(output.bits + 1, output.frac)
+    return Projection(
+        codes.astype(np.int8), to_fixed(f"{name}.bias", bias, wider), k, shift)

@@ -1,0 +1,114 @@
+"""Layers made from plain arrays: the integer reference of the model, in parts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sterna.model.config import ModelConfig
+from sterna.model.layers import (
+    BitLinearLayer,
+    GluLayer,
+    MatrixLayer,
+    MlgruLayer,
+    ResidualLayer,
+    SequentialLayer,
+    TernaryMatrix,
+)
+from sterna.model.profile import C12, S16, FixedPoint
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
+from sterna.model.quantized.taps import TapRecorder
+
+_CONFIG = ModelConfig(d=12, layers=2, dff=20)
+
+
+@pytest.mark.parametrize("profile", [S16, C12], ids=["S16", "C12"])
+def test_the_layers_of_a_model_compute_what_the_model_does(profile):
+    model = random_model(_CONFIG, profile, seed=3)
+    recorder = TapRecorder()
+    tokens = np.random.default_rng(1).integers(0, 256, (2, 5))
+    IntegerModel(model).run(tokens, tap=recorder)
+
+    def projections(at: str, names: str) -> dict:
+        return {name: model.projections[f"{at}.{name}"] for name in names.split()}
+
+    blocks = [ResidualLayer(kind(profile, projections(f"layer{i}.{at}", names), profile.x))
+              for i in range(_CONFIG.layers)
+              for kind, at, names in ((MlgruLayer, "mlgru", "f c g out"),
+                                      (GluLayer, "glu", "gate up down"))]
+    head = BitLinearLayer(profile, {"linear": model.projections["head"]}, profile.logit)
+    whole = SequentialLayer([*blocks, head])
+    assert whole.states == (12, 12)
+    x = recorder["embedding.x"].transpose(1, 0, 2)
+    logits, _ = whole.run(x)
+    assert np.array_equal(logits, recorder["logits"].transpose(1, 0, 2))
+
+
+def test_scale_and_bias_mean_what_the_real_numbers_say():
+    rng = np.random.default_rng(0)
+    weight, bias = rng.integers(-1, 2, (5, 40)), rng.normal(size=5)
+    x = rng.integers(-20000, 20000, (3, 40))
+    layer = BitLinearLayer.of(TernaryMatrix(weight, 0.04, bias), output=FixedPoint(20, 12))
+    q = np.round(127 * x / abs(x).max(axis=1, keepdims=True))
+    exact = q / np.sqrt((q * q).mean(axis=1, keepdims=True)) @ weight.T * 0.04 + bias
+    assert np.abs(layer.step(x)[0] / 4096 - exact).max() < 2e-3
+
+
+@given(seed=st.integers(0, 1 << 30), scale=st.floats(1e-4, 100), frac=st.integers(0, 8))
+def test_a_matrix_is_its_plain_product_rounded_half_up(seed, scale, frac):
+    rng = np.random.default_rng(seed)
+    weight = rng.integers(-1, 2, rng.integers(1, 30, 2))
+    acts = rng.integers(-128, 128, (4, weight.shape[1]))
+    sums = MatrixLayer.of(weight)(acts)
+    assert np.array_equal(sums, acts @ weight.T)
+    output = FixedPoint(12, frac)
+    layer = MatrixLayer.of(TernaryMatrix(weight, scale, rng.normal(size=len(weight))), output)
+    numbers = layer.requantization
+    assert math.isclose(math.ldexp(numbers.k, -numbers.shift), scale * 2 ** frac, rel_tol=2e-5)
+    for row, got in zip(sums.tolist(), layer(acts).tolist(), strict=True):
+        for total, bias, value in zip(row, numbers.bias.tolist(), got, strict=True):
+            exact = (total * numbers.k * 2 + (1 << numbers.shift) >> numbers.shift + 1) + bias
+            assert value == min(max(exact, -2048), 2047)
+
+
+def _square(n: int) -> np.ndarray:
+    return np.eye(n, dtype=int)
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: TernaryMatrix([[1, 2]]), "every weight must be -1, 0 or 1, got 2 in row 0, column 1"),
+    (lambda: TernaryMatrix([1, 0]), r"weight must be a matrix \[rows, columns\], got shape \(2,\)"),
+    (lambda: TernaryMatrix([[1]], scale=0), "scale must be positive and finite, got 0.0"),
+    (lambda: TernaryMatrix([[1]], bias=[1, 2]), "bias must have a number for each of 1 rows"),
+    (lambda: TernaryMatrix([[1]], bias=[math.inf]), "every bias must be finite"),
+    (lambda: MatrixLayer.of(TernaryMatrix([[1]], 0.5)), "needs an output format"),
+    (lambda: MatrixLayer.of(TernaryMatrix([[1]], 1e9), FixedPoint(8, 0)), "needs a shift of -"),
+    (lambda: MatrixLayer.of(_square(3))(np.zeros(4, int)), r"acts must be \[..., 3\], got \[4\]"),
+    (lambda: MatrixLayer.of(_square(3))(np.full(3, 128)), "acts must be from -128 to 127"),
+    (lambda: BitLinearLayer.of(TernaryMatrix([[1]], 1e9)), "weights: a projection's scale"),
+    (lambda: BitLinearLayer.of(_square(3)).step(np.zeros(3, int)), r"x must be \[batch, 3\]"),
+    (lambda: BitLinearLayer.of(_square(3)).step(np.full((1, 3), 1 << 15)), "x must be from"),
+    (lambda: MlgruLayer.of(*[_square(3)] * 4).step(np.zeros((1, 3), int)), "state must have"),
+    (lambda: GluLayer.of(_square(3), _square(4), _square(3)), r"up must have the shape \(3, 3\)"),
+    (lambda: GluLayer.of(_square(3), _square(3), _square(4)), "down must have 3 columns"),
+    (lambda: GluLayer.of(_square(3), [[5]], _square(3)), "up: every weight must be"),
+    (lambda: ResidualLayer(BitLinearLayer.of(_square(3))), "must have 11 fraction bits"),
+    (lambda: ResidualLayer(BitLinearLayer.of(np.ones((2, 3)), output=S16.x)), "3 in and 2 out"),
+    (lambda: SequentialLayer([]), "needs at least one"),
+    (lambda: SequentialLayer([BitLinearLayer.of(_square(n)) for n in (3, 4)]),
+     "layer 0 gives 3 values, and layer 1 takes 4"),
+    (lambda: SequentialLayer([BitLinearLayer.of(_square(3), profile=p) for p in (S16, C12)]),
+     "layers must have one profile"),
+    (lambda: SequentialLayer([BitLinearLayer.of(_square(3), output=FixedPoint(20, 4)),
+                              BitLinearLayer.of(_square(3))]), "layer 0 gives 20 bits"),
+    (lambda: SequentialLayer([BitLinearLayer.of(_square(3)), ResidualLayer(
+        GluLayer.of(*[_square(3)] * 3))]), "layer 1 adds to its input"),
+])
+def test_what_does_not_fit_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,184 @@
+"""The unit made of a layer behind a norm: BitLinear, MLGRU or GLU, from vector to vector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amaranth.hdl import Const, Module, Signal, signed
+from amaranth.lib import stream, wiring
+from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.layers.cell import Cell, LayerCell
+from sterna.hw.layers.engine import MatrixEngine
+from sterna.hw.layers.matrix_unit import Contents
+from sterna.hw.layers.post import Post
+from sterna.hw.layers.post_params import PostParams
+from sterna.hw.layers.scales import LayerScales
+from sterna.hw.units.mlgru.params import MlgruParams
+from sterna.hw.units.norm.gateware import NormQuant
+from sterna.hw.units.norm.params import NormParams
+from sterna.model.profile import FixedPoint
+
+__all__ = ["LayerUnit", "LayerUnitParams"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerUnitParams:
+    """Geometry of a :class:`LayerUnit`.
+
+    Parameters
+    ----------
+    norm
+        The norm in front of every matrix.
+    post
+        Engine and requantiser. Its first matrix takes the vector that comes in; the second, if
+        there is a cell, takes what that makes.
+    output
+        Format of the results.
+    cell
+        The MLGRU or GLU between the two matrices; None for a BitLinear.
+    """
+
+    norm: NormParams
+    post: PostParams
+    output: FixedPoint
+    cell: Cell | None = None
+
+    @property
+    def rows(self) -> int:
+        """Channels in each word of ``vectors`` and ``results``."""
+        return self.post.engine.mac.rows
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a vector may be the first of a sequence."""
+        return isinstance(self.cell, MlgruParams)
+
+    @property
+    def vector_layout(self) -> StructLayout:
+        """Payload of ``vectors``."""
+        return StructLayout({
+            "x": ArrayLayout(signed(self.norm.y_bits), self.rows), "last": 1,
+            **({"start": 1} if self.has_state else {})})
+
+    @property
+    def result_layout(self) -> StructLayout:
+        """Payload of ``results``."""
+        return StructLayout({
+            "y": ArrayLayout(signed(self.output.bits), self.rows), "last": 1})
+
+
+class LayerUnit(wiring.Component):
+    """A layer of :mod:`sterna.model.layers`, bit for bit.
+
+    Every vector goes through norm, engine and requantiser; with a cell its products come back
+    as a second vector. A vector may come in while the one before it is still worked on.
+
+    Parameters
+    ----------
+    params
+        Geometry.
+    contents
+        What the memories hold.
+
+    Members
+    -------
+    vectors : ``In(stream.Signature(params.vector_layout))``
+        ``x`` of each row, ``last`` with the last word of a vector and, with an MLGRU,
+        ``start``, read with the first word: the vector begins a sequence. Rows beyond the
+        vector's end are 0.
+    results : ``Out(stream.Signature(params.result_layout))``
+        ``y`` of each row, ``last`` with the last word. Rows beyond the end are 0.
+    """
+
+    def __init__(self, params: LayerUnitParams, contents: Contents) -> None:
+        self.params = params
+        self._contents = contents
+        super().__init__({
+            "vectors": In(stream.Signature(params.vector_layout)),
+            "results": Out(stream.Signature(params.result_layout)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        m.submodules.norm = norm = NormQuant(params.norm)
+        m.submodules.engine = engine = MatrixEngine(params.post.engine, self._contents.words)
+        m.submodules.scales = scales = LayerScales(params.post, params.norm)
+        m.submodules.post = post = Post(params.post, self._contents.biases)
+        wiring.connect(m, engine.sums, post.sums)
+        m.d.comb += post.coming.eq(engine.coming)
+        wiring.connect(m, norm.scales, scales.norms)
+        m.d.comb += [
+            scales.done.eq(post.done),
+            post.scales.eq(scales.scales),
+            post.known.eq(scales.known),
+            engine.acts.valid.eq(norm.acts.valid),
+            engine.acts.payload.q.eq(norm.acts.payload.q),
+            norm.acts.ready.eq(engine.acts.ready),
+        ]
+        words, outward = norm.words[0], Const(1)
+        if params.cell is not None:
+            # Vectors take turns: one from outside, then what the cell makes of it.
+            m.submodules.cell = cell = LayerCell(params.post, params.norm, params.cell)
+            m.d.comb += [
+                engine.acts.payload.matrix.eq(self._turn(m, norm.acts, "multiplied")),
+                cell.results.payload.eq(post.results.payload)]
+            tag = Signal(params.post.tag_layout)
+            m.d.comb += tag.eq(post.results.payload.tag)
+            outward = tag.matrix
+            with m.If(self._turn(m, words, "normalised")):
+                wiring.connect(m, cell.words, words)
+            with m.Else():
+                self._take(m, words)
+            with m.If(~outward):
+                m.d.comb += [
+                    cell.results.valid.eq(post.results.valid),
+                    post.results.ready.eq(cell.results.ready)]
+            if params.has_state:
+                m.d.comb += cell.start.eq(self._start(m))
+        else:
+            self._take(m, words)
+        with m.If(outward):
+            self._give(m, post.results)
+        return m
+
+    def _turn(self, m, vectors, name):
+        """Whether the vector of a stream is a second one."""
+        second = Signal(name=f"second_{name}")
+        with m.If(vectors.valid & vectors.ready & vectors.payload.last):
+            m.d.sync += second.eq(~second)
+        return second
+
+    def _take(self, m, words):
+        """Vectors from outside go to the norm."""
+        m.d.comb += [
+            words.valid.eq(self.vectors.valid),
+            self.vectors.ready.eq(words.ready),
+            words.payload.y.eq(self.vectors.payload.x),
+            words.payload.last.eq(self.vectors.payload.last),
+        ]
+
+    def _start(self, m):
+        """Whether the vector that came in last begins a sequence."""
+        first, start = Signal(init=1), Signal()
+        with m.If(self.vectors.valid & self.vectors.ready):
+            m.d.sync += first.eq(self.vectors.payload.last)
+            with m.If(first):
+                m.d.sync += start.eq(self.vectors.payload.start)
+        return start
+
+    def _give(self, m, results):
+        """Results leave."""
+        params, numbers = self.params, self.params.post.requantize
+        tag = Signal(params.post.tag_layout)
+        m.d.comb += [
+            tag.eq(results.payload.tag),
+            self.results.valid.eq(results.valid),
+            results.ready.eq(self.results.ready),
+            self.results.payload.last.eq(tag.last),
+            *(self.results.payload.y[row].eq(
+                numbers.narrowed(results.payload, row, params.output.bits))
+              for row in range(params.rows)),
+        ]

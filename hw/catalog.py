@@ -68,4 +68,5 @@ def emit_verilog(
         If the folder cannot be written.
     """
     spec = unit_named(unit)
-    return emit_component(model, spec.design(model, spec.params_for(model, sizes)), out_dir)
+    design = spec.tested_design(model, spec.params_for(model, sizes))
+    return emit_component(model, design, out_dir)

@@ -36,7 +36,8 @@ def write_folder(
     files
         Content by file name; text is written as UTF-8.
     manifest
-        What ``params.json`` says besides the checksums of the files.
+        What ``params.json`` says besides the checksums of the files. Names under ``made`` may
+        turn up in the folder later, as what its own Makefile makes, and are replaced with it.
 
     Returns
     -------
@@ -112,7 +113,7 @@ def check_replaceable(folder: Path) -> None:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         ours = manifest["generator"] == _GENERATOR
-        known = {MANIFEST, *manifest["files"]}
+        known = {MANIFEST, *manifest["files"], *manifest.get("made", ())}
     except (OSError, ValueError, KeyError, TypeError):
         ours, known = False, set()
     foreign = sorted(present - known)

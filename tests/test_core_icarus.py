@@ -14,7 +14,7 @@ from sterna.hw.testbench.job import MonitoredBits
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, S16
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim.bench.ends import PortMonitor
+from sterna.sim.bench.monitor import PortMonitor
 from sterna.sim.bench.runner import Simulator
 from sterna.sim.core.bench import run_core_phases
 from sterna.sim.core.phases import CorePhase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.vectors import core_vectors
 from sterna.hw.core.verilog import CORE_MODULE, core_design
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.hw.units.spec import UnitSpec
@@ -31,4 +32,5 @@ def core_params(
 
 
 CORE = UnitSpec(
-    "core", "the whole model", CORE_MODULE, core_params, core_design, None, tokens=64)
+    "core", "the whole model", CORE_MODULE, core_params, core_design, None, tokens=64,
+    vectors=core_vectors)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sterna.hw.emit.selftest.vectors import Vectors
+
 __all__ = ["UnitDesign"]
 
 
@@ -29,6 +31,8 @@ class UnitDesign:
         Further entries of the manifest.
     extra_files
         Further files: text by name.
+    vectors
+        Words for the test that the folder carries; without them it has none.
     """
 
     component: Any
@@ -38,3 +42,4 @@ class UnitDesign:
     sections: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     extra_files: Mapping[str, str] = field(default_factory=dict)
+    vectors: Vectors | None = None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,25 +26,34 @@ from sterna.hw.emit.documents import (
     waiver_text,
 )
 from sterna.hw.emit.names import without_brackets
+from sterna.hw.emit.selftest.files import MADE_BY_TEST, README_SECTION, selftest_files
 from sterna.hw.emit.variable_names import names_of_all_stores
 from sterna.hw.emit.yosys import YosysError
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["EmittedUnit", "emit_component", "verilog_text"]
+__all__ = ["EmittedUnit", "emit_component", "interface_of", "verilog_text"]
 
 
 @dataclass(frozen=True, slots=True)
 class EmittedUnit:
     """An emitted folder, the parameters of its unit and what its ``params.json`` holds.
 
-    ``module`` names the Verilog module; the file is ``<module>.v``.
+    ``module`` names the Verilog module; the file is ``<module>.v``. ``texts`` holds files by name
+    of a folder that is not written yet.
     """
 
     folder: Path
     module: str
     params: Any
     manifest: dict[str, Any]
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self, name: str) -> str:
+        """A file of the folder, or of ``texts`` while it is not written yet."""
+        if name in self.texts:
+            return self.texts[name]
+        return (self.folder / name).read_text(encoding="utf-8")
 
     @property
     def verilog_path(self) -> Path:
@@ -54,8 +63,7 @@ class EmittedUnit:
     @property
     def sources(self) -> list[Path]:
         """Every Verilog file that a simulator needs: models of cells, and the unit."""
-        lines = (self.folder / "filelist.f").read_text(encoding="utf-8").split()
-        return [self.folder / line for line in lines]
+        return [self.folder / line for line in self.text("filelist.f").split()]
 
 
 def emit_component(
@@ -75,6 +83,7 @@ def emit_component(
     component, module, params = design.component, design.module, design.component.params
     module_ports = ports(component)
     fields = _fields_by_port(component)
+    test = selftest_files(module, design.vectors) if design.vectors else {}
     text = verilog_text(component, module)
     models = cell_models(text)
     files = {
@@ -84,8 +93,10 @@ def emit_component(
         "instance.v": instance_text(module, module_ports),
         "sterna.vlt": waiver_text(),
         "README.md": readme_text(
-            module, design.summary, module_ports, fields, [design.sections]),
+            module, design.summary, module_ports, fields,
+            [design.sections, *([README_SECTION] if test else [])]),
         **design.extra_files,
+        **test,
     }
     manifest = {
         "module": module,
@@ -95,13 +106,22 @@ def emit_component(
                   "profile": model.profile.name},
         "params": asdict(params),
         "derived": {name: getattr(params, name) for name in design.derived},
-        "ports": [asdict(port) for port in module_ports],
-        "payloads": {
-            name: [asdict(field) for field in members] for name, members in fields.items()},
+        **interface_of(component),
         **design.extra,
+        **({"made": [MADE_BY_TEST]} if test else {}),
     }
     written = write_folder(Path(out_dir), files, manifest)
     return EmittedUnit(Path(out_dir), module, params, written)
+
+
+def interface_of(component: wiring.Component) -> dict[str, Any]:
+    """Return what a manifest says of ports, and of payloads field by field."""
+    return {
+        "ports": [asdict(port) for port in ports(component)],
+        "payloads": {
+            name: [asdict(bits) for bits in members]
+            for name, members in _fields_by_port(component).items()},
+    }
 
 
 def _fields_by_port(component: wiring.Component) -> dict[str, list[FieldBits]]:

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.taps import TapRecorder
 
-__all__ = ["Activations"]
+__all__ = ["Activations", "reference_activations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +30,24 @@ class Activations:
     def tokens(self) -> int:
         """Tokens of the text."""
         return len(self.text)
+
+
+def reference_activations(
+    model: QuantizedModel, tokens: np.ndarray, names: list[str],
+) -> Activations:
+    """The tensors called ``names`` of the integer reference alone, which stands for both oracles.
+
+    Parameters
+    ----------
+    model
+        The quantised model.
+    tokens
+        Tokens ``[length]``, run from a fresh state.
+    names
+        Tap names; without any nothing is run.
+    """
+    taps = TapRecorder(names)
+    if names:
+        IntegerModel(model).run(tokens[None, :], tap=taps)
+    found = {name: taps[name][:, 0] for name in names}
+    return Activations(tokens, found, found, Comparison())

@@ -11,18 +11,11 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from sterna.hw.emit.selftest.ends import Pause
 from sterna.model.files import write_atomically
 
 __all__ = [
     "Job", "MonitoredBits", "Pause", "Phase", "PhaseResult", "read_results", "write_results"]
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """How a driver or sink pauses: ``cycles`` long, with ``chance`` whenever it could move."""
-
-    chance: float
-    cycles: int = 1
 
 
 @dataclass(frozen=True, slots=True)

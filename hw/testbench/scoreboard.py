@@ -73,10 +73,15 @@ class ExpectedTensor:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPhase:
-    """A phase and everything that must come out of it."""
+    """A phase and everything that must come out of it.
+
+    ``steps`` says where the phase could end early, with all expected of what was sent: how many
+    words of each stream have passed then.
+    """
 
     phase: Phase
     expected: list[ExpectedTensor] = field(default_factory=list)
+    steps: Sequence[Mapping[str, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)

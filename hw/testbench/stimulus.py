@@ -51,6 +51,8 @@ class PhaseBuilder:
         self._inputs: dict[str, list[int]] = {}
         self._counts: dict[str, int] = {}
         self._expected: list[ExpectedTensor] = []
+        self._steps: list[dict[str, int]] = []
+        self._answered = False      # whether all that was sent has what is expected of it
 
     def words(self, stream: str, size: int, field: str) -> int:
         """Words in which a vector of ``size`` elements travels in a field of a stream."""
@@ -67,6 +69,8 @@ class PhaseBuilder:
             For each field of its payload a vector, which is cut into words and filled up
             with zeros, or a number that all of its words carry.
         """
+        if self._answered:
+            self._step()
         count = max(self.words(stream, value.size, field)
                     for field, value in values.items() if isinstance(value, np.ndarray))
         packed = {}
@@ -95,6 +99,7 @@ class PhaseBuilder:
                 token, tensor, stream, first, count, self._ports.fields[base][field],
                 reference, onnx))
         self._counts[stream] = first + count
+        self._answered = True
 
     def phase(
         self, name: str, *, reset: bool = False, random_pauses: bool = True,
@@ -102,6 +107,7 @@ class PhaseBuilder:
         pauses: Mapping[str, Pause] | None = None,
     ) -> ScoredPhase:
         """Return the phase of everything so far."""
+        self._step()
         outputs: dict[str, int] = {}
         for stream, count in self._counts.items():
             base = stream.partition("[")[0]
@@ -109,7 +115,7 @@ class PhaseBuilder:
         return ScoredPhase(
             Phase(name, self._inputs, outputs, reset=reset, random_pauses=random_pauses,
                   levels=dict(levels or {}), pulse=list(pulse), pauses=dict(pauses or {})),
-            self._expected)
+            self._expected, list(self._steps))
 
     def cut(
         self, name: str, keep: Mapping[str, int], *, cut_after: int = 0,
@@ -119,6 +125,12 @@ class PhaseBuilder:
         return ScoredPhase(Phase(
             name, {stream: self._inputs[stream][:count] for stream, count in keep.items()}, {},
             cut_after=cut_after, levels=dict(levels or {})))
+
+    def _step(self) -> None:
+        """Note that a phase could end here."""
+        self._answered = False
+        self._steps.append(
+            {**{stream: len(words) for stream, words in self._inputs.items()}, **self._counts})
 
     def _elements(self, stream: str, field: str) -> int:
         """Elements of a field in each word."""

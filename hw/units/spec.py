@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from sterna.hw.emit.design import UnitDesign
+from sterna.hw.emit.folder import EmittedUnit, interface_of
+from sterna.hw.emit.selftest.vectors import Vectors
+from sterna.hw.testbench.activations import reference_activations
+from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.testbench.stimulus import Stimulus
+from sterna.hw.testbench.vectors import short_vectors
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["Sizes", "UnitSpec"]
@@ -39,6 +47,9 @@ class UnitSpec:
         What a simulation sends and expects; None for the core, whose simulation is its own.
     tokens
         Tokens of text that a simulation runs unless told otherwise.
+    vectors
+        Makes the words for the test of its folder from a model and the unit, which is not written
+        yet; None for short phases of the stimulus.
     """
 
     name: str
@@ -48,6 +59,7 @@ class UnitSpec:
     design: Callable[[QuantizedModel, Any], UnitDesign]
     stimulus: Stimulus | None
     tokens: int
+    vectors: Callable[[QuantizedModel, EmittedUnit], Vectors] | None = None
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -85,6 +97,21 @@ class UnitSpec:
         """
         self.check_sizes(sizes)
         return self.params(model, **sizes)
+
+    def tested_design(self, model: QuantizedModel, params: Any) -> UnitDesign:
+        """Return the design with the words for the test that its folder carries."""
+        design = self.design(model, params)
+        draft = EmittedUnit(
+            Path(), design.module, params, {**interface_of(design.component), **design.extra},
+            design.extra_files)
+        return replace(design, vectors=(self.vectors or self._short_vectors)(model, draft))
+
+    def _short_vectors(self, model: QuantizedModel, draft: EmittedUnit) -> Vectors:
+        assert self.stimulus is not None
+        tokens = np.array([model.config.vocab // 3, model.config.vocab - 1])
+        acts = reference_activations(model, tokens, self.stimulus.tensors(model))
+        return short_vectors(
+            UnitPorts.of(draft.manifest), self.stimulus.phases(model, draft, acts))
 
 
 def _listed(names: list[str]) -> str:

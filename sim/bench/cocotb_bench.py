@@ -1,6 +1,6 @@
 """The cocotb bench: a driver or a sink at every stream, with random pauses, and monitors.
 
-One coroutine runs all of them; :mod:`sterna.sim.bench.ends` has the protocol.
+One coroutine runs all of them; :mod:`sterna.hw.emit.selftest.ends` has the protocol.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import RisingEdge
 
+from sterna.hw.emit.selftest.ends import StreamDriver, StreamSink
 from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult, write_results
-from sterna.sim.bench.ends import PortMonitor, StreamDriver, StreamSink
+from sterna.sim.bench.monitor import PortMonitor
 
 __all__ = ["run_job"]
 

@@ -9,14 +9,13 @@ import numpy as np
 from amaranth.lib.data import StructLayout
 
 from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.request import Request, check_requests
-from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.token_control import ControlSignature
+from sterna.hw.core.plan.request import check_requests
+from sterna.hw.core.vectors import control_levels, patience, prompt_words, weight_runs
 from sterna.hw.core.verilog import CORE_WEIGHTS_FILE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.job import Job, MonitoredBits, Phase
-from sterna.hw.testbench.payloads import UnitPorts, pack_words
+from sterna.hw.testbench.payloads import UnitPorts
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.taps import TapRecorder
@@ -116,12 +115,10 @@ class CoreStimulus:
         if self._layout is not None:
             monitored = [MonitoredBits(lane.name, "taps", lane.low, lane.width)
                          for lane in lanes_of(self._layout)]
-        # A token takes so many cycles without moving a word at a port.
-        patience = 3000 + 4 * int(CycleModel(self._params).cycles_per_token(sampled=True))
         return Job(
             self._ports.inputs, self._ports.outputs, seed,
             [self._phase(phase, each) for phase, each in zip(phases, answers, strict=True)],
-            levels=self._ports.levels, patience=patience, monitored=monitored)
+            levels=self._ports.levels, patience=patience(self._params), monitored=monitored)
 
     def _phase(self, phase: CorePhase, answers: Sequence[SequenceAnswer | None]) -> Phase:
         inputs: dict[str, list[int]] = {}
@@ -132,8 +129,9 @@ class CoreStimulus:
                 zip(phase.requests, answers, strict=True)):
             if request is None:
                 continue
-            inputs[f"prompts__{sequence}"] = self._prompt(sequence, request)
-            levels |= self._control(sequence, request)
+            inputs[f"prompts__{sequence}"] = prompt_words(
+                self._ports.fields[f"prompts__{sequence}"], request)
+            levels |= control_levels(self._params, sequence, request)
             if expected is None:        # a phase that is cut: up to its last token
                 heads += request.predictions[:-1]
                 continue
@@ -149,24 +147,8 @@ class CoreStimulus:
             reset=phase.reset, random_pauses=phase.random_pauses, levels=levels,
             pauses=phase.pauses, cut_after=phase.cut_after or 0)
 
-    def _prompt(self, sequence: int, request: Request) -> list[int]:
-        count = len(request.prompt)
-        start = np.zeros(count, dtype=np.int64)
-        start[0] = request.start
-        return pack_words(self._ports.fields[f"prompts__{sequence}"], {
-            "token": np.array(request.prompt), "start": start,
-            "predict": np.array(request.predictions, dtype=np.int64)})
-
-    def _control(self, sequence: int, request: Request) -> dict[str, int]:
-        """Levels of the control of a sequence."""
-        values = {
-            "limit": request.tokens, "stop": int(request.stop_token is not None),
-            "stop_token": request.stop_token or 0, "beta": request.beta, "seed": request.seed}
-        return {f"control__{sequence}__{name}": values[name]
-                for name in ControlSignature(self._params).members}
-
     def _weight_words(self, heads: Iterable[bool]) -> tuple[list[int], int]:
         """Weight words of all tokens, and how many runs of them the core asks for."""
-        stages = [stage for head in heads for stage in self._program[:None if head else -1]]
-        return [word for stage in stages
-                for word in self._weights[stage["first_weight"]:][:stage["beats"]]], len(stages)
+        runs = weight_runs(self._program, heads)
+        return [word for first, count in runs
+                for word in self._weights[first:first + count]], len(runs)

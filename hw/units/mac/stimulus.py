@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from sterna.hw.emit.documents import FieldBits
@@ -32,6 +34,9 @@ def mac_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -
     """Make the phases; the weight words are read from the emitted weight image."""
     params: MacParams = emitted.params
     words = _weight_words(emitted, params)
+    groups = [params.beats_per_group(columns)
+              for rows, columns in model.config.projections().values()
+              for _ in range(params.groups(rows))]
     bits = UnitPorts.of(emitted.manifest).fields["sums"][""]
     everything = [
         _token(model.config, params, bits, words, acts, token)
@@ -43,24 +48,25 @@ def mac_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -
 
     def phase(
         name: str, beats: list[int], expected: list[ExpectedTensor], *, reset: bool = False,
-        random_pauses: bool = True,
+        random_pauses: bool = True, steps: Sequence[Mapping[str, int]] = (),
     ) -> ScoredPhase:
         return ScoredPhase(
             Phase(name, {"beats": beats}, {"sums": count_words(expected, "sums")}, reset=reset,
-                  random_pauses=random_pauses), expected)
+                  random_pauses=random_pauses), expected, steps)
 
     return [
-        phase("real activations", beats, expected),
+        phase("real activations", beats, expected, steps=_steps(groups)),
         phase("no pauses", first_beats, first_expected, random_pauses=False),
         phase("cut in mid-row", rest, []),
         phase("after a reset in mid-row", first_beats, first_expected, reset=True),
-        phase("extremes", extreme_beats, extreme_expected),
+        phase("extremes", extreme_beats, extreme_expected,
+              steps=_steps([params.max_beats] * len(extreme_expected))),
     ]
 
 
 def _weight_words(emitted: EmittedUnit, params: MacParams) -> dict[str, list[int]]:
     """Weight words of every projection, from the emitted memory image."""
-    lines = (emitted.folder / WEIGHTS_FILE).read_text().split()
+    lines = emitted.text(WEIGHTS_FILE).split()
     words = {}
     for name, entry in emitted.manifest["weights"]["projections"].items():
         first = entry["first_line"]
@@ -68,6 +74,12 @@ def _weight_words(emitted: EmittedUnit, params: MacParams) -> dict[str, list[int
         if any(word >> params.word_bits for word in words[name]):
             raise ValueError(f"{emitted.folder / WEIGHTS_FILE}: a word of {name} is too wide")
     return words
+
+
+def _steps(groups: Sequence[int]) -> list[dict[str, int]]:
+    """After each group of rows, which takes so many beats, a word of sums comes."""
+    return [{"beats": int(beats), "sums": sums}
+            for sums, beats in enumerate(np.cumsum(groups), 1)]
 
 
 def _inside_a_row(config: ModelConfig, params: MacParams) -> int:

@@ -59,7 +59,8 @@ def mlgru_phases(
         words = len(beats) if expected else 0
         return ScoredPhase(
             Phase(name, {"preacts": beats}, {"states": words}, reset=reset,
-                  random_pauses=random_pauses), expected)
+                  random_pauses=random_pauses), expected,
+            [{"preacts": count, "states": count} for count in range(1, words + 1)])
 
     phases = [
         phase("real sequence", real, expect(acts.tokens)),

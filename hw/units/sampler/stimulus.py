@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -42,9 +42,11 @@ def sampler_phases(
                            logit_frac=model.profile.logit.frac)
 
         builder = PhaseBuilder(ports)
-        for token in range(len(logits)):
-            builder.send("logits", {"logits": logits[token]})
-        _expect(builder, sampler, logits, onnx)
+        first = list(_tokens(sampler(), logits))
+        second = [None] * len(logits) if onnx is None else list(_tokens(sampler(), onnx))
+        for position, (token, other) in enumerate(zip(first, second, strict=True)):
+            builder.send("logits", {"logits": logits[position]})
+            builder.expect(position, "tokens", {"": ("token", token, other)})
         return builder.phase(
             name, reset=reset, random_pauses=random_pauses,
             levels={"beta": sampler().beta, "seed": seed}, pulse=("reseed",))
@@ -70,19 +72,9 @@ def sampler_phases(
     ]
 
 
-def _expect(
-    builder: PhaseBuilder, sampler: Callable[[], Sampler], logits: np.ndarray,
-    onnx: np.ndarray | None,
-) -> None:
-    """Expect a token for each vector; a sampler of its own draws them for each oracle."""
-    def tokens(vectors: np.ndarray) -> Iterable[int]:
-        draw = sampler()
-        return [draw(vector) for vector in vectors]
-
-    second = [None] * len(logits) if onnx is None else tokens(onnx)
-    for position, (first, other) in enumerate(zip(tokens(logits), second, strict=True)):
-        builder.expect(position, "tokens", {"": (
-            "token", np.array([first]), None if other is None else np.array([other]))})
+def _tokens(draw: Sampler, vectors: np.ndarray) -> Iterable[np.ndarray]:
+    """The token that one sampler draws from each vector, one after the other."""
+    return (np.array([draw(vector)]) for vector in vectors)
 
 
 def _extremes(params: SamplerParams, logit: FixedPoint) -> np.ndarray:

@@ -62,7 +62,9 @@ def weights_phases(
             "count": np.array([count for *_, count in requests])})
         return ScoredPhase(
             Phase(name, {"requests": sent}, {"beats": count_words(expected, "beats")},
-                  reset=reset, random_pauses=random_pauses), expected)
+                  reset=reset, random_pauses=random_pauses), expected,
+            [{"requests": number, "beats": int(beats)} for number, beats in enumerate(
+                np.cumsum([count for *_, count in requests]), 1)])
 
     first = phase("after a reset in mid-run", whole[:3], reset=True)
     return [

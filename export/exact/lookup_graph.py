@@ -120,4 +120,6 @@ class _Assembler:
 
     def _projection(self, at: str, *parts: str) -> list[str]:
         """Store a projection, merged from ``parts``; return weight, k, scale and bias."""
-        return self.graph.store_projection(*merged(at, parts), self.product.store)
+        name, members = merged(at, parts)
+        return self.graph.store_projection(
+            name, [self.model.projections[member] for member in members], self.product.store)

@@ -18,15 +18,14 @@ import onnx
 from onnx import TensorProto, helper
 
 from sterna.export.exact.bounds import check_bounds
-from sterna.export.exact.mixer_functions import sigmoid_inputs, traced_mixers
+from sterna.export.exact.mixer_functions import traced_mixers
 from sterna.export.exact.projection_functions import traced_projection
+from sterna.export.exact.traced_blocks import TracedBlocks
 from sterna.export.graph.graph_builder import GraphBuilder
 from sterna.export.graph.metadata import Form, GraphKind, describe
 from sterna.export.graph.node_builder import NodeBuilder, opset_imports
-from sterna.export.graph.products import store_trits
 from sterna.export.graph.taps import MERGED
-from sterna.model.profile import FixedPoint
-from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized import Projection, QuantizedModel
 
 __all__ = ["build_graph", "build_sequence", "build_step"]
 
@@ -81,16 +80,16 @@ class _Assembler:
         self.config = model.config
         self.profile = model.profile
         self.kind = kind
-        self.lead = ["batch"] if kind is GraphKind.STEP else ["length", "batch"]
         self.graph = GraphBuilder(model, kind, TensorProto.INT32)
         self.nodes = self.graph.nodes
-        self.values: list[onnx.ValueInfoProto] = []
-        self.tables = sigmoid_inputs(model.profile)
+        self.blocks = TracedBlocks(
+            self.graph, model.profile,
+            ["batch"] if kind is GraphKind.STEP else ["length", "batch"])
         self.z_limits: list[str] = []
 
     def assemble(self) -> onnx.ModelProto:
-        self._store_tables()
-        self.z_limits = self._store_limits("z", self.profile.z)
+        self.blocks.store_tables(self.model.sigmoid)
+        self.z_limits = self.blocks.store_limits("z", self.profile.z)
         x = self._embed()
         self.nodes.op("Cast", ["state"], "state.value", name="state/in",
                      attributes={"to": TensorProto.DOUBLE})
@@ -105,43 +104,15 @@ class _Assembler:
         self.nodes.op("Cast", ["state_out.value"], "state_out", name="state/out",
                      attributes={"to": TensorProto.INT32})
         return self.graph.model_proto(
-            opset_imports(), values=self.values,
+            opset_imports(), values=self.blocks.values,
             functions=[*traced_projection(self.profile), *traced_mixers(self.profile)],
             state_text=f"h of every layer, {self.profile.h.frac} fraction bits; zeros at the start")
 
-    # Stored tensors ----------------------------------------------------------------
-
-    def _store_tables(self) -> None:
-        table = self.model.sigmoid.astype(np.float64)
-        for name, values in zip(("sigmoid.table", "sigmoid.rise"), (table, np.diff(table)),
-                                strict=True):
-            if name in self.tables:
-                self.graph.store(name, values)
-
-    def _store_projection(self, name: str) -> list[str]:
-        """Store a projection; return the names of its weight, k, scale and bias."""
+    def _projections(self, name: str) -> list[Projection]:
+        """Those of one matrix of the graph: several where they read the same vector."""
         at, _, group = name.rpartition(".")
         members = [f"{at}.{part}" for part in MERGED[group]] if group in MERGED else [name]
-        return self.graph.store_projection(name, members, store_trits)
-
-    def _store_limits(self, name: str, fmt: FixedPoint) -> list[str]:
-        return [self.graph.store(f"{name}.min", np.array(float(fmt.min))),
-                self.graph.store(f"{name}.max", np.array(float(fmt.max)))]
-
-    # Blocks ------------------------------------------------------------------------
-
-    def _value(self, name: str, width: int) -> str:
-        """Record type and shape of a tensor that has a name of its own."""
-        self.values.append(helper.make_tensor_value_info(
-            name, TensorProto.DOUBLE, [*self.lead, width]))
-        return name
-
-    def _block(
-        self, function: str, inputs: list[str], outputs: dict[str, int], node: str,
-    ) -> list[str]:
-        names = [self._value(name, width) for name, width in outputs.items()]
-        self.nodes.call(function, inputs, names, name=node.replace(".", "/"))
-        return names
+        return [self.model.projections[member] for member in members]
 
     def _embed(self) -> str:
         table = self.graph.store_embedding()
@@ -151,37 +122,22 @@ class _Assembler:
                                   name="embedding/tokens")
         row = self.nodes.op("Gather", [table, tokens], "embedding.row",
                            name="embedding/row")
-        return self.nodes.op("Cast", [row], self._value("embedding.x", self.config.d),
+        return self.nodes.op("Cast", [row], self.blocks.value("embedding.x", self.config.d),
                             name="embedding/cast", attributes={"to": TensorProto.DOUBLE})
 
-    def _product(self, norm: str, y: str, name: str, columns: int, rows: int) -> list[str]:
-        """Normalise y and multiply; return acc, v, k, scale, bias."""
-        widths = {"m": 1, "r": 1, "q": columns, "s": 1, "n": 1, "v": 1}
-        self._block("NormQuant", [y], {f"{norm}.{part}": w for part, w in widths.items()}, norm)
-        weight, *scales = self._store_projection(name)
-        (acc,) = self._block("TernaryMatMul", [f"{norm}.q", weight], {f"{name}.acc": rows},
-                             f"{name}.matmul")
-        return [acc, f"{norm}.v", *scales]
+    def _requantized(self, norm: str, y: str, name: str, limits: list[str]) -> str:
+        return self.blocks.requantized(norm, y, name, self._projections(name), limits)
 
-    def _requantized(
-        self, norm: str, y: str, name: str, columns: int, rows: int, limits: list[str],
-    ) -> str:
-        inputs = [*self._product(norm, y, name, columns, rows), *limits]
-        outputs = {f"{name}.a": rows, f"{name}.z": rows}
-        return self._block("Requantise", inputs, outputs, f"{name}.requantise")[1]
-
-    def _added(self, at: str, norm: str, y: str, part: str, columns: int, x: str) -> str:
-        d = self.config.d
-        inputs = [x, *self._product(f"{at}.{norm}", y, f"{at}.{part}", columns, d)]
-        outputs = {f"{at}.{part}.a": 1, f"{at}.{part}.z": d, f"{at}.x": d}
-        return self._block("ResidualAdd", inputs, outputs, f"{at}.residual")[2]
+    def _added(self, at: str, norm: str, y: str, part: str, x: str) -> str:
+        d, name = self.config.d, f"{at}.{part}"
+        inputs = [x, *self.blocks.product(f"{at}.{norm}", y, name, self._projections(name))]
+        outputs = {f"{name}.a": 1, f"{name}.z": d, f"{at}.x": d}
+        return self.blocks.block("ResidualAdd", inputs, outputs, f"{at}.residual")[2]
 
     def _mlgru(self, layer: int, x: str) -> tuple[str, str]:
         at, d = f"layer{layer}.mlgru", self.config.d
-        z = self._requantized(f"{at}.norm", x, f"{at}.fcg", d, 3 * d, self.z_limits)
-        f, g, c = self._block(
-            "MlgruGates", [z, *self.tables],
-            {f"{at}.f.sigmoid": d, f"{at}.g.sigmoid": d, f"{at}.c.silu": d}, f"{at}.gates")
+        z = self._requantized(f"{at}.norm", x, f"{at}.fcg", self.z_limits)
+        f, g, c = self.blocks.gates(at, z, d)
         index = self.graph.store(f"{at}.index", np.array(layer, dtype=np.int64))
         before = self.nodes.op("Gather", ["state.value", index], f"{at}.h_in",
                               name=f"layer{layer}/mlgru/h_in")
@@ -189,14 +145,14 @@ class _Assembler:
         axis = self.graph.store(f"{at}.axis", np.array([0], dtype=np.int64))
         self.nodes.op("Unsqueeze", [last, axis], f"{at}.h_out",
                      name=f"layer{layer}/mlgru/h_out")
-        (o,) = self._block("MlgruOutput", [g, h], {f"{at}.o": d}, f"{at}.output")
-        return self._added(at, "out_norm", o, "out", d, x), f"{at}.h_out"
+        o = self.blocks.output(at, g, h, d)
+        return self._added(at, "out_norm", o, "out", x), f"{at}.h_out"
 
     def _recurrence(self, at: str, f: str, c: str, before: str) -> tuple[str, str]:
         """Return h of every token, and of the last one alone."""
         d = self.config.d
         if self.kind is GraphKind.STEP:
-            (h,) = self._block("MlgruState", [f, c, before], {f"{at}.h": d}, f"{at}.state")
+            h = self.blocks.state(at, f, c, before, d)
             return h, h
 
         def channel_values(*names: str) -> list[onnx.ValueInfoProto]:
@@ -210,20 +166,19 @@ class _Assembler:
             cell.protos, "recurrence", channel_values("h", "f", "c"),
             channel_values("h_next", "h_row"))
         self.nodes.protos.append(helper.make_node(
-            "Scan", [before, f, c], [f"{at}.h_last", self._value(f"{at}.h", d)],
+            "Scan", [before, f, c], [f"{at}.h_last", self.blocks.value(f"{at}.h", d)],
             name=f"{at}.state".replace(".", "/"), body=scan, num_scan_inputs=2))
         return f"{at}.h", f"{at}.h_last"
 
     def _glu(self, layer: int, x: str) -> str:
-        at, d, dff = f"layer{layer}.glu", self.config.d, self.config.dff
-        z = self._requantized(f"{at}.norm", x, f"{at}.gate_up", d, 2 * dff, self.z_limits)
-        _, p = self._block("GluProduct", [z, *self.tables],
-                           {f"{at}.gate.silu": dff, f"{at}.p": dff}, f"{at}.product")
-        return self._added(at, "down_norm", p, "down", dff, x)
+        at = f"layer{layer}.glu"
+        z = self._requantized(f"{at}.norm", x, f"{at}.gate_up", self.z_limits)
+        p = self.blocks.glu_product(at, z, self.config.dff)
+        return self._added(at, "down_norm", p, "down", x)
 
     def _head(self, x: str) -> None:
-        limits = self._store_limits("logit", self.profile.logit)
-        z = self._requantized("head.norm", x, "head", self.config.d, self.config.vocab, limits)
+        limits = self.blocks.store_limits("logit", self.profile.logit)
+        z = self._requantized("head.norm", x, "head", limits)
         if self.kind is GraphKind.SEQUENCE:
             z = self.nodes.op("Transpose", [z], "head.by_sequence", name="head/by_sequence",
                              attributes={"perm": [1, 0, 2]})

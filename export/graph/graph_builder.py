@@ -6,24 +6,22 @@ graph, or ``length * batch`` of a sequence graph, time first. A state is ``[1, b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from sterna.export.graph.metadata import GraphKind
-from sterna.export.graph.node_builder import NodeBuilder, opset_imports
+from sterna.export.graph.node_builder import NodeBuilder
+from sterna.export.graph.tensor_store import TensorStore, make_proto
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["GraphBuilder", "merged", "scan_over_time"]
 
 
-class GraphBuilder:
+class GraphBuilder(TensorStore):
     """Puts the top level of one graph together, from tokens and states to logits and states.
-
-    ``nodes`` takes the nodes, ``initializers`` the stored tensors.
 
     Parameters
     ----------
@@ -34,48 +32,16 @@ class GraphBuilder:
     """
 
     def __init__(self, model: QuantizedModel, kind: GraphKind, number: int) -> None:
+        super().__init__()
         self.model = model
         self.kind = kind
-        self.nodes = NodeBuilder()
-        self.initializers: list[onnx.TensorProto] = []
         self._number = number
-
-    def store(self, name: str, values: np.ndarray) -> str:
-        """Add an initialiser; return its name."""
-        self.initializers.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
-        return name
-
-    def add(self, name: str, tensor: TensorProto) -> str:
-        """Add an initialiser that has no name yet; return its name."""
-        tensor.name = name
-        self.initializers.append(tensor)
-        return name
 
     def store_embedding(self) -> str:
         """Add the embedding as the integers it is, ``[vocab, d]``; return its name."""
         wide = self.model.profile.x.bits > 16
         return self.store(
             "embedding", self.model.embedding.astype(np.int32 if wide else np.int16))
-
-    def store_projection(
-        self, name: str, members: Sequence[str], make: Callable[[np.ndarray], TensorProto],
-    ) -> list[str]:
-        """Add the projection ``name``, merged from ``members``, whose rows it has in this order.
-
-        ``make`` makes the initialiser of a weight ``[rows, columns]``, without a name. Returns
-        the names of weight, k, scale and bias: k and scale are ``[1]`` and bias ``[rows]``; of
-        a merged one, whose members have scales of their own, ``[members, 1]`` and ``[members,
-        rows of each]``.
-        """
-        projections = [self.model.projections[member] for member in members]
-        weight = make(np.concatenate([each.weight for each in projections]))
-        k = np.array([[float(each.k)] for each in projections])
-        scale = np.array([[math.ldexp(1.0, -each.shift)] for each in projections])
-        bias = np.stack([each.bias for each in projections]).astype(np.int32)
-        if len(members) == 1:
-            k, scale, bias = k[0], scale[0], bias[0]
-        return [self.add(f"{name}.weight", weight), self.store(f"{name}.k", k),
-                self.store(f"{name}.scale", scale), self.store(f"{name}.bias", bias)]
 
     def rows_of(self, table: str, output: str = "") -> str:
         """The rows of ``table [vocab, d]`` for the tokens, ``[1, rows, d]``."""
@@ -113,9 +79,7 @@ class GraphBuilder:
 
         ``values`` are types and shapes of inner tensors, ``state_text`` describes the state.
         """
-        return helper.make_model(
-            self._graph(values, state_text), functions=functions, opset_imports=opsets,
-            producer_name="sterna", ir_version=helper.find_min_ir_version_for(opset_imports()[:1]))
+        return make_proto(self._graph(values, state_text), opsets, functions)
 
     def _graph(
         self, values: Sequence[onnx.ValueInfoProto], state_text: str,

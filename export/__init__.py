@@ -1,15 +1,26 @@
-"""ONNX: forms of a model for edge runtimes, and running them."""
+"""ONNX: forms of a model for edge runtimes, any ternary layer alone, and running them."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-__all__ = ["Session"]
+_PLACES = {
+    "Session": "sterna.export.runtime.session",
+    "TernaryMatrix": "sterna.model.layers",
+    "check_layer": "sterna.export.layers.selftest",
+    "export_glu": "sterna.export.layers.write",
+    "export_layer": "sterna.export.layers.write",
+    "export_matrix": "sterna.export.layers.write",
+    "export_mlgru": "sterna.export.layers.write",
+}
+
+__all__ = ["Session", "TernaryMatrix", "check_layer", "export_glu", "export_layer",
+           "export_matrix", "export_mlgru"]
 
 
 def __getattr__(name: str) -> Any:
     # Loaded when asked for: other modules of this package need no onnxruntime session.
-    if name == "Session":
-        from sterna.export.runtime.session import Session
-        return Session
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,12 +18,13 @@ from sterna.export.graph.node_builder import NodeBuilder
 from sterna.export.graph.products import Product
 from sterna.model.profile import NumericProfile
 
-__all__ = ["append_projection", "lookup_projection", "projection_inputs", "traced_projection"]
+__all__ = ["append_projection", "lookup_projection", "projection_inputs", "ternary_matmul",
+           "traced_projection"]
 
 
 def traced_projection(profile: NumericProfile) -> list[onnx.FunctionProto]:
     """The functions of the traced graph, of any leading shape, callees before their callers."""
-    return [_traced_norm_quant(profile), _ternary_matmul(), _traced_rescale(profile), _per_row(),
+    return [_traced_norm_quant(profile), ternary_matmul(), _traced_rescale(profile), _per_row(),
             _requantize(), _residual_add(profile)]
 
 
@@ -79,7 +80,8 @@ def _lookup_norm_quant(profile: NumericProfile) -> onnx.FunctionProto:
 # Products ----------------------------------------------------------------------------
 
 
-def _ternary_matmul() -> onnx.FunctionProto:
+def ternary_matmul() -> onnx.FunctionProto:
+    """``TernaryMatMul(q, weight) -> acc`` of 8-bit whole numbers q, of any leading shape."""
     nodes = NodeBuilder()
     # Unsigned activations: the kernels for signed ones are not vectorised on x86.
     moved = nodes.op("Add", ["q", nodes.constant(128.0)])

@@ -22,10 +22,10 @@ from sterna.export.graph.metadata import Form, GraphInfo, OnnxFileError
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 
-__all__ = ["SelfTestError", "check_checksum", "check_self_test", "record", "seal",
-           "signal_to_noise"]
+__all__ = ["SELF_TEST", "SelfTestError", "check_checksum", "check_self_test", "digest_of",
+           "get_property", "record", "seal", "set_property", "signal_to_noise"]
 
-_TEST, _CHECKSUM = "sterna.self_test", "sterna.sha256"
+SELF_TEST, _CHECKSUM = "sterna.self_test", "sterna.sha256"
 _BATCH, _LENGTH = 2, 8
 _FLOAT_DECIBELS = 25.0
 """Kernels that round activations to 8 bits come to about 35 dB."""
@@ -41,17 +41,17 @@ def record(proto: onnx.ModelProto, model: QuantizedModel, info: GraphInfo) -> No
     tokens = _tokens(info.config.vocab)
     test: dict[str, object] = {"tokens": tokens.tolist()}
     if info.exact:
-        test["sha256"] = _digest(*IntegerModel(model).run(tokens))
+        test["sha256"] = digest_of(*IntegerModel(model).run(tokens))
     else:
         logits = float_logits(model, tokens, saturate=info.form is Form.FLOAT32)
         test["logits"] = [[round(value, 4) for value in row] for row in logits[:, -1].tolist()]
-    _set(proto, _TEST, json.dumps(test))
+    set_property(proto, SELF_TEST, json.dumps(test))
     seal(proto)
 
 
 def seal(proto: onnx.ModelProto) -> None:
     """Store the checksum of a graph as it is now."""
-    _set(proto, _CHECKSUM, _checksum(proto))
+    set_property(proto, _CHECKSUM, _checksum(proto))
 
 
 def check_checksum(proto: onnx.ModelProto) -> None:
@@ -62,7 +62,7 @@ def check_checksum(proto: onnx.ModelProto) -> None:
     OnnxFileError
         If it was edited, or has no checksum.
     """
-    found = _get(proto, _CHECKSUM)
+    found = get_property(proto, _CHECKSUM)
     if found != _checksum(proto):
         raise OnnxFileError(
             "the graph is not as Sterna wrote it (its checksum differs): it was edited, or "
@@ -83,13 +83,13 @@ def check_self_test(proto: onnx.ModelProto, info: GraphInfo, run: Run) -> None:
         If the test is missing or damaged.
     """
     try:
-        test = json.loads(_get(proto, _TEST))
+        test = json.loads(get_property(proto, SELF_TEST))
         tokens = np.array(test["tokens"], dtype=np.int64)
         expected = test["sha256"] if info.exact else np.array(test["logits"])
     except (KeyError, TypeError, ValueError) as error:
         raise OnnxFileError(f"the test in the file is damaged ({error})") from error
     logits, state = _run(run, tokens)
-    if info.exact and _digest(logits, state) != expected:
+    if info.exact and digest_of(logits, state) != expected:
         raise SelfTestError(
             "the integers are not those of the reference in the test that the file carries")
     if not info.exact:
@@ -134,9 +134,10 @@ def _tokens(vocab: int) -> np.ndarray:
                      for row in range(_BATCH)], dtype=np.int64)
 
 
-def _digest(logits: np.ndarray, state: np.ndarray) -> str:
+def digest_of(*arrays: np.ndarray) -> str:
+    """SHA-256 of integers as int32, the lowest byte first."""
     digest = hashlib.sha256()
-    for values in (logits, state):
+    for values in arrays:
         digest.update(np.ascontiguousarray(values, dtype="<i4").tobytes())
     return digest.hexdigest()
 
@@ -151,11 +152,13 @@ def _checksum(proto: onnx.ModelProto) -> str:
     return hashlib.sha256(copy.SerializeToString(deterministic=True)).hexdigest()
 
 
-def _get(proto: onnx.ModelProto, key: str) -> str:
+def get_property(proto: onnx.ModelProto, key: str) -> str:
+    """A metadata property, empty if it is not there."""
     return next((entry.value for entry in proto.metadata_props if entry.key == key), "")
 
 
-def _set(proto: onnx.ModelProto, key: str, value: str) -> None:
+def set_property(proto: onnx.ModelProto, key: str, value: str) -> None:
+    """Store a metadata property."""
     for entry in proto.metadata_props:
         if entry.key == key:
             entry.value = value

@@ -14,10 +14,13 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["ONNX_FORMAT_VERSION", "Form", "GraphInfo", "GraphKind", "OnnxFileError", "describe"]
+__all__ = ["LAYER_FORMAT", "ONNX_FORMAT_VERSION", "Form", "GraphInfo", "GraphKind",
+           "OnnxFileError", "describe"]
 
 ONNX_FORMAT_VERSION = 2
 _FORMAT = "sterna onnx"
+LAYER_FORMAT = "sterna onnx layer"
+"""What the file of one layer, without a language model around it, says that it is."""
 
 
 class OnnxFileError(ValueError):
@@ -116,6 +119,10 @@ class GraphInfo:
             If Sterna did not make the graph, or a Sterna with another file format did.
         """
         found = {entry.key: entry.value for entry in proto.metadata_props}
+        if found.get("sterna.format") == LAYER_FORMAT:
+            raise OnnxFileError(
+                "the graph is of a layer, not of a language model: onnxruntime runs it as it is, "
+                "and sterna.export.check_layer tests it")
         if found.get("sterna.format") != _FORMAT:
             raise OnnxFileError("not an ONNX graph made by Sterna (its metadata is missing)")
         if found.get("sterna.format_version") != str(ONNX_FORMAT_VERSION):

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sterna.model.checks import real_number
 
-__all__ = ["Ternary", "TernaryMatrix", "ternary_matrix"]
+__all__ = ["TERNARY_TOLERANCE", "Ternary", "TernaryMatrix", "ternary_matrix"]
+
+TERNARY_TOLERANCE = 1e-3
+"""How far a real weight may be from a ternary one, in parts of the scale."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +67,41 @@ class TernaryMatrix:
             if not np.isfinite(bias).all():
                 raise ValueError("every bias must be finite")
             object.__setattr__(self, "bias", bias)
+
+    @classmethod
+    def from_float(
+        cls, weights: ArrayLike, *, bias: np.ndarray | None = None,
+    ) -> TernaryMatrix:
+        """The matrix of weights that are already ternary: all of them ``-s``, 0 or ``s``.
+
+        ``weights`` are real numbers ``[rows, columns]``; each may be off by
+        :data:`TERNARY_TOLERANCE` of s, as rounding to 16 bits leaves it. If all are zero,
+        the scale is 1.
+
+        Raises
+        ------
+        ValueError
+            If a weight is further off, with the largest deviation; or as the constructor does.
+
+        >>> TernaryMatrix.from_float([[0.25, 0.0, -0.25]]).scale
+        0.25
+        """
+        values = np.asarray(weights, dtype=np.float64)
+        if not np.isfinite(values).all():
+            raise ValueError("every weight must be finite")
+        magnitude = np.abs(values)
+        used = magnitude > magnitude.max(initial=0.0) / 2
+        if not used.any():
+            return cls(np.zeros_like(values), bias=bias)
+        scale = float(magnitude[used].mean())
+        codes = np.sign(values) * used
+        off = np.abs(values - scale * codes) / scale
+        if off.max() > TERNARY_TOLERANCE:
+            raise ValueError(
+                f"the weights are not ternary: with the scale {scale:.6g} one is off by "
+                f"{off.max():.2g} of it, at most {TERNARY_TOLERANCE:g} is allowed; "
+                f"ternarise them first")
+        return cls(codes, scale, bias)
 
     @property
     def rows(self) -> int:

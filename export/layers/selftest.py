@@ -1,0 +1,159 @@
+"""What the file of a layer says about itself, and the test that it carries.
+
+The test is a few vectors that a formula gives, so that they take no room in the file, and the
+SHA-256 of the integers that the reference gives for them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import helper
+
+from sterna.export.forms.selftest import (
+    SELF_TEST,
+    SelfTestError,
+    check_checksum,
+    digest_of,
+    get_property,
+    seal,
+    set_property,
+)
+from sterna.export.graph.metadata import LAYER_FORMAT, OnnxFileError
+from sterna.export.runtime.sessions import open_session
+from sterna.model.layers import Layer, MatrixLayer
+from sterna.model.layers.layer import input_bits
+from sterna.model.layers.matrix import ACT_BITS
+
+__all__ = ["LAYER_FORMAT_VERSION", "check_layer", "describe_layer", "test_vectors"]
+
+LAYER_FORMAT_VERSION = 1
+_BATCH, _STEPS = 2, 4
+"""Vectors side by side, and after one another if there is a recurrence."""
+_FORMULA = (
+    "i counts the values [batch, steps, columns] from 1; a = i * 2654435761 mod 2^32; "
+    "b = (a xor a >> 15) * 2246822519 mod 2^32; value = (b >> (32 - bits)) - 2^(bits - 1)")
+
+
+def describe_layer(proto: onnx.ModelProto, layer: Layer | MatrixLayer) -> None:
+    """Store metadata, the test and the checksum of the graph of ``layer`` in ``proto``."""
+    properties = {
+        "sterna.format": LAYER_FORMAT,
+        "sterna.format_version": str(LAYER_FORMAT_VERSION),
+        "sterna.version": version("sterna"),
+        "sterna.layer": type(layer).__name__,
+    }
+    if isinstance(layer, Layer):
+        properties["sterna.profile"] = layer.profile.name
+        properties["sterna.formats"] = json.dumps(asdict(layer.profile), sort_keys=True)
+    helper.set_model_props(proto, properties)
+    proto.producer_version = properties["sterna.version"]
+    proto.doc_string = (
+        f"{properties['sterna.layer']} of {layer.columns} values to {layer.rows}: equal bit for "
+        f"bit to Sterna's integer reference.")
+    bits = input_bits(layer.profile) if isinstance(layer, Layer) else ACT_BITS
+    recurrent = isinstance(layer, Layer) and layer.states
+    shape = (_BATCH, _STEPS if recurrent else 1, layer.columns)
+    x = test_vectors(shape, bits)
+    y, states = layer.run(x) if isinstance(layer, Layer) else (layer(x), ())
+    set_property(proto, SELF_TEST, json.dumps({
+        "shape": shape, "bits": bits, "values": _FORMULA, "sha256": digest_of(y, *states)}))
+    seal(proto)
+
+
+def test_vectors(shape: Sequence[int], bits: int) -> np.ndarray:
+    """The vectors of the test, int64 ``[batch, steps, columns]`` of ``bits`` signed bits."""
+    mask = np.uint64((1 << 32) - 1)
+    count = np.arange(1, math.prod(shape) + 1, dtype=np.uint64)
+    a = count * np.uint64(2654435761) & mask
+    b = (a ^ a >> np.uint64(15)) * np.uint64(2246822519) & mask
+    values = (b >> np.uint64(32 - bits)).astype(np.int64) - (1 << (bits - 1))
+    return values.reshape(*shape)
+
+
+test_vectors.__test__ = False  # type: ignore[attr-defined]
+
+
+def check_layer(source: str | Path | onnx.ModelProto, *, session: Any = None) -> None:
+    """Run the test that the file of a layer carries.
+
+    Parameters
+    ----------
+    source
+        The file, or the graph itself.
+    session
+        An ``onnxruntime.InferenceSession`` of it, with the providers and options to be
+        tested; None for one on the CPU.
+
+    Raises
+    ------
+    OnnxFileError
+        If the file cannot be read, is of no layer, was edited, or onnxruntime is too old.
+    SelfTestError
+        If the integers are not those of the reference, or the runtime gives none.
+    """
+    name = "the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source)
+    proto = _read(source)
+    if get_property(proto, "sterna.format") != LAYER_FORMAT:
+        raise OnnxFileError(f"{name}: not the ONNX graph of a layer made by Sterna")
+    if get_property(proto, "sterna.format_version") != str(LAYER_FORMAT_VERSION):
+        raise OnnxFileError(
+            f"{name}: the graph has format version "
+            f"{get_property(proto, 'sterna.format_version')!r}, this Sterna reads version "
+            f"{LAYER_FORMAT_VERSION}; export it again")
+    try:
+        check_checksum(proto)
+    except OnnxFileError as error:
+        raise OnnxFileError(f"{name}: {error}") from error
+    test: Mapping[str, Any] = json.loads(get_property(proto, SELF_TEST))
+    session = open_session(proto, name) if session is None else session
+    x = test_vectors(test["shape"], test["bits"])
+    both = _run(name, session, x)
+    if digest_of(*both) != test["sha256"]:
+        raise SelfTestError(
+            f"{name}: the integers are not those of the reference in the test that the file "
+            f"carries")
+    alone = _run(name, session, x[:1])
+    if any((one != two[:1]).any() for one, two in zip(alone, both, strict=True)):
+        raise SelfTestError(
+            f"{name}: one vector alone does not give the integers that it gives beside another, "
+            f"in the test that the file carries")
+
+
+def _read(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
+    if isinstance(source, onnx.ModelProto):
+        return source
+    try:
+        return onnx.ModelProto.FromString(Path(source).read_bytes())
+    except OSError as error:
+        raise OnnxFileError(
+            f"{source}: cannot read the ONNX file ({error.strerror or error})") from error
+    except DecodeError as error:
+        raise OnnxFileError(f"{source}: not an ONNX file, or cut off") from error
+
+
+def _run(name: str, session: Any, x: np.ndarray) -> list[np.ndarray]:
+    """Outputs ``[batch, steps, rows]`` of the vectors, and the last states."""
+    entry, *kept = session.get_inputs()
+    states = [np.zeros((len(x), each.shape[1]), dtype=np.int32) for each in kept]
+    number = np.int8 if entry.type == "tensor(int8)" else np.int32
+    rows = []
+    for step in range(x.shape[1]):
+        feeds = {entry.name: x[:, step].astype(number)} | {
+            each.name: state for each, state in zip(kept, states, strict=True)}
+        try:
+            y, *states = session.run(None, feeds)
+        except Exception as error:  # onnxruntime raises classes of its own, all from Exception
+            reason = " ".join(str(error).split())[:300]
+            raise SelfTestError(f"{name}: the test in the file did not run ({reason})") from error
+        rows.append(y)
+    return [np.stack(rows, axis=1), *states]

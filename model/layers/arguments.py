@@ -1,0 +1,35 @@
+"""What functions take for a layer: one, or the weights of one."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from sterna.model.layers.layer import BitLinearLayer, Layer
+from sterna.model.layers.matrix import MatrixLayer
+from sterna.model.layers.ternary import Ternary
+from sterna.model.profile import S16, FixedPoint, NumericProfile
+
+__all__ = ["LayerOrWeights", "layer_of"]
+
+LayerOrWeights: TypeAlias = Layer | MatrixLayer | Ternary
+"""What is taken for a layer: one, or the ternary matrix of a BitLinear."""
+
+
+def layer_of(
+    layer_or_weights: LayerOrWeights, *, profile: NumericProfile = S16,
+    output: FixedPoint | None = None,
+) -> Layer | MatrixLayer:
+    """The layer itself, or the BitLinear of weights in these formats.
+
+    Raises
+    ------
+    ValueError
+        If the weights are none, or formats are given for a layer, which has its own.
+    """
+    if not isinstance(layer_or_weights, Layer | MatrixLayer):
+        return BitLinearLayer.of(layer_or_weights, profile=profile, output=output)
+    if output is not None or profile != S16:
+        raise ValueError(
+            f"a {type(layer_or_weights).__name__} has its own formats: profile and output "
+            f"go with weights")
+    return layer_or_weights

@@ -1,0 +1,355 @@
+"""A layer alone as an ONNX file: the integers of its reference in plain onnxruntime."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from random_matrices import random_matrices
+
+from sterna.export import (
+    Session,
+    TernaryMatrix,
+    check_layer,
+    export_glu,
+    export_layer,
+    export_matrix,
+    export_mlgru,
+)
+from sterna.export.exact.bounds import CARRIER_BITS, MOST_COLUMNS, largest_columns
+from sterna.export.forms.selftest import SelfTestError, seal
+from sterna.export.graph.metadata import OnnxFileError
+from sterna.export.graph.taps import with_taps
+from sterna.export.layers.layer_graph import LayerGraph, build_layer
+from sterna.export.layers.matrix_graph import build_matrix
+from sterna.export.layers.selftest import describe_layer
+from sterna.model.layers import (
+    BitLinearLayer,
+    GluLayer,
+    Layer,
+    MatrixLayer,
+    MlgruLayer,
+    ResidualLayer,
+    SequentialLayer,
+)
+from sterna.model.layers.layer import input_bits
+from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
+from sterna.model.quantized import Projection
+from sterna.model.quantized.taps import TapRecorder
+
+MATRICES = dict(random_matrices())
+
+
+def _acts(columns: int, bits: int = 8) -> np.ndarray:
+    """Both ends, zeros, one value alone, and random ones; int64 ``[6, columns]``."""
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    random = np.random.default_rng(columns).integers(low, high + 1, (2, columns))
+    one = np.zeros(columns, dtype=np.int64)
+    one[-1] = 1
+    return np.stack([np.full(columns, low), np.full(columns, high), one * 0, one, *random])
+
+
+def _run(path: Path, inputs: dict[str, np.ndarray], plain: bool = False) -> list[np.ndarray]:
+    """By onnxruntime, or if ``plain`` by onnx's own evaluator."""
+    runner = ReferenceEvaluator(str(path)) if plain else onnxruntime.InferenceSession(path)
+    return runner.run(None, inputs)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_any_matrix_is_exact(name: str, tmp_path: Path) -> None:
+    weight, path = MATRICES[name], tmp_path / "m.onnx"
+    rng = np.random.default_rng(len(name))
+    acts, x = _acts(weight.shape[1]), _acts(weight.shape[1], 16)
+    output = FixedPoint(8, 3)
+    scaled = TernaryMatrix(
+        weight, 4 / np.sqrt(weight.shape[1]) / 64, rng.normal(size=len(weight)))
+    by_hand = acts @ weight.T.astype(np.int64)
+    for plain in (False, True) if weight.size <= 200 else (False,):
+        (sums,) = _run(export_matrix(weight, path), {"acts": acts.astype(np.int8)}, plain)
+        assert sums.dtype == np.int32
+        np.testing.assert_array_equal(sums, by_hand)
+        export_matrix(scaled, path, output=output)
+        (y,) = _run(path, {"acts": acts.astype(np.int8)}, plain)
+        np.testing.assert_array_equal(y, MatrixLayer.of(scaled, output)(acts))
+        (y,) = _run(export_layer(scaled, path), {"x": x.astype(np.int32)}, plain)
+        np.testing.assert_array_equal(y, BitLinearLayer.of(scaled).step(x)[0])
+
+
+def test_the_list_of_matrices_has_what_it_should() -> None:
+    shapes = {weight.shape for weight in MATRICES.values()}
+    assert len(MATRICES) == 30
+    assert {(1, 1), (300, 1000)} <= shapes
+    assert {(1,), (-1,), (0,), (-1, 0, 1)} <= {
+        tuple(np.unique(weight)) for weight in MATRICES.values()}
+
+
+# Layers of all kinds ------------------------------------------------------------------
+
+
+def _matrix(rows: int, columns: int, seed: int, gain: float = 1.0) -> TernaryMatrix:
+    rng = np.random.default_rng(seed)
+    return TernaryMatrix(rng.integers(-1, 2, (rows, columns)), 2 * gain / np.sqrt(columns),
+                         rng.normal(size=rows) * gain)
+
+
+def _layers(profile: NumericProfile, gain: float = 1.0) -> dict[str, Layer]:
+    def mlgru(d: int, columns: int, rows: int, seed: int) -> MlgruLayer:
+        fcg = [_matrix(d, columns, seed + i, gain) for i in range(3)]
+        return MlgruLayer.of(*fcg, _matrix(rows, d, seed + 3, gain), profile=profile)
+
+    def glu(dff: int, columns: int, rows: int, seed: int) -> GluLayer:
+        up = [_matrix(dff, columns, seed + i, gain) for i in range(2)]
+        return GluLayer.of(*up, _matrix(rows, dff, seed + 2, gain), profile=profile)
+
+    def linear(rows: int, columns: int, seed: int, output: FixedPoint | None) -> BitLinearLayer:
+        return BitLinearLayer.of(
+            _matrix(rows, columns, seed, gain), profile=profile, output=output)
+
+    inner = SequentialLayer([linear(9, 12, 50, None), linear(12, 9, 51, profile.x)])
+    return {
+        "bitlinear": linear(7, 12, 1, None),
+        "wide output": linear(7, 12, 1, FixedPoint(23, 12)),
+        "mlgru": mlgru(13, 12, 5, 10), "glu": glu(21, 12, 5, 20),
+        "twice x": ResidualLayer(ResidualLayer(mlgru(6, 12, 12, 25))),
+        "sequence": SequentialLayer([
+            ResidualLayer(mlgru(12, 12, 12, 30)), ResidualLayer(glu(20, 12, 12, 40)),
+            ResidualLayer(inner), mlgru(8, 12, 12, 60), linear(65, 12, 70, profile.logit)]),
+    }
+
+
+KINDS = list(_layers(S16))
+
+
+@pytest.mark.parametrize("gain", [0.5, 30.0], ids=["ordinary", "saturating"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_is_exact_in_every_tensor(
+    kind: str, gain: float, profile: NumericProfile,
+) -> None:
+    layer = _layers(profile, gain)[kind]
+    proto = build_layer(layer)
+    traced, sources = with_taps(proto)
+    session = onnxruntime.InferenceSession(traced.SerializeToString())
+    evaluator = ReferenceEvaluator(proto)
+    bounds = LayerGraph(layer)
+    bounds.assemble()
+    x = _acts(layer.columns, input_bits(profile))
+    state = layer.start(len(x))
+    if gain > 1 and kind != "wide output":
+        assert {layer.output.min, layer.output.max} <= set(np.ravel(layer.step(x, state)[0]))
+    names = [each.name for each in session.get_outputs()]
+    for shift in range(3):
+        recorder = TapRecorder()
+        inputs = {"x": np.roll(x, shift, axis=0).astype(np.int32)} | {
+            f"state{i}": h.astype(np.int32) for i, h in enumerate(state)}
+        y, state = layer.step(np.roll(x, shift, axis=0), state, recorder)
+        got = dict(zip(names, session.run(None, inputs), strict=True))
+        by_onnx = dict(zip(evaluator.output_names, evaluator.run(None, inputs), strict=True))
+        expected = {"y": y, **{f"state{i}_out": h for i, h in enumerate(state)}}
+        for name, value in expected.items():
+            np.testing.assert_array_equal(got[name], value, err_msg=name)
+            np.testing.assert_array_equal(by_onnx[name], value, err_msg=name)
+        assert {source.tap for source in sources} | {"y"} == set(recorder.names())
+        for source in sources:
+            np.testing.assert_array_equal(
+                source.take(got[source.value]), recorder[source.tap][0], err_msg=source.tap)
+        for name, bound in bounds.bounds.items():
+            assert np.abs(recorder[name]).max() <= bound < 1 << CARRIER_BITS, name
+
+
+def test_the_batch_is_free_and_the_arguments_are_plain_arrays(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    f, c, g, out = (rng.integers(-1, 2, (8, 8)) for _ in range(4))
+    mlgru = export_mlgru(f, c, g, out, tmp_path / "mlgru.onnx", profile=C12)
+    gate, up, down = (rng.integers(-1, 2, shape) for shape in ((20, 8), (20, 8), (6, 20)))
+    glu = export_glu(gate, up, down, tmp_path / "glu.onnx", output=FixedPoint(12, 4))
+    x = rng.integers(-2000, 2000, (5, 8))
+    one, many = MlgruLayer.of(f, c, g, out, profile=C12), GluLayer.of(
+        gate, up, down, output=FixedPoint(12, 4))
+    for batch in (1, 5):
+        part = x[:batch]
+        y, h = _run(mlgru, {"x": part.astype(np.int32),
+                            "state0": np.zeros((batch, 8), np.int32)})
+        expected, (state,) = one.step(part, one.start(batch))
+        np.testing.assert_array_equal(y, expected)
+        np.testing.assert_array_equal(h, state)
+        (y,) = _run(glu, {"x": part.astype(np.int32)})
+        np.testing.assert_array_equal(y, many.step(part)[0])
+
+
+def test_files_have_standard_operators_only_and_the_same_bytes(tmp_path: Path) -> None:
+    matrix = _matrix(6, 40, 1)
+    for layer in (*_layers(S16).values(), MatrixLayer.of(matrix, FixedPoint(8, 2))):
+        path = tmp_path / "layer.onnx"
+        files = []
+        for _ in range(2):
+            export_layer(layer, path)
+            files.append(path.read_bytes())
+        assert files[0] == files[1]
+        assert str(tmp_path).encode() not in files[0]
+        proto = onnx.load(path)
+        functions = {function.name: function for function in proto.functions}
+        nodes = [*proto.graph.node, *(n for each in proto.functions for n in each.node)]
+        assert {node.domain for node in nodes} == {"", "sterna"}
+        assert {node.op_type for node in nodes if node.domain} == set(functions)
+        assert [each.version for each in proto.opset_import if not each.domain] == [25]
+
+
+# The most columns ---------------------------------------------------------------------
+
+
+def test_the_most_columns_are_exact_and_one_more_is_refused() -> None:
+    assert largest_columns(S16) == largest_columns(C12) == MOST_COLUMNS == 8_421_504
+    most = MatrixLayer(np.ones((1, MOST_COLUMNS), dtype=np.int8))
+    session = onnxruntime.InferenceSession(build_matrix(most).SerializeToString())
+    for value in (127, -128):
+        acts = np.full((1, MOST_COLUMNS), value, dtype=np.int8)
+        assert session.run(None, {"acts": acts})[0].tolist() == [[value * MOST_COLUMNS]]
+    wider = MatrixLayer(np.ones((1, MOST_COLUMNS + 1), dtype=np.int8))
+    with pytest.raises(ValueError, match=r"up to 8,421,504 columns, got 8,421,505"):
+        build_matrix(wider)
+
+
+def test_the_most_columns_follow_from_the_profile() -> None:
+    fine = dataclasses.replace(S16, mantissa_bits=24, scale_bits=24)
+    most = largest_columns(fine)
+    assert 127 * most << 24 < 1 << CARRIER_BITS <= 127 * (most + 1000) << 24
+    projection = Projection(
+        np.ones((1, most + 1), dtype=np.int8), np.zeros(1, np.int32), 1 << 23, 20)
+    layer = BitLinearLayer(fine, {"linear": projection}, fine.z)
+    with pytest.raises(ValueError, match=rf"linear: .* up to {most:,} columns .* S16, got"):
+        build_layer(layer)
+
+
+# The test in the file -----------------------------------------------------------------
+
+
+def _damaged(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph with one bias off by one."""
+    bias = next(each for each in proto.graph.initializer if each.name.endswith("bias"))
+    values = numpy_helper.to_array(bias).copy()
+    values[0] += 1
+    bias.CopyFrom(numpy_helper.from_array(values, bias.name))
+    return proto
+
+
+@pytest.mark.parametrize("kind", ["bitlinear", "sequence", "matrix"])
+def test_a_file_tests_itself(kind: str, tmp_path: Path) -> None:
+    layer = (MatrixLayer.of(_matrix(6, 40, 1), FixedPoint(16, 2)) if kind == "matrix" else
+             _layers(S16)[kind])
+    path = export_layer(layer, tmp_path / "layer.onnx")
+    check_layer(path)
+    check_layer(onnx.load(path), session=onnxruntime.InferenceSession(path))
+    with pytest.raises(OnnxFileError, match="its checksum differs"):
+        check_layer(_damaged(onnx.load(path)))
+    sealed = _damaged(onnx.load(path))
+    seal(sealed)
+    onnx.save(sealed, path)
+    with pytest.raises(SelfTestError, match=r"layer\.onnx: the integers are not those of the ref"):
+        check_layer(path)
+
+
+def test_a_runtime_that_mixes_up_vectors_is_noticed(tmp_path: Path) -> None:
+    class Alone:
+        """Wrong where there is one vector."""
+
+        def __init__(self, path: Path) -> None:
+            self.right = onnxruntime.InferenceSession(path)
+            self.get_inputs = self.right.get_inputs
+
+        def run(self, names: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+            (y,) = self.right.run(names, feeds)
+            return [y + (len(y) == 1)]
+
+    path = export_matrix(MATRICES["drawn-5x9"], tmp_path / "m.onnx")
+    with pytest.raises(SelfTestError, match="one vector alone does not give"):
+        check_layer(path, session=Alone(path))
+    other = onnxruntime.InferenceSession(export_matrix(np.ones((2, 3)), tmp_path / "o.onnx"))
+    with pytest.raises(SelfTestError, match="the test in the file did not run"):
+        check_layer(path, session=other)
+
+
+def test_the_formula_in_the_file_gives_the_vectors_of_its_test(tmp_path: Path) -> None:
+    layer = _layers(S16)["mlgru"]
+    proto = onnx.load(export_layer(layer, tmp_path / "m.onnx"))
+    found = {entry.key: entry.value for entry in proto.metadata_props}
+    test = json.loads(found["sterna.self_test"])
+    batch, steps, columns = test["shape"]
+    assert (batch, steps, columns, test["bits"]) == (2, 4, 12, 16)
+    values = []
+    for i in range(1, batch * steps * columns + 1):
+        a = i * 2654435761 % 2**32
+        b = (a ^ a >> 15) * 2246822519 % 2**32
+        values.append((b >> (32 - test["bits"])) - 2 ** (test["bits"] - 1))
+    y, (h,) = layer.run(np.array(values).reshape(batch, steps, columns))
+    digest = hashlib.sha256(y.astype("<i4").tobytes() + h.astype("<i4").tobytes())
+    assert digest.hexdigest() == test["sha256"]
+    assert found["sterna.layer"] == "MlgruLayer"
+    assert found["sterna.profile"] == "S16"
+
+
+def test_the_interface_says_its_formats(tmp_path: Path) -> None:
+    proto = build_layer(_layers(S16)["sequence"])
+    assert {each.name: each.doc_string for each in (*proto.graph.input, *proto.graph.output)} == {
+        "x": "16 signed bits, 11 of them fraction bits",
+        "state0": "16 signed bits, 12 of them fraction bits; zeros at the start",
+        "state1": "16 signed bits, 12 of them fraction bits; zeros at the start",
+        "y": "16 signed bits, 8 of them fraction bits",
+        "state0_out": "state for the next call", "state1_out": "state for the next call"}
+    assert {each.type.tensor_type.elem_type for each in (*proto.graph.input, *proto.graph.output)
+            } == {TensorProto.INT32}
+
+
+# Bad input ----------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    with pytest.raises(ValueError, match="a scale or a bias needs an output format"):
+        export_matrix(_matrix(2, 3, 1), path)
+    with pytest.raises(ValueError, match="weights: every weight must be -1, 0 or 1, got 2"):
+        export_layer(np.array([[2]]), path)
+    with pytest.raises(ValueError, match="a GluLayer has its own formats"):
+        export_layer(_layers(S16)["glu"], path, output=FixedPoint(8, 0))
+    with pytest.raises(ValueError, match="a MatrixLayer has its own formats"):
+        export_layer(MatrixLayer.of(np.eye(2)), path, profile=C12)
+    with pytest.raises(ValueError, match=r"must end in \.onnx"):
+        export_layer(np.eye(2), tmp_path / "m.pb")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_kind_of_layer_without_a_graph_is_named() -> None:
+    class Reversed(Layer):
+        profile, output, rows, columns = S16, S16.x, 3, 3
+
+        def unsaturated(self, x, state, at, tap):
+            return x[:, ::-1], state
+
+    with pytest.raises(ValueError, match="there is no graph for a Reversed"):
+        build_layer(ResidualLayer(Reversed()))
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OnnxFileError, match=r"gone\.onnx: cannot read the ONNX file"):
+        check_layer(tmp_path / "gone.onnx")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"no graph")
+    with pytest.raises(OnnxFileError, match=r"m\.onnx: not an ONNX file, or cut off"):
+        check_layer(path)
+    export_layer(np.eye(3), path)
+    with pytest.raises(OnnxFileError, match=r"m\.onnx: the graph is of a layer, not of a lang"):
+        Session(path)
+    bare = build_layer(_layers(S16)["glu"])
+    with pytest.raises(OnnxFileError, match="not the ONNX graph of a layer made by Sterna"):
+        check_layer(bare)
+    describe_layer(bare, _layers(S16)["glu"])
+    next(e for e in bare.metadata_props if e.key == "sterna.format_version").value = "9"
+    with pytest.raises(OnnxFileError, match="format version '9', this Sterna reads version 1"):
+        check_layer(bare)

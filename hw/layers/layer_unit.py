@@ -68,6 +68,41 @@ class LayerUnitParams:
         return StructLayout({
             "y": ArrayLayout(signed(self.output.bits), self.rows), "last": 1})
 
+    @property
+    def latency(self) -> int:
+        """Cycles from the first word of a vector taken to its last word of results offered.
+
+        Of an idle unit whose words come one per cycle. In a style with tables it may be a few
+        cycles less: tables are filled while sums wait for their scales.
+        """
+        last_word = self.norm.words(self.post.engine.shapes[0][1]) - 1
+        for matrix in range(len(self.post.slots)):
+            last_sums = self._last_sums(matrix, last_word)
+            # What comes out of the cell is a vector again.
+            last_word = last_sums + self.post.requantize.latency + self._cell_steps
+        return last_sums + self.post.requantize.latency
+
+    @property
+    def _cell_steps(self) -> int:
+        """Cycles from the last results of the first matrix to the last word of the cell."""
+        if not isinstance(self.cell, MlgruParams):
+            return 0 if self.cell is None else self.cell.latency
+        # A tiny state makes the words of a vector keep apart.
+        apart = max(0, self.cell.beat_spacing - len(self.post.slots[0]) * self.post.engine.beats(0))
+        return self.cell.latency + (self.cell.words - 1) * apart
+
+    def _last_sums(self, matrix: int, last_word: int) -> int:
+        """The cycle that takes the last sums of a matrix, given that of its last word."""
+        norm, engine = self.norm, self.post.engine
+        chunks = norm.chunks(engine.shapes[matrix][1])
+        last_chunk = last_word + norm.max_steps + norm.first_chunk_steps + chunks - 1
+        known = last_chunk + norm.scale_steps + len(self.post.slots[matrix]) + 1
+        first_beats = engine.beats(matrix)
+        first_beats += engine.mac.fill_steps * first_beats
+        first_sums = (last_chunk + 1 + (engine.weights.latency if engine.rom else 1)
+                      + first_beats - 1 + engine.mac.latency)
+        return max(first_sums, known) + engine.beat_cycles(matrix) - first_beats
+
 
 class LayerUnit(wiring.Component):
     """A layer of :mod:`sterna.model.layers`, bit for bit.

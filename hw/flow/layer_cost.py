@@ -1,0 +1,103 @@
+"""Area and cycles of an emitted matrix or layer, from one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.flow.cache import Cache, default_cache
+from sterna.hw.flow.cached_tools import CachedTools, Progress
+from sterna.hw.flow.synth_report import BlockArea
+from sterna.hw.flow.target import FpgaTarget, target_named
+from sterna.hw.layers.layer_unit import LayerUnitParams
+from sterna.hw.layers.matrix_unit import MatrixUnitParams
+
+__all__ = ["LayerCost", "layer_cost"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """What a unit takes on a target, and how long it works on a vector.
+
+    Parameters
+    ----------
+    module
+        Name of its Verilog module.
+    target
+        What it was synthesised for.
+    area
+        Cells by Yosys: LUTs (those of carries and LUT memory included), flip-flops, block
+        memories and multipliers.
+    latency
+        Cycles from the first word of a vector taken to its last result offered, for each matrix
+        (one for a layer), when nothing waits.
+    period
+        Cycles from one vector to the next, for each matrix of a matrix unit; a layer takes at
+        most its latency.
+    """
+
+    module: str
+    target: FpgaTarget
+    area: BlockArea
+    latency: Sequence[int]
+    period: Sequence[int]
+
+    def __str__(self) -> str:
+        area = self.area
+        lines = [
+            f"{self.module} on {self.target.name}: {area.lut:,} LUTs, {area.ff:,} flip-flops, "
+            f"{area.block_ram} block RAMs, {area.dsp} multipliers"]
+        lines += [
+            f"matrix {index}: {latency:,} cycles from vector to result, one vector every {period:,}"
+            for index, (latency, period) in enumerate(
+                zip(self.latency, self.period, strict=True))]
+        return "\n".join(lines)
+
+
+def layer_cost(
+    emitted: EmittedUnit, target: FpgaTarget | str = "ecp5-85k", *, cache: Cache | None = None,
+    timeout_s: float = 7200, progress: Progress | None = None,
+) -> LayerCost:
+    """Synthesise what ``emit_matrix``, ``emit_layer``, ``emit_mlgru`` or ``emit_glu`` wrote.
+
+    Parameters
+    ----------
+    emitted
+        What one of them returned.
+    target
+        A target or its name, of the family of the unit's style.
+    cache
+        Where results are kept; None takes :func:`~sterna.hw.flow.cache.default_cache`.
+    timeout_s
+        Deadline in seconds of a run of Yosys.
+    progress
+        Is told what happens.
+
+    Raises
+    ------
+    ValueError
+        If there is no such target, or it is another kind of unit.
+    MissingToolError
+        If Yosys is not installed.
+    YosysError
+        If it fails: with the style of another family, for example.
+    """
+    target = target_named(target) if isinstance(target, str) else target
+    params = emitted.params
+    if isinstance(params, MatrixUnitParams):
+        matrices = range(len(params.engine.shapes))
+        latency, period = [*map(params.latency, matrices)], [*map(params.period, matrices)]
+    elif isinstance(params, LayerUnitParams):
+        latency = period = [params.latency]
+    else:
+        raise ValueError(
+            f"layer_cost takes what emit_matrix or emit_layer returned, got {emitted.module}: "
+            f"sterna.hw.flow.synth has the others")
+    tools = CachedTools(
+        target, cache if cache is not None else default_cache(), timeout_s,
+        progress or (lambda text, step: None), absorb=True, free_carries=True, multipliers=True)
+    text = emitted.verilog_path.read_text(encoding="utf-8")
+    synthesis = tools.map(text, emitted.module).synthesis
+    return LayerCost(
+        emitted.module, target, BlockArea.of_cells(synthesis, synthesis.cells), latency, period)

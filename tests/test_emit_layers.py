@@ -1,0 +1,237 @@
+"""Matrices and layers of one's own in gateware: the same integers, and the cycles stated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from random_matrices import random_matrices
+
+from sterna.hw import emit_glu, emit_layer, emit_matrix, emit_mlgru, layer_cost
+from sterna.hw.emit.folder import interface_of
+from sterna.hw.flow.cache import Cache
+from sterna.hw.layers.layer_unit import LayerUnit
+from sterna.hw.layers.matrix_unit import MatrixUnit
+from sterna.hw.layers.plan import ArraySizes, plan_layer, plan_matrices
+from sterna.hw.layers.vectors import act_values, result_values, vector_values
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream
+from sterna.hw.testbench.payloads import UnitPorts, pack_words
+from sterna.model.layers import (
+    BitLinearLayer,
+    GluLayer,
+    Layer,
+    MatrixLayer,
+    MlgruLayer,
+    ResidualLayer,
+    TernaryMatrix,
+)
+from sterna.model.layers.layer import input_bits
+from sterna.model.profile import C12, S16, FixedPoint
+
+_MATRICES = random_matrices()
+_EIGHT = FixedPoint(8, 2)
+_STEADY = Pauses()
+
+
+def _with_numbers(weight: np.ndarray, rng: np.random.Generator) -> TernaryMatrix:
+    """The matrix with a scale and a bias that make results use their range."""
+    scale = 0.3 / np.sqrt(weight.shape[1])
+    return TernaryMatrix(weight, float(scale), 4 * rng.normal(size=len(weight)))
+
+
+def run_matrices(layers, sizes, sent, *, pauses=_STEADY) -> tuple[MatrixUnit, StreamRun]:
+    """Run vectors, pairs of a matrix and its activations, and compare every bit that leaves."""
+    params, contents = plan_matrices(layers, sizes)
+    unit = MatrixUnit(params, contents)
+    fields = UnitPorts.of(interface_of(unit)).fields
+    out = "sums" if params.post is None else "results"
+    inputs: list[int] = []
+    expected: list[int] = []
+    for matrix, acts in sent:
+        inputs += pack_words(fields["acts"], act_values(params, acts, matrix))
+        expected += pack_words(
+            fields[out], result_values(params, layers[matrix](acts), matrix))
+    run = run_stream(unit, unit.acts, getattr(unit, out), inputs, len(expected), pauses=pauses,
+                     max_cycles=200_000)
+    assert run.results == expected
+    return unit, run
+
+
+def run_layer(layer: Layer, sizes, vectors, starts=(0,), *, pauses=_STEADY):
+    """Run vectors through a layer and compare every bit that leaves."""
+    params, contents = plan_layer(layer, sizes)
+    unit = LayerUnit(params, contents)
+    fields = UnitPorts.of(interface_of(unit)).fields
+    inputs: list[int] = []
+    expected: list[int] = []
+    state = layer.start()
+    for index, x in enumerate(vectors):
+        state = layer.start() if index in starts else state
+        y, state = layer.step(x[None], state)
+        inputs += pack_words(
+            fields["vectors"], vector_values(params, x, start=index in starts))
+        expected += pack_words(fields["results"], result_values(params, y[0]))
+    run = run_stream(unit, unit.vectors, unit.results, inputs, len(expected), pauses=pauses,
+                     max_cycles=200_000)
+    assert run.results == expected
+    return unit, run
+
+
+def _small(name: str) -> bool:
+    return np.prod([int(size) for size in name.rsplit("-", 1)[1].split("x")]) < 2500
+
+
+@pytest.mark.parametrize("index", [
+    pytest.param(index, id=name, marks=() if _small(name) else pytest.mark.long)
+    for index, (name, _) in enumerate(_MATRICES)])
+def test_thirty_matrices_as_sums_as_results_and_as_layers(index):
+    _, weight = _MATRICES[index]
+    rng = np.random.default_rng(index)
+    rows, columns = weight.shape
+    # A narrow array takes longer and is the harder case: groups and beats that are not full.
+    sizes = ArraySizes(rows=min(rows, 3 + index % 6), cols=16 if columns > 8 else None)
+    acts = [(0, rng.integers(-128, 128, columns)), (0, np.full(columns, -128))]
+    unit, run = run_matrices([MatrixLayer.of(weight)], sizes, acts[:1])
+    assert run.taken_at[-1] - run.sent_at[0] == unit.params.latency()
+    matrix = _with_numbers(weight, rng)
+    unit, run = run_matrices([MatrixLayer.of(matrix, _EIGHT)], sizes, acts)
+    profile = (S16, C12)[index % 2]
+    layer = BitLinearLayer.of(matrix, profile=profile)
+    limit = 1 << (input_bits(profile) - 1)
+    unit, run = run_layer(
+        layer, ArraySizes(rows=sizes.rows), [rng.integers(-limit, limit, columns)])
+    assert run.taken_at[-1] - run.sent_at[0] == unit.params.latency
+
+
+def make(folder, *options: str) -> str:
+    """Run the test that a folder carries, in Icarus; return what it printed."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["make", "SIM=icarus", *options], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "PATH": path}, check=False)
+    return f"{done.stdout}{done.stderr}exit {done.returncode}"
+
+
+@pytest.mark.slow
+def test_thirty_matrices_share_one_array_in_verilog(tmp_path):
+    weights = [weight for _, weight in _MATRICES]
+    emitted = emit_matrix(weights, tmp_path / "sums", rows=8, cols=64)
+    assert len(json.loads((tmp_path / "sums/params.json").read_text())["matrices"]) == 30
+    assert "2 of 2 tests passed" in make(tmp_path / "sums")
+    rng = np.random.default_rng(5)
+    emit_matrix([_with_numbers(weight, rng) for weight in weights], tmp_path / "results",
+                output=_EIGHT, rows=6, cols=64, lanes=32, rom=False)
+    assert "2 of 2 tests passed" in make(tmp_path / "results")
+    # A test that cannot fail proves nothing: change a weight.
+    path = tmp_path / "results/weights.hex"
+    first, _, rest = path.read_text().partition("\n")
+    path.write_text(f"{int(first, 16) ^ 2 << 2:0{len(first)}x}\n{rest}")
+    assert "exit 2" in make(tmp_path / "results")
+    assert emitted.params.engine.words == 904
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", ["ecp5-chain", "ecp5-table", "xc7-pair", "xc7-table"])
+def test_layers_of_the_cells_of_a_family_in_verilog(style, tmp_path):
+    rng = np.random.default_rng(1)
+    gates = [_with_numbers(rng.integers(-1, 2, (9, 20)), rng) for _ in range(3)]
+    last = _with_numbers(rng.integers(-1, 2, (7, 9)), rng)
+    if style.endswith("table"):
+        emit_mlgru(*gates, last, tmp_path / "unit", profile=C12, style=style, rows=4, cols=12)
+    else:
+        emit_glu(*gates[:2], last, tmp_path / "unit", style=style, rows=3, cols=12, lanes=6)
+    assert "2 of 2 tests passed" in make(tmp_path / "unit")
+
+
+@pytest.mark.parametrize(("profile", "rows", "d", "columns", "out"), [
+    (S16, 1, 3, 4, 2), (C12, 4, 9, 6, 11), pytest.param(S16, 4, 9, 6, 11, marks=pytest.mark.long)])
+def test_mixers_with_pauses_at_both_ends(profile, rows, d, columns, out):
+    rng = np.random.default_rng(rows)
+
+    def matrix(rows: int, columns: int) -> TernaryMatrix:
+        return _with_numbers(rng.integers(-1, 2, (rows, columns)), rng)
+
+    limit = 1 << (input_bits(profile) - 1)
+    vectors = rng.integers(-limit, limit, (7, columns)) >> np.arange(7)[:, None]
+    vectors[3] = 0
+    pauses = Pauses(0.3, 0.4, seed=rows)
+    gates = [matrix(d, columns) for _ in range(3)]
+    for layer in (MlgruLayer.of(*gates, matrix(out, d), profile=profile),
+                  GluLayer.of(*gates[:2], matrix(out, d), profile=profile)):
+        sizes = ArraySizes(rows=rows)
+        run_layer(layer, sizes, vectors, starts=(0, 4), pauses=pauses)
+        unit, run = run_layer(layer, sizes, vectors[:1])
+        assert run.taken_at[-1] - run.sent_at[0] == unit.params.latency
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_matrices_take_turns_and_the_rate_is_as_stated(seed):
+    rng = np.random.default_rng(seed)
+    shapes = rng.integers(1, 40, (3, 2))
+    output = _EIGHT if seed % 2 else None
+    layers = [MatrixLayer.of(_with_numbers(w, rng) if output else w, output)
+              for w in (rng.integers(-1, 2, shape) for shape in shapes)]
+    sizes = ArraySizes(rows=int(rng.integers(1, 6)) if shapes[:, 0].max() > 5 else 1,
+                       cols=16 if shapes[:, 1].max() > 8 else None)
+    some = [(int(which), rng.integers(-128, 128, layers[which].columns))
+            for which in rng.integers(0, 3, 9)]
+    run_matrices(layers, sizes, some, pauses=Pauses(0.3, 0.3, seed))
+    for matrix, layer in enumerate(layers):
+        unit, run = run_matrices(
+            layers, sizes, [(matrix, rng.integers(-128, 128, layer.columns))] * 7)
+        groups = unit.params.engine.groups(matrix)
+        ends = run.taken_at[groups - 1::groups]
+        assert ends[0] - run.sent_at[0] == unit.params.latency(matrix)
+        period = (ends[6] - ends[2]) / 4
+        assert unit.params.period(matrix) - 0.5 <= period <= unit.params.period(matrix)
+
+
+def test_area_and_cycles_come_from_one_call(tmp_path):
+    weight = dict(_MATRICES)["drawn-5x9"]
+    emitted = emit_matrix(weight, tmp_path / "unit", rows=2)
+    cost = layer_cost(emitted, "ice40-hx8k", cache=Cache(tmp_path / "cache"))
+    assert cost.area.lut > 50
+    assert cost.area.dsp == 0
+    assert (cost.latency, cost.period) == ([emitted.params.latency()], [emitted.params.period()])
+    assert str(cost).startswith("ternary_matrix on ice40-hx8k: ")
+    with pytest.raises(ValueError, match="target must be one of"):
+        layer_cost(emitted, "ecp6")
+
+
+def test_the_same_arrays_give_the_same_bytes(tmp_path):
+    weight = TernaryMatrix([[1, 0, -1], [1, 1, 0]], 0.5)
+    for name in "ab":
+        emit_layer(weight, tmp_path / name, output=FixedPoint(10, 4), name="mine")
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert {"mine.v", "test_mine.py", "vectors.json", "params.json", "README.md"} <= {*files}
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+_EYE = np.eye(4, dtype=int)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda out: emit_matrix([[2, 0]], out), "every weight must be -1, 0 or 1, got 2"),
+    (lambda out: emit_matrix([], out), "there must be at least one matrix"),
+    (lambda out: emit_matrix(TernaryMatrix(_EYE, 0.5), out), "needs an output format"),
+    (lambda out: emit_matrix(_EYE, out, rows=5), "rows must be a whole number from 1 to 4, got 5"),
+    (lambda out: emit_matrix(_EYE, out, cols=3), r"cols \(3\) must be a multiple of lanes \(4\)"),
+    (lambda out: emit_matrix(_EYE, out, style="lut6"), "style must be one of generic, ecp5-chain"),
+    (lambda out: emit_matrix(_EYE, out, name="2nd"), "name must be a Verilog name"),
+    (lambda out: emit_layer(MatrixLayer.of(_EYE), out), "write it with emit_matrix"),
+    (lambda out: emit_layer(ResidualLayer(GluLayer.of(*[_EYE] * 3)), out),
+     "a unit is made of a BitLinearLayer, MlgruLayer or GluLayer, got a ResidualLayer"),
+    (lambda out: emit_layer(BitLinearLayer.of(_EYE), out, profile=C12), "has its own formats"),
+    (lambda out: emit_layer(_EYE, out, lanes=3), r"must be a multiple of rows"),
+    (lambda out: emit_glu(_EYE, _EYE, np.eye(3), out), "down must have 4 columns"),
+])
+def test_what_does_not_fit_is_refused_and_nothing_is_written(call, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        call(tmp_path / "unit")
+    assert not (tmp_path / "unit").exists()

@@ -34,7 +34,7 @@ from sterna.model.layers import Layer, MatrixLayer
 from sterna.model.layers.layer import input_bits
 from sterna.model.layers.matrix import ACT_BITS
 
-__all__ = ["LAYER_FORMAT_VERSION", "check_layer", "describe_layer", "test_vectors"]
+__all__ = ["LAYER_FORMAT_VERSION", "check_layer", "describe_layer"]
 
 LAYER_FORMAT_VERSION = 1
 _BATCH, _STEPS = 2, 4
@@ -63,14 +63,14 @@ def describe_layer(proto: onnx.ModelProto, layer: Layer | MatrixLayer) -> None:
     bits = input_bits(layer.profile) if isinstance(layer, Layer) else ACT_BITS
     recurrent = isinstance(layer, Layer) and layer.states
     shape = (_BATCH, _STEPS if recurrent else 1, layer.columns)
-    x = test_vectors(shape, bits)
+    x = _vectors(shape, bits)
     y, states = layer.run(x) if isinstance(layer, Layer) else (layer(x), ())
     set_property(proto, SELF_TEST, json.dumps({
         "shape": shape, "bits": bits, "values": _FORMULA, "sha256": digest_of(y, *states)}))
     seal(proto)
 
 
-def test_vectors(shape: Sequence[int], bits: int) -> np.ndarray:
+def _vectors(shape: Sequence[int], bits: int) -> np.ndarray:
     """The vectors of the test, int64 ``[batch, steps, columns]`` of ``bits`` signed bits."""
     mask = np.uint64((1 << 32) - 1)
     count = np.arange(1, math.prod(shape) + 1, dtype=np.uint64)
@@ -78,9 +78,6 @@ def test_vectors(shape: Sequence[int], bits: int) -> np.ndarray:
     b = (a ^ a >> np.uint64(15)) * np.uint64(2246822519) & mask
     values = (b >> np.uint64(32 - bits)).astype(np.int64) - (1 << (bits - 1))
     return values.reshape(*shape)
-
-
-test_vectors.__test__ = False  # type: ignore[attr-defined]
 
 
 def check_layer(source: str | Path | onnx.ModelProto, *, session: Any = None) -> None:
@@ -116,7 +113,7 @@ def check_layer(source: str | Path | onnx.ModelProto, *, session: Any = None) ->
         raise OnnxFileError(f"{name}: {error}") from error
     test: Mapping[str, Any] = json.loads(get_property(proto, SELF_TEST))
     session = open_session(proto, name) if session is None else session
-    x = test_vectors(test["shape"], test["bits"])
+    x = _vectors(test["shape"], test["bits"])
     both = _run(name, session, x)
     if digest_of(*both) != test["sha256"]:
         raise SelfTestError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,7 @@ def _layer(module: Any, at: str, profile: NumericProfile, output: FixedPoint | N
                 f"stream, got {output}")
         inner = _layer(module.inner, _inside(at, "inner"), profile, profile.x)
         return _named(at, ResidualLayer, inner)
+    make: Callable[..., Layer]
     parts: Sequence[str]
     match module:
         case BitLinear():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from random_matrices import random_matrices
 
+import sterna.export
 from sterna.export import (
     Session,
     TernaryMatrix,
@@ -305,6 +308,14 @@ def test_the_interface_says_its_formats(tmp_path: Path) -> None:
         "state0_out": "state for the next call", "state1_out": "state for the next call"}
     assert {each.type.tensor_type.elem_type for each in (*proto.graph.input, *proto.graph.output)
             } == {TensorProto.INT32}
+
+
+def test_the_package_loads_nothing_until_it_is_asked() -> None:
+    code = ("import sys, sterna.export; found = {'onnx', 'onnxruntime'} & set(sys.modules); "
+            "assert not found, found; sterna.export.export_layer; assert 'onnx' in sys.modules")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    with pytest.raises(AttributeError, match="has no attribute 'export_all'"):
+        _ = sterna.export.export_all
 
 
 # Bad input ----------------------------------------------------------------------------

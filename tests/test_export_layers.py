@@ -167,6 +167,19 @@ def test_a_layer_is_exact_in_every_tensor(
             assert np.abs(recorder[name]).max() <= bound < 1 << CARRIER_BITS, name
 
 
+def test_a_residual_adds_its_input_to_the_bound(profile: NumericProfile) -> None:
+    def bound(layer: Layer) -> int:
+        graph = LayerGraph(layer)
+        graph.assemble()
+        return graph.bounds["y"]
+
+    twice = _layers(profile)["twice x"]
+    assert isinstance(twice, ResidualLayer)
+    assert isinstance(twice.layer, ResidualLayer)
+    reach = 1 << (input_bits(profile) - 1)
+    assert bound(twice) == bound(twice.layer) + reach == bound(twice.layer.layer) + 2 * reach
+
+
 def test_the_batch_is_free_and_the_arguments_are_plain_arrays(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     f, c, g, out = (rng.integers(-1, 2, (8, 8)) for _ in range(4))

@@ -81,6 +81,8 @@ def test_any_matrix_is_exact(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(sums, by_hand)
         export_matrix(scaled, path, output=output)
         (y,) = _run(path, {"acts": acts.astype(np.int8)}, plain)
+        as_layer = export_matrix(MatrixLayer.of(scaled, output), tmp_path / "layer.onnx")
+        assert as_layer.read_bytes() == path.read_bytes()
         np.testing.assert_array_equal(y, MatrixLayer.of(scaled, output)(acts))
         (y,) = _run(export_layer(scaled, path), {"x": x.astype(np.int32)}, plain)
         np.testing.assert_array_equal(y, BitLinearLayer.of(scaled).step(x)[0])
@@ -342,8 +344,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         export_layer(np.array([[2]]), path)
     with pytest.raises(ValueError, match="a GluLayer has its own formats"):
         export_layer(_layers(S16)["glu"], path, output=FixedPoint(8, 0))
-    with pytest.raises(ValueError, match="a MatrixLayer has its own formats"):
-        export_layer(MatrixLayer.of(np.eye(2)), path, profile=C12)
+    for refused in (lambda: export_layer(MatrixLayer.of(np.eye(2)), path, profile=C12),
+                    lambda: export_matrix(MatrixLayer.of(np.eye(2)), path, output=S16.x)):
+        with pytest.raises(ValueError, match="a MatrixLayer has its own formats"):
+            refused()
     with pytest.raises(ValueError, match=r"must end in \.onnx"):
         export_layer(np.eye(2), tmp_path / "m.pb")
     assert not list(tmp_path.iterdir())

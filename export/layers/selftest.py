@@ -41,7 +41,7 @@ _BATCH, _STEPS = 2, 4
 """Vectors side by side, and after one another if there is a recurrence."""
 _FORMULA = (
     "i counts the values [batch, steps, columns] from 1; a = i * 2654435761 mod 2^32; "
-    "b = (a xor a >> 15) * 2246822519 mod 2^32; value = (b >> (32 - bits)) - 2^(bits - 1)")
+    "b = (a xor (a >> 15)) * 2246822519 mod 2^32; value = (b >> (32 - bits)) - 2^(bits - 1)")
 
 
 def describe_layer(proto: onnx.ModelProto, layer: Layer | MatrixLayer) -> None:

@@ -10,7 +10,7 @@ from sterna.export.layers.matrix_graph import build_matrix
 from sterna.export.layers.selftest import describe_layer
 from sterna.model.files import write_atomically
 from sterna.model.layers import GluLayer, Layer, MatrixLayer, MlgruLayer
-from sterna.model.layers.arguments import LayerOrWeights, layer_of
+from sterna.model.layers.arguments import LayerOrWeights, layer_of, matrix_layer_of
 from sterna.model.layers.ternary import Ternary
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 
@@ -18,7 +18,7 @@ __all__ = ["export_glu", "export_layer", "export_matrix", "export_mlgru"]
 
 
 def export_matrix(
-    weights: Ternary, path: str | Path, *, output: FixedPoint | None = None,
+    weights: MatrixLayer | Ternary, path: str | Path, *, output: FixedPoint | None = None,
 ) -> Path:
     """Write a ternary matrix as an ONNX graph: 8-bit activations in, exact integers out.
 
@@ -29,7 +29,8 @@ def export_matrix(
     Parameters
     ----------
     weights
-        -1, 0 and 1, ``[rows, columns]``; with a scale or a bias a ``TernaryMatrix``.
+        -1, 0 and 1, ``[rows, columns]``; with a scale or a bias a ``TernaryMatrix``; or a
+        ``MatrixLayer``.
     path
         The file; it must end in ``.onnx``.
     output
@@ -48,7 +49,7 @@ def export_matrix(
     OSError
         If the file cannot be written; nothing is then left half-written.
     """
-    return _write(MatrixLayer.of(weights, output), path)
+    return _write(matrix_layer_of(weights, output), path)
 
 
 def export_layer(

@@ -9,7 +9,7 @@ from sterna.model.layers.matrix import MatrixLayer
 from sterna.model.layers.ternary import Ternary
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 
-__all__ = ["LayerOrWeights", "layer_of"]
+__all__ = ["LayerOrWeights", "layer_of", "matrix_layer_of"]
 
 LayerOrWeights: TypeAlias = Layer | MatrixLayer | Ternary
 """What is taken for a layer: one, or the ternary matrix of a BitLinear."""
@@ -29,7 +29,27 @@ def layer_of(
     if not isinstance(layer_or_weights, Layer | MatrixLayer):
         return BitLinearLayer.of(layer_or_weights, profile=profile, output=output)
     if output is not None or profile != S16:
-        raise ValueError(
-            f"a {type(layer_or_weights).__name__} has its own formats: profile and output "
-            f"go with weights")
+        raise _own_formats(layer_or_weights)
     return layer_or_weights
+
+
+def matrix_layer_of(
+    weights: MatrixLayer | Ternary, output: FixedPoint | None = None,
+) -> MatrixLayer:
+    """The layer itself, or that of a ternary matrix with this output format.
+
+    Raises
+    ------
+    ValueError
+        As :meth:`MatrixLayer.of` does, or if a format is given for a layer, which has its own.
+    """
+    if not isinstance(weights, MatrixLayer):
+        return MatrixLayer.of(weights, output)
+    if output is not None:
+        raise _own_formats(weights)
+    return weights
+
+
+def _own_formats(layer: Layer | MatrixLayer) -> ValueError:
+    return ValueError(
+        f"a {type(layer).__name__} has its own formats: profile and output go with weights")

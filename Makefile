@@ -4,6 +4,7 @@
 # make test-browser  those of the page, in Chromium
 # make lint   static checks
 # make setup  the virtual environment alone, with everything
+# make docs   the documentation as a site, in build/docs; docs-links tries its outside links
 # make prove  the array computes what it must, for all inputs, by SAT
 # make clean  removes build products and the virtual environment
 
@@ -16,8 +17,9 @@ export OPENBLAS_NUM_THREADS := 1
 JOBS   ?= 2
 # The slowest are shown, so that one that became slow is seen.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal --durations 15
+SPHINX := $(BIN)/sphinx-build -q -c docs/site
 
-.PHONY: setup demo test test-fast test-long test-browser lint prove clean tools
+.PHONY: setup demo test test-fast test-long test-browser lint docs docs-links prove clean tools
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.test
@@ -40,6 +42,13 @@ test-browser: $(VENV)/.test
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	$(SPHINX) -W --keep-going . build/docs
+	@echo "build/docs/index.html"
+
+docs-links: $(VENV)/.docs
+	$(SPHINX) -b linkcheck . build/docs-links
 
 prove: $(VENV)/.demo
 	$(BIN)/python -m sterna.hw.proof --jobs $(JOBS)
@@ -72,4 +81,9 @@ $(VENV)/.demo: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
 
 $(VENV)/.test: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,sim,dev]'
+	@touch $@ $(VENV)/.demo $(VENV)/.docs
+
+# The pages of the API are made by importing every part.
+$(VENV)/.docs: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,sim,docs]'
 	@touch $@ $(VENV)/.demo

@@ -100,3 +100,4 @@ NAMED_CONFIGS = {
     "tiny": ModelConfig(d=128, layers=4, dff=384),
     "small": ModelConfig(d=256, layers=4, dff=768),
 }
+"""Shapes by name: what ``sterna train --config`` takes."""

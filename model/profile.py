@@ -304,3 +304,4 @@ C12 = NumericProfile(
 sigmoid's 256 bytes directly."""
 
 PROFILES = {profile.name: profile for profile in (S16, C12)}
+"""The profiles by name."""

@@ -28,6 +28,7 @@ __all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "all_logits", "las
 _LARGEST_REAL = 1e6
 
 Source: TypeAlias = str | Path | onnx.ModelProto
+"""A graph: the path of its file, or the graph itself."""
 _Advance: TypeAlias = Iterator[tuple[np.ndarray, np.ndarray]]
 
 

@@ -16,6 +16,7 @@ __all__ = ["Tap", "TapRecorder", "ignore"]
 
 Array = Any
 Tap = Callable[[str, Array], None]
+"""What is called with the name and the values of a tensor when it has been computed."""
 
 
 def ignore(name: str, value: Array) -> None:

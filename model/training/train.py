@@ -21,12 +21,14 @@ from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
 from sterna.model.training.metrics import MetricsWriter, plot_loss
 from sterna.model.training.progress import TrainProgress, TrainReporter, default_reporter
 from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.run import CHECKPOINT_NAME, Run
+from sterna.model.training.run import Run
 
-__all__ = ["CHECKPOINT_NAME", "METRICS_NAME", "PLOT_NAME", "TrainRecipe", "TrainResult", "train"]
+__all__ = ["METRICS_NAME", "PLOT_NAME", "TrainRecipe", "TrainResult", "train"]
 
 METRICS_NAME = "metrics.csv"
+"""File of a run: loss and learning rate by step."""
 PLOT_NAME = "loss.png"
+"""File of a run: the losses as a picture."""
 
 _STEPS_PER_ROW = 10
 

@@ -1,0 +1,100 @@
+"""The documentation site: every page is in its contents, every public name in its API pages."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "docs" / "site"
+API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
+MODULES = [name for page in API_PAGES
+           for name in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))]
+
+
+def listed(contents: str) -> list[str]:
+    """The pages that the blocks of a list of contents name."""
+    blocks = re.findall(r"^```\{toctree\}\n(.*?)^```$", contents, re.M | re.S)
+    return [line for block in blocks for line in block.splitlines()
+            if line and not line.startswith(":")]
+
+
+def public_names(module: str) -> list[str]:
+    return list(getattr(importlib.import_module(module), "__all__", ()))
+
+
+def undocumented(module: str) -> list[str]:
+    """Public classes and functions without a docstring: autodoc would leave them out."""
+    found = importlib.import_module(module)
+    values = {name: getattr(found, name) for name in public_names(module)}
+    return [name for name, value in values.items()
+            if (inspect.isclass(value) or inspect.isfunction(value))
+            and (not value.__doc__ or value.__doc__.startswith(f"{name}("))]
+
+
+def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", SITE, source, out],
+        capture_output=True, text=True, timeout=600, check=False,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+
+
+def test_every_page_is_in_the_contents_once() -> None:
+    pages = [path.relative_to(ROOT).with_suffix("").as_posix()
+             for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *API_PAGES)
+             if path.name != "README.md"]
+    assert sorted(listed((SITE / "contents.md").read_text(encoding="utf-8"))) == sorted(pages)
+
+
+def test_only_the_blocks_of_the_contents_count() -> None:
+    assert listed("docs/a\n```{toctree}\n:hidden:\n\ndocs/b\nC\n```\ndocs/d\n") == ["docs/b", "C"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_of_the_api_pages_is_there_with_a_docstring(module: str) -> None:
+    assert importlib.import_module(module).__doc__
+    assert undocumented(module) == []
+
+
+def test_a_name_without_a_docstring_is_noticed() -> None:
+    # A dataclass without one is given its signature, and a function of a test has none.
+    assert undocumented("sterna.cli.main") == []
+    assert undocumented("sterna.hw.units.mac.base.params") == []
+    module = sys.modules[__name__]
+    module.__all__ = ["public_names", "listed"]  # type: ignore[attr-defined]
+    try:
+        assert undocumented(__name__) == ["public_names"]
+    finally:
+        del module.__all__
+
+
+def test_what_the_library_page_imports_has_a_place_in_the_api_pages() -> None:
+    text = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^from (sterna\.\S+) import", text, re.M)) - set(MODULES) == set()
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_holds_every_public_name(tmp_path: Path) -> None:
+    done = build(ROOT, tmp_path / "site")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "site" / "index.html").exists()
+    shown = "".join((tmp_path / "site" / "docs" / "api" / f"{page.stem}.html")
+                    .read_text(encoding="utf-8") for page in API_PAGES)
+    names = {f"{module}.{name}" for module in MODULES for name in public_names(module)}
+    assert len(names) > 80
+    assert {name for name in names if f'id="{name}"' not in shown} == set()
+
+
+@pytest.mark.slow
+def test_a_broken_link_stops_the_build(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# Sterna\n\n[a page](gone.md)\n", encoding="utf-8")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode == 1
+    assert "gone.md" in done.stderr

@@ -157,6 +157,8 @@ def _docstrings(folder: Path) -> Iterator[str]:
 def builtin_corpus(docstrings: bool = False) -> Corpus:
     """Return the corpus that comes with Python: its reference manual.
 
+    Its texts depend on the Python version; ``Corpus.sha256`` tells corpora apart.
+
     Parameters
     ----------
     docstrings
@@ -165,8 +167,6 @@ def builtin_corpus(docstrings: bool = False) -> Corpus:
         before the docstrings, so that about half of what is read is of the kind that is
         judged. A docstring that shares a long line with the held-out text is left out.
         The held-out text is the same either way.
-
-    Both depend on the Python version; ``Corpus.sha256`` tells corpora apart.
     """
     train, heldout = _manual()
     name = "python-manual"

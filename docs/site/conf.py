@@ -56,6 +56,13 @@ def add_contents(app, docname, source):
         source[0] += "\n" + (SITE / "contents.md").read_text(encoding="utf-8")
 
 
+def mark_examples(app, what, name, value, options, lines):
+    """Give an example that ends a docstring a section, lest napoleon take it for an exception."""
+    first = next((i for i, line in enumerate(lines) if line.startswith(">>>")), None)
+    if first and any(line.startswith("---") for line in lines[:first]):
+        lines[first:first] = ["Examples", "--------"]
+
+
 def hide_values(app, domain, objtype, content):
     """Drop the value of a constant: a table of a page, or a path of the machine that built this."""
     if objtype == "data":
@@ -66,5 +73,6 @@ def hide_values(app, domain, objtype, content):
 
 def setup(app):
     load_names()
+    app.connect("autodoc-process-docstring", mark_examples, priority=400)
     app.connect("object-description-transform", hide_values)
     app.connect("source-read", add_contents)

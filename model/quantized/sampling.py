@@ -26,6 +26,8 @@ _MAX_HALVINGS = 17     # 2^16 >> 17 is 0: a token that unlikely has no chance at
 class Sampler:
     """Draws tokens from integer logits.
 
+    Of two tokens with equal logits the lower index counts as more likely.
+
     Parameters
     ----------
     temperature
@@ -40,8 +42,6 @@ class Sampler:
         Draw only from the fewest tokens, most likely first, whose weights reach this part
         of all weights, above 0 and up to 1; None takes all. Counted in steps of 2**-16,
         after ``top_k``.
-
-    Of two tokens with equal logits the lower index counts as more likely.
 
     Raises
     ------

@@ -1,0 +1,73 @@
+"""The tables of cycles in docs/core.md are those of the cycle model."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.timing.timings import CoreTimings
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12, PROFILES, S16
+
+ROOT = Path(__file__).parents[1]
+TINY = ModelConfig.named("tiny")
+
+
+def table(heading: str) -> list[list[str]]:
+    """The first table below a heading of the page, without its two rows of titles."""
+    text = (ROOT / "docs" / "core.md").read_text(encoding="utf-8")
+    below = text[text.index(f"\n## {heading}\n"):]
+    lines = re.search(r"^\|.*\n\|[-|]+\n((?:\|.*\n)+)", below, re.M)
+    assert lines, f"no table below {heading}"
+    return [[cell.strip() for cell in line.strip("|").split("|")]
+            for line in lines[1].splitlines()]
+
+
+def shape(cell: str) -> ModelConfig:
+    name = re.match(r"`(\w+)`", cell)
+    if name:
+        return ModelConfig.named(name[1])
+    d, layers, dff = map(int, re.fullmatch(r"d (\d+), (\d+) layers, dff (\d+)", cell).groups())
+    return ModelConfig(d=d, layers=layers, dff=dff)
+
+
+def test_a_layer_cycle_by_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    timing = importlib.import_module("core_timing")
+    stages = timing.layer_events(CycleModel(CoreParams(TINY, S16)))
+    events = [list(dataclasses.astuple(stage))[1:] for stage in stages]
+    shown = [[int(cell) for cell in row[1:]] for row in table("One layer, cycle by cycle")]
+    assert shown == [list(row) for row in zip(*events, strict=True)]
+
+
+def test_cycles_per_token() -> None:
+    rows = table("Cycles per token")
+    assert len(rows) == 12
+    for number, row in enumerate(rows):
+        config, profile = (
+            next(rows[at][column] for at in range(number, -1, -1) if rows[at][column])
+            for column in (0, 1))
+        models = [CycleModel(CoreParams(shape(config), PROFILES[profile], sequences=int(row[2]),
+                                        quant_lanes=lanes)) for lanes in (16, 32, 64)]
+        found = [model.cycles_per_token(sampled=sampled)
+                 for sampled in (False, True) for model in models]
+        assert [float(cell.replace(",", "")) for cell in row[4:10]] == found, row
+        assert row[10] == f"{models[1].utilisation():.1%}".replace("%", " %")
+        if row[3]:
+            assert int(row[3].replace(",", "")) == models[0].params.mac_cycles
+
+
+def test_what_the_text_says_beside_the_tables() -> None:
+    page = (ROOT / "docs" / "core.md").read_text(encoding="utf-8")
+    for profile in (S16, C12):
+        timings = CoreTimings.of(CoreParams(TINY, profile))
+        assert (timings.greedy, timings.sampled) == (5, 89)
+    routed = CycleModel(CoreParams(TINY, S16, routing_registers=True)).cycles_per_token()
+    assert f"`tiny` takes {int(routed):,} cycles instead of 1,599" in page
+    assert shape("d 128, 2 layers, dff 352") == ModelConfig(d=128, layers=2, dff=352)

@@ -171,7 +171,9 @@ def markdown(record: Record, picture: str) -> str:
     return f"""\
 # Edge benchmark
 
-Written by `benchmarks/edge.py`; do not edit by hand. Made on {record['date']} with
+Pick the [ONNX form](onnx.md) for the size of your model: every form beside float32, PyTorch and
+llama.cpp's ternary kernels, in speed, size of the file and memory. On a machine of your own, run
+`benchmarks/edge.py`, which writes this page; do not edit it by hand. Made on {record['date']} with
 
 ```console
 {record['command']}
@@ -189,10 +191,9 @@ Written by `benchmarks/edge.py`; do not edit by hand. Made on {record['date']} w
 
 ## How to read it
 
-The machine is shared and noisy. One call of each contestant is made in turn, the order rotates
-from round to round, and the ratio to float32 is taken within each round; a cell is the median
-and, in brackets, the quartiles. All run on one thread, and the time of a call is the processor time
-of the process: the same as by the clock on the wall when nothing else runs. Ratios carry over to
+The machine is shared and noisy. One call of each contestant is made in turn, in an order that rotates,
+and the ratio to float32 is taken within each round; a cell is the median and, in brackets, the
+quartiles. All run on one thread, and a time is the processor time of the process. Ratios carry over to
 other machines better than microseconds do, and neither carries over to another processor family.
 
 - *x float32*: time of the float32 ONNX graph of the same model (for products: of the float32

@@ -84,7 +84,12 @@ class NumericProfile:
     Raises
     ------
     ValueError
-        If the formats contradict each other.
+        If the formats contradict each other or break a proof in docs/numerics.md:
+        ``reciprocal_bits`` below the widest of x, o and p, or above 24; more than 10
+        ``root_frac``, which could take ``isqrt`` past 2^52; ``MA`` below ``MK - 1``, where
+        rounding could give an A of 2^MA; segments that are no power of two or more than z has
+        values; a negative shift; ``h`` of another real range than ``z``; ``z`` beyond ±512; a
+        number of bits that is not a whole number in its range.
     """
 
     name: str

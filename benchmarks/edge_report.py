@@ -191,10 +191,11 @@ llama.cpp's ternary kernels, in speed, size of the file and memory. On a machine
 
 ## How to read it
 
-The machine is shared and noisy. One call of each contestant is made in turn, in an order that rotates,
-and the ratio to float32 is taken within each round; a cell is the median and, in brackets, the
-quartiles. All run on one thread, and a time is the processor time of the process. Ratios carry over to
-other machines better than microseconds do, and neither carries over to another processor family.
+The machine is shared and noisy. One call of each contestant is made in turn, in an order that
+rotates, and the ratio to float32 is taken within each round; a cell is the median and, in
+brackets, the quartiles. All run on one thread, and a time is the processor time of the process.
+Ratios carry over to other machines better than microseconds do, and neither carries over to
+another processor family.
 
 - *x float32*: time of the float32 ONNX graph of the same model (for products: of the float32
   product in onnxruntime) divided by the time of this one; above 1 is faster. *x TQ2_0*: the same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import inspect
 import os
@@ -46,6 +47,22 @@ def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
 
 
+def dead_ends(site: Path) -> list[str]:
+    """Links inside a built site to a page, a picture or an anchor that is not there."""
+    pages = {path: path.read_text(encoding="utf-8") for path in site.resolve().rglob("*.html")}
+    anchors = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in pages.items()}
+    found = []
+    for path, text in pages.items():
+        for target in map(html.unescape, re.findall(r'(?:href|src)="([^"]+)"', text)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            place = (path.parent / name.split("?")[0]).resolve() if name else path
+            if not place.exists() or (anchor and anchor not in anchors.get(place, ())):
+                found.append(f"{path.name}: {target}")
+    return found
+
+
 def test_every_page_is_in_the_contents_once() -> None:
     pages = [path.relative_to(ROOT).with_suffix("").as_posix()
              for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *API_PAGES)
@@ -80,11 +97,17 @@ def test_what_the_library_page_imports_has_a_place_in_the_api_pages() -> None:
     assert set(re.findall(r"^from (sterna\.\S+) import", text, re.M)) - set(MODULES) == set()
 
 
+def test_a_dead_end_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<p id="x"><a href="#x"><a href="#y"><a href="b.html">')
+    assert dead_ends(tmp_path) == ["a.html: #y", "a.html: b.html"]
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning_and_holds_every_public_name(tmp_path: Path) -> None:
     done = build(ROOT, tmp_path / "site")
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "site" / "index.html").exists()
+    assert dead_ends(tmp_path / "site") == []
     shown = "".join((tmp_path / "site" / "docs" / "api" / f"{page.stem}.html")
                     .read_text(encoding="utf-8") for page in API_PAGES)
     names = {f"{module}.{name}" for module in MODULES for name in public_names(module)}

@@ -56,11 +56,17 @@ def add_contents(app, docname, source):
         source[0] += "\n" + (SITE / "contents.md").read_text(encoding="utf-8")
 
 
-def mark_examples(app, what, name, value, options, lines):
-    """Give an example that ends a docstring a section, lest napoleon take it for an exception."""
+def before_napoleon(app, what, name, value, options, lines):
+    """Keep napoleon from two misreadings.
+
+    An example that ends a docstring is no exception of the section before it, and what stands
+    before a colon in the first line of a property is not its type.
+    """
     first = next((i for i, line in enumerate(lines) if line.startswith(">>>")), None)
     if first and any(line.startswith("---") for line in lines[:first]):
         lines[first:first] = ["Examples", "--------"]
+    if what in ("attribute", "data", "property"):
+        lines.insert(0, "")
 
 
 def hide_values(app, domain, objtype, content):
@@ -73,6 +79,6 @@ def hide_values(app, domain, objtype, content):
 
 def setup(app):
     load_names()
-    app.connect("autodoc-process-docstring", mark_examples, priority=400)
+    app.connect("autodoc-process-docstring", before_napoleon, priority=400)
     app.connect("object-description-transform", hide_values)
     app.connect("source-read", add_contents)

@@ -5,14 +5,16 @@ same on a forge and here; what belongs to the site alone is in this folder.
 """
 
 import importlib
+import inspect
+import re
 from pathlib import Path
 
 from sphinx import addnodes
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(__file__).parent
-# Their names are loaded when asked for: ask, so that autodoc sees what __all__ lists.
-LAZY_PACKAGES = ("sterna.export", "sterna.hw", "sterna.model", "sterna.sim")
+MODULES = [name for page in sorted((SITE.parent / "api").glob("*.md"))
+           for name in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))]
 
 project = "Sterna"
 author = "the Sterna authors"
@@ -44,10 +46,25 @@ linkcheck_timeout = 20
 
 
 def load_names():
-    """Put the names of each package's ``__all__`` where autodoc looks: in its dictionary."""
-    for package in map(importlib.import_module, LAZY_PACKAGES):
-        for name in getattr(package, "__all__", ()):
-            vars(package)[name] = getattr(package, name)
+    """Show what ``__all__`` lists, and each thing once.
+
+    Some packages load their names when asked for; autodoc looks into their dictionary. What several
+    offer is shown in the one of its own part of Sterna, and there in the outermost.
+    """
+    modules = [importlib.import_module(name) for name in MODULES]
+    places = {}
+    for module in modules:
+        for name in module.__all__ if hasattr(module, "__all__") else ():
+            value = vars(module)[name] = getattr(module, name)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                places.setdefault(value, []).append((module, name))
+    for value, offers in places.items():
+        part = value.__module__.split(".")[:2]
+        home = min(offers, key=lambda offer, part=part: (
+            offer[0].__name__.split(".")[:2] != part, len(offer[0].__name__)))
+        for module, name in offers:
+            if (module, name) != home:
+                module.__all__ = [each for each in module.__all__ if each != name]
 
 
 def add_contents(app, docname, source):
@@ -66,7 +83,7 @@ def before_napoleon(app, what, name, value, options, lines):
     if first and any(line.startswith("---") for line in lines[:first]):
         lines[first:first] = ["Examples", "--------"]
     if what in ("attribute", "data", "property"):
-        lines.insert(0, "")
+        lines[:0] = ["..", ""]      # an empty comment
 
 
 def hide_values(app, domain, objtype, content):

@@ -53,7 +53,7 @@ def dead_ends(site: Path) -> list[str]:
     anchors = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in pages.items()}
     found = []
     for path, text in pages.items():
-        for target in map(html.unescape, re.findall(r'(?:href|src)="([^"]+)"', text)):
+        for target in map(html.unescape, re.findall(r'(?:href|src|srcset)="([^"]+)"', text)):
             if re.match(r"[a-z]+:", target):
                 continue
             name, _, anchor = target.partition("#")
@@ -119,8 +119,10 @@ def test_the_site_is_built_without_a_warning_and_holds_every_public_name(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_broken_link_stops_the_build(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("# Sterna\n\n[a page](gone.md)\n", encoding="utf-8")
+def test_a_broken_link_stops_the_build_and_a_folder_does_not(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "README.md").write_text("# Sterna\n\n[a page](gone.md), [a folder](code/)\n")
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode == 1
     assert "gone.md" in done.stderr
+    assert "code/" not in done.stderr

@@ -7,6 +7,7 @@ same on a forge and here; what belongs to the site alone is in this folder.
 import importlib
 import inspect
 import re
+import shutil
 from pathlib import Path
 
 from sphinx import addnodes
@@ -94,8 +95,28 @@ def hide_values(app, domain, objtype, content):
                 part.parent.remove(part)
 
 
+def unlink_folders(app, doctree):
+    """Leave a link to a folder as its text: a forge lists a folder, a site has no page for it."""
+    for link in list(doctree.findall(addnodes.pending_xref)):
+        if link["reftype"] == "myst" and (Path(doctree["source"]).parent
+                                          / link["reftarget"]).is_dir():
+            link.replace_self(link.children)
+
+
+def copy_pictures(app, error):
+    """Bring the pictures to where tags of HTML in the pages name them: Sphinx does not read those."""
+    if error is None and app.builder.format == "html":
+        place = app.outdir / "docs"
+        place.mkdir(exist_ok=True)
+        for kind in ("*.png", "*.svg"):
+            for picture in (ROOT / "docs").glob(kind):
+                shutil.copy(picture, place)
+
+
 def setup(app):
     load_names()
     app.connect("autodoc-process-docstring", before_napoleon, priority=400)
     app.connect("object-description-transform", hide_values)
     app.connect("source-read", add_contents)
+    app.connect("doctree-read", unlink_folders)
+    app.connect("build-finished", copy_pictures)

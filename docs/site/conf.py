@@ -104,7 +104,7 @@ def unlink_folders(app, doctree):
 
 
 def copy_pictures(app, error):
-    """Bring the pictures to where tags of HTML in the pages name them: Sphinx does not read those."""
+    """Bring the pictures to where tags of HTML in the pages name them: Sphinx leaves those alone."""
     if error is None and app.builder.format == "html":
         place = app.outdir / "docs"
         place.mkdir(exist_ok=True)

@@ -104,7 +104,7 @@ def unlink_folders(app, doctree):
 
 
 def copy_pictures(app, error):
-    """Bring the pictures to where tags of HTML in the pages name them: Sphinx leaves those alone."""
+    """Bring the pictures to where tags of HTML in the pages name them."""
     if error is None and app.builder.format == "html":
         place = app.outdir / "docs"
         place.mkdir(exist_ok=True)

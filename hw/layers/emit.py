@@ -34,7 +34,7 @@ from sterna.model.layers import (
     MlgruLayer,
     TernaryMatrix,
 )
-from sterna.model.layers.arguments import LayerOrWeights, layer_of
+from sterna.model.layers.arguments import LayerOrWeights, layer_of, matrix_layer_of
 from sterna.model.layers.ternary import Ternary
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 
@@ -92,7 +92,7 @@ def emit_matrix(
         If the folder cannot be written.
     """
     several = isinstance(weights, Sequence) and not _is_rows(weights)
-    layers = [each if isinstance(each, MatrixLayer) else MatrixLayer.of(each, output)
+    layers = [matrix_layer_of(each, output)
               for each in (weights if several else [weights])]  # type: ignore[list-item]
     _check_name(name)
     params, contents = plan_matrices(layers, _sizes(rows, cols, lanes, style), rom=rom)

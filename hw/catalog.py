@@ -44,7 +44,7 @@ def unit_named(name: str) -> UnitSpec:
 
 
 def emit_verilog(
-    model: QuantizedModel, unit: str, out_dir: str | Path, **sizes: Any,
+    model: QuantizedModel, unit: str, out_dir: str | Path, *, axis: bool = False, **sizes: Any,
 ) -> EmittedUnit:
     """Emit one unit for a model.
 
@@ -56,6 +56,8 @@ def emit_verilog(
         Name of the unit: ``"mac"``, for example.
     out_dir
         Folder to write; see :func:`sterna.model.folder.write_folder` for when it is refused.
+    axis
+        Write a wrapper with AXI4-Stream ports, too: ``<module>_axis.v``.
     sizes
         Sizes of the unit: those that :attr:`sterna.hw.units.spec.UnitSpec.sizes` lists.
 
@@ -69,4 +71,4 @@ def emit_verilog(
     """
     spec = unit_named(unit)
     design = spec.tested_design(model, spec.params_for(model, sizes))
-    return emit_component(model, design, out_dir)
+    return emit_component(model, design, out_dir, axis=axis)

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import io
 import json
+import re
 import shlex
 import sys
 import tempfile
@@ -24,6 +25,8 @@ from sterna.model.profile import C12, S16
 from sterna.model.quantized.synthetic import random_model
 
 RECORDED = Path(__file__).parent / "data" / "emitted_bytes.json"
+# Whatever begins with $, or has another odd character, is escaped in Verilog.
+_ESCAPED = re.compile(rb"\\\S+")
 STYLES = ("generic", "ecp5-chain", "ecp5-table", "xc7-pair", "xc7-table")
 
 _SHAPE = ModelConfig(d=12, layers=2, dff=21, vocab=65)
@@ -79,6 +82,8 @@ def _of_folder(folder: Path) -> dict[str, str]:
             if path.suffix == ".json":
                 data = json.dumps(
                     {**json.loads(data), "versions": None}, sort_keys=True).encode()
+            if path.suffix == ".v" and (escaped := _ESCAPED.search(data)):
+                raise RuntimeError(f"{path.name} has the name {escaped[0].decode()!r}")
             found[path.relative_to(folder).as_posix()] = _sha256(data)
     return found
 

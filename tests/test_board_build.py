@@ -24,7 +24,7 @@ from sterna.hw.board.names import BoardName
 from sterna.hw.board.top import BoardParams
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
 from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.emit.folder import verilog_text
+from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.flow.cache import Cache
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import PlaceRouteError

@@ -16,7 +16,8 @@ from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
-from sterna.hw.emit.folder import EmittedUnit, verilog_text
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, NumericProfile

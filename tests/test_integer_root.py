@@ -11,7 +11,7 @@ from digit_bench import check_restarts, check_results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.emit.folder import verilog_text
+from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.integer_root import IntegerRoot, IntegerRootParams
 from sterna.model.quantized.integer import isqrt as reference_isqrt

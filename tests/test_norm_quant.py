@@ -9,7 +9,7 @@ import pytest
 from norm_bench import NormPauses, check_cycles, check_events, run_norm
 from pairwise import pairwise
 
-from sterna.hw.emit.folder import verilog_text
+from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.units.norm.gateware import NormQuant
 from sterna.hw.units.norm.params import NormParams

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.emit.folder import verilog_text
+from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.reciprocal_params import ReciprocalTableParams
 from sterna.hw.parts.reciprocal_table import ReciprocalTable

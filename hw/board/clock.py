@@ -56,7 +56,8 @@ class BoardClock(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        clock, locked = Signal(), Signal()
+        clock = Signal()
+        locked = Signal()
         if self.pll is None:
             m.d.comb += [clock.eq(self.clk), locked.eq(1)]
         elif isinstance(self.pll, Ecp5Pll):
@@ -67,7 +68,8 @@ class BoardClock(wiring.Component):
         # The same clock, without a reset.
         m.domains += ClockDomain("boot", reset_less=True, local=True)
         m.d.comb += [ClockSignal("boot").eq(clock), ClockSignal("sync").eq(clock)]
-        is_locked, is_running = Signal(), Signal()
+        is_locked = Signal()
+        is_running = Signal()
         m.submodules.locked = FFSynchronizer(locked, is_locked, o_domain="boot")
         cycles = -(-_START_US * self.clock_hz // _MHZ)
         waited = Signal(range(cycles + 1))

@@ -17,7 +17,7 @@ from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit import cells
-from sterna.hw.emit.folder import verilog_text
+from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.units.spec import Sizes
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel

@@ -86,7 +86,8 @@ class LineProtocol(wiring.Component):
         m.submodules.memory = store = memory.Memory(
             shape=8, depth=2 * LINE_BYTES, init=[*bytes(LINE_BYTES), *self._texts.memory],
             attrs=BLOCK_RAM | NEVER_COLLIDES)
-        read, write = store.read_port(), store.write_port()
+        read = store.read_port()
+        write = store.write_port()
         m.d.comb += [
             read.addr.eq(state.address), read.en.eq(1),
             write.addr.eq(state.length), write.data.eq(state.key),
@@ -199,7 +200,9 @@ class LineProtocol(wiring.Component):
         the setting is to be cleared, whether a digit is to be shifted in, and the digit.
         """
         byte, is_digit = state.byte, state.is_figure | state.is_letter
-        digit, clears, shifts = Signal(4), Signal(), Signal()
+        digit = Signal(4)
+        clears = Signal()
+        shifts = Signal()
         m.d.comb += digit.eq(Mux(state.is_letter, byte[:3] + 9, byte[:4]))
 
         with m.State("Set"), m.If(state.settled):

@@ -35,16 +35,25 @@ class LineState:
         self.address = Signal(range(2 * LINE_BYTES))
         # The byte there, and what it is. All of it is known once the address is settled.
         self.byte = Signal(8, reset_less=True)
-        self.is_zero, self.is_figure, self.is_letter = Signal(), Signal(), Signal()
+        self.is_zero = Signal()
+        self.is_figure = Signal()
+        self.is_letter = Signal()
         self.is_sign = {sign: Signal(name=f"is_{ord(sign):02x}") for sign in _SIGNS}
         # Whether the address is at the end of the line, or at its last byte.
-        self.at_end, self.at_last = Signal(), Signal()
-        self.settled, self.moves = Signal(), Signal()
+        self.at_end = Signal()
+        self.at_last = Signal()
+        self.settled = Signal()
+        self.moves = Signal()
         self.stop = Signal()
         # A typed byte, and what it is, known two cycles after it was taken.
-        self.key, self.has_key, self.is_known = Signal(8), Signal(), Signal()
-        self.ends_line, self.erases, self.is_text = Signal(), Signal(), Signal()
-        self.is_empty, self.has_place = Signal(), Signal()
+        self.key = Signal(8)
+        self.has_key = Signal()
+        self.is_known = Signal()
+        self.ends_line = Signal()
+        self.erases = Signal()
+        self.is_text = Signal()
+        self.is_empty = Signal()
+        self.has_place = Signal()
         self.is_command = Signal()
         # The settings.
         self.count = Signal(COUNT_BITS, init=defaults.tokens)
@@ -53,13 +62,17 @@ class LineState:
         self.seed = Signal(SEED_BITS, init=defaults.seed)
         # A command that sets one: which, whether its number has a digit and was checked.
         self.chosen = Signal(2)
-        self.has_digit, self.is_checked = Signal(), Signal()
+        self.has_digit = Signal()
+        self.is_checked = Signal()
         # What is to follow the line: a line end, and so many tokens.
         self.line_end = Signal()
         self.left = Signal(COUNT_BITS)
-        self.none_left, self.one_left, self.is_final = Signal(), Signal(), Signal()
+        self.none_left = Signal()
+        self.one_left = Signal()
+        self.is_final = Signal()
         # The token written last, which the core has not run; whether a sequence begins.
-        self.pending, self.has_pending = Signal(token_bits), Signal()
+        self.pending = Signal(token_bits)
+        self.has_pending = Signal()
         self.fresh = Signal(init=1)
 
     def look(self, m, data):
@@ -84,7 +97,8 @@ class LineState:
 
     def classify(self, m, vocab: int):
         """Find out what the typed byte is."""
-        key, after_return = self.key, Signal()
+        key = self.key
+        after_return = Signal()
         is_line_feed, is_return = key == _LINE_FEED, key == _RETURN
         is_control = (key[5:] == 0) & (key != _TAB)
         is_foreign = key >= vocab if vocab < MAX_VOCAB else Const(0)

@@ -75,7 +75,9 @@ class BeatIssuer(wiring.Component):
         tile = Signal(range(max(params.tiles, 2)))
         headers_left = Signal(task.headers.shape())
         # Known a cycle ahead, so that little stands between here and the memories.
-        last_tile, last_header, room = Signal(), Signal(), Signal()
+        last_tile = Signal()
+        last_header = Signal()
+        room = Signal()
 
         # The array stops only to load its tables, if it has any.
         steps = Pipeline(m, self.advance)

@@ -106,7 +106,8 @@ class PostProcessor(wiring.Component):
         taken = Signal()
         known = Signal()
         # Known a cycle ahead, so that little stands between the scale and the products.
-        last, needs_room = Signal(), Signal()
+        last = Signal()
+        needs_room = Signal()
         in_first_group = Signal()
         m.d.comb += [
             known.eq(active & Array(self.scales_known)[task.sequence]

@@ -70,7 +70,8 @@ class ScaleUnit(wiring.Component):
 
         # V stands still until the last slot, so that it is an operand as it is. The other
         # operand is ready before V comes.
-        slot, following = Signal(2), Signal(2)
+        slot = Signal(2)
+        following = Signal(2)
         m.d.comb += [
             following.eq(slot),
             self.norms.ready.eq(slot == MAX_SLOTS - 1),

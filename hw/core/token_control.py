@@ -113,7 +113,8 @@ class TokenControl(wiring.Component):
             m.d.sync += self.tokens.valid.eq(0)
 
         # A token of a prompt is taken, asked for, and run; a chosen one is asked for and run.
-        asking, running = Signal(), Signal()
+        asking = Signal()
+        running = Signal()
         m.d.comb += [
             self.busy.eq(asking | running),
             self.prompts.ready.eq(self.go & ~self.busy),

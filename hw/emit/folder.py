@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from amaranth.back import verilog
 from amaranth.lib import wiring
 
+from sterna.hw.emit.axis import axis_manifest, axis_section, axis_streams, axis_text
 from sterna.hw.emit.cells import cell_models
 from sterna.hw.emit.design import UnitDesign
 from sterna.hw.emit.documents import (
@@ -25,14 +22,12 @@ from sterna.hw.emit.documents import (
     readme_text,
     waiver_text,
 )
-from sterna.hw.emit.names import without_brackets
 from sterna.hw.emit.selftest.files import MADE_BY_TEST, README_SECTION, selftest_files
-from sterna.hw.emit.variable_names import names_of_all_stores
-from sterna.hw.emit.yosys import YosysError
+from sterna.hw.emit.verilog import verilog_text
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["EmittedUnit", "emit_component", "interface_of", "verilog_text"]
+__all__ = ["EmittedUnit", "emit_component", "interface_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +62,14 @@ class EmittedUnit:
 
 
 def emit_component(
-    made_for: QuantizedModel | Mapping[str, Any], design: UnitDesign, out_dir: str | Path,
+    made_for: QuantizedModel | Mapping[str, Any], design: UnitDesign, out_dir: str | Path, *,
+    axis: bool = False,
 ) -> EmittedUnit:
     """Write the folder of a unit.
 
     ``made_for`` is the model it was made for, or what the manifest shall say of that instead.
+
+    With ``axis`` it has ``<module>_axis.v`` as well, a wrapper with AXI4-Stream ports.
 
     Raises
     ------
@@ -88,15 +86,19 @@ def emit_component(
     test = selftest_files(module, design.vectors) if design.vectors else {}
     text = verilog_text(component, module)
     models = cell_models(text)
+    streams = axis_streams(module_ports, fields) if axis else []
+    wrapper = {f"{module}_axis.v": axis_text(module, module_ports, streams)} if axis else {}
     files = {
         **models,
         f"{module}.v": text,
-        "filelist.f": "".join(f"{name}\n" for name in (*models, f"{module}.v")),
+        **wrapper,
+        "filelist.f": "".join(f"{name}\n" for name in (*models, f"{module}.v", *wrapper)),
         "instance.v": instance_text(module, module_ports),
         "sterna.vlt": waiver_text(),
         "README.md": readme_text(
             module, design.summary, module_ports, fields,
-            [design.sections, *([README_SECTION] if test else [])]),
+            [design.sections, *([axis_section(module, streams)] if axis else []),
+             *([README_SECTION] if test else [])]),
         **design.extra_files,
         **test,
     }
@@ -108,6 +110,7 @@ def emit_component(
         "params": asdict(params),
         "derived": {name: getattr(params, name) for name in design.derived},
         **interface_of(component),
+        **({"axis": axis_manifest(module, streams)} if axis else {}),
         **design.extra,
         **({"made": [MADE_BY_TEST]} if test else {}),
     }
@@ -138,51 +141,3 @@ def _fields_by_port(component: wiring.Component) -> dict[str, list[FieldBits]]:
         for index in np.ndindex(*dimensions):
             fields["__".join(map(str, (name, *index)))] = members
     return fields
-
-
-def verilog_text(component: wiring.Component, module: str) -> str:
-    """Convert a component to Verilog, the same bytes each time.
-
-    Raises
-    ------
-    YosysError
-        If the built-in Yosys fails, for want of disk space perhaps.
-    """
-    with _builtin_yosys(), _no_collection(), names_of_all_stores():
-        try:
-            return without_brackets(verilog.convert(
-                component, name=module, emit_src=False, strip_internal_attrs=True))
-        except verilog.YosysError as error:
-            reason = str(error).strip().rpartition("\n")[2]
-            raise YosysError(f"Yosys could not write {module} as Verilog: {reason}") from error
-
-
-@contextmanager
-def _builtin_yosys() -> Iterator[None]:
-    """Pin the Yosys that writes the Verilog; one found on PATH would change the text."""
-    name = "AMARANTH_USE_YOSYS"
-    before = os.environ.get(name)
-    os.environ[name] = "builtin"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection for a while.
-
-    Amaranth's netlist of a core is millions of objects, all of them in use: to look through
-    them again and again was half of the time (15 s for 7), and found nothing.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

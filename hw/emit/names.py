@@ -1,29 +1,51 @@
-"""Names in emitted Verilog that no tool trips over."""
+"""Names in emitted Verilog that every tool and every reader takes as they are."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["without_brackets"]
+from sterna.hw.emit.keywords import KEYWORDS
+
+__all__ = ["Names", "plain"]
+
+_INDEX = re.compile(r"\$\d+")
+_ODD = re.compile(r"\W+", re.ASCII)
 
 
-def without_brackets(text: str) -> str:
-    r"""Rename ``\acts[3]`` to ``\acts.3`` wherever it is an escaped name.
+def plain(name: str) -> str:
+    """Return a name without what would have to be escaped: ``acts[3]`` becomes ``acts_3``.
 
-    Amaranth gives every element of an array a name like that, for the waves. Yosys takes it
-    for bit 3 of ``acts`` on the way through ABC9 and fails an assertion of its own, in large
-    designs in particular (its issues 4349 and 4451).
+    Amaranth tells apart what has the same name by ``$`` and a number; these go as well, so that
+    the names of two signals may become one.
 
-    Parameters
-    ----------
-    text
-        Verilog, as Yosys writes it: a space follows each escaped name.
-
-    >>> print(without_brackets(r"assign \acts[3] = x[3];"))
-    assign \acts.3 = x[3];
+    >>> plain("beats__payload$12.acts[3]"), plain("table")
+    ('beats__payload_acts_3', 'table_')
     """
-    return re.sub(r"\\(\S+) ", _renamed, text)
+    name = _ODD.sub("_", _INDEX.sub("", name).replace("]", "").lstrip("$")) or "unnamed"
+    if name[0].isdigit():
+        name = f"n{name}"
+    return f"{name}_" if name in KEYWORDS else name
 
 
-def _renamed(name: re.Match[str]) -> str:
-    return f"\\{name[1].replace('[', '.').replace(']', '')} "
+class Names:
+    """The names of one scope, of which no two are the same.
+
+    >>> names = Names({"sum"})
+    >>> names.new("sum"), names.new("sum"), names.new("carry")
+    ('sum_2', 'sum_3', 'carry')
+    """
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = set(taken)
+        self._last: dict[str, int] = {}
+
+    def new(self, name: str) -> str:
+        """Take a name, with a number if it is taken already, and return it."""
+        found = name
+        number = self._last.get(name, 1)
+        while found in self._taken:
+            number += 1
+            found = f"{name}_{number}"
+        self._last[name] = number
+        self._taken.add(found)
+        return found

@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sterna.hw.emit.derived_names import is_derived
+
 __all__ = ["Hierarchy"]
 
 Bit = int | str
@@ -140,7 +142,8 @@ class Hierarchy:
             source = net["attributes"].get("src", "")
             if not _DECLARED.match(source) or "|" in source:
                 continue
-            rank = ("$" in name, -name.count("."), name)
+            is_made = "$" in name or is_derived(name)
+            rank = (is_made, -name.count("."), name)
             for place, bit in enumerate(net["bits"]):
                 if isinstance(bit, int) and (bit not in best or rank < best[bit][0]):
                     best[bit] = (rank, _with_index(name, net, place))

@@ -64,9 +64,9 @@ def module_cells(
 ) -> dict[str, ModuleCells]:
     """Return what every module of a Verilog file holds, by name, the hierarchy kept.
 
-    Verilog made by Sterna has a module for each instance, named by its path:
-    ``matmul_free_core.array.row0``. A small core takes 4 seconds, the bundled model at
-    8 x 128 most of a minute.
+    Verilog made by Sterna has a module for each instance, named by its path: what is called
+    ``matmul_free_core__array__row0`` there is ``matmul_free_core.array.row0`` here. A small core
+    takes 4 seconds, the bundled model at 8 x 128 most of a minute.
 
     Parameters
     ----------
@@ -92,16 +92,17 @@ def module_cells(
         selected = json.loads((folder / "multipliers.json").read_text(encoding="utf-8"))
     counts = {escaped.removeprefix("\\"): module["num_cells_by_type"]
               for escaped, module in counted.items()}
+    paths = {module: module.replace("__", ".") for module in counts}
     found: dict[str, list[Multiplier]] = {module: [] for module in counts}
     for module, content in selected["modules"].items():
         for cell in content.get("cells", {}).values():
             widths = {port: len(bits) for port, bits in cell["connections"].items()}
             product_bits = widths.pop("Y")
             found[module].append(Multiplier(
-                module, cell["type"], tuple(widths.values()), product_bits))
+                paths[module], cell["type"], tuple(widths.values()), product_bits))
     return {
-        module: ModuleCells(
-            module,
+        paths[module]: ModuleCells(
+            paths[module],
             {kind: count for kind, count in sorted(cells.items()) if kind not in counts},
             tuple(sorted(found[module], key=lambda each: (each.product_bits,
                                                           each.operand_bits))))

@@ -75,7 +75,8 @@ class ReciprocalTable(ConstantQuotient[ReciprocalTableParams]):
         """
         params, divisor = self.params, self.divisor
         bits = 2 * DIGITS
-        octaves, direct = Signal(len(params.octaves)), Signal()
+        octaves = Signal(len(params.octaves))
+        direct = Signal()
         m.d.comb += [
             octaves.eq(Cat(divisor[octave - 1] & ~divisor[octave:].any()
                            for octave in params.octaves)),

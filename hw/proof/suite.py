@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from amaranth.lib import wiring
 
-from sterna.hw.emit.folder import verilog_text
+from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.proof.overflow import NoOverflow, OneBitLess
 from sterna.hw.proof.row_bench import Fault
 from sterna.hw.proof.row_claims import EqualRows, ExactRow

@@ -62,7 +62,7 @@ class CppCore:
         self._module = module
         self._library = load_core(build_library(
             sources, module, _ports(params), work, harness=HARNESS,
-            memories=[(f"{module}.mlgru", "state")]))
+            memories=[(f"{module}__mlgru", "state")]))
         error = ctypes.create_string_buffer(500)
         core = self._library.core_new(
             params.sequences, params.logits, params.external_weights, error, len(error))
@@ -149,7 +149,7 @@ class CppCore:
         mlgru, d = CoreUnits(self.params).mlgru, self.params.config.d
         count, size = ctypes.c_size_t(), ctypes.c_size_t()
         data = self._library.core_memory(
-            self._core, f"{self._module}.mlgru".encode(), b"state", ctypes.byref(count),
+            self._core, f"{self._module}__mlgru".encode(), b"state", ctypes.byref(count),
             ctypes.byref(size))
         if not data:
             raise SimulationError(self._library.core_error(self._core).decode())

@@ -157,14 +157,16 @@ class TernaryMacArray(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params, beat = self.params, self.beats.payload
-        advance, taken = Signal(), Signal()
+        advance = Signal()
+        taken = Signal()
         steps = Pipeline(m, advance if params.stalls else Const(1, 1))
 
         # The pipeline stops only while sums wait; a beat may have to wait for its tables.
         arrives, ready = self.beats.valid, advance
         if params.style.has_tables:
             m.submodules.filler = filler = FILLERS[params.style](params)
-            loaded, usable = Signal(), Signal()
+            loaded = Signal()
+            usable = Signal()
             m.d.comb += [
                 usable.eq(loaded | ~beat.fresh),
                 filler.request.eq(self.beats.valid & ~usable),

@@ -101,7 +101,8 @@ class NormFront(wiring.Component):
         for index in range(params.banks):
             m.submodules[f"bank{index}"] = buffer = memory.Memory(
                 shape=word.y.shape(), depth=params.depth, init=[], attrs=attrs)
-            write, read = buffer.write_port(), buffer.read_port()
+            write = buffer.write_port()
+            read = buffer.read_port()
             m.d.comb += [
                 write.addr.eq(address),
                 write.data.eq(word.y),
@@ -129,7 +130,8 @@ class NormFront(wiring.Component):
 
         # The key of the maximum is kept beside it, so that only keys are compared. That it
         # stays is an enable, off the way of the data.
-        key, stays = Signal(params.y_bits), Signal()
+        key = Signal(params.y_bits)
+        stays = Signal()
         m.d.comb += stays.eq(Cat(key >= each for each in keys).all())
         first = _largest(m, keys)
         magnitudes = [(each[1:] + each[0])[:params.y_bits] for each in keys]

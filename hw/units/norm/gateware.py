@@ -112,8 +112,10 @@ class NormQuant(wiring.Component):
         m.d.comb += advance.eq(advance_of(acts, stalls=True))
         steps = Pipeline(m, advance)
 
-        address, last_chunk = Signal(range(params.depth)), Signal()
-        reading, first = Signal(), Signal()
+        address = Signal(range(params.depth))
+        last_chunk = Signal()
+        reading = Signal()
+        first = Signal()
         delay = params.factor_steps - params.read_steps
         m.d.comb += [
             first.eq(Pipeline(m, Const(1)).flags(self.service, delay, "begun")[-1]),

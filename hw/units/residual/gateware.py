@@ -50,7 +50,9 @@ class ResidualAdd(wiring.Component):
         m = Module()
         params, update, words = self.params, self.updates.payload, self.words
         position = Signal(range(max(params.words, 2)))    # a bit at least
-        taken, is_last, rested = Signal(), Signal(), Signal()
+        taken = Signal()
+        is_last = Signal()
+        rested = Signal()
         advance = advance_of(words, stalls=params.stalls)
         steps = Pipeline(m, advance)
         added, filled = steps.flags(taken, params.latency, "filled")[1:]
@@ -98,7 +100,8 @@ class ResidualAdd(wiring.Component):
         # first vector means nothing and is not used, as that vector is one to load.
         m.submodules.x = x = memory.Memory(
             shape=new.shape(), depth=params.memory_words, init=[], attrs=NEVER_COLLIDES)
-        read, write = x.read_port(), x.write_port()
+        read = x.read_port()
+        write = x.write_port()
         ahead = Signal.like(position, init=3 % params.words)
         steps = Pipeline(m, taken)
         with m.If(taken):

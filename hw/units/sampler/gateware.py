@@ -63,7 +63,9 @@ class ArgmaxSampler(wiring.Component):
         position = Signal(range(params.depth))
         # Of the word that is next, known a cycle ahead.
         is_last = Signal(init=params.words == 1)
-        taken, ends, done = Signal(), Signal(), Signal()
+        taken = Signal()
+        ends = Signal()
+        done = Signal()
 
         m.d.comb += [
             self.logits.ready.eq(receiving),
@@ -110,7 +112,9 @@ class ArgmaxSampler(wiring.Component):
         params = self.params
         beta = Signal(BETA_BITS, reset_less=True)
         is_first = Signal(init=1)
-        is_warm, will_be_sampled, is_sampled = Signal(), Signal(), Signal()
+        is_warm = Signal()
+        will_be_sampled = Signal()
+        is_sampled = Signal()
         m.d.comb += is_warm.eq(Mux(is_first, self.beta.any(), will_be_sampled))
         with m.If(taken):
             m.d.sync += [is_first.eq(ends), will_be_sampled.eq(is_warm)]

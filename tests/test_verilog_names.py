@@ -1,0 +1,140 @@
+"""Names in emitted Verilog: plain, telling, and the same logic behind them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from amaranth.hdl import Array, Module, Mux, Signal, signed
+from amaranth.lib import data, memory, wiring
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.emit.derived_names import is_derived
+from sterna.hw.emit.names import Names, plain
+from sterna.hw.emit.rtlil import names_in
+from sterna.hw.emit.verilog import readable, verilog_text
+from sterna.hw.flow.report import cell_counts
+
+
+class Inner(wiring.Component):
+    """Keeps the largest sum, and has a name that is a keyword."""
+
+    def __init__(self):
+        super().__init__({
+            "values": In(data.ArrayLayout(signed(8), 2)), "largest": Out(signed(9)),
+            "shown": Out(signed(9)), "show": In(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        begin = Signal(signed(9))
+        m.d.comb += begin.eq(self.values[0] + self.values[1])
+        with m.If(begin > self.largest):
+            m.d.sync += self.largest.eq(begin)
+        m.d.comb += self.shown.eq(Mux(self.show, self.largest - 3, 0))
+        return m
+
+
+class Outer(wiring.Component):
+    """Two of them, a memory, and signals of the same name."""
+
+    def __init__(self):
+        super().__init__({
+            "values": In(data.ArrayLayout(signed(8), 2)), "which": In(1), "sum": Out(signed(10)),
+            "kept": Out(8), "address": In(2)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.inner = first = Inner()
+        m.submodules.table = second = Inner()
+        m.submodules.store = store = memory.Memory(shape=8, depth=4, init=[3, 1, 4, 1])
+        read, write = store.read_port(), store.write_port()
+        total = Signal(signed(10))
+        totals = [Signal(signed(10), name="total") for _ in range(2)]
+        for unit in (first, second):
+            m.d.comb += [unit.values.eq(self.values), unit.show.eq(self.which)]
+        m.d.comb += [
+            total.eq(first.shown + second.shown), read.addr.eq(self.address + 1),
+            write.addr.eq(self.address), write.data.eq(self.values[0] ^ 5), self.kept.eq(read.data),
+            write.en.eq(self.which)]
+        m.d.sync += [totals[0].eq(total * 3), totals[1].eq(totals[0] | total)]
+        m.d.comb += self.sum.eq(Array(totals)[self.which])
+        return m
+
+
+@pytest.fixture(scope="module")
+def text():
+    return verilog_text(Outer(), "outer")
+
+
+def declared(text: str, module: str) -> set[str]:
+    body = re.search(rf"^module {module}\(.*?^endmodule", text, re.M | re.S)[0]
+    return set(re.findall(r"^  (?:wire|reg)(?: signed)? (?:\[[^\]]*\] )?([^ ;=]+)", body, re.M))
+
+
+def test_no_name_is_escaped_and_no_two_are_the_same(text):
+    assert "\\" not in text
+    assert not re.search(r"[\s(,]\$(?!signed|unsigned)", text)
+    assert set(re.findall(r"^module (\w+)", text, re.M)) == {
+        "outer", "outer__inner", "outer__table"}
+    names = declared(text, "outer")
+    assert {"total", "total_2", "total_3", "values_0", "values_1"} <= names
+
+
+def test_what_has_no_name_is_named_after_what_it_is_for(text):
+    names = declared(text, "outer")
+    assert {"total_2_mul", "total_2_next", "total_3_or", "total_3_next", "address_add",
+            "write__data_not", "kept_reg"} <= names
+    inner = declared(text, "outer__inner")
+    assert {"largest_next", "largest_gt", "begin_", "shown_sub"} <= inner
+    assert "begin" not in inner
+
+
+def test_an_instance_is_not_hidden_by_a_signal_inside(text):
+    instances = re.findall(r"^  outer__(\w+) (\w+) \(", text, re.M)
+    assert dict(instances)["table"] == "table_"
+    for module, instance in instances:
+        assert instance not in declared(text, f"outer__{module}")
+
+
+def test_the_logic_is_that_of_amaranths_own_text(text, tmp_path):
+    from amaranth.back import verilog
+    (tmp_path / "ours.v").write_text(text)
+    (tmp_path / "plain.v").write_text(verilog.convert(
+        Outer(), name="outer", emit_src=False, strip_internal_attrs=True))
+    assert cell_counts(tmp_path / "ours.v", "outer") == cell_counts(tmp_path / "plain.v", "outer")
+
+
+def test_names_that_are_plain_stay_and_others_become_so():
+    assert plain("words__0__payload") == "words__0__payload"
+    assert plain("acts[3]") == "acts_3"
+    assert plain("payload$7.last") == "payload_last"
+    assert plain("sequence") == "sequence_"
+    assert plain("$signature__data[0]") == "signature__data_0"
+    assert plain("0x") == "n0x"
+    taken = Names({"a", "a_2"})
+    assert [taken.new("a"), taken.new("a"), taken.new("b")] == ["a_3", "a_4", "b"]
+
+
+def test_a_field_follows_the_signal_it_is_of_and_the_text_is_left_otherwise():
+    source = "\n".join([
+        r"attribute \generator "'"$1 \\\\x"', r"module \top", "",
+        r"  wire width 2 input 0  \p", r"  wire width 2 \p$7", r"  wire width 1 \p.last",
+        r"  wire width 1 \p$7.last", r"  wire width 1 $1", "  cell $not $2",
+        r"    parameter \A_SIGNED 0", r"    connect \A \p$7 [0]", r"    connect \Y $1", "  end",
+        r"connect { \p.last \p$7.last } { $1 [0] \p [1] }", "", "end"])
+    assert readable(source).splitlines() == [
+        r"attribute \generator "'"$1 \\\\x"', r"module \top", "",
+        r"  wire width 2 input 0  \p", r"  wire width 2 \p_2", r"  wire width 1 \p_last",
+        r"  wire width 1 \p_2_last", r"  wire width 1 \p_last_not", "  cell $not $2",
+        r"    parameter \A_SIGNED 0", r"    connect \A \p_2 [0]", r"    connect \Y \p_last_not",
+        "  end", r"connect { \p_last \p_2_last } { \p_last_not [0] \p [1] }", "", "end"]
+
+
+def test_made_names_are_told_from_given_ones():
+    assert is_derived("norm.scale.total_add_2")
+    assert is_derived("total_next[3]")
+    assert not is_derived("norm.scale.total")
+
+
+def test_names_in_a_signal_come_once_each():
+    assert names_in(r"{ \a [0] $1 \a [1] 2'01 }") == [r"\a", "$1"]

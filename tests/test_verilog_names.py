@@ -138,3 +138,9 @@ def test_made_names_are_told_from_given_ones():
 
 def test_names_in_a_signal_come_once_each():
     assert names_in(r"{ \a [0] $1 \a [1] 2'01 }") == [r"\a", "$1"]
+
+
+def test_a_signal_without_bits_stops_nothing():
+    source = "\n".join([r"module \top", r"  wire width 0 \none", "  process $1",
+                        "    assign {  } {  }", "  end", "connect {  } {  }", "end"])
+    assert readable(source) == source

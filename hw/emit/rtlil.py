@@ -89,7 +89,7 @@ def _read(module: RtlilModule) -> None:
                 "connect", "", [("", names_in(right))], (names_in(left) or [""])[0]))
         elif word == "assign":
             left, right = _sides(rest)
-            cell.output = cell.output or names_in(left)[0]
+            cell.output = cell.output or (names_in(left) or [""])[0]
             cell.inputs.append(("", names_in(right)))
         elif word == "switch":
             cell.inputs.append(("", names_in(rest)))

@@ -1,1 +1,30 @@
-"""Simulation of the emitted Verilog against the integer reference."""
+"""Simulation of the emitted Verilog, by its own benches and by your own cocotb test.
+
+The names here are loaded when they are used: a test in a simulator loads no more than it needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sterna.sim.testing.check import check
+    from sterna.sim.testing.folder import build_options, simulator_environment
+    from sterna.sim.testing.run import CocotbRun, run_cocotb
+    from sterna.sim.testing.streams import StreamDriver, StreamSink, start
+
+__all__ = [
+    "CocotbRun", "StreamDriver", "StreamSink", "build_options", "check", "run_cocotb",
+    "simulator_environment", "start"]
+
+_ROOMS = {
+    "check": "check", "build_options": "folder", "simulator_environment": "folder",
+    "CocotbRun": "run", "run_cocotb": "run",
+    "StreamDriver": "streams", "StreamSink": "streams", "start": "streams"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"sterna.sim.testing.{_ROOMS[name]}"), name)

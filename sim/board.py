@@ -11,6 +11,7 @@ from sterna.hw.board.line_texts import SIGN
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
+from sterna.sim.bench.waves import WaveSignal, check_waves, write_views
 
 __all__ = ["BoardSimulation"]
 
@@ -37,6 +38,9 @@ class BoardSimulation:
     host_baud
         Bits per second that the other end of the line really sends and expects; None for
         those of the board.
+    waves
+        A wave file to write, ``.fst`` or ``.vcd``, with views of it beside it; None for none. It
+        is complete when the simulation is deleted.
 
     Raises
     ------
@@ -50,6 +54,7 @@ class BoardSimulation:
 
     def __init__(
         self, design: BoardDesign, work: Path, *, host_baud: float | None = None,
+        waves: Path | None = None,
     ) -> None:
         params = design.params
         work.mkdir(parents=True, exist_ok=True)
@@ -57,12 +62,17 @@ class BoardSimulation:
         for name, text in design.simulation_files.items():
             sources.append(work / name)
             sources[-1].write_text(text, encoding="utf-8", newline="\n")
-        self._library = _load(build_library(sources, TOP_MODULE, (), work, harness=_HARNESS))
+        self._library = _load(build_library(
+            sources, TOP_MODULE, (), work, harness=_HARNESS, waves=check_waves(waves)))
         bit_cycles = params.clock_hz / (host_baud or params.baud)
         pins = params.board.pins
         self._board = ctypes.c_void_p(
             self._library.board_new(bit_cycles, pins["led"].is_inverted))
         weakref.finalize(self, self._library.board_delete, self._board)
+        if waves:
+            pins_shown = [WaveSignal(name, 1) for name in ("clk", "rx", "tx", "led")]
+            write_views(waves, TOP_MODULE, {"": pins_shown})
+            self._library.board_waves(self._board, str(waves.resolve()).encode())
         # A token, or a character, and much more.
         per_token = max(CycleModel(design.core).cycles_per_token(sampled=True),
                         3 * _FRAME_BITS * bit_cycles)
@@ -119,6 +129,7 @@ def _load(path: Path) -> ctypes.CDLL:
     return load_library(path, "board", (
         ("new", board, (ctypes.c_double, ctypes.c_int)),
         ("delete", None, (board,)),
+        ("waves", None, (board, text)),
         ("send", None, (board, text, size)),
         ("run", size, (board, size, count)),
         ("receive", size, (board, text, size)),

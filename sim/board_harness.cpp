@@ -10,6 +10,7 @@
 
 #include "Vcore.h"
 #include "verilated.h"
+#include "waves.hpp"
 
 namespace {
 
@@ -96,15 +97,18 @@ struct Board {
         top->rx = sender.level(cycle);
         top->clk = 0;
         top->eval();
+        waves.dump();
         receiver.sample(cycle, top->tx);
         top->clk = 1;
         top->eval();
+        waves.dump();
         busy_cycles += top->led != led_off;
         ++cycle;
     }
 
     std::unique_ptr<VerilatedContext> context;
     std::unique_ptr<Vcore> top;
+    Waves waves;
     Sender sender;
     Receiver receiver;
     uint64_t cycle = 0, busy_cycles = 0;
@@ -122,6 +126,11 @@ API void* board_new(double bit_cycles, int led_off) {
 }
 
 API void board_delete(void* board) { delete static_cast<Board*>(board); }
+
+API void board_waves(void* board, const char* path) {
+    auto& self = *static_cast<Board*>(board);
+    self.waves.open(*self.context, *self.top, path);
+}
 
 API void board_send(void* board, const uint8_t* bytes, size_t count) {
     for (size_t index = 0; index < count; ++index)

@@ -110,7 +110,7 @@ def netlist_of(
 def simulate_netlist(
     model: QuantizedModel, unit: str, tokens: np.ndarray, *,
     passes: Sequence[NetlistPass] = FLOW_PASSES,
-    simulator: Simulator | str = Simulator.VERILATOR, waves: bool = False,
+    simulator: Simulator | str = Simulator.VERILATOR, waves: Path | None = None,
     work: Path | None = None, seed: int = 1,
     progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> SimulationReport:
@@ -150,7 +150,7 @@ def simulate_netlist(
 def simulate_core_netlist(
     model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
     temperature: float = 0.0, passes: Sequence[NetlistPass] = FLOW_PASSES,
-    simulator: Simulator | str = Simulator.VERILATOR, waves: bool = False,
+    simulator: Simulator | str = Simulator.VERILATOR, waves: Path | None = None,
     work: Path | None = None, seed: int = 1,
     progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> CoreReport:

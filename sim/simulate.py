@@ -22,6 +22,7 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference
 from sterna.sim.bench.activations import record_activations
 from sterna.sim.bench.runner import Simulator, check_simulator, run_on
+from sterna.sim.bench.waves import check_waves, wave_groups, write_views
 from sterna.sim.bench.work_folder import work_folder
 
 __all__ = ["PhaseReport", "SimulationReport", "check_request", "simulate"]
@@ -100,7 +101,7 @@ class SimulationReport:
 
 def simulate(
     model: QuantizedModel, unit: str, tokens: np.ndarray, *,
-    simulator: Simulator | str = Simulator.VERILATOR, waves: bool = False,
+    simulator: Simulator | str = Simulator.VERILATOR, waves: Path | None = None,
     work: Path | None = None, seed: int = 1, emitted: EmittedUnit | None = None,
     progress: Callable[[str], None] = lambda message: None, **sizes: Any,
 ) -> SimulationReport:
@@ -124,7 +125,8 @@ def simulate(
     simulator
         ``verilator`` or ``icarus``.
     waves
-        Keep a wave file in ``work``.
+        A wave file to write, ``.fst`` or ``.vcd``, with views of it for GTKWave and Surfer
+        beside it; None for none.
     work
         Folder for the Verilog, the compiled simulation and its log; a temporary one that
         is removed afterwards if None.
@@ -142,7 +144,7 @@ def simulate(
     ------
     ValueError
         If there is no such unit, it has no such size or the size does not fit the model,
-        there are no tokens, waves are asked for without a folder to keep them in, or
+        there are no tokens, the wave file has another suffix, or
         ``emitted`` is a folder of another unit or comes with sizes.
     MissingToolError
         If the simulator or a tool it needs is not installed.
@@ -171,6 +173,8 @@ def simulate(
         ports = UnitPorts.of(emitted.manifest)
         job = Job(ports.inputs, ports.outputs, seed, [each.phase for each in scored],
                   levels=ports.levels)
+        if waves:
+            write_views(waves, emitted.module, wave_groups(emitted), simulator)
         results = run_on(
             simulator, emitted.sources, emitted.module, job,
             folder / f"{unit}_{simulator.value}", waves=waves)
@@ -184,7 +188,7 @@ def simulate(
 
 
 def check_request(
-    model: QuantizedModel, unit: str, tokens: object, *, simulator: Simulator, waves: bool,
+    model: QuantizedModel, unit: str, tokens: object, *, simulator: Simulator, waves: Path | None,
     work: Path | None, sizes: Mapping[str, Any],
 ) -> tuple[UnitSpec, np.ndarray]:
     """The unit that :func:`simulate` is asked for, and its tokens as an array.
@@ -199,7 +203,6 @@ def check_request(
         raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")
     spec.check_sizes(sizes)
     array = token_array(tokens, ["length"], model.config.vocab)
-    if waves and work is None:
-        raise ValueError("waves need a folder to be kept in: give one as work")
+    check_waves(waves, simulator)
     check_simulator(simulator, work)
     return spec, array

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sterna.hw.emit.documents import FieldBits
+from sterna.hw.emit.fields import FieldBits
 from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult
 from sterna.hw.testbench.payloads import UnitPorts, pack_words, read_field
 from sterna.hw.testbench.scoreboard import ExpectedTensor, Scoreboard, ScoredPhase
@@ -161,7 +161,7 @@ def test_what_sets_the_memories_of_a_large_design_is_not_optimized(
     source.write_text("// " + "x" * (launch._SMALL if large else 10) + "\n")
     commands: list[list[str]] = []
     monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
-    launch._verilate([str(source)], "unit", ["clk"], tmp_path, waves=False)
+    launch._verilate([str(source)], "unit", ["clk"], tmp_path, waves=None)
     verilate, make = commands
     split = int(verilate[verilate.index("--output-split") + 1])
     assert (split > 0) == large

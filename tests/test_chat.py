@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
+import re
 import threading
 import tty
 from collections.abc import Callable, Sequence
@@ -343,6 +345,20 @@ def test_micro_on_an_icebreaker_talks_as_under_onnxruntime(tmp_path, capsys) -> 
         written = bytes(reference.say(line.encode(), 60)).decode()
         assert (line + written).replace("\r", "\n") in printed.out.replace("\r", "\n")
     assert "240 tokens, all equal to onnxruntime's" in printed.err
+
+
+@pytest.mark.long
+def test_waves_of_a_board_show_its_pins(tmp_path, capsys) -> None:
+    waves = tmp_path / "board.vcd"
+    assert chat("micro", "--board", "icebreaker", "--port", "sim", "-o", tmp_path, "--tokens", 2,
+                "--prompt", "The", "--waves", waves) == 0
+    capsys.readouterr()
+    gc.collect()        # the file is complete now
+    text = waves.read_text()
+    code = re.search(r"\$var wire 1 (\S+) tx ", text)
+    assert code
+    assert len(re.findall(rf"^[01]{re.escape(code[1])}$", text, re.M)) > 8
+    assert "board_top.tx" in (tmp_path / "board.vcd.gtkw").read_text()
 
 
 @pytest.mark.long

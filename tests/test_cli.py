@@ -138,8 +138,10 @@ BAD_INPUT = {
     "three prompts": (("simulate", "tiny", "--unit", "core", "--prompt", "a", "--prompt", "b",
                        "--prompt", "c"), "1 to 2, got 3"),
     "empty prompt": (("simulate", "tiny", "--unit", "core", "--prompt", ""), "got an empty one"),
-    "waves in cpp": (("simulate", "tiny", "--unit", "core", "--engine", "cpp", "--waves"),
-                     "the engine cpp keeps no waves"),
+    "waves": (("simulate", "tiny", "--unit", "glu", "--waves", "x.lxt"),
+              "a wave file must end in .fst or .vcd, got x.lxt"),
+    "waves of a board": (("chat", "--port", "/dev/null", "--waves", "x.vcd"),
+                         "--waves goes with --port sim"),
     "unknown unit": (("verilog", "tiny", "--unit", "gate", "-o", "x"),
                      "unit must be one of mac, mlgru, norm, glu, residual, embedding, sampler, "
                      "weights, core, got 'gate'"),

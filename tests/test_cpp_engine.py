@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -354,3 +356,19 @@ def test_a_prediction_in_the_middle_of_a_prompt_generates_there(single: Built) -
     check(single, run, expected)
     times = CycleModel(params).run([[request]])
     assert run.token_cycles[0].tolist() == [token.done + 1 for token in times if token.generates]
+
+
+@pytest.mark.long
+def test_waves_of_a_run_show_its_tokens(cores: Callable[[str], Built], tmp_path: Path) -> None:
+    plain = cores(next(iter(SHAPES)))
+    waves = tmp_path / "core.vcd"
+    core = CppCore([plain.source], "core", plain.image, tmp_path, waves=waves)
+    run = core.run(plain.requests)
+    written = sum(len(each) for each in run.tokens)
+    del core, run
+    gc.collect()        # the file is complete now
+    text = waves.read_text()
+    code = re.search(r"\$var wire 1 (\S+) tokens__0__valid ", text)
+    assert code
+    rises = re.findall(rf"^1{re.escape(code[1])}$", text, re.M)
+    assert 0 < len(rises) <= written

@@ -108,13 +108,13 @@ def test_what_a_netlist_cannot_run_is_refused_before_it_is_synthesised(
     model = small("C12")
     for prompts, options, message in (
         ([[]], {}, "at least one token"), ([[20]], {}, "has token 20"),
-        ([[1]], {"waves": True}, "waves need a folder"),
+        ([[1]], {"waves": Path("x.lxt")}, "a wave file must end in .fst or .vcd, got x.lxt"),
         ([[1]], {"sequences": 1}, "sequences is no size to give here: it follows from the prompts"),
     ):
         with pytest.raises(ValueError, match=message):
             simulate_core_netlist(model, prompts, 2, **options)
-    with pytest.raises(ValueError, match="waves need a folder"):
-        simulate_netlist(model, "mac", TOKENS, waves=True)
+    with pytest.raises(ValueError, match="a wave file must end in"):
+        simulate_netlist(model, "mac", TOKENS, waves=Path("waves"))
     (tmp_path / "mac_netlist").mkdir()
     (tmp_path / "mac_netlist" / "notes.txt").write_text("keep")
     with pytest.raises(OutputFolderError, match=r"Sterna did not write \(notes\.txt\)"):

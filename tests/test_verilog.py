@@ -87,6 +87,7 @@ def test_folder_holds_what_the_manifest_says(emitted, unit):
     done = emitted[unit]
     files = contents(done.folder)
     expected = {"README.md", "filelist.f", "instance.v", "params.json", "sterna.vlt",
+                "Makefile", "vectors.json", f"test_{MODULES[unit]}.py",
                 f"{MODULES[unit]}.v"} | ({WEIGHTS_FILE} if unit == "mac" else set())
     assert set(files) == expected
     manifest = json.loads(files["params.json"])

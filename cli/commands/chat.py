@@ -12,7 +12,7 @@ import typer
 
 from sterna.cli.commands import board_core
 from sterna.cli.terminal.console import Stages, out, say, write
-from sterna.cli.terminal.options import MODEL_HELP, check_folder
+from sterna.cli.terminal.options import MODEL_HELP, WavesOption, check_folder
 from sterna.cli.terminal.texts import check_prompts
 from sterna.hw.board.names import BoardName
 from sterna.model.quantized import QuantizedModel, load_model
@@ -59,6 +59,7 @@ def chat(
         "-o", "--output",
         help="With --port sim: keep the compiled simulation in this folder, for the next time.")
         ] = None,
+    waves: WavesOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the text alone.")] = False,
 ) -> int:
     """Talk to a model on a board, or in simulation.
@@ -82,7 +83,7 @@ def chat(
     if not simulated:
         _refuse({"MODEL": model is not None and not check, "--rows": rows, "--cols": cols,
                  "--quant-lanes": quant_lanes, "--style": style != "auto",
-                 "--output": output is not None})
+                 "--output": output is not None, "--waves": waves is not None})
     if output is not None:
         check_folder(output)
     warmth = board_core.board_temperature(board, temperature)
@@ -97,7 +98,7 @@ def chat(
     with ExitStack() as stack:
         if simulated:
             assert loaded is not None
-            line = _simulation(loaded, core, params, stack, output, quiet)
+            line = _simulation(loaded, core, params, stack, output, waves, quiet)
         else:
             line = stack.enter_context(_serial_port(port, params.baud))
         conversation = Conversation(line)
@@ -199,14 +200,15 @@ def _refuse(options: dict[str, object]) -> None:
 
 def _simulation(
     model: QuantizedModel, core: board_core.BoardCore, params: BoardParams, stack: ExitStack,
-    folder: Path | None, quiet: bool,
+    folder: Path | None, waves: Path | None, quiet: bool,
 ) -> SerialPort:
     from sterna.sim.bench.work_folder import work_folder
     from sterna.sim.board import BoardSimulation
     with Stages(quiet) as stage:
         design = core.design(model, params, stage)
         stage("compile with Verilator and g++")
-        return BoardSimulation(design, stack.enter_context(work_folder(folder)))
+        return BoardSimulation(
+            design, stack.enter_context(work_folder(folder)), waves=waves)
 
 
 def _reference(model: QuantizedModel, temperature: float, seed: int) -> ConversationReference:

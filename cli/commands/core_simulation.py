@@ -23,7 +23,7 @@ __all__ = ["simulate_core"]
 def simulate_core(
     model: QuantizedModel, prompts: Sequence[str], tokens: int, *, temperature: float,
     sizes: Mapping[str, Any], engine: Engine, netlist: bool,
-    simulator: Simulator, waves: bool, output: Path | None, seed: int, quiet: bool,
+    simulator: Simulator, waves: Path | None, output: Path | None, seed: int, quiet: bool,
     as_json: bool,
 ) -> int:
     """Let a core write text, print it and what was compared; return the exit code.

@@ -11,7 +11,13 @@ from sterna.cli.commands import unit_options
 from sterna.cli.commands.core_simulation import simulate_core
 from sterna.cli.reports.results import PROMPT
 from sterna.cli.terminal.console import Stages, out, print_json, print_table, say
-from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, check_folder
+from sterna.cli.terminal.options import (
+    JsonOption,
+    ModelArgument,
+    QuietOption,
+    WavesOption,
+    check_folder,
+)
 from sterna.cli.terminal.texts import tokens_of
 from sterna.model.quantized import load_model
 from sterna.sim.bench.runner import Simulator
@@ -122,9 +128,9 @@ def simulate(
         "--netlist", help="Simulate the netlist of the unit for ECP5. For small sizes.")
         ] = False,
     simulator: Annotated[Simulator, typer.Option(help="Which simulator.")] = Simulator.VERILATOR,
-    waves: Annotated[bool, typer.Option("--waves", help="Keep a wave file.")] = False,
+    waves: WavesOption = None,
     output: Annotated[Path | None, typer.Option(
-        "-o", "--output", help="Keep the Verilog, the log and the waves in this folder.")] = None,
+        "-o", "--output", help="Keep the Verilog and the log in this folder.")] = None,
     seed: Annotated[int, typer.Option(
         help="Seed of the random pauses, and of the core's sampler.")] = 1,
     quiet: QuietOption = False,
@@ -149,8 +155,6 @@ def simulate(
     spec.check_sizes(sizes)
     loaded = load_model(model)
     count = spec.tokens if tokens is None else tokens
-    if waves and output is None:
-        output = Path("build/waves")
     if output is not None:
         check_folder(output)
     is_core = spec.stimulus is None

@@ -10,13 +10,16 @@ import typer
 
 from sterna.model.quantized.bundled import BUNDLED
 
-__all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "check_folder",
-           "choose"]
+__all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "WavesOption",
+           "check_folder", "choose"]
 
 MODEL_HELP = f"A quantised file or a bundled model ({', '.join(BUNDLED)})"
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=f"{MODEL_HELP}.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+WavesOption = Annotated[Path | None, typer.Option(
+    "--waves", metavar="FILE.fst|vcd",
+    help="Write waves of a simulation to this file, with views for GTKWave and Surfer beside it.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 

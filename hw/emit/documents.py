@@ -9,8 +9,9 @@ from typing import Any
 from amaranth.hdl import Shape
 from amaranth.lib import data, wiring
 
+from sterna.hw.emit.fields import FieldBits
+
 __all__ = [
-    "FieldBits",
     "Port",
     "field_bits",
     "instance_text",
@@ -37,22 +38,6 @@ class Port:
     name: str
     direction: str
     width: int
-
-
-@dataclass(frozen=True, slots=True)
-class FieldBits:
-    """Where a field of a payload lies: its first and last bit, and its array of elements.
-
-    ``name`` is empty if the payload is one array. ``dims`` are the lengths of the array,
-    outermost first; empty for a scalar.
-    """
-
-    name: str
-    low: int
-    high: int
-    dims: tuple[int, ...]
-    element_bits: int
-    signed: bool
 
 
 def ports(component: wiring.Component) -> list[Port]:

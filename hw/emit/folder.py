@@ -15,13 +15,13 @@ from sterna.hw.emit.axis import axis_manifest, axis_section, axis_streams, axis_
 from sterna.hw.emit.cells import cell_models
 from sterna.hw.emit.design import UnitDesign
 from sterna.hw.emit.documents import (
-    FieldBits,
     instance_text,
     payload_fields,
     ports,
     readme_text,
     waiver_text,
 )
+from sterna.hw.emit.fields import FieldBits
 from sterna.hw.emit.selftest.files import MADE_BY_TEST, README_SECTION, selftest_files
 from sterna.hw.emit.verilog import verilog_text
 from sterna.model.folder import write_folder

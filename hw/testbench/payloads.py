@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.emit.documents import FieldBits
+from sterna.hw.emit.fields import FieldBits
 from sterna.hw.parts.bits import from_ints, to_bits, to_ints
 
 __all__ = ["Fields", "UnitPorts", "pack_words", "read_field"]

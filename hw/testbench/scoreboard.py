@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sterna.hw.emit.documents import FieldBits
+from sterna.hw.emit.fields import FieldBits
 from sterna.hw.testbench.job import Phase
 from sterna.hw.testbench.payloads import UnitPorts, read_field
 from sterna.hw.testbench.simulation import SimulationError

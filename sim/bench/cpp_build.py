@@ -29,6 +29,7 @@ _VERILATE = (
     # Libraries of several cores live in one process: none may see another's Verilator.
     "-CFLAGS", "-fPIC -fvisibility=hidden -std=c++17", "-LDFLAGS", "-shared", "-o", "core.so")
 
+_WAVES = Path(__file__).with_name("waves.hpp").resolve()
 _MAKE = (*PARALLEL, "OPT_SLOW=-O0", "OPT_GLOBAL=-O1")
 _OPTIMIZED = ("OPT_FAST=-O2",)
 _QUICK = ("VM_PARALLEL_BUILDS=0", "OPT_FAST=-O0")
@@ -37,7 +38,7 @@ _QUICK = ("VM_PARALLEL_BUILDS=0", "OPT_FAST=-O0")
 
 def build_library(
     sources: Sequence[Path], module: str, ports: Sequence[str], work: Path, *,
-    harness: Path, memories: Sequence[tuple[str, str]] = (),
+    harness: Path, memories: Sequence[tuple[str, str]] = (), waves: Path | None = None,
 ) -> Path:
     """Compile a module with a clock loop, unless ``work`` holds the very same one already.
 
@@ -56,6 +57,8 @@ def build_library(
         The clock loop; headers beside it are its own.
     memories
         Memories that it reads: the module each is in, and its name.
+    waves
+        A wave file that it is to be able to write, for its format; None for none.
 
     Returns
     -------
@@ -78,8 +81,10 @@ def build_library(
         *(f'public_flat_rw -module "{module}" -var "{port}"\n' for port in ports),
         *(f'public_flat_rd -module "{where}" -var "{name}"\n' for where, name in memories)])
     make = (*_MAKE, *(_QUICK if os.environ.get("STERNA_QUICK_BUILD") else _OPTIMIZED))
-    headers = sorted(harness.parent.glob("*.hpp"))
-    library = work / f"core-{_key((harness, *headers, *sources), module, visible, make)}.so"
+    trace = (f"--trace-{waves.suffix[1:]}",) if waves else ()
+    headers = sorted((*harness.parent.glob("*.hpp"), _WAVES))
+    key = _key((harness, *headers, *sources), module, visible, (*trace, *make))
+    library = work / f"core-{key}.so"
     if library.exists():
         return library
     work.mkdir(parents=True, exist_ok=True)
@@ -89,7 +94,8 @@ def build_library(
         log = work / "cpp_build.log"
         with log.open("wb") as file:
             for command in (
-                ["verilator", *_VERILATE, "--Mdir", str(build), "--top-module", module,
+                ["verilator", *_VERILATE, *trace, "-CFLAGS", f"-I{_WAVES.parent}",
+                 "--Mdir", str(build), "--top-module", module,
                  str(build / "ports.vlt"), *(str(path.resolve()) for path in sources),
                  str(harness)],
                 ["make", "-C", str(build), "-f", "Vcore.mk", f"-j{COMPILERS}", *make],

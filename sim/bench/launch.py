@@ -6,6 +6,7 @@ Not called by hand; :mod:`sterna.sim.bench.runner` starts it with one JSON argum
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,62 +21,78 @@ __all__ = ["main"]
 
 _SMALL = 2_000_000
 """Bytes of Verilog below which compiling takes longer than a bench does."""
+_DUMP = "sterna_waves"
 _SPLIT = "100000"
 """Where a larger design is cut into files: about 2 MB of C++ each."""
 
 
 def main(launch: dict[str, Any]) -> int:
-    """Build and run; return 0 if the bench passed."""
+    """Build and run what a :class:`~sterna.sim.bench.runner.Launch` says; 0 if all tests passed."""
     simulator, top, waves = launch["simulator"], launch["top"], launch["waves"]
     work = Path(launch["work"])
     build = work / simulator
     build.mkdir(parents=True, exist_ok=True)
     runner = get_runner(simulator)
+    tracing: dict[str, Any] = {}
     if simulator == "verilator":
         _verilate(launch["sources"], top, launch["ports"], build, waves)
+        if waves:
+            tracing = {"test_args": ["--trace", "--trace-file", waves]}
     else:
         # Not as SystemVerilog: there an initial value is no event, and what Yosys wrote as
         # `always @*` would stay unknown where it depends on registers that never change.
+        dump = _icarus_dump(top, build, waves) if waves else []
         runner.build(
-            sources=launch["sources"], hdl_toplevel=top, build_dir=build,
-            build_args=["-g2005"], timescale=("1ns", "1ps"), waves=waves, always=True)
+            sources=[*launch["sources"], *dump], hdl_toplevel=top, build_dir=build,
+            build_args=["-g2005", *(["-s", _DUMP] if dump else [])], timescale=("1ns", "1ps"),
+            always=True)
+        if waves:       # cocotb asks for none: of two formats, Icarus takes the last
+            os.environ["SIM_CMD_SUFFIX"] = f"-{Path(waves).suffix[1:]}"
     xml = runner.test(
-        hdl_toplevel=top, hdl_toplevel_lang="verilog", test_module="sterna.sim.bench.cocotb_bench",
-        build_dir=build, test_dir=work, results_xml=str(work / "results.xml"), waves=waves,
-        extra_env={"STERNA_JOB": str(work / "job.json"),
-                   "STERNA_RESULTS": str(work / "results.json")})
+        hdl_toplevel=top, hdl_toplevel_lang="verilog", test_module=launch["test_module"],
+        build_dir=build, test_dir=work, results_xml=str(work / "results.xml"),
+        seed=launch["seed"], extra_env=launch["environment"], **tracing)
     tests, failures = get_results(xml)
-    return 0 if tests == 1 and failures == 0 else 1
+    return 0 if tests and failures == 0 else 1
+
+
+def _icarus_dump(top: str, build: Path, waves: str) -> list[Path]:
+    """A module that has Icarus write waves; cocotb's own is SystemVerilog."""
+    path = build / f"{_DUMP}.v"
+    path.write_text(f'module {_DUMP};\n  initial begin\n    $dumpfile({json.dumps(waves)});\n'
+                    f"    $dumpvars(0, {top});\n  end\nendmodule\n")
+    return [path]
 
 
 def _verilate(
-    sources: list[str], top: str, ports: list[str], build: Path, waves: bool,
+    sources: list[str], top: str, ports: list[str] | None, build: Path, waves: str | None,
 ) -> None:
     """Compile with Verilator, for cocotb, the ports alone being public.
 
     cocotb's own runner makes every signal public, which keeps Verilator from optimising:
-    the 8 x 128 array then takes five times as long to compile. What is large is compiled in
-    several files, not for the sake of two cores alone: a single file is optimised as a whole,
-    the setting of memories included, which runs once and takes minutes.
+    the 8 x 128 array then takes five times as long to compile. So it is done only if there are
+    no ``ports``. What is large is compiled in several files, not for the sake of two cores alone:
+    a single file is optimised as a whole, the setting of memories included, which runs once and
+    takes minutes.
     """
     small = sum(Path(source).stat().st_size for source in sources) < _SMALL
     visible = build / "ports.vlt"
     visible.write_text("`verilator_config\n" + "".join(
-        f'public_flat_rw -module "{top}" -var "{port}"\n' for port in ports))
+        f'public_flat_rw -module "{top}" -var "{port}"\n' for port in ports or ()))
     libraries = config.libs_dir
     subprocess.run(
         ["verilator", "--cc", "--exe", "--vpi", "--Mdir", str(build), "--top-module", top,
          "--prefix", "Vtop", "-o", top, "--output-split", "0" if small else _SPLIT,
-         "--timescale", "1ns/1ps",
+         "--timescale", "1ns/1ps", *([] if ports else ["--public-flat-rw"]),
          # How Yosys writes Verilog is checked by a lint test of its own.
          "-Wno-fatal", "-Wno-lint", "-Wno-style",
-         *(["--trace"] if waves else []),
+         *([f"--trace-{Path(waves).suffix[1:]}"] if waves else []),
          "-LDFLAGS", f"-Wl,-rpath,{libraries} -L{libraries} -lcocotbvpi_verilator",
          str(config.share_dir / "lib" / "verilator" / "verilator.cpp"), str(visible), *sources],
         check=True)
     options = ["OPT_FAST=-O0"] if small else [f"-j{COMPILERS}", "OPT_FAST=-O1", *PARALLEL]
     subprocess.run(
-        ["make", "-C", str(build), "-f", "Vtop.mk", f"VM_TRACE={int(waves)}", "OPT_SLOW=-O0",
+        ["make", "-C", str(build), "-f", "Vtop.mk", f"VM_TRACE={int(bool(waves))}", "OPT_SLOW=-O0",
          *options], check=True)
 
 

@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sterna.hw.emit.processes import run_tool
@@ -16,7 +18,8 @@ from sterna.hw.emit.tools import MissingToolError, verilator_environment
 from sterna.hw.testbench.job import Job, PhaseResult, read_results
 from sterna.hw.testbench.simulation import SimulationError
 
-__all__ = ["Simulator", "check_simulator", "reason_of", "refuse_spaces", "run_on"]
+__all__ = [
+    "Launch", "Simulator", "check_simulator", "reason_of", "refuse_spaces", "run_launch", "run_on"]
 
 
 class Simulator(enum.StrEnum):
@@ -26,9 +29,73 @@ class Simulator(enum.StrEnum):
     ICARUS = "icarus"
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A cocotb test to be run on Verilog in a process of its own.
+
+    Parameters
+    ----------
+    simulator
+        Which simulator compiles and runs.
+    sources, top
+        Absolute paths of Verilog files, and the module to drive.
+    test_module
+        Importable name of the module with the tests.
+    work
+        Absolute path of the folder for everything this makes.
+    ports
+        The only signals that a test can see in Verilator; None for every signal of the design,
+        which takes far longer to compile and to run.
+    environment
+        What the test finds in its environment, ``PYTHONPATH`` apart.
+    waves
+        Absolute path of a wave file, ``.fst`` or ``.vcd``; None for no waves.
+    seed
+        Of what cocotb itself draws.
+    """
+
+    simulator: Simulator
+    sources: list[str]
+    top: str
+    test_module: str
+    work: str
+    ports: list[str] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    waves: str | None = None
+    seed: int = 1
+
+
+def run_launch(launch: Launch, environment: Mapping[str, str]) -> Path:
+    """Build and run; return the log.
+
+    Parameters
+    ----------
+    launch
+        What to run.
+    environment
+        Of :func:`check_simulator`.
+
+    Raises
+    ------
+    SimulationError
+        If it does not compile, or a test fails.
+    """
+    work = Path(launch.work)
+    log = work / "simulation.log"
+    with log.open("wb") as file:
+        status = run_tool(
+            [sys.executable, "-m", "sterna.sim.bench.launch", json.dumps(asdict(launch))],
+            stdout=file, stderr=subprocess.STDOUT,
+            env={**environment, **launch.environment}).returncode
+    if status != 0:
+        raise SimulationError(
+            f"{launch.simulator.value} failed on {launch.top}: {reason_of(log)}")
+    return log
+
+
 def run_on(
     simulator: Simulator, sources: list[Path], top: str, job: Job, work: Path, *,
-    waves: bool = False,
+    waves: Path | None = None,
 ) -> list[PhaseResult]:
     """Run a job on Verilog sources.
 
@@ -41,9 +108,9 @@ def run_on(
     job
         What to feed and to collect.
     work
-        Folder for everything this makes: the compiled model, the log, the waves.
+        Folder for everything this makes: the compiled model and the log.
     waves
-        Write ``dump.vcd`` (Verilator) or ``<top>.fst`` (Icarus) below ``work``.
+        A wave file to write, ``.fst`` or ``.vcd``; None for none.
 
     Raises
     ------
@@ -59,18 +126,16 @@ def run_on(
     results = work / "results.json"
     results.unlink(missing_ok=True)
     job.write(work / "job.json")
-    launch = {
-        "simulator": simulator.value, "sources": [str(path.resolve()) for path in sources],
-        "top": top, "work": str(work.resolve()), "waves": waves,
-        "ports": ["clk", "rst", *job.levels, *sorted({bits.port for bits in job.monitored}),
-                  *(f"{name}__*" for name in (*job.inputs, *job.outputs))],
-    }
-    log = work / "simulation.log"
-    with log.open("wb") as file:
-        status = run_tool(
-            [sys.executable, "-m", "sterna.sim.bench.launch", json.dumps(launch)],
-            stdout=file, stderr=subprocess.STDOUT, env=environment).returncode
-    if status != 0 or not results.exists():
+    folder = work.resolve()
+    log = run_launch(Launch(
+        simulator, [str(path.resolve()) for path in sources], top,
+        "sterna.sim.bench.cocotb_bench", str(folder),
+        ports=["clk", "rst", *job.levels, *sorted({bits.port for bits in job.monitored}),
+               *(f"{name}__*" for name in (*job.inputs, *job.outputs))],
+        environment={"STERNA_JOB": str(folder / "job.json"),
+                     "STERNA_RESULTS": str(folder / "results.json")},
+        waves=str(waves.resolve()) if waves else None), environment)
+    if not results.exists():
         raise SimulationError(f"{simulator.value} failed on {top}: {reason_of(log)}")
     return read_results(results)
 

@@ -10,6 +10,7 @@ from sterna.hw.core.trace import trace_layout
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Simulator, run_on
+from sterna.sim.bench.waves import wave_groups, write_views
 from sterna.sim.bench.work_folder import work_folder
 from sterna.sim.core.phases import CorePhase, CorePhaseReport
 from sterna.sim.core.scoreboard import CoreScoreboard
@@ -21,7 +22,7 @@ __all__ = ["run_core_phases"]
 def run_core_phases(
     model: QuantizedModel, emitted: EmittedUnit, phases: Sequence[CorePhase], *,
     simulator: Simulator = Simulator.VERILATOR, work: Path | None = None, seed: int = 1,
-    waves: bool = False, progress: Callable[[str], None] = lambda message: None,
+    waves: Path | None = None, progress: Callable[[str], None] = lambda message: None,
 ) -> list[CorePhaseReport]:
     """Run an emitted core in cocotb and compare what it computes with both oracles.
 
@@ -58,6 +59,8 @@ def run_core_phases(
     answers = stimulus.answers(phases)
     progress(f"compile and run in {simulator.value}")
     with work_folder(work) as folder:
+        if waves:
+            write_views(waves, emitted.module, wave_groups(emitted), simulator)
         results = run_on(
             simulator, emitted.sources, emitted.module,
             stimulus.job(phases, answers, seed), folder / f"core_{simulator.value}", waves=waves)

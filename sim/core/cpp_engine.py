@@ -19,6 +19,7 @@ from sterna.hw.parts.bits import signed_elements
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.checks import check_whole
 from sterna.sim.bench.cpp_build import build_library
+from sterna.sim.bench.waves import check_waves
 from sterna.sim.core.harness import HARNESS, load_core
 from sterna.sim.core.run import CoreProgress, CoreRun, CoreStream, Hold
 
@@ -44,6 +45,9 @@ class CppCore:
         What it was made from. A core with ``external_weights`` gets the weights from here.
     work
         Folder for the library; one that holds it already is not built again.
+    waves
+        A wave file to write, ``.fst`` or ``.vcd``; None for none. It is complete when the core is
+        deleted.
 
     Raises
     ------
@@ -56,13 +60,14 @@ class CppCore:
     """
 
     def __init__(
-        self, sources: Sequence[Path], module: str, image: CoreImage, work: Path,
+        self, sources: Sequence[Path], module: str, image: CoreImage, work: Path, *,
+        waves: Path | None = None,
     ) -> None:
         self.params = params = image.params
         self._module = module
         self._library = load_core(build_library(
             sources, module, _ports(params), work, harness=HARNESS,
-            memories=[(f"{module}__mlgru", "state")]))
+            memories=[(f"{module}__mlgru", "state")], waves=check_waves(waves)))
         error = ctypes.create_string_buffer(500)
         core = self._library.core_new(
             params.sequences, params.logits, params.external_weights, error, len(error))
@@ -70,6 +75,8 @@ class CppCore:
             raise SimulationError(f"{module} does not fit its image: {error.value.decode()}")
         self._core = ctypes.c_void_p(core)
         weakref.finalize(self, self._library.core_delete, self._core)
+        if waves:
+            self._library.core_waves(self._core, str(waves.resolve()).encode())
         if params.external_weights:
             size = self._library.core_weight_bytes(self._core)
             words = b"".join(word.to_bytes(size, "little") for word in image.weights)

@@ -18,6 +18,7 @@
 #include "core_ends.hpp"
 #include "verilated.h"
 #include "verilated_syms.h"
+#include "waves.hpp"
 
 namespace {
 
@@ -105,6 +106,8 @@ class Core {
         model_->eval();
     }
 
+    void open_waves(const char* path) { waves_.open(*context_, *model_, path); }
+
     void begin(uint64_t seed, uint64_t patience_cycles) {
         cycle = idle_ = drained_ = 0;
         finished_ = false;
@@ -180,10 +183,12 @@ class Core {
     void settle() {
         clk_.set(0);
         model_->eval();
+        waves_.dump();
     }
     void rise() {
         clk_.set(1);
         model_->eval();
+        waves_.dump();
     }
     void step() {
         settle();
@@ -206,6 +211,7 @@ class Core {
     const bool external_;
     std::unique_ptr<VerilatedContext> context_{new VerilatedContext};
     std::unique_ptr<Vcore> model_{new Vcore{context_.get(), ""}};
+    Waves waves_;
     Port clk_, rst_, go_, busy_;
     uint64_t idle_ = 0, drained_ = 0;
     bool finished_ = false;
@@ -241,6 +247,8 @@ EXPORT Core* core_new(
 EXPORT void core_delete(Core* core) { delete core; }
 
 EXPORT const char* core_error(const Core* core) { return core->error.c_str(); }
+
+EXPORT void core_waves(Core* core, const char* path) { core->open_waves(path); }
 
 EXPORT void core_reset(Core* core) { core->reset(); }
 

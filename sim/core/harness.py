@@ -21,6 +21,7 @@ def load_core(path: Path) -> ctypes.CDLL:
         ("new", core, (number, ctypes.c_int, ctypes.c_int, text, size)),
         ("delete", None, (core,)),
         ("error", text, (core,)),
+        ("waves", None, (core, text)),
         ("reset", None, (core,)),
         ("begin", None, (core, word, word)),
         ("request", None, (core, number, word, ctypes.c_int, word, word, word, words, size)),

@@ -25,6 +25,7 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.integer import IntegerModel
 from sterna.sim.bench.runner import Simulator, check_simulator
+from sterna.sim.bench.waves import check_waves, wave_groups, write_views
 from sterna.sim.bench.work_folder import work_folder
 from sterna.sim.core.bench import run_core_phases
 from sterna.sim.core.cpp_engine import CppCore
@@ -125,7 +126,7 @@ def simulate_core(
     model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
     temperature: float = 0.0,
     engine: Engine | str = Engine.COCOTB, simulator: Simulator | str = Simulator.VERILATOR,
-    waves: bool = False, work: Path | None = None, seed: int = 1,
+    waves: Path | None = None, work: Path | None = None, seed: int = 1,
     emitted: EmittedUnit | None = None,
     progress: Callable[[str], None] = lambda message: None,
     on_tokens: Callable[[int, list[int]], None] = lambda sequence, tokens: None,
@@ -153,7 +154,8 @@ def simulate_core(
     engine, simulator
         What to run it in; the C++ engine always uses Verilator.
     waves
-        Keep a wave file in ``work`` (cocotb).
+        A wave file to write, ``.fst`` or ``.vcd``, with views of it for GTKWave and Surfer
+        beside it; None for none.
     work
         Folder for Verilog and simulation; a temporary one if None.
     emitted
@@ -199,7 +201,7 @@ def simulate_core(
             for sequence, written in enumerate(phases[0].generated):
                 on_tokens(sequence, written)
         else:
-            phases = [_run_in_cpp(model, emitted, requests, folder, progress, on_tokens)]
+            phases = [_run_in_cpp(model, emitted, requests, folder, waves, progress, on_tokens)]
     return CoreReport(
         engine, simulator, emitted.params, phases[0].generated, phases,
         _cycles_per_token(phases[0]), time.monotonic() - started)
@@ -207,7 +209,7 @@ def simulate_core(
 
 def check_core_request(
     model: QuantizedModel, prompts: Sequence[Sequence[int]], tokens: int, *,
-    temperature: float, engine: Engine, simulator: Simulator, waves: bool, work: Path | None,
+    temperature: float, engine: Engine, simulator: Simulator, waves: Path | None, work: Path | None,
     seed: int, sizes: Mapping[str, Any],
 ) -> tuple[Request, ...]:
     """The requests that :func:`simulate_core` is asked to run, a sequence each.
@@ -225,10 +227,6 @@ def check_core_request(
     for size, follows in (("sequences", "prompts"), ("trace", "engine")):
         if size in sizes:
             raise ValueError(f"{size} is no size to give here: it follows from the {follows}")
-    if waves and engine is Engine.CPP:
-        raise ValueError("the engine cpp keeps no waves: choose the engine cocotb")
-    if waves and work is None:
-        raise ValueError("waves need a folder to be kept in: give one as work")
     if engine is Engine.CPP and simulator is not Simulator.VERILATOR:
         raise ValueError(f"the engine cpp runs in verilator, not in {simulator.value}")
     requests = tuple(
@@ -237,6 +235,7 @@ def check_core_request(
         for sequence, prompt in enumerate(prompts))
     for request in requests:
         request.check_vocab(model.config.vocab)
+    check_waves(waves, simulator)
     check_simulator(simulator, work)
     return requests
 
@@ -271,11 +270,14 @@ def _phases(requests: tuple[Request, ...]) -> list[CorePhase]:
 
 def _run_in_cpp(
     model: QuantizedModel, emitted: EmittedUnit, requests: tuple[Request, ...], work: Path,
-    progress: Callable[[str], None], on_tokens: Callable[[int, list[int]], None],
+    waves: Path | None, progress: Callable[[str], None],
+    on_tokens: Callable[[int, list[int]], None],
 ) -> CorePhaseReport:
     progress("compile with Verilator and g++")
     core = CppCore(emitted.sources, emitted.module,
-                   build_image(model, emitted.params), work / "core_cpp")
+                   build_image(model, emitted.params), work / "core_cpp", waves=waves)
+    if waves:
+        write_views(waves, emitted.module, wave_groups(emitted))
     progress("run")
 
     def show(now: CoreProgress) -> None:

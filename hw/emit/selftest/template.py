@@ -19,6 +19,7 @@ from typing import Any
 import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import RisingEdge
+from cocotb_tools.runner import Verilator, get_results, get_runner
 
 from sterna.hw.emit.selftest.ends import Pause, StreamDriver, StreamSink
 
@@ -210,16 +211,28 @@ def _simulator(wanted: str) -> str:
     return wanted or found[0]
 
 
+class PortsOnly(Verilator):
+    """cocotb's runner, with the ports alone public: every signal being so takes far longer."""
+
+    def _build_command(self) -> list[list[str]]:
+        return [[word for word in command if word != "--public-flat-rw"]
+                for command in super()._build_command()]
+
+
 def main(wanted: str = "") -> int:
     """Compile the Verilog, run the tests above; 0 if they passed."""
-    from cocotb_tools.runner import get_results, get_runner
     simulator = _simulator(wanted)
-    top = json.loads((FOLDER / "params.json").read_text(encoding="utf-8"))["module"]
+    unit = json.loads((FOLDER / "params.json").read_text(encoding="utf-8"))
+    top = unit["module"]
     sources = [FOLDER / name
                for name in (FOLDER / "filelist.f").read_text(encoding="utf-8").split()]
     if simulator == "verilator":
-        sources.insert(0, FOLDER / "sterna.vlt")
-    runner = get_runner(simulator)
+        (BUILD / simulator).mkdir(parents=True, exist_ok=True)
+        public = BUILD / simulator / "ports.vlt"
+        public.write_text("`verilator_config\n" + "".join(
+            f'public_flat_rw -module "{top}" -var "{port["name"]}"\n' for port in unit["ports"]))
+        sources = [FOLDER / "sterna.vlt", public, *sources]
+    runner = PortsOnly() if simulator == "verilator" else get_runner(simulator)
     runner.build(
         sources=sources, hdl_toplevel=top, build_dir=BUILD / simulator, always=True,
         # Icarus: not as SystemVerilog, where an initial value is no event.

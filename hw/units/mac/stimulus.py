@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from sterna.hw.emit.documents import FieldBits
+from sterna.hw.emit.fields import FieldBits
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.job import Phase

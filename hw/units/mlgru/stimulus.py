@@ -74,10 +74,15 @@ def mlgru_phases(
     ]
     if params.sequences > 1:
         last = params.sequences - 1
-        mixed = _mix(real, real, params.words, last << ports.fields["preacts"]["sequence"].low)
-        phases.append(phase("two sequences mixed", mixed, [
+        mark = last << ports.fields["preacts"]["sequence"].low
+        mixed = _mix(real, real, params.words, mark)
+        both = phase("two sequences mixed", mixed, [
             replace(e, stream=f"states[{sequence}]")
-            for sequence in (0, last) for e in expect(acts.tokens)]))
+            for sequence in (0, last) for e in expect(acts.tokens)])
+        of_last = np.cumsum([beat & mark > 0 for beat in mixed]).tolist()
+        phases.append(replace(both, steps=[
+            {"preacts": beats, "states[0]": beats - ours, f"states[{last}]": ours}
+            for beats, ours in enumerate(of_last, 1)]))
     return phases
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from sterna.hw.emit.documents import FieldBits, field_bits
+from sterna.hw.emit.documents import field_bits
+from sterna.hw.emit.fields import FieldBits
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
 from sterna.hw.testbench.job import Phase

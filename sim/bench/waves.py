@@ -1,0 +1,163 @@
+"""A wave file by its name, and views of it beside it for GTKWave and Surfer."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from vcd.gtkw import GTKWSave
+
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.tools import MissingToolError
+from sterna.model.files import write_atomically
+from sterna.sim.bench.runner import Simulator
+
+__all__ = ["WaveSignal", "check_waves", "groups_of", "wave_groups", "write_views"]
+
+_FORMATS = (".fst", ".vcd")
+
+
+@dataclass(frozen=True, slots=True)
+class WaveSignal:
+    """A signal of the top module as the wave file names it; ``width`` in bits."""
+
+    name: str
+    width: int
+
+
+def check_waves(
+    path: Path | str | None, simulator: Simulator = Simulator.VERILATOR,
+) -> Path | None:
+    """Return the path of a wave file, whose folder is made; None for no waves.
+
+    Raises
+    ------
+    ValueError
+        If its name does not end in ``.fst`` or ``.vcd``, or there is a folder of that name.
+    MissingToolError
+        If it is FST of Verilator, and the headers that this is compiled with are missing.
+    OSError
+        If its folder cannot be made.
+    """
+    if path is None:
+        return None
+    path = Path(path)
+    if path.suffix not in _FORMATS:
+        raise ValueError(f"a wave file must end in {' or '.join(_FORMATS)}, got {path}")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a wave file to write")
+    if path.suffix == ".fst" and simulator is Simulator.VERILATOR:
+        for header, package in (("lz4.h", "liblz4-dev"), ("zlib.h", "zlib1g-dev")):
+            if not _has_header(header):
+                raise MissingToolError(
+                    f"{header} is not installed, and Verilator needs it to write FST: "
+                    f"apt-get install {package}, or name the wave file .vcd")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _has_header(name: str) -> bool:
+    try:
+        return subprocess.run(
+            ["g++", "-E", "-x", "c++", "-"], input=f"#include <{name}>\n".encode(),
+            capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:       # reported as a missing g++ where it is wanted
+        return True
+
+
+def groups_of(manifest: Mapping[str, Any], verilog: str) -> dict[str, list[WaveSignal]]:
+    """Return the signals of a unit worth a first look: clock and reset, then stream by stream.
+
+    Parameters
+    ----------
+    manifest
+        Of the emitted folder.
+    verilog
+        Its Verilog: it says which fields of payloads are signals of their own.
+
+    Returns
+    -------
+    dict[str, list[WaveSignal]]
+        By stream ``valid``, ``ready``, the payload and its fields; under the empty name what
+        belongs to no stream.
+    """
+    widths = {port["name"]: port["width"] for port in manifest["ports"]}
+    streams = manifest["payloads"]
+    inside = {f"{stream}__{part}" for stream in streams for part in ("payload", "valid", "ready")}
+    groups = {"": [WaveSignal(name, width) for name, width in widths.items()
+                   if name not in inside]}
+    for stream, fields in streams.items():
+        groups[stream] = [WaveSignal(f"{stream}__{part}", widths[f"{stream}__{part}"])
+                          for part in ("valid", "ready", "payload")]
+        groups[stream] += _fields(f"{stream}__payload", fields, verilog)
+    return groups
+
+
+def wave_groups(emitted: EmittedUnit) -> dict[str, list[WaveSignal]]:
+    """:func:`groups_of` of an emitted folder."""
+    text = "".join(path.read_text(encoding="utf-8") for path in emitted.sources)
+    return groups_of(emitted.manifest, text)
+
+
+def _fields(payload: str, fields: list[dict[str, Any]], verilog: str) -> Iterator[WaveSignal]:
+    for field in fields:
+        for name, declared in ((f"{payload}.{field['name']}", f"\\{payload}.{field['name']} "),
+                               (f"{payload}__{field['name']}", f"{payload}__{field['name']};")):
+            if field["name"] and declared in verilog:
+                yield WaveSignal(name, field["high"] - field["low"] + 1)
+                break
+
+
+def write_views(
+    waves: Path, module: str, groups: Mapping[str, list[WaveSignal]],
+    simulator: Simulator = Simulator.VERILATOR,
+) -> list[Path]:
+    """Write which signals to show first: ``FILE.gtkw`` for GTKWave, ``FILE.sucl`` for Surfer.
+
+    ``gtkwave x.vcd.gtkw`` opens the waves with them, and so does
+    ``surfer -c x.vcd.sucl x.vcd``. The same groups give the same bytes. A name with a dot, as
+    fields of payloads have, is in the view of GTKWave only: Surfer takes it for a scope.
+
+    Parameters
+    ----------
+    waves
+        The wave file.
+    module
+        Its top module.
+    groups
+        Signals by the name of their group; those of the group without a name stand alone.
+    simulator
+        What writes the waves: Icarus keeps the backslash of a name that is escaped in Verilog.
+
+    Returns
+    -------
+    list[Path]
+        The two files.
+    """
+    text = StringIO()
+    view = GTKWSave(text)
+    view.dumpfile(waves.name, abspath=False)
+    view.treeopen(f"{module}.")
+    commands = []
+    for group, signals in groups.items():
+        if group:
+            view.begin_group(group)
+            commands.append(f"divider_add {group}")
+        for signal in signals:
+            escape = "\\" if "." in signal.name and simulator is Simulator.ICARUS else ""
+            bits = f"[{signal.width - 1}:0]" if signal.width > 1 else ""
+            view.trace(f"{module}.{escape}{signal.name}{bits}", datafmt="hex")
+            if "." not in signal.name:
+                commands.append(f"variable_add {module}.{signal.name}")
+        if group:
+            view.end_group(group)
+    written = []
+    for suffix, content in (
+            (".gtkw", text.getvalue()), (".sucl", "\n".join([*commands, "zoom_fit", ""]))):
+        written.append(waves.with_name(waves.name + suffix))
+        write_atomically(written[-1], content)
+    return written

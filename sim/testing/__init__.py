@@ -1,0 +1,1 @@
+"""Your own cocotb test of an emitted folder: running it, and drivers and sinks by field name."""

@@ -1,0 +1,227 @@
+"""Drivers and sinks for a cocotb test of your own: words by field name, pauses at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import cocotb
+from cocotb.clock import Clock
+from cocotb.triggers import RisingEdge
+
+from sterna.hw.emit.selftest import ends
+from sterna.sim.testing.check import check
+from sterna.sim.testing.folder import Folder
+from sterna.sim.testing.words import Values, read_words, words_of
+
+__all__ = ["StreamDriver", "StreamSink", "start"]
+
+_PATIENCE = 2000
+
+
+async def start(dut: Any, *, levels: Mapping[str, int] | None = None, period_ns: int = 10) -> None:
+    """Start the clock, set every input to 0 and reset the unit for two cycles.
+
+    Call it first in each test, before drivers and sinks are made.
+
+    Parameters
+    ----------
+    dut
+        The unit, as cocotb gives it.
+    levels
+        Values of plain input ports from now on: ``{"go": 1}``. The others stay 0.
+    period_ns
+        Period of the clock.
+
+    Raises
+    ------
+    ValueError
+        If the unit has no plain input port of that name.
+    """
+    ports, levels = Folder.current().ports, levels or {}
+    for name in levels:
+        _one_of("plain input port", name, ports.levels)
+    for stream in ports.inputs:
+        getattr(dut, f"{stream}__valid").value = 0
+        getattr(dut, f"{stream}__payload").value = 0
+    for stream in ports.outputs:
+        getattr(dut, f"{stream}__ready").value = 0
+    for name in ports.levels:
+        getattr(dut, name).value = levels.get(name, 0)
+    dut.rst.value = 1
+    Clock(dut.clk, period_ns, unit="ns").start()
+    for _ in range(2):
+        await RisingEdge(dut.clk)
+    dut.rst.value = 0
+    await RisingEdge(dut.clk)
+
+
+class StreamDriver:
+    """Sends to an input stream; once offered, a word stays until the unit takes it.
+
+    Parameters
+    ----------
+    dut
+        The unit, as cocotb gives it.
+    stream
+        Name of an input stream, as its ports begin: ``acts`` of ``acts__payload``.
+    seed, pause
+        Of the random pauses: how likely one is in a cycle, from 0 to below 1.
+    patience
+        Cycles that a word may wait to be taken; more is a hang.
+
+    Raises
+    ------
+    ValueError
+        If there is no such input stream, or a number is out of range.
+    """
+
+    def __init__(
+        self, dut: Any, stream: str, *, seed: int = 1, pause: float = 0.0,
+        patience: int = _PATIENCE,
+    ) -> None:
+        ports = Folder.current().ports
+        _one_of("input stream", stream, ports.inputs)
+        self._stream, self._fields, self._clk = stream, ports.fields[stream], dut.clk
+        self._patience = patience
+        self._end = ends.StreamDriver(
+            dut, stream, [], _pause(stream, pause), random.Random(seed))
+        cocotb.start_soon(self._drive())
+
+    async def send(self, values: Values | Any) -> None:
+        """Send values, and wait until the unit has taken them.
+
+        Parameters
+        ----------
+        values
+            Numbers and arrays by field: see :func:`sterna.sim.testing.words.words_of`.
+
+        Raises
+        ------
+        ValueError
+            If they do not fit the payload; the message names the field.
+        AssertionError
+            If a word is not taken in ``patience`` cycles.
+        """
+        self._end.words += words_of(self._stream, self._fields, values)
+        end, waited, before = len(self._end.words), 0, self._end.sent
+        while self._end.sent < end:
+            await RisingEdge(self._clk)
+            waited, before = (waited + 1 if self._end.sent == before else 0), self._end.sent
+            if waited > self._patience:
+                raise AssertionError(
+                    f"{self._stream}: word {before} was not taken in {self._patience} cycles")
+
+    async def _drive(self) -> None:
+        while True:
+            self._end.drive()
+            await RisingEdge(self._clk)
+            self._end.sample()
+
+
+class StreamSink:
+    """Takes what comes from an output stream, from its making on, and keeps it to be received.
+
+    A word that waits must stay as it is until it is taken: if it does not, the test fails.
+
+    Parameters
+    ----------
+    dut
+        The unit, as cocotb gives it.
+    stream
+        Name of an output stream, as its ports begin.
+    seed, pause
+        Of the random pauses: how likely one is in a cycle, from 0 to below 1.
+    patience
+        Cycles that :meth:`receive` waits for a word; more is a hang.
+
+    Raises
+    ------
+    ValueError
+        If there is no such output stream, or a number is out of range.
+    """
+
+    def __init__(
+        self, dut: Any, stream: str, *, seed: int = 1, pause: float = 0.0,
+        patience: int = _PATIENCE,
+    ) -> None:
+        ports = Folder.current().ports
+        _one_of("output stream", stream, ports.outputs)
+        self._stream, self._fields, self._clk = stream, ports.fields[stream], dut.clk
+        self._patience, self._received = patience, 0
+        self._end = ends.StreamSink(
+            dut, stream, _pause(stream, pause), random.Random(seed), "test")
+        cocotb.start_soon(self._take())
+
+    async def receive(self, words: int = 1) -> Any:
+        """Wait for the next words; return their values.
+
+        Returns
+        -------
+        dict or numpy.ndarray
+            By field, int64 ``[words, *dimensions of the field]``; the array itself where the
+            payload is one field without a name.
+
+        Raises
+        ------
+        AssertionError
+            If no word comes in ``patience`` cycles.
+        """
+        end, waited, before = self._received + words, 0, len(self._end.words)
+        while len(self._end.words) < end:
+            await RisingEdge(self._clk)
+            now = len(self._end.words)
+            waited, before = (waited + 1 if now == before else 0), now
+            if waited > self._patience:
+                raise AssertionError(
+                    f"{self._stream}: no word in {self._patience} cycles, after "
+                    f"{now - self._received} of {words}")
+        taken = self._end.words[self._received:end]
+        self._received = end
+        return read_words(self._fields, taken)
+
+    async def expect(self, name: str, expected: Any, *, field: str = "") -> None:
+        """Receive as many words as a tensor fills, and compare it.
+
+        Parameters
+        ----------
+        name
+            The tensor, for messages: ``layer0.glu.p``.
+        expected
+            Its values, integers ``[n]``. Elements of the last word beyond them are padding.
+        field
+            The field that has it; none for a payload without named fields.
+
+        Raises
+        ------
+        ValueError
+            If there is no such field.
+        AssertionError
+            If a value differs, naming the first one, or the words do not come.
+        """
+        _one_of(f"field of {self._stream}", field, list(self._fields))
+        bits, values = self._fields[field], [int(value) for value in expected]
+        elements = (bits.high - bits.low + 1) // bits.element_bits
+        got = await self.receive(-(-len(values) // elements))
+        row = (got[field] if field else got).reshape(-1)
+        check(name, row[:len(values)], values)
+
+    async def _take(self) -> None:
+        cycle = 0
+        while True:
+            self._end.drive()
+            await RisingEdge(self._clk)
+            self._end.sample(cycle)
+            cycle += 1
+
+
+def _one_of(kind: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        raise ValueError(f"there is no {kind} {name!r}: there is {', '.join(known) or 'none'}")
+
+
+def _pause(stream: str, chance: float) -> ends.Pause | None:
+    if not 0 <= chance < 1:
+        raise ValueError(f"{stream}: pause must be from 0 to below 1, got {chance}")
+    return ends.Pause(chance) if chance else None

@@ -1,0 +1,107 @@
+"""Between values by field name and the words of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sterna.hw.testbench.payloads import Fields, pack_words, read_field
+
+__all__ = ["Values", "read_words", "words_of"]
+
+Values = Mapping[str, Any]
+"""Numbers and arrays by field name."""
+
+
+def words_of(stream: str, fields: Fields, values: Values | Any) -> list[int]:
+    """Return the words of a stream that carry some values.
+
+    Parameters
+    ----------
+    stream
+        Name of the stream, for messages.
+    fields
+        Fields of its payload.
+    values
+        For each field a number or an array of integers; the array itself where the payload is one
+        field without a name. A row ``[n]`` is cut into words, the last one filled up with zeros;
+        an array with the field's own dimensions, as ``params.json`` states them, is a word, and
+        with one more in front a word for each entry. A number is carried by all words; as
+        ``last``, by the last one.
+
+    Raises
+    ------
+    ValueError
+        If a field is missing, unknown or of another length than the others, its values are no
+        integers or do not fit.
+    """
+    if not isinstance(values, Mapping):
+        if list(fields) != [""]:
+            raise ValueError(
+                f"{stream} takes values by field ({', '.join(fields)}), "
+                f"got {type(values).__name__}")
+        values = {"": values}
+    for what, names in (("has no field", set(values) - set(fields)),
+                        ("wants a value for field", set(fields) - set(values))):
+        if names:
+            raise ValueError(
+                f"{stream} {what} {min(names)!r}: its fields are {', '.join(fields)}")
+    arrays = {name: _integers(stream, name, value) for name, value in values.items()}
+    rows = {name: _rows(stream, fields, name, array)
+            for name, array in arrays.items() if array.ndim}
+    counts = {name: len(row) for name, row in rows.items()}
+    if len(set(counts.values())) > 1:
+        raise ValueError(
+            f"{stream}: the values of all fields must fill the same number of words, got "
+            + ", ".join(f"{count} of {name!r}" for name, count in counts.items()))
+    count = next(iter(counts.values()), 1)
+    for name, array in arrays.items():
+        if not array.ndim:
+            row = np.full((count, _elements(fields, name)), array)
+            if name == "last":
+                row[:-1] = 0
+            rows[name] = row
+    try:
+        return pack_words(fields, rows)
+    except ValueError as error:
+        raise ValueError(f"{stream}: {error}") from error
+
+
+def read_words(fields: Fields, words: Sequence[int]) -> Any:
+    """Return the values of words by field: int64 ``[words, *dimensions of the field]``.
+
+    Of a payload that is one field without a name, the array itself.
+    """
+    values = {name: read_field(words, bits).reshape(len(words), *bits.dims)
+              for name, bits in fields.items()}
+    return values[""] if list(values) == [""] else values
+
+
+def _integers(stream: str, name: str, value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iub" or (array.ndim and not array.size):
+        raise ValueError(
+            f"{stream}, field {name!r}: expected integers of up to 64 bits, got "
+            f"{'none' if not array.size else f'values of type {array.dtype}'}")
+    return array.astype(np.int64)
+
+
+def _elements(fields: Fields, name: str) -> int:
+    bits = fields[name]
+    return (bits.high - bits.low + 1) // bits.element_bits
+
+
+def _rows(stream: str, fields: Fields, name: str, array: np.ndarray) -> np.ndarray:
+    """The elements of an array, word by word; int64 ``[words, elements]``."""
+    dims, elements = fields[name].dims, _elements(fields, name)
+    if array.ndim == 1:
+        filled = np.zeros(-(-array.size // elements) * elements, dtype=np.int64)
+        filled[:array.size] = array
+        return filled.reshape(-1, elements)
+    if array.shape not in (dims, (len(array), *dims)):
+        raise ValueError(
+            f"{stream}, field {name!r}: expected a row, or the shape {(*dims,)} or "
+            f"{('words', *dims)}, got {array.shape}")
+    return array.reshape(-1, elements)

@@ -1,0 +1,231 @@
+"""A user's own cocotb test of an emitted folder: run_cocotb, drivers and sinks, waves."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import sterna.sim
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.tools import MissingToolError
+from sterna.hw.testbench.payloads import UnitPorts
+from sterna.hw.testbench.simulation import SimulationError
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12
+from sterna.model.quantized import load_model
+from sterna.model.quantized.synthetic import random_model
+from sterna.sim import check, run_cocotb
+from sterna.sim.bench import waves as waves_module
+from sterna.sim.bench.runner import Simulator
+from sterna.sim.bench.waves import check_waves, wave_groups, write_views
+from sterna.sim.testing.folder import FOLDER_VARIABLE
+from sterna.sim.testing.words import read_words, words_of
+
+BENCH = Path(__file__).parent / "data" / "own" / "glu_bench.py"
+MODEL = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=16), C12, seed=7)
+needs_icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="no Icarus")
+
+
+@pytest.fixture(scope="module")
+def glu(tmp_path_factory: pytest.TempPathFactory) -> EmittedUnit:
+    return emit_verilog(MODEL, "glu", tmp_path_factory.mktemp("own") / "glu", lanes=4)
+
+
+@needs_icarus
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["fst", "vcd"])
+def test_own_tests_run_in_icarus_and_keep_waves(
+    glu: EmittedUnit, tmp_path: Path, suffix: str,
+) -> None:
+    waves = tmp_path / f"glu.{suffix}"
+    done = run_cocotb(glu.folder, BENCH, simulator="icarus", waves=waves, work=tmp_path / "work")
+    assert done.tests == ("products", "a_word_that_does_not_come")
+    shown = [line for line in Path(f"{waves}.gtkw").read_text().splitlines()
+             if line.startswith("glu_unit.")]
+    assert "glu_unit.preacts__valid" in shown
+    assert any("payload.gate" in line for line in shown)
+    if suffix == "vcd":
+        declared = {f"glu_unit.{words[4]}{words[5].replace('$end', '')}"
+                    for words in map(str.split, waves.read_text().splitlines())
+                    if words[:1] == ["$var"]}
+        assert set(shown) <= declared
+    else:
+        assert waves.read_bytes()[:1] == b"\0"      # the header block of FST
+        assert waves.stat().st_size > 1000
+
+
+@needs_icarus
+@pytest.mark.slow
+def test_a_wrong_value_is_named(glu: EmittedUnit, tmp_path: Path) -> None:
+    with pytest.raises(SimulationError, match=r"layer0\.glu\.p\[5\]: expected -?\d+, got -?\d+ "
+                                              r"\(1 of 26 values differ\)"):
+        run_cocotb(glu.folder, BENCH, simulator="icarus", work=tmp_path,
+                   environment={"GLU_BENCH_WRONG": "1"})
+
+
+@needs_icarus
+@pytest.mark.slow
+def test_the_page_about_it_runs(tmp_path: Path) -> None:
+    """docs/simulation.md: the test, run_cocotb, and cocotb's own runner."""
+    page = (Path(__file__).parents[1] / "docs" / "simulation.md").read_text(encoding="utf-8")
+    test, ours, stock = re.findall(r"^```py\n(.*?)^```", page, re.M | re.S)
+    emit_verilog(load_model("micro"), "glu", tmp_path / "build" / "glu")
+    (tmp_path / "my_test.py").write_text(test)
+    # cocotb's runner looks for pytest around it, and then prints no summary.
+    environment = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
+    for script, said in (
+        (ours, "CocotbRun(tests=('products',)"), (stock, "TESTS=1 PASS=1 FAIL=0"),
+    ):
+        (tmp_path / "run.py").write_text(script)
+        done = subprocess.run(
+            [sys.executable, "run.py"], cwd=tmp_path, text=True, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+        assert done.returncode == 0, done.stdout[-3000:]
+        assert said in done.stdout
+    assert (tmp_path / "build" / "glu.fst").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_the_stock_runner_runs_own_tests_in_verilator(glu: EmittedUnit, tmp_path: Path) -> None:
+    simulator = "verilator"
+    script = f"""
+import os
+from cocotb_tools.runner import get_results, get_runner
+from sterna.sim import build_options, simulator_environment
+os.environ.update(simulator_environment({str(glu.folder)!r}, {simulator!r}))
+runner = get_runner({simulator!r})
+runner.build(**build_options({str(glu.folder)!r}, {simulator!r}))
+results = runner.test(hdl_toplevel="glu_unit", hdl_toplevel_lang="verilog",
+                      test_module="glu_bench", results_xml=os.path.abspath("results.xml"))
+assert get_results(results) == (2, 0), get_results(results)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**sterna.sim.simulator_environment(glu.folder, simulator),
+             "PYTHONPATH": str(BENCH.parent), "OPT_FAST": "-O0"})
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_a_test_in_a_simulator_loads_no_generator() -> None:
+    script = ("import sys\n"
+              "from sterna.sim import StreamDriver, StreamSink, check, start\n"
+              "print([name for name in ('amaranth', 'onnx', 'onnxruntime', 'torch', 'vcd') "
+              "if name in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                          check=True)
+    assert done.stdout.strip() == "[]"
+    assert set(sterna.sim.__all__) == set(sterna.sim._ROOMS)
+    assert all(callable(getattr(sterna.sim, name)) for name in sterna.sim.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = sterna.sim.nothing
+
+
+def test_values_become_words_and_words_values(glu: EmittedUnit) -> None:
+    fields = UnitPorts.of(glu.manifest).fields["preacts"]
+    gate = np.array([1, -2, 3, -4, 5])
+    words = words_of("preacts", fields, {"gate": gate, "up": np.zeros((2, 4), int), "last": 1})
+    values = read_words(fields, words)
+    assert values["gate"].tolist() == [[1, -2, 3, -4], [5, 0, 0, 0]]
+    assert values["last"].tolist() == [0, 1]
+    one = words_of("preacts", fields, {"gate": 1, "up": gate[:4], "last": 0})
+    assert read_words(fields, one)["gate"].tolist() == [[1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"gate": [1]}, "preacts wants a value for field 'last': its fields are"),
+    ({"gate": [1], "up": [1], "last": 0, "first": 0}, "preacts has no field 'first'"),
+    ({"gate": [1] * 4, "up": [1] * 8, "last": 0}, "the same number of words, got 1 of 'gate', 2"),
+    ({"gate": [1.5], "up": [1], "last": 0}, "'gate': expected integers of up to 64 bits, got val"),
+    ({"gate": [], "up": [1], "last": 0}, "'gate': expected integers of up to 64 bits, got none"),
+    ({"gate": [9999], "up": [1], "last": 0}, "preacts: field 'gate' takes -128 to 127, got 0 to"),
+    ({"gate": [[1, 2]], "up": [1], "last": 0}, "'gate': expected a row, or the shape (4,) or"),
+    ([1, 2], "preacts takes values by field (gate, up, last), got list"),
+])
+def test_values_that_do_not_fit_are_refused_by_name(
+    glu: EmittedUnit, values: object, message: str,
+) -> None:
+    fields = UnitPorts.of(glu.manifest).fields["preacts"]
+    with pytest.raises(ValueError, match="preacts") as error:
+        words_of("preacts", fields, values)
+    assert message in str(error.value)
+
+
+def test_streams_that_are_not_there_are_refused_by_name(
+    glu: EmittedUnit, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dut = SimpleNamespace(clk=None)
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    with pytest.raises(ValueError, match="does not say which folder is simulated"):
+        sterna.sim.StreamDriver(dut, "preacts")
+    monkeypatch.setenv(FOLDER_VARIABLE, str(glu.folder))
+    with pytest.raises(ValueError, match="no input stream 'products': there is preacts"):
+        sterna.sim.StreamDriver(dut, "products")
+    with pytest.raises(ValueError, match="no output stream 'acts': there is products"):
+        sterna.sim.StreamSink(dut, "acts")
+    with pytest.raises(ValueError, match="preacts: pause must be from 0 to below 1, got 1"):
+        sterna.sim.StreamDriver(dut, "preacts", pause=1)
+
+
+def test_what_cannot_be_run_is_refused(glu: EmittedUnit, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a folder of emitted Verilog"):
+        run_cocotb(tmp_path, BENCH)
+    with pytest.raises(ValueError, match="there is no test file"):
+        run_cocotb(glu.folder, tmp_path / "nothing.py", work=tmp_path / "work")
+    with pytest.raises(ValueError, match="simulator must be one of verilator, icarus, got 'vcs'"):
+        run_cocotb(glu.folder, BENCH, simulator="vcs")
+    with pytest.raises(ValueError, match=r"a wave file must end in \.fst or \.vcd, got x\.lxt"):
+        run_cocotb(glu.folder, BENCH, waves="x.lxt")
+
+
+def test_a_check_names_the_first_difference() -> None:
+    check("same", np.arange(4), [0, 1, 2, 3])
+    with pytest.raises(AssertionError, match=r"^q\[1, 0\]: expected 3, got 9 \(2 of 4 values"):
+        check("q", [[1, 2], [9, 9]], [[1, 2], [3, 4]])
+    with pytest.raises(AssertionError, match=r"^q: expected 1, got 2"):
+        check("q", 2, 1)
+    with pytest.raises(AssertionError, match=r"q: expected the shape \(2,\), got \(3,\)"):
+        check("q", [1, 2, 3], [1, 2])
+    with pytest.raises(AssertionError, match="q: there is no value to compare"):
+        check("q", [], [])
+
+
+def test_views_group_the_streams(glu: EmittedUnit, tmp_path: Path) -> None:
+    views = write_views(tmp_path / "x.vcd", "glu_unit", wave_groups(glu))
+    assert [path.name for path in views] == ["x.vcd.gtkw", "x.vcd.sucl"]
+    texts = [path.read_text() for path in views]
+    (tmp_path / "again").mkdir()
+    assert texts == [path.read_text() for path in write_views(
+        tmp_path / "again" / "x.vcd", "glu_unit", wave_groups(glu))]
+    assert texts[1].splitlines() == [
+        "variable_add glu_unit.clk", "variable_add glu_unit.rst",
+        "divider_add preacts", "variable_add glu_unit.preacts__valid",
+        "variable_add glu_unit.preacts__ready", "variable_add glu_unit.preacts__payload",
+        "divider_add products", "variable_add glu_unit.products__valid",
+        "variable_add glu_unit.products__ready", "variable_add glu_unit.products__payload",
+        "zoom_fit"]
+    assert str(tmp_path) not in texts[0]
+    lines = texts[0].splitlines()
+    assert lines.index("-preacts") < lines.index("glu_unit.preacts__valid") < lines.index(
+        "-products")
+
+
+def test_fst_of_verilator_wants_its_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waves_module, "_has_header", lambda name: name != "lz4.h")
+    with pytest.raises(MissingToolError, match=r"lz4\.h .*liblz4-dev, or name the wave file \.vcd"):
+        check_waves(tmp_path / "x.fst")
+    assert check_waves(tmp_path / "a" / "x.fst", Simulator.ICARUS) == tmp_path / "a" / "x.fst"
+    monkeypatch.setattr(waves_module, "_has_header", lambda name: True)
+    assert check_waves(tmp_path / "x.fst") == tmp_path / "x.fst"
+    assert check_waves(None) is None

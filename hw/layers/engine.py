@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal, unsigned
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -43,7 +43,7 @@ class MatrixEngine(wiring.Component):
         ``sum`` of each row of a group, ``last`` with the last group and, if there are several
         matrices, ``matrix``.
     coming : ``Out(unsigned(params.index_bits))``
-        ``matrix`` of the sums of the next cycle, should some come then.
+        ``matrix`` of the sums of the next cycle, should some come then; if there are several.
     """
 
     def __init__(self, params: EngineParams, words: Sequence[int]) -> None:
@@ -52,7 +52,7 @@ class MatrixEngine(wiring.Component):
         members = {
             "acts": In(stream.Signature(params.act_layout)),
             "sums": Out(stream.Signature(params.sum_layout)),
-            "coming": Out(unsigned(params.index_bits)),
+            **({"coming": Out(unsigned(params.index_bits))} if params.index_bits else {}),
         }
         if not params.rom:
             members["weights"] = In(stream.Signature(unsigned(params.mac.word_bits)))
@@ -68,10 +68,11 @@ class MatrixEngine(wiring.Component):
         begin, issuing = Signal(), Signal()
         groups = Array(params.groups(i) for i in range(len(params.shapes)))
         groups_left = Signal(range(max(groups) + 1))
-        room = self._collect(m, array.sums, begin, tiles.matrix, groups)
+        matrix = tiles.matrix if params.index_bits else Const(0)
+        room = self._collect(m, array.sums, begin, matrix, groups)
 
         # A vector begins when the beats of the one before it are done.
-        weights = self._weights(m, tiles, begin)
+        weights = self._weights(m, matrix, begin)
         word_ends = Signal()
         taken = Signal()
         m.d.comb += [
@@ -84,7 +85,7 @@ class MatrixEngine(wiring.Component):
             tiles.release.eq(taken & word_ends & (groups_left == 1)),
         ]
         with m.If(begin):
-            m.d.sync += [issuing.eq(1), groups_left.eq(groups[tiles.matrix])]
+            m.d.sync += [issuing.eq(1), groups_left.eq(groups[matrix])]
         with m.If(taken & word_ends):
             m.d.sync += groups_left.eq(groups_left - 1)
         with m.If(tiles.release):
@@ -97,7 +98,7 @@ class MatrixEngine(wiring.Component):
         m.d.sync += tile.eq(tiles.tile)
         return m
 
-    def _weights(self, m, tiles, begin):
+    def _weights(self, m, matrix, begin):
         """The stream of weight words: a memory's, asked for as a vector begins, or the port."""
         params = self.params
         if not params.rom:
@@ -106,9 +107,9 @@ class MatrixEngine(wiring.Component):
         m.d.comb += [
             rom.requests.valid.eq(begin),
             rom.requests.payload.first.eq(Array(
-                params.first_word(i) for i in range(len(params.shapes)))[tiles.matrix]),
+                params.first_word(i) for i in range(len(params.shapes)))[matrix]),
             rom.requests.payload.count.eq(Array(
-                params.matrix_words(i) for i in range(len(params.shapes)))[tiles.matrix]),
+                params.matrix_words(i) for i in range(len(params.shapes)))[matrix]),
         ]
         return rom.beats
 
@@ -117,13 +118,10 @@ class MatrixEngine(wiring.Component):
 
         Two may be on their way.
         """
-        params = self.params
         count = Signal(range(3))
-        current, following = (
-            Signal(params.index_bits, name=name, reset_less=True)
-            for name in ("current", "following"))
         group = Signal(range(max(groups) + 1))
         ended = Signal()
+        current = self._matrix_of_sums(m, begin, matrix, count, ended)
         m.d.comb += [
             self.sums.valid.eq(sums.valid),
             sums.ready.eq(self.sums.ready),
@@ -131,15 +129,25 @@ class MatrixEngine(wiring.Component):
             self.sums.payload.last.eq(group + 1 == groups[current]),
             ended.eq(self.sums.valid & self.sums.ready & self.sums.payload.last),
         ]
-        if params.index_bits:
-            m.d.comb += self.sums.payload.matrix.eq(current)
         with m.If(self.sums.valid & self.sums.ready):
             m.d.sync += group.eq(Mux(self.sums.payload.last, 0, group + 1))
         m.d.sync += count.eq(count + begin - ended)
-        m.d.comb += self.coming.eq(Mux(ended, following, current))
+        return count != 2
+
+    def _matrix_of_sums(self, m, begin, matrix, count, ended):
+        """The matrix of the sums that come out: of the first of ``count`` vectors under way."""
+        bits = self.params.index_bits
+        if not bits:
+            return Const(0)
+        current = Signal(bits, reset_less=True)
+        following = Signal(bits, reset_less=True)
+        m.d.comb += [
+            self.coming.eq(Mux(ended, following, current)),
+            self.sums.payload.matrix.eq(current),
+        ]
+        m.d.sync += current.eq(self.coming)
         with m.If(begin):
             m.d.sync += following.eq(matrix)
             with m.If(count - ended == 0):
                 m.d.comb += self.coming.eq(matrix)
-        m.d.sync += current.eq(self.coming)
-        return count != 2
+        return current

@@ -143,7 +143,8 @@ class LayerUnit(wiring.Component):
         m.submodules.scales = scales = LayerScales(params.post, params.norm)
         m.submodules.post = post = Post(params.post, self._contents.biases)
         wiring.connect(m, engine.sums, post.sums)
-        m.d.comb += post.coming.eq(engine.coming)
+        if params.post.engine.index_bits:
+            m.d.comb += post.coming.eq(engine.coming)
         wiring.connect(m, norm.scales, scales.norms)
         m.d.comb += [
             scales.done.eq(post.done),

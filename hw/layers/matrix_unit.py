@@ -128,7 +128,8 @@ class MatrixUnit(wiring.Component):
 
         m.submodules.post = post = Post(params.post, self._contents.biases)
         wiring.connect(m, engine.sums, post.sums)
-        m.d.comb += post.coming.eq(engine.coming)
+        if params.engine.index_bits:
+            m.d.comb += post.coming.eq(engine.coming)
         matrix = engine.sums.payload.matrix if params.engine.index_bits else 0
         tag = Signal(params.post.tag_layout)
         m.d.comb += [

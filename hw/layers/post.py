@@ -33,7 +33,7 @@ class Post(wiring.Component):
     -------
     sums : ``In(stream.Signature(engine.sum_layout))``
     coming : ``In(unsigned(engine.index_bits))``
-        Both of the engine.
+        Both of the engine, the second if there are several matrices.
     scales : ``In(ArrayLayout(unsigned(scale_bits), most_slots))``
         Scale of each slot of the matrix whose sums come.
     known : ``In(1)``
@@ -50,7 +50,8 @@ class Post(wiring.Component):
         self._biases = biases
         super().__init__({
             "sums": In(stream.Signature(params.engine.sum_layout)),
-            "coming": In(unsigned(params.engine.index_bits)),
+            **({"coming": In(unsigned(params.engine.index_bits))}
+               if params.engine.index_bits else {}),
             "scales": In(ArrayLayout(unsigned(params.scale_bits), params.most_slots)),
             "known": In(1),
             "done": Out(1),

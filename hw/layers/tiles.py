@@ -26,7 +26,7 @@ class ActivationTiles(wiring.Component):
     waiting : ``Out(1)``
         There is a vector that can be read.
     matrix : ``Out(unsigned(params.index_bits))``
-        Its matrix.
+        Its matrix, if there are several.
     tile : ``In``
         Which tile of it to read.
     tile_acts : ``Out(ArrayLayout(signed(act_bits), cols))``
@@ -40,7 +40,7 @@ class ActivationTiles(wiring.Component):
         super().__init__({
             "acts": In(stream.Signature(params.act_layout)),
             "waiting": Out(1),
-            "matrix": Out(unsigned(params.index_bits)),
+            **({"matrix": Out(unsigned(params.index_bits))} if params.index_bits else {}),
             "tile": In(range(max(params.tiles, 2))),
             "tile_acts": Out(ArrayLayout(signed(params.mac.act_bits), params.mac.cols)),
             "release": In(1),
@@ -49,14 +49,11 @@ class ActivationTiles(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         params = self.params
-        full, matrices = [], []
-        for half in range(2):
-            full.append(Signal(name=f"full{half}"))
-            matrices.append(Signal(params.index_bits, name=f"matrix{half}", reset_less=True))
+        full = [Signal(name=f"full{half}") for half in range(2)]
         filling, serving = Signal(), Signal()
         first, last = Signal(init=1), Signal()
         taken = Signal()
-        matrix = self._coming(m, matrices, filling, first)
+        matrix = self._coming(m, filling, serving, first)
         word = Signal(range(max(map(params.act_words, range(len(params.shapes)))) + 1))
         m.d.comb += [
             self.acts.ready.eq(~Array(full)[filling]),
@@ -64,7 +61,6 @@ class ActivationTiles(wiring.Component):
             last.eq(word == Array(
                 params.act_words(i) - 1 for i in range(len(params.shapes)))[matrix]),
             self.waiting.eq(Array(full)[serving]),
-            self.matrix.eq(Array(matrices)[serving]),
         ]
         with m.If(taken):
             m.d.sync += [word.eq(Mux(last, 0, word + 1)), first.eq(last)]
@@ -75,13 +71,17 @@ class ActivationTiles(wiring.Component):
         self._store(m, taken, taken & last, filling, serving)
         return m
 
-    def _coming(self, m, matrices, filling, first):
+    def _coming(self, m, filling, serving, first):
         """Keep the matrix of the vector that comes in, and return it."""
         if not self.params.index_bits:
             return Const(0)
+        matrices = Array(
+            Signal(self.params.index_bits, name=f"matrix{half}", reset_less=True)
+            for half in range(2))
         with m.If(self.acts.valid & self.acts.ready & first):
-            m.d.sync += Array(matrices)[filling].eq(self.acts.payload.matrix)
-        return Mux(first, self.acts.payload.matrix, Array(matrices)[filling])
+            m.d.sync += matrices[filling].eq(self.acts.payload.matrix)
+        m.d.comb += self.matrix.eq(matrices[serving])
+        return Mux(first, self.acts.payload.matrix, matrices[filling])
 
     def _store(self, m, taken, ended, filling, serving):
         """A memory whose words are tiles, written in parts."""

@@ -174,7 +174,7 @@ def simulate(
         job = Job(ports.inputs, ports.outputs, seed, [each.phase for each in scored],
                   levels=ports.levels)
         if waves:
-            write_views(waves, emitted.module, wave_groups(emitted), simulator)
+            write_views(waves, emitted.module, wave_groups(emitted))
         results = run_on(
             simulator, emitted.sources, emitted.module, job,
             folder / f"{unit}_{simulator.value}", waves=waves)

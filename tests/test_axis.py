@@ -18,7 +18,8 @@ from conftest import sizes_of
 from sterna.hw import catalog
 from sterna.hw.catalog import UNITS, emit_verilog
 from sterna.hw.emit.axis import AxisStream, axis_text
-from sterna.hw.emit.documents import FieldBits, Port
+from sterna.hw.emit.documents import Port
+from sterna.hw.emit.fields import FieldBits
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.testbench.payloads import Fields, UnitPorts, pack_words, read_field
 from sterna.hw.testbench.scoreboard import Scoreboard, ScoredPhase

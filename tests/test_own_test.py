@@ -52,7 +52,7 @@ def test_own_tests_run_in_icarus_and_keep_waves(
     shown = [line for line in Path(f"{waves}.gtkw").read_text().splitlines()
              if line.startswith("glu_unit.")]
     assert "glu_unit.preacts__valid" in shown
-    assert any("payload.gate" in line for line in shown)
+    assert any("payload_gate" in line for line in shown)
     if suffix == "vcd":
         declared = {f"glu_unit.{words[4]}{words[5].replace('$end', '')}"
                     for words in map(str.split, waves.read_text().splitlines())
@@ -210,8 +210,10 @@ def test_views_group_the_streams(glu: EmittedUnit, tmp_path: Path) -> None:
         "variable_add glu_unit.clk", "variable_add glu_unit.rst",
         "divider_add preacts", "variable_add glu_unit.preacts__valid",
         "variable_add glu_unit.preacts__ready", "variable_add glu_unit.preacts__payload",
+        *(f"variable_add glu_unit.preacts__payload_{field}" for field in ("gate", "up", "last")),
         "divider_add products", "variable_add glu_unit.products__valid",
         "variable_add glu_unit.products__ready", "variable_add glu_unit.products__payload",
+        *(f"variable_add glu_unit.products__payload_{field}" for field in ("p", "last")),
         "zoom_fit"]
     assert str(tmp_path) not in texts[0]
     lines = texts[0].splitlines()

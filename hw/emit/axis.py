@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sterna.hw.emit.documents import FieldBits, Port
+from sterna.hw.emit.documents import Port
+from sterna.hw.emit.fields import FieldBits
 
 __all__ = ["AxisStream", "axis_manifest", "axis_section", "axis_streams", "axis_text"]
 

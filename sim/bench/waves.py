@@ -105,22 +105,18 @@ def wave_groups(emitted: EmittedUnit) -> dict[str, list[WaveSignal]]:
 
 def _fields(payload: str, fields: list[dict[str, Any]], verilog: str) -> Iterator[WaveSignal]:
     for field in fields:
-        for name, declared in ((f"{payload}.{field['name']}", f"\\{payload}.{field['name']} "),
-                               (f"{payload}__{field['name']}", f"{payload}__{field['name']};")):
-            if field["name"] and declared in verilog:
-                yield WaveSignal(name, field["high"] - field["low"] + 1)
-                break
+        name = f"{payload}_{field['name']}"
+        if f" {name};" in verilog:
+            yield WaveSignal(name, field["high"] - field["low"] + 1)
 
 
 def write_views(
     waves: Path, module: str, groups: Mapping[str, list[WaveSignal]],
-    simulator: Simulator = Simulator.VERILATOR,
 ) -> list[Path]:
     """Write which signals to show first: ``FILE.gtkw`` for GTKWave, ``FILE.sucl`` for Surfer.
 
     ``gtkwave x.vcd.gtkw`` opens the waves with them, and so does
-    ``surfer -c x.vcd.sucl x.vcd``. The same groups give the same bytes. A name with a dot, as
-    fields of payloads have, is in the view of GTKWave only: Surfer takes it for a scope.
+    ``surfer -c x.vcd.sucl x.vcd``. The same groups give the same bytes.
 
     Parameters
     ----------
@@ -130,8 +126,6 @@ def write_views(
         Its top module.
     groups
         Signals by the name of their group; those of the group without a name stand alone.
-    simulator
-        What writes the waves: Icarus keeps the backslash of a name that is escaped in Verilog.
 
     Returns
     -------
@@ -148,11 +142,9 @@ def write_views(
             view.begin_group(group)
             commands.append(f"divider_add {group}")
         for signal in signals:
-            escape = "\\" if "." in signal.name and simulator is Simulator.ICARUS else ""
             bits = f"[{signal.width - 1}:0]" if signal.width > 1 else ""
-            view.trace(f"{module}.{escape}{signal.name}{bits}", datafmt="hex")
-            if "." not in signal.name:
-                commands.append(f"variable_add {module}.{signal.name}")
+            view.trace(f"{module}.{signal.name}{bits}", datafmt="hex")
+            commands.append(f"variable_add {module}.{signal.name}")
         if group:
             view.end_group(group)
     written = []

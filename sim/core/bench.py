@@ -60,7 +60,7 @@ def run_core_phases(
     progress(f"compile and run in {simulator.value}")
     with work_folder(work) as folder:
         if waves:
-            write_views(waves, emitted.module, wave_groups(emitted), simulator)
+            write_views(waves, emitted.module, wave_groups(emitted))
         results = run_on(
             simulator, emitted.sources, emitted.module,
             stimulus.job(phases, answers, seed), folder / f"core_{simulator.value}", waves=waves)

@@ -75,7 +75,7 @@ def run_cocotb(
     results.unlink(missing_ok=True)
     if wave_file:
         verilog = "".join(path.read_text(encoding="utf-8") for path in found.sources)
-        write_views(wave_file, found.module, groups_of(found.manifest, verilog), simulator)
+        write_views(wave_file, found.module, groups_of(found.manifest, verilog))
     log = run_launch(
         Launch(
             simulator, [str(path) for path in found.sources], found.module, module, str(work),

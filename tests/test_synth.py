@@ -11,7 +11,7 @@ import pytest
 
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
-from sterna.cli.reports.synth_page import area_plot
+from sterna.cli.reports.area_plot import area_plot
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import core_params

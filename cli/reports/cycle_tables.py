@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from sterna.hw.core.timing.cycle_report import PIPELINE, CycleReport, tokens_per_second
+from sterna.hw.core.timing.folding import FoldedStages, fold_stages
 from sterna.hw.core.timing.steady_state import Cause, SteadyState, Token
 
-__all__ = ["PARTS", "CycleTable", "Part", "cycle_tables", "headline", "number", "verdict"]
+__all__ = ["PARTS", "CycleTable", "Part", "cycle_tables", "folded_text", "headline", "number",
+           "verdict"]
 
 _LONGEST_WAITS = 10
 
@@ -38,16 +40,20 @@ class Part:
             return state.beats_of(stage)
         return sum((state.waits(name=stage, cause=cause) for cause in self.causes), Fraction())
 
+    def of_all(self, state: SteadyState, stages: Sequence[str]) -> Fraction:
+        """Its cycles in several stages together."""
+        return sum((self.cycles(state, stage) for stage in stages), Fraction())
+
 
 PARTS = (
-    Part("beats", "beats of the array", "█", "#4a7fb5"),
+    Part("beats", "beats of the array", "█", "#4a86c5"),
     Part("norm", "the norm serves the other sequence", "n", "#7f7f7f", (Cause.NORM,)),
     Part("reciprocal", "division by the maximum", "r", "#d1495b", (Cause.RECIPROCAL,)),
-    Part("tiles", "tiles of the quantised vector", "t", "#edae49", (Cause.TILES,)),
-    Part("scale", "root and division for the scale", "s", "#8d6a9f", (Cause.SCALE,)),
-    Part("pipeline", "array, requantising and unit", "p", "#5fad8c", PIPELINE),
+    Part("tiles", "tiles of the quantised vector", "t", "#e0a03c", (Cause.TILES,)),
+    Part("scale", "root and division for the scale", "s", "#9270b8", (Cause.SCALE,)),
+    Part("pipeline", "array, requantising and unit", "p", "#4fa583", PIPELINE),
     Part("max", "maximum of a vector", "m", "#a3623a", (Cause.MAXIMUM,)),
-    Part("token", "choice of a token, embedding", "c", "#e3a5c7",
+    Part("token", "choice of a token, embedding", "c", "#d07fae",
          (Cause.CHOICE, Cause.EMBEDDING)),
 )
 """What a stage's cycles are made of: its beats, then what the array waits for."""
@@ -124,20 +130,32 @@ def _tokens(report: CycleReport, clock_mhz: float | None) -> CycleTable:
 
 
 def _stages(state: SteadyState) -> CycleTable:
-    """A row for each stage, and their sum. Parts without a cycle anywhere are left out."""
+    """A row for each stage that differs, and the sum of all. Parts without a cycle are left out."""
     parts = [part for part in PARTS
              if not part.causes or any(part.cycles(state, name) for name in state.names)]
 
     def cells(cycles: Sequence[Fraction]) -> tuple[str, ...]:
         return tuple(number(each) if each else "" for each in (*cycles, sum(cycles, Fraction())))
 
-    by_stage = {name: [part.cycles(state, name) for part in parts] for name in state.names}
-    sums = [sum(column, Fraction()) for column in zip(*by_stage.values(), strict=True)]
+    lines = fold_stages(state)
+    by_line = [[part.of_all(state, line.stages) for part in parts] for line in lines]
+    sums = [sum(column, Fraction()) for column in zip(*by_line, strict=True)]
     return CycleTable(
         "where the cycles of a greedy token go",
         ("stage", *(part.name for part in parts), "cycles"),
-        [*((name, *cells(cycles)) for name, cycles in by_stage.items()),
-         ("all", *cells(sums))])
+        [*((folded_text(line), *cells(cycles))
+           for line, cycles in zip(lines, by_line, strict=True)), ("all", *cells(sums))])
+
+
+def folded_text(line: FoldedStages) -> str:
+    """How a line of stages is called: layers that are left out say which they are like.
+
+    >>> folded_text(FoldedStages("layers 1 to 3", ("layer1 out",), layers=3, like=0))
+    'layers 1 to 3, each as layer 0'
+    """
+    if line.like is None:
+        return line.name
+    return f"{line.name}, {'each ' if line.layers > 1 else ''}as layer {line.like}"
 
 
 def _waits(state: SteadyState) -> CycleTable:

@@ -1,25 +1,113 @@
-"""Parts of the HTML pages that commands write: one file each, which needs nothing else."""
+"""Parts of the HTML pages that commands write: one file each, which needs nothing else.
+
+One style for all of them: light or dark as the reader's screen is, readable from 360 pixels on
+(what is wider scrolls in a box of its own), and a verdict at the top.
+"""
 
 from __future__ import annotations
 
-import base64
+import enum
 import html
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-__all__ = ["html_heading", "html_page", "html_picture", "html_table"]
+__all__ = ["Outcome", "Verdict", "html_figure", "html_heading", "html_meters", "html_page",
+           "html_table"]
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
-       color: #1c2330; background: #fff; }
-h1 { margin-bottom: 0; } h2 { margin-top: 2.2rem; }
+:root { color-scheme: light dark; --ink: #1c2330; --faint: #5b6575; --paper: #fff;
+        --soft: #f4f6fa; --line: #d9dee7; --pass: #17713b; --pass-soft: #e6f4eb;
+        --fail: #b3261e; --fail-soft: #fcebea; --note: #2b5c9e; --note-soft: #e9f0f9; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e3e7ee; --faint: #9aa5b5; --paper: #14181f; --soft: #1d232d; --line: #343c49;
+          --pass: #6fd199; --pass-soft: #17301f; --fail: #ff8a80; --fail-soft: #3a1b1a;
+          --note: #8bb8f0; --note-soft: #1a283b; }
+}
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto;
+       padding: 0 1rem; color: var(--ink); background: var(--paper);
+       overflow-wrap: break-word; }
+h1 { margin: 0 0 1rem; line-height: 1.2; } h2 { margin: 2.4rem 0 .6rem; line-height: 1.25; }
+p { max-width: 46rem; }
+.verdict { padding: 1rem 1.3rem; border-left: .5rem solid; border-radius: .3rem; }
+.verdict p { margin: 0; color: var(--ink); }
+.verdict .word { font-size: 2.4rem; line-height: 1.15; font-weight: 750; color: inherit; }
+.verdict.pass { color: var(--pass); background: var(--pass-soft); }
+.verdict.fail { color: var(--fail); background: var(--fail-soft); }
+.verdict.note { color: var(--note); background: var(--note-soft); }
+.verdict dl { display: flex; flex-wrap: wrap; gap: .6rem 2.2rem; margin: .9rem 0 0; }
+.verdict dd { margin: 0; font-size: 1.6rem; line-height: 1.2; font-weight: 650;
+              color: var(--ink); font-variant-numeric: tabular-nums; }
+.verdict dt { font-size: .85rem; color: var(--faint); }
 table { border-collapse: collapse; width: 100%; font-size: .93rem; }
-th, td { border-bottom: 1px solid #d9dee7; padding: .35rem .6rem; text-align: left;
-         vertical-align: top; }
+th, td { border-bottom: 1px solid var(--line); padding: .35rem .6rem; text-align: left;
+         vertical-align: top; overflow-wrap: normal; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.ok { color: #17713b; } .bad { color: #b3261e; font-weight: 700; }
-pre { background: #f4f6fa; padding: 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-img { max-width: 100%; } .scroll { overflow-x: auto; }
+pre { background: var(--soft); padding: 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+code { overflow-wrap: anywhere; }
+.scroll { overflow-x: auto; max-width: 100%; }
+figure { margin: 1rem 0; }
+figure svg { display: block; width: 100%; height: auto; min-width: 40rem; }
+figure svg.floor { max-width: 44rem; max-height: 44rem; min-width: 0; }
+figure svg text { fill: currentColor; font-family: system-ui, sans-serif !important; }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; padding: 0;
+          font-size: .93rem; }
+.legend svg { width: .8rem; height: .8rem; margin-right: .35rem; }
+.meters { display: grid; grid-template-columns: max-content max-content 1fr; gap: .5rem .9rem;
+          align-items: center; font-variant-numeric: tabular-nums; }
+.meters .track { background: var(--soft); border: 1px solid var(--line); border-radius: .25rem;
+                 height: 1.1rem; overflow: hidden; }
+.meters .track span { display: block; height: 100%; background: var(--note); }
+.meters .track .over { background: var(--fail); }
+@media (max-width: 40rem) {
+  .meters { grid-template-columns: 1fr max-content; }
+  .meters .track { grid-column: 1 / -1; margin-bottom: .4rem; }
+}
+figcaption { max-width: 46rem; color: var(--faint); font-size: .93rem; }
 """
+
+
+class Outcome(enum.StrEnum):
+    """What a verdict says, and the colour that it has."""
+
+    PASS = "pass"
+    """All that was compared agreed, or all that was asked for was reached."""
+    FAIL = "fail"
+    """Something did not."""
+    NOTE = "note"
+    """Nothing was compared: the page only states figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a page says first.
+
+    Parameters
+    ----------
+    outcome
+        Its colour.
+    word
+        One to three words, large: ``PASS``.
+    sentence
+        What was found, in plain text.
+    figures
+        The most important numbers, each with what it is.
+    """
+
+    outcome: Outcome
+    word: str
+    sentence: str
+    figures: tuple[tuple[str, str], ...] = ()
+
+    def html(self) -> str:
+        """The verdict as a section of a page."""
+        figures = "".join(
+            f"<div><dd>{html.escape(value)}</dd><dt>{html.escape(name)}</dt></div>"
+            for value, name in self.figures)
+        listed = f"<dl>{figures}</dl>" if figures else ""
+        return (f'<section class="verdict {self.outcome.value}">'
+                f'<p class="word">{html.escape(self.word)}</p>'
+                f"<p>{html.escape(self.sentence)}</p>{listed}</section>")
 
 
 def html_heading(text: str) -> str:
@@ -27,13 +115,14 @@ def html_heading(text: str) -> str:
     return f"<h2>{html.escape(text[0].upper() + text[1:])}</h2>"
 
 
-def html_page(title: str, body: str) -> str:
+def html_page(title: str, verdict: Verdict, body: str) -> str:
     """A page; ``title`` is plain text, ``body`` is HTML."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>{_STYLE}</style></head><body>
 <h1>{html.escape(title)}</h1>
+{verdict.html()}
 {body}
 </body></html>
 """
@@ -56,8 +145,16 @@ def html_table(
             f"</table></div>")
 
 
-def html_picture(png: bytes, description: str) -> str:
-    """A picture inside the page."""
-    encoded = base64.b64encode(png).decode()
-    return (f'<img alt="{html.escape(description)}" '
-            f'src="data:image/png;base64,{encoded}">')
+def html_meters(meters: Sequence[tuple[str, float, str]]) -> str:
+    """Bars for shares of a whole: name, share (more than 1 if it is exceeded), and the text."""
+    return '<div class="meters">' + "".join(
+        f'<span class="name">{html.escape(name)}</span><span>{html.escape(text)}</span>'
+        f'<div class="track"><span class="{"over" if share > 1 else "within"}" '
+        f'style="width: {100 * min(share, 1):.4g}%"></span></div>'
+        for name, share, text in meters) + "</div>"
+
+
+def html_figure(svg: str, caption: str = "") -> str:
+    """A drawing inside the page, with what it shows in plain text below it."""
+    below = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+    return f'<figure><div class="scroll">{svg}</div>{below}</figure>'

@@ -6,21 +6,28 @@ import html
 import json
 from pathlib import Path
 
-from sterna.cli.reports.hardware_page import stage_picture
-from sterna.cli.reports.page import html_page, html_picture, html_table
+from sterna.cli.reports.error_plot import error_html
+from sterna.cli.reports.hardware_page import token_html
+from sterna.cli.reports.page import (
+    Outcome,
+    Verdict,
+    html_figure,
+    html_heading,
+    html_page,
+    html_table,
+)
 from sterna.cli.reports.results import SEED, TEMPERATURE, DemoResult
+from sterna.cli.reports.vector import drawing, svg_of
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.bundled import BUNDLED, bundled_metrics
-from sterna.model.training.metrics import loss_picture
+from sterna.model.training.loss_plot import draw_loss
 
 __all__ = ["write_report"]
 
 
 def write_report(path: Path, model: QuantizedModel, result: DemoResult) -> Path:
-    """Write ``report.html``: table, loss curve, cell counts, text, provenance, versions."""
-    verdict = ('<p class="ok">Every value agreed.</p>' if result.passed
-               else '<p class="bad">There are mismatches.</p>')
+    """Write ``report.html``: verdict, table, drawings, cell counts, text, provenance, versions."""
     stages = html_table(
         ("stage", "checked", "values compared", "mismatches", "seconds"),
         [(s.name, s.checked, "" if s.values is None else s.values, s.mismatches,
@@ -38,10 +45,10 @@ def write_report(path: Path, model: QuantizedModel, result: DemoResult) -> Path:
     body = f"""<p>{model.config.ternary_weights:,} ternary weights, d {model.config.d},
 {model.config.layers} layers, profile {model.profile.name}; quantised model
 <code>{model.sha256[:16]}</code></p>
-{verdict}
 <h2>Stages</h2>{stages}
-{curve}
 {_cycles(result)}
+{_errors(result)}
+{curve}
 <h2>Cells after generic synthesis</h2>
 <p>Word-level cells of yosys, memories not mapped. The array multiplies nothing.</p>
 {cells}
@@ -52,22 +59,43 @@ the exact ONNX graph; the prompt is in bold.</p>
 <h2>Where the model comes from</h2>
 <pre>{html.escape(json.dumps(model.provenance, indent=2))}</pre>
 <h2>Versions</h2>{html_table(("package", "version"), list(result.versions.items()))}"""
-    return write_atomically(path, html_page(f"Sterna demo: {result.model}", body))
+    return write_atomically(path, html_page(
+        f"Sterna demo: {result.model}", _verdict(result), body))
+
+
+def _verdict(result: DemoResult) -> Verdict:
+    """How many values were compared, and how many differ."""
+    values = sum(stage.values or 0 for stage in result.stages)
+    mismatches = sum(stage.mismatches for stage in result.stages)
+    figures = ((f"{values:,}", "values compared"), (f"{mismatches:,}", "mismatches"),
+               (f"{result.bits_per_byte:.4f}", "bits per byte on held-out text"))
+    if result.passed:
+        return Verdict(
+            Outcome.PASS, "PASS", "Integer reference, ONNX graphs and simulated Verilog gave the "
+            "same integers in every value compared.", figures)
+    wrong = ", ".join(stage.name for stage in result.stages if stage.mismatches)
+    return Verdict(Outcome.FAIL, "FAIL", f"There are mismatches: {wrong}.", figures)
 
 
 def _cycles(result: DemoResult) -> str:
-    """Where the cycles of a token go."""
-    if result.cycles is None:
+    """Which unit works when, and where the cycles of a token go."""
+    return "" if result.cycles is None else token_html(result.cycles)
+
+
+def _errors(result: DemoResult) -> str:
+    """What rounding costs, layer by layer."""
+    if not result.errors:
         return ""
-    picture = html_picture(
-        stage_picture(result.cycles), "cycles of each stage, by what they are")
-    return f"<h2>Cycles of a token</h2>{picture}"
+    return (html_heading("what rounding to integers costs")
+            + error_html(result.errors, result.error_tokens))
 
 
 def _loss_curve(name: str) -> str:
-    """The training curve of a bundled model, as an embedded picture."""
+    """The training curve of a bundled model."""
     if name not in BUNDLED:
         return ""
-    picture = html_picture(
-        loss_picture(bundled_metrics(name), title=""), "bits per byte over the bytes trained on")
-    return f"<h2>Training of the bundled model</h2>{picture}"
+    with drawing(9, 3.6) as figure:
+        draw_loss(figure, bundled_metrics(name))
+        curve = svg_of(figure, "loss", "bits per byte over the bytes trained on")
+    return html_heading("training of the bundled model") + html_figure(
+        curve, "A triangle at the upper edge is a value beyond the scale, which is given.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sterna.hw.flow.report import CellCounts
 
 if TYPE_CHECKING:
+    from sterna.export.float.rounding_error import TensorError
     from sterna.hw.core.timing.cycle_report import CycleReport
 
 __all__ = ["PROMPT", "SEED", "TEMPERATURE", "DemoResult", "Stage"]
@@ -43,6 +44,8 @@ class DemoResult:
     prompt: str = PROMPT
     text: str = ""
     cycles: CycleReport | None = None
+    errors: list[TensorError] = field(default_factory=list)
+    error_tokens: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     report: Path = Path()
 
@@ -59,6 +62,7 @@ class DemoResult:
             "bits_per_byte": self.bits_per_byte,
             "cells": {unit: asdict(counts) for unit, counts in self.cells.items()},
             "cycles": None if self.cycles is None else self.cycles.as_dict(),
+            "rounding_errors": [asdict(error) for error in self.errors],
             "prompt": self.prompt, "text": self.text, "versions": self.versions,
             "report": str(self.report),
         }

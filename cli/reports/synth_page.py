@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import html
-import io
 import json
 from pathlib import Path
 
-from sterna.cli.reports.page import html_heading, html_page, html_table
+from sterna.cli.reports.area_plot import area_plot
+from sterna.cli.reports.cycle_tables import number
+from sterna.cli.reports.floorplan import floorplan
+from sterna.cli.reports.page import (
+    Outcome,
+    Verdict,
+    html_figure,
+    html_heading,
+    html_meters,
+    html_page,
+    html_table,
+)
+from sterna.cli.reports.slack_plot import slack_plot, slack_text
 from sterna.cli.reports.synth_tables import ORIGINS_TEXT, headline, synth_tables
-from sterna.hw.flow.synth_report import SynthReport
+from sterna.hw.flow.synth_report import SynthReport, Usage
 from sterna.model.files import write_atomically
 
-__all__ = ["area_plot", "write_synth_report"]
+__all__ = ["write_synth_report"]
 
-_COLUMNS = (("LUT", "lut", "#4269d0"), ("FF", "ff", "#97bbf5"),
-            ("block RAM", "block_ram", "#efb118"), ("DSP", "dsp", "#ff725c"))
+_SVG = '<svg xmlns="http://www.w3.org/2000/svg"'
 
 
 def write_synth_report(folder: Path, name: str, report: SynthReport) -> list[Path]:
@@ -29,53 +39,98 @@ def write_synth_report(folder: Path, name: str, report: SynthReport) -> list[Pat
     folder.mkdir(parents=True, exist_ok=True)
     plot = area_plot(report)
     tables = {
-        key: html_heading(table.title) + html_table(
+        key: _heading(table.title) + html_table(
             table.columns, table.rows,
             range(table.text_columns, 3 if key == "figures" else len(table.columns)))
         for key, table in synth_tables(report).items()}
     versions = ", ".join(f"{tool} {version}" for tool, version in report.tools.items())
     body = f"""<p>{html.escape("; ".join(headline(report)))}</p>
+{_usage(report)}
 {tables["figures"]}
 <p>{html.escape(ORIGINS_TEXT)}</p>
+{_placed(report)}
 {tables.get("seeds", "")}
 {tables.get("path", "")}
 {tables["blocks"]}
-<figure>{plot[plot.index("<svg"):]}</figure>
+{html_figure(plot)}
 <p>LUTs of a block are those of Yosys, carries and LUT RAM included; nextpnr adds some where a
 carry chain begins or ends, so its count above is larger.</p>
 <p>{html.escape(versions)}</p>"""
     data = json.dumps({"model": name, **report.as_dict()}, indent=2) + "\n"
+    alone = plot.replace("<svg", _SVG, 1) + "\n"
+    page = html_page(f"Synthesis report: {name}", _verdict(report), body)
     return [write_atomically(folder / file, text) for file, text in (
-        ("synth.json", data), ("area.svg", plot),
-        ("synth.html", html_page(f"Synthesis report: {name}", body)))]
+        ("synth.json", data), ("area.svg", alone), ("synth.html", page))]
 
 
-def area_plot(report: SynthReport) -> str:
-    """Draw the area of each block as bars, a column for each resource; return SVG."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
+def _heading(title: str) -> str:
+    """A heading; what a title says after a colon is a paragraph."""
+    head, _, rest = title.partition(": ")
+    return html_heading(head) + (f"<p>{html.escape(rest)}</p>" if rest else "")
 
-    parts = dict(sorted(report.parts.items(), key=lambda item: (-item[1].lut, item[0])))
-    shown = [each for each in _COLUMNS if any(getattr(area, each[1]) for area in parts.values())]
-    # Without a date and with fixed names inside, the same report is the same file.
-    with rc_context({"svg.hashsalt": "sterna", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(9, 1.0 + 0.24 * len(parts)), layout="constrained")
-        canvas = FigureCanvasSVG(figure)
-        columns = figure.subplots(1, max(len(shown), 1), sharey=True, squeeze=False)[0]
-        for axes, (title, attribute, colour) in zip(columns, shown, strict=False):
-            values = [getattr(area, attribute) for area in parts.values()]
-            axes.barh(list(parts), values, color=colour, height=0.72)
-            for place, value in enumerate(values):
-                if value:
-                    axes.annotate(f"{value:,}", (value, place), xytext=(3, 0), fontsize=7,
-                                  textcoords="offset points", va="center")
-            axes.set_title(f"{title}: {sum(values):,}", fontsize=9, loc="left")
-            axes.set_xlim(0, 1.35 * max(values))
-            axes.tick_params(axis="y", length=0, labelsize=8)
-            axes.tick_params(axis="x", labelsize=7)
-            axes.spines[["top", "right", "left"]].set_visible(False)
-        columns[0].invert_yaxis()
-        text = io.BytesIO()
-        canvas.print_svg(text, metadata={"Date": None})
-    return text.getvalue().decode()
+
+def _verdict(report: SynthReport) -> Verdict:
+    """Whether it fits, and reaches the clock that was asked for."""
+    limited = [each for each in report.usage if each.available is not None]
+    figures = []
+    if limited:
+        fullest = max(limited, key=lambda each: each.share)
+        figures.append((_percent(fullest),
+                        f"of the {report.target.name_of(fullest.resource)} taken"))
+    else:
+        figures += [(f"{each.needed:,}", report.target.name_of(each.resource))
+                    for each in report.usage]
+    if report.best is not None:
+        figures.append((f"{report.best.fmax_mhz:.1f} MHz", "Fmax by nextpnr"))
+    if report.tokens_per_second is not None:
+        figures.append((number(round(report.tokens_per_second)), "tokens/s, estimated"))
+    short = [each for each in limited if each.share > 1]
+    device = report.target.description
+    if short:
+        said = ", ".join(f"{report.target.name_of(each.resource)} {each.needed:,} needed, "
+                         f"{each.available:,} available" for each in short)
+        return Verdict(Outcome.FAIL, "DOES NOT FIT", f"{device}: {said}.", tuple(figures))
+    if not report.clock_met and report.best is not None:
+        return Verdict(
+            Outcome.FAIL, "CLOCK NOT REACHED",
+            f"{report.required_mhz:g} MHz required, {report.best.fmax_mhz:.1f} MHz reached on "
+            f"{device}.", tuple(figures))
+    if not limited:
+        return Verdict(
+            Outcome.NOTE, "SYNTHESISED", f"{device}: a family, whose devices have different "
+            "limits, so there is none to compare with.", tuple(figures))
+    said = f"Every resource suffices on {device}."
+    if report.required_mhz is not None:
+        said += f" The clock of {report.required_mhz:g} MHz is reached."
+    return Verdict(Outcome.PASS, "FITS", said, tuple(figures))
+
+
+def _usage(report: SynthReport) -> str:
+    """How full the device is; nothing for a family."""
+    meters = [
+        (report.target.name_of(each.resource), each.share,
+         f"{each.needed:,} of {each.available:,}: {_percent(each)}")
+        for each in report.usage if each.available is not None and (each.needed or each.available)]
+    if not meters:
+        return ""
+    return html_heading(f"what it takes of {report.target.name}") + html_meters(meters)
+
+
+def _percent(usage: Usage) -> str:
+    """How much of a resource is taken; more than all of none has no number."""
+    return f"{usage.share:.1%}" if usage.available else "too many"
+
+
+def _placed(report: SynthReport) -> str:
+    """Floorplan and slack of the fastest run."""
+    best = report.best
+    if best is None or report.aim_mhz is None or report.target.router is None:
+        return ""
+    text = (html_heading("where the cells are")
+            + floorplan(best.placement, report.target, best.seed))
+    if best.slack is not None:
+        said = slack_text(best.slack, report.aim_mhz,
+                          wrapped=not report.target.router.out_of_context)
+        text += (html_heading(f"slack, seed {best.seed}")
+                 + html_figure(slack_plot(best.slack), said))
+    return text

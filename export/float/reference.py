@@ -8,6 +8,7 @@ import numpy as np
 
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.taps import Tap, ignore
 
 __all__ = ["EPSILON", "float_logits", "real_scale"]
 
@@ -28,12 +29,18 @@ def real_scale(model: QuantizedModel, name: str) -> float:
     return math.ldexp(127 * projection.k / math.sqrt(columns), -exponent)
 
 
-def float_logits(model: QuantizedModel, tokens: np.ndarray, *, saturate: bool) -> np.ndarray:
+def float_logits(
+    model: QuantizedModel, tokens: np.ndarray, *, saturate: bool, tap: Tap = ignore,
+) -> np.ndarray:
     """Real logits float64 ``[batch, length, vocab]`` for tokens ``[batch, length]``.
 
     ``saturate`` as the graph does: the form float32 saturates where the model was trained to.
+    ``tap`` is called with the state, the residual stream, the products and the logits of each
+    token, under the names that the integer reference gives them.
     """
     profile, layers = model.profile, range(model.config.layers)
+    weights_t = {name: projection.weight.T.astype(np.float64)
+                 for name, projection in model.projections.items()}
 
     def clip(value: np.ndarray, fmt: FixedPoint) -> np.ndarray:
         unit = math.ldexp(1.0, -fmt.frac)
@@ -42,7 +49,7 @@ def float_logits(model: QuantizedModel, tokens: np.ndarray, *, saturate: bool) -
     def project(name: str, y: np.ndarray) -> np.ndarray:
         projection, frac = model.projections[name], profile.output_format(name).frac
         normed = y / np.sqrt(np.square(y).mean(-1, keepdims=True) + EPSILON)
-        return (normed @ projection.weight.T.astype(np.float64) * real_scale(model, name)
+        return (normed @ weights_t[name] * real_scale(model, name)
                 + projection.bias * math.ldexp(1.0, -frac))
 
     def sigmoid(z: np.ndarray) -> np.ndarray:
@@ -57,10 +64,15 @@ def float_logits(model: QuantizedModel, tokens: np.ndarray, *, saturate: bool) -
             f, c, g = (clip(project(f"{at}.{gate}", x), profile.z) for gate in "fcg")
             f, c = sigmoid(f), c * sigmoid(c)
             state[layer] = c + f * (state[layer] - c)
+            tap(f"{at}.h", state[layer])
             x = clip(x + project(f"{at}.out", sigmoid(g) * state[layer]), profile.x)
+            tap(f"{at}.x", x)
             at = f"layer{layer}.glu"
             gate, up = (clip(project(f"{at}.{part}", x), profile.z) for part in ("gate", "up"))
             p = clip(gate * sigmoid(gate) * up, profile.p)
+            tap(f"{at}.p", p)
             x = clip(x + project(f"{at}.down", p), profile.x)
+            tap(f"{at}.x", x)
         rows.append(project("head", x))
+        tap("logits", rows[-1])
     return np.stack(rows, axis=1)

@@ -18,13 +18,17 @@ from sterna.hw.flow.carry_ends import free_carry_ends
 from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.place_route import (
+    LOG_NAME,
+    PLACED_NAME,
     PlacedDesign,
     check_router,
     pack,
     place_and_route,
     resources_of,
 )
+from sterna.hw.flow.placement import Placement, placement_of
 from sterna.hw.flow.pnr_progress import RouterStep
+from sterna.hw.flow.slack import SlackHistogram, slack_histogram
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, Usage
 from sterna.hw.flow.synthesis import Family, MappedMemory, MemoryStyle, Synthesis, synthesize
 from sterna.hw.flow.target import FpgaTarget, Resource
@@ -36,6 +40,9 @@ Progress = Callable[[str, RouterStep | None], None]
 
 _CACHE_FORMAT = 4
 """Counts the changes of how a netlist is made that its inputs do not show."""
+
+_ROUTED_FORMAT = 2
+"""Counts the changes of what is kept of place and route; 2: placement and slack as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,22 +168,38 @@ class CachedTools:
 
     def place(self, mapped: MappedDesign, aim_mhz: float, seed: int, label: str) -> SeedRun:
         """Place and route with one seed."""
-        key = cache_key(kind="pnr", aim_mhz=aim_mhz, seed=seed, **self._router_inputs(mapped))
+        key = cache_key(kind="pnr", format=_ROUTED_FORMAT, aim_mhz=aim_mhz, seed=seed,
+                        **self._router_inputs(mapped))
         found = self._cache.get(key)
         self._progress(f"place and route, {label}" + (", from the cache" if found else ""), None)
         if found is None:
-            with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
-                report = place_and_route(
-                    Path(name), self._target, mapped.raw, freq_mhz=aim_mhz, seed=seed,
-                    timeout_s=self._timeout_s,
-                    progress=lambda step: self._progress(f"place and route, {label}", step))
-            self._cache.put(key, json.dumps(report).encode())
-        else:
-            report = json.loads(found)
-        placed = PlacedDesign.from_report(report)
-        slowest = placed.critical_path
-        return SeedRun(seed, placed.fmax_mhz,
-                       critical_path(mapped.hierarchy, slowest) if slowest else None)
+            found = json.dumps(self._route(mapped, aim_mhz, seed, label)).encode()
+            self._cache.put(key, found)
+        # A result is read as it would be from the cache, or the two could differ.
+        result = json.loads(found)
+        placed = PlacedDesign.from_report(result["report"])
+        slowest, slack = placed.critical_path, result["slack"]
+        return SeedRun(
+            seed, placed.fmax_mhz, critical_path(mapped.hierarchy, slowest) if slowest else None,
+            Placement.from_data(result["placement"]),
+            None if slack is None else SlackHistogram.from_data(slack))
+
+    def _route(
+        self, mapped: MappedDesign, aim_mhz: float, seed: int, label: str,
+    ) -> dict[str, Any]:
+        """Run nextpnr; what is kept of it, as plain data."""
+        with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
+            folder = Path(name)
+            report = place_and_route(
+                folder, self._target, mapped.raw, freq_mhz=aim_mhz, seed=seed,
+                timeout_s=self._timeout_s,
+                progress=lambda step: self._progress(f"place and route, {label}", step))
+            written = json.loads((folder / PLACED_NAME).read_bytes())
+            log = (folder / LOG_NAME).read_text(encoding="utf-8")
+        placement = placement_of(written, check_router(self._target), mapped.hierarchy)
+        slack = slack_histogram(log)
+        return {"report": report, "placement": placement.as_data(),
+                "slack": None if slack is None else slack.as_data()}
 
     def _router_inputs(self, mapped: MappedDesign) -> dict[str, Any]:
         router = check_router(self._target)

@@ -114,17 +114,8 @@ def critical_path(hierarchy: Hierarchy, path: Iterable[Mapping[str, Any]]) -> Cr
         sum(hop.logic_ns for hop in hops), sum(hop.routing_ns for hop in hops), tuple(hops))
 
 
-def _cell(hierarchy: Hierarchy, name: str) -> str | None:
-    """The cell of the netlist that a cell of nextpnr's was made of."""
-    for candidate in (name, name.partition("$")[0], name.rpartition("$")[0],
-                      re.sub(r"_(DFF|RAM|CARRY)?LC$", "", name)):
-        if candidate in hierarchy.cells:
-            return candidate
-    return None
-
-
 def _kind_and_block(hierarchy: Hierarchy, name: str, port: str, segment: str) -> tuple[str, str]:
-    cell = _cell(hierarchy, name)
+    cell = hierarchy.source(name)
     block = ""
     kind = "carry" if port in ("COUT", "CIN") else "LUT"
     if cell is not None:
@@ -138,7 +129,7 @@ def _kind_and_block(hierarchy: Hierarchy, name: str, port: str, segment: str) ->
 
 def _instance(hierarchy: Hierarchy, name: str, block: str) -> str:
     """A memory or a multiplier without a wire of its own; or else the block."""
-    cell = _cell(hierarchy, name)
+    cell = hierarchy.source(name)
     if cell is None:
         return block
     kind = hierarchy.cells[cell]["type"]
@@ -150,6 +141,6 @@ def _instance(hierarchy: Hierarchy, name: str, block: str) -> str:
 
 
 def _end(hierarchy: Hierarchy, name: str, port: str, block: str) -> str:
-    cell = _cell(hierarchy, name)
+    cell = hierarchy.source(name)
     register = None if cell is None else hierarchy.register(cell)
     return (register or _instance(hierarchy, name, block)) + _PORTS.get(port, "")

@@ -17,6 +17,7 @@ Bit = int | str
 _SCOPE = "$scopeinfo"
 _COMBINATIONAL = re.compile(r"LUT[1-6](_2)?|SB_LUT4|PFUMX|L6MUX21|MUXF[789]|INV|BUF")
 _FLIP_FLOP = re.compile(r"TRELLIS_FF|FD[RSPC]E(_1)?|SB_DFF\w*")
+_PACKED = re.compile(r"_(DFF|RAM|CARRY)?LC$")
 # A place in the design comes first; Yosys adds places in files of its own, below /share.
 _DECLARED = re.compile(r"[^/|:]+\.v:(\d+)\.")
 _RANGE = re.compile(r"[^/|:]+\.v:(\d+)\.\d+-(\d+)\.")
@@ -79,6 +80,14 @@ class Hierarchy:
         if self.prefix and not path.startswith(f"{self.prefix}."):
             return None
         return self.below(path)
+
+    def source(self, name: str) -> str | None:
+        """The cell of this netlist that one of nextpnr's was made of; None if there is none."""
+        for candidate in (name, name.partition("$")[0], name.rpartition("$")[0],
+                          _PACKED.sub("", name)):
+            if candidate in self.cells:
+                return candidate
+        return None
 
     def area(self) -> dict[str, Counter[str]]:
         """Number of cells of each type by block."""

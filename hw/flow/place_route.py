@@ -19,6 +19,8 @@ from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 
 __all__ = [
+    "LOG_NAME",
+    "PLACED_NAME",
     "PlaceRouteError",
     "PlacedDesign",
     "check_router",
@@ -31,6 +33,10 @@ __all__ = [
 
 _RUN = "import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
 _NETLIST, _REPORT = "netlist.json", "report.json"
+LOG_NAME = "nextpnr.log"
+"""The log of a run, in its folder."""
+PLACED_NAME = "placed.json"
+"""The design as it was placed, beside the log of :func:`place_and_route`."""
 
 
 class PlaceRouteError(RuntimeError):
@@ -131,7 +137,8 @@ def place_and_route(
     Parameters
     ----------
     folder
-        Where it runs; the log stays there as ``nextpnr.log``.
+        Where it runs; ``nextpnr.log`` and ``placed.json``, the netlist with the place of each
+        cell, stay there.
     target
         A target with a router.
     netlist
@@ -155,7 +162,8 @@ def place_and_route(
         If the target has no router.
     """
     router = check_router(target)
-    options = ["--freq", f"{freq_mhz:g}", "--seed", str(seed), "--timing-allow-fail"]
+    options = ["--freq", f"{freq_mhz:g}", "--seed", str(seed), "--timing-allow-fail",
+               "--write", PLACED_NAME]
     return _run(folder, target, router, netlist, options, timeout_s, progress)
 
 
@@ -191,7 +199,7 @@ def _run(
     with subprocess.Popen(
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, text=True, errors="replace") as process, \
-            open(folder / "nextpnr.log", "w", encoding="utf-8", buffering=1) as log:
+            open(folder / LOG_NAME, "w", encoding="utf-8", buffering=1) as log:
         # WebAssembly does not heed signals: nothing less than SIGKILL ends it.
         def end_it() -> None:
             late.set()

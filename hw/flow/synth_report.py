@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sterna.hw.flow.critical_path import CriticalPath
+from sterna.hw.flow.placement import Placement
+from sterna.hw.flow.slack import SlackHistogram
 from sterna.hw.flow.synthesis import Synthesis
 from sterna.hw.flow.target import FpgaTarget, Resource
 from sterna.hw.units.spec import Sizes
 
-__all__ = ["BlockArea", "Origin", "SeedRun", "SynthReport", "Usage"]
+__all__ = ["BlockArea", "Origin", "SeedRun", "SynthReport", "Usage", "part_of"]
 
 
 class Origin(enum.StrEnum):
@@ -27,6 +29,15 @@ class Origin(enum.StrEnum):
     """Computed from other figures."""
 
 
+def part_of(block: str) -> str:
+    """The outermost instance of a block, without its number: blocks that are told together.
+
+    >>> part_of("row12.tree"), part_of("")
+    ('row', '(itself)')
+    """
+    return block.partition(".")[0].rstrip("0123456789") or "(itself)"
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """How much of a resource a design needs, and the device has (None for a family).
@@ -38,6 +49,13 @@ class Usage:
     needed: int
     available: int | None
     tool: str
+
+    @property
+    def share(self) -> float:
+        """What is needed, as a fraction of what there is; 0 of nothing is 0."""
+        if not self.needed or self.available is None:
+            return 0.0
+        return self.needed / self.available if self.available else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +95,17 @@ class SeedRun:
         Highest clock by nextpnr's timing analysis.
     path
         The slowest path between registers; None if nextpnr reports none.
+    placement
+        Where its cells are.
+    slack
+        Time that its paths have left at the clock aimed at; None if nextpnr prints none.
     """
 
     seed: int
     fmax_mhz: float
     path: CriticalPath | None
+    placement: Placement
+    slack: SlackHistogram | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +206,7 @@ class SynthReport:
         """Area by the outermost instances, those that differ by a number together."""
         sums: dict[str, BlockArea] = {}
         for path, area in self.blocks.items():
-            name = path.partition(".")[0].rstrip("0123456789") or "(itself)"
+            name = part_of(path)
             sums[name] = sums.get(name, BlockArea()) + area
         return sums
 

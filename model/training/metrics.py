@@ -1,4 +1,4 @@
-"""The figures of a training run: a CSV file while it runs, a picture at its end."""
+"""The figures of a training run: a CSV file while it runs, and reading it back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sterna.model.files import write_atomically
 
-__all__ = ["COLUMNS", "MetricsWriter", "loss_picture", "plot_loss", "read_metrics"]
+__all__ = ["COLUMNS", "MetricsWriter", "read_metrics"]
 
 COLUMNS = ("step", "seconds", "tokens", "train_bpb", "heldout_bpb", "lr")
 """Columns of a ``metrics.csv``; a cell without a figure is empty."""
@@ -92,46 +92,3 @@ def read_metrics(path: str | Path) -> dict[str, list[float]]:
                 raise ValueError(
                     f"{path}, line {number}: {name} is not a number: {cell!r}") from error
     return columns
-
-
-def plot_loss(metrics_path: str | Path, image_path: str | Path, *, title: str) -> None:
-    """Write :func:`loss_picture` to a file.
-
-    Raises
-    ------
-    ValueError
-        If the metrics cannot be read.
-    OSError
-        If the picture cannot be written.
-    """
-    write_atomically(Path(image_path), loss_picture(metrics_path, title=title))
-
-
-def loss_picture(metrics_path: str | Path, *, title: str) -> bytes:
-    """Draw training and held-out bits per byte against tokens; return a PNG.
-
-    Raises
-    ------
-    ValueError
-        If the metrics cannot be read.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    columns = read_metrics(metrics_path)
-    millions = [tokens / 1e6 for tokens in columns["tokens"]]
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.plot(millions, columns["train_bpb"], color="#9bb8d3", label="training")
-    held = [(x, y) for x, y in zip(millions, columns["heldout_bpb"], strict=True) if y == y]
-    if held:
-        axes.plot([x for x, _ in held], [y for _, y in held], "o-", color="#c44e52", ms=4,
-                  label=f"held-out, last {held[-1][1]:.3f}")
-    axes.legend()
-    axes.set(xlabel="million bytes trained on", ylabel="bits per byte")
-    axes.set_title(title, parse_math=False)
-    axes.grid(alpha=0.3)
-    picture = io.BytesIO()
-    canvas.print_png(picture)
-    return picture.getvalue()

@@ -18,7 +18,8 @@ from sterna.model.checks import check_whole, real_number
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
-from sterna.model.training.metrics import MetricsWriter, plot_loss
+from sterna.model.training.loss_plot import plot_loss
+from sterna.model.training.metrics import MetricsWriter
 from sterna.model.training.progress import TrainProgress, TrainReporter, default_reporter
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.run import Run

@@ -52,7 +52,7 @@ def check_stages(
     params: CoreParams, times: Sequence[TokenTimes], beats: Sequence[int],
     results: Sequence[int],
 ) -> CyclesCheck:
-    """Compare first and last beat of every stage, its last word of results, and how many came.
+    """Compare first and last beat of every stage, first and last word of its results, the counts.
 
     Parameters
     ----------
@@ -68,13 +68,15 @@ def check_stages(
     beat = header = 0
     for times_of_stage in in_order:
         stage = stages[times_of_stage.index]
-        first, beat, header = beat, beat + stage.beats, header + stage.headers
+        first, beat = beat, beat + stage.beats
+        first_result, header = header, header + stage.headers
         if beat > len(beats) or header > len(results):
             continue    # the counts below say that some are missing
         name = f"of stage {stage.projections[0]}"
         pairs += [
             (f"first beat {name}", times_of_stage.first_beat, beats[first]),
             (f"last beat {name}", times_of_stage.last_beat, beats[beat - 1]),
+            (f"first result {name}", times_of_stage.first_result, results[first_result]),
             (f"last result {name}", times_of_stage.last_result, results[header - 1])]
     for what, predicted, seen in (("beats", beat, beats), ("words of results", header, results)):
         if predicted != len(seen):

@@ -29,7 +29,8 @@ class StageTimes:
     """Cycles of a stage.
 
     ``service``: the norm begins. ``first_beat``, ``last_beat``: of the array.
-    ``scales``: from here on sums can be scaled. ``last_result``: the last word of results.
+    ``scales``: from here on sums can be scaled. ``first_result``, ``last_result``: the first
+    and the last word of results.
     """
 
     index: int
@@ -37,6 +38,7 @@ class StageTimes:
     first_beat: int
     last_beat: int
     scales: int
+    first_result: int
     last_result: int
 
 
@@ -263,9 +265,8 @@ class _Run:
         # tile.
         feed = self._feed
         issue = max(feed.free, service + timings.task + 1) - 1
-        first_beat = beat = -1
+        first_beat = beat = first_result = -1
         result = max(self._post_free, service + timings.task + 1) - 1
-        last_result = {}
         for header in range(stage.headers):
             for tile in range(stage.tiles):
                 fresh = stage.tiles > 1 or first_beat < 0
@@ -274,11 +275,13 @@ class _Run:
                     first_beat = beat
             # Its sums wait for the scales, and for the sums before them.
             result = max(result + 1, beat + timings.array, scales)
-            last_result[header % stage.slots] = result
+            if header == 0:
+                first_result = result
         self._post_free = result + 1
         last_word = result + timings.requantize
         state.token.stages.append(
-            StageTimes(index, service, first_beat, beat, scales, last_word))
+            StageTimes(index, service, first_beat, beat, scales,
+                       first_result + timings.requantize, last_word))
         self._results(sequence, stage, last_word)
 
     def _results(self, sequence: int, stage: Stage, last_word: int) -> None:

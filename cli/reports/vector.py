@@ -1,0 +1,79 @@
+"""Drawings as SVG: the same bytes for the same figures, and colours for light and dark.
+
+What matplotlib leaves black takes the colour of the text around it (``currentColor``); the
+colours of data are of middle brightness, so that both papers suit them.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["GREY", "PALETTE", "drawing", "svg_of"]
+
+PALETTE = ("#4a86c5", "#e08a2c", "#3f9e6e", "#d1495b", "#9270b8", "#b08d3c", "#2aa5a5",
+           "#c9739f", "#7f8c4f", "#a3623a")
+"""Colours that can be told apart on white and on black."""
+
+GREY = "#8a93a0"
+"""For what is not the subject."""
+
+_INK = "#000000"
+_ID = re.compile(r'\bid="([^"]+)"')
+
+
+@contextmanager
+def drawing(width: float, height: float) -> Iterator[Figure]:
+    """Yield an empty figure without paper; width and height in inches of 72 pixels."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    # Set while a figure is drawn, and again by whoever writes it: text stays text.
+    with rc_context({"font.size": 9, "axes.edgecolor": _INK, "figure.facecolor": "none",
+                     "axes.facecolor": "none", "legend.frameon": False}):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def svg_of(figure: Figure, name: str, description: str) -> str:
+    """Write a figure as an SVG element for a page.
+
+    Parameters
+    ----------
+    figure
+        What was drawn.
+    name
+        A word that no other drawing of the page has: its inner names begin with it.
+    description
+        What it shows, in plain text, for who cannot see it.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    written = io.BytesIO()
+    # Fixed names inside and no date: the same figure is the same text.
+    with rc_context({"svg.hashsalt": "sterna", "svg.fonttype": "none", "path.simplify": True}):
+        FigureCanvasSVG(figure).print_svg(written, metadata={
+            "Date": None, "Creator": None, "Format": None, "Type": None})
+    text = written.getvalue().decode()
+    text = text[text.index("<svg"):].replace(_INK, "currentColor")
+    view = re.search(r'viewBox="[^"]+"', text)
+    assert view is not None
+    body = text[text.index(">") + 1:]
+    body = body.replace("xlink:href", "href")
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+
+    def named(found: re.Match[str]) -> str:
+        return f'id="{name}-{found[1]}"' if found[1] in used else ""
+
+    body = _ID.sub(named, body)
+    body = re.sub(r'(href="#|url\(#)', rf"\1{name}-", body)
+    body = re.sub(r"<!--.*?-->\n?", "", body, flags=re.DOTALL)
+    label = html.escape(description)
+    return f'<svg {view[0]} role="img" aria-label="{label}">{body.strip()}'

@@ -4,9 +4,10 @@ import csv
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
-from sterna.model.training.loss_plot import plot_loss
+from sterna.model.training.loss_plot import draw_loss, loss_limits, plot_loss
 from sterna.model.training.metrics import COLUMNS, MetricsWriter, read_metrics
 from sterna.model.training.progress import (
     BarReporter,
@@ -37,6 +38,35 @@ def test_metrics_of_a_killed_run_can_be_read_and_gone_on_with(tmp_path: Path) ->
     path.write_text("a,b\n")
     with pytest.raises(ValueError, match="columns must be step, seconds"):
         read_metrics(path)
+
+
+def test_a_spike_does_not_ruin_the_scale_and_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    writer = MetricsWriter(path)
+    for step in range(1, 61):
+        loss = 73.25 if step == 31 else 9.5 if step == 30 else 2.0 - step / 100
+        writer.add({"step": step, "seconds": step, "tokens": 1e6 * step, "train_bpb": loss,
+                    "heldout_bpb": 1.9 if step == 60 else None, "lr": 1e-3})
+    writer.close()
+    figure = Figure()
+    draw_loss(figure, path)
+    axes = figure.axes[0]
+    bottom, top = axes.get_ylim()
+    assert 1.0 < bottom < 1.4
+    assert 2.0 < top < 3.0
+    # One spike of two steps: marked once at the edge, with the value of its peak.
+    assert [text.get_text() for text in axes.texts] == ["73.25"]
+    marks = [line for line in axes.lines if line.get_marker() == "^"]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in marks] == [(31.0, top)]
+
+
+def test_a_curve_without_a_spike_is_shown_whole() -> None:
+    values = [3.0 - each / 50 for each in range(100)]
+    bottom, top = loss_limits([*values, float("nan"), float("inf")])
+    assert bottom < min(values)
+    assert top > max(values)
+    assert loss_limits([float("nan")]) == (0.0, 1.0)
+    assert loss_limits([2.0, 2.0]) == (1.5, 2.5)
 
 
 def test_reporters_show_the_figures(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ def print_bars(found: CycleReport) -> None:
     lines = fold_stages(state)
     cycles = {line.name: [part.of_all(state, line.stages) for part in PARTS] for line in lines}
     shown = [line.name for line in lines if line.like is None]
-    totals = {name: number(sum(each)) for name, each in cycles.items()}
+    totals = {name: number(sum(cycles[name])) for name in shown}
     margin = max(len(name) for name in totals)
     width = min(out.width, _CHART_COLUMNS) if out.is_terminal else _CHART_COLUMNS
     width -= margin + 2 + max(len(total) for total in totals.values())

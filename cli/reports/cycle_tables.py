@@ -140,10 +140,11 @@ def _stages(state: SteadyState) -> CycleTable:
     lines = fold_stages(state)
     by_line = [[part.of_all(state, line.stages) for part in parts] for line in lines]
     sums = [sum(column, Fraction()) for column in zip(*by_line, strict=True)]
+    folded = "; ".join(folded_text(line) for line in lines if line.like is not None)
     return CycleTable(
-        "where the cycles of a greedy token go",
+        "where the cycles of a greedy token go" + (f": {folded}" if folded else ""),
         ("stage", *(part.name for part in parts), "cycles"),
-        [*((folded_text(line), *cells(cycles))
+        [*((line.name, *cells(cycles))
            for line, cycles in zip(lines, by_line, strict=True)), ("all", *cells(sums))])
 
 

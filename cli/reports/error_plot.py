@@ -29,7 +29,8 @@ def error_html(errors: Sequence[TensorError], tokens: int) -> str:
         Over how many tokens, for the text.
     """
     caption = f"{_TEXT} Over {tokens:,} tokens of the held-out text."
-    rows = [(each.name, f"{each.relative:.2%}", f"{each.saturated:.4%}", each.values)
+    rows = [(each.name, f"{each.relative:.2%}", f"{each.saturated:.3%}" if each.saturated else "0",
+             each.values)
             for each in errors]
     return html_figure(_plot(errors), caption) + html_table(
         ("tensor", "relative error", "saturated", "values"), rows, numeric=(1, 2, 3))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from sterna.cli.reports.page import html_figure
 from sterna.cli.reports.vector import GREY, PALETTE
-from sterna.hw.flow.placement import PlacedCells, Placement
+from sterna.hw.flow.routed import PlacedCells, Placement
 from sterna.hw.flow.synth_report import part_of
 from sterna.hw.flow.target import FpgaTarget, Resource
 
@@ -20,7 +20,7 @@ __all__ = ["floorplan"]
 
 _LOGIC = (Resource.LUT, Resource.FF)
 _OTHERS = "others"
-_OUTSIDE = "not of the unit"
+_OUTSIDE = "added to place it"
 _UNIT = 10
 """Side of a tile in the drawing's own units."""
 

@@ -111,8 +111,10 @@ class Verdict:
 
 
 def html_heading(text: str) -> str:
-    """A heading of plain text, which begins with a capital."""
-    return f"<h2>{html.escape(text[0].upper() + text[1:])}</h2>"
+    """A heading of plain text, which begins with a capital; after a colon comes a paragraph."""
+    head, _, rest = (text[0].upper() + text[1:]).partition(": ")
+    below = f"<p>{html.escape(rest[0].upper() + rest[1:])}.</p>" if rest else ""
+    return f"<h2>{html.escape(head)}</h2>{below}"
 
 
 def html_page(title: str, verdict: Verdict, body: str) -> str:

@@ -46,16 +46,16 @@ def write_report(path: Path, model: QuantizedModel, result: DemoResult) -> Path:
 {model.config.layers} layers, profile {model.profile.name}; quantised model
 <code>{model.sha256[:16]}</code></p>
 <h2>Stages</h2>{stages}
+<h2>Text</h2>
+<p>Written by the core in simulated Verilog, temperature {TEMPERATURE}, seed {SEED}, and by
+the exact ONNX graph; the prompt is in bold.</p>
+<pre><b>{html.escape(result.prompt)}</b>{html.escape(result.text)}</pre>
 {_cycles(result)}
 {_errors(result)}
 {curve}
 <h2>Cells after generic synthesis</h2>
 <p>Word-level cells of yosys, memories not mapped. The array multiplies nothing.</p>
 {cells}
-<h2>Text</h2>
-<p>Written by the core in simulated Verilog, temperature {TEMPERATURE}, seed {SEED}, and by
-the exact ONNX graph; the prompt is in bold.</p>
-<pre><b>{html.escape(result.prompt)}</b>{html.escape(result.text)}</pre>
 <h2>Where the model comes from</h2>
 <pre>{html.escape(json.dumps(model.provenance, indent=2))}</pre>
 <h2>Versions</h2>{html_table(("package", "version"), list(result.versions.items()))}"""

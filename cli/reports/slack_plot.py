@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sterna.cli.reports.vector import PALETTE, drawing, svg_of
-from sterna.hw.flow.slack import SlackHistogram
+from sterna.hw.flow.routed import SlackHistogram
 
 __all__ = ["slack_plot", "slack_text"]
 

@@ -25,6 +25,9 @@ from sterna.model.files import write_atomically
 
 __all__ = ["write_synth_report"]
 
+_NUMBERS_UP_TO = {"figures": 3, "seeds": 2}
+"""The columns after these are text again."""
+
 _SVG = '<svg xmlns="http://www.w3.org/2000/svg"'
 
 
@@ -39,9 +42,9 @@ def write_synth_report(folder: Path, name: str, report: SynthReport) -> list[Pat
     folder.mkdir(parents=True, exist_ok=True)
     plot = area_plot(report)
     tables = {
-        key: _heading(table.title) + html_table(
+        key: html_heading(table.title) + html_table(
             table.columns, table.rows,
-            range(table.text_columns, 3 if key == "figures" else len(table.columns)))
+            range(table.text_columns, _NUMBERS_UP_TO.get(key, len(table.columns))))
         for key, table in synth_tables(report).items()}
     versions = ", ".join(f"{tool} {version}" for tool, version in report.tools.items())
     body = f"""<p>{html.escape("; ".join(headline(report)))}</p>
@@ -61,12 +64,6 @@ carry chain begins or ends, so its count above is larger.</p>
     page = html_page(f"Synthesis report: {name}", _verdict(report), body)
     return [write_atomically(folder / file, text) for file, text in (
         ("synth.json", data), ("area.svg", alone), ("synth.html", page))]
-
-
-def _heading(title: str) -> str:
-    """A heading; what a title says after a colon is a paragraph."""
-    head, _, rest = title.partition(": ")
-    return html_heading(head) + (f"<p>{html.escape(rest)}</p>" if rest else "")
 
 
 def _verdict(report: SynthReport) -> Verdict:

@@ -26,9 +26,8 @@ from sterna.hw.flow.place_route import (
     place_and_route,
     resources_of,
 )
-from sterna.hw.flow.placement import Placement, placement_of
 from sterna.hw.flow.pnr_progress import RouterStep
-from sterna.hw.flow.slack import SlackHistogram, slack_histogram
+from sterna.hw.flow.routed import Placement, SlackHistogram, placement_of, slack_histogram
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, Usage
 from sterna.hw.flow.synthesis import Family, MappedMemory, MemoryStyle, Synthesis, synthesize
 from sterna.hw.flow.target import FpgaTarget, Resource

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sterna.hw.flow.critical_path import CriticalPath
-from sterna.hw.flow.placement import Placement
-from sterna.hw.flow.slack import SlackHistogram
+from sterna.hw.flow.routed import Placement, SlackHistogram
 from sterna.hw.flow.synthesis import Synthesis
 from sterna.hw.flow.target import FpgaTarget, Resource
 from sterna.hw.units.spec import Sizes

@@ -1,19 +1,24 @@
-"""Where nextpnr put the cells of a design, by tile of the device and block of the design."""
+"""What nextpnr leaves of a routed design beside its report: where the cells are, and the slack."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.target import Resource, Router
 
-__all__ = ["PlacedCells", "Placement", "placement_of"]
+__all__ = ["PlacedCells", "Placement", "SlackBin", "SlackHistogram", "placement_of",
+           "slack_histogram"]
 
 _BEL = re.compile(r"X(\d+)/Y(\d+)/.+")
+_HEAD = "Slack histogram:"
+_LEGEND = re.compile(r"\* represents (\d+) endpoint")
+_BIN = re.compile(r"\[\s*(-?\d+),\s*(-?\d+)\) \|(\**)(\+?)")
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +82,48 @@ def placement_of(written: Mapping[str, Any], router: Router, hierarchy: Hierarch
     return Placement(tuple(
         PlacedCells(x, y, Resource(resource), None if outside else block, cells)
         for (x, y, resource, outside, block), cells in sorted(counts.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class SlackBin:
+    """Endpoints of paths with a slack from ``low_ps`` to ``high_ps``, the latter excluded.
+
+    There are at least ``endpoints``; nextpnr prints marks, and not the rest of a division.
+    """
+
+    low_ps: int
+    high_ps: int
+    endpoints: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlackHistogram:
+    """Slack of every endpoint against the clock that was aimed at, in picoseconds.
+
+    ``step`` is how many endpoints a mark of nextpnr's stands for: each bin has fewer than that
+    more than it says; none if it is 1.
+    """
+
+    step: int
+    bins: tuple[SlackBin, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data, for a cache."""
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> SlackHistogram:
+        """What :meth:`as_data` gave, through JSON."""
+        return cls(data["step"], tuple(SlackBin(**each) for each in data["bins"]))
+
+
+def slack_histogram(log: str) -> SlackHistogram | None:
+    """Read the last histogram of a log of nextpnr: the one after routing; None without any."""
+    _, found, text = log.rpartition(_HEAD)
+    legend = _LEGEND.search(text)
+    bins = _BIN.findall(text)
+    if not found or legend is None or not bins:
+        return None
+    step = int(legend[1])
+    return SlackHistogram(step, tuple(
+        SlackBin(int(low), int(high), step * len(marks)) for low, high, marks, _ in bins))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from page_checks import check_page, drawings, verdict_of
 
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
@@ -22,6 +24,7 @@ from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import pack
 from sterna.hw.flow.pnr_progress import RouterPhase
 from sterna.hw.flow.synth import synth
+from sterna.hw.flow.synth_report import SeedRun, part_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, Resource
 from sterna.model.config import ModelConfig
@@ -54,6 +57,14 @@ def run(capsys, cache, monkeypatch):
         return code, captured.out, captured.err
 
     return call
+
+
+def placed(run: SeedRun) -> Counter[Resource]:
+    """How many cells of each resource have a place."""
+    counts: Counter[Resource] = Counter()
+    for each in run.placement.tiles:
+        counts[each.resource] += each.cells
+    return counts
 
 
 @pytest.mark.long
@@ -91,6 +102,12 @@ def test_an_array_is_placed_and_timed_on_ecp5(cache):
         assert 1000 / each.path.delay_ns == pytest.approx(each.fmax_mhz, rel=0.01)
         assert each.path.hops[0].kind == each.path.hops[-1].kind == "register"
         assert not re.search("LUT4|TRELLIS|CCU2C", each.path.start + each.path.end)
+        # Every cell that was counted has a place, and the slowest path has the least slack.
+        assert placed(each) == {Resource.LUT: report.needed(Resource.LUT),
+                                Resource.FF: report.needed(Resource.FF)}
+        least = 1000 / report.aim_mhz - 1000 / each.fmax_mhz
+        assert each.slack.bins[0].low_ps == pytest.approx(1000 * least, abs=2)
+        assert each.slack.bins[0].endpoints > 0
     assert {step.phase for _, step in told if step is not None} == set(RouterPhase)
 
 
@@ -105,6 +122,14 @@ def test_what_was_done_is_not_done_again(cache, monkeypatch):
     for tool in ("synthesize", "pack", "place_and_route"):
         monkeypatch.setattr(flow, tool, refuse)
     assert synth(MODEL, "ecp5-85k", **options).as_dict() == first.as_dict()
+    assert synth(MODEL, "ecp5-85k", **options).runs == first.runs
+    # What was kept before placements were is not taken for one of today.
+    monkeypatch.setattr(flow, "_ROUTED_FORMAT", 1)
+    with pytest.raises(AssertionError, match="ran again"):
+        synth(MODEL, "ecp5-85k", **options)
+    monkeypatch.undo()
+    for tool in ("synthesize", "pack", "place_and_route"):
+        monkeypatch.setattr(flow, tool, refuse)
     for other in ({"freq_mhz": 33.0}, {"seeds": (99,)}, {"sizes": {"rows": 2, "cols": 8}},
                   {"cache": Cache(None)}):
         with pytest.raises(AssertionError, match="ran again"):
@@ -122,6 +147,11 @@ def test_ice40_is_timed_between_registers_and_counted_without(cache):
     assert sum(area.lut for area in report.blocks.values()) == report.synthesis.luts
     assert set(report.parts) == {"(itself)", "row"}
     assert not any(path.startswith("unit") for path in report.blocks)
+    ours = {each.block for each in report.best.placement.tiles}
+    assert ours >= {"row0.accumulator", "", None}
+    assert {part_of(block) for block in ours - {None}} == {"(itself)", "row"}
+    # The registers around it are no part of it.
+    assert placed(report.best)[Resource.LUT] > cells
 
 
 @pytest.mark.long
@@ -189,7 +219,9 @@ def test_the_command_prints_and_writes_a_report(run, model_file, tmp_path):
         "area.svg", "synth.html", "synth.json"]
     data = json.loads((tmp_path / "report" / "synth.json").read_text())
     page = (tmp_path / "report" / "synth.html").read_text()
-    assert "<svg" in page
+    check_page(page)
+    assert verdict_of(page) == ("pass", "FITS")
+    assert len(drawings(page)) == 3
     assert f"{data['clock']['fmax_mhz']['value']['max']:.1f}" in page
     assert [seed["seed"] for seed in data["clock"]["seeds"]] == [1, 2]
 

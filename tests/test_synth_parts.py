@@ -17,6 +17,7 @@ from sterna.hw.flow.cache import Cache, cache_key, default_cache
 from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.place_route import (
+    PLACED_NAME,
     PlacedDesign,
     PlaceRouteError,
     check_router,
@@ -143,7 +144,7 @@ def test_a_target_without_a_router_names_those_that_have_one():
 
 
 def test_a_router_that_is_not_installed_is_named():
-    router = Router("yowasp-nextpnr-none", "no_such_module", "run", {}, out_of_context=True)
+    router = Router("yowasp-nextpnr-none", "no_such_module", "run", {}, True, tile_cells=1)
     with pytest.raises(MissingToolError, match=r"nextpnr-none.*pip install -e '.*\[hw\]'"):
         check_router(FpgaTarget("none", "", Family.ECP5, router=router))
 
@@ -165,7 +166,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> FpgaTarg
         + "".join(f"    {line}\n" for line in body.splitlines()))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    router = Router("fake", "fake_nextpnr", "run", {}, out_of_context=True)
+    router = Router("fake", "fake_nextpnr", "run", {}, True, tile_cells=1)
     return FpgaTarget("fake", "", Family.ECP5, router=router, router_options=("--big",))
 
 
@@ -181,6 +182,7 @@ json.dump({"arguments": arguments, "netlist": open("netlist.json").read()},
     text = " ".join(report["arguments"])
     assert text.startswith("--big --out-of-context")
     assert "--freq 123.5 --seed 7" in text
+    assert f"--write {PLACED_NAME}" in text
     assert steps == [RouterStep(RouterPhase.ROUTE)]
     assert (tmp_path / "nextpnr.log").read_text() == "Info: Routing..\n"
 

@@ -20,7 +20,6 @@ _LEGEND = re.compile(r"\* represents (\d+) endpoint")
 _BIN = re.compile(r"\[\s*(-?\d+),\s*(-?\d+)\) \|(\**)(\+?)")
 
 
-
 @dataclass(frozen=True, slots=True)
 class PlacedCells:
     """Cells of one resource and one block in one tile.

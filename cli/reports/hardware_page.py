@@ -69,8 +69,11 @@ def _verdict(report: CycleReport) -> Verdict:
 def token_html(report: CycleReport) -> str:
     """The waterfall of a token, and the cycles of each stage."""
     found = waterfall(CycleModel(report.params))
+    caption = WATERFALL_TEXT
+    if report.params.sequences > 1:
+        caption += " What the other sequence does in between is not drawn."
     return f"""<h2>One token, from unit to unit</h2>
-{html_figure(waterfall_plot(found), WATERFALL_TEXT)}
+{html_figure(waterfall_plot(found), caption)}
 <h2>What the array waits for</h2>
 <p>Of a greedy token. Reciprocal and tiles pass before the first beat of a stage; scale, pipeline
 and maximum after its last, until its results are the next vector. What the other sequence hides

@@ -113,7 +113,8 @@ class Verdict:
 def html_heading(text: str) -> str:
     """A heading of plain text, which begins with a capital; after a colon comes a paragraph."""
     head, _, rest = (text[0].upper() + text[1:]).partition(": ")
-    below = f"<p>{html.escape(rest[0].upper() + rest[1:])}.</p>" if rest else ""
+    # Not with a capital: it may begin with a name.
+    below = f"<p>{html.escape(rest)}</p>" if rest else ""
     return f"<h2>{html.escape(head)}</h2>{below}"
 
 

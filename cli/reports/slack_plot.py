@@ -21,6 +21,7 @@ def slack_plot(found: SlackHistogram) -> str:
         axes.axvline(0, color="#000000", linewidth=1)
         axes.set_xlabel("slack, ns")
         axes.set_ylabel("endpoints")
+        axes.yaxis.set_major_formatter("{x:,.12g}")
         axes.spines[["top", "right"]].set_visible(False)
         return svg_of(figure, "slack", "number of paths by the time that they have left")
 
@@ -28,7 +29,8 @@ def slack_plot(found: SlackHistogram) -> str:
 def slack_text(found: SlackHistogram, aim_mhz: float, *, wrapped: bool) -> str:
     """What the bars are, in sentences."""
     text = (f"Time that is left at {aim_mhz:g} MHz, the clock that place and route aimed at, on "
-            "the slowest path to each endpoint; below 0 it is late. By nextpnr, after routing.")
+            "the slowest path to each endpoint. Below 0 it is late; a bar that begins there is "
+            "red. By nextpnr, after routing.")
     if found.step > 1:
         text += (f" It prints a mark for {found.step} endpoints and leaves out the rest: a bar "
                  f"is up to {found.step - 1} short.")

@@ -38,6 +38,7 @@ def stage_bars(report: CycleReport) -> str:
         axes.margins(y=0.01)
         axes.set_xlim(0, 1.06 * max(left))
         axes.set_xlabel("cycles per token")
+        axes.xaxis.set_major_formatter("{x:,.12g}")
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
         figure.legend(loc="outside upper left", ncols=3)

@@ -55,7 +55,7 @@ class _Axis:
                    for first, last, _, _ in self.left_out for layer in range(first, last + 1))
 
     def ticks(self, end: int) -> list[int]:
-        """Cycles to be marked: about ten round numbers, none of them left out."""
+        """Cycles to be marked: about ten round numbers that are drawn, and the last cycle."""
         step = next(base * 10 ** power for power in range(12) for base in (1, 2, 5)
                     if base * 10 ** power * 10 >= self.length)
         marked = [0]
@@ -63,7 +63,8 @@ class _Axis:
         for begin, finish in list(pairwise(bounds))[::2]:
             marked += [cycle for cycle in range(-(-begin // step) * step, finish + 1, step)
                        if cycle - marked[-1] >= step]
-        return marked
+        near = self(end) - self(marked[-1]) < 0.06 * self.length
+        return [*marked[:-1], end] if near else [*marked, end]
 
 
 def waterfall_plot(found: Waterfall) -> str:
@@ -84,8 +85,8 @@ def waterfall_plot(found: Waterfall) -> str:
         ticks = axis.ticks(found.cycles)
         axes.set_xticks([axis(cycle) for cycle in ticks], [f"{cycle:,}" for cycle in ticks])
         axes.set_xlim(0, axis.length)
-        axes.set_xlabel(f"cycles since the token goes to the embedding; "
-                        f"the next one follows at {found.cycles:,}")
+        axes.set_xlabel(f"cycles since the token goes to the embedding, to which the next one "
+                        f"goes at {found.cycles:,}")
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", color=GREY, alpha=0.3, linewidth=0.6)
         axes.set_axisbelow(True)

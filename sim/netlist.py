@@ -18,8 +18,8 @@ import numpy as np
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.flow.absorb import absorb_registers
-from sterna.hw.flow.netlist_verilog import model_files, netlist_verilog
+from sterna.hw.flow.netlist.absorb import absorb_registers
+from sterna.hw.flow.netlist.netlist_verilog import model_files, netlist_verilog
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.model.checks import one_of
 from sterna.model.folder import check_replaceable, write_folder

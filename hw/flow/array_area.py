@@ -10,7 +10,7 @@ from pathlib import Path
 from amaranth.lib import wiring
 
 from sterna.hw.emit.verilog import verilog_text
-from sterna.hw.flow.carry_ends import free_carry_ends
+from sterna.hw.flow.netlist.carry_ends import free_carry_ends
 from sterna.hw.flow.place_route import pack, place_and_route, resources_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import FpgaTarget, Resource

@@ -12,11 +12,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.flow.absorb import absorb_registers
 from sterna.hw.flow.cache import Cache, cache_key
-from sterna.hw.flow.carry_ends import free_carry_ends
 from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.hierarchy import Hierarchy
+from sterna.hw.flow.netlist.absorb import absorb_registers
+from sterna.hw.flow.netlist.carry_ends import free_carry_ends
 from sterna.hw.flow.place_route import (
     LOG_NAME,
     PLACED_NAME,

@@ -97,7 +97,7 @@ endmodule
 // What a port reads while the other one writes it is not defined by the vendor: here every such
 // bit is the opposite of what was there, so that no bench passes that depends on it. A bit that
 // both write gets the value of port A. Both ports must have the same clock for that;
-// sterna.hw.flow.netlist_verilog refuses others.
+// sterna.hw.flow.netlist.netlist_verilog refuses others.
 module DP16KD (
     input DIA17, DIA16, DIA15, DIA14, DIA13, DIA12, DIA11, DIA10, DIA9, DIA8, DIA7, DIA6, DIA5,
     DIA4, DIA3, DIA2, DIA1, DIA0,

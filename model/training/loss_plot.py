@@ -72,14 +72,14 @@ def draw_loss(figure: Figure, metrics_path: str | Path, *, title: str = "") -> N
     peaks = _peaks(columns["train_bpb"], top)
     named = set(sorted(peaks, key=lambda at: -columns["train_bpb"][at])[:_NAMED])
     for at in peaks:
-        # Inside the frame, or a spike at the left edge would lie on the scale.
         axes.plot([millions[at]], [top], "^", color="#6f9fce", ms=7, clip_on=False)
         if at in named:
-            axes.annotate(f"{columns['train_bpb'][at]:.2f}", (millions[at], top), xytext=(7, -12),
-                          textcoords="offset points")
-    axes.legend(loc="upper right" if not peaks else "best")
+            axes.annotate(f"{columns['train_bpb'][at]:.2f}", (millions[at], top), xytext=(0, 5),
+                          textcoords="offset points", ha="center")
+    axes.legend()
     axes.set(xlabel="million bytes trained on", ylabel="bits per byte")
-    axes.set_title(title, parse_math=False)
+    # Above the values at the edge, if there are any.
+    axes.set_title(title, parse_math=False, pad=18 if named else None)
     axes.grid(alpha=0.3)
 
 

@@ -20,8 +20,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from sterna.model.config import ModelConfig
-from sterna.model.profile import C12, S16
+from sterna.model.layers import TernaryMatrix
+from sterna.model.profile import C12, S16, FixedPoint
 from sterna.model.quantized.synthetic import random_model
 
 RECORDED = Path(__file__).parent / "data" / "emitted_bytes.json"
@@ -119,6 +122,25 @@ def _of_board(name: str, folder: Path) -> dict[str, str]:
     return _of_folder(folder / "written")
 
 
+def _of_layer(kind: str, folder: Path) -> dict[str, str]:
+    """Verilog and ONNX of plain arrays."""
+    from sterna import export, hw
+    rng = np.random.default_rng(9)
+
+    def matrix(rows: int, columns: int) -> TernaryMatrix:
+        return TernaryMatrix(rng.integers(-1, 2, (rows, columns)), 0.1, rng.normal(size=rows))
+
+    arguments = {
+        "matrix": [matrix(7, 20)], "layer": [matrix(7, 20)],
+        "mlgru": [*(matrix(9, 20) for _ in range(3)), matrix(7, 9)],
+        "glu": [*(matrix(9, 20) for _ in range(2)), matrix(7, 9)]}[kind]
+    options = {"output": FixedPoint(8, 2)} if kind == "matrix" else {"profile": C12}
+    output = folder / "written"
+    getattr(hw, f"emit_{kind}")(*arguments, output, rows=4, axis=True, **options)
+    getattr(export, f"export_{kind}")(*arguments, output / "layer.onnx", **options)
+    return _of_folder(output)
+
+
 def _of_quantized(name: str, folder: Path) -> dict[str, str]:
     if name in MODELS:
         return {"model.safetensors": _sha256(MODELS[name].to_bytes())}
@@ -132,13 +154,14 @@ def _of_quantized(name: str, folder: Path) -> dict[str, str]:
 def cases() -> list[str]:
     """The name of every case."""
     return [*command_lines(), "board ulx3s-85f", "board icebreaker",
+            *(f"layer {kind}" for kind in ("matrix", "layer", "mlgru", "glu")),
             *(f"quantised {name}" for name in (*MODELS, "S16", "C12"))]
 
 
 def checksums(case: str) -> dict[str, str]:
     """Write what a case names; return the SHA-256 of each file by its name."""
     kind, _, rest = case.partition(" ")
-    makers = {"board": _of_board, "quantised": _of_quantized}
+    makers = {"board": _of_board, "layer": _of_layer, "quantised": _of_quantized}
     with tempfile.TemporaryDirectory(prefix="sterna-") as folder:
         if kind in makers:
             return makers[kind](rest, Path(folder))

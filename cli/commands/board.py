@@ -17,7 +17,7 @@ from sterna.model.files import write_atomically
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:
-    from sterna.hw.board.bitstream import Bitstream
+    from sterna.hw.board.bitstream import Attempt, Bitstream
     from sterna.hw.board.emit_board import BoardDesign
 
 __all__ = ["COMMANDS", "build"]
@@ -48,12 +48,14 @@ def build(
 
     Synthesises, places, routes and packs with tools from pip. Writes the bitstream,
     report.json and, in the folder source, the Verilog and the constraints. No bitstream has
-    been tried on a physical board. Exits with 1 if the clock is not met.
+    been tried on a physical board. Exits with 1 if the design does not fit or the clock is not
+    met; report.json is written then, too.
 
     Example: sterna build micro --board icebreaker -o build/icebreaker
     """
     from sterna.hw.board.bitstream import TimingError, build_bitstream
     from sterna.hw.board.emit_board import write_sources
+    from sterna.hw.flow.fit import FitError
     if seed < 1 or seeds < 1:
         raise ValueError(f"--seed and --seeds must be at least 1, got {seed} and {seeds}")
     check_folder(output)
@@ -66,36 +68,46 @@ def build(
             design = core.design(loaded, params, lambda text: progress(text, None))
             write_sources(design, output / "source")
             made = build_bitstream(design, seeds=range(seed, seed + seeds), progress=progress)
-    except TimingError as error:
+    except (FitError, TimingError) as error:
+        if error.report is None:
+            raise
+        # What minutes of work found is not lost.
+        _show(design, error.report, {"bitstream": None, "problem": str(error)}, output, as_json)
         say(f"sterna: {error}")
         return 1
-    report = _report(design, made)
     path = write_atomically(output / made.name, made.data)
-    write_atomically(output / "report.json", json.dumps(report, indent=2) + "\n")
-    if as_json:
-        print_json(report)
-    else:
+    _show(design, made, {
+        "bitstream": made.name, "problem": None, "seed": made.seed,
+        "fmax_mhz": made.fmax_mhz, "tokens_per_second": design.tokens_per_second,
+    }, output, as_json)
+    if not as_json:
         _print(design, made, path)
     return 0
 
 
-def _report(design: BoardDesign, made: Bitstream) -> dict[str, Any]:
-    return {
-        **design.summary, "bitstream": made.name,
+def _show(
+    design: BoardDesign, tried: Attempt, outcome: dict[str, Any], output: Path, as_json: bool,
+) -> None:
+    """Write report.json, and print it or the table of what is used."""
+    report = {
+        **design.summary, **outcome,
         "used": {name.value: {"needed": needed, "available": available}
-                 for name, (needed, available) in made.used.items()},
-        "seed": made.seed, "fmax_mhz": made.fmax_mhz, "attempts": made.attempts,
-        "passes": made.passes, "tokens_per_second": design.tokens_per_second,
-        "tools": made.tools,
+                 for name, (needed, available) in tried.used.items()},
+        "attempts": tried.attempts, "passes": tried.passes, "tools": tried.tools,
     }
-
-
-def _print(design: BoardDesign, made: Bitstream, path: Path) -> None:
+    write_atomically(output / "report.json", json.dumps(report, indent=2) + "\n")
+    if as_json:
+        print_json(report)
+        return
     params = design.params
     print_table(
         f"{params.board.description}, clock {params.clock_hz / 1e6:g} MHz",
         ("resource", "used", "available"),
-        [(name.value, *counts) for name, counts in made.used.items()])
+        [(name.value, *counts) for name, counts in tried.used.items()])
+
+
+def _print(design: BoardDesign, made: Bitstream, path: Path) -> None:
+    params = design.params
     out.print(f"fmax {made.fmax_mhz:.1f} MHz (nextpnr, seed {made.seed}); "
               f"{design.tokens_per_second:,.0f} tokens/s by the cycle model, at most "
               f"{params.baud // 10:,} over the serial line")

@@ -59,21 +59,12 @@ def _size(name: str, default: object) -> str:
     return f"--{option} {'(of the model)' if default is None else default}"
 
 
+@unit_options.size_options()
 def verilog(
     model: ModelArgument,
     unit: unit_options.UnitOption,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
-    rows: unit_options.RowsOption = None,
-    cols: unit_options.ColsOption = None,
-    lanes: unit_options.LanesOption = None,
-    sequences: unit_options.SequencesOption = None,
-    trace: unit_options.TraceOption = None,
-    quant_lanes: unit_options.QuantLanesOption = None,
-    logits: unit_options.LogitsOption = None,
-    external_weights: unit_options.ExternalWeightsOption = None,
-    style: unit_options.StyleOption = None,
-    sampling: unit_options.SamplingOption = None,
-    routing_registers: unit_options.RoutingRegistersOption = None,
+    sizes: unit_options.GivenSizes,
     axis: Annotated[bool, typer.Option(
         "--axis", help="Write a wrapper with AXI4-Stream ports, too.")] = False,
     quiet: QuietOption = False,
@@ -86,10 +77,6 @@ def verilog(
     Example: sterna verilog tiny --unit core -o build/core
     """
     from sterna.hw.catalog import emit_verilog
-    sizes = unit_options.given(
-        rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
-        quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
-        style=style, sampling=sampling, routing_registers=routing_registers)
     check_folder(output)
     with Stages(quiet) as stage:
         stage("emit the Verilog", quick=True)
@@ -102,9 +89,11 @@ def verilog(
     return 0
 
 
+@unit_options.size_options("rows", "cols", "lanes", "sequences", "trace", "quant_lanes", "style")
 def simulate(
     model: ModelArgument,
     unit: unit_options.UnitOption,
+    *,
     tokens: Annotated[int | None, typer.Option(
         help="Tokens of the text to run, or for the core to write. Default: the unit's own.")
         ] = None,
@@ -117,13 +106,7 @@ def simulate(
         ] = Engine.COCOTB,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text. Default: the held-out text of the bundled models.")] = None,
-    rows: unit_options.RowsOption = None,
-    cols: unit_options.ColsOption = None,
-    lanes: unit_options.LanesOption = None,
-    sequences: unit_options.SequencesOption = None,
-    trace: unit_options.TraceOption = None,
-    quant_lanes: unit_options.QuantLanesOption = None,
-    style: unit_options.StyleOption = None,
+    sizes: unit_options.GivenSizes,
     netlist: Annotated[bool, typer.Option(
         "--netlist", help="Simulate the netlist of the unit for ECP5. For small sizes.")
         ] = False,
@@ -149,9 +132,6 @@ def simulate(
     """
     from sterna.hw.catalog import unit_named
     spec = unit_named(unit)
-    sizes = unit_options.given(
-        rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
-        quant_lanes=quant_lanes, style=style)
     spec.check_sizes(sizes)
     loaded = load_model(model)
     count = spec.tokens if tokens is None else tokens
@@ -159,8 +139,9 @@ def simulate(
         check_folder(output)
     is_core = spec.stimulus is None
     if is_core:
-        _refuse(unit, "give --prompt twice for two sequences", **{"--sequences": sequences})
-        _refuse(unit, "cocotb compares every tensor anyway", **{"--trace": trace})
+        _refuse(unit, "give --prompt twice for two sequences",
+                **{"--sequences": sizes.get("sequences")})
+        _refuse(unit, "cocotb compares every tensor anyway", **{"--trace": sizes.get("trace")})
         _refuse(unit, "the core writes text: give --prompt", **{"--text": text})
     else:
         _refuse(unit, "it is for --unit core", **{

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sterna.cli.commands import unit_options
+from sterna.cli.terminal.completion import complete_target
 from sterna.cli.terminal.console import out, print_json, print_table, say
 from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, check_folder, choose
 from sterna.model.quantized import load_model
@@ -18,21 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "synth"]
 
 
+_SIZES = tuple(name for name in unit_options.SIZES if name != "style")   # it has one of its own
+
+
+@unit_options.size_options(*_SIZES)
 def synth(
     model: ModelArgument,
     target: Annotated[str, typer.Option(
-        help="ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k or xc7.")],
+        help="ecp5-85k, ecp5-25k, ice40-up5k, ice40-hx8k or xc7.",
+        autocompletion=complete_target)],
+    *,
     unit: unit_options.UnitOption = "core",
-    rows: unit_options.RowsOption = None,
-    cols: unit_options.ColsOption = None,
-    lanes: unit_options.LanesOption = None,
-    sequences: unit_options.SequencesOption = None,
-    trace: unit_options.TraceOption = None,
-    quant_lanes: unit_options.QuantLanesOption = None,
-    sampling: unit_options.SamplingOption = None,
-    logits: unit_options.LogitsOption = None,
-    external_weights: unit_options.ExternalWeightsOption = None,
-    routing_registers: unit_options.RoutingRegistersOption = None,
+    sizes: unit_options.GivenSizes,
     style: Annotated[str, typer.Option(
         help="How rows are built: auto, generic, ecp5-chain, ecp5-table, xc7-pair or "
              "xc7-table.")] = "auto",
@@ -57,12 +55,14 @@ def synth(
 
     Synthesises it; with --pnr also places and routes it. Area and clock are the tools' own
     figures, cycles those of the cycle model. No board is used. The whole core of tiny takes
-    several minutes to synthesise, and more to route.
+    several minutes to synthesise, and more to route. Without sizes it takes those that fit the
+    target; a design that does not fit is reported, too, with exit code 1.
 
     Example: sterna synth tiny --target ecp5-85k --unit mac --rows 4 --cols 16 --pnr
     """
     from sterna.cli.reports.synth_progress import synth_progress
     from sterna.hw.flow.cache import Cache, default_cache
+    from sterna.hw.flow.fit import FitError
     from sterna.hw.flow.synth import synth as run
     from sterna.hw.flow.target import TARGETS
     if seeds < 1:
@@ -73,15 +73,16 @@ def synth(
     if output is not None:
         check_folder(output)
     loaded = load_model(model)
-    sizes = unit_options.given(
-        rows=rows, cols=cols, lanes=lanes, sequences=sequences, trace=trace,
-        quant_lanes=quant_lanes, logits=logits, external_weights=external_weights,
-        sampling=sampling, routing_registers=routing_registers)
-    with synth_progress(quiet) as progress:
-        report = run(
-            loaded, target, unit=unit, sizes=sizes, style=style, pnr=pnr,
-            seeds=range(1, seeds + 1), freq_mhz=freq, multipliers=dsp,
-            cache=default_cache() if cache else Cache(None), progress=progress)
+    try:
+        with synth_progress(quiet) as progress:
+            report = run(
+                loaded, target, unit=unit, sizes=sizes, style=style, pnr=pnr,
+                seeds=range(1, seeds + 1), freq_mhz=freq, multipliers=dsp,
+                cache=default_cache() if cache else Cache(None), progress=progress)
+    except FitError as error:
+        if error.report is None:
+            raise
+        report = error.report       # what minutes of synthesis found is not lost
     _show(model, report, output, as_json)
     return _verdict(report)
 
@@ -112,7 +113,10 @@ def _print(name: str, report: SynthReport) -> None:
 
 
 def _verdict(report: SynthReport) -> int:
-    """0, or 1 with a line on standard error if the clock was not reached."""
+    """0, or 1 with a line on standard error if it does not fit or the clock was not reached."""
+    if report.misfit is not None:
+        say(f"DOES NOT FIT: {report.misfit}")
+        return 1
     best = report.best
     if report.clock_met or best is None:
         return 0

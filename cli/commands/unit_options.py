@@ -6,54 +6,87 @@ An option that is not given is None; which of them a unit has is the unit's own 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from sterna.cli.terminal.completion import complete_unit
 from sterna.hw.units.mac.base.style import ArrayStyle
 
-__all__ = [
-    "ColsOption",
-    "ExternalWeightsOption",
-    "LanesOption",
-    "LogitsOption",
-    "QuantLanesOption",
-    "RoutingRegistersOption",
-    "RowsOption",
-    "SamplingOption",
-    "SequencesOption",
-    "StyleOption",
-    "TraceOption",
-    "UnitOption",
-    "given",
-]
+__all__ = ["SIZES", "GivenSizes", "UnitOption", "size_options"]
 
 UnitOption = Annotated[str, typer.Option(
-    metavar="UNIT", help="core, or a part of it: sterna units lists them with their sizes.")]
-RowsOption = Annotated[int | None, typer.Option(
-    help="Dot products computed side by side; elements of a word of a vector.")]
-ColsOption = Annotated[int | None, typer.Option(help="Columns of a matrix taken per beat.")]
-LanesOption = Annotated[int | None, typer.Option(
-    help="Channels taken per beat; for the norm, activations given per cycle, a multiple of "
-         "--rows.")]
-SequencesOption = Annotated[int | None, typer.Option(help="Interleaved sequences.")]
-TraceOption = Annotated[bool | None, typer.Option(
-    "--trace", help="Add a port for intermediate values.")]
-QuantLanesOption = Annotated[int | None, typer.Option(
-    help="Elements that the core quantises per cycle, a multiple of --rows; 0 chooses.")]
-LogitsOption = Annotated[bool | None, typer.Option(
-    "--logits/--no-logits", help="With or without a port for the logits of the core.")]
-ExternalWeightsOption = Annotated[bool | None, typer.Option(
-    "--external-weights", help="The core takes its weights through a port.")]
-SamplingOption = Annotated[bool | None, typer.Option(
-    "--sampling/--no-sampling",
-    help="With or without the parts of the core that draw tokens with a temperature.")]
-RoutingRegistersOption = Annotated[bool | None, typer.Option(
-    "--routing-registers",
-    help="One more register on each route between blocks of the core, for a large device.")]
-StyleOption = Annotated[ArrayStyle | None, typer.Option(help="What the array is built of.")]
+    metavar="UNIT", help="core, or a part of it: sterna units lists them with their sizes.",
+    autocompletion=complete_unit)]
+
+GivenSizes: TypeAlias = dict[str, Any]
+"""The sizes that were given, by name."""
 
 
-def given(**options: Any) -> dict[str, Any]:
-    """The options that were given, by name."""
-    return {name: value for name, value in options.items() if value is not None}
+def _flag(names: str, text: str) -> Any:
+    return Annotated[bool | None, typer.Option(names, help=text)]
+
+
+_OPTIONS: dict[str, Any] = {
+    "rows": Annotated[int | None, typer.Option(
+        help="Dot products computed side by side; elements of a word of a vector.")],
+    "cols": Annotated[int | None, typer.Option(help="Columns of a matrix taken per beat.")],
+    "lanes": Annotated[int | None, typer.Option(
+        help="Channels taken per beat; for the norm, activations given per cycle, a multiple of "
+             "--rows.")],
+    "sequences": Annotated[int | None, typer.Option(help="Interleaved sequences.")],
+    "trace": _flag("--trace", "Add a port for intermediate values."),
+    "quant_lanes": Annotated[int | None, typer.Option(
+        help="Elements that the core quantises per cycle, a multiple of --rows; 0 chooses.")],
+    "logits": _flag("--logits/--no-logits", "With or without a port for the logits of the core."),
+    "external_weights": _flag(
+        "--external-weights", "The core takes its weights through a port."),
+    "style": Annotated[ArrayStyle | None, typer.Option(help="What the array is built of.")],
+    "sampling": _flag(
+        "--sampling/--no-sampling",
+        "With or without the parts of the core that draw tokens with a temperature."),
+    "routing_registers": _flag(
+        "--routing-registers",
+        "One more register on each route between blocks of the core, for a large device."),
+    "compact": _flag(
+        "--compact",
+        "The core for a small device: dividers of a bit per cycle, activations in block RAM."),
+}
+
+
+SIZES = tuple(_OPTIONS)
+"""The names of all sizes."""
+
+
+def size_options(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command an option for each of these sizes; without names, for all of them.
+
+    They stand in the place of its parameter ``sizes``, which gets those that were given.
+    """
+    chosen = names or SIZES
+
+    def extend(command: Callable[..., int]) -> Callable[..., int]:
+        signature = inspect.signature(command, eval_str=True)
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None,
+                              annotation=_OPTIONS[name]) for name in chosen]
+        parameters = [
+            option for each in signature.parameters.values()
+            for option in (options if each.name == "sizes" else
+                           [each.replace(kind=inspect.Parameter.KEYWORD_ONLY)])]
+
+        @functools.wraps(command)
+        def call(**arguments: Any) -> int:
+            sizes = {name: arguments.pop(name) for name in chosen}
+            return command(**arguments, sizes={
+                name: value for name, value in sizes.items() if value is not None})
+
+        # What typer reads: the options in place of the one parameter.
+        call.__signature__ = signature.replace(parameters=parameters)   # type: ignore[attr-defined]
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        return call
+
+    return extend

@@ -21,8 +21,10 @@ def headline(report: SynthReport) -> list[str]:
         if not isinstance(value, bool))
     flags = [name.replace("_", " ") for name, value in report.sizes.items() if value is True]
     geometry += f"; with {', '.join(flags)}" if flags else ""
-    return [f"{report.unit} ({report.module}) for {report.target.name}: "
-            f"{report.target.description}", geometry]
+    lines = [f"{report.unit} ({report.module}) for {report.target.name}: "
+             f"{report.target.description}", geometry]
+    lines += [] if report.chosen is None else [report.chosen]
+    return lines if report.misfit is None else [*lines, f"does not fit: {report.misfit}"]
 
 
 def synth_tables(report: SynthReport) -> dict[str, CycleTable]:

@@ -31,7 +31,7 @@ from sterna.hw.flow.place_route import (
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import Resource
 
-__all__ = ["Bitstream", "TimingError", "build_bitstream"]
+__all__ = ["Attempt", "Bitstream", "TimingError", "build_bitstream"]
 
 _MHZ = 1e6
 _CACHE_FORMAT = 1
@@ -43,12 +43,30 @@ _ROUTED = {Family.ECP5: ("--textcfg", "routed.config"), Family.ICE40: ("--asc", 
 _CONSTRAINTS = {Family.ECP5: "--lpf", Family.ICE40: "--pcf"}
 
 
-class TimingError(RuntimeError):
-    """No seed of the placer met the clock; the message has the numbers."""
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What the tools said of a design, whether it became a bitstream or not.
+
+    Parameters
+    ----------
+    used
+        For each resource, how many of it there are in use, and in the device.
+    attempts
+        Highest frequency of the core's clock, by nextpnr, for each seed that was tried.
+    passes
+        What each pass over the netlist changed.
+    tools
+        Versions.
+    """
+
+    used: dict[Resource, tuple[int, int]]
+    attempts: dict[int, float]
+    passes: dict[str, dict[str, int]]
+    tools: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Bitstream:
+class Bitstream(Attempt):
     """A bitstream and how it came about.
 
     Parameters
@@ -57,28 +75,24 @@ class Bitstream:
         File name for it.
     data
         Its bytes.
-    used
-        For each resource, how many of it there are in use, and in the device.
     seed
         Seed of the placer that met the clock.
     fmax_mhz
         Highest frequency of the core's clock, by nextpnr.
-    attempts
-        Highest frequency by seed, of those that were tried.
-    passes
-        What each pass over the netlist changed.
-    tools
-        Versions.
     """
 
     name: str
     data: bytes
-    used: dict[Resource, tuple[int, int]]
     seed: int
     fmax_mhz: float
-    attempts: dict[int, float]
-    passes: dict[str, dict[str, int]]
-    tools: dict[str, str]
+
+
+class TimingError(RuntimeError):
+    """No seed of the placer met the clock; the message has the numbers, ``report`` the rest."""
+
+    def __init__(self, message: str, report: Attempt) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 def build_bitstream(
@@ -105,7 +119,7 @@ def build_bitstream(
     FitError
         If the device has too little of something: a ValueError with the numbers.
     TimingError
-        If no seed meets the clock.
+        If no seed meets the clock. Of both the ``report`` is an :class:`Attempt`.
     MissingToolError
         If Yosys or the router is not installed.
     YosysError, PlaceRouteError
@@ -115,17 +129,18 @@ def build_bitstream(
                  progress or (lambda text, step: None))
     mapped = flow.map()
     netlist = mapped.raw
-    _check_fit(design.params.board, _used(design.params.board, flow.count(netlist)))
     attempts: dict[int, float] = {}
+    tried = Attempt(_used(design.params.board, flow.count(netlist)), attempts, mapped.passes,
+                    flow.tools)
+    _check_fit(design.params.board, tried)
     slowest = ""
     for seed in seeds:
         report, routed = flow.place(netlist, seed)
         attempts[seed] = fmax = _fmax(design, report)
         if fmax >= design.params.clock_hz / _MHZ:
             return Bitstream(
-                bitstream_name(design.params.board), flow.pack(routed),
-                _used(design.params.board, report), seed, fmax, attempts, mapped.passes,
-                flow.tools)
+                _used(design.params.board, report), attempts, mapped.passes, flow.tools,
+                bitstream_name(design.params.board), flow.pack(routed), seed, fmax)
         if fmax == max(attempts.values()):
             path = PlacedDesign.from_report(report).critical_path
             slowest = f"; slowest: {critical_path(mapped.hierarchy, path)}" if path else ""
@@ -133,7 +148,7 @@ def build_bitstream(
         f"the core's clock of {design.params.clock_hz / _MHZ:g} MHz is not met: "
         + ", ".join(f"{fmax:.1f} MHz with seed {seed}" for seed, fmax in attempts.items())
         + f"; take a lower --clock (at most {max(attempts.values()):.1f}), more --seeds or "
-        f"another --seed{slowest}")
+        f"another --seed{slowest}", tried)
 
 
 def bitstream_name(board: Board) -> str:
@@ -238,14 +253,14 @@ def _used(board: Board, report: Mapping[str, Any]) -> dict[Resource, tuple[int, 
             for resource, count in resources_of(router, cells).items()}
 
 
-def _check_fit(board: Board, used: Mapping[Resource, tuple[int, int]]) -> None:
+def _check_fit(board: Board, tried: Attempt) -> None:
     short = [f"{board.target.name_of(resource)} {needed:,} needed, {available:,} available"
-             for resource, (needed, available) in used.items() if needed > available]
+             for resource, (needed, available) in tried.used.items() if needed > available]
     if short:
         raise FitError(
             f"the design does not fit the {board.name}: {', '.join(short)}. Take a smaller "
             f"model, or other --rows, --cols and --quant-lanes; of the bundled models "
-            f"{board.fitting} fits")
+            f"{board.fitting} fits", tried)
 
 
 def _fmax(design: BoardDesign, report: Mapping[str, Any]) -> float:

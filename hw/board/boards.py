@@ -12,6 +12,7 @@ from amaranth_boards.icebreaker import ICEBreakerPlatform
 from amaranth_boards.ulx3s import ULX3S_85F_Platform
 
 from sterna.hw.board.names import BoardName
+from sterna.hw.core.plan.params import COMPACT
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import FpgaTarget, target_named
 from sterna.hw.units.spec import Sizes
@@ -131,11 +132,7 @@ _ALL = (
         clock_hz=12_000_000, baud=115_200, typed_ahead=1,
         sizes=MappingProxyType({"rows": 1, "cols": 8, "quant_lanes": 1, "logits": False}),
         sampled=False,
-        # Dividers and root a bit per cycle: four times fewer logic cells in the norm. There is
-        # no LUT memory, so tiles would be flip-flops, and there are 8 multipliers.
-        core=MappingProxyType({
-            "digit_bits": 1, "root_digit_bits": 1, "sampling": False,
-            "block_activations": True, "silu_table": True}),
+        core=MappingProxyType({**COMPACT, "sampling": False}),
         fitting="micro"),
 )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sterna.hw.core.plan.params import CoreParams
+from dataclasses import replace
+
+from sterna.hw.core.plan.params import COMPACT, CoreParams
 from sterna.hw.core.vectors import core_vectors
 from sterna.hw.core.verilog import CORE_MODULE, core_design
 from sterna.hw.units.mac.base.style import ArrayStyle
@@ -17,18 +19,22 @@ def core_params(
     quant_lanes: int = 0, logits: bool = True, trace: bool = False,
     external_weights: bool = False, style: ArrayStyle = ArrayStyle.GENERIC,
     sampling: bool = True, routing_registers: bool = False,
+    compact: bool = False,
 ) -> CoreParams:
     """Return the geometry of a core for a model; :class:`CoreParams` says what each size is.
+
+    ``compact`` stands for the four of :data:`~sterna.hw.core.plan.params.COMPACT`.
 
     Raises
     ------
     ValueError
         If a size is out of its range, or two do not go together.
     """
-    return CoreParams(
+    params = CoreParams(
         model.config, model.profile, rows, cols, sequences=sequences, quant_lanes=quant_lanes,
         logits=logits, trace=trace, external_weights=external_weights, style=style,
         sampling=sampling, routing_registers=routing_registers)
+    return replace(params, **COMPACT) if compact else params
 
 
 CORE = UnitSpec(

@@ -28,17 +28,21 @@ _FULL = {Resource.LUT: 0.95, Resource.FF: 0.95}
 _MODEL_PARTS = ("weights", "embedding", "issuer", "post")
 """Blocks with what the model is: in block RAM whatever else there is."""
 
-_ON_BOARDS = {"ice40-up5k": (
-    "the core of `sterna build micro --board icebreaker`, a bundled model, fits: its norm divides "
-    "bit by bit and its activations are in block RAM")}
-"""What fits a target where a core of the usual kind may not."""
-
 _SURE = 1.05
 """An estimate beyond this is right: a model may have fewer bits in its embedding and biases."""
 
 
 class FitError(ValueError):
-    """The target has too little of something; the message has the numbers."""
+    """The target has too little of something; the message has the numbers.
+
+    ``report`` has what was found until then, if it came to that: the
+    :class:`~sterna.hw.flow.synth_report.SynthReport` of a synthesised unit, the
+    :class:`~sterna.hw.board.bitstream.Attempt` of a board's design.
+    """
+
+    def __init__(self, message: str, report: Any = None) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 def check_memories(
@@ -107,9 +111,7 @@ def check_fit(
     advice = []
     if spec is CORE:
         nearest = _nearest(params, target, usage, blocks)
-        advice.append(nearest or "no smaller core of this model is estimated to fit")
-        if nearest is None and target.name in _ON_BOARDS:
-            advice.append(_ON_BOARDS[target.name])
+        advice.append(nearest or "no smaller core of the usual kind is estimated to fit")
     elif spec not in (WEIGHTS, EMBEDDING):        # whose bits are the model's
         smaller = _smaller_unit(spec, params, usage)
         advice += [smaller] if smaller else []

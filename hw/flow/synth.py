@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from sterna.hw.emit.documents import Port
 from sterna.hw.emit.folder import emit_component
 from sterna.hw.flow.cache import Cache, default_cache
 from sterna.hw.flow.cached_tools import CachedTools, Progress, has_router
-from sterna.hw.flow.fit import check_fit, check_memories
+from sterna.hw.flow.fit import FitError, check_fit, check_memories
 from sterna.hw.flow.place_route import check_router
-from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport
+from sterna.hw.flow.synth_report import BlockArea, SynthReport
 from sterna.hw.flow.target import FpgaTarget, style_for, target_named
+from sterna.hw.flow.usual import usual_sizes, what_fits
 from sterna.hw.flow.wrapper import WRAPPER_INSTANCE, WRAPPER_MODULE, wrapper_text
 from sterna.hw.units.mac.unit import MAC
 from sterna.hw.units.spec import Sizes, UnitSpec
@@ -49,8 +51,9 @@ def synth(
     target
         A target or its name.
     unit, sizes, style
-        What to build; ``auto`` takes the style that suits the target, for a unit that has
-        styles. It is given as ``style``, not among the sizes.
+        What to build; without sizes, those of :mod:`sterna.hw.flow.usual`. ``auto`` takes the
+        style that suits the target, for a unit that has styles. It is given as ``style``, not
+        among the sizes.
     pnr
         Whether to place and route, once for each of ``seeds``.
     seeds
@@ -76,7 +79,8 @@ def synth(
         If there is no such target, unit or style, they do not go together, or a size does
         not fit the model.
     FitError
-        If the target has too little of something: a ValueError with the numbers.
+        If the target has too little of something: a ValueError with the numbers. What was
+        synthesised is reported all the same: see its ``report``.
     MissingToolError
         If Yosys or the router is not installed.
     YosysError, PlaceRouteError
@@ -86,14 +90,18 @@ def synth(
         target = target_named(target)
     spec = unit_named(unit)
     _check_run(target, pnr, seeds, freq_mhz)
-    sizes = _with_style(spec, sizes or {}, target, style)
+    usual = None if sizes else usual_sizes(model, spec, target)
+    sizes = _with_style(spec, sizes or (usual.sizes if usual else {}), target, style)
     params = spec.params_for(model, sizes)
     told = progress or (lambda text, step: None)
     tools = CachedTools(
         target, cache if cache is not None else default_cache(), timeout_s, told, absorb=absorb,
         free_carries=free_carries, multipliers=multipliers)
 
-    check_memories(model, spec, params, target)
+    try:
+        check_memories(model, spec, params, target)
+    except FitError as error:
+        raise FitError(f"{error}{what_fits(model, spec, target)}") from None
     told("Verilog", None)
     text, ports = _emit(model, spec, params)
     module = spec.module
@@ -101,22 +109,28 @@ def synth(
     usage = tools.count(mapped)
     blocks = {path: BlockArea.of_cells(mapped.synthesis, cells)
               for path, cells in mapped.hierarchy.area().items()}
-    check_fit(spec, params, target, usage, blocks)
+    report = SynthReport(
+        unit, spec.chosen(params), module, target, _versions(target), mapped.synthesis,
+        usage, blocks, mapped.passes,
+        macs_per_cycle=params.rows * params.cols if spec in (MAC, CORE) else None,
+        cycles_per_token=CycleModel(params).cycles_per_token() if spec is CORE else None,
+        chosen=None if usual is None else usual.reason)
+    try:
+        check_fit(spec, params, target, usage, blocks)
+    except FitError as error:
+        text = f"{error}{what_fits(model, spec, target)}"
+        raise FitError(text, replace(report, misfit=text)) from None
+    if not pnr:
+        return report
 
     aim = freq_mhz or target.clock_mhz
-    runs: tuple[SeedRun, ...] = ()
-    if pnr:
-        placed = mapped
-        if not check_router(target).out_of_context:
-            placed = tools.map(
-                text + wrapper_text(module, ports), WRAPPER_MODULE, WRAPPER_INSTANCE)
-        runs = tuple(tools.place(placed, aim, seed, f"seed {seed}, {number} of {len(seeds)}")
-                     for number, seed in enumerate(seeds, start=1))
-    return SynthReport(
-        unit, spec.chosen(params), module, target, _versions(target), mapped.synthesis,
-        usage, blocks, mapped.passes, runs, aim if pnr else None, freq_mhz,
-        params.rows * params.cols if spec in (MAC, CORE) else None,
-        CycleModel(params).cycles_per_token() if spec is CORE else None)
+    placed = mapped
+    if not check_router(target).out_of_context:
+        placed = tools.map(
+            text + wrapper_text(module, ports), WRAPPER_MODULE, WRAPPER_INSTANCE)
+    runs = tuple(tools.place(placed, aim, seed, f"seed {seed}, {number} of {len(seeds)}")
+                 for number, seed in enumerate(seeds, start=1))
+    return replace(report, runs=runs, aim_mhz=aim, required_mhz=freq_mhz)
 
 
 def _with_style(spec: UnitSpec, sizes: Sizes, target: FpgaTarget, style: str) -> Sizes:

@@ -139,6 +139,11 @@ class SynthReport:
         Products per cycle of the array; None for a unit without one.
     cycles_per_token
         Cycles per greedy token of all sequences together; None if the unit is not the core.
+    chosen
+        Which sizes were chosen for the target, and why; None if the caller gave some, or the
+        unit's own were taken.
+    misfit
+        What the target has too little of, and what would fit; None if the unit fits.
     """
 
     unit: str
@@ -155,6 +160,8 @@ class SynthReport:
     required_mhz: float | None = None
     macs_per_cycle: int | None = None
     cycles_per_token: float | None = None
+    chosen: str | None = None
+    misfit: str | None = None
 
     def needed(self, resource: Resource) -> int:
         """What the unit takes of a resource."""
@@ -218,7 +225,8 @@ class SynthReport:
         data: dict[str, Any] = {
             "unit": self.unit, "module": self.module, "target": self.target.name,
             "device": self.target.description,
-            "sizes": dict(self.sizes),
+            "sizes": dict(self.sizes), "sizes_chosen": self.chosen,
+            "fits": self.misfit is None, "misfit": self.misfit,
             "tools": self.tools,
             "cells": figure(self.synthesis.cells, Origin.MEASURED, yosys),
             "resources": {

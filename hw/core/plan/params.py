@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from sterna.hw.parts.sequence import Interleaved
 from sterna.hw.units.mac.base.params import MacParams
@@ -12,10 +15,16 @@ from sterna.model.checks import check_whole, one_of
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 
-__all__ = ["MAX_SEQUENCES", "CoreParams"]
+__all__ = ["COMPACT", "MAX_SEQUENCES", "CoreParams"]
 
 MAX_SEQUENCES = 2
 """Independent sequences that can be interleaved on one array."""
+
+COMPACT: Mapping[str, Any] = MappingProxyType({
+    "digit_bits": 1, "root_digit_bits": 1, "block_activations": True, "silu_table": True})
+"""What makes a core fit a small device: a norm of four times fewer logic cells, whose dividers
+and root give a bit per cycle, tiles that are no flip-flops where there is no LUT memory, and a
+multiplier less for each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,11 @@ class CoreParams(Interleaved):
             raise ValueError(
                 f"quant_lanes ({self.quant_lanes}) must be a multiple of rows ({self.rows}) "
                 f"and divide cols ({self.cols})")
+
+    @property
+    def compact(self) -> bool:
+        """Whether it has all that :data:`COMPACT` says."""
+        return all(getattr(self, name) == value for name, value in COMPACT.items())
 
     @property
     def widest(self) -> int:

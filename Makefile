@@ -80,7 +80,7 @@ $(VENV)/.demo: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
 	@touch $@
 
 $(VENV)/.test: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,sim,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,pnr,sim,dev]'
 	@touch $@ $(VENV)/.demo $(VENV)/.docs
 
 # The pages of the API are made by importing every part.

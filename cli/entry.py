@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
+from collections.abc import Sequence
 
 from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted, watch_for_ctrl_c
 
 __all__ = ["entry_point"]
 
+_SILENT = {"--quiet", "--json", "--help", "--version"}
+_CHECKED = (0, 1)
+"""Exit codes of a command that did its work, whatever it found."""
+
 
 def entry_point() -> None:
     """Run the command line of this process and leave with its exit code."""
+    started = time.monotonic()
     watch_for_ctrl_c()
+    arguments = sys.argv[1:]
     try:
         from sterna.cli.main import main
-        code = main(sys.argv[1:])
+        code = main(arguments)
+        if code in _CHECKED:
+            _say_seconds(arguments, time.monotonic() - started)
     except BaseException as error:
         # Modules in C turn a KeyboardInterrupt while they are imported into errors of theirs.
         if not was_interrupted() and not isinstance(error, KeyboardInterrupt):
@@ -25,3 +35,9 @@ def entry_point() -> None:
     # What is left is the end of the interpreter, where nothing could catch it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
+
+
+def _say_seconds(arguments: Sequence[str], seconds: float) -> None:
+    """Tell how long a command took, on standard error, where no result is."""
+    if arguments and not arguments[0].startswith("-") and not _SILENT.intersection(arguments):
+        print(f"sterna {arguments[0]} took {seconds:.1f} s", file=sys.stderr)

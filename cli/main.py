@@ -2,7 +2,7 @@
 
 Exit codes: 0 success, 1 a check failed (a mismatch, a simulation that hangs), 2 bad
 input or a missing tool, 130 interrupted. Errors are one line on standard error.
-Without arguments it prints its help on standard output, as with ``--help``, and exits with 0.
+Without arguments it prints a short guide on standard output and exits with 0.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sterna.cli.commands import (
     board,
     chat,
     demo,
+    doctor,
     gateware,
     graphs,
     hardware_report,
@@ -27,6 +28,7 @@ from sterna.cli.commands import (
     training,
     web,
 )
+from sterna.cli.terminal.guide import GUIDE
 from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted
 from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.emit.yosys import YosysError
@@ -45,7 +47,7 @@ _EXTRAS = {
 }
 
 app = typer.Typer(
-    name="sterna", invoke_without_command=True, add_completion=False, rich_markup_mode=None,
+    name="sterna", invoke_without_command=True, rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="MatMul-free language models from text to silicon: the same integers in PyTorch, "
          "ONNX and Verilog.\n\nMODEL is a quantised model file, or the name of a bundled "
@@ -53,7 +55,8 @@ app = typer.Typer(
          "ASCII, small enough for an iCE40 UP5K).")
 
 for group in (
-    demo, training, models, graphs, web, native, gateware, hardware_report, board, chat, synth,
+    demo, doctor, training, models, graphs, web, native, gateware, hardware_report, board, chat,
+    synth,
 ):
     for command in group.COMMANDS:
         app.command()(command)
@@ -73,7 +76,7 @@ def _options(
         help="Print the version and exit."),
 ) -> None:
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        print(GUIDE, end="")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -20,7 +20,7 @@ def install_command(extra: str, folder: Path = _FOLDER) -> str:
     Parameters
     ----------
     extra
-        ``train``, ``hw`` or ``sim``.
+        ``train``, ``hw``, ``pnr`` or ``sim``; without a name, Sterna as it is.
     folder
         The folder that holds ``model``: a checkout, or the installed package.
 
@@ -31,10 +31,11 @@ def install_command(extra: str, folder: Path = _FOLDER) -> str:
         wheel that was installed if it is still there.
     """
     pip = f"{shlex.quote(sys.executable)} -m pip install"
+    extra = extra and f"[{extra}]"
     if (folder / "pyproject.toml").is_file():
-        return f"{pip} -e {shlex.quote(f'{folder}[{extra}]')}"
+        return f"{pip} -e {shlex.quote(f'{folder}{extra}')}"
     source = _wheel() or "sterna"
-    return f"{pip} {shlex.quote(f'{source}[{extra}]')}"
+    return f"{pip} {shlex.quote(f'{source}{extra}')}"
 
 
 def _wheel() -> Path | None:

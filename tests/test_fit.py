@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.params import COMPACT, CoreParams
 from sterna.hw.core.unit import CORE, core_params
 from sterna.hw.flow.estimate import block_rams, estimate
-from sterna.hw.flow.fit import FitError, check_fit
+from sterna.hw.flow.fit import FitError, check_fit, check_memories
 from sterna.hw.flow.synth_report import BlockArea, Usage
 from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import (
@@ -17,6 +17,7 @@ from sterna.hw.flow.target import (
     FpgaTarget,
     Resource,
 )
+from sterna.hw.flow.usual import FITTING, usual_sizes, what_fits
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.unit import MAC
 from sterna.hw.units.mlgru.unit import MLGRU
@@ -24,6 +25,7 @@ from sterna.hw.units.norm.unit import NORM
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
+from sterna.model.quantized import load_model
 from sterna.model.quantized.synthetic import random_model
 
 PARAMS = CoreParams(ModelConfig(d=16, layers=1, dff=24, vocab=32), S16, rows=2, cols=8)
@@ -83,14 +85,48 @@ def test_the_size_that_is_advised_is_one_that_the_unit_takes(spec, sizes, dsp, a
         spec.params_for(model, {**sizes, "lanes": int(lanes)})
 
 
-def test_the_message_for_a_small_device_names_the_core_that_fits_it():
-    target = TARGETS["ice40-up5k"]
-    model = random_model(PARAMS.config, S16, seed=1)
-    assert list(target.available) == [Resource.LUT, Resource.BLOCK_RAM, Resource.DSP]
-    with pytest.raises(FitError, match=(
-            r"logic cells 50,000 needed, 5,280 available.*sterna build micro --board icebreaker")):
-        check_fit(CORE, core_params(model, rows=1, cols=8), target,
-                  usage(target, 50_000, 400, 90), {"": BlockArea(lut=50_000, block_ram=400)})
+MICRO = load_model("micro")
+
+
+def test_sizes_are_chosen_where_the_usual_core_does_not_fit():
+    chosen = usual_sizes(MICRO, CORE, TARGETS["ice40-up5k"])
+    assert chosen.sizes == {"rows": 1, "cols": 8, "quant_lanes": 1, "logits": False,
+                            "sampling": False, "compact": True}
+    options = "--rows 1 --cols 8 --quant-lanes 1 --no-logits --no-sampling --compact"
+    assert re.fullmatch(
+        rf"sizes chosen for ice40-up5k: {options}; the usual core of 8 x 128 does not fit: "
+        rf"block RAM about \d+ needed, 30 available", chosen.reason)
+    params = CORE.params_for(MICRO, chosen.sizes)
+    assert all(getattr(params, name) == value for name, value in COMPACT.items())
+    assert params.compact
+    assert not CORE.params_for(MICRO, {}).compact
+    check_memories(MICRO, CORE, params, TARGETS["ice40-up5k"])
+    # A unit alone gets what it has in that core.
+    assert usual_sizes(MICRO, MAC, TARGETS["ice40-up5k"]).sizes == {"rows": 1, "cols": 8}
+    assert usual_sizes(MICRO, NORM, TARGETS["ice40-up5k"]).sizes == {"rows": 1, "lanes": 1}
+    assert usual_sizes(MICRO, MLGRU, TARGETS["ice40-up5k"]).sizes == {"lanes": 1}
+
+
+def test_sizes_are_left_alone_where_the_usual_core_fits_or_none_does():
+    tiny = load_model("tiny")
+    for model, target in ((tiny, "ecp5-85k"), (tiny, "ice40-up5k"), (tiny, "xc7"), (MICRO, "xc7")):
+        assert usual_sizes(model, CORE, TARGETS[target]) is None
+    # Profile S16 wants more multipliers than a UP5K has.
+    assert usual_sizes(random_model(MICRO.config, S16, seed=1), CORE,
+                       TARGETS["ice40-up5k"]) is None
+
+
+def test_what_fits_is_named_as_options_as_a_target_or_as_a_model():
+    assert what_fits(MICRO, CORE, TARGETS["ecp5-25k"]) == (
+        " Estimated to fit, and taken without sizes: --rows 1 --cols 64 --quant-lanes 4.")
+    assert what_fits(load_model("tiny"), CORE, TARGETS["ice40-up5k"]) == (
+        " The smallest device with room for a core of this model: --target ecp5-85k. A bundled "
+        "model that fits: sterna synth micro --target ice40-up5k.")
+    for target, name in FITTING.items():
+        model = load_model(name)
+        chosen = usual_sizes(model, CORE, TARGETS[target])
+        check_memories(model, CORE, CORE.params_for(model, chosen.sizes if chosen else {}),
+                       TARGETS[target])
 
 
 @pytest.mark.parametrize(("depth", "width", "family", "expected"), [

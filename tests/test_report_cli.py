@@ -40,22 +40,24 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 def bars(text: str) -> dict[str, str]:
     """The bar of each stage, by name."""
     letters = "".join(part.letter for part in PARTS)
-    return dict(re.findall(rf"^(\S.*?) +([{letters}]*) [\d,.]+$", text, re.M))
+    chart = text[text.index("█ beats"):].partition("\n\n")[0]
+    return dict(re.findall(rf"^(\S.*?) +([{letters}]*) [\d,.]+$", chart, re.M))
 
 
 def test_it_prints_cycles_stages_bounds_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "tiny", "--rows", 8, "--cols", 128)
     assert (code, err) == (0, "")
     cycles = CycleModel(TINY).cycles_per_token()
-    assert f"│ generated, greedy               │  {cycles:,.0f} │" in out
+    assert re.search(rf"^generated, greedy +{cycles:,.0f} ", out, re.M)
     assert f"Bound by the beats of the array: 864 of {cycles:,.0f} cycles" in out
     assert f"If nothing but the array took time: 864 cycles, {cycles - 864:,.0f} fewer." in out
-    assert "where the cycles of a greedy token go: layers 1 to 3, each as layer 0 " in out
+    title = "where the cycles of a greedy token go: layers 1 to 3, each as layer 0 "
+    assert title.strip() in " ".join(out.split())
     for row in ("layer0 f c g", "layers 1 to 3", "head", "sequences 2", "all but the array"):
-        assert f"│ {row} " in out
-    assert re.search(r"│ MLGRU state +│ working +│ +8,192 │", out)
+        assert re.search(rf"^{row} ", out, re.M)
+    assert re.search(r"^MLGRU state +working +8,192$", out, re.M)
     assert "estimated" not in out
-    assert max(len(line) for line in out.splitlines()) <= 100
+    assert max(len(line) for line in out.splitlines()) <= 80
 
 
 def test_bars_are_as_long_as_the_cycles(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,9 +80,10 @@ def test_bars_are_as_long_as_the_cycles(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_rate_is_given_at_a_clock_and_tagged(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "tiny", "--clock-mhz", 120.5)
     assert code == 0
-    assert "tokens/s at 120.5 MHz (estimated)" in out
+    assert "tokens/s at 120.5 MHz" in out
+    assert "(estimated)" in out
     assert f"{120.5e6 / CycleModel(TINY).cycles_per_token():,.0f}" in out
-    assert max(len(line) for line in out.splitlines()) <= 100
+    assert max(len(line) for line in out.splitlines()) <= 80
 
 
 def test_two_sequences_show_which_of_them_is_waited_for(
@@ -90,8 +93,8 @@ def test_two_sequences_show_which_of_them_is_waited_for(
     assert code == 0
     assert re.search(r"the array waits [\d.]+ for sequence 0 and [\d.]+ for sequence 1\.", out)
     assert "longest waits of the array" in out
-    assert "│ shared norm " in out
-    assert max(len(line) for line in out.splitlines()) <= 100
+    assert re.search("^shared norm ", out, re.M)
+    assert max(len(line) for line in out.splitlines()) <= 80
 
 
 def test_json_has_the_figures_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from sterna.hw.core.timing.folding import fold_stages
 
 __all__ = ["print_bars"]
 
-_CHART_COLUMNS = 100
+_CHART_COLUMNS = 80
 
 
 def print_bars(found: CycleReport) -> None:

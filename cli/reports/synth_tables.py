@@ -39,7 +39,7 @@ def _figures(report: SynthReport) -> CycleTable:
 
     def add(name: str, value: str, available: int | None, origin: Origin, tool: str) -> None:
         rows.append((name, value, "" if available is None else f"{available:,}",
-                     origin.value, tool))
+                     origin.value, tool.partition(".post")[0]))
 
     yosys = report.synthesis.tool
     counter = report.usage[0].tool

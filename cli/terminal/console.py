@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -59,17 +60,19 @@ def print_table(
     title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]],
 ) -> None:
     """Print a table; columns whose cells are all numbers are aligned to the right."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD,
+                  show_edge=False, pad_edge=False, collapse_padding=True)
     for index, column in enumerate(columns):
         numeric = all(
             isinstance(row[index], int | float) or _NUMBER.fullmatch(str(row[index]))
             for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        # A number that is broken in two is none; words may go to the next line.
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold",
+                         no_wrap=numeric and " " not in column)
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    # A pipe has no width: do not fold there what a program may want to read.
-    console = out if out.is_terminal else Console(width=160, **_PLAIN)
-    console.print(table)
+    # As wide as the terminal, or as COLUMNS says, or 80; programs have --json.
+    Console(**_PLAIN).print(table)
 
 
 def _cell(value: object) -> str:

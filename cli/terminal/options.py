@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sterna.cli.terminal.completion import complete_model
 from sterna.model.quantized.bundled import BUNDLED
 
 __all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "WavesOption",
@@ -15,7 +16,8 @@ __all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "WavesOpt
 
 MODEL_HELP = f"A quantised file or a bundled model ({', '.join(BUNDLED)})"
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=f"{MODEL_HELP}.")]
+ModelArgument = Annotated[str, typer.Argument(
+    metavar="MODEL", help=f"{MODEL_HELP}.", autocompletion=complete_model)]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 WavesOption = Annotated[Path | None, typer.Option(
     "--waves", metavar="FILE.fst|vcd",

@@ -86,7 +86,7 @@ def check_router(target: FpgaTarget) -> Router:
     if importlib.util.find_spec(router.module) is None:
         raise MissingToolError(
             f"nextpnr for {target.name} is not installed (package {router.package}): "
-            f"{install_command('hw')}")
+            f"{install_command('pnr')}")
     return router
 
 

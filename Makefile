@@ -1,4 +1,5 @@
 # make demo   the whole path on the bundled model; needs no torch
+# make quick  the same without simulation; needs nothing but Python
 # make test   every test but those of a minute or more each
 # make test-long   those
 # make test-browser  those of the page, in Chromium
@@ -19,13 +20,16 @@ JOBS   ?= 2
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal --durations 15
 SPHINX := $(BIN)/sphinx-build -q -c docs/site
 
-.PHONY: setup demo test test-fast test-long test-browser lint docs docs-links prove clean tools
+.PHONY: setup demo quick test test-fast test-long test-browser lint docs docs-links prove clean python tools
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.test
 
 demo: $(VENV)/.demo
 	$(BIN)/sterna demo -o build/demo
+
+quick: $(VENV)/.quick
+	$(BIN)/sterna demo --quick -o build/quick
 
 test: $(VENV)/.test
 	$(PYTEST) -m "not long"
@@ -57,10 +61,12 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # What pip cannot bring. One line says what to install.
-tools:
+tools: python
 	@for tool in g++ perl; do command -v $$tool >/dev/null || { \
 	  echo "sterna needs $$tool: install it first (Debian and Ubuntu: apt-get install $$tool)" >&2; \
 	  exit 2; }; done
+
+python:
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "sterna needs Python 3.11 or newer: install python3 and python3-venv" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -71,19 +77,23 @@ tools:
 	  exit 2; }
 
 # The stamp comes last, so that an interrupted step is done again.
-$(VENV)/.made: | tools
+$(VENV)/.made: | python
 	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.quick: pyproject.toml setup.py constraints.txt $(VENV)/.made | python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[hw]'
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[hw,sim]'
-	@touch $@
+	@touch $@ $(VENV)/.quick
 
 $(VENV)/.test: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,pnr,sim,dev]'
-	@touch $@ $(VENV)/.demo $(VENV)/.docs
+	@touch $@ $(VENV)/.demo $(VENV)/.docs $(VENV)/.quick
 
 # The pages of the API are made by importing every part.
 $(VENV)/.docs: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,sim,docs]'
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.quick

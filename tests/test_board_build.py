@@ -16,7 +16,7 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.cli.main import main
 from sterna.hw.board import bitstream, constraints
-from sterna.hw.board.bitstream import TimingError, build_bitstream
+from sterna.hw.board.bitstream import Attempt, TimingError, build_bitstream
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.clock import BoardClock
 from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign, board_design, write_sources
@@ -118,10 +118,14 @@ def test_a_bitstream_is_made(board, mhz, tmp_path):
 
 @pytest.mark.long
 def test_a_clock_that_is_not_met_is_told_with_every_seed():
-    with pytest.raises(TimingError, match=(
-            r"clock of 204 MHz is not met: \d+\.\d MHz with seed 3, \d+\.\d MHz with seed 4; "
-            r"take a lower --clock \(at most \d+\.\d\).*; slowest: \S+ -> .+ in routing$")):
+    with pytest.raises(TimingError) as error:
         build_bitstream(echo(ICEBREAKER, 204, 2_000_000), seeds=(3, 4), cache=NO_CACHE)
+    assert re.search(
+        r"clock of 204 MHz is not met: \d+\.\d MHz with seed 3, \d+\.\d MHz with seed 4; "
+        r"take a lower --clock \(at most \d+\.\d\).*; slowest: \S+ -> .+ in routing$",
+        str(error.value))
+    assert set(error.value.report.attempts) == {3, 4}
+    assert error.value.report.used[Resource.LUT][0] > 0
 
 
 @pytest.mark.long
@@ -138,9 +142,34 @@ def test_what_does_not_fit_is_told_with_the_numbers():
 
 
 def test_what_does_not_fit_is_told_in_the_words_of_the_target():
+    tried = Attempt({Resource.LUT: (90_000, 5280)}, {}, {}, {})
     for board, name in ((ICEBREAKER, "logic cells"), (ULX3S, "LUT")):
-        with pytest.raises(FitError, match=f"{board.name}: {name} 90,000 needed, 5,280 available"):
-            bitstream._check_fit(board, {Resource.LUT: (90_000, 5280)})
+        with pytest.raises(FitError) as error:
+            bitstream._check_fit(board, tried)
+        assert f"{board.name}: {name} 90,000 needed, 5,280 available" in str(error.value)
+        assert error.value.report is tried
+
+
+@pytest.mark.parametrize("kind", [FitError, TimingError])
+def test_what_was_found_is_written_also_where_nothing_was_built(
+    kind, tmp_path, monkeypatch, capsys,
+):
+    tried = Attempt({Resource.LUT: (90_000, 5280)}, {1: 11.5}, {}, {"nextpnr": "1.2"})
+
+    def fail(*arguments, **named):
+        raise kind("there is too little of it", tried)
+
+    monkeypatch.setattr(bitstream, "build_bitstream", fail)
+    assert main(["build", "micro", "--board", "icebreaker", "-o", str(tmp_path), "--quiet"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "sterna: there is too little of it\n"
+    assert re.search(r"^LUT +90,000 +5,280$", captured.out, re.M)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["problem"] == "there is too little of it"
+    assert report["bitstream"] is None
+    assert report["used"] == {"LUT": {"needed": 90_000, "available": 5280}}
+    assert report["attempts"] == {"1": 11.5}
+    assert not list(tmp_path.glob("*.bin"))
 
 
 def test_a_packer_that_takes_too_long_is_an_error():

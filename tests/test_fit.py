@@ -95,7 +95,7 @@ def test_sizes_are_chosen_where_the_usual_core_does_not_fit():
     options = "--rows 1 --cols 8 --quant-lanes 1 --no-logits --no-sampling --compact"
     assert re.fullmatch(
         rf"sizes chosen for ice40-up5k: {options}; the usual core of 8 x 128 does not fit: "
-        rf"block RAM about \d+ needed, 30 available", chosen.reason)
+        rf"block RAM \d+ needed \(estimated\), 30 available", chosen.reason)
     params = CORE.params_for(MICRO, chosen.sizes)
     assert all(getattr(params, name) == value for name, value in COMPACT.items())
     assert params.compact

@@ -140,8 +140,8 @@ def test_an_installed_wheel_runs_the_demo_from_another_folder(
     for stage in found["stages"]:
         values = "" if stage["values"] is None else f"{stage['values']:,}"
         first = stage["checked"].split()[0]     # the others may be on lines of their own
-        assert re.search(
-            rf"^{re.escape(stage['name'])} +{re.escape(first)} .* {values} +0 ", readme, re.M), stage
+        row = rf"^{re.escape(stage['name'])} +{re.escape(first)} .* {values} +0 "
+        assert re.search(row, readme, re.M), stage
     shown = [line.rstrip() for line in (found["prompt"] + found["text"]).splitlines()]
     assert "\n".join(shown).rstrip() in readme
     report = (elsewhere / "build" / "demo" / "report.html").read_text()

@@ -27,6 +27,7 @@ from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import SeedRun, part_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, Resource
+from sterna.hw.flow.usual import FITTING
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model
@@ -242,21 +243,47 @@ def test_a_clock_that_is_not_reached_fails(run, model_file):
 
 
 @pytest.mark.long
-def test_logic_that_does_not_fit_is_refused_with_numbers(run, model_file, cache):
+def test_logic_that_does_not_fit_is_reported_with_numbers(run, model_file, cache, tmp_path):
     code, out, err = run(
-        model_file, "--target", "ice40-up5k", "--unit", "glu", "--lanes", 8, "--quiet")
-    assert (code, out) == (2, "")
+        model_file, "--target", "ice40-up5k", "--unit", "glu", "--lanes", 8, "--quiet",
+        "-o", tmp_path / "report")
     found = re.fullmatch(
-        r"sterna: glu does not fit ice40-up5k: DSP (\d+) needed, 8 available "
+        r"DOES NOT FIT: glu does not fit ice40-up5k: DSP (\d+) needed, 8 available "
         r"\(nextpnr-ice40 .*\)\. Nearest that fits, estimated: --lanes (\d+)\.\n", err)
     assert found
+    assert code == 1
     needed, lanes = int(found[1]), int(found[2])
     assert needed > 8
+    # What synthesis found is not lost.
+    assert re.search(rf"^DSP +{needed} +8 +measured", out, re.M)
+    data = json.loads((tmp_path / "report" / "synth.json").read_text())
+    assert not data["fits"]
+    assert data["misfit"] == err.removeprefix("DOES NOT FIT: ").strip()
+    assert data["resources"]["DSP"]["value"] == needed
+    assert "does not fit" in (tmp_path / "report" / "synth.html").read_text()
+    with pytest.raises(FitError) as error:
+        synth(MODEL, "ice40-up5k", unit="glu", sizes={"lanes": 8}, cache=cache)
+    assert error.value.report.needed(Resource.DSP) == needed
     report = synth(MODEL, "ice40-up5k", unit="glu", sizes={"lanes": lanes}, cache=cache)
     assert report.needed(Resource.DSP) == needed * lanes / 8
+    assert report.misfit is None
     without = synth(MODEL, "ice40-up5k", unit="glu", sizes={"lanes": 1},
                     multipliers=False, cache=cache)
     assert without.needed(Resource.DSP) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target", ["ice40-up5k", "ecp5-25k"])
+def test_without_sizes_the_bundled_model_fits(run, target, tmp_path):
+    assert FITTING[target] == "micro"
+    code, out, err = run("micro", "--target", target, "--quiet", "-o", tmp_path / "report")
+    assert (code, err) == (0, "")
+    data = json.loads((tmp_path / "report" / "synth.json").read_text())
+    assert data["fits"]
+    assert data["sizes_chosen"] in out
+    assert data["sizes_chosen"].startswith(f"sizes chosen for {target}: --rows 1 ")
+    for resource in data["resources"].values():
+        assert resource["value"] <= resource["available"]
 
 
 def test_weights_that_do_not_fit_are_refused_before_synthesis(run, tmp_path, monkeypatch):
@@ -272,6 +299,7 @@ def test_weights_that_do_not_fit_are_refused_before_synthesis(run, tmp_path, mon
                     r"\(estimated before synthesis\)\. ", err)
     assert "--target ecp5-85k has enough" in err
     assert re.search(r"The weights alone take \d+\. With --external-weights \d+ remain", err)
+    assert "A bundled model that fits: sterna synth micro --target ecp5-25k." in err
     with pytest.raises(FitError, match="weights does not fit ice40-hx8k: block RAM"):
         synth(model, "ice40-hx8k", unit="weights", sizes={"rows": 8, "cols": 32},
               cache=Cache(None))

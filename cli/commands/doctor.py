@@ -103,7 +103,8 @@ def _program(
     name: str, purpose: str, main: bool, package: str, option: str = "--version",
 ) -> Part:
     """A program of the system, by its name and that of its Debian package."""
-    return Part(name, purpose, _answer(shutil.which(name), option), f"apt-get install {package}", main)
+    found = _answer(shutil.which(name), option)
+    return Part(name, purpose, found, f"apt-get install {package}", main)
 
 
 def _answer(path: str | None, option: str) -> str | None:

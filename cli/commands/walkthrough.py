@@ -6,7 +6,8 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,7 +25,7 @@ from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.request import LIMIT_BITS
+from sterna.hw.core.plan.request import LIMIT_BITS, Request
 from sterna.hw.core.timing.cycle_report import cycle_report
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
@@ -34,8 +35,10 @@ from sterna.model.checks import check_whole
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.evaluate import evaluate
+from sterna.model.quantized.integer import IntegerModel
 from sterna.model.tokenizer import decode, encode
 from sterna.sim.core.engine import Engine
+from sterna.sim.core.reference import answer, compare_tokens
 from sterna.sim.core.simulate import simulate_core
 
 __all__ = ["demo"]
@@ -52,9 +55,12 @@ _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yos
 
 def demo(
     model: str, folder: Path, *, rows: int = 8, cols: int = 128, tokens: int = 300,
-    progress: Progress = lambda line: None,
+    quick: bool = False, progress: Progress = lambda line: None,
 ) -> DemoResult:
     """Take a quantised model through ONNX, Verilog and simulation, where it writes text.
+
+    Without Yosys and simulation (``quick``) it takes no compiler, and the ONNX graph writes the
+    text.
 
     Parameters
     ----------
@@ -66,6 +72,8 @@ def demo(
         Size of the core's array.
     tokens
         How many tokens of text to write, at least 2.
+    quick
+        Whether to leave out what counts cells and what simulates.
     progress
         Called with a line of text before each stage, and before each step of the long ones.
 
@@ -81,9 +89,10 @@ def demo(
     CORE.params_for(loaded, {"rows": rows, "cols": cols})   # or it is refused in mid-way
     check_folder(folder)
     text = encode(text_of(None, loaded.config.vocab, _ONNX_TOKENS))
-    verilator_environment()     # a missing tool is better known now than in a minute
+    if not quick:
+        verilator_environment()     # a missing tool is better known now than in a minute
     folder.mkdir(parents=True, exist_ok=True)
-    result = DemoResult(model, versions=_versions())
+    result = DemoResult(model, quick=quick, versions=_versions())
 
     progress("evaluating the held-out text in integers")
     result.stages.append(_evaluate(loaded, result))
@@ -92,20 +101,32 @@ def demo(
     progress("writing the Verilog of the core")
     stage, emitted = _verilog(loaded, folder, rows, cols)
     result.stages.append(stage)
-    progress("counting the cells of its array with yosys (its first start on a machine takes "
-             "half a minute more)")
-    stage, result.cells["array"] = _synthesize(emitted)
-    result.stages.append(stage)
-    result.stages.append(_trace(
-        loaded, folder, emitted.params, _steps(progress, "simulating, every tensor compared")))
-    result.stages.append(_write(
-        loaded, folder, emitted, result, tokens, _steps(progress, "simulating a long run")))
+    if quick:
+        progress("writing text with the ONNX graph and with the reference")
+        result.stages.append(_continue(loaded, folder, result, tokens))
+    else:
+        _at_work(loaded, folder, emitted, result, tokens, progress)
     progress("writing the report")
     result.cycles = cycle_report(build_image(loaded, emitted.params))
     result.errors = rounding_errors(loaded, text.reshape(_ERROR_SEQUENCES, -1))
     result.error_tokens = text.size
     result.report = write_report(folder / "report.html", loaded, result)
     return result
+
+
+def _at_work(
+    model: QuantizedModel, folder: Path, emitted: EmittedUnit, result: DemoResult, tokens: int,
+    progress: Progress,
+) -> None:
+    """Count what the Verilog is made of, and simulate it."""
+    progress("counting the cells of its array with yosys (its first start on a machine takes "
+             "half a minute more)")
+    stage, result.cells["array"] = _synthesize(emitted)
+    result.stages.append(stage)
+    result.stages.append(_trace(
+        model, folder, emitted.params, _steps(progress, "simulating, every tensor compared")))
+    result.stages.append(_write(
+        model, folder, emitted, result, tokens, _steps(progress, "simulating a long run")))
 
 
 def _steps(progress: Progress, stage: str) -> Progress:
@@ -209,6 +230,26 @@ def _write(
         + (first is not None), time.perf_counter() - started, report.failure or first)
 
 
+def _continue(
+    model: QuantizedModel, folder: Path, result: DemoResult, tokens: int,
+) -> Stage:
+    """Let the ONNX file write text; the integer reference must write the same."""
+    started = time.perf_counter()
+    request = Request(
+        tuple(encode(PROMPT.encode()).tolist()), tokens, temperature=TEMPERATURE, seed=SEED)
+    (expected,) = answer(IntegerModel(model), [request], model.profile.logit.frac)
+    written = list(generate_tokens(
+        OnnxStep(folder / "model.onnx"), PROMPT, tokens=tokens, temperature=TEMPERATURE, seed=SEED))
+    found = compare_tokens(expected, written)
+    result.text = decode(written)
+    return Stage(
+        "write", f"{tokens} tokens by model.onnx = integer reference", found.values,
+        found.mismatches, time.perf_counter() - started, str(found.first) if found.first else None)
+
+
 def _versions() -> dict[str, str]:
-    found = {name: version(name) for name in _VERSIONS}
-    return {"python": platform.python_version(), **found}
+    found = {"python": platform.python_version()}
+    for name in _VERSIONS:
+        with suppress(PackageNotFoundError):    # sim is no part of a quick run
+            found[name] = version(name)
+    return found

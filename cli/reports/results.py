@@ -38,6 +38,7 @@ class DemoResult:
     """What the demo found, and what it wrote."""
 
     model: str
+    quick: bool = False
     stages: list[Stage] = field(default_factory=list)
     bits_per_byte: float = 0.0
     cells: dict[str, CellCounts] = field(default_factory=dict)
@@ -57,7 +58,7 @@ class DemoResult:
     def as_dict(self) -> dict[str, Any]:
         """The result as plain data, for JSON."""
         return {
-            "model": self.model, "passed": self.passed,
+            "model": self.model, "quick": self.quick, "passed": self.passed,
             "stages": [asdict(stage) for stage in self.stages],
             "bits_per_byte": self.bits_per_byte,
             "cells": {unit: asdict(counts) for unit, counts in self.cells.items()},

@@ -53,11 +53,12 @@ def _logic(lut: int, dsp: int) -> Mapping[Resource, int]:
 
 _COMPACT = MappingProxyType({
     "rows": 1, "cols": 8, "quant_lanes": 1, "logits": False, "sampling": False, "compact": True})
-_USUAL = _Candidate({}, {})
+_USUAL = _Candidate({}, {})         # on iCE40 its memories alone are too many
+_USUAL_ECP5 = _Candidate({}, {C12.name: _logic(23902, 123)})
 # Counted by `sterna synth` of micro (C12), and of a random model of its shape in S16.
 _CANDIDATES: Mapping[str, tuple[_Candidate, ...]] = MappingProxyType({
-    "ecp5-85k": (_USUAL,),
-    "ecp5-25k": (_USUAL, _Candidate(
+    "ecp5-85k": (_USUAL_ECP5,),
+    "ecp5-25k": (_USUAL_ECP5, _Candidate(
         MappingProxyType({"rows": 1, "cols": 64, "quant_lanes": 4}),
         {C12.name: _logic(5415, 18), S16.name: _logic(5977, 22)})),
     "ice40-up5k": (_USUAL, _Candidate(_COMPACT, {
@@ -141,13 +142,13 @@ def _shortage(model: QuantizedModel, candidate: _Candidate, target: FpgaTarget) 
     """What a target has too little of for a core, in words; None if there is enough."""
     params = CORE.params_for(model, candidate.sizes)
     needed = {
-        Resource.BLOCK_RAM: sum(part_rams(params, target.family).values()),
-        **candidate.logic.get(model.profile.name, {})}
+        **candidate.logic.get(model.profile.name, {}),
+        Resource.BLOCK_RAM: sum(part_rams(params, target.family).values())}
     for resource, number in needed.items():
         available = target.available.get(resource)
         most = _RAM_SHARE if resource is Resource.BLOCK_RAM else 1
         if available is not None and number > most * available:
-            return (f"{target.name_of(resource)} about {number:,} needed, {available:,} "
+            return (f"{target.name_of(resource)} {number:,} needed (estimated), {available:,} "
                     f"available")
     return None
 

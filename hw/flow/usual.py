@@ -54,7 +54,7 @@ def _logic(lut: int, dsp: int) -> Mapping[Resource, int]:
 _COMPACT = MappingProxyType({
     "rows": 1, "cols": 8, "quant_lanes": 1, "logits": False, "sampling": False, "compact": True})
 _USUAL = _Candidate({}, {})         # on iCE40 its memories alone are too many
-_USUAL_ECP5 = _Candidate({}, {C12.name: _logic(23902, 123)})
+_USUAL_ECP5 = _Candidate({}, {C12.name: _logic(23902, 123), S16.name: _logic(27582, 155)})
 # Counted by `sterna synth` of micro (C12), and of a random model of its shape in S16.
 _CANDIDATES: Mapping[str, tuple[_Candidate, ...]] = MappingProxyType({
     "ecp5-85k": (_USUAL_ECP5,),

@@ -15,6 +15,8 @@ import pytest
 from on_pythons import claimed_versions, find_python, version_of
 from page_checks import check_page, verdict_of
 
+from sterna.cli.commands import doctor
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = ("cli", "export", "hw", "model", "sim")
@@ -147,6 +149,36 @@ def test_an_installed_wheel_runs_the_demo_from_another_folder(
     report = (elsewhere / "build" / "demo" / "report.html").read_text()
     check_page(report)
     assert verdict_of(report) == ("pass", "PASS")
+
+
+def test_the_container_file_installs_what_the_makefile_wants_and_calls_its_targets() -> None:
+    text = (ROOT / "Containerfile").read_text(encoding="utf-8")
+    packages = re.search(r"apt-get install -y --no-install-recommends (.*) \\", text)[1].split()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    wanted = re.search(r"for tool in (.*?); do", makefile)[1].split()
+    assert {*wanted, "make"} <= set(packages)
+    # Each is what sterna doctor names, too.
+    known = {part.command.removeprefix("apt-get install ") for part in doctor._parts()}
+    assert set(packages) <= known
+    targets = set(re.findall(r"^(?:\$\(VENV\)/)?([.\w-]+):", makefile, re.M))
+    called = {*re.findall(r"ARG STAMP=(\S+)", text), *re.findall(r'"make", "(\w+)"', text),
+              *re.findall(r"sterna make (\w+)", text)}
+    assert called == {".demo", "demo", "test"}
+    assert called <= targets
+
+
+def test_the_quick_way_needs_no_compiler(tmp_path: Path) -> None:
+    for name in ("make", "sh", "python3"):
+        (tmp_path / name).symlink_to(
+            sys.executable if name == "python3" else shutil.which(name))
+    found = {
+        target: subprocess.run(["make", "-n", "-C", str(ROOT), f"VENV={tmp_path / 'venv'}", target],
+                               env={"PATH": str(tmp_path)}, capture_output=True, text=True,
+                               check=False).stdout
+        for target in ("quick", "demo")}
+    assert "g++" in found["demo"]
+    assert "g++" not in found["quick"]
+    assert "demo --quick" in found["quick"]
 
 
 @pytest.mark.parametrize("tool", ["g++", "perl"])

@@ -118,7 +118,7 @@ def test_sizes_are_left_alone_where_the_usual_core_fits_or_none_does():
 
 def test_what_fits_is_named_as_options_as_a_target_or_as_a_model():
     assert what_fits(MICRO, CORE, TARGETS["ecp5-25k"]) == (
-        " Estimated to fit, and taken without sizes: --rows 1 --cols 64 --quant-lanes 4.")
+        " Without sizes those are taken that fit: --rows 1 --cols 64 --quant-lanes 4.")
     assert what_fits(load_model("tiny"), CORE, TARGETS["ice40-up5k"]) == (
         " The smallest device with room for a core of this model: --target ecp5-85k. A bundled "
         "model that fits: sterna synth micro --target ice40-up5k.")

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from sterna.cli.commands import doctor, unit_options
 from sterna.cli.commands.demo import print_result
 from sterna.cli.main import app, main
 from sterna.cli.reports.results import DemoResult, Stage
-from sterna.cli.reports.synth_tables import synth_tables
+from sterna.cli.reports.synth_tables import headline, synth_tables
 from sterna.cli.terminal import completion
 from sterna.cli.terminal.console import print_table
 from sterna.cli.terminal.guide import GUIDE
@@ -194,6 +195,9 @@ def test_the_tables_of_a_synthesis_fit_eighty_columns(capsys: pytest.CaptureFixt
         "core", {}, "matmul_free_core", target, {}, Synthesis(Family.ICE40, "Yosys 0.70", {}, {}),
         usage, {"activations": BlockArea(12_345, 12_345, 12_345, 123, 123)}, runs=runs,
         macs_per_cycle=8, cycles_per_token=2173.0)
+    assert len(headline(report)) == 2
+    alone = tuple(replace(each, tool="Yosys 0.70") for each in usage)
+    assert "the extra pnr brings it" in headline(replace(report, usage=alone))[2]
     tables = synth_tables(report)
     assert set(tables) == {"figures", "seeds", "path", "blocks"}
     for table in tables.values():

@@ -24,6 +24,9 @@ def headline(report: SynthReport) -> list[str]:
     lines = [f"{report.unit} ({report.module}) for {report.target.name}: "
              f"{report.target.description}", geometry]
     lines += [] if report.chosen is None else [report.chosen]
+    if report.target.router is not None and report.usage[0].tool == report.synthesis.tool:
+        lines.append("counted by Yosys alone: nextpnr, which is not installed, counts more, above "
+                     "all on iCE40; the extra pnr brings it")
     return lines if report.misfit is None else [*lines, f"does not fit: {report.misfit}"]
 
 

@@ -104,7 +104,7 @@ def what_fits(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> str:
         return ""
     own = usual_sizes(model, spec, target)
     if own is not None:
-        return f" Estimated to fit, and taken without sizes: {options_text(own.sizes)}."
+        return f" Without sizes those are taken that fit: {options_text(own.sizes)}."
     text = ""
     others = [name for name in _targets_with_room(model) if name != target.name]
     if others:

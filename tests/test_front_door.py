@@ -26,6 +26,7 @@ from sterna.cli.terminal.console import print_table
 from sterna.cli.terminal.guide import GUIDE
 from sterna.hw.catalog import UNITS
 from sterna.hw.flow.critical_path import CriticalPath, Hop
+from sterna.hw.flow.routed import Placement
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport, Usage
 from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import TARGETS
@@ -188,7 +189,8 @@ def test_the_tables_of_a_synthesis_fit_eighty_columns(capsys: pytest.CaptureFixt
     name = "norm.scale.root.remainder[12]"
     hops = (Hop("register", "norm.scale.root.remainder", name, 1, 1.25, 0.5),
             Hop("carry", "norm.scale.quotient", None, 12, 1.25, 0.5))
-    runs = tuple(SeedRun(seed, 33.5, CriticalPath(name, name, 2.5, 1.0, hops)) for seed in (1, 2))
+    path = CriticalPath(name, name, 2.5, 1.0, hops)
+    runs = tuple(SeedRun(seed, 33.5, path, Placement(()), None) for seed in (1, 2))
     usage = tuple(Usage(name, 123_456, number, "nextpnr-ice40 0.11.1.0.post826")
                   for name, number in target.available.items())
     report = SynthReport(

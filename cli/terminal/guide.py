@@ -12,7 +12,7 @@ Try first (seconds on two cores; tiny is a model that comes with it):
 
   sterna generate tiny --prompt "The for statement" --tokens 120        2 s
   sterna report tiny --clock-mhz 100 -o build/cycles.html               2 s
-  sterna demo --quick                                                  25 s
+  sterna demo --quick                                                  30 s
 
 They write text with the exact ONNX graph, say where each cycle of a token goes
 in gateware, and check a model from integers to Verilog, with a page to look at.

@@ -277,7 +277,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{options.output.with_suffix('.json')}")
         return 130
     for table in all_tables(record):
-        print_table(table.title, table.columns, table.rows)
+        print_table(table.title, table.columns, table.rows, width=160)
     for name, reason in left_out(record).items():
         say(f"left out: {name}: {reason}")
     for suffix in (".json", ".md", ".svg"):

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from sterna.model.checks import check_fields, check_whole
 
-__all__ = ["C12", "PROFILES", "S16", "FixedPoint", "NumericProfile"]
+__all__ = ["C12", "PROFILES", "S16", "FixedPoint", "NumericProfile", "mantissa_and_shift"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,16 +254,7 @@ class NumericProfile:
         """
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"a projection's scale must be positive and finite, got {scale}")
-        exponent = math.frexp(scale)[1]
-        k = math.floor(math.ldexp(scale, self.mantissa_bits - exponent) + 0.5)
-        if k == 1 << self.mantissa_bits:
-            k, exponent = k >> 1, exponent + 1
-        shift = self.scale_bits - exponent
-        if not 1 <= shift <= self.max_shift:
-            raise ValueError(
-                f"a projection's scale of {scale:g} needs a shift of {shift}; "
-                f"only 1 to {self.max_shift} are possible")
-        return k, shift
+        return mantissa_and_shift(scale, self.mantissa_bits, self.scale_bits)
 
     # Bounds ------------------------------------------------------------------------
 
@@ -287,6 +278,30 @@ class NumericProfile:
         biggest = ((1 << self.mantissa_bits) - 1) << self.scale_frac
         shift = self.combine_shift
         return (biggest + ((1 << shift) >> 1)) >> shift
+
+
+def mantissa_and_shift(scale: float, mantissa_bits: int, scale_bits: int) -> tuple[int, int]:
+    """Return ``(k, shift)``: ``k`` uses all of its bits, ``k * 2**(scale_bits - mantissa_bits)
+    * 2**-shift`` is next to ``scale``, which is positive and finite.
+
+    Raises
+    ------
+    ValueError
+        If the shift is outside 1 to ``NumericProfile.max_shift``.
+
+    >>> mantissa_and_shift(0.5, 16, 16)
+    (32768, 16)
+    """
+    exponent = math.frexp(scale)[1]
+    k = math.floor(math.ldexp(scale, mantissa_bits - exponent) + 0.5)
+    if k == 1 << mantissa_bits:
+        k, exponent = k >> 1, exponent + 1
+    shift = scale_bits - exponent
+    if not 1 <= shift <= NumericProfile.max_shift:
+        raise ValueError(
+            f"a projection's scale of {scale:g} needs a shift of {shift}; "
+            f"only 1 to {NumericProfile.max_shift} are possible")
+    return k, shift
 
 
 S16 = NumericProfile(

@@ -233,3 +233,17 @@ def test_weights_of_brevitas() -> None:
 def test_a_layer_that_is_not_of_brevitas_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected a brevitas\.nn\.QuantLinear .* got a Linear"):
         from_brevitas(nn.Linear(3, 3))
+
+
+def test_a_module_that_comes_twice_is_two_layers_with_a_state_each():
+    linear, mlgru = _linear(6, 6), MLGRU(6, generator=torch.Generator().manual_seed(2))
+    assert len(from_module(nn.Sequential(linear, linear)).layers) == 2
+    module = nn.Sequential(Residual(mlgru), Residual(mlgru))
+    x = torch.randn(3, 2, 6, generator=torch.Generator().manual_seed(3))
+    states = initial_states(module, x)
+    assert [tuple(state.shape) for state in states] == [(2, 6), (2, 6)]
+    once, (first,) = advance(module[0], x, states[:1])
+    twice, after = advance(module, x, states)
+    assert torch.equal(after[0], first)
+    assert torch.equal(twice, advance(module[1], once, states[1:])[0])
+    assert from_module(module).states == (6, 6)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ from random_matrices import random_matrices
 
 from sterna.hw import emit_glu, emit_layer, emit_matrix, emit_mlgru, layer_cost
 from sterna.hw.emit.folder import interface_of
+from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.cache import Cache
 from sterna.hw.layers.layer_unit import LayerUnit
 from sterna.hw.layers.matrix_unit import MatrixUnit
@@ -36,6 +40,7 @@ from sterna.model.profile import C12, S16, FixedPoint
 _MATRICES = random_matrices()
 _EIGHT = FixedPoint(8, 2)
 _STEADY = Pauses()
+_has_icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="needs iverilog")
 
 
 def _with_numbers(weight: np.ndarray, rng: np.random.Generator) -> TernaryMatrix:
@@ -120,6 +125,7 @@ def make(folder, *options: str) -> str:
 
 
 @pytest.mark.slow
+@_has_icarus
 def test_thirty_matrices_share_one_array_in_verilog(tmp_path):
     weights = [weight for _, weight in _MATRICES]
     emitted = emit_matrix(weights, tmp_path / "sums", rows=8, cols=64)
@@ -133,15 +139,17 @@ def test_thirty_matrices_share_one_array_in_verilog(tmp_path):
 
 
 @pytest.mark.slow
+@_has_icarus
 def test_a_wrong_weight_fails_the_test_of_the_folder(tmp_path):
     emit_matrix(np.eye(3, dtype=int), tmp_path / "unit", rom=False)
     path = tmp_path / "unit/weights.hex"
     first, _, rest = path.read_text().partition("\n")
     path.write_text(f"{int(first, 16) ^ 2:0{len(first)}x}\n{rest}")
-    assert "exit 2" in make(tmp_path / "unit")
+    assert re.search(r"word \d+ of sums, sum\[\d+\]: expected", make(tmp_path / "unit"))
 
 
 @pytest.mark.slow
+@_has_icarus
 @pytest.mark.parametrize("style", ["ecp5-chain", "ecp5-table", "xc7-pair", "xc7-table"])
 def test_layers_of_the_cells_of_a_family_in_verilog(style, tmp_path):
     rng = np.random.default_rng(1)
@@ -173,6 +181,25 @@ def test_mixers_with_pauses_at_both_ends(profile, rows, d, columns, out):
         run_layer(layer, sizes, vectors, starts=(0, 4), pauses=pauses)
         unit, run = run_layer(layer, sizes, vectors[:1])
         assert run.taken_at[-1] - run.sent_at[0] == unit.params.latency
+
+
+@pytest.mark.slow
+def test_a_folder_is_clean_for_verilator(tmp_path):
+    rng = np.random.default_rng(4)
+    matrices = [_with_numbers(rng.integers(-1, 2, shape), rng) for shape in ((3, 9), (5, 4))]
+    emit_matrix(matrices[0], tmp_path / "one", output=_EIGHT, axis=True)
+    emit_matrix(matrices, tmp_path / "two", output=_EIGHT, rom=False, axis=True)
+    emit_layer(matrices[0], tmp_path / "linear", axis=True)
+    emit_glu(matrices[0], matrices[0], _with_numbers(rng.integers(-1, 2, (2, 3)), rng),
+             tmp_path / "glu", profile=C12, axis=True)
+    for folder in sorted(tmp_path.iterdir()):
+        module = json.loads((folder / "params.json").read_text())["module"]
+        done = subprocess.run(
+            ["verilator", "--lint-only", "-Wall", "--top-module", f"{module}_axis",
+             "sterna.vlt", "-f", "filelist.f"],
+            cwd=folder, capture_output=True, text=True, check=False,
+            env=verilator_environment())
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -207,6 +234,10 @@ def test_area_and_cycles_come_from_one_call(tmp_path):
     assert str(cost).startswith("ternary_matrix on ice40-hx8k: ")
     with pytest.raises(ValueError, match="target must be one of"):
         layer_cost(emitted, "ecp6")
+    layer = emit_layer([[1]], tmp_path / "layer", profile=C12, style="xc7-pair")
+    with pytest.raises(ValueError, match="style xc7-pair is built from cells of xc7"):
+        layer_cost(layer, "ice40-hx8k")
+    assert "the next may come sooner" in str(replace(cost, period=None))
 
 
 def test_the_same_arrays_give_the_same_bytes(tmp_path):
@@ -230,6 +261,15 @@ _EYE = np.eye(4, dtype=int)
     (lambda out: emit_matrix(_EYE, out, cols=3), r"cols \(3\) must be a multiple of lanes \(4\)"),
     (lambda out: emit_matrix(_EYE, out, style="lut6"), "style must be one of generic, ecp5-chain"),
     (lambda out: emit_matrix(_EYE, out, name="2nd"), "name must be a Verilog name"),
+    (lambda out: emit_matrix(_EYE, out, name=None), "name must be a Verilog name"),
+    (lambda out: emit_matrix(_EYE, out, name="module"), "name must be no word of Verilog"),
+    (lambda out: emit_matrix(_EYE, out, name="instance"), "none of instance, ecp5, xc7"),
+    (lambda out: emit_matrix([_EYE, [[2, 0]]], out), "matrix 1: .*every weight must be"),
+    (lambda out: emit_matrix(_EYE, out, output=(8, 0)), r"output must be a FixedPoint, got \(8, 0"),
+    (lambda out: emit_matrix(_EYE, out, output=FixedPoint(24, 0)), "2 to 23 bits, got 24"),
+    (lambda out: emit_layer(_EYE, out, profile="C12"), "profile must be a NumericProfile"),
+    (lambda out: emit_layer(_EYE, out, rows=5000), "rows must be a whole number from 1 to 4096"),
+    (lambda out: emit_layer(BitLinearLayer.of(_EYE), out, profile=S16), "has its own formats"),
     (lambda out: emit_layer(MatrixLayer.of(_EYE), out), "write it with emit_matrix"),
     (lambda out: emit_layer(ResidualLayer(GluLayer.of(*[_EYE] * 3)), out),
      "a unit is made of a BitLinearLayer, MlgruLayer or GluLayer, got a ResidualLayer"),

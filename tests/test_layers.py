@@ -76,6 +76,19 @@ def test_a_matrix_is_its_plain_product_rounded_half_up(seed, scale, frac):
             assert value == min(max(exact, -2048), 2047)
 
 
+def test_the_smallest_type_that_holds_a_vector_is_taken():
+    layer = BitLinearLayer.of(_square(3))
+    x = np.array([[-32768, 5, 32767]])
+    assert np.array_equal(layer.step(x.astype(np.int16))[0], layer.step(x)[0])
+
+
+def test_a_matrix_keeps_its_own_bias():
+    bias = np.ones(1)
+    matrix = TernaryMatrix([[1]], bias=bias)
+    bias[0] = math.nan
+    assert matrix.bias.tolist() == [1]
+
+
 def _square(n: int) -> np.ndarray:
     return np.eye(n, dtype=int)
 
@@ -93,6 +106,10 @@ def _square(n: int) -> np.ndarray:
     (lambda: BitLinearLayer.of(TernaryMatrix([[1]], 1e9)), "weights: a projection's scale"),
     (lambda: BitLinearLayer.of(_square(3)).step(np.zeros(3, int)), r"x must be \[batch, 3\]"),
     (lambda: BitLinearLayer.of(_square(3)).step(np.full((1, 3), 1 << 15)), "x must be from"),
+    (lambda: BitLinearLayer.of(_square(3)).step(np.ones((1, 3))), "x must be integers, got fl"),
+    (lambda: MatrixLayer.of(_square(3))(np.ones(3)), "acts must be integers, got float64"),
+    (lambda: MlgruLayer.of(*[_square(3)] * 4).step(
+        np.zeros((1, 3), int), (np.full((1, 3), 1 << 15),)), "a state must be from -32768 to"),
     (lambda: MlgruLayer.of(*[_square(3)] * 4).step(np.zeros((1, 3), int)), "state must have"),
     (lambda: GluLayer.of(_square(3), _square(4), _square(3)), r"up must have the shape \(3, 3\)"),
     (lambda: GluLayer.of(_square(3), _square(3), _square(4)), "down must have 3 columns"),

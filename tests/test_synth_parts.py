@@ -145,7 +145,7 @@ def test_a_target_without_a_router_names_those_that_have_one():
 
 def test_a_router_that_is_not_installed_is_named():
     router = Router("yowasp-nextpnr-none", "no_such_module", "run", {}, True, tile_cells=1)
-    with pytest.raises(MissingToolError, match=r"nextpnr-none.*pip install -e '.*\[hw\]'"):
+    with pytest.raises(MissingToolError, match=r"nextpnr-none.*pip install -e '.*\[pnr\]'"):
         check_router(FpgaTarget("none", "", Family.ECP5, router=router))
 
 

@@ -57,9 +57,14 @@ def print_json(data: Any) -> None:
 
 
 def print_table(
-    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]],
+    title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]], *,
+    width: int | None = None,
 ) -> None:
-    """Print a table; columns whose cells are all numbers are aligned to the right."""
+    """Print a table; columns whose cells are all numbers are aligned to the right.
+
+    It is ``width`` characters wide, or as wide as the terminal, or as COLUMNS says, or 80;
+    programs have ``--json``.
+    """
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD,
                   show_edge=False, pad_edge=False, collapse_padding=True)
     for index, column in enumerate(columns):
@@ -71,8 +76,7 @@ def print_table(
                          no_wrap=numeric and " " not in column)
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    # As wide as the terminal, or as COLUMNS says, or 80; programs have --json.
-    Console(**_PLAIN).print(table)
+    Console(width=width, **_PLAIN).print(table)
 
 
 def _cell(value: object) -> str:

@@ -53,8 +53,8 @@ def export_matrix(
 
 
 def export_layer(
-    layer_or_weights: LayerOrWeights, path: str | Path, *, profile: NumericProfile = S16,
-    output: FixedPoint | None = None,
+    layer_or_weights: LayerOrWeights, path: str | Path, *,
+    profile: NumericProfile | None = None, output: FixedPoint | None = None,
 ) -> Path:
     """Write a layer as an ONNX graph that computes its integers.
 
@@ -69,7 +69,7 @@ def export_layer(
     path
         The file; it must end in ``.onnx``.
     profile
-        Numeric formats of a BitLinear from weights; a layer has its own.
+        Numeric formats of a BitLinear from weights, None for S16; a layer has its own.
     output
         Format of its results, 2 to 23 bits; None for ``profile.z``.
 

@@ -116,7 +116,8 @@ def readme_text(
     lines = [
         f"# {module}", "", summary, "",
         "Written by Sterna from Amaranth; `params.json` has every number below in a form for",
-        "programs. `verilator --lint-only -Wall sterna.vlt -f filelist.f` is clean.", "",
+        f"programs. `verilator --lint-only -Wall --top-module {module} sterna.vlt -f filelist.f`",
+        "is clean.", "",
         "## Ports", "", "| port | direction | bits |", "|---|---|---|",
     ]
     lines += [f"| `{port.name}` | {port.direction} | {port.width} |" for port in module_ports]

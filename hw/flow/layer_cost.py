@@ -9,7 +9,7 @@ from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.flow.cache import Cache, default_cache
 from sterna.hw.flow.cached_tools import CachedTools, Progress
 from sterna.hw.flow.synth_report import BlockArea
-from sterna.hw.flow.target import FpgaTarget, target_named
+from sterna.hw.flow.target import FpgaTarget, style_for, target_named
 from sterna.hw.layers.layer_unit import LayerUnitParams
 from sterna.hw.layers.matrix_unit import MatrixUnitParams
 
@@ -33,25 +33,29 @@ class LayerCost:
         Cycles from the first word of a vector taken to its last result offered, for each matrix
         (one for a layer), when nothing waits.
     period
-        Cycles from one vector to the next, for each matrix of a matrix unit; a layer takes at
-        most its latency.
+        Cycles from one vector to the next, for each matrix of a matrix unit. None for a layer,
+        which may take the next vector before the last one's results are out.
     """
 
     module: str
     target: FpgaTarget
     area: BlockArea
     latency: Sequence[int]
-    period: Sequence[int]
+    period: Sequence[int] | None
 
     def __str__(self) -> str:
         area = self.area
         lines = [
             f"{self.module} on {self.target.name}: {area.lut:,} LUTs, {area.ff:,} flip-flops, "
             f"{area.block_ram} block RAMs, {area.dsp} multipliers"]
-        lines += [
-            f"matrix {index}: {latency:,} cycles from vector to result, one vector every {period:,}"
-            for index, (latency, period) in enumerate(
-                zip(self.latency, self.period, strict=True))]
+        if self.period is None:
+            lines += [f"{self.latency[0]:,} cycles from vector to result; the next may come sooner"]
+        else:
+            lines += [
+                f"matrix {index}: {latency:,} cycles from vector to result, one vector every "
+                f"{period:,}"
+                for index, (latency, period) in enumerate(
+                    zip(self.latency, self.period, strict=True))]
         return "\n".join(lines)
 
 
@@ -77,23 +81,26 @@ def layer_cost(
     Raises
     ------
     ValueError
-        If there is no such target, or it is another kind of unit.
+        If there is no such target, it has not the cells of the unit's style, or it is another
+        kind of unit.
     MissingToolError
         If Yosys is not installed.
     YosysError
-        If it fails: with the style of another family, for example.
+        If it fails.
     """
     target = target_named(target) if isinstance(target, str) else target
     params = emitted.params
     if isinstance(params, MatrixUnitParams):
-        matrices = range(len(params.engine.shapes))
-        latency, period = [*map(params.latency, matrices)], [*map(params.period, matrices)]
+        engine, matrices = params.engine, range(len(params.engine.shapes))
+        latency = [*map(params.latency, matrices)]
+        period: list[int] | None = [*map(params.period, matrices)]
     elif isinstance(params, LayerUnitParams):
-        latency = period = [params.latency]
+        engine, latency, period = params.post.engine, [params.latency], None
     else:
         raise ValueError(
             f"layer_cost takes what emit_matrix or emit_layer returned, got {emitted.module}: "
             f"sterna.hw.flow.synth has the others")
+    style_for(target, engine.mac.style.value)
     tools = CachedTools(
         target, cache if cache is not None else default_cache(), timeout_s,
         progress or (lambda text, step: None), absorb=True, free_carries=True, multipliers=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from sterna.hw.emit.design import UnitDesign
 from sterna.hw.emit.folder import EmittedUnit, emit_component, interface_of
+from sterna.hw.emit.names import plain
 from sterna.hw.layers.layer_unit import LayerUnit
 from sterna.hw.layers.matrix_unit import Contents, MatrixUnit, MatrixUnitParams
 from sterna.hw.layers.plan import ArraySizes, plan_layer, plan_matrices
@@ -92,8 +93,7 @@ def emit_matrix(
         If the folder cannot be written.
     """
     several = isinstance(weights, Sequence) and not _is_rows(weights)
-    layers = [matrix_layer_of(each, output)
-              for each in (weights if several else [weights])]  # type: ignore[list-item]
+    layers = _each_layer(weights, output) if several else [matrix_layer_of(weights, output)]
     _check_name(name)
     params, contents = plan_matrices(layers, _sizes(rows, cols, lanes, style), rom=rom)
     unit = MatrixUnit(params, contents if rom else replace(contents, words=[]))
@@ -106,15 +106,18 @@ def emit_matrix(
     origin = {"matrices": [
         {"rows": each.rows, "columns": each.columns,
          "sha256": hashlib.sha256(np.ascontiguousarray(each.weight).tobytes()).hexdigest(),
-         "requantized": each.requantization is not None} for each in layers]}
+         "requantized": each.requantization is not None,
+         "words_in": params.engine.act_words(index), "words_out": params.engine.groups(index),
+         "latency": params.latency(index), "period": params.period(index)}
+        for index, each in enumerate(layers)]}
     return emit_component(origin, design, folder, axis=axis)
 
 
 def emit_layer(
-    layer_or_weights: LayerOrWeights, folder: str | Path, *, profile: NumericProfile = S16,
-    output: FixedPoint | None = None, rows: int | None = None, cols: int | None = None,
-    lanes: int | None = None, style: str = "generic", name: str | None = None,
-    axis: bool = False,
+    layer_or_weights: LayerOrWeights, folder: str | Path, *,
+    profile: NumericProfile | None = None, output: FixedPoint | None = None,
+    rows: int | None = None, cols: int | None = None, lanes: int | None = None,
+    style: str = "generic", name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:
     """Write Verilog of a layer: norm and 8-bit quantisation, ternary matrix, scale and bias.
 
@@ -130,7 +133,7 @@ def emit_layer(
     folder
         Where to write.
     profile
-        Numeric formats of a BitLinear from weights; a layer has its own.
+        Numeric formats of a BitLinear from weights, None for S16; a layer has its own.
     output
         Format of its results, 2 to 23 bits; None for ``profile.z``.
     rows, cols
@@ -171,27 +174,45 @@ def emit_layer(
 
 def emit_mlgru(
     f: Ternary, c: Ternary, g: Ternary, out: Ternary, folder: str | Path, *,
-    profile: NumericProfile = S16, output: FixedPoint | None = None, **sizes: Any,
+    profile: NumericProfile = S16, output: FixedPoint | None = None,
+    rows: int | None = None, cols: int | None = None, lanes: int | None = None,
+    style: str = "generic", name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:
     """Write Verilog of an MLGRU of four ternary matrices; ``f``, ``c``, ``g`` are
     ``[d, columns]``, ``out`` ``[rows, d]``. ``output`` None is ``profile.x``. The state lives
     inside. Sizes and the rest are as in :func:`emit_layer`."""
     return emit_layer(
-        MlgruLayer.of(f, c, g, out, profile=profile, output=output), folder, **sizes)
+        MlgruLayer.of(f, c, g, out, profile=profile, output=output), folder, rows=rows,
+        cols=cols, lanes=lanes, style=style, name=name, axis=axis)
 
 
 def emit_glu(
     gate: Ternary, up: Ternary, down: Ternary, folder: str | Path, *,
-    profile: NumericProfile = S16, output: FixedPoint | None = None, **sizes: Any,
+    profile: NumericProfile = S16, output: FixedPoint | None = None,
+    rows: int | None = None, cols: int | None = None, lanes: int | None = None,
+    style: str = "generic", name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:
     """Write Verilog of a GLU of three ternary matrices; ``gate`` and ``up`` are
     ``[dff, columns]``, ``down`` ``[rows, dff]``. ``output`` None is ``profile.x``. Sizes and the
     rest are as in :func:`emit_layer`."""
     return emit_layer(
-        GluLayer.of(gate, up, down, profile=profile, output=output), folder, **sizes)
+        GluLayer.of(gate, up, down, profile=profile, output=output), folder, rows=rows,
+        cols=cols, lanes=lanes, style=style, name=name, axis=axis)
 
 
+_TAKEN = ("instance", "ecp5", "xc7")
+"""Files of a folder that are called so: a template, models of cells."""
 _NAMES: Mapping[type, str] = {BitLinearLayer: "bitlinear", MlgruLayer: "mlgru", GluLayer: "glu"}
+
+
+def _each_layer(weights: Sequence[Any], output: FixedPoint | None) -> list[MatrixLayer]:
+    layers = []
+    for index, each in enumerate(weights):
+        try:
+            layers.append(matrix_layer_of(each, output))
+        except ValueError as error:
+            raise ValueError(f"matrix {index}: {error}") from error
+    return layers
 
 
 def _is_rows(weights: Sequence[Any]) -> bool:
@@ -205,10 +226,13 @@ def _sizes(rows: int | None, cols: int | None, lanes: int | None, style: str) ->
 
 
 def _check_name(name: str) -> None:
-    """Refuse what is no plain Verilog name."""
-    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+    """Refuse what is no plain Verilog name, and those of files that the folder has in any case."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise ValueError(
             f"name must be a Verilog name (letters, digits, _; no digit first), got {name!r}")
+    if plain(name) != name or name in _TAKEN:
+        raise ValueError(
+            f"name must be no word of Verilog and none of {', '.join(_TAKEN)}, got {name!r}")
 
 
 def _described(layer: Layer) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def plan_layer(layer: Layer, sizes: ArraySizes) -> tuple[LayerUnitParams, Conten
     profile = layer.profile
     shapes = [layer.projections[part[0]].weight.shape for part in parts]
     rows = min(_ROWS, max(shape[0] for shape in shapes)) if sizes.rows is None else sizes.rows
-    check_whole("rows", rows, 1)
+    check_whole("rows", rows, 1, 4096)
     stacked = [
         interleaved([layer.projections[name].weight for name in part], rows) for part in parts]
     engine = ArraySizes(rows, sizes.cols, sizes.lanes, sizes.style).engine(

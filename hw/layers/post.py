@@ -80,9 +80,11 @@ class Post(wiring.Component):
 
         tag = Signal(params.tag_layout)
         m.d.comb += [
-            tag.slot.eq(slot), tag.last.eq(sums.payload.last), tag.matrix.eq(matrix),
+            tag.last.eq(sums.payload.last),
+            *([tag.slot.eq(slot)] if params.most_slots > 1 else []),
+            *([tag.matrix.eq(matrix)] if params.engine.index_bits else []),
             accs.payload.acc.eq(sums.payload.sum),
-            accs.payload.scale.eq(self.scales[slot]),
+            accs.payload.scale.eq(Array(self.scales[i] for i in range(params.most_slots))[slot]),
             accs.payload.tag.eq(tag),
         ]
         if numbers.select_bits:

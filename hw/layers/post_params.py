@@ -77,10 +77,11 @@ class PostParams:
 
     @property
     def tag_layout(self) -> StructLayout:
-        """What travels with a group: its slot, whether it is the last of its matrix, which."""
+        """What travels with a group: whether it is the last of its matrix; if there are several,
+        its slot, and its matrix."""
+        slot = {"slot": unsigned((self.most_slots - 1).bit_length())}
         return StructLayout({
-            "slot": unsigned((self.most_slots - 1).bit_length()), "last": 1,
-            "matrix": unsigned(self.engine.index_bits)})
+            **(slot if self.most_slots > 1 else {}), "last": 1, **self.engine.matrix_field})
 
     def first_group(self, matrix: int) -> int:
         """Where the biases of a matrix begin in their memory."""

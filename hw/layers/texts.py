@@ -19,7 +19,7 @@ def matrix_summary(params: MatrixUnitParams) -> str:
             if len(engine.shapes) == 1 else f"{len(engine.shapes)} ternary matrices")
     result = "sums" if params.post is None else "scaled, rounded and saturated results"
     return (f"The product of {what} with vectors of {engine.mac.act_bits}-bit activations: "
-            f"{engine.mac.rows} rows side by side, {engine.mac.cols} columns per cycle, {result}.")
+            f"an array of {engine.mac.rows} x {engine.mac.cols}, {result}.")
 
 
 def matrix_sections(params: MatrixUnitParams) -> str:
@@ -34,8 +34,14 @@ def matrix_sections(params: MatrixUnitParams) -> str:
              f"travels with its `{out}`." if engine.index_bits else "")
     weights = "" if engine.rom else _WEIGHTS.format(
         file=WEIGHTS_FILE, bits=engine.mac.word_bits)
+    meaning = ""
+    if params.post is not None:
+        output = params.post.slots[0][0].output
+        meaning = (f" `y` is `sum * scale + bias`, rounded half up and saturated, in {output.bits} "
+                   f"bits, {output.frac} of them after the point.")
     return _MATRIX.format(
-        lanes=params.lanes, rows=params.rows, out=out, table=table, which=which, weights=weights)
+        lanes=params.lanes, rows=params.rows, out=out, table=table, which=which,
+        meaning=meaning, weights=weights)
 
 
 def layer_summary(layer: Layer, params: LayerUnitParams) -> str:
@@ -43,8 +49,8 @@ def layer_summary(layer: Layer, params: LayerUnitParams) -> str:
     kind = "mlgru" if params.has_state else "linear" if params.cell is None else "glu"
     array = params.post.engine.mac
     return (f"{_KINDS[kind]} from {layer.columns} to {layer.rows} channels, numeric profile "
-            f"{layer.profile.name}: norm, ternary matrices, scale and bias; {array.rows} rows "
-            f"side by side, {array.cols} columns per cycle.")
+            f"{layer.profile.name}: norm, ternary matrices, scale and bias; an array of "
+            f"{array.rows} x {array.cols}.")
 
 
 def layer_sections(layer: Layer, params: LayerUnitParams) -> str:
@@ -60,9 +66,10 @@ def layer_sections(layer: Layer, params: LayerUnitParams) -> str:
 _MATRIX = """\
 ## What to send
 
-A vector of activations comes in words of {lanes}, the last one filled up with anything.{which} Its
-results leave as `{out}`, {rows} rows in each word, `last` with the last word; rows beyond the end
-of the matrix are 0. A vector may come in while the one before it is multiplied.
+A vector comes as `acts` (activations in each word: {lanes}); the rest of its last word may be
+anything.{which} Its results leave as `{out}` (rows in each word: {rows}), `last` with the last
+word; rows beyond the end of the matrix are 0.{meaning} A vector may come in while the one before it
+is multiplied.
 
 | matrix | rows | columns | words in | words out | latency | cycles per vector |
 |---|---|---|---|---|---|---|
@@ -83,11 +90,11 @@ every matrix. A word has {bits} bits. It is looked at only while a vector is mul
 _LAYER = """\
 ## What to send
 
-A vector of {columns} channels comes as `x` in {words} words of {rows}, each a signed number of
+A vector comes as `x` (channels: {columns}; words: {words} of {rows}), each a signed number of
 {bits} bits; what one step of it stands for does not matter, for the first thing that happens is a
 norm. Fill up the last word, which has `last`, with zeros.{start}
 
-Its results leave as `y`, {outputs} channels in {groups} words, `last` with the last word; channels
+Its results leave as `y` (channels: {outputs}; words: {groups}), `last` with the last word; channels
 beyond the end are 0. They have {output.bits} bits, {output.frac} of them after the point. From the
 first word taken to the last word offered it takes {latency} cycles, when nothing waits. The next
 vector may come in before that.

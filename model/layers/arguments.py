@@ -16,7 +16,7 @@ LayerOrWeights: TypeAlias = Layer | MatrixLayer | Ternary
 
 
 def layer_of(
-    layer_or_weights: LayerOrWeights, *, profile: NumericProfile = S16,
+    layer_or_weights: LayerOrWeights, *, profile: NumericProfile | None = None,
     output: FixedPoint | None = None,
 ) -> Layer | MatrixLayer:
     """The layer itself, or the BitLinear of weights in these formats.
@@ -27,8 +27,9 @@ def layer_of(
         If the weights are none, or formats are given for a layer, which has its own.
     """
     if not isinstance(layer_or_weights, Layer | MatrixLayer):
-        return BitLinearLayer.of(layer_or_weights, profile=profile, output=output)
-    if output is not None or profile != S16:
+        return BitLinearLayer.of(
+            layer_or_weights, profile=S16 if profile is None else profile, output=output)
+    if output is not None or profile is not None:
         raise _own_formats(layer_or_weights)
     return layer_or_weights
 

@@ -90,11 +90,14 @@ class Layer(ABC):
         Raises
         ------
         ValueError
-            If ``x`` has another shape or leaves its range, or the state has another shape.
+            If ``x`` is not of integers, or it or a state has another shape or leaves its range.
         """
-        xp = array_namespace(x)
+        xp, h = array_namespace(x), self.profile.h
+        if not xp.isdtype(x.dtype, "integral"):
+            raise ValueError(f"x must be integers, got {x.dtype}")
+        x = xp.astype(x, xp.int64)
         limit = 1 << (input_bits(self.profile) - 1)
-        if x.ndim != 2 or x.shape[1] != self.columns:
+        if x.ndim != 2 or x.shape[1] != self.columns or not x.shape[0]:
             raise ValueError(f"x must be [batch, {self.columns}], got {list(x.shape)}")
         if int(xp.min(x)) < -limit or int(xp.max(x)) >= limit:
             raise ValueError(
@@ -104,6 +107,11 @@ class Layer(ABC):
         if [tuple(each.shape) for each in state] != wanted:
             raise ValueError(
                 f"state must have the shapes {wanted}, got {[tuple(s.shape) for s in state]}")
+        for each in state:
+            if int(xp.min(each)) < h.min or int(xp.max(each)) > h.max:
+                raise ValueError(
+                    f"a state must be from {h.min} to {h.max}, "
+                    f"got {int(xp.min(each))} to {int(xp.max(each))}")
         y, state = self.unsaturated(x, state, "", tap)
         y = saturate(y, self.output)
         tap("y", y)
@@ -167,7 +175,7 @@ class BitLinearLayer(_Mixer):
             If the weights are not ternary or the scale cannot be represented.
         """
         matrix = ternary_matrix("weights", weights)
-        fmt = profile.z if output is None else output
+        fmt = _checked(profile).z if output is None else output
         return cls(profile, {"linear": _projection("weights", matrix, profile, fmt)}, fmt)
 
     @property
@@ -220,7 +228,7 @@ class MlgruLayer(_Mixer):
             If a matrix is not ternary, shapes do not fit each other, or a scale cannot be
             represented.
         """
-        fmt = profile.x if output is None else output
+        fmt = _checked(profile).x if output is None else output
         return cls(profile, _gated({"f": f, "c": c, "g": g}, ("out", out), profile, fmt), fmt)
 
     @property
@@ -272,7 +280,7 @@ class GluLayer(_Mixer):
         ValueError
             As :meth:`MlgruLayer.of` does.
         """
-        fmt = profile.x if output is None else output
+        fmt = _checked(profile).x if output is None else output
         return cls(profile, _gated({"gate": gate, "up": up}, ("down", down), profile, fmt), fmt)
 
     @property
@@ -285,6 +293,12 @@ class GluLayer(_Mixer):
 
     def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
         return self.mixers(f"{at}glu.", x).glu(f"{at}glu", x, tap), state
+
+
+def _checked(profile: NumericProfile) -> NumericProfile:
+    if not isinstance(profile, NumericProfile):
+        raise ValueError(f"profile must be a NumericProfile like S16, got {profile!r}")
+    return profile
 
 
 def _projection(

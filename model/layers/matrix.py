@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,8 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from sterna.model.layers.ternary import Ternary, ternary_matrix
-from sterna.model.profile import FixedPoint, NumericProfile
-from sterna.model.quantized.fixed import to_fixed
+from sterna.model.profile import FixedPoint, NumericProfile, mantissa_and_shift
+from sterna.model.quantized.fixed import bias_format, to_fixed
 from sterna.model.quantized.integer import requantize, ternary_matmul
 
 __all__ = ["ACT_BITS", "MANTISSA_BITS", "MatrixLayer", "Requantization"]
@@ -86,9 +85,10 @@ class MatrixLayer:
                     "a scale or a bias needs an output format: output=FixedPoint(8, 0), "
                     "for example; without one the sums themselves come out")
             return cls(matrix.weight)
-        k, shift = _multiplier(matrix.scale * 2.0 ** output.frac)
+        wider = bias_format(output)
+        k, shift = mantissa_and_shift(
+            matrix.scale * 2.0 ** output.frac, MANTISSA_BITS, MANTISSA_BITS)
         bias = np.zeros(matrix.rows) if matrix.bias is None else matrix.bias
-        wider = FixedPoint(output.bits + 1, output.frac)
         return cls(matrix.weight, Requantization(
             k, shift, to_fixed("bias", bias, wider), output))
 
@@ -132,6 +132,8 @@ class MatrixLayer:
             If the activations have another shape or leave their range.
         """
         xp = array_namespace(acts)
+        if not xp.isdtype(acts.dtype, "integral"):
+            raise ValueError(f"acts must be integers, got {acts.dtype}")
         low, high = -(1 << (ACT_BITS - 1)), (1 << (ACT_BITS - 1)) - 1
         if acts.ndim < 1 or acts.shape[-1] != self.columns:
             raise ValueError(f"acts must be [..., {self.columns}], got {list(acts.shape)}")
@@ -148,20 +150,3 @@ class MatrixLayer:
         bias = xp.asarray(numbers.bias, dtype=xp.int64, device=device(acts))
         return requantize(sums, numbers.k, numbers.shift, bias, numbers.output)
 
-
-def _multiplier(scale: float) -> tuple[int, int]:
-    """Return ``(k, shift)`` with ``k * 2**-shift`` next to ``scale``; k uses all of its bits.
-
-    >>> _multiplier(0.5)
-    (32768, 16)
-    """
-    fraction, exponent = math.frexp(scale)
-    k = math.floor(math.ldexp(fraction, MANTISSA_BITS) + 0.5)
-    if k == 1 << MANTISSA_BITS:
-        k, exponent = k >> 1, exponent + 1
-    shift = MANTISSA_BITS - exponent
-    if not 1 <= shift <= NumericProfile.max_shift:
-        raise ValueError(
-            f"a scale of {scale:g} in steps of the output format needs a shift of {shift}; only "
-            f"1 to {NumericProfile.max_shift} are possible")
-    return k, shift

@@ -59,7 +59,7 @@ class TernaryMatrix:
         object.__setattr__(self, "weight", weight.astype(np.int8))
         object.__setattr__(self, "scale", scale)
         if self.bias is not None:
-            bias = np.asarray(self.bias, dtype=np.float64)
+            bias = np.array(self.bias, dtype=np.float64)
             if bias.shape != weight.shape[:1]:
                 raise ValueError(
                     f"bias must have a number for each of {weight.shape[0]} rows, "

@@ -32,7 +32,15 @@ class Residual(nn.Module):
 def initial_states(module: nn.Module, x: Tensor) -> States:
     """The states at the start of a sequence ``x [time, batch, columns]``: zeros."""
     return tuple(x.new_zeros(x.shape[1], each.f.weight.shape[0])
-                 for each in module.modules() if isinstance(each, MLGRU))
+                 for each in _recurrences(module))
+
+
+def _recurrences(module: nn.Module) -> list[MLGRU]:
+    """Every MLGRU inside, one that comes twice also twice: each has a state of its own."""
+    if isinstance(module, MLGRU):
+        return [module]
+    return [each for inner in module._modules.values() if inner is not None
+            for each in _recurrences(inner)]
 
 
 def advance(module: nn.Module, x: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, States]:
@@ -61,7 +69,7 @@ def advance(module: nn.Module, x: Tensor, states: Sequence[Tensor]) -> tuple[Ten
     if isinstance(module, nn.Sequential):
         after, rest = (), tuple(states)
         for each in module:
-            count = sum(isinstance(inner, MLGRU) for inner in each.modules())
+            count = len(_recurrences(each))
             x, new = advance(each, x, rest[:count])
             after, rest = after + new, rest[count:]
         return x, after

@@ -73,7 +73,8 @@ def from_module(
 
 def _layer(module: Any, at: str, profile: NumericProfile, output: FixedPoint | None) -> Layer:
     if isinstance(module, nn.Sequential):
-        return _sequence(list(module.named_children()), at, profile, output)
+        # Not named_children(), which leaves out a module that comes a second time.
+        return _sequence([*module._modules.items()], at, profile, output)
     if isinstance(module, Residual):
         if output not in (None, profile.x):
             raise ValueError(

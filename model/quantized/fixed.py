@@ -9,7 +9,22 @@ import numpy as np
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized.file import Projection
 
-__all__ = ["quantize_projection", "to_fixed"]
+__all__ = ["bias_format", "quantize_projection", "to_fixed"]
+
+
+def bias_format(output: FixedPoint) -> FixedPoint:
+    """Format of a bias: a bit more than the output, so that it alone can saturate.
+
+    Raises
+    ------
+    ValueError
+        If the output is no format, or has no 2 to 23 bits.
+    """
+    if not isinstance(output, FixedPoint):
+        raise ValueError(f"output must be a FixedPoint, got {output!r}")
+    if output.bits > 23:
+        raise ValueError(f"output must have 2 to 23 bits, got {output.bits}")
+    return FixedPoint(output.bits + 1, output.frac)
 
 
 def to_fixed(name: str, values: np.ndarray, fmt: FixedPoint) -> np.ndarray:
@@ -55,6 +70,7 @@ def quantize_projection(
     ValueError
         If the scale cannot be represented, or a bias is not finite.
     """
+    wider = bias_format(output)
     rows, columns = codes.shape
     real_scale = scale * math.sqrt(columns) / 127 * 2.0 ** output.frac
     try:
@@ -62,6 +78,5 @@ def quantize_projection(
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     bias = np.zeros(rows) if bias is None else bias
-    wider = FixedPoint(output.bits + 1, output.frac)
     return Projection(
         codes.astype(np.int8), to_fixed(f"{name}.bias", bias, wider), k, shift)

@@ -19,6 +19,8 @@ from sterna.sim.bench.runner import Simulator
 __all__ = ["WaveSignal", "check_waves", "groups_of", "wave_groups", "write_views"]
 
 _FORMATS = (".fst", ".vcd")
+_GTKWAVE_ZOOM = -16.0
+"""A pixel of GTKWave shows 2 to the power of minus this in steps of 1 ps: a cycle is some wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ def write_views(
     text = StringIO()
     view = GTKWSave(text)
     view.dumpfile(waves.name, abspath=False)
+    view.zoom_markers(_GTKWAVE_ZOOM, 0)
     view.treeopen(f"{module}.")
     commands = []
     for group, signals in groups.items():

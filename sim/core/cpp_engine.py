@@ -156,7 +156,7 @@ class CppCore:
         mlgru, d = CoreUnits(self.params).mlgru, self.params.config.d
         count, size = ctypes.c_size_t(), ctypes.c_size_t()
         data = self._library.core_memory(
-            self._core, f"{self._module}__mlgru".encode(), b"state", ctypes.byref(count),
+            self._core, f"{self._module}.mlgru".encode(), b"state", ctypes.byref(count),
             ctypes.byref(size))
         if not data:
             raise SimulationError(self._library.core_error(self._core).decode())

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from sterna.hw.catalog import UNITS
 from sterna.hw.core.plan.params import COMPACT, CoreParams
 from sterna.hw.core.unit import CORE, core_params
 from sterna.hw.flow.estimate import block_rams, estimate
@@ -114,14 +115,38 @@ def test_sizes_are_left_alone_where_the_usual_core_fits_or_none_does():
     # Profile S16 wants more multipliers than a UP5K has.
     assert usual_sizes(random_model(MICRO.config, S16, seed=1), CORE,
                        TARGETS["ice40-up5k"]) is None
+    # So does a unit alone: a small one is no nearer to a core that fits.
+    assert usual_sizes(tiny, MAC, TARGETS["ecp5-25k"]) is None
+
+
+@pytest.mark.parametrize("model", [
+    MICRO, random_model(MICRO.config, S16, seed=1), load_model("tiny"),
+    random_model(ModelConfig.named("small"), S16, seed=1)],
+    ids=["micro", "micro S16", "tiny", "small"])
+def test_the_sizes_chosen_for_any_unit_are_its_own(model):
+    for target in TARGETS.values():
+        core = usual_sizes(model, CORE, target)
+        for spec in UNITS.values():
+            chosen = usual_sizes(model, spec, target)
+            assert (chosen is None) == (core is None)
+            if chosen is not None:
+                assert chosen.sizes
+                spec.params_for(model, chosen.sizes)
+                assert ("as in a core that fits" in chosen.reason) == (spec is not CORE)
 
 
 def test_what_fits_is_named_as_options_as_a_target_or_as_a_model():
-    assert what_fits(MICRO, CORE, TARGETS["ecp5-25k"]) == (
+    sizes = usual_sizes(MICRO, CORE, TARGETS["ecp5-25k"]).sizes
+    assert what_fits(MICRO, CORE, TARGETS["ecp5-25k"], {"rows": 4}) == (
         " Without sizes those are taken that fit: --rows 1 --cols 64 --quant-lanes 4.")
-    assert what_fits(load_model("tiny"), CORE, TARGETS["ice40-up5k"]) == (
-        " The smallest device with room for a core of this model: --target ecp5-85k. A bundled "
-        "model that fits: sterna synth micro --target ice40-up5k.")
+    # What does not fit is not advised, whether it was chosen or given.
+    for tried in (sizes, {**sizes, "logits": True}):
+        assert what_fits(MICRO, CORE, TARGETS["ecp5-25k"], tried) == (
+            " The next larger device with room for a core of this model: --target ecp5-85k. A "
+            "bundled model that fits: sterna synth micro --target ecp5-25k.")
+    assert what_fits(load_model("tiny"), CORE, TARGETS["ice40-up5k"], {}) == (
+        " The next larger device with room for a core of this model: --target ecp5-85k. A "
+        "bundled model that fits: sterna synth micro --target ice40-up5k.")
     for target, name in FITTING.items():
         model = load_model(name)
         chosen = usual_sizes(model, CORE, TARGETS[target])

@@ -91,7 +91,8 @@ def synth(
     spec = unit_named(unit)
     _check_run(target, pnr, seeds, freq_mhz)
     usual = None if sizes else usual_sizes(model, spec, target)
-    sizes = _with_style(spec, sizes or (usual.sizes if usual else {}), target, style)
+    tried = sizes or (usual.sizes if usual else {})
+    sizes = _with_style(spec, tried, target, style)
     params = spec.params_for(model, sizes)
     told = progress or (lambda text, step: None)
     tools = CachedTools(
@@ -101,7 +102,7 @@ def synth(
     try:
         check_memories(model, spec, params, target)
     except FitError as error:
-        raise FitError(f"{error}{what_fits(model, spec, target)}") from None
+        raise FitError(f"{error}{what_fits(model, spec, target, tried)}") from None
     told("Verilog", None)
     text, ports = _emit(model, spec, params)
     module = spec.module
@@ -118,7 +119,7 @@ def synth(
     try:
         check_fit(spec, params, target, usage, blocks)
     except FitError as error:
-        text = f"{error}{what_fits(model, spec, target)}"
+        text = f"{error}{what_fits(model, spec, target, tried)}"
         raise FitError(text, replace(report, misfit=text)) from None
     if not pnr:
         return report

@@ -72,7 +72,7 @@ def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> Us
     """Choose the sizes of a unit for a target.
 
     The first core of the target's list that the model has room in; of a unit alone, the
-    sizes that it has in that core.
+    sizes that it has in that core. Where no core has room, each unit keeps its own.
 
     Parameters
     ----------
@@ -87,39 +87,46 @@ def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> Us
     """
     candidates = _CANDIDATES.get(target.name, ())
     short = [_shortage(model, each, target) for each in candidates]
-    if not candidates or short[0] is None or (spec is CORE and None not in short):
+    if None not in short or short[0] is None:
         return None
-    # Of a part the memories of the whole model say little: the smallest core will do.
-    found = candidates[short.index(None) if None in short else -1].sizes
-    sizes = found if spec is CORE else _of_part(spec, found)
+    core = candidates[short.index(None)].sizes
+    sizes = core if spec is CORE else _of_part(spec, core)
+    origin = "" if spec is CORE else ", as in a core that fits"
     usual = CORE.sizes
     return UsualSizes(sizes, (
-        f"sizes chosen for {target.name}: {options_text(sizes)}; the usual core of "
+        f"sizes chosen for {target.name}: {options_text(sizes)}{origin}; the usual core of "
         f"{usual['rows']} x {usual['cols']} does not fit: {short[0]}"))
 
 
-def what_fits(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> str:
-    """Sentences on what fits where a unit does not: other sizes, targets, or another model."""
+def what_fits(
+    model: QuantizedModel, spec: UnitSpec, target: FpgaTarget, tried: Sizes,
+) -> str:
+    """Sentences on what fits where a unit does not: other sizes, targets, or another model.
+
+    ``tried`` are the sizes that do not fit, without the style: they are not advised again.
+    """
     if spec is not CORE:
         return ""
     own = usual_sizes(model, spec, target)
-    if own is not None:
+    if own is not None and CORE.params_for(model, own.sizes) != CORE.params_for(model, tried):
         return f" Without sizes those are taken that fit: {options_text(own.sizes)}."
     text = ""
-    others = [name for name in _targets_with_room(model) if name != target.name]
-    if others:
-        text += f" The smallest device with room for a core of this model: --target {others[0]}."
+    larger = _larger_with_room(model, target)
+    if larger is not None:
+        text += f" The next larger device with room for a core of this model: --target {larger}."
     if target.name in FITTING:
         text += (f" A bundled model that fits: sterna synth {FITTING[target.name]} "
                  f"--target {target.name}.")
     return text
 
 
-def _targets_with_room(model: QuantizedModel) -> list[str]:
-    """The targets that have a core with room for a model, the smallest device first."""
-    return [name for name, candidates in sorted(
-        _CANDIDATES.items(), key=lambda each: TARGETS[each[0]].available[Resource.LUT])
-        if any(_shortage(model, each, TARGETS[name]) is None for each in candidates)]
+def _larger_with_room(model: QuantizedModel, target: FpgaTarget) -> str | None:
+    """The next larger target with a core that has room for a model; None if there is none."""
+    size = {name: TARGETS[name].available[Resource.LUT] for name in _CANDIDATES}
+    return next((
+        name for name in sorted(size, key=lambda each: size[each])
+        if size[name] > target.available.get(Resource.LUT, 0)
+        and any(_shortage(model, each, TARGETS[name]) is None for each in _CANDIDATES[name])), None)
 
 
 def options_text(sizes: Sizes) -> str:

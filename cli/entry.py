@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted, watch_for_ctrl_c
+from sterna.cli.terminal.notes import note
 
 __all__ = ["entry_point"]
 
@@ -31,7 +32,7 @@ def entry_point() -> None:
         if not was_interrupted() and not isinstance(error, KeyboardInterrupt):
             raise
         code = INTERRUPTED
-        print("sterna: interrupted", file=sys.stderr)
+        note("sterna: interrupted")
     # What is left is the end of the interpreter, where nothing could catch it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
@@ -40,4 +41,4 @@ def entry_point() -> None:
 def _say_seconds(arguments: Sequence[str], seconds: float) -> None:
     """Tell how long a command took, on standard error, where no result is."""
     if arguments and not arguments[0].startswith("-") and not _SILENT.intersection(arguments):
-        print(f"sterna {arguments[0]} took {seconds:.1f} s", file=sys.stderr)
+        note(f"sterna {arguments[0]} took {seconds:.1f} s")

@@ -8,7 +8,6 @@ Without arguments it prints a short guide on standard output and exits with 0.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
@@ -30,6 +29,7 @@ from sterna.cli.commands import (
 )
 from sterna.cli.terminal.guide import GUIDE
 from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted
+from sterna.cli.terminal.notes import note
 from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.emit.yosys import YosysError
 from sterna.hw.flow.place_route import PlaceRouteError
@@ -138,5 +138,5 @@ def _message(error: Exception) -> str:
 
 def _fail(message: str, code: int) -> int:
     # One line; two spaces within it may be those of a file's name.
-    print(f"sterna: {' '.join(map(str.strip, message.splitlines()))}", file=sys.stderr)
+    note(f"sterna: {' '.join(map(str.strip, message.splitlines()))}")
     return code

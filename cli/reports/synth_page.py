@@ -81,12 +81,9 @@ def _verdict(report: SynthReport) -> Verdict:
         figures.append((f"{report.best.fmax_mhz:.1f} MHz", "Fmax by nextpnr"))
     if report.tokens_per_second is not None:
         figures.append((number(round(report.tokens_per_second)), "tokens/s, estimated"))
-    short = [each for each in limited if each.share > 1]
     device = report.target.description
-    if short:
-        said = ", ".join(f"{report.target.name_of(each.resource)} {each.needed:,} needed, "
-                         f"{each.available:,} available" for each in short)
-        return Verdict(Outcome.FAIL, "DOES NOT FIT", f"{device}: {said}.", tuple(figures))
+    if report.misfit is not None:
+        return Verdict(Outcome.FAIL, "DOES NOT FIT", report.misfit, tuple(figures))
     if not report.clock_met and report.best is not None:
         return Verdict(
             Outcome.FAIL, "CLOCK NOT REACHED",

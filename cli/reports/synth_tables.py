@@ -27,7 +27,7 @@ def headline(report: SynthReport) -> list[str]:
     if report.target.router is not None and report.usage[0].tool == report.synthesis.tool:
         lines.append("counted by Yosys alone: nextpnr, which is not installed, counts more, above "
                      "all on iCE40; the extra pnr brings it")
-    return lines if report.misfit is None else [*lines, f"does not fit: {report.misfit}"]
+    return lines
 
 
 def synth_tables(report: SynthReport) -> dict[str, CycleTable]:

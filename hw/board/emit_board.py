@@ -18,6 +18,7 @@ from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit import cells
 from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.flow.target import style_for
 from sterna.hw.units.spec import Sizes
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
@@ -69,15 +70,26 @@ class BoardDesign:
 
 
 def board_design(
-    model: QuantizedModel, params: BoardParams, sizes: Sizes,
+    model: QuantizedModel, params: BoardParams, sizes: Sizes | None = None,
 ) -> BoardDesign:
     """Design the top module for a model.
+
+    Parameters
+    ----------
+    model
+        The model.
+    params
+        The board, its clock and its serial line.
+    sizes
+        Of the core, as :data:`~sterna.hw.core.unit.CORE` takes them; None for the board's usual.
 
     Raises
     ------
     ValueError
         If the core does not fit the model or a serial terminal.
     """
+    if sizes is None:
+        sizes = {**params.board.sizes, "style": style_for(params.board.target, "auto")}
     core = replace(CORE.params_for(model, sizes), **params.board.core)
     check_core(core)
     top = BoardTop(params, MatMulFreeCore(build_image(model, core)))

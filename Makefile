@@ -6,6 +6,7 @@
 # make lint   static checks
 # make setup  the virtual environment alone, with everything
 # make docs   the documentation as a site, in build/docs; docs-links tries its outside links
+# make notebooks  the scripts of examples/ as notebooks, in build/notebooks
 # make prove  the array computes what it must, for all inputs, by SAT
 # make clean  removes build products and the virtual environment
 
@@ -20,7 +21,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal --durations 15
 SPHINX := $(BIN)/sphinx-build -q -c docs/site
 
-.PHONY: setup demo quick test test-fast test-long test-browser lint docs docs-links prove clean python tools
+.PHONY: setup demo quick test test-fast test-long test-browser lint docs docs-links notebooks prove clean python tools
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.test
@@ -53,6 +54,9 @@ docs: $(VENV)/.docs
 
 docs-links: $(VENV)/.docs
 	$(SPHINX) -b linkcheck . build/docs-links
+
+notebooks: $(VENV)/.docs
+	$(BIN)/python docs/site/notebooks.py build/notebooks
 
 prove: $(VENV)/.demo
 	$(BIN)/python -m sterna.hw.proof --jobs $(JOBS)

@@ -8,13 +8,13 @@ from my_cocotb_test import WEIGHTS  # the test, and the weights it expects
 from sterna.hw import emit_matrix
 from sterna.sim import build_options, simulator_environment
 
-unit = emit_matrix(WEIGHTS, "matrix")
+unit = emit_matrix(WEIGHTS, "matrix", rows=4, cols=16)
 for name in ("verilator", "icarus"):
     os.environ.update(simulator_environment(unit.folder, name))
     runner, place = get_runner(name), f"sim_build/{name}"
     runner.build(**build_options(unit.folder, name), build_dir=place)
     tests, failures = get_results(runner.test(
         hdl_toplevel=unit.module, hdl_toplevel_lang="verilog", test_module="my_cocotb_test",
-        build_dir=place))
+        build_dir=place, test_dir="."))
     print(f"{name}: {tests - failures} of {tests} tests passed")
     assert (tests, failures) == (1, 0)

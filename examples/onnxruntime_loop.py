@@ -1,6 +1,6 @@
-"""Text from an exported model, with onnxruntime and numpy alone: no Sterna where it runs.
+"""Text from an exported model, by onnxruntime and numpy alone: Sterna is not needed to run it.
 
-`sterna export tiny -o tiny.onnx` has made the file.
+`sterna export tiny -o tiny.onnx` makes the file.
 """
 
 import numpy as np
@@ -9,15 +9,12 @@ import onnxruntime
 PROMPT, TOKENS = b"The for statement", 64
 
 session = onnxruntime.InferenceSession("tiny.onnx")
-_, memory = session.get_inputs()  # the token, and the state: int32 [layers, batch, d]
-layers, _, d = memory.shape
+layers, _, d = session.get_inputs()[1].shape  # the state is int32 [layers, batch, d]
 state = np.zeros((layers, 1, d), dtype=np.int32)
 
-text = bytearray()
-token = None
+text = list(PROMPT)  # a token is a byte
 for step in range(len(PROMPT) + TOKENS - 1):
-    token = PROMPT[step] if step < len(PROMPT) else text[-1]  # a token is a byte
-    logits, state = session.run(None, {"token": np.array([token]), "state": state})
-    if step >= len(PROMPT) - 1:
-        text.append(logits[0].argmax())
-print((PROMPT + text).decode(errors="replace"))
+    logits, state = session.run(None, {"token": np.array([text[step]]), "state": state})
+    if step + 1 == len(text):
+        text.append(int(logits.argmax()))
+print(bytes(text).decode(errors="replace"))

@@ -18,7 +18,7 @@ from sterna.hw.catalog import unit_named
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"),
-                *(ROOT / "docs" / "api").glob("*.md")])
+                *(ROOT / "docs" / "api").glob("*.md"), *(ROOT / "examples").glob("*.md")])
 CODE_FOLDERS = ("model", "export", "hw", "sim", "cli")
 SLOW_PAGES = {"README.md", "library.md", "simulation.md"}
 # Files that docs/add-a-unit.md adds: tests/test_add_a_unit.py does, and runs its commands.

@@ -16,14 +16,16 @@ ROOT = Path(__file__).parents[2]
 SITE = Path(__file__).parent
 MODULES = [name for page in sorted((SITE.parent / "api").glob("*.md"))
            for name in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))]
+EXAMPLES_PAGE = "examples/README"
+LANGUAGES = {".py": "python", ".v": "verilog", ".mjs": "javascript", ".sh": "sh"}
 
 project = "Sterna"
 author = "the Sterna authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "docs/api/*.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/api/*.md", "examples/*.md"]
 exclude_patterns = [f"{path.name}/**" for path in ROOT.iterdir()
-                    if path.is_dir() and path.name != "docs"]
+                    if path.is_dir() and path.name not in ("docs", "examples")]
 
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
@@ -74,6 +76,16 @@ def add_contents(app, docname, source):
         source[0] += "\n" + (SITE / "contents.md").read_text(encoding="utf-8")
 
 
+def add_scripts(app, docname, source):
+    """Show the examples below their page, where a forge has them one click away."""
+    if docname == EXAMPLES_PAGE:
+        folder = ROOT / "examples"
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in LANGUAGES):
+            name = path.relative_to(folder).as_posix()
+            source[0] += (f"\n## {name}\n\n```{{literalinclude}} {name}\n"
+                          f":language: {LANGUAGES[path.suffix]}\n```\n")
+
+
 def before_napoleon(app, what, name, value, options, lines):
     """Keep napoleon from two misreadings.
 
@@ -118,5 +130,6 @@ def setup(app):
     app.connect("autodoc-process-docstring", before_napoleon, priority=400)
     app.connect("object-description-transform", hide_values)
     app.connect("source-read", add_contents)
+    app.connect("source-read", add_scripts)
     app.connect("doctree-read", unlink_folders)
     app.connect("build-finished", copy_pictures)

@@ -1,30 +1,147 @@
-"""The scripts of examples/ run as they are, from any folder, and are short."""
+"""The examples run as they are, in any folder, print what their page says, and are short."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-MOST_LINES = {"layer_to_onnx.py": 20}
-"""Where 40, the most for an example, would be too many."""
+from sterna.export.forms.writer import export_onnx
+from sterna.export.web.runtime_files import WEB_RUNTIME_VERSION
+from sterna.model.quantized import load_model
+from sterna.model.quantized.integer import IntegerModel
+
+FOLDER = Path(__file__).parents[1] / "examples"
+SCRIPTS = sorted(path for path in FOLDER.rglob("*")
+                 if path.suffix in (".py", ".v", ".mjs", ".sh") and "__pycache__" not in path.parts)
+DREAMS = {"layer_to_onnx.py", "matrix_in_simulators.py", "matrix_to_verilog.py",
+          "my_cocotb_test.py", "run.sh", "emit.py"}
+"""Those of at most 20 lines; the others have at most 40."""
+MADE = {"onnxruntime_loop.py", "loop.mjs"}
+"""Those that need ``tiny.onnx``."""
+needs_icarus = pytest.mark.skipif(not shutil.which("iverilog"), reason="Icarus is not installed")
+MARKS: dict[str, list[Any]] = {
+    "corpus_to_bitstream.py": [pytest.mark.long], "matrix_to_verilog.py": [pytest.mark.slow],
+    "matrix_in_simulators.py": [pytest.mark.slow, needs_icarus], "my_cocotb_test.py": [needs_icarus]}
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_runs(script: Path, tmp_path: Path) -> None:
-    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def printed() -> dict[str, str]:
+    """What the page says that each script prints, by its path."""
+    rows = re.findall(r"^\|.*?\[.*?\]\((\S+?)\) \| `(.*?)` \|$",
+                      (FOLDER / "README.md").read_text(encoding="utf-8"), re.M)
+    return dict(rows)
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """Run a command that is to succeed, in a folder; return what it prints."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], cwd=tmp_path, text=True, timeout=300,
-        env={**os.environ, "PATH": tools}, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout, "an example says what it did"
+        command, cwd=cwd, text=True, timeout=600, capture_output=True,
+        env={**os.environ, **environment})
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
+def run_python(script: Path, folder: Path, **environment: str) -> str:
+    return run(sys.executable, "-W", "error", script, cwd=folder, **environment)
+
+
+def write_tiny(folder: Path) -> None:
+    export_onnx(load_model("tiny"), folder / "tiny.onnx")
+
+
+def reference_text(prompt: bytes, tokens: int) -> str:
+    """What the integer reference writes, taking the largest logit each time."""
+    model = IntegerModel(load_model("tiny"))
+    row = np.frombuffer(prompt, dtype=np.uint8).astype(np.int64)[None]
+    logits, state = model.run(row)
+    text, last = bytearray(prompt), logits[:, -1]
+    for _ in range(tokens):
+        text.append(int(last[0].argmax()))
+        last, state = model.step(np.array([text[-1]]), state)
+    return text.decode(errors="replace")
+
+
+def test_the_page_names_every_example() -> None:
+    named = {Path(path).parts[0] for path in printed()}
+    assert named == {path.name for path in FOLDER.iterdir()} - {"README.md", "__pycache__"}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_an_example_is_short(script: Path) -> None:
     lines = script.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= MOST_LINES.get(script.name, 40)
+    assert len(lines) <= (20 if script.name in DREAMS else 40)
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("script", [
+    pytest.param(path, id=path.name, marks=MARKS.get(path.name, []))
+    for path in SCRIPTS if path.parent == FOLDER and path.name not in MADE])
+def test_an_example_prints_what_its_page_says(script: Path, tmp_path: Path) -> None:
+    assert printed()[script.name] in run_python(script, tmp_path)
+
+
+def test_the_loop_of_onnxruntime_writes_the_text_of_the_reference_without_sterna(
+    tmp_path: Path,
+) -> None:
+    write_tiny(tmp_path)
+    absent = tmp_path / "absent" / "sterna"
+    absent.mkdir(parents=True)
+    (absent / "__init__.py").write_text("raise ImportError('there is no sterna')\n")
+    text = run_python(FOLDER / "onnxruntime_loop.py", tmp_path, PYTHONPATH=str(absent.parent))
+    assert text == reference_text(b"The for statement", 64) + "\n"
+    assert printed()["onnxruntime_loop.py"] in text
+
+
+def test_a_hidden_sterna_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "sterna.py").write_text("raise ImportError('there is no sterna')\n")
+    (tmp_path / "loop.py").write_text("import sterna.model\n")
+    with pytest.raises(AssertionError, match="there is no sterna"):
+        run_python(tmp_path / "loop.py", tmp_path)
+
+
+@pytest.mark.slow
+def test_the_loop_in_javascript_writes_the_text_of_the_reference(tmp_path: Path) -> None:
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        pytest.skip("Node and npm are not installed")
+    script = FOLDER / "javascript_loop" / "loop.mjs"
+    package = f"onnxruntime-web@{WEB_RUNTIME_VERSION}"
+    assert f"npm install {package}" in script.read_text(encoding="utf-8")
+    write_tiny(tmp_path)
+    shutil.copy(script, tmp_path)
+    try:
+        run(npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline",
+            package, cwd=tmp_path)
+    except AssertionError as error:
+        pytest.skip(f"npm cannot bring {package}: {error}")
+    text = run(node, "loop.mjs", cwd=tmp_path)
+    assert text == reference_text(b"The for statement", 64) + "\n"
+    assert printed()["javascript_loop/loop.mjs"] in text
+
+
+@needs_icarus
+def test_verilog_alone_needs_no_python_and_a_wrong_sum_is_noticed(tmp_path: Path) -> None:
+    for path in (FOLDER / "verilog_only").iterdir():
+        shutil.copy(path, tmp_path)
+    run_python(tmp_path / "emit.py", tmp_path)
+
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sh", "iverilog", "vvp", "tee", "grep"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    assert not shutil.which("python3", path=str(tools))
+    command, environment = [str(tools / "sh"), "-e", "run.sh"], {"PATH": str(tools)}
+    assert printed()["verilog_only/tb.v"] in run(*command, cwd=tmp_path, **environment)
+
+    lines = (tmp_path / "sums.hex").read_text().splitlines()
+    lines[37] = f"{int(lines[37], 16) ^ 1:04x}"
+    (tmp_path / "sums.hex").write_text("\n".join(lines))
+    with pytest.raises(AssertionError, match="FAIL: 320 sums compared, 1 wrong"):
+        run(*command, cwd=tmp_path, **environment)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import jupytext
 
+from sterna.model.files import write_atomically
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
@@ -35,11 +37,9 @@ def write(folder: Path) -> list[Path]:
     for path in sorted(EXAMPLES.glob("*.py")):
         script = path.read_text(encoding="utf-8")
         if "@cocotb.test" in script:
-            (folder / path.name).write_text(script, encoding="utf-8")
-            continue
-        place = folder / f"{path.stem}.ipynb"
-        place.write_text(notebook(script), encoding="utf-8")
-        written.append(place)
+            write_atomically(folder / path.name, script)
+        else:
+            written.append(write_atomically(folder / f"{path.stem}.ipynb", notebook(script)))
     return written
 
 

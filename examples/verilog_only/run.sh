@@ -1,4 +1,4 @@
-#!/bin/sh -e
-iverilog -g2005 -o tb.vvp tb.v matrix/ternary_matrix.v
-vvp -n tb.vvp | tee tb.log
+#!/bin/sh
+iverilog -g2005 -o tb.vvp tb.v matrix/ternary_matrix.v &&
+vvp -n tb.vvp | tee tb.log &&
 grep -q ^PASS tb.log

@@ -29,7 +29,8 @@ MADE = {"onnxruntime_loop.py", "loop.mjs"}
 needs_icarus = pytest.mark.skipif(not shutil.which("iverilog"), reason="Icarus is not installed")
 MARKS: dict[str, list[Any]] = {
     "corpus_to_bitstream.py": [pytest.mark.long], "matrix_to_verilog.py": [pytest.mark.slow],
-    "matrix_in_simulators.py": [pytest.mark.slow, needs_icarus], "my_cocotb_test.py": [needs_icarus]}
+    "matrix_in_simulators.py": [pytest.mark.slow, needs_icarus],
+    "my_cocotb_test.py": [needs_icarus]}
 
 
 def printed() -> dict[str, str]:

@@ -8,7 +8,7 @@ from my_cocotb_test import WEIGHTS  # the test, and the weights it expects
 from sterna.hw import emit_matrix
 from sterna.sim import build_options, simulator_environment
 
-unit = emit_matrix(WEIGHTS, "matrix", rows=4, cols=16)
+unit = emit_matrix(WEIGHTS, "matrix", rows=2, cols=8)
 for name in ("verilator", "icarus"):
     os.environ.update(simulator_environment(unit.folder, name))
     runner, place = get_runner(name), f"sim_build/{name}"

@@ -16,5 +16,5 @@ async def sums_are_the_products_of_numpy(dut):
         await sums.expect("sums", WEIGHTS @ x, field="sum")
 
 if __name__ == "__main__":
-    emit_matrix(WEIGHTS, "matrix", rows=4, cols=16)
+    emit_matrix(WEIGHTS, "matrix", rows=2, cols=8)
     print(*run_cocotb("matrix", __file__, simulator="icarus").tests, "passed")

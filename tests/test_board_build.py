@@ -265,3 +265,10 @@ def test_what_cannot_be_built_is_refused(options, message, tmp_path, capsys):
     assert main(["build", "tiny", "-o", str(tmp_path / "out"), *options]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_design_without_sizes_has_those_of_its_board() -> None:
+    core = board_design(random_model(CORE.config, C12, seed=2), BoardParams(ICEBREAKER)).core
+    assert {name: getattr(core, name) for name in ICEBREAKER.sizes} == ICEBREAKER.sizes
+    assert core.style == "generic"
+    assert not core.sampling

@@ -96,6 +96,10 @@ def _square(n: int) -> np.ndarray:
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: TernaryMatrix([[1, 2]]), "every weight must be -1, 0 or 1, got 2 in row 0, column 1"),
     (lambda: TernaryMatrix([1, 0]), r"weight must be a matrix \[rows, columns\], got shape \(2,\)"),
+    (lambda: TernaryMatrix([[1], [0, 1]]), "its rows differ in length"),
+    (lambda: TernaryMatrix("ones"), "weight must be a matrix of numbers, got 'ones'"),
+    (lambda: TernaryMatrix([[1j]]), "weight must be a matrix of numbers"),
+    (lambda: TernaryMatrix([[1]], bias="x"), "bias must be real numbers, got 'x'"),
     (lambda: TernaryMatrix([[1]], scale=0), "scale must be positive and finite, got 0.0"),
     (lambda: TernaryMatrix([[1]], bias=[1, 2]), "bias must have a number for each of 1 rows"),
     (lambda: TernaryMatrix([[1]], bias=[math.inf]), "every bias must be finite"),

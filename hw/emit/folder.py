@@ -44,6 +44,9 @@ class EmittedUnit:
     manifest: dict[str, Any]
     texts: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"EmittedUnit({str(self.folder)!r}, {self.module!r})"
+
     def text(self, name: str) -> str:
         """A file of the folder, or of ``texts`` while it is not written yet."""
         if name in self.texts:
@@ -94,7 +97,7 @@ def emit_component(
         **wrapper,
         "filelist.f": "".join(f"{name}\n" for name in (*models, f"{module}.v", *wrapper)),
         "instance.v": instance_text(module, module_ports),
-        "sterna.vlt": waiver_text(),
+        "sterna.vlt": waiver_text([*models, f"{module}.v", *wrapper]),
         "README.md": readme_text(
             module, design.summary, module_ports, fields,
             [design.sections, *([axis_section(module, streams)] if axis else []),

@@ -34,6 +34,7 @@ attrmap -modattr {_ATTRIBUTES}
 write_verilog -norename
 """
 _AT_START = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
+_STARTED = re.compile(rf"^( *)reg {AT_START} = 0;$", re.M)
 _MADE = re.compile(r"\\\$auto\$\S*:(\w+)\$\d+ |\b_\d+_\b")
 _MADE_FOR = re.compile(r"  assign [{ ]*(\w+)[^=\n]* = (\\\$auto\S+ |_\d+_)")
 _MODULE = re.compile(r"^module .*?^endmodule", re.M | re.S)
@@ -56,6 +57,8 @@ def verilog_text(component: wiring.Component, module: str) -> str:
         reason = done.stderr.strip().rpartition("\n")[2]
         raise YosysError(f"Yosys could not write {module} as Verilog: {reason}")
     text = _AT_START.sub(AT_START, done.stdout)
+    # In SystemVerilog an initial value in a declaration is no event; an assignment is one.
+    text = _STARTED.sub(rf"\1reg {AT_START};\n\1initial {AT_START} = 0;", text)
     return _MODULE.sub(_with_names_of_made, text) if _MADE.search(text) else text
 
 

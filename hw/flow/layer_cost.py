@@ -89,6 +89,8 @@ def layer_cost(
         If it fails.
     """
     target = target_named(target) if isinstance(target, str) else target
+    if not isinstance(emitted, EmittedUnit):
+        raise ValueError(f"give what emit_matrix or emit_layer returned, got {emitted!r}")
     params = emitted.params
     if isinstance(params, MatrixUnitParams):
         engine, matrices = params.engine, range(len(params.engine.shapes))

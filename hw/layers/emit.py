@@ -95,6 +95,8 @@ def emit_matrix(
     several = isinstance(weights, Sequence) and not _is_rows(weights)
     layers = _each_layer(weights, output) if several else [matrix_layer_of(weights, output)]
     _check_name(name)
+    if not isinstance(rom, bool):
+        raise ValueError(f"rom must be True or False, got {rom!r}")
     params, contents = plan_matrices(layers, _sizes(rows, cols, lanes, style), rom=rom)
     unit = MatrixUnit(params, contents if rom else replace(contents, words=[]))
     ports = UnitPorts.of(interface_of(unit))

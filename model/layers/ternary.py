@@ -44,7 +44,12 @@ class TernaryMatrix:
     bias: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        weight = np.asarray(self.weight)
+        try:
+            weight = np.asarray(self.weight)
+        except ValueError:
+            raise ValueError("weight must be a matrix: its rows differ in length") from None
+        if weight.dtype.kind not in "biuf":
+            raise ValueError(f"weight must be a matrix of numbers, got {self.weight!r:.60}")
         if weight.ndim != 2 or 0 in weight.shape:
             raise ValueError(f"weight must be a matrix [rows, columns], got shape {weight.shape}")
         odd = np.argwhere(~np.isin(weight, (-1, 0, 1)))
@@ -59,7 +64,10 @@ class TernaryMatrix:
         object.__setattr__(self, "weight", weight.astype(np.int8))
         object.__setattr__(self, "scale", scale)
         if self.bias is not None:
-            bias = np.array(self.bias, dtype=np.float64)
+            try:
+                bias = np.array(self.bias, dtype=np.float64)
+            except (TypeError, ValueError):
+                raise ValueError(f"bias must be real numbers, got {self.bias!r:.60}") from None
             if bias.shape != weight.shape[:1]:
                 raise ValueError(
                     f"bias must have a number for each of {weight.shape[0]} rows, "

@@ -226,8 +226,9 @@ def test_the_waivers_concern_no_other_file(emitted, tmp_path):
     (tmp_path / "top.v").write_text(
         (emitted["glu"].folder / "instance.v").read_text().replace(
             "wire", "module top;\nwire [7:0] nobody_reads_me;\nwire", 1) + "endmodule\n")
-    found = lint(tmp_path, "--top-module", "top", str(emitted["glu"].folder / "sterna.vlt"), "top.v",
-                 str(emitted["glu"].verilog_path))
+    unit = emitted["glu"]
+    found = lint(tmp_path, "--top-module", "top", str(unit.folder / "sterna.vlt"), "top.v",
+                 str(unit.verilog_path))
     assert "nobody_reads_me" in found.stderr
     assert "glu_unit.v" not in found.stderr
 

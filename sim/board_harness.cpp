@@ -89,7 +89,7 @@ class Receiver {
 struct Board {
     explicit Board(double bit_cycles) : sender(bit_cycles), receiver(bit_cycles) {
         context = std::make_unique<VerilatedContext>();
-        top = std::make_unique<Vcore>(context.get());
+        top = std::make_unique<Vcore>(context.get(), "");
     }
     ~Board() { top->final(); }
 

@@ -22,7 +22,7 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference
 from sterna.sim.bench.activations import record_activations
 from sterna.sim.bench.runner import Simulator, check_simulator, run_on
-from sterna.sim.bench.waves import check_waves, wave_groups, write_views
+from sterna.sim.bench.waves import check_waves, wave_groups, with_views
 from sterna.sim.bench.work_folder import work_folder
 
 __all__ = ["PhaseReport", "SimulationReport", "check_request", "simulate"]
@@ -173,11 +173,10 @@ def simulate(
         ports = UnitPorts.of(emitted.manifest)
         job = Job(ports.inputs, ports.outputs, seed, [each.phase for each in scored],
                   levels=ports.levels)
-        if waves:
-            write_views(waves, emitted.module, wave_groups(emitted))
-        results = run_on(
-            simulator, emitted.sources, emitted.module, job,
-            folder / f"{unit}_{simulator.value}", waves=waves)
+        with with_views(waves, emitted.module, wave_groups(emitted) if waves else {}):
+            results = run_on(
+                simulator, emitted.sources, emitted.module, job,
+                folder / f"{unit}_{simulator.value}", waves=waves)
     phases = [
         PhaseReport(each.phase.name, each.phase.beats, result.cycles,
                     Scoreboard(ports).check(each, result.outputs))

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from cocotb.types import LogicArray
+from cocotb_tools.runner import get_runner
+from wave_names import declared_signals, shown_signals
 
 import sterna.sim
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.selftest import ends
 from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.testbench.simulation import SimulationError
@@ -23,9 +31,9 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized import load_model
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim import check, run_cocotb
+from sterna.sim import build_options, check, run_cocotb, simulator_environment
 from sterna.sim.bench import waves as waves_module
-from sterna.sim.bench.runner import Simulator
+from sterna.sim.bench.runner import Launch, Simulator
 from sterna.sim.bench.waves import check_waves, wave_groups, write_views
 from sterna.sim.testing.folder import FOLDER_VARIABLE
 from sterna.sim.testing.words import read_words, words_of
@@ -42,25 +50,18 @@ def glu(tmp_path_factory: pytest.TempPathFactory) -> EmittedUnit:
 
 @needs_icarus
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["fst", "vcd"])
-def test_own_tests_run_in_icarus_and_keep_waves(
-    glu: EmittedUnit, tmp_path: Path, suffix: str,
-) -> None:
-    waves = tmp_path / f"glu.{suffix}"
+def test_own_tests_run_in_icarus_and_keep_waves(glu: EmittedUnit, tmp_path: Path) -> None:
+    waves = tmp_path / "välle.vcd"
     done = run_cocotb(glu.folder, BENCH, simulator="icarus", waves=waves, work=tmp_path / "work")
-    assert done.tests == ("products", "a_word_that_does_not_come")
-    shown = [line for line in Path(f"{waves}.gtkw").read_text().splitlines()
-             if line.startswith("glu_unit.")]
-    assert "glu_unit.preacts__valid" in shown
-    assert any("payload_gate" in line for line in shown)
-    if suffix == "vcd":
-        declared = {f"glu_unit.{words[4]}{words[5].replace('$end', '')}"
-                    for words in map(str.split, waves.read_text().splitlines())
-                    if words[:1] == ["$var"]}
-        assert set(shown) <= declared
-    else:
-        assert waves.read_bytes()[:1] == b"\0"      # the header block of FST
-        assert waves.stat().st_size > 1000
+    assert done.tests == ("products", "a_word_that_does_not_come")      # and one was skipped
+    check_views(waves)
+
+
+def check_views(waves: Path) -> None:
+    shown = shown_signals(waves)
+    assert {"glu_unit.clk", "glu_unit.preacts__valid"} <= shown
+    assert any("payload_gate" in name for name in shown)
+    assert shown <= declared_signals(waves)
 
 
 @needs_icarus
@@ -91,29 +92,60 @@ def test_the_page_about_it_runs(tmp_path: Path) -> None:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
         assert done.returncode == 0, done.stdout[-3000:]
         assert said in done.stdout
-    assert (tmp_path / "build" / "glu.fst").stat().st_size > 1000
+    waves = tmp_path / "build" / "glu.fst"
+    assert waves.read_bytes()[:1] == b"\0"      # the header block of FST
+    assert waves.stat().st_size > 1000
 
 
 @pytest.mark.slow
-def test_the_stock_runner_runs_own_tests_in_verilator(glu: EmittedUnit, tmp_path: Path) -> None:
-    simulator = "verilator"
-    script = f"""
-import os
-from cocotb_tools.runner import get_results, get_runner
-from sterna.sim import build_options, simulator_environment
-os.environ.update(simulator_environment({str(glu.folder)!r}, {simulator!r}))
-runner = get_runner({simulator!r})
-runner.build(**build_options({str(glu.folder)!r}, {simulator!r}))
-results = runner.test(hdl_toplevel="glu_unit", hdl_toplevel_lang="verilog",
-                      test_module="glu_bench", results_xml=os.path.abspath("results.xml"))
-assert get_results(results) == (2, 0), get_results(results)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**sterna.sim.simulator_environment(glu.folder, simulator),
-             "PYTHONPATH": str(BENCH.parent), "OPT_FAST": "-O0"})
-    assert done.returncode == 0, done.stdout[-3000:]
+def test_own_tests_run_in_verilator_and_see_inside(glu: EmittedUnit, tmp_path: Path) -> None:
+    waves = tmp_path / "glu.vcd"
+    done = run_cocotb(glu.folder, BENCH, internals=True, waves=waves, work=tmp_path / "work",
+                      environment={"GLU_BENCH_INSIDE": "1"})
+    assert done.tests == ("products", "a_word_that_does_not_come", "a_signal_inside")
+    assert done.log == tmp_path / "work" / "simulation.log"
+    assert "PASS=3" in done.log.read_text()
+    check_views(waves)
+
+
+def test_the_stock_runner_is_given_what_verilator_needs(glu: EmittedUnit) -> None:
+    """A page and the examples run it; no need to compile once more."""
+    options = build_options(glu.folder, "verilator")
+    assert options["sources"] == [glu.folder / "sterna.vlt", *glu.sources]
+    assert options["build_args"] == []
+    environment = simulator_environment(glu.folder, "verilator")
+    assert environment[FOLDER_VARIABLE] == str(glu.folder)
+    assert shutil.which("verilator", path=environment["PATH"])
+    assert options.keys() <= inspect.signature(get_runner("verilator").build).parameters.keys()
+
+
+def fake_launch(results: str | None, waves: Path) -> Callable[[Launch, object], Path]:
+    """In place of a simulator: writes the waves and what cocotb would, or fails to compile."""
+    def launch(wanted: Launch, environment: object) -> Path:
+        if results is None:
+            raise SimulationError("it does not compile")
+        waves.write_text("$enddefinitions $end\n")
+        (Path(wanted.work) / "results.xml").write_text(f"<testsuites>{results}</testsuites>")
+        return Path(wanted.work) / "simulation.log"
+    return launch
+
+
+@needs_icarus
+@pytest.mark.parametrize(("results", "message"), [
+    ('<testcase name="a"><skipped/></testcase>', "glu_bench: all 1 tests are skipped"),
+    ("", "glu_bench: no cocotb test"),
+    (None, "it does not compile"),
+])
+def test_a_run_in_which_nothing_passed_is_an_error(
+    glu: EmittedUnit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: str | None,
+    message: str,
+) -> None:
+    waves = tmp_path / "x.vcd"
+    monkeypatch.setattr("sterna.sim.testing.run.run_launch", fake_launch(results, waves))
+    with pytest.raises(SimulationError, match=message):
+        run_cocotb(glu.folder, BENCH, simulator="icarus", waves=waves, work=tmp_path / "work")
+    # Views of waves that there are, and of no others.
+    assert len(list(tmp_path.glob("x.vcd.*"))) == (0 if results is None else 2)
 
 
 def test_a_test_in_a_simulator_loads_no_generator() -> None:
@@ -149,6 +181,8 @@ def test_values_become_words_and_words_values(glu: EmittedUnit) -> None:
     ({"gate": [], "up": [1], "last": 0}, "'gate': expected integers of up to 64 bits, got none"),
     ({"gate": [9999], "up": [1], "last": 0}, "preacts: field 'gate' takes -128 to 127, got 0 to"),
     ({"gate": [[1, 2]], "up": [1], "last": 0}, "'gate': expected a row, or the shape (4,) or"),
+    ({"gate": np.array([2**64 - 1], np.uint64), "up": [1], "last": 0},
+     "'gate': expected values up to 9223372036854775807, got 18446744073709551615"),
     ([1, 2], "preacts takes values by field (gate, up, last), got list"),
 ])
 def test_values_that_do_not_fit_are_refused_by_name(
@@ -174,6 +208,84 @@ def test_streams_that_are_not_there_are_refused_by_name(
         sterna.sim.StreamSink(dut, "acts")
     with pytest.raises(ValueError, match="preacts: pause must be from 0 to below 1, got 1"):
         sterna.sim.StreamDriver(dut, "preacts", pause=1)
+    with pytest.raises(ValueError, match="preacts: patience must be a whole number from 1, got 0"):
+        sterna.sim.StreamDriver(dut, "preacts", patience=0)
+    with pytest.raises(ValueError, match="products: patience must be a whole number from 1, got -"):
+        sterna.sim.StreamSink(dut, "products", patience=-3)
+
+
+def fake_unit() -> SimpleNamespace:
+    """Ports that take what they are given."""
+    return SimpleNamespace(clk=None, **{
+        f"{stream}__{part}": SimpleNamespace(value=1)
+        for stream in ("preacts", "products") for part in ("payload", "valid", "ready")})
+
+
+def test_ends_with_the_same_seed_pause_apart(
+    glu: EmittedUnit, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(glu.folder))
+    monkeypatch.setattr("cocotb.start_soon", lambda task: task.close())
+
+    def moves(seed: int) -> tuple[list[int], list[int]]:
+        dut, taken = fake_unit(), ([], [])
+        driver = sterna.sim.StreamDriver(dut, "preacts", seed=seed, pause=0.5)._end
+        sink = sterna.sim.StreamSink(dut, "products", seed=seed, pause=0.5)._end
+        driver.words = [0] * 100
+        for _ in range(100):
+            for end, port, kept in ((driver, dut.preacts__valid, taken[0]),
+                                    (sink, dut.products__ready, taken[1])):
+                end.drive()
+                kept.append(int(port.value))
+            driver.sample()
+        return taken
+
+    sent, taken = moves(1)
+    together = sum(a == b for a, b in zip(sent, taken, strict=True))
+    assert 30 < together < 70
+    assert moves(1) == (sent, taken)
+    assert moves(2) != (sent, taken)
+
+
+def test_no_words_are_received(glu: EmittedUnit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(glu.folder))
+    monkeypatch.setattr("cocotb.start_soon", lambda task: task.close())
+    sink = sterna.sim.StreamSink(fake_unit(), "products")
+    for words in (0, -1):
+        with pytest.raises(ValueError, match=f"products: words must be a whole .* 1, got {words}"):
+            sink.receive(words).send(None)
+
+
+def test_unknown_bits_are_named() -> None:
+    dut = fake_unit()
+    sink = ends.StreamSink(dut, "products", None, random.Random(1), "real vectors")
+    dut.products__payload.value = LogicArray("01X1")
+    sink.drive()
+    with pytest.raises(AssertionError, match=(
+            "real vectors: word 0 of products has unknown bits: 01X1")):
+        sink.sample(0)
+
+
+def test_a_module_in_the_current_folder_does_not_take_a_tests_place(
+    glu: EmittedUnit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The simulation is started with the test's own folder first, the current one nowhere."""
+    started = {}
+
+    def tool(command: list[str], **options: Any) -> SimpleNamespace:
+        found = subprocess.run(
+            [*command[:command.index("-m")], "-c",
+             "import importlib.util; print(importlib.util.find_spec('glu_bench').origin)"],
+            env=options["env"], capture_output=True, text=True, check=True)
+        started["from"] = found.stdout.strip()
+        return SimpleNamespace(returncode=1)
+
+    (tmp_path / "glu_bench.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sterna.sim.bench.runner.run_tool", tool)
+    with pytest.raises(SimulationError):
+        run_cocotb(glu.folder, BENCH, simulator="icarus", work=tmp_path / "work")
+    assert started["from"] == str(BENCH)
 
 
 def test_what_cannot_be_run_is_refused(glu: EmittedUnit, tmp_path: Path) -> None:

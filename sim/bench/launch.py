@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ def main(launch: dict[str, Any]) -> int:
     build.mkdir(parents=True, exist_ok=True)
     runner = get_runner(simulator)
     tracing: dict[str, Any] = {}
+    dumped = waves
     if simulator == "verilator":
         _verilate(launch["sources"], top, launch["ports"], build, waves)
         if waves:
@@ -41,17 +43,23 @@ def main(launch: dict[str, Any]) -> int:
     else:
         # Not as SystemVerilog: there an initial value is no event, and what Yosys wrote as
         # `always @*` would stay unknown where it depends on registers that never change.
-        dump = _icarus_dump(top, build, waves) if waves else []
+        # Nor does it write a file with other letters than ASCII: that one is moved afterwards.
+        dumped = waves if not waves or waves.isascii() else f"waves{Path(waves).suffix}"
+        dump = _icarus_dump(top, build, dumped) if dumped else []
         runner.build(
             sources=[*launch["sources"], *dump], hdl_toplevel=top, build_dir=build,
             build_args=["-g2005", *(["-s", _DUMP] if dump else [])], timescale=("1ns", "1ps"),
             always=True)
         if waves:       # cocotb asks for none: of two formats, Icarus takes the last
             os.environ["SIM_CMD_SUFFIX"] = f"-{Path(waves).suffix[1:]}"
-    xml = runner.test(
-        hdl_toplevel=top, hdl_toplevel_lang="verilog", test_module=launch["test_module"],
-        build_dir=build, test_dir=work, results_xml=str(work / "results.xml"),
-        seed=launch["seed"], extra_env=launch["environment"], **tracing)
+    try:
+        xml = runner.test(
+            hdl_toplevel=top, hdl_toplevel_lang="verilog", test_module=launch["test_module"],
+            build_dir=build, test_dir=work, results_xml=str(work / "results.xml"),
+            seed=launch["seed"], extra_env=launch["environment"], **tracing)
+    finally:
+        if waves and dumped != waves and (work / dumped).exists():
+            shutil.move(work / dumped, waves)
     tests, failures = get_results(xml)
     return 0 if tests and failures == 0 else 1
 
@@ -59,7 +67,7 @@ def main(launch: dict[str, Any]) -> int:
 def _icarus_dump(top: str, build: Path, waves: str) -> list[Path]:
     """A module that has Icarus write waves; cocotb's own is SystemVerilog."""
     path = build / f"{_DUMP}.v"
-    path.write_text(f'module {_DUMP};\n  initial begin\n    $dumpfile({json.dumps(waves)});\n'
+    path.write_text(f"module {_DUMP};\n  initial begin\n    $dumpfile({json.dumps(waves)});\n"
                     f"    $dumpvars(0, {top});\n  end\nendmodule\n")
     return [path]
 

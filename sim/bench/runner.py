@@ -84,7 +84,8 @@ def run_launch(launch: Launch, environment: Mapping[str, str]) -> Path:
     log = work / "simulation.log"
     with log.open("wb") as file:
         status = run_tool(
-            [sys.executable, "-m", "sterna.sim.bench.launch", json.dumps(asdict(launch))],
+            # Not from the current folder: a module there may have the name of a test.
+            [sys.executable, "-P", "-m", "sterna.sim.bench.launch", json.dumps(asdict(launch))],
             stdout=file, stderr=subprocess.STDOUT,
             env={**environment, **launch.environment}).returncode
     if status != 0:
@@ -165,7 +166,7 @@ def check_simulator(simulator: Simulator, work: Path | None) -> dict[str, str]:
     if shutil.which("iverilog") is None:
         raise MissingToolError(
             "Icarus Verilog is not installed: install iverilog "
-            "(Debian and Ubuntu: apt-get install iverilog), or use --simulator verilator")
+            "(Debian and Ubuntu: apt-get install iverilog), or choose the simulator verilator")
     return dict(os.environ)
 
 

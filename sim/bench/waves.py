@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -16,7 +17,8 @@ from sterna.hw.emit.tools import FST_HEADERS, MissingToolError, has_header
 from sterna.model.files import write_atomically
 from sterna.sim.bench.runner import Simulator
 
-__all__ = ["WaveSignal", "check_waves", "groups_of", "wave_groups", "write_views"]
+__all__ = [
+    "WaveSignal", "check_waves", "groups_of", "wave_groups", "with_views", "write_views"]
 
 _FORMATS = (".fst", ".vcd")
 _GTKWAVE_ZOOM = -16.0
@@ -102,6 +104,18 @@ def _fields(payload: str, fields: list[dict[str, Any]], verilog: str) -> Iterato
         name = f"{payload}_{field['name']}"
         if f" {name};" in verilog:
             yield WaveSignal(name, field["high"] - field["low"] + 1)
+
+
+@contextmanager
+def with_views(
+    waves: Path | None, module: str, groups: Mapping[str, list[WaveSignal]],
+) -> Iterator[None]:
+    """Around a simulation: :func:`write_views` after it, if it left waves, be it that it failed."""
+    try:
+        yield
+    finally:
+        if waves and waves.exists():
+            write_views(waves, module, groups)
 
 
 def write_views(

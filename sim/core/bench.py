@@ -10,7 +10,7 @@ from sterna.hw.core.trace import trace_layout
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.model.quantized import QuantizedModel
 from sterna.sim.bench.runner import Simulator, run_on
-from sterna.sim.bench.waves import wave_groups, write_views
+from sterna.sim.bench.waves import wave_groups, with_views
 from sterna.sim.bench.work_folder import work_folder
 from sterna.sim.core.phases import CorePhase, CorePhaseReport
 from sterna.sim.core.scoreboard import CoreScoreboard
@@ -58,12 +58,11 @@ def run_core_phases(
     progress("compute the answers with the reference and onnxruntime")
     answers = stimulus.answers(phases)
     progress(f"compile and run in {simulator.value}")
-    with work_folder(work) as folder:
-        if waves:
-            write_views(waves, emitted.module, wave_groups(emitted))
+    groups = wave_groups(emitted) if waves else {}
+    with work_folder(work) as folder, with_views(waves, emitted.module, groups):
         results = run_on(
-            simulator, emitted.sources, emitted.module,
-            stimulus.job(phases, answers, seed), folder / f"core_{simulator.value}", waves=waves)
+            simulator, emitted.sources, emitted.module, stimulus.job(phases, answers, seed),
+            folder / f"core_{simulator.value}", waves=waves)
     scoreboard = CoreScoreboard(emitted, layout)
     return [
         scoreboard.check(phase, expected, result)

@@ -12,7 +12,7 @@ from pathlib import Path
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.checks import one_of, whole_number
 from sterna.sim.bench.runner import Launch, Simulator, check_simulator, run_launch
-from sterna.sim.bench.waves import check_waves, groups_of, write_views
+from sterna.sim.bench.waves import check_waves, groups_of, with_views
 from sterna.sim.testing.folder import FOLDER_VARIABLE, Folder
 
 __all__ = ["CocotbRun", "run_cocotb"]
@@ -20,7 +20,10 @@ __all__ = ["CocotbRun", "run_cocotb"]
 
 @dataclass(frozen=True, slots=True)
 class CocotbRun:
-    """What :func:`run_cocotb` ran: the names of the tests, all of which passed, and the log."""
+    """What :func:`run_cocotb` ran: the names of the tests that passed, and the log.
+
+    Tests that were skipped are not among them; no other failed.
+    """
 
     tests: tuple[str, ...]
     log: Path
@@ -62,7 +65,7 @@ def run_cocotb(
     MissingToolError
         If the simulator or a system tool it needs is not installed.
     SimulationError
-        If the Verilog does not compile, a test fails, or there is none.
+        If the Verilog does not compile, a test fails, or there is none, or all are skipped.
     """
     simulator = one_of("simulator", simulator, Simulator)
     found = Folder.read(Path(folder).resolve())
@@ -73,20 +76,25 @@ def run_cocotb(
     work.mkdir(parents=True, exist_ok=True)
     results = work / "results.xml"
     results.unlink(missing_ok=True)
+    groups = {}
     if wave_file:
         verilog = "".join(path.read_text(encoding="utf-8") for path in found.sources)
-        write_views(wave_file, found.module, groups_of(found.manifest, verilog))
-    log = run_launch(
-        Launch(
-            simulator, [str(path) for path in found.sources], found.module, module, str(work),
-            ports=None if internals else [port["name"] for port in found.manifest["ports"]],
-            environment={**(environment or {}), FOLDER_VARIABLE: str(found.path)},
-            waves=str(wave_file.resolve()) if wave_file else None, seed=seed),
-        {**tools, "PYTHONPATH": os.pathsep.join(places)})
-    tests = tuple(case.get("name", "") for case in ElementTree.parse(results).iter("testcase"))
-    if not tests:
-        raise SimulationError(f"{module} has no cocotb test (log: {log})")
-    return CocotbRun(tests, log)
+        groups = groups_of(found.manifest, verilog)
+    with with_views(wave_file, found.module, groups):
+        log = run_launch(
+            Launch(
+                simulator, [str(path) for path in found.sources], found.module, module, str(work),
+                ports=None if internals else [port["name"] for port in found.manifest["ports"]],
+                environment={**(environment or {}), FOLDER_VARIABLE: str(found.path)},
+                waves=str(wave_file.resolve()) if wave_file else None, seed=seed),
+            {**tools, "PYTHONPATH": os.pathsep.join(places)})
+    cases = list(ElementTree.parse(results).iter("testcase"))
+    passed = tuple(case.get("name", "") for case in cases if case.find("skipped") is None)
+    if not passed:
+        raise SimulationError(
+            f"{module}: {f'all {len(cases)} tests are skipped' if cases else 'no cocotb test'} "
+            f"(log: {log})")
+    return CocotbRun(passed, log)
 
 
 def _module(test: str | Path) -> tuple[str, list[str]]:

@@ -11,6 +11,7 @@ from cocotb.clock import Clock
 from cocotb.triggers import RisingEdge
 
 from sterna.hw.emit.selftest import ends
+from sterna.model.checks import whole_number
 from sterna.sim.testing.check import check
 from sterna.sim.testing.folder import Folder
 from sterna.sim.testing.words import Values, read_words, words_of
@@ -67,7 +68,8 @@ class StreamDriver:
     stream
         Name of an input stream, as its ports begin: ``acts`` of ``acts__payload``.
     seed, pause
-        Of the random pauses: how likely one is in a cycle, from 0 to below 1.
+        Of the random pauses: a whole number, and how likely one is in a cycle, from 0 to below 1.
+        Streams with the same seed still pause at different times.
     patience
         Cycles that a word may wait to be taken; more is a hang.
 
@@ -84,9 +86,9 @@ class StreamDriver:
         ports = Folder.current().ports
         _one_of("input stream", stream, ports.inputs)
         self._stream, self._fields, self._clk = stream, ports.fields[stream], dut.clk
-        self._patience = patience
+        self._patience = whole_number(f"{stream}: patience", patience, 1)
         self._end = ends.StreamDriver(
-            dut, stream, [], _pause(stream, pause), random.Random(seed))
+            dut, stream, [], _pause(stream, pause), _random(stream, seed))
         cocotb.start_soon(self._drive())
 
     async def send(self, values: Values | Any) -> None:
@@ -132,7 +134,8 @@ class StreamSink:
     stream
         Name of an output stream, as its ports begin.
     seed, pause
-        Of the random pauses: how likely one is in a cycle, from 0 to below 1.
+        Of the random pauses: a whole number, and how likely one is in a cycle, from 0 to below 1.
+        Streams with the same seed still pause at different times.
     patience
         Cycles that :meth:`receive` waits for a word; more is a hang.
 
@@ -149,13 +152,14 @@ class StreamSink:
         ports = Folder.current().ports
         _one_of("output stream", stream, ports.outputs)
         self._stream, self._fields, self._clk = stream, ports.fields[stream], dut.clk
-        self._patience, self._received = patience, 0
+        self._patience = whole_number(f"{stream}: patience", patience, 1)
+        self._received = 0
         self._end = ends.StreamSink(
-            dut, stream, _pause(stream, pause), random.Random(seed), "test")
+            dut, stream, _pause(stream, pause), _random(stream, seed), "test")
         cocotb.start_soon(self._take())
 
     async def receive(self, words: int = 1) -> Any:
-        """Wait for the next words; return their values.
+        """Wait for the next words, one or more; return their values.
 
         Returns
         -------
@@ -165,9 +169,12 @@ class StreamSink:
 
         Raises
         ------
+        ValueError
+            If ``words`` is no whole number from 1.
         AssertionError
             If no word comes in ``patience`` cycles.
         """
+        words = whole_number(f"{self._stream}: words", words, 1)
         end, waited, before = self._received + words, 0, len(self._end.words)
         while len(self._end.words) < end:
             await RisingEdge(self._clk)
@@ -219,6 +226,11 @@ class StreamSink:
 def _one_of(kind: str, name: str, known: list[str]) -> None:
     if name not in known:
         raise ValueError(f"there is no {kind} {name!r}: there is {', '.join(known) or 'none'}")
+
+
+def _random(stream: str, seed: int) -> random.Random:
+    """Dice of its own for each stream: with the same ones, all would pause in the same cycles."""
+    return random.Random(f"{stream} {whole_number(f'{stream}: seed', seed, 0)}")
 
 
 def _pause(stream: str, chance: float) -> ends.Pause | None:

@@ -13,6 +13,7 @@ __all__ = ["Values", "read_words", "words_of"]
 
 Values = Mapping[str, Any]
 """Numbers and arrays by field name."""
+_INT64_MAX = np.iinfo(np.int64).max
 
 
 def words_of(stream: str, fields: Fields, values: Values | Any) -> list[int]:
@@ -85,6 +86,9 @@ def _integers(stream: str, name: str, value: Any) -> np.ndarray:
         raise ValueError(
             f"{stream}, field {name!r}: expected integers of up to 64 bits, got "
             f"{'none' if not array.size else f'values of type {array.dtype}'}")
+    if array.dtype == np.uint64 and array.max() > _INT64_MAX:
+        raise ValueError(
+            f"{stream}, field {name!r}: expected values up to {_INT64_MAX}, got {array.max()}")
     return array.astype(np.int64)
 
 

@@ -117,7 +117,12 @@ class StreamSink:
                     f"{self._phase}: word {len(self.words)} of {self.name} was withdrawn "
                     f"before it was taken")
             return False
-        word = int(self._payload.value)
+        try:
+            word = int(self._payload.value)
+        except ValueError:
+            raise AssertionError(
+                f"{self._phase}: word {len(self.words)} of {self.name} has unknown bits: "
+                f"{self._payload.value}") from None
         if self._waiting not in (None, word):
             raise AssertionError(
                 f"{self._phase}: word {len(self.words)} of {self.name} changed while it "

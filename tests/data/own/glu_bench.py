@@ -5,6 +5,7 @@ import os
 import cocotb
 import numpy as np
 import pytest
+from cocotb.triggers import RisingEdge
 
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
@@ -14,6 +15,7 @@ from sterna.sim import StreamDriver, StreamSink, check, start
 
 MODEL = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=16), C12, seed=7)
 WRONG = int(os.environ.get("GLU_BENCH_WRONG", "0"))
+INSIDE = "GLU_BENCH_INSIDE" in os.environ
 
 
 @cocotb.test()
@@ -41,3 +43,15 @@ async def a_word_that_does_not_come(dut):
     outputs = StreamSink(dut, "products", patience=30)
     with pytest.raises(AssertionError, match="products: no word in 30 cycles, after 0 of 2"):
         await outputs.receive(2)
+
+
+@cocotb.test(skip=not INSIDE)
+async def a_signal_inside(dut):
+    """The first stage is empty after a reset, and full once the pipeline is held up."""
+    await start(dut)
+    assert dut.filled_1.value == 0
+    preacts = StreamDriver(dut, "preacts")
+    cocotb.start_soon(preacts.send({"gate": np.ones(80, int), "up": 1, "last": 1}))
+    for _ in range(30):
+        await RisingEdge(dut.clk)
+    assert dut.filled_1.value == 1

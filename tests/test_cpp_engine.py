@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wave_names import declared_signals
 
 from sterna.hw.core.core import MatMulFreeCore
 from sterna.hw.core.plan.image import CoreImage, build_image
@@ -367,6 +368,8 @@ def test_waves_of_a_run_show_its_tokens(cores: Callable[[str], Built], tmp_path:
     written = sum(len(each) for each in run.tokens)
     del core, run
     gc.collect()        # the file is complete now
+    # As the views of a core name them.
+    assert {"core.clk", "core.tokens__0__valid"} <= declared_signals(waves)
     text = waves.read_text()
     code = re.search(r"\$var wire 1 (\S+) tokens__0__valid ", text)
     assert code

@@ -109,7 +109,7 @@ def test_own_tests_run_in_verilator_and_see_inside(glu: EmittedUnit, tmp_path: P
 
 
 def test_the_stock_runner_is_given_what_verilator_needs(glu: EmittedUnit) -> None:
-    """A page and the examples run it; no need to compile once more."""
+    """The page about it runs it, in Icarus: this is what differs in Verilator."""
     options = build_options(glu.folder, "verilator")
     assert options["sources"] == [glu.folder / "sterna.vlt", *glu.sources]
     assert options["build_args"] == []

@@ -297,9 +297,9 @@ module core(
                           || (control__0__seed == 4 && age == 30);
   assign logits__0__payload = 65'd0;
   assign logits__0__valid = control__0__seed == 5 && age > 2 && age < 11;
-  \\core.mlgru mlgru(clk, age);
+  core__mlgru mlgru(clk, age);
 endmodule
-module \\core.mlgru (input clk, input [7:0] age);
+module core__mlgru (input clk, input [7:0] age);
   reg [63:0] state [2:0];
   always @(posedge clk) state[0] <= {56'd0, age};
 endmodule

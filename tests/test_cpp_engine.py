@@ -266,7 +266,7 @@ def test_a_core_without_logits_is_compared_without_them(
     cores: Callable[[str], Built], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:
     built = cores("weights of 256 bits from outside, no logits")
-    monkeypatch.setattr(simulate_module, "CppCore", lambda *made_of: built.core)
+    monkeypatch.setattr(simulate_module, "CppCore", lambda *made_of, waves: built.core)
     (tmp_path / "filelist.f").touch()
     emitted = EmittedUnit(tmp_path, CORE.module, built.core.params, {})
     report = simulate_core(built.model, [[1, 2]], 3, engine="cpp", emitted=emitted)

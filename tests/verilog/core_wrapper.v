@@ -26,7 +26,10 @@ module core_wrapper #(
     // one the core goes on by itself.
     reg  [8*PROMPT_BYTES-1:0] prompt;
     reg  [7:0] bytes_left;
+    // A small vocabulary has fewer bits.
+    // verilator lint_off UNUSEDSIGNAL
     wire [7:0] prompt_byte = prompt[8*PROMPT_BYTES-1 -: 8];
+    // verilator lint_on UNUSEDSIGNAL
     wire prompt_start = bytes_left == PROMPT_BYTES;
     wire prompt_predict = bytes_left == 8'd1;
     wire prompt_valid = bytes_left != 8'd0;

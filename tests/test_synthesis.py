@@ -22,7 +22,7 @@ QUANT_LANES = 4
 # What stands side by side has one entry here: its numbers are left out.
 EXPECTED_STYLES = {
     "activations.bank": {MemoryStyle.LUT},
-    "dispatcher.program": {MemoryStyle.LOGIC},
+    "dispatcher.program_": {MemoryStyle.LOGIC},
     "embedding.rom": {MemoryStyle.BLOCK},
     "glu.sigmoid.rom": {MemoryStyle.LOGIC},
     "issuer.starts": {MemoryStyle.BLOCK},
@@ -30,9 +30,9 @@ EXPECTED_STYLES = {
     "mlgru.lane.forget.rom": {MemoryStyle.LOGIC},
     "mlgru.lane.gate.rom": {MemoryStyle.LOGIC},
     "mlgru.state": {MemoryStyle.BLOCK},
-    "norm.divide.table.corrections": {MemoryStyle.BLOCK, MemoryStyle.LOGIC},
-    "norm.divide.table.segments": {MemoryStyle.BLOCK},
-    "norm.divide.table.small": {MemoryStyle.LOGIC},
+    "norm.divide.table_.corrections": {MemoryStyle.BLOCK, MemoryStyle.LOGIC},
+    "norm.divide.table_.segments": {MemoryStyle.BLOCK},
+    "norm.divide.table_.small_": {MemoryStyle.LOGIC},
     "norm.front.bank": {MemoryStyle.LUT},
     "post.biases": {MemoryStyle.BLOCK},
     "router.logits.queue.storage": {MemoryStyle.LUT},

@@ -14,5 +14,6 @@ emit_matrix(weights, "matrix", rows=4, cols=16, lanes=8)
 sums = vectors @ weights.T
 words = [word[::-1].tobytes().hex() for word in vectors.reshape(-1, 8)]  # element 0 lowest
 Path("acts.hex").write_text("\n".join(words) + "\n")
-np.savetxt("sums.hex", sums.reshape(-1) & 0xffff, "%04x")
+four = (sums.reshape(-1, 4) & 0x7fff) << np.arange(0, 60, 15)  # 15 bits each
+np.savetxt("sums.hex", four.sum(axis=1), "%015x")
 print(f"matrix/, acts.hex with {vectors.size} activations, sums.hex with {sums.size} sums")

@@ -61,7 +61,9 @@ def given_names(module: RtlilModule, avoided: set[str]) -> dict[str, str]:
         if name in names:
             continue
         # A field follows the signal it is of: payload$7.last is payload_2_last.
-        base, rest = re.fullmatch(r"\\([^.\[]*)(.*)", name).groups()  # type: ignore[union-attr]
+        found = re.fullmatch(r"\\([^.\[]*)(.*)", name)
+        assert found is not None
+        base, rest = found.groups()
         if not rest:
             bases[base] = taken.new(plain(base))
             names[name] = f"\\{bases[base]}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from amaranth.hdl import unsigned
+from amaranth.hdl import signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.layers.engine_params import EngineParams
@@ -73,7 +73,7 @@ class PostParams:
     @property
     def bias_layout(self) -> ArrayLayout:
         """A word of the memory of the biases: those of a group."""
-        return self.requantize.acc_layout["bias"].shape  # type: ignore[return-value]
+        return ArrayLayout(signed(self.requantize.bias_bits), self.requantize.lanes)
 
     @property
     def tag_layout(self) -> StructLayout:

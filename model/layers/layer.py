@@ -128,10 +128,27 @@ class Layer(ABC):
         return xp.stack(steps, axis=1), state
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Mixer(Layer):
-    """A layer of projections: what BitLinear, MLGRU and GLU have in common."""
+    """A layer of projections: what BitLinear, MLGRU and GLU have in common.
 
+    ``projections`` by name, in the order of computation: the first takes the input, the last
+    gives the output.
+    """
+
+    profile: NumericProfile
     projections: Mapping[str, Projection]
+    output: FixedPoint
+
+    @property
+    def rows(self) -> int:
+        *_, last = self.projections.values()
+        return int(last.weight.shape[0])
+
+    @property
+    def columns(self) -> int:
+        first, *_ = self.projections.values()
+        return int(first.weight.shape[1])
 
     def mixers(self, at: str, like: Array) -> IntegerMixers:
         """The integer reference of the projections, whose names begin with ``at``."""
@@ -148,10 +165,6 @@ class BitLinearLayer(_Mixer):
     >>> layer.step(np.array([[2000, 10, -1000]]))[0].tolist()
     [[9509, 3253]]
     """
-
-    profile: NumericProfile
-    projections: Mapping[str, Projection]
-    output: FixedPoint
 
     @classmethod
     def of(
@@ -178,14 +191,6 @@ class BitLinearLayer(_Mixer):
         fmt = _checked(profile).z if output is None else output
         return cls(profile, {"linear": _projection("weights", matrix, profile, fmt)}, fmt)
 
-    @property
-    def rows(self) -> int:
-        return int(self.projections["linear"].weight.shape[0])
-
-    @property
-    def columns(self) -> int:
-        return int(self.projections["linear"].weight.shape[1])
-
     def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
         (y,) = self.mixers(at, x).project(f"{at}norm", x, {f"{at}linear": None}, tap)
         return y, state
@@ -198,10 +203,6 @@ class MlgruLayer(_Mixer):
     ``f``, ``c`` and ``g`` are projections of ``norm(x)``, behind a sigmoid, a SiLU and a
     sigmoid (arXiv 2406.02528, eqs. 7 to 11). Make one with :meth:`of`.
     """
-
-    profile: NumericProfile
-    projections: Mapping[str, Projection]
-    output: FixedPoint
 
     @classmethod
     def of(
@@ -232,14 +233,6 @@ class MlgruLayer(_Mixer):
         return cls(profile, _gated({"f": f, "c": c, "g": g}, ("out", out), profile, fmt), fmt)
 
     @property
-    def rows(self) -> int:
-        return int(self.projections["out"].weight.shape[0])
-
-    @property
-    def columns(self) -> int:
-        return int(self.projections["f"].weight.shape[1])
-
-    @property
     def states(self) -> tuple[int, ...]:
         return (int(self.projections["f"].weight.shape[0]),)
 
@@ -251,10 +244,6 @@ class MlgruLayer(_Mixer):
 @dataclass(frozen=True, slots=True, eq=False)
 class GluLayer(_Mixer):
     """The channel mixer: ``y = down(norm(silu(gate) * up))``. Make one with :meth:`of`."""
-
-    profile: NumericProfile
-    projections: Mapping[str, Projection]
-    output: FixedPoint
 
     @classmethod
     def of(
@@ -282,14 +271,6 @@ class GluLayer(_Mixer):
         """
         fmt = _checked(profile).x if output is None else output
         return cls(profile, _gated({"gate": gate, "up": up}, ("down", down), profile, fmt), fmt)
-
-    @property
-    def rows(self) -> int:
-        return int(self.projections["down"].weight.shape[0])
-
-    @property
-    def columns(self) -> int:
-        return int(self.projections["gate"].weight.shape[1])
 
     def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
         return self.mixers(f"{at}glu.", x).glu(f"{at}glu", x, tap), state

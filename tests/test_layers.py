@@ -82,6 +82,18 @@ def test_the_smallest_type_that_holds_a_vector_is_taken():
     assert np.array_equal(layer.step(x.astype(np.int16))[0], layer.step(x)[0])
 
 
+def test_a_layer_runs_on_tensors_of_torch_after_arrays_of_numpy():
+    torch = pytest.importorskip("torch")
+    layer = MlgruLayer.of(*[TernaryMatrix(np.ones((3, 3)), 0.1)] * 4)
+    x = np.array([[300, -5, 70]])
+    y, (h,) = layer.step(x, layer.start())
+    again = torch.from_numpy(x)
+    z, (state,) = layer.step(again, layer.start(like=again))
+    assert isinstance(z, torch.Tensor)
+    assert np.array_equal(z.numpy(), y)
+    assert np.array_equal(state.numpy(), h)
+
+
 def test_a_matrix_keeps_its_own_bias():
     bias = np.ones(1)
     matrix = TernaryMatrix([[1]], bias=bias)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 from sterna.model.layers.ternary import Ternary, TernaryMatrix, ternary_matrix
 from sterna.model.profile import S16, FixedPoint, NumericProfile
@@ -139,6 +139,8 @@ class _Mixer(Layer):
     profile: NumericProfile
     projections: Mapping[str, Projection]
     output: FixedPoint
+    _made: dict[tuple[str, str, str], IntegerMixers] = field(
+        default_factory=dict, init=False, repr=False)
 
     @property
     def rows(self) -> int:
@@ -151,10 +153,17 @@ class _Mixer(Layer):
         return int(first.weight.shape[1])
 
     def mixers(self, at: str, like: Array) -> IntegerMixers:
-        """The integer reference of the projections, whose names begin with ``at``."""
-        named = {f"{at}{name}": each for name, each in self.projections.items()}
-        return IntegerMixers(
-            self.profile, named, np.array(self.profile.sigmoid_table(), dtype=np.int32), like)
+        """The integer reference of the projections, whose names begin with ``at``.
+
+        Made once for each namespace and device of arrays: to bring the weights there takes
+        several times as long as to multiply with them.
+        """
+        key = (at, array_namespace(like).__name__, str(device(like)))
+        if key not in self._made:
+            named = {f"{at}{name}": each for name, each in self.projections.items()}
+            table = np.array(self.profile.sigmoid_table(), dtype=np.int32)
+            self._made[key] = IntegerMixers(self.profile, named, table, like)
+        return self._made[key]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -150,7 +150,7 @@ def probe(
         If the process failed; the message is its last line.
     """
     command = [sys.executable, __file__, name, kind.value, str(path), str(ops or ""),
-               json.dumps(asdict(model.config)), json.dumps(asdict(model.profile))]
+               json.dumps(model.config.to_json()), json.dumps(asdict(model.profile))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]

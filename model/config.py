@@ -1,36 +1,55 @@
-"""The shape of a MatMul-free language model."""
+"""The shape of a language model: its sizes, and the mixers of its layers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from sterna.model.checks import check_whole
+from sterna.model.pattern import Choice, parse_pattern
 
-__all__ = ["NAMED_CONFIGS", "ModelConfig"]
+__all__ = ["NAMED_CONFIGS", "NORMS", "SIZES", "WEIGHTS", "ModelConfig"]
+
+SIZES = ("d", "layers", "dff", "vocab")
+"""The fields of a shape that are numbers: all that a model of the default mixers has."""
+NORMS = ("pre", "post")
+"""Where the norm of a block stands: before a mixer, or after its residual."""
+WEIGHTS = ("ternary", "float")
+"""What projections compute with: ternary weights and 8-bit activations, or neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of a MatMul-free language model (arXiv 2406.02528, section 3).
+    """Shape of a language model; by default a MatMul-free one (arXiv 2406.02528, section 3).
+
+    A layer is a token mixer and then a channel mixer (MetaFormer, arXiv 2111.11418), each chosen
+    by name. Only the default mixers have an integer form, and with it gateware.
 
     Parameters
     ----------
     d
         Width of the residual stream, and of the recurrent state, in channels.
     layers
-        Number of blocks; each is an MLGRU token mixer and a GLU channel mixer.
+        Number of blocks; each is a token mixer and a channel mixer.
     dff
-        Width of the hidden vector of the GLU, in channels.
+        Width of the hidden vector of the channel mixer, in channels.
     vocab
         Number of tokens; with 256 a token is a byte, with 128 an ASCII character.
+    mixer, channel
+        Pattern (:func:`sterna.model.pattern.parse_pattern`) of the token and channel mixers of
+        the layers; docs/mixers.md lists the names.
+    norm
+        One of :data:`NORMS`.
+    weights
+        Of the projections, one of :data:`WEIGHTS`.
 
     Raises
     ------
     ValueError
-        If a number is out of its range.
+        If a number is out of its range, or a choice is none.
 
-    >>> ModelConfig.named("tiny")
-    ModelConfig(d=128, layers=4, dff=384, vocab=256)
+    >>> ModelConfig.named("tiny").to_json()
+    {'d': 128, 'layers': 4, 'dff': 384, 'vocab': 256}
     >>> ModelConfig.named("tiny").ternary_weights
     884736
     """
@@ -39,12 +58,38 @@ class ModelConfig:
     layers: int
     dff: int
     vocab: int = 256
+    mixer: str = "mlgru"
+    channel: str = "glu"
+    norm: str = "pre"
+    weights: str = "ternary"
 
     def __post_init__(self) -> None:
         for name, low, high in (
             ("d", 1, 65536), ("layers", 1, 1024), ("dff", 1, 65536), ("vocab", 2, 1 << 20),
         ):
             check_whole(name, getattr(self, name), low, high)
+        parse_pattern(self.mixer)
+        parse_pattern(self.channel)
+        for name, allowed in (("norm", NORMS), ("weights", WEIGHTS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Sizes, and the choices that are not the default; ``ModelConfig(**...)`` undoes it."""
+        return {name: value for name, value in asdict(self).items()
+                if name in SIZES or value != _DEFAULTS[name]}
+
+    @property
+    def has_integer_form(self) -> bool:
+        """Whether the integer reference, exact ONNX and the gateware know these mixers."""
+        return set(self.to_json()) == set(SIZES)
+
+    def mixers(self) -> tuple[tuple[Choice, Choice], ...]:
+        """The token mixer and the channel mixer of every layer, the patterns repeated."""
+        token, channel = parse_pattern(self.mixer), parse_pattern(self.channel)
+        return tuple((token[layer % len(token)], channel[layer % len(channel)])
+                     for layer in range(self.layers))
 
     @classmethod
     def named(cls, name: str) -> ModelConfig:
@@ -57,6 +102,7 @@ class ModelConfig:
     def projections(self) -> dict[str, tuple[int, int]]:
         """Return ``{name: (rows, columns)}`` of every ternary matrix, in the order of use.
 
+        This is the shape that has an integer form, MLGRU and GLU, whatever mixers are chosen.
         Rows are outputs, columns inputs. The names are the ones used in the quantised
         file, in taps, in ONNX value names and in error messages.
         """
@@ -93,6 +139,8 @@ class ModelConfig:
         """Number of ternary weights, the head included."""
         return sum(rows * columns for rows, columns in self.projections().values())
 
+
+_DEFAULTS = {each.name: each.default for each in fields(ModelConfig)}
 
 NAMED_CONFIGS = {
     "micro": ModelConfig(d=32, layers=1, dff=64, vocab=128),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sterna.model.config import ModelConfig
-from sterna.model.network.language_model import MatMulFreeLM
+from sterna.model.stack.language_model import LanguageModel
 from sterna.model.training.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -20,7 +20,7 @@ CONFIG = ModelConfig(d=16, layers=2, dff=24)
 
 
 def some_checkpoint() -> Checkpoint:
-    model = MatMulFreeLM(CONFIG)
+    model = LanguageModel(CONFIG)
     return Checkpoint(CONFIG, {"lr": 0.1}, "text", "ab", 1, 2, 3.0, model.state_dict(), {},
                       model.initial_state(4))
 

@@ -193,9 +193,9 @@ def test_a_checkpoint_does_not_read_such_a_text_either(
     capsys: pytest.CaptureFixture[str], tmp_path: Path,
 ) -> None:
     from sterna.model.config import NAMED_CONFIGS
-    from sterna.model.network.language_model import MatMulFreeLM
+    from sterna.model.stack.language_model import LanguageModel
     from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
-    model = MatMulFreeLM(NAMED_CONFIGS["micro"])
+    model = LanguageModel(NAMED_CONFIGS["micro"])
     save_checkpoint(Checkpoint(model.config, {}, "text", "ab", 0, 1, 1.0, model.state_dict(), {},
                                model.initial_state(1)), tmp_path / "c.pt")
     (tmp_path / "greek.txt").write_text(FOREIGN, encoding="utf-8")

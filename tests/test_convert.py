@@ -11,14 +11,15 @@ from torch import nn
 
 from sterna.export import export_layer
 from sterna.model.layers import Layer, MlgruLayer, TernaryMatrix
+from sterna.model.mixers.channel.glu import GLU
+from sterna.model.mixers.recurrent.mlgru import MLGRU
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.brevitas import from_brevitas
-from sterna.model.network.compose import Residual, advance, initial_states
-from sterna.model.network.convert import from_module, ternary_matrix_of
-from sterna.model.network.glu import GLU
-from sterna.model.network.language_model import MatMulFreeLM
-from sterna.model.network.mlgru import MLGRU
+from sterna.model.network.projection import MixerInit
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
+from sterna.model.stack.compose import Residual, advance, initial_states
+from sterna.model.stack.convert import from_module, ternary_matrix_of
+from sterna.model.stack.language_model import LanguageModel
 from sterna.model.training.quantize import quantize
 
 _LEAST_DECIBELS = {"S16": 40.0, "C12": 20.0}
@@ -33,12 +34,13 @@ def _linear(columns: int, rows: int) -> BitLinear:
 def _modules() -> dict[str, nn.Module]:
     source = torch.Generator().manual_seed(4)
     found = {
-        "bitlinear": _linear(24, 10), "mlgru": MLGRU(24, generator=source),
-        "glu": GLU(24, 40, generator=source),
+        "bitlinear": _linear(24, 10), "mlgru": MLGRU(MixerInit(24, generator=source)),
+        "glu": GLU(MixerInit(24, 40, generator=source)),
         "sequence": nn.Sequential(
-            _linear(24, 24), Residual(MLGRU(24, generator=source)),
-            Residual(GLU(24, 40, generator=source)),
-            Residual(nn.Sequential(_linear(24, 30), MLGRU(30, generator=source), _linear(30, 24))),
+            _linear(24, 24), Residual(MLGRU(MixerInit(24, generator=source))),
+            Residual(GLU(MixerInit(24, 40, generator=source))),
+            Residual(nn.Sequential(
+                _linear(24, 30), MLGRU(MixerInit(30, generator=source)), _linear(30, 24))),
             _linear(24, 10))}
     for module in found.values():
         for each in module.modules():
@@ -95,7 +97,7 @@ def _negate_one(module: nn.Module) -> None:
 
 
 def test_the_integers_are_those_of_the_quantised_model() -> None:
-    model = MatMulFreeLM(ODD, seed=2)
+    model = LanguageModel(ODD, seed=2)
     quantized = quantize(model, S16)
     layer = from_module(model.blocks()[1].mlgru)
     assert isinstance(layer, MlgruLayer)
@@ -107,7 +109,7 @@ def test_the_integers_are_those_of_the_quantised_model() -> None:
 
 
 def test_a_residual_around_the_modules_is_a_block_of_the_model() -> None:
-    model = MatMulFreeLM(ODD, seed=2)
+    model = LanguageModel(ODD, seed=2)
     blocks = nn.Sequential(*(Residual(each) for block in model.blocks()
                              for each in (block.mlgru, block.glu)), model.head)
     tokens = torch.arange(10).reshape(5, 2)
@@ -124,7 +126,8 @@ def test_a_residual_around_the_modules_is_a_block_of_the_model() -> None:
 
 def test_a_stack_with_a_recurrence_learns() -> None:
     torch.manual_seed(0)
-    module = nn.Sequential(Residual(MLGRU(8)), Residual(GLU(8, 12)), BitLinear(8, 4))
+    module = nn.Sequential(
+        Residual(MLGRU(MixerInit(8))), Residual(GLU(MixerInit(8, 12))), BitLinear(8, 4))
     x, target = torch.randn(5, 3, 8), torch.randn(5, 3, 4)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     losses = []
@@ -236,12 +239,12 @@ def test_a_layer_that_is_not_of_brevitas_is_refused() -> None:
 
 
 def test_a_module_that_comes_twice_is_two_layers_with_a_state_each():
-    linear, mlgru = _linear(6, 6), MLGRU(6, generator=torch.Generator().manual_seed(2))
+    linear, mlgru = _linear(6, 6), MLGRU(MixerInit(6, generator=torch.Generator().manual_seed(2)))
     assert len(from_module(nn.Sequential(linear, linear)).layers) == 2
     module = nn.Sequential(Residual(mlgru), Residual(mlgru))
     x = torch.randn(3, 2, 6, generator=torch.Generator().manual_seed(3))
     states = initial_states(module, x)
-    assert [tuple(state.shape) for state in states] == [(2, 6), (2, 6)]
+    assert [tuple(h.shape) for (h,) in states] == [(2, 6), (2, 6)]
     once, (first,) = advance(module[0], x, states[:1])
     twice, after = advance(module, x, states)
     assert torch.equal(after[0], first)

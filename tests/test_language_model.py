@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
-from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
 from sterna.model.profile import S16
+from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 
 ODD = ModelConfig(d=12, layers=2, dff=21, vocab=65)
 BYTES = ModelConfig(d=16, layers=2, dff=24)
 
 
-def lively_model(config: ModelConfig, seed: int) -> MatMulFreeLM:
+def lively_model(config: ModelConfig, seed: int) -> LanguageModel:
     """A float64 model whose weights are large enough to reach the limits now and then."""
-    model = MatMulFreeLM(config, seed=seed).double()
+    model = LanguageModel(config, seed=seed).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)
@@ -62,7 +62,7 @@ def test_a_row_may_be_cut_anywhere() -> None:
 
 
 def test_float32_stays_near_float64() -> None:
-    model = MatMulFreeLM(BYTES, seed=1)
+    model = LanguageModel(BYTES, seed=1)
     tokens = random_tokens(BYTES, 2, 40, 1)
     with torch.no_grad():
         narrow, _ = model(tokens)
@@ -135,7 +135,7 @@ def test_residual_stream_and_gates_are_limited(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("config", [*NAMED_CONFIGS.values(), ODD])
 def test_projections_have_the_names_and_shapes_of_the_config(config: ModelConfig) -> None:
-    model = MatMulFreeLM(config)
+    model = LanguageModel(config)
     found = model.named_projections()
     assert {name: tuple(p.weight.shape) for name, p in found.items()} == config.projections()
     assert list(found) == list(config.projections())
@@ -147,7 +147,7 @@ def test_projections_have_the_names_and_shapes_of_the_config(config: ModelConfig
 
 
 def test_every_parameter_learns() -> None:
-    model = MatMulFreeLM(ODD)
+    model = LanguageModel(ODD)
     logits, _ = model(random_tokens(ODD, 4, 12, 0))
     logits.square().mean().backward()
     for name, parameter in model.named_parameters():
@@ -157,17 +157,17 @@ def test_every_parameter_learns() -> None:
 
 def test_seed_decides_the_model_and_the_global_generator_does_not() -> None:
     torch.manual_seed(1)
-    first = MatMulFreeLM(ODD, seed=4).state_dict()
+    first = LanguageModel(ODD, seed=4).state_dict()
     torch.manual_seed(2)
-    second = MatMulFreeLM(ODD, seed=4).state_dict()
-    third = MatMulFreeLM(ODD, seed=5).state_dict()
+    second = LanguageModel(ODD, seed=4).state_dict()
+    third = LanguageModel(ODD, seed=5).state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["head.weight"], third["head.weight"])
     assert bool((first["layers.0.mlgru.f.bias"] == 1).all())
 
 
 def test_heldout_bpb_counts_every_byte_but_the_first_of_each_sequence() -> None:
-    model = MatMulFreeLM(BYTES, seed=1).double()
+    model = LanguageModel(BYTES, seed=1).double()
     text = bytes(random_tokens(BYTES, 1, 100, 7)[0].tolist())
     bits = []
     with torch.no_grad():
@@ -184,7 +184,7 @@ def test_heldout_bpb_counts_every_byte_but_the_first_of_each_sequence() -> None:
 
 
 def test_heldout_bpb_of_a_model_without_knowledge_is_8_bits() -> None:
-    model = MatMulFreeLM(BYTES)
+    model = LanguageModel(BYTES)
     with torch.no_grad():
         model.head.weight.zero_()
     assert heldout_bpb(model, b"some text", sequences=16) == pytest.approx(8.0, abs=1e-4)

@@ -7,12 +7,12 @@ from torch.nn import functional
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import builtin_corpus
-from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
 from sterna.model.network.quantizers import ternarize
 from sterna.model.profile import C12, PROFILES, NumericProfile
 from sterna.model.quantized.evaluate import evaluate, surprisal_bits
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
+from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.tokenizer import encode
 from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
 from sterna.model.training.quantize import quantize, quantize_checkpoint
@@ -21,9 +21,9 @@ NANO = ModelConfig.named("nano")
 
 
 @pytest.fixture(scope="module")
-def float_model() -> MatMulFreeLM:
+def float_model() -> LanguageModel:
     """An untrained model whose biases and embedding are wide enough to matter."""
-    model = MatMulFreeLM(NANO, seed=3)
+    model = LanguageModel(NANO, seed=3)
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for name, linear in model.named_projections().items():
@@ -34,7 +34,7 @@ def float_model() -> MatMulFreeLM:
 
 
 def test_codes_and_scales_are_those_of_training(
-    float_model: MatMulFreeLM, profile: NumericProfile,
+    float_model: LanguageModel, profile: NumericProfile,
 ) -> None:
     quantized = quantize(float_model, profile)
     for name, linear in float_model.named_projections().items():
@@ -48,7 +48,7 @@ def test_codes_and_scales_are_those_of_training(
 
 
 def test_the_integer_model_follows_the_float_model(
-    float_model: MatMulFreeLM, profile: NumericProfile,
+    float_model: LanguageModel, profile: NumericProfile,
 ) -> None:
     tokens = encode("def f(x): return x + 1\n" * 4)[None, :]
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_the_integer_model_follows_the_float_model(
 
 
 def test_an_all_zero_matrix_can_be_quantized(profile: NumericProfile) -> None:
-    model = MatMulFreeLM(NANO, seed=0)
+    model = LanguageModel(NANO, seed=0)
     with torch.no_grad():
         model.named_projections()["layer0.glu.up"].weight.zero_()
     p = quantize(model, profile).projections["layer0.glu.up"]
@@ -70,7 +70,7 @@ def test_an_all_zero_matrix_can_be_quantized(profile: NumericProfile) -> None:
 
 @pytest.mark.parametrize("name", ["layer1.mlgru.c", "embedding"])
 def test_values_that_are_not_finite_are_named(name: str) -> None:
-    model = MatMulFreeLM(NANO, seed=0)
+    model = LanguageModel(NANO, seed=0)
     with torch.no_grad():
         tensor = (model.embedding.weight if name == "embedding"
                   else model.named_projections()[name].bias)
@@ -80,7 +80,7 @@ def test_values_that_are_not_finite_are_named(name: str) -> None:
 
 
 def test_a_weight_that_is_not_finite_is_named() -> None:
-    model = MatMulFreeLM(NANO, seed=0)
+    model = LanguageModel(NANO, seed=0)
     with torch.no_grad():
         model.named_projections()["head"].weight[0, 0] = float("inf")
     with pytest.raises(ValueError, match="head: a projection's scale must be positive"):
@@ -110,7 +110,7 @@ def test_evaluation_carries_the_state_of_every_sequence(profile: NumericProfile)
     assert result.bits_per_byte == pytest.approx(np.mean(bits), rel=1e-12)
 
 
-def test_float_and_integer_figures_are_measured_alike(float_model: MatMulFreeLM) -> None:
+def test_float_and_integer_figures_are_measured_alike(float_model: LanguageModel) -> None:
     text = b"The quick brown fox jumps over the lazy dog. " * 8
     integer = evaluate(quantize(float_model, PROFILES["S16"]), text, sequences=4)
     assert integer.bits_per_byte == pytest.approx(
@@ -129,7 +129,7 @@ def test_a_checkpoint_of_the_built_in_text_in_ascii_is_measured_on_it(tmp_path) 
     path = tmp_path / "checkpoint.pt"
     save_checkpoint(Checkpoint(
         config, {}, corpus.name, corpus.sha256, 0, 0, 0.0,
-        MatMulFreeLM(config).state_dict(), {}, torch.zeros(1, 1, 4)), path)
+        LanguageModel(config).state_dict(), {}, torch.zeros(1, 1, 4)), path)
     held = quantize_checkpoint(path, C12).provenance["heldout"]
     assert held["predictions"] == 16 * (len(corpus.heldout) // 16 - 1)
     assert held["integer_bpb"] == pytest.approx(held["float_bpb"], abs=0.1)

@@ -13,7 +13,7 @@ import torch
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
-from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
+from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.training.checkpoint import (
     CheckpointError,
     load_checkpoint,
@@ -229,7 +229,7 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine() -> None:
 
 
 def test_embedding_learns_faster_and_only_matrices_decay() -> None:
-    model = MatMulFreeLM(CONFIG)
+    model = LanguageModel(CONFIG)
     optimizer = _optimizer(model, RECIPE)
     embedding, matrices, biases = optimizer.param_groups
     assert embedding["params"] == [model.embedding.weight]

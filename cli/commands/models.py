@@ -127,7 +127,7 @@ def _graph_info(path: str, as_json: bool) -> int:
     if as_json:
         print_json({
             "graph": found.kind.value, "form": found.form.value, "exact": found.exact,
-            "bytes": size, "nodes": len(proto.graph.node), "config": asdict(found.config),
+            "bytes": size, "nodes": len(proto.graph.node), "config": found.config.to_json(),
             "ternary_weights": found.config.ternary_weights, "profile": asdict(found.profile),
             "model_sha256": found.model_sha256, "sterna_version": found.sterna_version})
         return 0
@@ -156,7 +156,7 @@ def _print_profile(profile: NumericProfile) -> None:
 def _facts(model: QuantizedModel) -> dict[str, Any]:
     return {
         "sha256": model.sha256, "bytes": len(model.to_bytes()),
-        "config": asdict(model.config), "ternary_weights": model.config.ternary_weights,
+        "config": model.config.to_json(), "ternary_weights": model.config.ternary_weights,
         "profile": asdict(model.profile),
         "projections": {
             name: {"rows": p.weight.shape[0], "columns": p.weight.shape[1],

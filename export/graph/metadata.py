@@ -105,7 +105,7 @@ class GraphInfo:
             "sterna.form": self.form.value,
             "sterna.profile": self.profile.name,
             "sterna.formats": json.dumps(asdict(self.profile), sort_keys=True),
-            "sterna.config": json.dumps(asdict(self.config), sort_keys=True),
+            "sterna.config": json.dumps(self.config.to_json(), sort_keys=True),
             "sterna.model_sha256": self.model_sha256,
         }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -145,6 +145,6 @@ def _facts(model: QuantizedModel) -> dict[str, Any]:
     """What the page has to know of the model."""
     return {
         "kind": "web", "version": version("sterna"), "onnxruntime_web": WEB_RUNTIME_VERSION,
-        "model_sha256": model.sha256, "config": asdict(model.config),
+        "model_sha256": model.sha256, "config": model.config.to_json(),
         "ternary_weights": model.config.ternary_weights, "profile": model.profile.name,
         "logit_frac": model.profile.logit.frac, "exp_table": EXP_TABLE.tolist()}

@@ -60,7 +60,7 @@ class BoardDesign:
         core = self.core
         return {
             "board": self.params.board.name.value,
-            "model": {"sha256": self.model_sha256, "config": asdict(core.config),
+            "model": {"sha256": self.model_sha256, "config": core.config.to_json(),
                       "profile": core.profile.name},
             "core": {"rows": core.rows, "cols": core.cols, "quant_lanes": core.quant_lanes,
                      "style": core.style.value, **self.params.board.core},

@@ -122,7 +122,7 @@ def emit_component(
 
 
 def _of_model(model: QuantizedModel) -> dict[str, Any]:
-    return {"model": {"sha256": model.sha256, "config": asdict(model.config),
+    return {"model": {"sha256": model.sha256, "config": model.config.to_json(),
                       "profile": model.profile.name}}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from sterna.model.checks import check_fields
-from sterna.model.config import ModelConfig
+from sterna.model.config import SIZES, ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
@@ -100,6 +100,12 @@ class QuantizedModel:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.config.has_integer_form:
+            chosen = {name: value for name, value in self.config.to_json().items()
+                      if name not in SIZES}
+            raise ValueError(
+                "only mlgru with glu, pre-norm and ternary weights have an integer form; "
+                f"this model has {', '.join(f'{n} {v}' for n, v in chosen.items())}")
         shapes = self.config.projections()
         if list(self.projections) != list(shapes):
             raise ValueError(
@@ -127,7 +133,7 @@ class QuantizedModel:
         header = {
             "format": _FORMAT,
             "version": FORMAT_VERSION,
-            "config": asdict(self.config),
+            "config": self.config.to_json(),
             "profile": asdict(self.profile),
             "tokenizer": "bytes",
             "provenance": self.provenance,
@@ -201,7 +207,7 @@ def _parse(blob: bytes) -> QuantizedModel:
         raise ValueError(f"tokenizer must be 'bytes', got {header['tokenizer']!r}")
     if not isinstance(header["provenance"], dict):
         raise ValueError(f"provenance must be an object, got {header['provenance']!r}")
-    check_fields("config", header["config"], (each.name for each in fields(ModelConfig)))
+    check_fields("config", header["config"], SIZES)
     config = ModelConfig(**header["config"])
     profile = NumericProfile.from_json(header["profile"])
     wanted = {"embedding", "sigmoid"} | {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from torch import Tensor
 
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
-from sterna.model.network.language_model import MatMulFreeLM
+from sterna.model.stack.language_model import LanguageModel, ModelState
 
 __all__ = ["Checkpoint", "CheckpointError", "load_checkpoint", "save_checkpoint"]
 
-_FORMAT = "sterna-checkpoint-1"
+_FORMAT = "sterna-checkpoint-2"
+_FIRST_FORMAT = "sterna-checkpoint-1"
 _SAFETENSORS = b'{"'    # after the eight bytes of its length, the header of such a file
 
 
@@ -46,7 +48,7 @@ class Checkpoint:
     weights, optimizer
         State dictionaries of the model and of the optimiser.
     carried
-        Recurrent state after the last window ``[layers, batch, d]``.
+        State of the token mixers after the last window.
     train_bpb
         Running mean of the training loss in bits per byte, or None.
     heldout_bpb
@@ -62,11 +64,11 @@ class Checkpoint:
     seconds: float
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
-    carried: Tensor
+    carried: ModelState
     train_bpb: float | None = None
     heldout_bpb: float | None = None
 
-    def model(self) -> MatMulFreeLM:
+    def model(self) -> LanguageModel:
         """Return the model with these weights, on the CPU.
 
         Raises
@@ -74,7 +76,7 @@ class Checkpoint:
         CheckpointError
             If they are not the weights of a model of this shape.
         """
-        model = MatMulFreeLM(self.config)
+        model = LanguageModel(self.config)
         try:
             model.load_state_dict(self.weights)
         except (RuntimeError, TypeError, AttributeError) as error:
@@ -93,7 +95,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
         If the folder cannot be written; an older checkpoint is then still whole.
     """
     content = {name: getattr(checkpoint, name) for name in Checkpoint.__slots__}
-    content["config"] = asdict(checkpoint.config)
+    content["config"] = checkpoint.config.to_json()
     content["format"] = _FORMAT
     data = io.BytesIO()
     torch.save(content, data)
@@ -125,6 +127,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise CheckpointError(
             f"{path} is no checkpoint, or is damaged ({type(error).__name__}): give a file that "
             f"training wrote, checkpoint.pt") from error
+    if isinstance(content, dict) and content.get("format") == _FIRST_FORMAT:
+        _bring_up_to_date(content)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
@@ -134,3 +138,13 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         return Checkpoint(**content)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} has unexpected contents: {error}") from error
+
+
+def _bring_up_to_date(content: dict[str, Any]) -> None:
+    """From the first format, which knew MLGRU and GLU only and called them so."""
+    content["format"] = _FORMAT
+    with suppress(KeyError, AttributeError):     # damage is reported with the rest
+        content["weights"] = {
+            name.replace(".mlgru.", ".mixer.").replace(".glu.", ".channel."): value
+            for name, value in content["weights"].items()}
+        content["carried"] = tuple((state,) for state in content["carried"].unbind(0))

@@ -15,19 +15,19 @@ import numpy as np
 import torch
 
 from sterna.model.corpus import builtin_corpus
-from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
 from sterna.model.network.quantizers import ternary_codes
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.evaluate import Evaluation, evaluate
 from sterna.model.quantized.fixed import quantize_projection, to_fixed
+from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.training.checkpoint import Checkpoint, load_checkpoint
 
 __all__ = ["evaluate_checkpoint", "quantize", "quantize_checkpoint"]
 
 
 def quantize(
-    model: MatMulFreeLM, profile: NumericProfile, provenance: dict[str, Any] | None = None,
+    model: LanguageModel, profile: NumericProfile, provenance: dict[str, Any] | None = None,
 ) -> QuantizedModel:
     """Quantise a trained model.
 

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
-from sterna.model.network.language_model import MatMulFreeLM
+from sterna.model.network.projection import Projection
+from sterna.model.stack.language_model import LanguageModel
 from sterna.model.training.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -38,7 +39,7 @@ class Run:
         self.folder = folder
         self.checkpoint_path = folder / CHECKPOINT_NAME
         self.device = device
-        self.model = MatMulFreeLM(config, seed=seed).to(device)
+        self.model = LanguageModel(config, seed=seed).to(device)
         self.optimizer = _optimizer(self.model, recipe)
         self.carried = self.model.initial_state(recipe.batch)
         self.step, self.seconds, self.lr = 0, 0.0, 0.0
@@ -75,7 +76,8 @@ class Run:
             raise CheckpointError(
                 f"{self.checkpoint_path} does not hold the state of the optimiser of its own "
                 f"shape ({error})") from error
-        self.carried = found.carried.to(self.device)
+        self.carried = tuple(
+            tuple(each.to(self.device) for each in layer) for layer in found.carried)
         self.step, self.seconds = found.step, found.seconds
         self.train_bpb, self.heldout_bpb = found.train_bpb, found.heldout_bpb
 
@@ -92,7 +94,7 @@ class Run:
         """Do one step of the optimiser, with ``fraction`` of the budget used before it."""
         windows = torch.from_numpy(self.sampler.windows(self.step)).to(self.device)
         if self.sampler.starts_afresh(self.step):
-            self.carried = torch.zeros_like(self.carried)
+            self.carried = self.model.initial_state(self.recipe.batch)
         self.lr = self.recipe.learning_rate(self.step, fraction)
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * group["lr_factor"]
@@ -103,7 +105,7 @@ class Run:
         torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.recipe.clip_norm, foreach=True)
         self.optimizer.step()
-        self.carried = state.detach()
+        self.carried = tuple(tuple(each.detach() for each in layer) for layer in state)
         self.step += 1
         bpb = loss.item() / math.log(2.0)
         if not math.isfinite(bpb):
@@ -113,10 +115,10 @@ class Run:
         self.train_bpb = before + 0.05 * (bpb - before)
 
 
-def _optimizer(model: MatMulFreeLM, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    """AdamW in three groups: the embedding, ternary matrices (which decay), and biases."""
+def _optimizer(model: LanguageModel, recipe: TrainRecipe) -> torch.optim.Optimizer:
+    """AdamW in three groups: the embedding, matrices of projections (which decay), and the rest."""
     embedding = model.embedding.weight
-    matrices = [projection.weight for projection in model.named_projections().values()]
+    matrices = [each.weight for each in model.modules() if isinstance(each, Projection)]
     grouped = {id(parameter) for parameter in (embedding, *matrices)}
     biases = [p for p in model.parameters() if id(p) not in grouped]
     return torch.optim.AdamW(

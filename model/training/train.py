@@ -17,7 +17,7 @@ import torch
 from sterna.model.checks import check_whole, real_number
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
-from sterna.model.network.language_model import MatMulFreeLM, heldout_bpb
+from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.training.loss_plot import plot_loss
 from sterna.model.training.metrics import MetricsWriter
 from sterna.model.training.progress import TrainProgress, TrainReporter, default_reporter
@@ -42,7 +42,7 @@ class TrainResult:
     ``heldout_bpb`` is None only if the run was interrupted before it was measured.
     """
 
-    model: MatMulFreeLM
+    model: LanguageModel
     step: int
     tokens: int
     seconds: float

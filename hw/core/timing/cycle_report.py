@@ -67,7 +67,7 @@ class CycleReport:
         """Plain data, for JSON; a figure that depends on a clock is tagged as estimated."""
         params = self.params
         data: dict[str, Any] = {
-            "config": asdict(params.config), "profile": params.profile.name,
+            "config": params.config.to_json(), "profile": params.profile.name,
             "rows": params.rows, "cols": params.cols, "sequences": params.sequences,
             "quant_lanes": params.quant_lanes, "digit_bits": params.digit_bits,
             "root_digit_bits": params.root_digit_bits,

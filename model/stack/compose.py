@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-from sterna.model.network.mlgru import MLGRU
+from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.profile import S16
 
 __all__ = ["Residual", "States", "advance", "initial_states"]
 
-States: TypeAlias = tuple[Tensor, ...]
-"""The state ``[batch, d]`` of every MLGRU inside a module, in the order of computation."""
+States: TypeAlias = tuple[State, ...]
+"""The state of every token mixer inside a module, in the order of computation."""
 
 
 class Residual(nn.Module):
@@ -24,27 +24,27 @@ class Residual(nn.Module):
         self.inner = inner
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``x [..., d]`` to ``[..., d]``; of an MLGRU inside, ``x`` is ``[time, batch, d]``
-        and begins at the state zero (:func:`advance` goes on from another)."""
+        """Map ``x [..., d]`` to ``[..., d]``; with a token mixer inside, ``x`` is
+        ``[time, batch, d]`` and begins at its initial state; :func:`advance` goes on from
+        another."""
         return advance(self, x, initial_states(self, x))[0]
 
 
 def initial_states(module: nn.Module, x: Tensor) -> States:
-    """The states at the start of a sequence ``x [time, batch, columns]``: zeros."""
-    return tuple(x.new_zeros(x.shape[1], each.f.weight.shape[0])
-                 for each in _recurrences(module))
+    """The states at the start of a sequence ``x [time, batch, columns]``."""
+    return tuple(each.initial_state(x) for each in _token_mixers(module))
 
 
-def _recurrences(module: nn.Module) -> list[MLGRU]:
-    """Every MLGRU inside, one that comes twice also twice: each has a state of its own."""
-    if isinstance(module, MLGRU):
+def _token_mixers(module: nn.Module) -> list[TokenMixer]:
+    """Every token mixer inside, one that comes twice also twice: each has a state of its own."""
+    if isinstance(module, TokenMixer):
         return [module]
     return [each for inner in module._modules.values() if inner is not None
-            for each in _recurrences(inner)]
+            for each in _token_mixers(inner)]
 
 
-def advance(module: nn.Module, x: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, States]:
-    """Run a module that may have MLGRUs inside.
+def advance(module: nn.Module, x: Tensor, states: Sequence[State]) -> tuple[Tensor, States]:
+    """Run a module that may have token mixers inside.
 
     Parameters
     ----------
@@ -53,15 +53,15 @@ def advance(module: nn.Module, x: Tensor, states: Sequence[Tensor]) -> tuple[Ten
     x
         ``[time, batch, columns]``.
     states
-        Of every MLGRU inside, as :func:`initial_states` or the call before gave them.
+        Of every token mixer inside, as :func:`initial_states` or the call before gave them.
 
     Returns
     -------
     The output ``[time, batch, rows]`` and the states after the last token.
     """
-    if isinstance(module, MLGRU):
-        (initial,) = states
-        y, last = module(x, initial)
+    if isinstance(module, TokenMixer):
+        (before,) = states
+        y, last = module(x, before)
         return y, (last,)
     if isinstance(module, Residual):
         y, after = advance(module.inner, x, states)
@@ -69,7 +69,7 @@ def advance(module: nn.Module, x: Tensor, states: Sequence[Tensor]) -> tuple[Ten
     if isinstance(module, nn.Sequential):
         after, rest = (), tuple(states)
         for each in module:
-            count = len(_recurrences(each))
+            count = len(_token_mixers(each))
             x, new = advance(each, x, rest[:count])
             after, rest = after + new, rest[count:]
         return x, after

@@ -17,12 +17,12 @@ from sterna.model.layers import (
     SequentialLayer,
     TernaryMatrix,
 )
+from sterna.model.mixers.channel.glu import GLU
+from sterna.model.mixers.recurrent.mlgru import MLGRU
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.compose import Residual
-from sterna.model.network.glu import GLU
-from sterna.model.network.mlgru import MLGRU
 from sterna.model.network.quantizers import ternary_codes
 from sterna.model.profile import S16, FixedPoint, NumericProfile
+from sterna.model.stack.compose import Residual
 
 __all__ = ["from_module", "ternary_matrix_of"]
 
@@ -37,6 +37,9 @@ def ternary_matrix_of(linear: BitLinear) -> TernaryMatrix:
     ValueError
         If a weight or a bias is not finite.
     """
+    if not isinstance(linear, BitLinear):
+        raise ValueError(f"expected a BitLinear, got a {type(linear).__name__}: its weights are "
+                         f"not ternary")
     codes, scale = ternary_codes(linear.weight)
     if not np.isfinite(scale):
         raise ValueError("not every weight is finite; the model did not converge")

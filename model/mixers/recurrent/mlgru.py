@@ -1,0 +1,74 @@
+"""The MLGRU token mixer: a gated recurrence without a matrix product on the state."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sterna.model.checks import check_whole
+from sterna.model.network.mixer import State, TokenMixer
+from sterna.model.network.projection import MixerInit, project
+from sterna.model.network.recurrence import mlgru_scan
+from sterna.model.network.registry import token_mixer
+from sterna.model.profile import S16
+
+__all__ = ["MLGRU"]
+
+
+@token_mixer("mlgru")
+class MLGRU(TokenMixer):
+    """``h = f*h + (1-f)*c``, ``y = out(norm(g*h))``  (arXiv 2406.02528, equations 8 to 13).
+
+    With ``n = norm(x)``: ``f = sigmoid(F n)``, ``c = silu(C n)``, ``g = sigmoid(G n)``.
+    The three projections share one norm and quantisation, and are limited to the range
+    of the profile's ``z`` format. Per token: 4 d^2 ternary MACs, 3 d products, d words of state.
+
+    Parameters
+    ----------
+    heads
+        Published configurations carry it. It only reshapes an element-wise recurrence, so no
+        number depends on it; d must be a multiple of it.
+    """
+
+    def __init__(self, init: MixerInit, *, heads: int = 1) -> None:
+        super().__init__()
+        check_whole("heads", heads, 1)
+        if init.d % heads:
+            raise ValueError(f"d ({init.d}) must be a multiple of heads ({heads})")
+        self.d, self.heads = init.d, heads
+        self.f = init.linear(init.d, init.d)
+        self.c = init.linear(init.d, init.d)
+        self.g = init.linear(init.d, init.d)
+        self.out = init.linear(init.d, init.d, residual=True)
+        assert self.f.bias is not None
+        nn.init.constant_(self.f.bias, 1.0)  # forget slowly until told otherwise
+
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return forget gate, candidate and output gate of ``x [..., d]``, each ``[..., d]``."""
+        z = project((self.f, self.c, self.g), x, S16.z.limit)
+        zf, zc, zg = z.chunk(3, dim=-1)
+        return torch.sigmoid(zf), zc * torch.sigmoid(zc), torch.sigmoid(zg)
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``."""
+        f, c, g = self.gates(x)
+        h = mlgru_scan(f, c, state[0])
+        return self.out(g * h), (h[-1],)
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map one token ``x [batch, d]`` from the state ``[batch, d]``."""
+        f, c, g = self.gates(x)
+        h = f * state[0] + (1 - f) * c
+        return self.out(g * h), (h,)
+
+    def initial_state(self, x: Tensor) -> State:
+        """Zeros ``[batch, d]``."""
+        return (x.new_zeros(x.shape[-2], self.d),)
+
+    def state_words(self, length: int) -> int:
+        """d, whatever the length."""
+        return self.d
+
+    def products(self, length: int) -> int:
+        """Forget gate with state, its complement with the candidate, output gate with state."""
+        return 3 * self.d

@@ -1,0 +1,103 @@
+"""The contract of a mixer: what a block needs of it, and what a comparison asks it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, TypeAlias
+
+from torch import Tensor, nn
+
+from sterna.model.network.bitlinear import BitLinear
+
+__all__ = ["ChannelMixer", "Mixer", "State", "TokenMixer"]
+
+State: TypeAlias = tuple[Tensor, ...]
+"""What a token mixer keeps between tokens: tensors ``[batch, ...]``, none if not causal."""
+
+
+class Mixer(nn.Module):
+    """A part of a block that maps ``[..., d]`` to ``[..., d]``."""
+
+    wants_norm: ClassVar[bool] = False
+    """Whether the input must be normalised although projections are ternary: set it where the
+    first thing done to ``x`` is not a projection, which would normalise by itself."""
+
+    def macs(self, length: int) -> int:
+        """Ternary multiply-accumulates for one token: the ternary weights, each used once.
+
+        ``length`` is the number of tokens up to and with this one, or of the whole sequence if
+        the mixer is not causal.
+        """
+        return sum(each.weight.numel() for each in self.modules() if isinstance(each, BitLinear))
+
+    def multiplies(self, length: int) -> int:
+        """True multiplications for one token, ``length`` as in :meth:`macs`: of activations
+        with each other, and with weights that are not ternary.
+
+        Quantisers, norms, scales and functions of one number (sigmoid, exponential, division)
+        are not counted; they grow with the channels alone.
+        """
+        return self.products(length) + sum(
+            each.weight.numel() for each in self.modules() if isinstance(each, nn.Linear))
+
+    def products(self, length: int) -> int:
+        """The multiplications of :meth:`multiplies` that are outside of projections."""
+        return 0
+
+
+class ChannelMixer(Mixer, ABC):
+    """Mixes the channels of each token: ``y = forward(x)``, every vector by itself."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [..., d]`` to ``[..., d]``."""
+
+
+class TokenMixer(Mixer, ABC):
+    """Mixes the tokens of a sequence.
+
+    A causal mixer reads a sequence in pieces of any size: :meth:`forward` takes the state that
+    the piece before left, and the outputs do not depend on where it was cut.
+    """
+
+    causal: bool = True
+    """Whether an output depends on its own token and earlier ones only."""
+
+    longest: int | None = None
+    """Most tokens that a sequence may have, None for any number."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map ``x [time, batch, d]`` from ``state`` to ``[time, batch, d]`` and the next state.
+
+        Not causal: ``x`` is the whole sequence and the state ``()``.
+        """
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map one token ``x [batch, d]``; the same numbers as :meth:`forward` on one."""
+        if not self.causal:
+            raise ValueError(f"{type(self).__name__} is not causal: it has no step")
+        y, state = self(x.unsqueeze(0), state)
+        return y.squeeze(0), state
+
+    def initial_state(self, x: Tensor) -> State:
+        """The state before the first token of sequences like ``x [..., batch, d]``, which gives
+        batch, dtype and device."""
+        return ()
+
+    def state_words(self, length: int) -> int:
+        """Numbers that the state of one sequence holds after ``length`` tokens."""
+        return 0
+
+    def check_length(self, length: int) -> None:
+        """Refuse a sequence of ``length`` tokens if that is more than :attr:`longest`.
+
+        Raises
+        ------
+        ValueError
+            Naming both.
+        """
+        if self.longest is not None and length > self.longest:
+            raise ValueError(
+                f"{type(self).__name__} mixes sequences of at most {self.longest} tokens, got "
+                f"{length}: give it the option length={length}")

@@ -1,0 +1,161 @@
+"""Mixers by name: Sterna's own, and those of your own files."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from sterna.model.network.mixer import ChannelMixer, Mixer, TokenMixer
+from sterna.model.network.projection import MixerInit
+from sterna.model.pattern import Choice, Option
+
+__all__ = ["CHANNEL_MIXERS", "TOKEN_MIXERS", "Registry", "channel_mixer", "token_mixer"]
+
+_Kind = TypeVar("_Kind", bound=Mixer)
+
+
+class Registry(Generic[_Kind]):
+    """The classes of one kind of mixer by name.
+
+    Parameters
+    ----------
+    what
+        What the kind is called in messages: ``token mixer``.
+    kind
+        The class that all of them extend.
+    """
+
+    def __init__(self, what: str, kind: type[_Kind]) -> None:
+        self.what, self.kind = what, kind
+        self._classes: dict[str, type[_Kind]] = {}
+
+    def register(self, name: str) -> Callable[[type[_Kind]], type[_Kind]]:
+        """A decorator that makes a class known as ``name``.
+
+        Raises
+        ------
+        ValueError
+            If the class is not of this kind, or another one has the name.
+        """
+        def note(cls: type[_Kind]) -> type[_Kind]:
+            if not issubclass(cls, self.kind):
+                raise ValueError(f"{cls.__name__} must extend {self.kind.__name__}")
+            before = self._classes.get(name)
+            if before is not None and _source(before) != _source(cls):
+                raise ValueError(f"there already is a {self.what} {name!r}: {before.__qualname__}")
+            self._classes[name] = cls
+            return cls
+        return note
+
+    def names(self) -> list[str]:
+        """The names known so far, in the order of the alphabet."""
+        return sorted(self._classes)
+
+    def find(self, name: str) -> type[_Kind]:
+        """The class of a name, or of ``module:Class`` or ``folder/file.py:Class``.
+
+        Raises
+        ------
+        ValueError
+            If there is none; the message has the nearest names.
+        """
+        if ":" in name:
+            return self._imported(name)
+        if name not in self._classes:
+            near = difflib.get_close_matches(name, self.names(), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(self.names())}"
+            raise ValueError(f"no {self.what} is called {name!r}; {hint}")
+        return self._classes[name]
+
+    def options(self, name: str) -> dict[str, inspect.Parameter]:
+        """The options of a mixer, with their defaults."""
+        parameters = inspect.signature(self.find(name).__init__).parameters
+        return {each.name: each for each in parameters.values()
+                if each.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    def build(self, choice: Choice, init: MixerInit) -> _Kind:
+        """Make the mixer of a choice.
+
+        Raises
+        ------
+        ValueError
+            If there is none of the name, it does not have an option, or an option's value is
+            not of its kind or range.
+        """
+        options = self.options(choice.name)
+        for name, value in choice.options:
+            if name not in options:
+                has = f"it has {', '.join(options)}" if options else "it has none"
+                raise ValueError(f"the {self.what} {choice.name} has no option {name!r}; {has}")
+            _check_kind(f"{choice.name}({name})", value, options[name].default)
+        try:
+            return self.find(choice.name)(init, **dict(choice.options))
+        except ValueError as error:
+            raise ValueError(f"{self.what} {choice}: {error}") from error
+
+    def _imported(self, name: str) -> type[_Kind]:
+        place, _, attribute = name.rpartition(":")
+        found = getattr(_module(place), attribute, None)
+        if not (isinstance(found, type) and issubclass(found, self.kind)):
+            raise ValueError(
+                f"{place} has no class {attribute!r} that extends {self.kind.__name__}")
+        return found
+
+
+def _source(cls: type) -> tuple[str | None, str]:
+    """Where a class is from: the same file may be read again, in a notebook for example."""
+    return getattr(sys.modules.get(cls.__module__), "__file__", None), cls.__qualname__
+
+
+def _check_kind(name: str, value: Option, default: Any) -> None:
+    """Refuse a value of another kind than the default has; None stands for any whole number."""
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+    kind = int if default is None else type(default)
+    right = (type(value) in (int, float)) if kind is float else type(value) is kind
+    if not right:
+        raise ValueError(f"the option {name} must be {kinds[kind]}, got {value!r}")
+
+
+def _module(place: str) -> ModuleType:
+    """The module of a dotted name, looked for in the current folder too, or of a file."""
+    if place.endswith(".py"):
+        path = Path(place)
+        known = sys.modules.get(f"sterna_mixers_{path.stem}")
+        if known is not None and known.__file__ == str(path.resolve()):
+            return known
+        if not path.is_file():
+            raise ValueError(f"cannot read {place}: there is no such file")
+        spec = importlib.util.spec_from_file_location(
+            f"sterna_mixers_{path.stem}", path.resolve())
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        return module
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not place.startswith(error.name):
+            raise    # a package that the module needs
+        raise ValueError(
+            f"there is no module {place!r} in this folder or on the Python path") from error
+    finally:
+        sys.path.remove(str(Path.cwd()))
+
+
+TOKEN_MIXERS: Registry[TokenMixer] = Registry("token mixer", TokenMixer)  # type: ignore[type-abstract]
+CHANNEL_MIXERS: Registry[ChannelMixer] = Registry("channel mixer", ChannelMixer)  # type: ignore[type-abstract]
+
+token_mixer = TOKEN_MIXERS.register
+"""Decorator: ``@token_mixer("mine")`` makes a class known by a name."""
+channel_mixer = CHANNEL_MIXERS.register
+"""Decorator: the same for a channel mixer."""

@@ -1,0 +1,1 @@
+"""Mixers put together: blocks, the language model; torch modules as layers of integers."""

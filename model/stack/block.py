@@ -1,0 +1,69 @@
+"""A block: a token mixer and a channel mixer, each added to the residual stream."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import sterna.model.mixers  # noqa: F401  (registers them)
+from sterna.model.config import ModelConfig
+from sterna.model.network.mixer import Mixer, State
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
+from sterna.model.pattern import Choice
+from sterna.model.profile import S16
+
+__all__ = ["Block"]
+
+
+class Block(nn.Module):
+    """``x += mixer(norm(x)); x += channel(norm(x))``, or ``x = norm(x + ...)`` with post-norm.
+
+    A ternary projection normalises its own input, so a norm before a mixer is left out where the
+    first thing that happens is one; it would change nothing. The residual stream of ternary
+    blocks with pre-norm is limited to the range of the profile's ``x`` format.
+
+    Parameters
+    ----------
+    config
+        Gives widths, kind of norm and of projections.
+    token, channel
+        The mixers.
+    init
+        What both are made with.
+    """
+
+    def __init__(
+        self, config: ModelConfig, token: Choice, channel: Choice, init: MixerInit,
+    ) -> None:
+        super().__init__()
+        self.mixer = TOKEN_MIXERS.build(token, init)
+        self.channel = CHANNEL_MIXERS.build(channel, init)
+        self.pre, self.ternary = config.norm == "pre", init.ternary
+        self.norms = nn.ModuleList(
+            nn.RMSNorm(config.d, eps=1e-6, elementwise_affine=not (self.pre and init.ternary))
+            if not self.pre or not init.ternary or mixer.wants_norm else nn.Identity()
+            for mixer in self._mixers())
+
+    def _mixers(self) -> tuple[Mixer, Mixer]:
+        return self.mixer, self.channel
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map ``x [time, batch, d]`` from the state of the token mixer to the same and the next."""
+        mixed, after = self.mixer(self._before(0, x), state)
+        x = self._after(0, x + mixed)
+        return self._after(1, x + self.channel(self._before(1, x))), after
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map one token ``x [batch, d]``."""
+        mixed, after = self.mixer.step(self._before(0, x), state)
+        x = self._after(0, x + mixed)
+        return self._after(1, x + self.channel(self._before(1, x))), after
+
+    def _before(self, which: int, x: Tensor) -> Tensor:
+        return self.norms[which](x) if self.pre else x
+
+    def _after(self, which: int, x: Tensor) -> Tensor:
+        if not self.pre:
+            return self.norms[which](x)
+        return F.hardtanh_(x, -S16.x.limit, S16.x.limit) if self.ternary else x

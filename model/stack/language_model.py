@@ -1,0 +1,199 @@
+"""The language model in float, with quantisation-aware forward."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sterna.model.config import ModelConfig
+from sterna.model.network.bitlinear import BitLinear
+from sterna.model.network.mixer import State
+from sterna.model.network.projection import MixerInit
+from sterna.model.profile import S16
+from sterna.model.stack.block import Block
+from sterna.model.tokenizer import check_bytes, contiguous_sequences, encode
+
+__all__ = ["LanguageModel", "ModelState", "heldout_bpb"]
+
+ModelState: TypeAlias = tuple[State, ...]
+"""The state of the token mixer of every layer, first to last."""
+
+_MUCH = 1 << 20
+"""Tokens after which a state that does not grow has stopped growing."""
+
+
+class LanguageModel(nn.Module):
+    """Blocks between an embedding and a head; by default the MatMul-free language model.
+
+    Parameters
+    ----------
+    config
+        Shape and mixers of the model.
+    seed
+        Seed of the initial weights. The same seed gives the same model, whatever the
+        state of torch's global generator.
+
+    Raises
+    ------
+    ValueError
+        If there is no mixer of a name, it does not have an option, or it is not causal.
+    """
+
+    def __init__(self, config: ModelConfig, *, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.config = config
+        ternary = config.weights == "ternary"
+        init = MixerInit(config.d, config.dff, ternary, generator)
+        self.embedding = nn.Embedding(
+            config.vocab, config.d,
+            _weight=torch.empty(config.vocab, config.d).normal_(generator=generator))
+        self.layers = nn.ModuleList(
+            Block(config, *choices, init) for choices in config.mixers())
+        self.norm = nn.Identity() if ternary else nn.RMSNorm(config.d, eps=1e-6)
+        self.head = init.linear(config.d, config.vocab, bias=False)
+        self._limit = S16.x.limit if ternary else math.inf
+        for (token, _), block in zip(config.mixers(), self.blocks(), strict=True):
+            if not block.mixer.causal:
+                raise ValueError(
+                    f"{token} is not causal, so it cannot predict the next token: a language "
+                    f"model needs a causal mixer")
+
+    def blocks(self) -> list[Block]:
+        """The layers, first to last."""
+        return [block for block in self.layers if isinstance(block, Block)]
+
+    def named_projections(self) -> dict[str, BitLinear]:
+        """Every ternary projection of a model that has an integer form, by the name and in the
+        order of ``config.projections()``."""
+        named = {}
+        for name in self.config.projections():
+            path = name.replace("layer", "layers.", 1).replace(".mlgru.", ".mixer.").replace(
+                ".glu.", ".channel.")
+            module = self.get_submodule(path)
+            assert isinstance(module, BitLinear)
+            named[name] = module
+        return named
+
+    def initial_state(self, batch: int) -> ModelState:
+        """Return the state at the start of ``batch`` texts."""
+        x = self.embedding.weight.new_zeros(batch, self.config.d)
+        return tuple(block.mixer.initial_state(x) for block in self.blocks())
+
+    @property
+    def state_is_bounded(self) -> bool:
+        """Whether a text of any length can be read: no state grows, no mixer has an end."""
+        return all(
+            block.mixer.longest is None
+            and block.mixer.state_words(_MUCH) == block.mixer.state_words(2 * _MUCH)
+            for block in self.blocks())
+
+    def forward_time_major(
+        self, tokens: Tensor, state: ModelState,
+    ) -> tuple[Tensor, ModelState]:
+        """As :meth:`forward` for tokens ``[time, batch]``; logits are ``[time, batch, vocab]``."""
+        x = self._embed(tokens)
+        after = []
+        for block, before in zip(self.blocks(), state, strict=True):
+            x, new = block(x, before)
+            after.append(new)
+        return self.head(self.norm(x)), tuple(after)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        return F.hardtanh_(self.embedding(tokens), -self._limit, self._limit)
+
+    def forward(
+        self, tokens: Tensor, state: ModelState | None = None,
+    ) -> tuple[Tensor, ModelState]:
+        """Predict the token after each of a row.
+
+        Parameters
+        ----------
+        tokens
+            Whole numbers ``[batch, time]``.
+        state
+            State before the row, that of the start of a text by default.
+
+        Returns
+        -------
+        Logits ``[batch, time, vocab]`` and the state after the row.
+        """
+        if state is None:
+            state = self.initial_state(tokens.shape[0])
+        logits, state = self.forward_time_major(tokens.t(), state)
+        return logits.transpose(0, 1), state
+
+    def step(self, tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
+        """Predict the token after one: ``tokens [batch]`` to logits ``[batch, vocab]``.
+
+        ``state`` goes in and the next comes out; the same numbers as :meth:`forward` on a row
+        of one.
+        """
+        x = self._embed(tokens)
+        after = []
+        for block, before in zip(self.blocks(), state, strict=True):
+            x, new = block.step(x, before)
+            after.append(new)
+        return self.head(self.norm(x)), tuple(after)
+
+
+@torch.no_grad()
+def heldout_bpb(
+    model: LanguageModel, text: bytes, *, sequences: int = 16, chunk_tokens: int = 256,
+    window: int | None = None,
+) -> float:
+    """Return bits per byte of ``text``, with the state carried.
+
+    The text is cut by :func:`sterna.model.tokenizer.contiguous_sequences`; every sequence
+    starts from the initial state, and its bytes from the second on are predicted from all
+    that came before. The result is the mean over ``sequences * (length - 1)`` predictions.
+
+    With ``window`` the text is cut into windows of that many bytes and one, each of which
+    begins where the one before ends and starts from the initial state; what is left of the text
+    is not predicted. That is the measure for mixers whose state grows with the text.
+
+    Parameters
+    ----------
+    model
+        Model whose vocabulary has every byte of the text.
+    text
+        Text to predict.
+    sequences
+        Number of contiguous sequences; fewer are used if the text is short.
+    chunk_tokens
+        Tokens per sequence evaluated at once; bounds memory, does not change the result.
+    window
+        Predictions from each start; ``sequences`` windows are then evaluated at once.
+
+    Raises
+    ------
+    ValueError
+        If the text has fewer than two bytes, or one that the model does not know.
+    """
+    check_bytes(text, model.config.vocab)
+    tokens = torch.from_numpy(encode(text).astype(np.int64)).to(model.embedding.weight.device)
+    if window is not None and tokens.numel() > window:
+        pieces = tokens.unfold(0, window + 1, window).t()   # [window + 1, windows]
+        nats = sum(_nats(model, piece, chunk_tokens) for piece in pieces.split(sequences, dim=1))
+        return nats / math.log(2) / (window * pieces.shape[1])
+    sequences = max(1, min(sequences, tokens.numel() // 2))
+    rows = torch.from_numpy(np.ascontiguousarray(
+        contiguous_sequences(encode(text), sequences).T)).to(tokens.device)  # [length, sequences]
+    return _nats(model, rows, chunk_tokens) / math.log(2) / (sequences * (rows.shape[0] - 1))
+
+
+def _nats(model: LanguageModel, rows: Tensor, chunk_tokens: int) -> float:
+    """The sum of the losses of predicting ``rows [time, batch]`` from the second on."""
+    state = model.initial_state(rows.shape[1])
+    nats = 0.0
+    for start in range(0, rows.shape[0] - 1, chunk_tokens):
+        piece = rows[start:start + chunk_tokens + 1]
+        logits, state = model.forward_time_major(piece[:-1], state)
+        nats += float(F.cross_entropy(
+            logits.flatten(0, 1), piece[1:].flatten(), reduction="sum").double())
+    return nats

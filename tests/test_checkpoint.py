@@ -75,3 +75,21 @@ def test_failed_write_keeps_the_older_checkpoint(
         save_checkpoint(replace(some_checkpoint(), step=99), path)
     assert path.read_bytes() == whole
     assert [p.name for p in tmp_path.iterdir()] == ["c.pt"]
+
+
+def test_a_checkpoint_of_the_first_format_is_read(tmp_path: Path) -> None:
+    """It knew MLGRU and GLU only, called them so, and kept the states in one tensor."""
+    new = some_checkpoint()
+    content = {name: getattr(new, name) for name in Checkpoint.__slots__}
+    content["format"] = "sterna-checkpoint-1"
+    content["config"] = {"d": 16, "layers": 2, "dff": 24, "vocab": 256}
+    content["weights"] = {name.replace(".mixer.", ".mlgru.").replace(".channel.", ".glu."): value
+                          for name, value in new.weights.items()}
+    assert content["weights"].keys() != new.weights.keys()
+    content["carried"] = torch.arange(2 * 4 * 16.0).reshape(2, 4, 16)
+    torch.save(content, tmp_path / "old.pt")
+    read = load_checkpoint(tmp_path / "old.pt")
+    assert read.config == CONFIG
+    weights = read.model().state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in new.weights.items())
+    assert torch.equal(read.carried[1][0], content["carried"][1])

@@ -40,7 +40,8 @@ def test_forward_equals_steps(batch: int, length: int, seed: int, started: bool)
     tokens = random_tokens(ODD, batch, length, seed)
     state = model.initial_state(batch)
     if started:
-        state = state.normal_(generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        state = tuple((h.normal_(generator=generator),) for (h,) in state)
     with torch.no_grad():
         logits, last = model(tokens, state if started else None)
         assert logits.shape == (batch, length, ODD.vocab)
@@ -101,7 +102,7 @@ def test_the_order_of_operations_is_the_specified_one() -> None:
         return np.asarray(1 / (1 + np.exp(-y)))
 
     h = np.linspace(-1, 1, 6)
-    state = torch.from_numpy(h).view(1, 1, 6)
+    state = ((torch.from_numpy(h).view(1, 6),),)
     x = limit(model.embedding.weight.detach().numpy()[4], 16)
     zf, zc, zg = (limit(linear(f"layer0.mlgru.{part}", x), 8) for part in "fcg")
     h = sigmoid(zf) * h + (1 - sigmoid(zf)) * zc * sigmoid(zc)
@@ -113,7 +114,7 @@ def test_the_order_of_operations_is_the_specified_one() -> None:
     with torch.no_grad():
         logits, after = model.step(torch.tensor([4]), state)
     np.testing.assert_allclose(logits[0].numpy(), expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(after[0, 0].numpy(), h, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(after[0][0][0].numpy(), h, rtol=1e-6, atol=1e-6)
 
 
 def test_residual_stream_and_gates_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,14 +123,14 @@ def test_residual_stream_and_gates_are_limited(monkeypatch: pytest.MonkeyPatch) 
         for parameter in model.parameters():
             parameter.mul_(100.0)
     seen: list[Tensor] = []
-    for name in ("mlgru", "glu"):
+    for name in ("mixer", "channel"):
         getattr(model.blocks()[0], name).register_forward_pre_hook(
             lambda module, inputs: seen.append(inputs[0]))
     with torch.no_grad():
         logits, state = model(random_tokens(ODD, 2, 9, 2))
     assert len(seen) == 2
     assert all(float(x.abs().max()) == S16.x.limit for x in seen)
-    assert float(state.abs().max()) <= S16.z.limit
+    assert max(float(h.abs().max()) for (h,) in state) <= S16.z.limit
     assert bool(logits.isfinite().all())
 
 
@@ -163,7 +164,7 @@ def test_seed_decides_the_model_and_the_global_generator_does_not() -> None:
     third = LanguageModel(ODD, seed=5).state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["head.weight"], third["head.weight"])
-    assert bool((first["layers.0.mlgru.f.bias"] == 1).all())
+    assert bool((first["layers.0.mixer.f.bias"] == 1).all())
 
 
 def test_heldout_bpb_counts_every_byte_but_the_first_of_each_sequence() -> None:

@@ -1,0 +1,119 @@
+"""Patterns of mixers, the registry behind them, and mixers from files of one's own."""
+
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from sterna.model.config import ModelConfig
+from sterna.model.mixers.recurrent.mlgru import MLGRU
+from sterna.model.network.mixer import State, TokenMixer
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS, Registry
+from sterna.model.pattern import parse_pattern
+from sterna.model.stack.language_model import LanguageModel
+
+MINE = '''
+from torch import nn
+from sterna.model.network.mixer import TokenMixer
+from sterna.model.network.registry import token_mixer
+
+@token_mixer("shift_by_one")
+class Shift(TokenMixer):
+    def __init__(self, init, *, gain: float = 1.0):
+        super().__init__()
+        self.out, self.gain = init.linear(init.d, init.d), gain
+
+    def forward(self, x, state):
+        import torch
+        return self.gain * self.out(torch.cat([state[0].unsqueeze(0), x[:-1]])), (x[-1],)
+
+    def initial_state(self, x):
+        return (x.new_zeros(x.shape[-2], x.shape[-1]),)
+
+    def state_words(self, length):
+        return self.out.weight.shape[1]
+
+class NoMixer(nn.Module):
+    pass
+'''
+
+
+def test_a_pattern_is_repeated_over_the_layers() -> None:
+    config = ModelConfig(d=16, layers=6, dff=16, mixer="2*mlgru + attention(heads=2)")
+    assert [str(token) for token, _ in config.mixers()] == 2 * [
+        "mlgru", "mlgru", "attention(heads=2)"]
+    names = [type(block.mixer).__name__ for block in LanguageModel(config).blocks()]
+    assert names == 2 * ["MLGRU", "MLGRU", "Attention"]
+
+
+@pytest.mark.parametrize("pattern", [
+    "", "+", "mlgru +", "0*mlgru", "2000*mlgru", "mlgru mlgru", "mlgru(", "mlgru(heads)",
+    "mlgru(heads=1, heads=2)", "3*", "mlgru(heads=1) x"])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"in the pattern .* (expected|is no)"):
+        parse_pattern(pattern)
+    with pytest.raises(ValueError, match="in the pattern"):
+        ModelConfig(d=16, layers=1, dff=16, mixer=pattern)
+
+
+def test_options_keep_their_kinds_and_may_hold_a_plus() -> None:
+    (one,) = parse_pattern("x(a=1, b=-2.5, c=true, d=word, e=1e+3)")
+    assert one.options == (("a", 1), ("b", -2.5), ("c", True), ("d", "word"), ("e", 1000.0))
+    assert parse_pattern(str(one)) == (one,)
+
+
+@pytest.mark.parametrize(("mixer", "message"), [
+    ("mlgur", r"no token mixer is called 'mlgur'; did you mean mlgru\?"),
+    ("zzz", r"no token mixer is called 'zzz'; known are .*attention.*mlgru"),
+    ("mlgru(head=2)", r"the token mixer mlgru has no option 'head'; it has heads"),
+    ("mlgru(heads=yes)", r"the option mlgru\(heads\) must be a whole number, got 'yes'"),
+    ("mlgru(heads=true)", r"the option mlgru\(heads\) must be a whole number, got True"),
+    ("mlgru(heads=3)", r"token mixer mlgru\(heads=3\): d \(16\) must be a multiple of heads"),
+    ("attention(rope=1)", r"the option attention\(rope\) must be true or false, got 1"),
+    ("attention(causal=false)", r"is not causal, so it cannot predict the next token"),
+    ("nowhere:Mixer", r"there is no module 'nowhere' in this folder or on the Python path"),
+    ("nowhere.py:Mixer", r"cannot read nowhere\.py: there is no such file"),
+    ("pathlib:Path", r"pathlib has no class 'Path' that extends TokenMixer"),
+])
+def test_a_choice_that_is_none_is_one_clear_message(mixer: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer=mixer))
+
+
+def test_a_mixer_of_ones_own_file_works_by_path_module_and_name(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.py:Shift", f"{tmp_path}/mine.py:Shift", "mine:Shift", "shift_by_one"):
+        model = LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer=f"{name}(gain=0.5)"))
+        assert model.blocks()[0].mixer.gain == 0.5
+    with pytest.raises(ValueError, match=r"has no option 'gian'; it has gain"):
+        LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer="mine:Shift(gian=1.0)"))
+    with pytest.raises(ValueError, match=r"mine has no class 'NoMixer' that extends TokenMixer"):
+        LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer="mine:NoMixer"))
+
+
+def test_a_name_belongs_to_one_class() -> None:
+    registry: Registry[TokenMixer] = Registry("token mixer", MLGRU)
+    registry.register("one")(MLGRU)
+    registry.register("one")(MLGRU)
+
+    class Other(MLGRU):
+        def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+            return x, state
+
+    with pytest.raises(ValueError, match="there already is a token mixer 'one': MLGRU"):
+        registry.register("one")(Other)
+    with pytest.raises(ValueError, match="Path must extend MLGRU"):
+        registry.register("two")(Path)  # type: ignore[type-var]
+
+
+def test_channel_mixers_are_chosen_the_same_way() -> None:
+    with pytest.raises(ValueError, match=r"no channel mixer is called 'gluu'; did you mean"):
+        LanguageModel(ModelConfig(d=16, layers=1, dff=16, channel="gluu"))
+    assert "glu" in CHANNEL_MIXERS.names()
+    assert "mlgru" in TOKEN_MIXERS.names()
+    built = CHANNEL_MIXERS.build(parse_pattern("glu")[0], MixerInit(16, 24))
+    assert built.macs(1) == 3 * 16 * 24
+    assert built.multiplies(1) == 24

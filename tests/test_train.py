@@ -1,5 +1,6 @@
 """Training: it learns, it stops and goes on exactly, and it leaves whole files."""
 
+import json
 import math
 import signal
 import subprocess
@@ -8,12 +9,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from command_line import refusal
+from command_line import run as run_sterna
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
+from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.language_model import LanguageModel, heldout_bpb
+from sterna.model.stack.sample import sample_tokens
 from sterna.model.training.checkpoint import (
     CheckpointError,
     load_checkpoint,
@@ -342,3 +348,47 @@ def test_ctrl_c_leaves_a_valid_checkpoint(tmp_path: Path) -> None:
     assert found.step >= 20
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "checkpoint.pt", "loss.png", "metrics.csv"]
+
+
+def test_any_mixer_trains_and_what_it_cannot_do_is_said_before_a_file_is_touched(
+        tmp_path: Path) -> None:
+    config = replace(CONFIG, mixer="mlgru + attention", weights="float", norm="post")
+    recipe = TrainRecipe.of("float", warmup_steps=0)
+    assert recipe.lr < TrainRecipe.of("ternary").lr
+    result = train(config, CORPUS, run_dir=tmp_path / "a", steps=12, recipe=recipe, quiet=True)
+    fresh = heldout_bpb(LanguageModel(config), CORPUS.heldout, window=recipe.window)
+    assert result.heldout_bpb is not None
+    assert result.heldout_bpb < fresh - 0.1
+    again = train(config, CORPUS, run_dir=tmp_path / "b", steps=12, recipe=recipe, quiet=True)
+    assert all(torch.equal(value, again.model.state_dict()[name])
+               for name, value in result.model.state_dict().items())
+    assert load_checkpoint(result.checkpoint).config == config
+    recipe = replace(recipe, carry_state=True)
+    with pytest.raises(ValueError, match="carry_state needs mixers whose state does not grow"):
+        train(config, CORPUS, run_dir=tmp_path / "c", steps=1, recipe=recipe, quiet=True)
+    with pytest.raises(ValueError, match="no token mixer is called 'atention'; did you mean"):
+        train(replace(CONFIG, mixer="atention"), CORPUS, run_dir=tmp_path / "c", steps=1)
+    assert not (tmp_path / "c").exists()
+
+
+def test_text_is_drawn_from_a_checkpoint_of_any_mixers(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = replace(CONFIG, mixer="mlgru + attention")
+    model = LanguageModel(config, seed=1)
+    prompt = np.frombuffer(b"The sw", dtype=np.uint8)
+    first = list(sample_tokens(model, prompt, tokens=9, sampler=Sampler(seed=3, temperature=1)))
+    again = list(sample_tokens(model, prompt, tokens=9, sampler=Sampler(seed=3, temperature=1)))
+    assert first == again
+    assert len(first) == 9
+    with torch.no_grad():
+        row = torch.tensor([[*prompt, *first[:-1]]])
+        greedy = model(row)[0][0, -1].argmax().item()
+    (last,) = list(sample_tokens(model, row[0].numpy(), tokens=1, sampler=Sampler()))
+    assert last == greedy
+    result = train(config, CORPUS, run_dir=tmp_path, steps=1, quiet=True)
+    path = str(result.checkpoint)
+    _, out, _ = run_sterna(capsys, "generate", path, "--prompt", "The ", "--tokens", 5, "--json")
+    found = json.loads(out)
+    assert (found["prompt"], len(found["tokens"])) == ("The ", 5)
+    assert "--form goes with a quantised model" in refusal(
+        capsys, "generate", path, "--form", "fast")

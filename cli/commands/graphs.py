@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sterna.cli.commands.checkpoint_text import generate_from_checkpoint
 from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, say, write
 from sterna.cli.terminal.options import (
     MODEL_HELP,
@@ -156,7 +157,8 @@ def _library(
 
 def generate(
     model: Annotated[str, typer.Argument(
-        metavar="MODEL", help=f"{MODEL_HELP}, or a step graph ending in .onnx.")],
+        metavar="MODEL", help=f"{MODEL_HELP}, a step graph ending in .onnx, or a checkpoint "
+                              "ending in .pt (the float model).")],
     prompt: Annotated[list[str] | None, typer.Option(
         help="Text to continue; several are continued side by side. [default: 'The ']")] = None,
     tokens: Annotated[int, typer.Option(help="Tokens (bytes) to write.")] = 200,
@@ -179,7 +181,7 @@ def generate(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the text alone.")] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Continue a text with an ONNX graph under onnxruntime.
+    """Continue a text with an ONNX graph under onnxruntime, or with a checkpoint's float model.
 
     Example: sterna generate tiny --prompt "The for statement" --tokens 300
     """
@@ -191,6 +193,16 @@ def generate(
     thread_count(threads)
     stop_strings(stop or ())
     Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if model.endswith(".pt"):
+        for name, given in (("--form", form), ("--ops", ops), ("--ops-library", ops_library),
+                            ("--stop", stop), ("--threads", threads != 1)):
+            if given:
+                raise ValueError(f"{name} goes with a quantised model or a graph; {model} is a "
+                                 f"checkpoint, whose float model torch runs")
+        return generate_from_checkpoint(
+            model, prompts, tokens, [Sampler(
+                temperature=temperature, top_k=top_k, top_p=top_p, seed=seed_of(seed, index))
+                for index in range(len(prompts))], quiet=quiet, as_json=as_json)
     library = _library(ops, ops_library, quiet, model, form, prompts)
     with Stages(quiet) as stage:
         stage(f"load {model}", quick=True)

@@ -11,7 +11,7 @@ import typer
 from sterna.cli.terminal.console import Stages, out, print_json, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
 from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
-from sterna.model.config import NAMED_CONFIGS, ModelConfig
+from sterna.model.config import NAMED_CONFIGS, NORMS, WEIGHTS, ModelConfig
 from sterna.model.profile import PROFILES
 
 if TYPE_CHECKING:
@@ -25,6 +25,16 @@ def train(
     d: Annotated[int | None, typer.Option(help="Width of the residual stream.")] = None,
     layers: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
     dff: Annotated[int | None, typer.Option(help="Width of the GLU.")] = None,
+    mixer: Annotated[str, typer.Option(
+        metavar="PATTERN",
+        help="Token mixers of the layers, such as '3*mlgru + window(size=64)', or FILE.py:CLASS; "
+             "sterna mixers --list names them.")] = "mlgru",
+    channel: Annotated[str, typer.Option(
+        metavar="PATTERN", help="Channel mixers, the same way.")] = "glu",
+    norm: Annotated[str, typer.Option(
+        help="Norm before a mixer or after it: pre or post.")] = "pre",
+    weights: Annotated[str, typer.Option(
+        help="Weights of the projections: ternary or float.")] = "ternary",
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text to train on; its last tenth is held out. Default: the manual of this "
              "Python.")
@@ -43,6 +53,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     batch: Annotated[int | None, typer.Option(help="Windows per step.")] = None,
+    window: Annotated[int | None, typer.Option(help="Bytes per window.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW.")] = None,
     device: Annotated[str | None, typer.Option(
         help="torch device. Default: cuda if there is one, else cpu.")] = None,
@@ -66,14 +77,17 @@ def train(
     named = ModelConfig.named(choose("--config", config, NAMED_CONFIGS))
     shape = ModelConfig(
         named.d if d is None else d, named.layers if layers is None else layers,
-        named.dff if dff is None else dff, named.vocab)
+        named.dff if dff is None else dff, named.vocab, mixer, channel,
+        choose("--norm", norm, NORMS), choose("--weights", weights, WEIGHTS))
     output = Path("runs") / config if output is None else output
     check_folder(output)
     corpus = builtin_corpus(docstrings=docstrings) if text is None else corpus_from_file(text)
     if shape.vocab <= 128:
         corpus = corpus.as_ascii()
-    given: dict[str, Any] = {"lr": lr, "batch": batch, "weight_decay": weight_decay}
-    recipe = TrainRecipe(**{name: value for name, value in given.items() if value is not None})
+    given: dict[str, Any] = {
+        "lr": lr, "batch": batch, "window": window, "weight_decay": weight_decay}
+    recipe = TrainRecipe.of(
+        weights, **{name: value for name, value in given.items() if value is not None})
     say(f"{corpus.name}: {len(corpus.train):,} bytes to train on, "
         f"{len(corpus.heldout):,} held out", quiet)
     result = run_training(

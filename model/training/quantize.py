@@ -125,7 +125,8 @@ def evaluate_checkpoint(
 ) -> Evaluation:
     """Measure the float model of a checkpoint.
 
-    As :func:`sterna.model.quantized.evaluate.evaluate` does an integer model.
+    As :func:`sterna.model.quantized.evaluate.evaluate` does an integer model; but if a mixer's
+    state grows with the text, in windows as long as those of training, each from the start.
 
     Raises
     ------
@@ -134,8 +135,12 @@ def evaluate_checkpoint(
     ValueError
         If the text is too short, or has a byte that the model does not know.
     """
+    model, window = checkpoint.model(), int(checkpoint.recipe.get("window", 0))
+    if not model.state_is_bounded and len(text) > window > 0:
+        bits = heldout_bpb(model, text, sequences=sequences, window=window)
+        return Evaluation(bits, (len(text) - 1) // window * window)
     sequences = max(1, min(sequences, len(text) // 2))
-    bits = heldout_bpb(checkpoint.model(), text, sequences=sequences)
+    bits = heldout_bpb(model, text, sequences=sequences)
     return Evaluation(bits, sequences * (len(text) // sequences - 1))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from sterna.model.checks import check_whole, real_number
 
@@ -69,6 +70,15 @@ class TrainRecipe:
         decay = real_number("weight_decay", self.weight_decay)
         if not 0.0 <= decay < math.inf:
             raise ValueError(f"weight_decay must be at least 0, got {decay}")
+
+    @classmethod
+    def of(cls, weights: str, **given: Any) -> TrainRecipe:
+        """The recipe for a kind of weights (``ModelConfig.weights``) with what is ``given``.
+
+        Float weights take smaller steps and little decay; there are no codes to be changed.
+        """
+        defaults = {"lr": 3e-3, "weight_decay": 0.1} if weights == "float" else {}
+        return cls(**{**defaults, **given})
 
     @property
     def tokens_per_step(self) -> int:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.network.projection import Projection
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.training.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -41,6 +41,12 @@ class Run:
         self.device = device
         self.model = LanguageModel(config, seed=seed).to(device)
         self.optimizer = _optimizer(self.model, recipe)
+        if recipe.carry_state and not self.model.state_is_bounded:
+            raise ValueError(
+                f"carry_state needs mixers whose state does not grow with the text, got "
+                f"{config.mixer}")
+        for block in self.model.blocks():
+            block.mixer.check_length(recipe.window)
         self.carried = self.model.initial_state(recipe.batch)
         self.step, self.seconds, self.lr = 0, 0.0, 0.0
         self.train_bpb: float | None = None
@@ -90,6 +96,13 @@ class Run:
             optimizer=self.optimizer.state_dict(), carried=self.carried,
             train_bpb=self.train_bpb, heldout_bpb=self.heldout_bpb), self.checkpoint_path)
 
+    def measure(self) -> float:
+        """Bits per byte of the held-out text, with the state carried if it does not grow, else
+        in windows as long as those of training."""
+        window = None if self.model.state_is_bounded else self.recipe.window
+        self.heldout_bpb = heldout_bpb(self.model, self.corpus.heldout, window=window)
+        return self.heldout_bpb
+
     def advance(self, fraction: float) -> None:
         """Do one step of the optimiser, with ``fraction`` of the budget used before it."""
         windows = torch.from_numpy(self.sampler.windows(self.step)).to(self.device)
@@ -105,7 +118,8 @@ class Run:
         torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.recipe.clip_norm, foreach=True)
         self.optimizer.step()
-        self.carried = tuple(tuple(each.detach() for each in layer) for layer in state)
+        if self.recipe.carry_state:
+            self.carried = tuple(tuple(each.detach() for each in layer) for layer in state)
         self.step += 1
         bpb = loss.item() / math.log(2.0)
         if not math.isfinite(bpb):

@@ -17,7 +17,7 @@ import torch
 from sterna.model.checks import check_whole, real_number
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
-from sterna.model.stack.language_model import LanguageModel, heldout_bpb
+from sterna.model.stack.language_model import LanguageModel
 from sterna.model.training.loss_plot import plot_loss
 from sterna.model.training.metrics import MetricsWriter
 from sterna.model.training.progress import TrainProgress, TrainReporter, default_reporter
@@ -88,7 +88,7 @@ def train(
     seed
         Seed of the initial weights and of the order of the text.
     recipe
-        Learning rate, batch and the like.
+        Learning rate, batch and the like; by default :meth:`TrainRecipe.of` the weights.
     resume
         Go on from the checkpoint in ``run_dir``, if there is one. A run with a budget in
         steps that was killed and resumed ends with exactly the weights of an
@@ -142,7 +142,8 @@ def train(
         raise ValueError(
             f"the corpus {corpus.name} has the byte {largest}, so vocab must be at least "
             f"{largest + 1}, got {config.vocab}")
-    run = Run(config, corpus, Path(run_dir), seed, recipe or TrainRecipe(), _device(device))
+    recipe = recipe or TrainRecipe.of(config.weights)
+    run = Run(config, corpus, Path(run_dir), seed, recipe, _device(device))
     if resume and run.checkpoint_path.exists():
         run.load()
     else:
@@ -154,7 +155,7 @@ def train(
             MetricsWriter(run.folder / METRICS_NAME, run.step)) as metrics:
         if run.step:
             reporter.message(f"resumed {run.checkpoint_path} at step {run.step}")
-        with _fast_arithmetic(threads), _interrupt_flag() as interrupt:
+        with _arithmetic(threads, config.weights), _interrupt_flag() as interrupt:
             _loop(run, budget, metrics, reporter, interrupt, heldout_evaluations,
                   checkpoint_seconds, checkpoint_steps)
             run.save()
@@ -205,7 +206,7 @@ def _loop(
         measured = None
         if fraction * heldout_evaluations + 1e-9 >= evaluations + 1:
             evaluations = math.floor(fraction * heldout_evaluations + 1e-9)
-            measured = run.heldout_bpb = heldout_bpb(run.model, run.corpus.heldout)
+            measured = run.measure()
         run.seconds = budget.seconds()
         if measured is not None or run.step % _STEPS_PER_ROW == 0:
             metrics.add({
@@ -233,17 +234,17 @@ def _device(name: str | None) -> torch.device:
 
 
 @contextmanager
-def _fast_arithmetic(threads: int | None) -> Iterator[None]:
-    """Use ``threads`` threads of torch, and its fastest float32 matrix product, in the block.
+def _arithmetic(threads: int | None, weights: str) -> Iterator[None]:
+    """Use ``threads`` threads of torch, and for ternary weights its fastest float32 product.
 
-    The fastest may take its inputs in bfloat16 or TF32. All products of the forward pass
-    are of whole numbers below 128, which either keeps exact; gradients lose digits that
-    do not matter.
+    The fastest may take its inputs in bfloat16 or TF32. The projections' products of the forward
+    pass are of whole numbers below 128, which either keeps exact; gradients lose digits that
+    do not matter. Float weights would lose some that might.
     """
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     if threads is not None:
         torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision("medium")
+    torch.set_float32_matmul_precision("medium" if weights == "ternary" else before[1])
     try:
         yield
     finally:

@@ -1,0 +1,54 @@
+"""``sterna generate CHECKPOINT.pt``: text from the float model of any mixers."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sterna.cli.terminal.console import Stages, print_json, write
+from sterna.cli.terminal.texts import check_prompts
+from sterna.model.quantized.sampling import Sampler
+
+__all__ = ["generate_from_checkpoint"]
+
+
+def generate_from_checkpoint(
+    path: str, prompts: Sequence[str], tokens: int, samplers: Sequence[Sampler], *,
+    quiet: bool, as_json: bool,
+) -> int:
+    """Continue every prompt, one after the other; ``samplers`` has one for each."""
+    from sterna.export.runtime.arguments import prompt_tokens
+    with Stages(quiet) as stage:
+        stage(f"load {path}", quick=True)
+        from sterna.model.stack.sample import sample_tokens
+        from sterna.model.training.checkpoint import load_checkpoint
+        model = load_checkpoint(path).model()
+    check_prompts(prompts, model.config.vocab)
+    results: list[dict[str, Any]] = []
+    for prompt, sampler in zip(prompts, samplers, strict=True):
+        drawn: list[int] = []
+        found = sample_tokens(model, prompt_tokens(prompt, model.config.vocab), tokens=tokens,
+                              sampler=sampler)
+        text = ""
+        if not as_json:
+            write(prompt)
+        for piece in _texts(found, drawn):
+            text += piece
+            if not as_json:
+                write(piece)
+        if not as_json:
+            write("\n" if prompt is prompts[-1] else "\n\n")
+        results.append({"prompt": prompt, "text": text, "tokens": drawn})
+    if as_json:
+        print_json(results[0] if len(results) == 1 else results)
+    return 0
+
+
+def _texts(found: Iterator[int], drawn: list[int]) -> Iterator[str]:
+    """The text of the tokens, as far as it is certain; the tokens go to ``drawn``."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for token in found:
+        drawn.append(token)
+        yield decoder.decode(bytes([token]))
+    yield decoder.decode(b"", final=True)

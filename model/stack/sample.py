@@ -1,0 +1,42 @@
+"""Text from a float model of any mixers, drawn by the sampler of the integer model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from sterna.model.profile import S16
+from sterna.model.quantized.sampling import Sampler
+from sterna.model.stack.language_model import LanguageModel
+
+__all__ = ["sample_tokens"]
+
+
+def sample_tokens(
+    model: LanguageModel, prompt: np.ndarray, *, tokens: int, sampler: Sampler,
+) -> Iterator[int]:
+    """Continue a text, the tokens ``prompt [time]``, by up to ``tokens``, one at a time.
+
+    Logits are rounded to the format of profile S16, so that the sampler is the one that all
+    other forms of a model use. A model with mixers of a fixed length ends with it.
+
+    Raises
+    ------
+    ValueError
+        If the prompt alone is longer than a mixer allows.
+    """
+    row = torch.from_numpy(prompt.astype(np.int64)).reshape(1, -1)
+    lengths = [each.mixer.longest for each in model.blocks() if each.mixer.longest is not None]
+    room = min([tokens, *(longest - row.shape[1] + 1 for longest in lengths)])
+    with torch.inference_mode():
+        logits, state = model(row)
+        last = logits[:, -1]
+        for count in range(room):
+            integers = (last[0].double() * 2.0 ** S16.logit.frac).round().clamp(
+                S16.logit.min, S16.logit.max)
+            token = sampler(integers.numpy().astype(np.int64))
+            yield token
+            if count + 1 < room:
+                last, state = model.step(torch.tensor([token]), state)

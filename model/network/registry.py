@@ -109,9 +109,10 @@ class Registry(Generic[_Kind]):
         return found
 
 
-def _source(cls: type) -> tuple[str | None, str]:
-    """Where a class is from: the same file may be read again, in a notebook for example."""
-    return getattr(sys.modules.get(cls.__module__), "__file__", None), cls.__qualname__
+def _source(cls: type) -> tuple[str, str]:
+    """The file of a class and its name: a file may be read again, as a script or as a copy."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return Path(file or "").name, cls.__qualname__
 
 
 def _check_kind(name: str, value: Option, default: Any) -> None:

@@ -11,18 +11,18 @@ __all__ = ["head_count", "merge_heads", "rotate", "split_heads"]
 
 
 def head_count(d: int, heads: int, name: str = "heads") -> int:
-    """``heads``, or if that is 0 one for every 32 channels and at least one.
+    """``heads``, or if that is 0 one for every 32 channels or wider, and at least one.
 
     Raises
     ------
     ValueError
         If ``d`` is not a multiple of it.
 
-    >>> [head_count(d, 0) for d in (16, 64, 128)]
-    [1, 2, 4]
+    >>> [head_count(d, 0) for d in (16, 64, 112, 128)]
+    [1, 2, 2, 4]
     """
     check_whole(name, heads, 0)
-    heads = heads or max(1, d // 32)
+    heads = heads or next(count for count in range(max(1, d // 32), 0, -1) if d % count == 0)
     if d % heads:
         raise ValueError(f"d ({d}) must be a multiple of {name} ({heads})")
     return heads

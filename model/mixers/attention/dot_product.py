@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,8 +22,7 @@ class Attention(TokenMixer):
 
     ``s = 1/sqrt(width of a head)``; Q, K and V are projections ``[time, d]`` cut into heads. Per
     token after n: 4 d^2 MACs, 2 n d products, 2 n d words of state (keys and values).
-
-    Other forms of attention extend this class by saying which keys a query may see.
+    Other forms extend this class by saying which keys a query may see.
 
     Parameters
     ----------
@@ -31,69 +32,81 @@ class Attention(TokenMixer):
         Whether a token sees earlier ones only.
     rope
         Whether queries and keys are turned by their positions (:func:`rotate`).
+    kv_heads
+        For classes that extend this one: heads of keys and values, by default as many.
     """
 
+    forgets: ClassVar[bool] = False
+    """Whether :meth:`kept` drops keys. Positions are then those among the keys at hand, and keys
+    are remembered as they were before they are turned."""
+
     def __init__(
-        self, init: MixerInit, *, heads: int = 0, causal: bool = True, rope: bool = True,
+        self, init: MixerInit, kv_heads: int | None = None, *, heads: int = 0,
+        causal: bool = True, rope: bool = True,
     ) -> None:
         super().__init__()
         self.d, self.causal, self.rope = init.d, causal, rope
-        self.heads = self.kv_heads = head_count(init.d, heads)
+        self.heads = head_count(init.d, heads)
+        self.kv_heads = self.heads if kv_heads is None else kv_heads
         self.width = init.d // self.heads
-        self.make_projections(init)
-
-    def make_projections(self, init: MixerInit) -> None:
-        """Make the projections, when the numbers of heads are known."""
         self.q = init.linear(self.d, self.heads * self.width)
         self.k = init.linear(self.d, self.kv_heads * self.width)
         self.v = init.linear(self.d, self.kv_heads * self.width)
         self.out = init.linear(self.heads * self.width, self.d, residual=True)
 
     def allowed(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """Which keys a query may see: bool ``[queries, keys]`` of their positions ``[n]``.
-
-        None is all, or all earlier ones if causal.
-        """
+        """Which keys a query may see, from their positions ``[n]``: bool ``[queries, keys]``,
+        or None for all, if causal up to its own."""
         return None
 
     def kept(self, keys: Tensor) -> Tensor:
         """The part of the keys (or values) ``[batch, heads, time, width]`` to be remembered."""
         return keys
 
+    def turned(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys ``[batch, heads, n, width]`` turned by their positions ``[n]``."""
+        return rotate(q, queries), rotate(k, keys)
+
     def scores(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Mix values ``[batch, kv_heads, keys, width]`` for queries ``[batch, heads, ...]``."""
+        """Mix values ``[batch, kv_heads, keys, width]`` for queries ``[batch, heads, ...]``.
+
+        Without a mask a single query sees every key; of several there are as many as keys, and
+        if causal each sees those up to its own.
+        """
         return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, enable_gqa=self.heads != self.kv_heads)
+            q, k, v, attn_mask=mask, is_causal=mask is None and self.causal and q.shape[2] > 1,
+            scale=self.width ** -0.5, enable_gqa=self.heads != self.kv_heads)
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map ``x [time, batch, d]``; the state is the earlier keys and values, each
-        ``[batch, kv_heads, n, width]``, the keys not yet rotated."""
+        ``[batch, kv_heads, n, width]``, the keys turned unless the mixer forgets some."""
         parts = project((self.q, self.k, self.v), x).split(
             [self.heads * self.width, *2 * [self.kv_heads * self.width]], dim=-1)
         q, k, v = (split_heads(part, heads) for part, heads in zip(
             parts, (self.heads, self.kv_heads, self.kv_heads), strict=True))
+        before = state[0].shape[2] if self.causal else 0
+        keys = torch.arange(before + x.shape[0], device=x.device)
+        queries = keys[before:]
+        if self.rope and not self.forgets:
+            q, k = self.turned(q, k, queries, queries)
         if self.causal:
             k, v = torch.cat([state[0], k], dim=2), torch.cat([state[1], v], dim=2)
             state = (self.kept(k), self.kept(v))
-        # Positions among the keys at hand: only differences of positions matter.
-        keys = torch.arange(k.shape[2], device=x.device)
-        queries = keys[k.shape[2] - x.shape[0]:]
+            assert self.forgets or state[0].shape[2] == k.shape[2], "a class that forgets says so"
+        if self.rope and self.forgets:
+            q, k = self.turned(q, k, queries, keys)
         mask = self.allowed(queries, keys)
-        if mask is None and self.causal:
+        if mask is None and self.causal and x.shape[0] > 1 and before:
             mask = keys <= queries.unsqueeze(-1)
-        if self.rope:
-            q, k = rotate(q, queries), rotate(k, keys)
         return self.out(merge_heads(self.scores(q, k, v, mask))), state
 
     def initial_state(self, x: Tensor) -> State:
         """No keys and no values."""
-        if not self.causal:
-            return ()
         none = x.new_zeros(x.shape[-2], self.kv_heads, 0, self.width)
-        return none, none.clone()
+        return (none, none.clone()) if self.causal else ()
 
     def seen(self, length: int) -> int:
-        """The keys that token number ``length`` sees, or any token if not causal."""
+        """Keys that token number ``length`` sees, or any token if not causal."""
         return length
 
     def state_words(self, length: int) -> int:

@@ -1,0 +1,263 @@
+"""Linear attention and Performer: their own properties, against loops written for reading."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sterna.model.mixers.linear.feature_attention import FeatureAttention
+from sterna.model.mixers.linear.performer import Performer, log_features, orthogonal_rows
+from sterna.model.mixers.linear.sums import EPS, causal_by_sums, elu_features, mixed_by_sums
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.registry import TOKEN_MIXERS
+from sterna.model.pattern import Choice, Option
+
+D, TIME, BATCH, HEADS = 16, 11, 2, 2
+WIDTH = D // HEADS
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def mixer_of(name: str, **options: Option) -> FeatureAttention:
+    """A mixer in float64 with float projections, none of them zero."""
+    generator = torch.Generator().manual_seed(3)
+    init = MixerInit(D, ternary=False, generator=generator)
+    made = TOKEN_MIXERS.build(Choice(name, (("heads", HEADS), *options.items())), init).double()
+    assert isinstance(made, FeatureAttention)
+    with torch.no_grad():
+        for index, parameter in enumerate(made.parameters()):
+            parameter.add_(0.3 * random(*parameter.shape, seed=index))
+    return made
+
+
+# The formula, score by score ----------------------------------------------------------
+
+
+def phi(mixer: FeatureAttention, x: Tensor, of_query: bool) -> Tensor:
+    """Features of one query or key ``[width]``, from the papers' formulas."""
+    if not isinstance(mixer, Performer):
+        relu = type(mixer).__name__.startswith("Relu")
+        return x.clamp(min=0) if relu else torch.where(x > 0, x + 1, x.exp())
+    x = x / WIDTH ** 0.25
+    features = torch.stack([torch.exp(row @ x - x @ x / 2) for row in mixer.rows])
+    # A factor for each query cancels, save in the epsilon.
+    return features / (features.max() if of_query else math.sqrt(len(features)))
+
+
+def turned(x: Tensor, position: int) -> Tensor:
+    """RoPE by complex numbers: channels i and i + width/2 are real and imaginary part."""
+    half = WIDTH // 2
+    angle = position * 1e4 ** (-torch.arange(half) / half).double()
+    number = torch.complex(x[:half], x[half:]) * torch.exp(1j * angle)
+    return torch.cat([number.real, number.imag])
+
+
+def naive(mixer: FeatureAttention, x: Tensor) -> Tensor:
+    """``x [time, batch, d]`` to the same, one query and key at a time."""
+    q, k, v = (F.linear(x, each.weight, each.bias) for each in (mixer.q, mixer.k, mixer.v))
+    mixed = torch.zeros_like(x)
+    for b in range(x.shape[1]):
+        for head in range(HEADS):
+            part = slice(head * WIDTH, (head + 1) * WIDTH)
+            queries, keys = ([turned(each, t) if mixer.rope else each
+                              for t, each in enumerate(rows[:, b, part])] for rows in (q, k))
+            for i, query in enumerate(queries):
+                seen = range(i + 1 if mixer.causal else len(keys))
+                scores = torch.stack([
+                    phi(mixer, query, True) @ phi(mixer, keys[j], False) for j in seen])
+                mixed[i, b, part] = scores @ v[:len(seen), b, part] / (scores.sum() + 1e-6)
+    return F.linear(mixed, mixer.out.weight, mixer.out.bias)
+
+
+@pytest.mark.parametrize("options", [
+    {"rope": False}, {"rope": True}, {"causal": False, "rope": True}], ids=str)
+@pytest.mark.parametrize("name", ["linear", "linear_relu", "performer"])
+def test_values_and_gradients_are_those_of_the_quadratic_formula(
+    name: str, options: dict[str, Option],
+) -> None:
+    mixer = mixer_of(name, **options)
+    toward, leaves = random(TIME, BATCH, D, seed=9), []
+    for form in (lambda x: mixer(x, mixer.initial_state(x))[0], lambda x: naive(mixer, x)):
+        x = random(TIME, BATCH, D, seed=8).requires_grad_()
+        y = form(x)
+        leaves.append([y, *torch.autograd.grad((y * toward).sum(), [x, *mixer.parameters()])])
+    for got, expected in zip(*leaves, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 11, 64])
+@pytest.mark.parametrize("time", [1, 4, 11])
+def test_chunks_of_any_size_are_the_recurrence(chunk: int, time: int) -> None:
+    q, k = (elu_features(random(BATCH, HEADS, time, 5, seed=seed)) for seed in (1, 2))
+    inputs = [q, k, random(BATCH, HEADS, time, 4, seed=3), random(BATCH, HEADS, 5, 4, seed=4),
+              5 + random(BATCH, HEADS, 5, seed=5).abs()]
+
+    def recurrence(q: Tensor, k: Tensor, v: Tensor, s: Tensor, z: Tensor) -> list[Tensor]:
+        out = []
+        for t in range(time):
+            s = s + k[..., t, :, None] * v[..., t, None, :]
+            z = z + k[..., t, :]
+            out.append((q[..., t, None, :] @ s)[..., 0, :]
+                       / ((q[..., t, :] * z).sum(-1, keepdim=True) + 1e-6))
+        return [torch.stack(out, dim=-2), s, z]
+
+    results = []
+    for form in (recurrence, lambda *given: causal_by_sums(*given, chunk=chunk)):
+        leaves = [each.clone().requires_grad_() for each in inputs]
+        outputs = form(*leaves)
+        sum((each * random(*each.shape, seed=6)).sum() for each in outputs).backward()
+        results.append([*outputs, *(leaf.grad for leaf in leaves)])
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+# Means ---------------------------------------------------------------------------------
+
+
+def test_equal_values_come_back_save_for_the_epsilon() -> None:
+    q, k = (elu_features(random(7, 5, seed=seed)) for seed in (1, 2))
+    v = torch.full((7, 3), 2.5, dtype=torch.float64)
+    scores = (q @ k.t()).tril().sum(-1, keepdim=True)
+    y = causal_by_sums(q, k, v, torch.zeros(5, 3).double(), torch.zeros(5).double())[0]
+    torch.testing.assert_close(y, (2.5 * scores / (scores + EPS)).expand(7, 3))
+    assert 0 < float((2.5 - y).max()) < 2.5 * EPS / float(scores.min())
+    torch.testing.assert_close(mixed_by_sums(q, k, v), v, rtol=1e-6, atol=0)
+
+
+def test_every_output_lies_between_the_least_and_the_largest_value_so_far() -> None:
+    q, k = (elu_features(random(40, 5, seed=seed)) for seed in (1, 2))
+    v = 4 + random(40, 3, seed=3)
+    y = causal_by_sums(q, k, v, torch.zeros(5, 3).double(), torch.zeros(5).double(), chunk=8)[0]
+    low, high = v.cummin(0).values, v.cummax(0).values
+    smallest = float((q @ k.t()).tril().sum(-1).min())
+    assert smallest > 100 * EPS
+    assert bool((y <= high).all())
+    assert bool((y >= low / (1 + EPS / smallest)).all())
+
+
+def test_a_query_without_features_gets_nothing_and_no_bad_gradient() -> None:
+    """In float32 elu(-30) + 1 is 0, though e^-30 is not."""
+    x = torch.full((1, 4), -30.0, requires_grad=True)
+    assert float(elu_features(x).detach().max()) == 0
+    y = mixed_by_sums(elu_features(x), torch.ones(3, 4), torch.ones(3, 2))
+    y.sum().backward()
+    assert torch.equal(y, torch.zeros(1, 2))
+    assert x.grad is not None
+    assert bool(x.grad.isfinite().all())
+
+
+# Performer -----------------------------------------------------------------------------
+
+X = torch.tensor([0.3, -0.2, 0.1, 0.6], dtype=torch.float64)
+Y = torch.tensor([0.2, 0.1, -0.4, 0.7], dtype=torch.float64)
+
+
+def estimates(rows: Tensor, scale: float = 1.0) -> Tensor:
+    """An estimate of ``e^(x y)`` from each row alone."""
+    return (log_features(scale * X, rows) + log_features(scale * Y, rows)).exp() * len(rows)
+
+
+def z_score(rows: Tensor) -> float:
+    """How many standard errors the mean is from ``e^(x y)``; blocks are independent."""
+    of_blocks = estimates(rows).view(-1, 4).mean(1)
+    error = of_blocks.std() / math.sqrt(len(of_blocks))
+    return float((of_blocks.mean() - (X @ Y).exp()) / error)
+
+
+def test_features_are_unbiased_and_the_test_would_notice() -> None:
+    generator = torch.Generator().manual_seed(5)
+    assert abs(z_score(orthogonal_rows(4 * 20_000, 4, generator).double())) < 3
+    # Q as LAPACK leaves it, which libraries have shipped.
+    normal = torch.randn(20_000, 4, 4, dtype=torch.float64, generator=generator)
+    lengths = random(20_000, 4, 4, seed=6).norm(dim=-1, keepdim=True)
+    biased = (torch.linalg.qr(normal)[0].transpose(-1, -2) * lengths).reshape(-1, 4)
+    assert z_score(biased) > 10
+
+
+def test_variance_is_the_formulas_and_orthogonal_rows_have_less() -> None:
+    x, y = 0.5 * X, 0.5 * Y     # the tail of longer ones is too heavy to sample
+    formula = float((2 * x @ y).exp() * ((x + y).square().sum().exp() - 1))
+    independent = estimates(random(400_000, 4, seed=7), 0.5)
+    assert float(independent.var()) == pytest.approx(formula, rel=0.05)
+    rows = orthogonal_rows(4 * 20_000, 4, torch.Generator().manual_seed(8)).double()
+    assert float(estimates(rows, 0.5).view(-1, 4).mean(1).var()) < 0.96 * formula / 4
+
+
+def test_rows_are_orthogonal_in_blocks_and_as_long_as_normal_ones() -> None:
+    rows = orthogonal_rows(2 * 16 + 5, 16, torch.Generator().manual_seed(1)).double()
+    assert rows.shape == (37, 16)
+    for block in rows.split(16):
+        products = block @ block.t()
+        assert float((products - products.diagonal().diag()).abs().max()) < 1e-5
+    squares = orthogonal_rows(4000, 16, torch.Generator().manual_seed(2)).square().sum(1)
+    assert float(squares.mean()) == pytest.approx(16, rel=0.02)
+    assert float(squares.var()) == pytest.approx(32, rel=0.1)    # chi squared
+
+
+def test_many_features_come_near_softmax_attention() -> None:
+    """Against torch: the error falls as one over the root of the number of features."""
+    x, errors = 0.2 * random(TIME, BATCH, D, seed=4), []
+    for features in (64, 16_384):
+        mixer = mixer_of("performer", features=features, rope=False)
+        with torch.no_grad():
+            got = mixer(x, mixer.initial_state(x))[0]
+            q, k, v = (F.linear(x, each.weight, each.bias).unflatten(-1, (HEADS, -1)).permute(
+                1, 2, 0, 3) for each in (mixer.q, mixer.k, mixer.v))
+            full = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            expected = F.linear(
+                full.permute(2, 0, 1, 3).flatten(-2), mixer.out.weight, mixer.out.bias)
+        errors.append(float((got - expected).abs().mean() / expected.abs().mean()))
+    assert errors[1] < 0.03
+    assert errors[1] < errors[0] / 8
+
+
+@pytest.mark.parametrize("width", [16, 64])
+def test_features_stay_in_the_range_of_float32(width: int) -> None:
+    init = MixerInit(width, ternary=False, generator=torch.Generator().manual_seed(0))
+    mixer = Performer(init, heads=1)
+    longest = mixer.rows[mixer.rows.square().sum(1).argmax()]
+    worst = (longest * width ** 0.25).expand(1, 1, 6, -1).clone().requires_grad_()
+    huge = torch.randn(1, 1, 6, width, generator=torch.Generator().manual_seed(1)) * 1e4
+    for q, k in ((worst, worst), (huge, worst), (worst, huge), (huge, huge)):
+        features = mixer.of_queries(q), mixer.of_keys(k)
+        assert float(features[1].detach().max()) < 1e30
+        y = causal_by_sums(*features, torch.ones(1, 1, 6, width),
+                           torch.zeros(1, 1, 2 * width, width), torch.zeros(1, 1, 2 * width))[0]
+        assert bool(y.isfinite().all())
+        assert float(y.detach().max()) <= 1.0001
+    (gradient,) = torch.autograd.grad(
+        mixer.of_queries(worst).sum() + mixer.of_keys(worst).sum(), worst)
+    assert bool(gradient.isfinite().all())
+
+
+def test_a_head_too_wide_for_float32_is_refused() -> None:
+    with pytest.raises(ValueError, match="a head of 128 channels has features beyond the range"):
+        TOKEN_MIXERS.build(Choice("performer", (("heads", 1),)), MixerInit(128))
+    with pytest.raises(ValueError, match="features must be a whole number from 0, got -1"):
+        TOKEN_MIXERS.build(Choice("performer", (("features", -1),)), MixerInit(16))
+
+
+def test_the_same_seed_draws_the_same_rows() -> None:
+    rows = [Performer(MixerInit(16, generator=torch.Generator().manual_seed(seed))).rows
+            for seed in (1, 1, 2)]
+    assert torch.equal(rows[0], rows[1])
+    assert not torch.equal(rows[0], rows[2])
+
+
+# Costs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "features"), [("linear", 8), ("performer", 16)])
+def test_costs_do_not_grow_with_the_length(name: str, features: int) -> None:
+    mixer = mixer_of(name)
+    sums = D * features + HEADS * features
+    assert mixer.state_words(1) == mixer.state_words(10**6) == sums + 1
+    assert mixer_of(name, rope=False).state_words(5) == sums
+    drawn = 2 * D * (features + 1) if name == "performer" else 0
+    assert mixer.products(10**6) == 2 * D * features + HEADS * features + 4 * D + drawn

@@ -140,6 +140,7 @@ def test_costs_count_the_weights_once(name: str, ternary: bool) -> None:
 @pytest.mark.parametrize("name", [*CAUSAL, *OTHERS])
 def test_every_parameter_gets_a_gradient(name: str, ternary: bool) -> None:
     mixer, x = built(name, ternary=ternary), inputs(5)
+    x.requires_grad_()      # FNet has no parameter
     y, _ = mixer(x, mixer.initial_state(x))
     (y * inputs(6)).sum().backward()
     for at, parameter in mixer.named_parameters():

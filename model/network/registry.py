@@ -50,7 +50,8 @@ class Registry(Generic[_Kind]):
             before = self._classes.get(name)
             if before is not None and _source(before) != _source(cls):
                 raise ValueError(f"there already is a {self.what} {name!r}: {before.__qualname__}")
-            self._classes[name] = cls
+            if before is None or not before.__module__.startswith("sterna."):
+                self._classes[name] = cls
             return cls
         return note
 

@@ -1,0 +1,81 @@
+"""The page of all mixers, docs/mixer-formulas.md, from their docstrings.
+
+    python docs/site/mixer_pages.py
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from sterna.model import mixers
+from sterna.model.files import write_atomically
+from sterna.model.network.mixer import Mixer
+from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS, Registry
+
+PAGE = Path(__file__).parents[1] / "mixer-formulas.md"
+_HEAD = """# Every mixer: formula, cost, picture
+
+Find here what a mixer computes, which options it has and what a token of it costs.
+[Mixers](mixers.md) tells which to take.
+
+d is the width of the residual stream, n the number of tokens up to the one counted. MACs are
+ternary (with float weights they are multiplications), products are true multiplications of
+activations, words are numbers of the state of one sequence; all for one layer. In a picture the
+pixel in row i and column j is how much output i depends on input j in a fresh mixer with small
+options, measured by `docs/site/mixer_patterns.py`: white is not at all.
+
+This page is written from the docstrings by `docs/site/mixer_pages.py`.
+"""
+_FAMILIES = (mixers.recurrent, mixers.attention, mixers.sparse, mixers.linear, mixers.fixed,
+             mixers.channel)
+
+
+def page() -> str:
+    """The whole page, in Markdown."""
+    parts = [_HEAD]
+    for family in _FAMILIES:
+        title, _, _ = (family.__doc__ or "").partition("\n")
+        parts.append(f"\n## {title.strip().rstrip('.')}\n")
+        registry: Registry = CHANNEL_MIXERS if family is mixers.channel else TOKEN_MIXERS
+        for name in registry.names():
+            cls = registry.find(name)
+            if cls.__module__.startswith(f"{family.__name__}."):
+                parts.append(_entry(name, cls, registry))
+    return "".join(parts)
+
+
+def _entry(name: str, cls: type[Mixer], registry: Registry) -> str:
+    text, _, parameters = (inspect.getdoc(cls) or "").partition("Parameters\n----------\n")
+    picture = ""
+    if registry is TOKEN_MIXERS:
+        picture = f"![Which input reaches which output of {name}](mixers/{name}.png)\n\n"
+    options = registry.options(name)
+    inside = ", ".join(f"{each.name}={_spelled(each.default)}" for each in options.values())
+    head = f"`{name}({inside})`" if inside else f"`{name}`"
+    return (f"\n### {name}\n\n{picture}{head}: {_plain(text)}\n"
+            f"{_options(parameters, set(options))}")
+
+
+def _spelled(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _options(text: str, known: set[str]) -> str:
+    """The options as a list: ``- `size`: ...``; a class may take more than a pattern can give."""
+    found = re.findall(r"^(\w[\w, ]*)\n((?:    .*\n?|\n)+)", text, re.M)
+    lines = [f"\n- `{names.replace(', ', '`, `')}`: {_plain(' '.join(body.split()))}"
+             for names, body in found if set(names.split(", ")) <= known]
+    return "".join(lines) + ("\n" if lines else "")
+
+
+def _plain(text: str) -> str:
+    """A docstring's text in Markdown."""
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", text)
+    return text.replace("``", "`").strip()
+
+
+if __name__ == "__main__":
+    write_atomically(PAGE, page())
+    print(PAGE.name)

@@ -1,0 +1,31 @@
+"""The page of all mixers is what their docstrings say, with a picture of each."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+
+from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def test_the_page_is_written_from_the_docstrings() -> None:
+    made = runpy.run_path(str(DOCS / "site" / "mixer_pages.py"))["page"]()
+    assert (DOCS / "mixer-formulas.md").read_text(encoding="utf-8") == made, (
+        "write it again: python docs/site/mixer_pages.py")
+    own = [name for registry in (TOKEN_MIXERS, CHANNEL_MIXERS) for name in registry.names()
+           if registry.find(name).__module__.startswith("sterna.")]
+    assert [name for name in own if f"### {name}\n" not in made] == []
+    pictures = {path.stem for path in (DOCS / "mixers").glob("*.png")}
+    assert [name for name in TOKEN_MIXERS.names() if f"/{name}.png)" in made] == [
+        name for name in TOKEN_MIXERS.names() if name in pictures]
+
+
+def test_a_picture_is_the_measured_dependence() -> None:
+    measured = runpy.run_path(str(DOCS / "site" / "mixer_patterns.py"))["sensitivity"]
+    window = measured("window")
+    rows, columns = np.indices(window.shape)
+    seen = (columns <= rows) & (columns > rows - 8)
+    assert (window[seen] > 0).all()
+    assert (window[~seen] == 0).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ State: TypeAlias = tuple[Tensor, ...]
 class Mixer(nn.Module):
     """A part of a block that maps ``[..., d]`` to ``[..., d]``."""
 
-    wants_norm: ClassVar[bool] = False
+    wants_norm: bool = False
     """Whether the input must be normalised although projections are ternary: set it where the
     first thing done to ``x`` is not a projection, which would normalise by itself."""
 

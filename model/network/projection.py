@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.network.bitlinear import BitLinear
+from sterna.model.network.quantizers import absmax_quantize, ternarize
 
-__all__ = ["MixerInit", "Projection", "project"]
+__all__ = ["MixerInit", "Projection", "prepare", "project"]
 
 Projection: TypeAlias = BitLinear | nn.Linear
 
@@ -69,14 +70,41 @@ def project(projections: Sequence[nn.Module], x: Tensor, limit: float = math.inf
     Ternary ones share the norm and quantisation of ``x``, and saturate at ``±limit``. All are
     of one kind, and either all have a bias or none has.
     """
-    ternary = [each for each in projections if isinstance(each, BitLinear)]
-    if len(ternary) == len(projections):
+    ternary = _all_ternary(projections)
+    if ternary:
         return BitLinear.joint(ternary, x, limit)
+    return F.linear(x, *_joined(projections))
+
+
+def prepare(projections: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
+    """:func:`project` of the same projections as a function of ``x``, without a limit.
+
+    For loops over time: what depends on the weights alone, above all making them ternary, is done
+    once. Results differ from :func:`project` by the rounding of floats.
+    """
+    weight, bias = _joined(projections)
+    if _all_ternary(projections):
+        return lambda x: F.linear(absmax_quantize(x), weight, bias)
+    return lambda x: F.linear(x, weight, bias)
+
+
+def _all_ternary(projections: Sequence[nn.Module]) -> list[BitLinear]:
+    """The projections if they are ternary, none if all are float."""
+    ternary = [each for each in projections if isinstance(each, BitLinear)]
     linears = [each for each in projections if isinstance(each, nn.Linear)]
-    if len(linears) != len(projections):
+    if len(projections) not in (len(ternary), len(linears)):
         raise ValueError("joint projections must be all ternary or all float")
-    biases = [each.bias for each in linears if each.bias is not None]
-    if biases and len(biases) != len(linears):
+    return ternary
+
+
+def _joined(projections: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None]:
+    """Weights (ternary ones dequantised) and biases of projections, one after the other."""
+    weights, biases = [], []
+    for each in projections:
+        assert isinstance(each, BitLinear | nn.Linear)
+        weights.append(ternarize(each.weight) if isinstance(each, BitLinear) else each.weight)
+        if each.bias is not None:
+            biases.append(each.bias)
+    if biases and len(biases) != len(projections):
         raise ValueError("either all joint projections have a bias or none has")
-    return F.linear(x, torch.cat(tuple(each.weight for each in linears)),
-                    torch.cat(tuple(biases)) if biases else None)
+    return torch.cat(weights), torch.cat(biases) if biases else None

@@ -1,0 +1,101 @@
+"""Gated linear units: what they share, and those with another activation than SiLU."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sterna.model.network.mixer import ChannelMixer
+from sterna.model.network.projection import MixerInit, project
+from sterna.model.network.registry import channel_mixer
+from sterna.model.profile import S16
+
+__all__ = ["Bilinear", "GatedLinear", "GeGLU", "ReGLU", "ReLU2GLU", "SeGLU", "SigmoidGLU"]
+
+
+class GatedLinear(ChannelMixer):
+    """``y = down(a(gate(x)) * up(x))`` (arXiv 2002.05202, equation 5), the activation ``a`` by
+    the classes that extend it.
+
+    Gate and up share one norm and quantisation and are limited to the range of the
+    profile's ``z`` format, their product to that of ``p``. Per token: 3 d dff ternary MACs, dff
+    products. In float there are no limits, and no norm before ``down``.
+    """
+
+    def __init__(self, init: MixerInit) -> None:
+        super().__init__()
+        self.dff = init.dff
+        self.gate = init.linear(init.d, init.dff)
+        self.up = init.linear(init.d, init.dff)
+        self.down = init.linear(init.dff, init.d, residual=True)
+        self.limit = S16.p.limit if init.ternary else float("inf")
+
+    def activate(self, gate: Tensor) -> Tensor:
+        """The activation of the gate ``[..., dff]``, element by element."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
+        z = project((self.gate, self.up), x, S16.z.limit)
+        gate, up = z.chunk(2, dim=-1)
+        product = self.activate(gate) * up
+        return self.down(F.hardtanh_(product, -self.limit, self.limit))
+
+    def products(self, length: int) -> int:
+        """Gate with up."""
+        return self.dff
+
+
+@channel_mixer("bilinear")
+class Bilinear(GatedLinear):
+    """No activation: ``a(z) = z`` (arXiv 2002.05202, equation 5). Needs no table in gateware."""
+
+    def activate(self, gate: Tensor) -> Tensor:
+        return gate
+
+
+@channel_mixer("sigmoid_glu")
+class SigmoidGLU(GatedLinear):
+    """The first GLU: ``a(z) = sigmoid(z)`` (arXiv 1612.08083; 2002.05202, equation 4)."""
+
+    def activate(self, gate: Tensor) -> Tensor:
+        return torch.sigmoid(gate)
+
+
+@channel_mixer("reglu")
+class ReGLU(GatedLinear):
+    """``a(z) = max(z, 0)`` (arXiv 2002.05202, equation 5). Needs no table in gateware."""
+
+    def activate(self, gate: Tensor) -> Tensor:
+        return F.relu(gate)
+
+
+@channel_mixer("geglu")
+class GeGLU(GatedLinear):
+    """``a(z) = z * Phi(z)``, exact and not by tanh (arXiv 2002.05202, equation 5)."""
+
+    def activate(self, gate: Tensor) -> Tensor:
+        return F.gelu(gate)
+
+
+@channel_mixer("seglu")
+class SeGLU(GatedLinear):
+    """``a(z) = 1.0507 z``, or for negative z ``1.7581 (e^z - 1)``: SELU (arXiv 1706.02515), as
+    gate in Keras-MML."""
+
+    def activate(self, gate: Tensor) -> Tensor:
+        return F.selu(gate)
+
+
+@channel_mixer("relu2_glu")
+class ReLU2GLU(GatedLinear):
+    """``a(z) = max(z, 0)^2``: the channel mixer in the code of BitNet b1.58 2B4T (arXiv
+    2504.12285), where the norm of ``down`` is its sub-norm. Twice as many products."""
+
+    def activate(self, gate: Tensor) -> Tensor:
+        return F.relu(gate).square()
+
+    def products(self, length: int) -> int:
+        """The square, and gate with up."""
+        return 2 * self.dff

@@ -1,0 +1,81 @@
+"""DenseMML, the ternary layer of Keras-MML (keras-matmulless 0.1.2): a norm with a gain in it.
+
+It differs from :class:`~sterna.model.network.bitlinear.BitLinear` in two ways: the norm comes
+before the quantiser and has a trained gain, so that the size of a vector says something; and
+an activation may follow. Values are those of the package. Gradients of ``x``, gain and bias are,
+too; of the weights they are not: the package differentiates the scale ``s = mean|W|`` as well and
+passes through the codes instead of the weights, which gives ``s * g + sign(W) * sum(g * T) / n``
+where ours is ``g``, with codes T and n weights.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sterna.model.network.activations import activation_named
+from sterna.model.network.bitlinear import BitLinear
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.quantizers import ternarize
+
+__all__ = ["DenseMML", "dense_mml", "make_dense"]
+
+_SMALLEST_PEAK = 1e-5
+"""Lower limit of a vector's largest magnitude; a zero vector is quantised to zeros."""
+
+
+def dense_mml(x: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None) -> Tensor:
+    """``Q(sqrt(d) x / |x| * gain) @ ternarize(weight).T + bias``, Q rounding to 8 bits.
+
+    ``x [..., d]``, ``weight [rows, d]``, ``gain [d]``, ``bias [rows]``; returns
+    ``[..., rows]``. Gradients pass straight through both quantisers.
+    """
+    normalised = F.normalize(x, dim=-1) * math.sqrt(x.shape[-1]) * gain
+    unit = normalised.detach().abs().amax(-1, keepdim=True).clamp_min(_SMALLEST_PEAK) / 127
+    error = (torch.round(normalised / unit) * unit - normalised).detach()
+    return F.linear(normalised + error, ternarize(weight), bias)
+
+
+class DenseMML(nn.Module):
+    """``activation(dense_mml(x))`` of trained weights ``[rows, columns]``, gain and bias.
+
+    Parameters
+    ----------
+    columns, rows
+        Number of inputs and of outputs.
+    activation
+        A name of :data:`~sterna.model.network.activations.ACTIVATIONS`.
+    bias
+        Whether the outputs have a bias.
+    generator
+        Source of the initial weights, those of a ``BitLinear``; gains start at one.
+    """
+
+    def __init__(
+        self, columns: int, rows: int, *, activation: str = "linear", bias: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        # It holds weight and bias, and counts as ternary; its own norm is not used.
+        self.linear = BitLinear(columns, rows, bias=bias, generator=generator)
+        self.gain = nn.Parameter(torch.ones(columns))
+        self.activation = activation_named(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [..., columns]``, not normalised, to ``[..., rows]``."""
+        return self.activation(dense_mml(x, self.linear.weight, self.gain, self.linear.bias))
+
+
+def make_dense(
+    init: MixerInit, columns: int, rows: int, *, bias: bool = True, residual: bool = False,
+) -> DenseMML | nn.Linear:
+    """What ``init.linear`` is to other mixers, for those of Keras-MML: a ``DenseMML``, or in
+    float a plain ``nn.Linear``."""
+    if init.ternary:
+        return DenseMML(columns, rows, bias=bias, generator=init.generator)
+    linear = init.linear(columns, rows, bias=bias, residual=residual)
+    assert isinstance(linear, nn.Linear)
+    return linear

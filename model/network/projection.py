@@ -107,4 +107,4 @@ def _joined(projections: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None]:
             biases.append(each.bias)
     if biases and len(biases) != len(projections):
         raise ValueError("either all joint projections have a bias or none has")
-    return torch.cat(weights), torch.cat(biases) if biases else None
+    return torch.cat(tuple(weights)), torch.cat(tuple(biases)) if biases else None

@@ -85,6 +85,21 @@ class ModelConfig:
         """Whether the integer reference, exact ONNX and the gateware know these mixers."""
         return set(self.to_json()) == set(SIZES)
 
+    def check_integer_form(self) -> None:
+        """Refuse a model that has none.
+
+        Raises
+        ------
+        ValueError
+            With the choices of this model that have no integer form.
+        """
+        if not self.has_integer_form:
+            chosen = [f"{name} {value}" for name, value in self.to_json().items()
+                      if name not in SIZES]
+            raise ValueError(
+                "only mlgru with glu, pre-norm and ternary weights have an integer form; this "
+                f"model has {', '.join(chosen)}")
+
     def mixers(self) -> tuple[tuple[Choice, Choice], ...]:
         """The token mixer and the channel mixer of every layer, the patterns repeated."""
         token, channel = parse_pattern(self.mixer), parse_pattern(self.channel)

@@ -1,8 +1,11 @@
 """From float to integers, and how well the integers predict."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from command_line import refusal
 from torch.nn import functional
 
 from sterna.model.config import ModelConfig
@@ -57,6 +60,22 @@ def test_the_integer_model_follows_the_float_model(
     real = logits / 2.0**profile.logit.frac
     error = np.abs(real - expected.numpy()).mean() / expected.std().item()
     assert error < {"S16": 0.02, "C12": 0.15}[profile.name]
+
+
+def test_mixers_without_an_integer_form_are_refused_before_anything_is_measured(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ModelConfig(d=4, layers=1, dff=4, vocab=128, mixer="attention", weights="float")
+    corpus, path = builtin_corpus().as_ascii(), tmp_path / "checkpoint.pt"
+    save_checkpoint(Checkpoint(
+        config, {}, corpus.name, corpus.sha256, 0, 0, 0.0,
+        LanguageModel(config).state_dict(), {}, ()), path)
+    why = ("only mlgru with glu, pre-norm and ternary weights have an integer form; this model has "
+           "mixer attention, weights float")
+    with pytest.raises(ValueError, match=why):
+        quantize_checkpoint(path, C12, note=lambda line: pytest.fail(line))
+    with pytest.raises(ValueError, match=why):
+        quantize(LanguageModel(config), C12)
+    assert why in refusal(capsys, "quantize", path, "-o", tmp_path / "m.safetensors", "--quiet")
 
 
 def test_an_all_zero_matrix_can_be_quantized(profile: NumericProfile) -> None:

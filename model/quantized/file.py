@@ -100,12 +100,7 @@ class QuantizedModel:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.config.has_integer_form:
-            chosen = {name: value for name, value in self.config.to_json().items()
-                      if name not in SIZES}
-            raise ValueError(
-                "only mlgru with glu, pre-norm and ternary weights have an integer form; "
-                f"this model has {', '.join(f'{n} {v}' for n, v in chosen.items())}")
+        self.config.check_integer_form()
         shapes = self.config.projections()
         if list(self.projections) != list(shapes):
             raise ValueError(

@@ -45,8 +45,9 @@ def quantize(
     Raises
     ------
     ValueError
-        If a weight is not finite or a scale cannot be represented.
+        If the mixers have no integer form, a weight is not finite or a scale cannot be represented.
     """
+    model.config.check_integer_form()
     projections = {}
     for name, linear in model.named_projections().items():
         codes, weight_scale = ternary_codes(linear.weight)
@@ -90,6 +91,7 @@ def quantize_checkpoint(
         If the model cannot be quantised.
     """
     checkpoint = load_checkpoint(path)
+    checkpoint.config.check_integer_form()
     model = checkpoint.model()
     if heldout is None:
         heldout = _heldout_of(checkpoint)

@@ -21,6 +21,7 @@ from sterna.cli.commands import (
     gateware,
     graphs,
     hardware_report,
+    mixers,
     models,
     native,
     synth,
@@ -55,8 +56,8 @@ app = typer.Typer(
          "ASCII, small enough for an iCE40 UP5K).")
 
 for group in (
-    demo, doctor, training, models, graphs, web, native, gateware, hardware_report, board, chat,
-    synth,
+    demo, doctor, training, mixers, models, graphs, web, native, gateware, hardware_report, board,
+    chat, synth,
 ):
     for command in group.COMMANDS:
         app.command()(command)

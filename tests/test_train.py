@@ -25,10 +25,10 @@ from sterna.model.training.checkpoint import (
     load_checkpoint,
 )
 from sterna.model.training.metrics import read_metrics
+from sterna.model.training.optimizer import adamw
 from sterna.model.training.progress import (
     TrainProgress,
 )
-from sterna.model.training.run import _optimizer
 from sterna.model.training.train import TrainRecipe, TrainResult, train
 
 CONFIG = ModelConfig(d=16, layers=2, dff=24)
@@ -236,7 +236,7 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine() -> None:
 
 def test_embedding_learns_faster_and_only_matrices_decay() -> None:
     model = LanguageModel(CONFIG)
-    optimizer = _optimizer(model, RECIPE)
+    optimizer = adamw(model, RECIPE)
     embedding, matrices, biases = optimizer.param_groups
     assert embedding["params"] == [model.embedding.weight]
     assert [group["lr_factor"] for group in optimizer.param_groups] == [3.0, 1.0, 1.0]

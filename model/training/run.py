@@ -11,7 +11,6 @@ import torch.nn.functional as F
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
-from sterna.model.network.projection import Projection
 from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.training.checkpoint import (
     Checkpoint,
@@ -19,6 +18,7 @@ from sterna.model.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from sterna.model.training.optimizer import adamw
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.windows import WindowSampler
 
@@ -40,7 +40,7 @@ class Run:
         self.checkpoint_path = folder / CHECKPOINT_NAME
         self.device = device
         self.model = LanguageModel(config, seed=seed).to(device)
-        self.optimizer = _optimizer(self.model, recipe)
+        self.optimizer = adamw(self.model, recipe)
         if recipe.carry_state and not self.model.state_is_bounded:
             raise ValueError(
                 f"carry_state needs mixers whose state does not grow with the text, got "
@@ -127,16 +127,3 @@ class Run:
                 f"the loss is not finite at step {self.step}; lower lr ({self.recipe.lr})")
         before = bpb if self.train_bpb is None else self.train_bpb
         self.train_bpb = before + 0.05 * (bpb - before)
-
-
-def _optimizer(model: LanguageModel, recipe: TrainRecipe) -> torch.optim.Optimizer:
-    """AdamW in three groups: the embedding, matrices of projections (which decay), and the rest."""
-    embedding = model.embedding.weight
-    matrices = [each.weight for each in model.modules() if isinstance(each, Projection)]
-    grouped = {id(parameter) for parameter in (embedding, *matrices)}
-    biases = [p for p in model.parameters() if id(p) not in grouped]
-    return torch.optim.AdamW(
-        [{"params": [embedding], "lr_factor": recipe.embedding_lr_factor, "weight_decay": 0.0},
-         {"params": matrices, "lr_factor": 1.0, "weight_decay": recipe.weight_decay},
-         {"params": biases, "lr_factor": 1.0, "weight_decay": 0.0}],
-        lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True)

@@ -1,0 +1,104 @@
+"""Which cells a comparison has, and in which order they are best made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sterna.model.study.cells import Cell, CostCell, TrainingCell
+from sterna.model.study.costs import Costs
+from sterna.model.study.fit import BUDGETS
+from sterna.model.study.recipes import SWEPT, recipe_for
+from sterna.model.study.rows import Row
+from sterna.model.study.tasks.task import Task
+
+__all__ = ["Study"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Rows compared on tasks.
+
+    Parameters
+    ----------
+    entries
+        Each row with the tasks that it takes part in.
+    seeds
+        Number of seeds, from 0.
+    swept
+        Names of the rows whose learning rate is chosen for each task, of three, by the first
+        seed at equal tokens; all others have the one of their recipe.
+    lr
+        A learning rate for all rows, instead.
+    costs
+        Sizes at which costs are measured.
+    """
+
+    entries: tuple[tuple[Row, tuple[Task, ...]], ...]
+    seeds: int = 3
+    swept: tuple[str, ...] = ()
+    lr: float | None = None
+    costs: Costs = field(default_factory=Costs)
+
+    def check(self) -> None:
+        """Make every model once, so that nothing is refused after minutes of work.
+
+        Raises
+        ------
+        ValueError
+            If a mixer is not there or not for a task, with the reason.
+        """
+        for row, tasks in self.entries:
+            for task in tasks:
+                task.model(row, 0)
+
+    def sweep_cells(self) -> list[Cell]:
+        """The cells that have to be there before the others are known."""
+        return [self._training(row, task, "tokens", 0, lr)
+                for row, tasks in self.entries if row.name in self.swept
+                for task in tasks for lr in SWEPT[row.weights]]
+
+    def cells(self, folder: Path) -> list[Cell]:
+        """All other cells, when those of the sweep are in ``folder``: seed after seed, so that a
+        comparison that is cut short has every row."""
+        found: list[Cell] = []
+        for seed in range(self.seeds):
+            found += [self.cell(row, task, budget, seed, folder)
+                      for row, tasks in self.entries for task in tasks for budget in BUDGETS]
+            if seed == 0:
+                found += [self.cost_cell(row, tasks) for row, tasks in self.entries]
+        return found
+
+    def cell(self, row: Row, task: Task, budget: str, seed: int, folder: Path) -> TrainingCell:
+        """The cell of a row in the table."""
+        return self._training(row, task, budget, seed, self.chosen_lr(row, task, folder))
+
+    def cost_cell(self, row: Row, tasks: tuple[Task, ...]) -> CostCell:
+        """What a row costs: if it is not causal, at the length of its tasks."""
+        costs = self.costs
+        if not row.is_causal(costs.d):
+            costs = replace(costs, lengths=tuple(sorted({task.length for task in tasks})))
+        return CostCell(row, costs)
+
+    def chosen_lr(self, row: Row, task: Task, folder: Path) -> float | None:
+        """The learning rate that was best in the sweep, or None for that of the recipe."""
+        if row.name not in self.swept:
+            return self.lr
+        by_lr = self.sweep(row, task, folder)
+        if not by_lr:
+            return None
+        return (max if task.more_is_better else min)(by_lr, key=lambda lr: by_lr[lr])
+
+    def sweep(self, row: Row, task: Task, folder: Path) -> dict[float, float]:
+        """The figure of the task by learning rate, as far as it is there and finite."""
+        found = {}
+        for lr in SWEPT[row.weights]:
+            result = self._training(row, task, "tokens", 0, lr).result(folder)
+            if result is not None and "figures" in result:
+                found[lr] = float(result["figures"][task.figure])
+        return found
+
+    def _training(
+        self, row: Row, task: Task, budget: str, seed: int, lr: float | None,
+    ) -> TrainingCell:
+        return TrainingCell(row, task, budget, seed, recipe_for(row.weights, task, lr))

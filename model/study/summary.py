@@ -1,0 +1,76 @@
+"""The figures of a comparison as plain data: means and deviations over the seeds."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from sterna.model.study.fit import BUDGETS
+from sterna.model.study.plan import Study
+from sterna.model.study.rows import Row
+from sterna.model.study.tasks.task import Task
+
+__all__ = ["summarize"]
+
+
+def summarize(study: Study, folder: Path) -> dict[str, Any]:
+    """What is known so far.
+
+    Returns
+    -------
+    ``rows``: for each its mixers, ``tasks`` (by name, then by budget: the learning rate, and
+    ``mean``, ``deviation`` and ``values`` of every figure, of tokens and of CPU seconds; the
+    deviation is that of a sample, None for one seed) and ``costs`` by length. ``tasks``:
+    settings, budgets and facts. ``sweep``: figures by learning rate. ``missing``: cells that
+    are not there.
+    """
+    tasks = {task.name: task for _, each in study.entries for task in each}
+    missing = sum(cell.result(folder) is None for cell in study.cells(folder))
+    return {
+        "rows": [_row(study, row, each, folder) for row, each in study.entries],
+        "tasks": {name: {**task.settings(), "figure": task.figure, "facts": task.facts()}
+                  for name, task in tasks.items()},
+        "sweep": [
+            {"row": row.name, "task": task.name, "figure": task.figure,
+             "by_lr": {f"{lr:g}": value for lr, value in study.sweep(row, task, folder).items()}}
+            for row, each in study.entries if row.name in study.swept for task in each],
+        "seeds": study.seeds, "missing": missing,
+    }
+
+
+def _row(study: Study, row: Row, tasks: tuple[Task, ...], folder: Path) -> dict[str, Any]:
+    costs = study.cost_cell(row, tasks)
+    config = row.config(d=costs.costs.d, layers=costs.costs.layers, vocab=256, length=256)
+    found: dict[str, Any] = {
+        "name": row.name, "mixer": row.mixer, "channel": row.channel, "weights": row.weights,
+        "causal": row.is_causal(costs.costs.d), "integer_form": config.has_integer_form,
+        "costs": costs.result(folder) or {}, "tasks": {}}
+    for task in tasks:
+        found["tasks"][task.name] = {
+            budget: _figures(study, row, task, budget, folder) for budget in BUDGETS}
+    return found
+
+
+def _figures(
+    study: Study, row: Row, task: Task, budget: str, folder: Path,
+) -> dict[str, Any]:
+    """Means over the seeds that are there."""
+    cells = [study.cell(row, task, budget, seed, folder) for seed in range(study.seeds)]
+    results = [each for each in (cell.result(folder) for cell in cells) if each is not None]
+    done = [each for each in results if "figures" in each]
+    figures: dict[str, Any] = {
+        "lr": cells[0].recipe.lr, "seeds": len(done), "diverged": len(results) - len(done)}
+    if done:
+        for name in done[0]["figures"]:
+            figures[name] = _spread([each["figures"][name] for each in done])
+        figures["parameters"] = done[0]["parameters"]
+        figures["train_tokens"] = _spread([each["tokens"] for each in done])
+        figures["train_seconds"] = _spread([each["seconds"] for each in done])
+    return figures
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    return {"mean": statistics.fmean(values),
+            "deviation": statistics.stdev(values) if len(values) > 1 else None,
+            "values": values}

@@ -1,0 +1,1 @@
+"""What mixers are compared on: text, recall and digits, a file each."""

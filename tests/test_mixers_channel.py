@@ -1,0 +1,152 @@
+"""Each channel mixer against its formula with torch's functions; GLUMML is in test_keras_mml.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import sterna.model.mixers  # noqa: F401  (registers them)
+from sterna.model.network.activations import ACTIVATIONS, activation_named
+from sterna.model.network.bitlinear import naive_bit_linear
+from sterna.model.network.mixer import ChannelMixer
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.registry import CHANNEL_MIXERS
+from sterna.model.pattern import Choice
+from sterna.model.profile import S16
+from sterna.model.stack.convert import from_module
+
+D, DFF = 16, 24
+GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "bilinear": lambda gate, up: gate * up,
+    "sigmoid_glu": lambda gate, up: F.glu(torch.cat([up, gate], dim=-1)),   # torch's own GLU
+    "reglu": lambda gate, up: gate.clamp_min(0) * up,
+    "geglu": lambda gate, up: gate * 0.5 * (1 + torch.erf(gate / math.sqrt(2))) * up,
+    "glu": lambda gate, up: nn.SiLU()(gate) * up,
+    "swiglu": lambda gate, up: gate / (1 + torch.exp(-gate)) * up,
+    "seglu": lambda gate, up: nn.SELU()(gate) * up,
+    "relu2_glu": lambda gate, up: gate.clamp_min(0) ** 2 * up,
+}
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "mlp": nn.GELU(approximate="none"), "relu2": lambda up: up * up * (up > 0)}
+PRODUCTS = dict.fromkeys([*GATED, "relu2"], DFF) | {"relu2_glu": 2 * DFF, "mlp": 0}
+KINDS = pytest.mark.parametrize("ternary", [True, False], ids=["ternary", "float"])
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def built(name: str, *, ternary: bool) -> ChannelMixer:
+    generator = torch.Generator().manual_seed(1)
+    mixer = CHANNEL_MIXERS.build(Choice(name), MixerInit(D, DFF, ternary, generator)).double()
+    with torch.no_grad():
+        for at, parameter in enumerate(mixer.parameters()):
+            parameter.copy_(0.7 * normal(*parameter.shape, seed=100 + at))
+    return mixer
+
+
+def formula(mixer: ChannelMixer, name: str, x: Tensor, *, ternary: bool) -> Tensor:
+    def through(layer: nn.Module, v: Tensor) -> Tensor:
+        if ternary:
+            return naive_bit_linear(v, [layer.weight], [layer.bias])
+        return F.linear(v, layer.weight, layer.bias)
+
+    z, p = (S16.z.limit, S16.p.limit) if ternary else (math.inf, math.inf)
+    up = through(mixer.up, x).clamp(-z, z)
+    hidden = (GATED[name](through(mixer.gate, x).clamp(-z, z), up) if name in GATED
+              else PLAIN[name](up))
+    return through(mixer.down, hidden.clamp(-p, p))
+
+
+@KINDS
+@pytest.mark.parametrize("name", [*GATED, *PLAIN])
+def test_a_channel_mixer_is_its_formula(name: str, ternary: bool) -> None:
+    mixer = built(name, ternary=ternary)
+    x = normal(5, 3, D, seed=2).requires_grad_()
+    leaves, results = [x, *mixer.parameters()], []
+    for y in (mixer(x), formula(mixer, name, x, ternary=ternary)):
+        gradients = torch.autograd.grad((y * normal(*y.shape, seed=3)).sum(), leaves)
+        results.append([y, *gradients])
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
+        assert bool(ours.any())
+    assert mixer.products(1) == PRODUCTS[name]
+
+
+def test_every_channel_mixer_of_the_package_has_its_formula_here() -> None:
+    own = {name for name in CHANNEL_MIXERS.names()
+           if CHANNEL_MIXERS.find(name).__module__.startswith("sterna.model.mixers")}
+    assert own == {*GATED, *PLAIN, "glumml"}
+
+
+@pytest.mark.parametrize("name", ["bilinear", "reglu", "relu2"])
+def test_without_biases_these_are_homogeneous_of_degree_two(name: str) -> None:
+    mixer = built(name, ternary=False)
+    with torch.no_grad():
+        for at, parameter in mixer.named_parameters():
+            if at.endswith("bias"):
+                parameter.zero_()
+        x = normal(7, D, seed=2)
+        torch.testing.assert_close(mixer(3 * x), 9 * mixer(x), rtol=1e-12, atol=1e-12)
+        negated = mixer(-x)
+        if name == "bilinear":
+            torch.testing.assert_close(negated, mixer(x), rtol=1e-12, atol=1e-12)
+        else:
+            assert not torch.allclose(negated, mixer(x))
+
+
+@pytest.mark.parametrize("name", ["sigmoid_glu", "reglu", "swiglu", "geglu", "seglu"])
+def test_an_open_gate_lets_the_linear_path_through_and_a_shut_one_nothing(name: str) -> None:
+    """With gates far out the nonlinear mixers become maps one can name."""
+    mixer = built(name, ternary=False)
+    x = normal(7, D, seed=2)
+    with torch.no_grad():
+        mixer.gate.weight.zero_()
+        mixer.gate.bias.fill_(50.0)
+        scale = {"sigmoid_glu": 1.0, "seglu": 50 * 1.0507009873554805}.get(name, 50.0)
+        opened = mixer.down(scale * mixer.up(x))
+        torch.testing.assert_close(mixer(x), opened, rtol=1e-12, atol=1e-12)
+        mixer.gate.bias.fill_(-50.0)
+        left = -1.0507009873554805 * 1.6732632423543772 if name == "seglu" else 0.0
+        torch.testing.assert_close(
+            mixer(x), mixer.down(left * mixer.up(x)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["bilinear", "relu2", "relu2_glu", "seglu"])
+def test_products_of_ternary_mixers_saturate_and_then_pass_no_gradient(name: str) -> None:
+    mixer = built(name, ternary=True)
+    with torch.no_grad():
+        for layer in (getattr(mixer, "gate", None), mixer.up):
+            if layer is not None:
+                layer.bias.fill_(1e3)      # limited to S16.z, and its square to S16.p
+    seen: list[Tensor] = []
+    mixer.down.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    x = normal(3, D, seed=2).requires_grad_()
+    y = mixer(x)
+    assert torch.equal(seen[0], torch.full_like(seen[0], S16.p.limit))
+    (gradient,) = torch.autograd.grad((y * normal(*y.shape, seed=3)).sum(), x)
+    assert not bool(gradient.any())
+
+
+def test_only_the_glu_with_silu_becomes_a_layer_of_integers() -> None:
+    assert from_module(built("glu", ternary=True)) is not None
+    with pytest.raises(ValueError, match="is a ReGLU; there are layers for"):
+        from_module(built("reglu", ternary=True))
+
+
+def test_activations_are_found_by_name() -> None:
+    x = normal(20, seed=4)
+    modules = {"linear": nn.Identity(), "sigmoid": nn.Sigmoid(), "tanh": nn.Tanh(),
+               "relu": nn.ReLU(), "gelu": nn.GELU(), "silu": nn.SiLU(), "selu": nn.SELU()}
+    assert ACTIVATIONS.keys() == modules.keys()
+    for name, module in modules.items():
+        assert torch.equal(activation_named(name)(x), module(x))
+    with pytest.raises(ValueError, match="no activation is called 'relus'; did you mean relu"):
+        activation_named("relus")
+    with pytest.raises(ValueError, match="known are linear, sigmoid"):
+        activation_named("xyz")

@@ -15,7 +15,7 @@ __all__ = ["Bilinear", "GatedLinear", "GeGLU", "ReGLU", "ReLU2GLU", "SeGLU", "Si
 
 
 class GatedLinear(ChannelMixer):
-    """``y = down(a(gate(x)) * up(x))`` (arXiv 2002.05202, equation 5), the activation ``a`` by
+    """``y = down(a(gate(x)) * up(x))`` (arXiv 2002.05202, equation 6), the activation ``a`` by
     the classes that extend it.
 
     Gate and up share one norm and quantisation and are limited to the range of the
@@ -49,7 +49,10 @@ class GatedLinear(ChannelMixer):
 
 @channel_mixer("bilinear")
 class Bilinear(GatedLinear):
-    """No activation: ``a(z) = z`` (arXiv 2002.05202, equation 5). Needs no table in gateware."""
+    """``y = down(gate(x) * up(x))`` (arXiv 2002.05202, equation 4).
+
+    The GLU without an activation. Limits and costs are those of ``glu``; no table is needed.
+    """
 
     def activate(self, gate: Tensor) -> Tensor:
         return gate
@@ -57,7 +60,10 @@ class Bilinear(GatedLinear):
 
 @channel_mixer("sigmoid_glu")
 class SigmoidGLU(GatedLinear):
-    """The first GLU: ``a(z) = sigmoid(z)`` (arXiv 1612.08083; 2002.05202, equation 4)."""
+    """``y = down(sigmoid(gate(x)) * up(x))`` (arXiv 1612.08083, equation 1; 2002.05202, 4).
+
+    The first GLU. Limits and costs are those of ``glu``.
+    """
 
     def activate(self, gate: Tensor) -> Tensor:
         return torch.sigmoid(gate)
@@ -65,7 +71,10 @@ class SigmoidGLU(GatedLinear):
 
 @channel_mixer("reglu")
 class ReGLU(GatedLinear):
-    """``a(z) = max(z, 0)`` (arXiv 2002.05202, equation 5). Needs no table in gateware."""
+    """``y = down(max(gate(x), 0) * up(x))`` (arXiv 2002.05202, equation 5).
+
+    Limits and costs are those of ``glu``; no table is needed.
+    """
 
     def activate(self, gate: Tensor) -> Tensor:
         return F.relu(gate)
@@ -73,7 +82,11 @@ class ReGLU(GatedLinear):
 
 @channel_mixer("geglu")
 class GeGLU(GatedLinear):
-    """``a(z) = z * Phi(z)``, exact and not by tanh (arXiv 2002.05202, equation 5)."""
+    """``y = down(gelu(gate(x)) * up(x))`` with ``gelu(z) = z Phi(z)`` (arXiv 2002.05202,
+    equation 5).
+
+    The exact GELU, not the one by tanh. Limits and costs are those of ``glu``.
+    """
 
     def activate(self, gate: Tensor) -> Tensor:
         return F.gelu(gate)
@@ -81,8 +94,11 @@ class GeGLU(GatedLinear):
 
 @channel_mixer("seglu")
 class SeGLU(GatedLinear):
-    """``a(z) = 1.0507 z``, or for negative z ``1.7581 (e^z - 1)``: SELU (arXiv 1706.02515), as
-    gate in Keras-MML."""
+    """``y = down(selu(gate(x)) * up(x))`` with ``selu(z) = 1.0507 z``, or for negative z
+    ``1.7581 (e^z - 1)`` (arXiv 1706.02515).
+
+    A member of the family that Keras-MML added. Limits and costs are those of ``glu``.
+    """
 
     def activate(self, gate: Tensor) -> Tensor:
         return F.selu(gate)
@@ -90,8 +106,11 @@ class SeGLU(GatedLinear):
 
 @channel_mixer("relu2_glu")
 class ReLU2GLU(GatedLinear):
-    """``a(z) = max(z, 0)^2``: the channel mixer in the code of BitNet b1.58 2B4T (arXiv
-    2504.12285), where the norm of ``down`` is its sub-norm. Twice as many products."""
+    """``y = down(norm(max(gate(x), 0)^2 * up(x)))`` (BitNet b1.58 2B4T, arXiv 2504.12285).
+
+    The gated form is that of its code. Limits are those of ``glu``; 2 dff products; no table is
+    needed.
+    """
 
     def activate(self, gate: Tensor) -> Tensor:
         return F.relu(gate).square()

@@ -17,15 +17,15 @@ __all__ = ["GLUMML"]
 class GLUMML(ChannelMixer):
     """``y = down(a(g) * u)`` with ``[g | u] = kernel(x)`` (keras-matmulless 0.1.2, ``GLUMML``).
 
-    Gate and up are **one** :class:`DenseMML` of 2 dff rows, with one norm, gain and ternary scale;
-    nothing is limited. Per token: 3 d dff ternary MACs, dff products. The family of the package
-    by activation: ``linear`` is its BilinearMML, ``relu`` ReGLUMML, ``gelu`` GeGLUMML, ``silu``
-    SwiGLUMML, ``selu`` SeGLUMML.
+    Gate and up are **one** :class:`DenseMML` of 2 dff rows, a ternary layer with a norm and its
+    gain in front: they share one scale, and nothing is limited. Per token: 3 d dff ternary MACs,
+    dff products. The family of the package by activation: ``linear`` is its BilinearMML, ``relu``
+    ReGLUMML, ``gelu`` GeGLUMML, ``silu`` SwiGLUMML, ``selu`` SeGLUMML.
 
     Parameters
     ----------
     activation
-        A name of :data:`~sterna.model.network.activations.ACTIVATIONS`.
+        One of linear, sigmoid, tanh, relu, gelu, silu and selu.
     """
 
     def __init__(self, init: MixerInit, *, activation: str = "sigmoid") -> None:

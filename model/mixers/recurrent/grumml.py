@@ -24,9 +24,10 @@ class GRUMML(TokenMixer):
     equations of arXiv 2406.02528, 8 to 13).
 
     ``f`` and ``g`` are the recurrent activation, ``c`` the activation, of the parts of one
-    :class:`DenseMML`. So, unlike in MLGRU, f, c and g share one ternary scale, norms have gains, no
-    pre-activation is limited, and all biases start at zero. Per token: 4 d^2 MACs, 3 d products, d
-    words of state; unless ``fully_mml``, 2 d^2 of the MACs are multiplications of floats.
+    :class:`DenseMML`, a ternary layer with a norm and its gain in front. So, unlike in MLGRU, f, c
+    and g share one ternary scale, norms have gains, no pre-activation is limited, and all biases
+    start at zero. Per token: 4 d^2 MACs, 3 d products, d words of state; unless ``fully_mml``,
+    2 d^2 of the MACs are multiplications of floats.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ class GRUMML(TokenMixer):
     heads
         Only reshapes an element-wise recurrence: no number depends on it. d must be a multiple.
     activation, recurrent_activation
-        Names of :data:`~sterna.model.network.activations.ACTIVATIONS`.
+        Each one of linear, sigmoid, tanh, relu, gelu, silu and selu.
     """
 
     def __init__(

@@ -17,8 +17,7 @@ __all__ = ["HGRN2"]
 
 @token_mixer("hgrn2")
 class HGRN2(TokenMixer):
-    """``S = Diag(f) S + (1-f) v^T``, ``o = q^T S``, ``y = out(norm(o))`` (arXiv 2404.07904,
-    section 3.2).
+    """``S = Diag(f) S + (1-f) v^T``, ``o = q^T S``, ``y = out(norm(o))`` (arXiv 2404.07904).
 
     ``q = silu(Q x)``, ``f = bound + (1 - bound) * sigmoid(F x)``, ``v = V x``, each cut into d/k
     heads of k channels; with k = 1 and q = 1 it is the recurrence of MLGRU. Per token: 4 d^2

@@ -17,14 +17,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sterna.model.network.replaceable import Replaceable
+
 __all__ = ["SMALLEST_SCALE", "absmax_codes", "absmax_gradient", "absmax_quantize",
-           "naive_absmax_quantize", "ternarize", "ternary_codes", "ternary_codes_and_scale"]
+           "naive_absmax_quantize", "round_codes", "ternarize", "ternary_codes",
+           "ternary_codes_and_scale"]
 
 SMALLEST_SCALE = 1e-5
 """Lower limit of a matrix's scale, which keeps an all-zero matrix defined."""
 
 _SMALLEST_PEAK = 1e-30
 """A vector whose largest magnitude is below this counts as zero."""
+
+
+@Replaceable
+def round_codes(scaled: Tensor) -> Tensor:
+    """The codes of activations: ``scaled`` rounded in place, halves to even."""
+    return scaled.round_()
 
 
 def absmax_codes(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -38,7 +47,7 @@ def absmax_codes(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     peak = y.abs().amax(-1, keepdim=True)
     gain = (127.0 / peak).masked_fill_(peak < _SMALLEST_PEAK, 0.0)
-    q = (y * gain).round_()
+    q = round_codes(y * gain)
     # 127 is always among the magnitudes, so only a zero vector is below the limit.
     norm = torch.linalg.vector_norm(q, dim=-1, keepdim=True).clamp_min_(127.0)
     return q, gain, norm.reciprocal_().mul_(math.sqrt(y.shape[-1]))

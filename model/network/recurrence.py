@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sterna.model.network.replaceable import Replaceable
+
 __all__ = ["mlgru_scan", "naive_mlgru", "scan_chunked", "scan_sequential"]
 
 _SHORTEST_CHUNKED = 32
@@ -137,11 +139,13 @@ def scan_chunked(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     return result
 
 
+@Replaceable
 def mlgru_scan(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     """The recurrence, by whichever form is fastest for the shapes.
 
     Parameters and result as for :func:`naive_mlgru`. The choice depends on the shapes
-    only; ``benchmarks/recurrence.py`` measures it.
+    only; ``benchmarks/recurrence.py`` measures it. An exporter puts a form of its own here, as a
+    graph would hold every turn of a loop in Python.
     """
     steps, slab = forget.shape[0], forget[0].numel()
     few_large_steps = slab > _LARGEST_CHUNKED_SLAB and not forget.is_cuda

@@ -1,0 +1,159 @@
+"""The graphs of a float model in onnxruntime against the model in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from torch import Tensor
+
+from sterna.model.checks import check_whole
+from sterna.model.network.quantizers import round_codes
+from sterna.model.onnx_float.codes import GraphCodes, with_codes
+from sterna.model.onnx_float.interface import flat, shortest_end
+from sterna.model.stack.language_model import LanguageModel, ModelState
+
+__all__ = ["LARGEST_DIFFERENCE", "FloatReport", "check_float"]
+
+LARGEST_DIFFERENCE = 1e-4
+"""What a graph may differ by, of 1 or of a number's own magnitude if that is larger."""
+_BATCH = 2
+
+
+@dataclass(slots=True)
+class FloatReport:
+    """What the comparison of a graph with torch found.
+
+    Parameters
+    ----------
+    tokens
+        Tokens of each of the two texts.
+    difference
+        The largest in logits and states, of 1 or of the number itself if that is larger.
+    where
+        Which value that was, after how many tokens.
+    codes, flipped, farthest
+        8-bit codes inside of ternary projections, how many of them torch rounds the other way,
+        and how far from a half such a number was at most. torch then goes on with the graph's.
+    missing
+        Roundings of torch that the graph has nothing like.
+    """
+
+    tokens: int
+    difference: float = 0.0
+    where: str = ""
+    codes: int = 0
+    flipped: int = 0
+    farthest: float = 0.0
+    missing: int = 0
+
+    @property
+    def close(self) -> bool:
+        """Whether the graph follows torch."""
+        return self.difference <= LARGEST_DIFFERENCE and not self.missing
+
+    def add(self, name: str, after: int, got: np.ndarray, expected: Tensor) -> None:
+        """Compare one value."""
+        right = expected.numpy().astype(np.float64)
+        if got.shape != right.shape:
+            self.difference, self.where = np.inf, (
+                f"{name} after {after} tokens has the shape {list(got.shape)}, expected "
+                f"{list(right.shape)}")
+        elif got.size:
+            off = float((np.abs(got - right) / np.maximum(1.0, np.abs(right))).max())
+            if not off <= self.difference:      # NaN as well
+                self.difference = np.inf if np.isnan(off) else off
+                self.where = f"{name} after {after} tokens"
+
+
+class _Graph:
+    """A graph in onnxruntime, with the codes of its projections."""
+
+    def __init__(self, path: Path) -> None:
+        proto, self._rounded = with_codes(onnx.load(path))
+        found = {each.key: each.value for each in proto.metadata_props}
+        self.by_step = found.get("sterna.graph") == "step"
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3      # it warns of unused weights
+        self._session = onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self._inputs = [each.name for each in self._session.get_inputs()]
+
+    def __call__(
+        self, tokens: Tensor, state: list[np.ndarray], codes: GraphCodes,
+    ) -> list[np.ndarray]:
+        """Logits and state after tokens ``[batch]`` or ``[batch, time]``; codes go to ``codes``."""
+        found = self._session.run(
+            None, dict(zip(self._inputs, [tokens.numpy(), *state], strict=True)))
+        last = len(found) - len(self._rounded)
+        codes.take(zip(found[last:], (loop for _, loop in self._rounded), strict=True))
+        return [np.asarray(each) for each in found[:last]]
+
+
+@torch.no_grad()
+def check_float(
+    model: LanguageModel, path: str | Path, *, tokens: int = 256, seed: int = 0,
+) -> FloatReport:
+    """Run a graph and its model side by side over random texts.
+
+    Two texts are read from the start; by a step graph token by token, by a sequence graph in
+    pieces that get longer, then in one. Every call goes on from the state of the one before, in
+    the graph as in torch; logits and states are compared after each.
+
+    Parameters
+    ----------
+    model
+        The model that the graph is of.
+    path
+        A file that :func:`sterna.model.onnx_float.writer.export_float` wrote.
+    tokens
+        Tokens of each text; no more than a mixer of a fixed length takes.
+    seed
+        Of the text.
+    """
+    check_whole("tokens", tokens, 1)
+    end = shortest_end(model)
+    count = tokens if end is None else min(tokens, end)
+    graph = _Graph(Path(path))
+    text = torch.randint(model.config.vocab, (_BATCH, count),
+                         generator=torch.Generator().manual_seed(seed))
+    report, codes = FloatReport(count), GraphCodes()
+    with round_codes.by(codes):
+        for pieces in [[1] * count] if graph.by_step else [list(_pieces(count)), [count]]:
+            _compare(model, graph, text, pieces, codes, report)
+    report.codes, report.flipped = codes.codes, codes.flipped
+    report.farthest, report.missing = codes.farthest, codes.missing
+    return report
+
+
+def _compare(
+    model: LanguageModel, graph: _Graph, text: Tensor, pieces: list[int], codes: GraphCodes,
+    report: FloatReport,
+) -> None:
+    expected: ModelState = model.initial_state(_BATCH)
+    state = [each.numpy() for each in flat(expected)]
+    done = 0
+    for length in pieces:
+        piece = text[:, done] if graph.by_step else text[:, done:done + length]
+        run = model.step if graph.by_step else model
+        logits, *state = graph(piece, state, codes)
+        right, expected = run(piece, expected)
+        done += length
+        report.add("logits", done, logits, right)
+        for index, (got, value) in enumerate(zip(state, flat(expected), strict=True)):
+            report.add(f"state {index}", done, got, value)
+
+
+def _pieces(count: int) -> Iterator[int]:
+    """1, 2, 3, 5, 8, ... tokens, together ``count``."""
+    size, after = 1, 2
+    while count:
+        yield min(size, count)
+        count -= min(size, count)
+        size, after = after, size + after

@@ -1,0 +1,162 @@
+"""The two graphs of a float model as modules, and tracing them with axes of any length."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
+from torch.fx.experimental import _config
+
+from sterna.model.network.mixer import State, TokenMixer
+from sterna.model.onnx_float.interface import Example, StateTensor, flat, nested
+from sterna.model.stack.language_model import LanguageModel
+
+__all__ = ["ExportError", "SequenceGraph", "StepGraph", "quietly", "trace_sequence", "trace_step"]
+
+_ANY = torch.export.Dim.DYNAMIC
+
+
+class ExportError(ValueError):
+    """A mixer does something that a graph cannot; the message says which mixer and what."""
+
+
+class StepGraph(nn.Module):
+    """One token for each sequence of a batch."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model, self.form = model, model.initial_state(1)
+
+    def forward(
+        self, tokens: Tensor, state: tuple[Tensor, ...],
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Map ``tokens [batch]`` to logits ``[batch, vocab]``."""
+        logits, after = self.model.step(tokens, nested(state, self.form))
+        return logits, flat(after)
+
+
+class SequenceGraph(StepGraph):
+    """A row of tokens for each sequence of a batch."""
+
+    def forward(
+        self, tokens: Tensor, state: tuple[Tensor, ...],
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Map ``tokens [batch, time]`` to logits ``[batch, time, vocab]``."""
+        logits, after = self.model(tokens, nested(state, self.form))
+        return logits, flat(after)
+
+
+class _Scanned(nn.Module):
+    """A mixer whose ``forward`` is its ``step``, in a loop that a graph keeps as a loop."""
+
+    def __init__(self, mixer: TokenMixer) -> None:
+        super().__init__()
+        self.mixer = mixer
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        def turn(before: list[Tensor], x: Tensor) -> tuple[list[Tensor], Tensor]:
+            y, after = self.mixer.step(x, tuple(before))
+            return [each.clone() for each in after], y.clone()
+
+        after, y = scan(turn, list(state), x)
+        return y, tuple(after)
+
+
+def trace_step(
+    model: LanguageModel, tensors: Sequence[StateTensor], example: Example,
+) -> torch.export.ExportedProgram:
+    """The step graph, for any batch.
+
+    Raises
+    ------
+    ExportError
+        If it cannot be traced.
+    """
+    try:
+        return _traced(StepGraph(_frozen(model)), (example.tokens[:, 0], example.state),
+                       ({0: _ANY}, _any_length(tensors)))
+    except Exception as error:
+        raise ExportError(f"{model.config.mixer}: torch.export cannot trace its step "
+                          f"({_first_line(error)})") from error
+
+
+def trace_sequence(
+    model: LanguageModel, tensors: Sequence[StateTensor], example: Example,
+) -> tuple[torch.export.ExportedProgram, list[int]]:
+    """The sequence graph, for any batch and number of tokens, and the layers that loop.
+
+    A mixer that cannot be traced for any number of tokens, because it loops over them in Python
+    for example, becomes a loop over its step, if its state does not grow.
+
+    Raises
+    ------
+    ExportError
+        If it cannot be traced.
+    """
+    model, looped = _frozen(model), []
+    axes = ({0: _ANY, 1: _ANY}, _any_length(tensors))
+    try:
+        return _traced(SequenceGraph(model), (example.tokens, example.state), axes), looped
+    except Exception:
+        pass     # layer by layer then: which ones are to blame
+    before = nested(example.state, model.initial_state(1))
+    for layer, block in enumerate(model.blocks()):
+        mine = [each for each in tensors if each.name.startswith(f"layer{layer}.")]
+        x = model.embedding(example.tokens.t())
+        try:
+            _traced(block.mixer, (x, before[layer]), ({0: _ANY, 1: _ANY}, _any_length(mine)))
+        except Exception as error:
+            if any(each.growing for each in mine):
+                raise ExportError(
+                    f"layer {layer}, {model.config.mixers()[layer][0]}: torch.export cannot trace "
+                    f"it for any number of tokens ({_first_line(error)}), and a loop over its "
+                    f"step needs a state that does not grow: only its step graph can be had"
+                ) from error
+            block.mixer = _Scanned(block.mixer)     # type: ignore[assignment]
+            looped.append(layer)
+    try:
+        return _traced(SequenceGraph(model), (example.tokens, example.state), axes), looped
+    except Exception as error:
+        raise ExportError(f"{model.config.mixer}: torch.export cannot trace it "
+                          f"({_first_line(error)})") from error
+
+
+def _traced(module: nn.Module, args: tuple[Any, ...], axes: Any) -> torch.export.ExportedProgram:
+    # As torch.onnx.export does, so that axes of length 0 and 1 are nothing special.
+    with quietly(), torch.no_grad(), _config.patch(backed_size_oblivious=True):
+        return torch.export.export(module, args, dynamic_shapes=axes, strict=False)
+
+
+def _any_length(tensors: Sequence[StateTensor]) -> tuple[dict[int, Any], ...]:
+    return tuple({0: _ANY, **dict.fromkeys(each.growing, _ANY)} for each in tensors)
+
+
+def _frozen(model: LanguageModel) -> LanguageModel:
+    """A copy without gradients: a loop in a graph has none."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without what torch's exporter says of itself: deprecations, packages that it misses."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -8,7 +8,7 @@ from typing import Any
 from sterna.model.checks import check_whole
 from sterna.model.pattern import Choice, parse_pattern
 
-__all__ = ["NAMED_CONFIGS", "NORMS", "SIZES", "WEIGHTS", "ModelConfig"]
+__all__ = ["NAMED_CONFIGS", "NORMS", "RESIDUALS", "SIZES", "WEIGHTS", "ModelConfig"]
 
 SIZES = ("d", "layers", "dff", "vocab")
 """The fields of a shape that are numbers: all that a model of the default mixers has."""
@@ -16,6 +16,8 @@ NORMS = ("pre", "post")
 """Where the norm of a block stands: before a mixer, or after its residual."""
 WEIGHTS = ("ternary", "float")
 """What projections compute with: ternary weights and 8-bit activations, or neither."""
+RESIDUALS = ("plain", "reversible")
+"""How blocks are joined: one stream, or two of which training keeps those of the last block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class ModelConfig:
         One of :data:`NORMS`.
     weights
         Of the projections, one of :data:`WEIGHTS`.
+    residual
+        One of :data:`RESIDUALS`; reversible blocks need norm "pre".
 
     Raises
     ------
@@ -62,6 +66,7 @@ class ModelConfig:
     channel: str = "glu"
     norm: str = "pre"
     weights: str = "ternary"
+    residual: str = "plain"
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -70,10 +75,14 @@ class ModelConfig:
             check_whole(name, getattr(self, name), low, high)
         parse_pattern(self.mixer)
         parse_pattern(self.channel)
-        for name, allowed in (("norm", NORMS), ("weights", WEIGHTS)):
+        for name, allowed in (("norm", NORMS), ("weights", WEIGHTS), ("residual", RESIDUALS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(
                     f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
+        if self.residual == "reversible" and self.norm != "pre":
+            raise ValueError(
+                f"residual reversible needs norm pre, got norm {self.norm}: a norm after the sum "
+                f"cannot be undone")
 
     def to_json(self) -> dict[str, Any]:
         """Sizes, and the choices that are not the default; ``ModelConfig(**...)`` undoes it."""

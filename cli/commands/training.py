@@ -11,7 +11,7 @@ import typer
 from sterna.cli.terminal.console import Stages, out, print_json, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
 from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
-from sterna.model.config import NAMED_CONFIGS, NORMS, WEIGHTS, ModelConfig
+from sterna.model.config import NAMED_CONFIGS, NORMS, RESIDUALS, WEIGHTS, ModelConfig
 from sterna.model.profile import PROFILES
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ def train(
         help="Norm before a mixer or after it: pre or post.")] = "pre",
     weights: Annotated[str, typer.Option(
         help="Weights of the projections: ternary or float.")] = "ternary",
+    residual: Annotated[str, typer.Option(
+        help="How blocks are joined: plain, or reversible, which keeps the activations of one "
+             "block whatever the number of layers and computes each block twice.")] = "plain",
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text to train on; its last tenth is held out. Default: the manual of this "
              "Python.")
@@ -78,7 +81,8 @@ def train(
     shape = ModelConfig(
         named.d if d is None else d, named.layers if layers is None else layers,
         named.dff if dff is None else dff, named.vocab, mixer, channel,
-        choose("--norm", norm, NORMS), choose("--weights", weights, WEIGHTS))
+        choose("--norm", norm, NORMS), choose("--weights", weights, WEIGHTS),
+        choose("--residual", residual, RESIDUALS))
     output = Path("runs") / config if output is None else output
     check_folder(output)
     corpus = builtin_corpus(docstrings=docstrings) if text is None else corpus_from_file(text)

@@ -21,7 +21,8 @@ class Block(nn.Module):
 
     A ternary projection normalises its own input, so a norm before a mixer is left out where the
     first thing that happens is one; it would change nothing. The residual stream of ternary
-    blocks with pre-norm is limited to the range of the profile's ``x`` format.
+    blocks with pre-norm is limited to the range of the profile's ``x`` format. Reversible blocks
+    (:mod:`sterna.model.stack.reversible`) take what the two mixers add, and do otherwise with it.
 
     Parameters
     ----------
@@ -49,16 +50,22 @@ class Block(nn.Module):
         return self.mixer, self.channel
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Map ``x [time, batch, d]`` from the state of the token mixer to the same and the next."""
-        mixed, after = self.mixer(self._before(0, x), state)
-        x = self._after(0, x + mixed)
-        return self._after(1, x + self.channel(self._before(1, x))), after
+        """Map ``x [time, batch, d]`` from the state of the token mixer to the same and the next.
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Map one token ``x [batch, d]``."""
-        mixed, after = self.mixer.step(self._before(0, x), state)
+        One token may come without its axis of time, ``[batch, d]``.
+        """
+        mixed, after = self.mix(x, state)
         x = self._after(0, x + mixed)
-        return self._after(1, x + self.channel(self._before(1, x))), after
+        return self._after(1, x + self.change(x)), after
+
+    def mix(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """What the token mixer adds to ``x``, and the state after it."""
+        mixer = self.mixer.step if x.dim() == 2 else self.mixer
+        return mixer(self._before(0, x), state)
+
+    def change(self, x: Tensor) -> Tensor:
+        """What the channel mixer adds to ``x``."""
+        return self.channel(self._before(1, x))
 
     def _before(self, which: int, x: Tensor) -> Tensor:
         return self.norms[which](x) if self.pre else x

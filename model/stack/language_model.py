@@ -16,6 +16,7 @@ from sterna.model.network.mixer import State
 from sterna.model.network.projection import MixerInit
 from sterna.model.profile import S16
 from sterna.model.stack.block import Block
+from sterna.model.stack.reversible import run_reversible
 from sterna.model.tokenizer import check_bytes, contiguous_sequences, encode
 
 __all__ = ["LanguageModel", "ModelState", "heldout_bpb"]
@@ -97,12 +98,17 @@ class LanguageModel(nn.Module):
         self, tokens: Tensor, state: ModelState,
     ) -> tuple[Tensor, ModelState]:
         """As :meth:`forward` for tokens ``[time, batch]``; logits are ``[time, batch, vocab]``."""
-        x = self._embed(tokens)
+        x, after = self._run(self._embed(tokens), state)
+        return self.head(self.norm(x)), after
+
+    def _run(self, x: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
+        if self.config.residual == "reversible":
+            return run_reversible(self.blocks(), x, state)
         after = []
         for block, before in zip(self.blocks(), state, strict=True):
             x, new = block(x, before)
             after.append(new)
-        return self.head(self.norm(x)), tuple(after)
+        return x, tuple(after)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         return F.hardtanh_(self.embedding(tokens), -self._limit, self._limit)
@@ -134,12 +140,7 @@ class LanguageModel(nn.Module):
         ``state`` goes in and the next comes out; the same numbers as :meth:`forward` on a row
         of one.
         """
-        x = self._embed(tokens)
-        after = []
-        for block, before in zip(self.blocks(), state, strict=True):
-            x, new = block.step(x, before)
-            after.append(new)
-        return self.head(self.norm(x)), tuple(after)
+        return self.forward_time_major(tokens, state)
 
 
 @torch.no_grad()

@@ -79,7 +79,7 @@ class _Reversible(torch.autograd.Function):
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         halves, after = _forward(blocks, (x1, x2), _grouped(tensors, counts))
-        flat = list(chain(*after))
+        flat = [_own(each) for each in chain(*after)]
         ctx.blocks, ctx.counts = blocks, counts
         ctx.save_for_backward(*halves, *tensors)
         ctx.set_materialize_grads(False)
@@ -152,6 +152,12 @@ def _grouped(tensors: Sequence[Any], counts: Sequence[int]) -> tuple[tuple[Any, 
     """The first of the tensors in groups of so many."""
     rest = iter(tensors)
     return tuple(tuple(next(rest) for _ in range(count)) for count in counts)
+
+
+def _own(x: Tensor) -> Tensor:
+    """A state that is a slice, such as the last of all hidden vectors, would hold all of them."""
+    whole = x.untyped_storage().nbytes() == x.numel() * x.element_size()
+    return x if whole else x.clone()
 
 
 def _has_gradient(x: Tensor) -> bool:

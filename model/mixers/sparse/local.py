@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from sterna.model.checks import check_whole
@@ -59,8 +60,13 @@ class Local(Masked):
         return None if queries.shape[0] == 1 else self.pattern(queries, keys)
 
     def kept(self, keys: Tensor) -> Tensor:
-        """The block that the next token is in, as far as it is there, and the one before."""
-        return keys[:, :, keys.shape[2] - self._kept(keys.shape[2]):]
+        """The block that the next token is in, as far as it is there, and the one before.
+
+        A copy: a slice would hold the memory of what it leaves out, and in an exported graph
+        its strides would depend on whether it leaves out anything.
+        """
+        at = torch.arange(keys.shape[2], device=keys.device)
+        return keys.index_select(2, at[keys.shape[2] - self._kept(keys.shape[2]):])
 
     def _kept(self, length: int) -> int:
         return length - self.block * max(0, length // self.block - 1)

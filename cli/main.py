@@ -14,6 +14,7 @@ from importlib.metadata import version
 import typer
 
 from sterna.cli.commands import (
+    bench,
     board,
     chat,
     demo,
@@ -61,6 +62,7 @@ for group in (
 ):
     for command in group.COMMANDS:
         app.command()(command)
+app.add_typer(bench.GROUP)
 
 
 def _print_version(wanted: bool) -> None:

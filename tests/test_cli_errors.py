@@ -33,7 +33,9 @@ def test_the_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     assert lines[0].startswith("Usage: sterna ")
     listed = {line.split()[0] for line in lines[lines.index("Commands:") + 1:] if line}
     assert listed == {command.callback.__name__.replace("_", "-")
-                      for command in app.registered_commands if command.callback}
+                      for command in app.registered_commands if command.callback} | {
+                          group.typer_instance.info.name for group in app.registered_groups
+                          if group.typer_instance}
 
 
 def test_the_list_of_commands_has_whole_sentences(capsys: pytest.CaptureFixture[str]) -> None:

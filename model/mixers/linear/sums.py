@@ -8,7 +8,7 @@ from torch import Tensor
 
 __all__ = ["CHUNK", "EPS", "causal_by_sums", "elu_features", "mixed_by_sums"]
 
-CHUNK = 64
+CHUNK = 32
 """Tokens that are mixed by a product of scores before they are added to the sums."""
 
 EPS = 1e-6

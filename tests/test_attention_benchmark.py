@@ -14,7 +14,12 @@ from page_checks import check_page, verdict_of
 
 from sterna.model.network.recurrence import naive_mlgru
 from sterna.model.study import attention_benchmark, attention_contestants
-from sterna.model.study.attention_benchmark import LEAST_RUNS, bench_attention, interleaved
+from sterna.model.study.attention_benchmark import (
+    LEAST_RUNS,
+    bench_attention,
+    clock_for,
+    interleaved,
+)
 from sterna.model.study.attention_contestants import (
     CONTESTANTS,
     PARTS,
@@ -75,7 +80,7 @@ def test_every_contestant_has_a_call_for_every_part(part: str, backward: bool) -
 # How -------------------------------------------------------------------------------------
 
 
-def test_calls_are_made_in_turn_and_slow_ones_sit_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_made_in_turn_and_slow_ones_sit_out() -> None:
     now, order = 0.0, []
 
     def call(name: str, seconds: float) -> None:
@@ -83,14 +88,26 @@ def test_calls_are_made_in_turn_and_slow_ones_sit_out(monkeypatch: pytest.Monkey
         now += seconds
         order.append(name)
 
-    monkeypatch.setattr(attention_benchmark.time, "perf_counter", lambda: now)
+    def clock() -> float:
+        return now
+
     calls = {"a": lambda: call("a", 1), "b": lambda: call("b", 20), "c": lambda: call("c", 3)}
-    taken = interleaved(calls, 6, 10.0)
+    taken = interleaved(calls, 6, 10.0, clock)
     assert taken == {"a": [1.0] * 6, "b": [20.0] * LEAST_RUNS, "c": [3.0] * 4}
     assert "".join(order) == "abc" + "abc" + "bca" + "cab" + "ac" + "a" + "a"
-    assert {name: len(each) for name, each in interleaved(calls, 2, 1.0).items()} == {
+    assert {name: len(each) for name, each in interleaved(calls, 2, 1.0, clock).items()} == {
         "a": 2, "b": 2, "c": 2}
-    assert interleaved({}, 3, 1.0) == {}
+    assert interleaved({}, 3, 1.0, clock) == {}
+
+
+def test_one_thread_is_timed_by_the_processor_and_several_by_the_wall() -> None:
+    threads = torch.get_num_threads()
+    try:
+        for count, name in ((1, "processor"), (2, "wall")):
+            torch.set_num_threads(count)
+            assert clock_for("cpu")[0] == name
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_memory_is_that_of_the_tensors_alive_at_once() -> None:
@@ -172,7 +189,8 @@ def test_fit_takes_a_smaller_batch_for_all_and_says_so() -> None:
 
 def result_of(times: dict[int, dict[str, float]]) -> AttentionResult:
     """A result with these seconds of one run."""
-    return AttentionResult(Settings(), {"processor": "p", "threads": 1, "torch": "t"}, [
+    return AttentionResult(Settings(), {
+        "processor": "p", "threads": 1, "torch": "t", "clock": "wall"}, [
         Cell(name, length, 32, 10**6, None, (seconds,) if seconds else ())
         for length, row in times.items() for name, seconds in row.items()])
 

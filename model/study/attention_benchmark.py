@@ -16,7 +16,7 @@ from sterna.model.study.attention_result import AttentionResult, Cell, Settings
 from sterna.model.study.machine import describe_machine
 from sterna.model.study.peak_memory import extrapolated, memory_at_hand, peak_bytes
 
-__all__ = ["LEAST_RUNS", "bench_attention", "interleaved"]
+__all__ = ["LEAST_RUNS", "bench_attention", "clock_for", "interleaved"]
 
 LEAST_RUNS = 3
 """Runs of a contestant however long they take."""
@@ -43,7 +43,8 @@ def bench_attention(
     done
         Called with all results so far after each length, so that an interruption loses one.
     """
-    result = AttentionResult(settings, describe_machine(settings.device))
+    clock_name, clock = clock_for(settings.device)
+    result = AttentionResult(settings, describe_machine(settings.device) | {"clock": clock_name})
     needs, names = _Needs(settings), contestants_of(settings.part)
     for length in settings.lengths:
         limit = _limit(settings)
@@ -54,7 +55,7 @@ def bench_attention(
         calls = {name: _contestant(settings, name, length, batch) for name in names
                  if needs.fits(name, length, batch, limit)}
         note(f"N {length:,}, batch {batch}: {len(calls)} contestants in turn")
-        taken = interleaved(calls, settings.runs, settings.seconds, settings.device)
+        taken = interleaved(calls, settings.runs, settings.seconds, clock)
         result.cells += [
             Cell(name, length, batch, needs(name, length, batch), limit,
                  tuple(taken.get(name, ()))) for name in names]
@@ -69,14 +70,13 @@ def _contestant(settings: Settings, name: str, length: int, batch: int) -> Call:
 
 
 def interleaved(
-    calls: Mapping[str, Call], runs: int, seconds: float, device: str = "cpu",
+    calls: Mapping[str, Call], runs: int, seconds: float, clock: Callable[[], float],
 ) -> dict[str, list[float]]:
     """Seconds of every call, one of each in turn, so that noise hits all alike.
 
     Each is called once before. One that has taken ``seconds`` and :data:`LEAST_RUNS` runs (or
     ``runs``, if that is fewer) sits out the rest.
     """
-    finish = torch.cuda.synchronize if device.startswith("cuda") else (lambda: None)
     for call in calls.values():
         call()
     taken: dict[str, list[float]] = {name: [] for name in calls}
@@ -86,12 +86,25 @@ def interleaved(
         for name in names[first:] + names[:first]:
             if turn >= LEAST_RUNS and sum(taken[name]) > seconds:
                 continue
-            finish()
-            start = time.perf_counter()
+            start = clock()
             calls[name]()
-            finish()
-            taken[name].append(time.perf_counter() - start)
+            taken[name].append(clock() - start)
     return taken
+
+
+def clock_for(device: str) -> tuple[str, Callable[[], float]]:
+    """What to time with on a device: its name, and a function that tells seconds.
+
+    A single thread is timed by the processor, as others may have it in between.
+    """
+    if torch.device(device).type == "cuda":
+        def after_all() -> float:
+            torch.cuda.synchronize(device)
+            return time.perf_counter()
+        return "wall, after synchronising", after_all
+    if torch.get_num_threads() == 1:
+        return "processor", time.process_time
+    return "wall", time.perf_counter
 
 
 class _Needs:

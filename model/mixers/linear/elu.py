@@ -13,12 +13,23 @@ __all__ = ["LinearAttention"]
 
 @token_mixer("linear")
 class LinearAttention(FeatureAttention):
-    """Linear attention with ``phi(x) = elu(x) + 1`` (arXiv 2006.16236, equations 7 and 18 to 20).
+    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each
+    head, with ``phi(x) = elu(x) + 1`` (arXiv 2006.16236, equations 7 and 18 to 20).
 
-    Every feature is positive, so every row of the implied attention matrix is a mean; the width
-    of a head is its number of features. Per token: 4 d^2 MACs, 2 d^2/heads + d products (and 4 d
-    for positions), d^2/heads + d words of state (and a count). Options as
-    :class:`FeatureAttention` has them.
+    Every feature is positive, so an output is a mean of values. The sums over earlier tokens are
+    the state; a long piece is computed in chunks, inside of which scores are written out. Per
+    token: 4 d^2 MACs, 2 d^2/heads + d products and 4 d for positions, d^2/heads + d words of
+    state and a count.
+
+    Parameters
+    ----------
+    heads
+        Number of heads; 0 is one for every 32 channels.
+    causal
+        Whether a token sees earlier ones only.
+    rope
+        Whether queries and keys are turned by their positions (:func:`rotate`), before phi so
+        that features stay positive. A score then is no function of the distance alone.
     """
 
     def of_queries(self, q: Tensor) -> Tensor:

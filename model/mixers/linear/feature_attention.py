@@ -16,23 +16,14 @@ __all__ = ["FeatureAttention"]
 
 
 class FeatureAttention(TokenMixer):
-    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + eps)`` for each head.
+    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each head.
 
-    Per token, with m features of a head of width w = d / heads: 4 d^2 MACs, 2 m d + m heads
-    products, m d + m heads words of state whatever the length, and one that counts the tokens if
-    there are rotary positions. Their 4 d products come before phi, so that features stay positive;
-    a score then is no function of the distance alone.
+    Per token, with m features of a head of width d / heads: 4 d^2 MACs, 2 m d + m heads products,
+    m d + m heads words of state whatever the length, and one that counts the tokens if there are
+    rotary positions, which take 4 d products.
 
-    A form of linear attention extends this class by saying what phi is.
-
-    Parameters
-    ----------
-    heads
-        Number of heads; 0 is one for every 32 channels.
-    causal
-        Whether a token sees earlier ones only.
-    rope
-        Whether queries and keys are turned by their positions (:func:`rotate`).
+    A form of linear attention extends this class by saying what phi is. Options as
+    :class:`~sterna.model.mixers.linear.elu.LinearAttention` has them.
     """
 
     def __init__(

@@ -49,12 +49,13 @@ def log_features(x: Tensor, rows: Tensor) -> Tensor:
 
 @token_mixer("performer")
 class Performer(FeatureAttention):
-    """Linear attention with ``phi(x) = exp(W x - |x|^2/2) / sqrt(m)`` (FAVOR+, arXiv 2009.14794,
-    equation 5 and section 2.4), x being a query or key over the fourth root of its width.
+    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each
+    head, with ``phi(x) = exp(W x - |x|^2/2) / sqrt(m)`` (FAVOR+, arXiv 2009.14794, lemma 1 and
+    section 2.4), x being a query or key over the fourth root of its width.
 
     ``E[phi(q) phi(k)] = exp(q k)``, so it estimates softmax attention. The m rows of W are drawn
-    once, orthogonal where they can be, and not trained. Beside the costs of
-    :class:`FeatureAttention`: 2 m d + 2 d products.
+    once, orthogonal where they can be, and not trained. Per token: 4 d^2 MACs,
+    4 m d + m heads + 2 d products and 4 d for positions, m d + m heads words of state and a count.
 
     It stays in range without looking at other tokens: ``w x - |x|^2/2 = (|w|^2 - |x-w|^2)/2`` is
     at most ``|w|^2/2``, some 50 for the longest of m rows of width 64, where float32 ends at
@@ -66,7 +67,7 @@ class Performer(FeatureAttention):
     features
         m, features of a head; 0 is twice its width.
     heads, causal, rope
-        As :class:`FeatureAttention` has them; a head has at most 64 channels.
+        As ``linear`` has them; a head has at most 64 channels.
     """
 
     rows: Tensor

@@ -12,9 +12,10 @@ __all__ = ["ReluLinearAttention"]
 
 @token_mixer("linear_relu")
 class ReluLinearAttention(FeatureAttention):
-    """Linear attention with ``phi(x) = relu(x)`` (arXiv 2009.14794, section 4.2, Performer-ReLU).
+    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each
+    head, with ``phi(x) = relu(x)`` (arXiv 2009.14794, section 4, Performer-ReLU).
 
-    It needs no exponential. A query whose features are all 0 gets 0. Costs and options are those
+    It needs no exponential. A query whose features are all 0 gets 0. Options and costs are those
     of ``linear``.
     """
 

@@ -153,6 +153,18 @@ def test_decoding_equals_the_naive_twin(pattern: str) -> None:
         close(stepped(mixer, x), naive_attention(mixer, x, *TWINS[pattern]))
 
 
+@pytest.mark.parametrize("lengths", [(1, 5, 6), (5, 7), (7, 1, 4)])
+@pytest.mark.parametrize("pattern", [name for name in TWINS if "causal=false" not in name])
+def test_a_text_may_be_read_in_pieces(pattern: str, lengths: tuple[int, ...]) -> None:
+    mixer, x = build(pattern), tokens()
+    state, outputs = mixer.initial_state(x), []
+    with torch.no_grad():
+        for piece in x.split(lengths):
+            y, state = mixer(piece, state)
+            outputs.append(y)
+        close(torch.cat(outputs), whole(mixer, x))
+
+
 @pytest.mark.parametrize("pattern", SOFTMAX)
 def test_constant_values_are_returned(pattern: str) -> None:
     mixer = build(pattern)

@@ -36,6 +36,8 @@ class Attention(TokenMixer):
         For classes that extend this one: heads of keys and values, by default as many.
     """
 
+    theta: float = 1e4
+    """Base of the rotation; to be set for weights that were trained with another."""
     forgets: ClassVar[bool] = False
     """Whether :meth:`kept` drops keys. Positions are then those among the keys at hand, and keys
     are remembered as they were before they are turned."""
@@ -55,8 +57,7 @@ class Attention(TokenMixer):
         self.out = init.linear(self.heads * self.width, self.d, residual=True)
 
     def allowed(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """Which keys a query may see, from their positions ``[n]``: bool ``[queries, keys]``,
-        or None for all, if causal up to its own."""
+        """Keys that queries may see, bool ``[queries, keys]``; None: all, if causal up to own."""
         return None
 
     def kept(self, keys: Tensor) -> Tensor:
@@ -65,13 +66,13 @@ class Attention(TokenMixer):
 
     def turned(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys ``[batch, heads, n, width]`` turned by their positions ``[n]``."""
-        return rotate(q, queries), rotate(k, keys)
+        return rotate(q, queries, self.theta), rotate(k, keys, self.theta)
 
     def scores(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Mix values ``[batch, kv_heads, keys, width]`` for queries ``[batch, heads, ...]``.
 
-        Without a mask a single query sees every key; of several there are as many as keys, and
-        if causal each sees those up to its own.
+        Without a mask one query sees every key; more are as many as the keys, and if causal each
+        sees those up to its own.
         """
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None and self.causal and q.shape[2] > 1,

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from sterna.model.checks import check_whole
 from sterna.model.mixers.attention.window import Window
-from sterna.model.network.heads import rotate
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import token_mixer
 
@@ -66,11 +65,11 @@ class Sinks(Window):
         """
         if queries.shape[0] == 1:
             return super().turned(q, k, queries, keys)
-        near = rotate(q, queries.clamp(max=self.sinks + self.size - 1))
-        k = rotate(k, keys)
+        near, _ = super().turned(q, k, queries.clamp(max=self.sinks + self.size - 1), keys)
+        true, k = super().turned(q, k, queries, keys)
         first, others = k[:, :, :self.sinks], k[:, :, self.sinks:]
         k = torch.cat([F.pad(first, (0, self.width)), F.pad(others, (self.width, 0))], dim=2)
-        return torch.cat([near, rotate(q, queries)], dim=-1), k
+        return torch.cat([near, true], dim=-1), k
 
     def seen(self, length: int) -> int:
         """At most ``sinks + size``."""

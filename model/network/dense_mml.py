@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sterna.model.network.activations import activation_named
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.projection import MixerInit
-from sterna.model.network.quantizers import ternarize
+from sterna.model.network.quantizers import round_codes, ternarize
 
 __all__ = ["DenseMML", "dense_mml", "make_dense"]
 
@@ -34,8 +34,9 @@ def dense_mml(x: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None) -> T
     ``[..., rows]``. Gradients pass straight through both quantisers.
     """
     normalised = F.normalize(x, dim=-1) * math.sqrt(x.shape[-1]) * gain
-    unit = normalised.detach().abs().amax(-1, keepdim=True).clamp_min(_SMALLEST_PEAK) / 127
-    error = (torch.round(normalised / unit) * unit - normalised).detach()
+    exact = normalised.detach()
+    unit = exact.abs().amax(-1, keepdim=True).clamp_min(_SMALLEST_PEAK) / 127
+    error = round_codes(exact / unit) * unit - exact
     return F.linear(normalised + error, ternarize(weight), bias)
 
 

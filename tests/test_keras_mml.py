@@ -158,6 +158,8 @@ def grumml_formula(mixer: GRUMML, x: Tensor, state: Tensor) -> Tensor:
 def test_grumml_is_its_formula(fully_mml: bool) -> None:
     mixer = shaken(GRUMML(init(), fully_mml=fully_mml, activation="tanh"))
     assert mixer.activation is torch.tanh
+    assert all(f"{part}.bias" in dict(mixer.named_parameters()) for part in (
+        ("kernel.linear", "out.linear") if fully_mml else ("kernel.linear", "g", "out")))
     assert isinstance(mixer.out, DenseMML if fully_mml else nn.Linear)
     x, state = normal(TIME, BATCH, D, seed=2).requires_grad_(), normal(BATCH, D, seed=3)
     gradients_agree(mixer(x, (state,))[0], grumml_formula(mixer, x, state), mixer, x)

@@ -46,7 +46,9 @@ def built(name: str, *, ternary: bool) -> ChannelMixer:
     mixer = CHANNEL_MIXERS.build(Choice(name), MixerInit(D, DFF, ternary, generator)).double()
     with torch.no_grad():
         for at, parameter in enumerate(mixer.parameters()):
-            parameter.copy_(0.7 * normal(*parameter.shape, seed=100 + at))
+            # Biases so large that some channels are beyond the limits of ternary mixers.
+            scale = 0.7 if parameter.dim() > 1 else 5.0
+            parameter.copy_(scale * normal(*parameter.shape, seed=100 + at))
     return mixer
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["GREY", "PALETTE", "drawing", "svg_of"]
+__all__ = ["GREY", "PALETTE", "drawing", "svg_file", "svg_of"]
 
 PALETTE = ("#4a86c5", "#e08a2c", "#3f9e6e", "#d1495b", "#9270b8", "#b08d3c", "#2aa5a5",
            "#c9739f", "#7f8c4f", "#a3623a")
@@ -26,6 +26,8 @@ GREY = "#8a93a0"
 """For what is not the subject."""
 
 _INK = "#000000"
+_FILE = ('<svg xmlns="http://www.w3.org/2000/svg"', "<style>:root{color:#24292f}"
+         "@media(prefers-color-scheme:dark){:root{color:#d0d7de}}</style>")
 _ID = re.compile(r'\bid="([^"]+)"')
 
 
@@ -77,3 +79,9 @@ def svg_of(figure: Figure, name: str, description: str) -> str:
     body = re.sub(r"<!--.*?-->\n?", "", body, flags=re.DOTALL)
     label = html.escape(description)
     return f'<svg {view[0]} role="img" aria-label="{label}">{body.strip()}'
+
+
+def svg_file(svg: str) -> str:
+    """An element of :func:`svg_of` as a file of its own, in ink that suits the reader's paper."""
+    start, body = svg.split(">", 1)
+    return f"{start.replace('<svg', _FILE[0], 1)}>{_FILE[1]}{body}\n"

@@ -21,7 +21,7 @@ from sterna.model.network.registry import TOKEN_MIXERS
 from sterna.model.pattern import Choice, parse_pattern
 from sterna.model.stack.language_model import LanguageModel
 
-__all__ = ["FORMS", "Decoding", "Note", "Streaming", "decode", "in_form", "mean_bits", "read"]
+__all__ = ["FORMS", "Decoding", "Note", "Streaming", "decode", "in_form", "read"]
 
 FORMS = ("full", "window", "sinks")
 """The forms of attention that are compared."""
@@ -107,7 +107,7 @@ class Decoding:
 
     def constant_state(self, keys: int) -> int | None:
         """The words of state once ``keys - 1`` tokens are read, None if they still change."""
-        found = np.unique(self.state_words[keys - 1:])
+        found = np.unique(self.state_words[max(0, keys - 2):])
         return int(found[0]) if found.size == 1 else None
 
 
@@ -156,15 +156,6 @@ def decode(model: LanguageModel, tokens: Tensor, note: Note) -> Decoding:
         words[at] = sum(each.numel() for layer in state for each in layer)
         note(at + 1, count)
     return Decoding(bits, words, time.perf_counter() - start)
-
-
-def mean_bits(bits: np.ndarray, first: int, last: int) -> float | None:
-    """The mean of the tokens ``first`` to ``last``, None if not all were read.
-
-    >>> mean_bits(np.array([3.0, 1.0, 2.0]), 1, 3), mean_bits(np.array([3.0]), 0, 2)
-    (1.5, None)
-    """
-    return float(bits[first:last].mean()) if len(bits) >= last else None
 
 
 def _bits(logits: Tensor, targets: Tensor) -> Tensor:

@@ -316,6 +316,8 @@ def test_a_long_text_is_read_with_the_state_of_a_short_one(
         # What was forgotten has no part in it: the last token of the kept ones alone is the same.
         kept = torch.cat([x[:sinks], x[-size:]])
         close(y, whole(mixer, kept)[-1])
+        _, state = mixer(x, mixer.initial_state(x))
+        assert all(each.untyped_storage().nbytes() == each.nbytes for each in state)
     assert sizes == {2 * (sinks + size - 1) * D} == {mixer.state_words(10 ** 6)}
 
 

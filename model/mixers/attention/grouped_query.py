@@ -34,7 +34,7 @@ def group_count(heads: int, groups: int) -> int:
 class GroupedQueryAttention(Attention):
     """Causal :class:`Attention` with ``groups`` heads of keys and values (arXiv 2305.13245).
 
-    Query head h reads the keys and values of head ``h // (heads / groups)``. With
+    ``softmax(s Q_h K_g^T) V_g`` for query head h with ``g = h // (heads / groups)``. With
     ``r = groups / heads``, per token after n: 2 (1 + r) d^2 MACs, 2 n d products,
     2 r n d words of state.
 
@@ -60,6 +60,7 @@ class GroupedQueryAttention(Attention):
 class MultiQueryAttention(GroupedQueryAttention):
     """:class:`GroupedQueryAttention` with one head of keys and values (arXiv 1911.02150).
 
+    ``softmax(s Q_h K^T) V`` for every query head h.
     Per token after n: 2 (1 + 1/heads) d^2 MACs, 2 n d products, 2 n d / heads words of state.
 
     Parameters

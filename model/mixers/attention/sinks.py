@@ -16,8 +16,10 @@ __all__ = ["Sinks"]
 
 @token_mixer("sinks")
 class Sinks(Window):
-    """:class:`Window` with the first ``sinks`` keys always seen (StreamingLLM, arXiv 2309.17453).
+    """Attention sinks (StreamingLLM, arXiv 2309.17453): a window, and always the first keys.
 
+    ``softmax(s Q K^T) V`` over the keys ``j < sinks`` and ``i - size < j <= i`` of query i; heads,
+    rotation and projections are those of :class:`Attention`.
     The position of a key is its index in the cache (section 3.2): a window's distances are true,
     and a sink is never farther than ``sinks + size - 1``. The cache holds keys before they are
     turned. Per token, once there are that many: 4 d^2 MACs, 2 (sinks + size) d products,

@@ -14,11 +14,12 @@ __all__ = ["Window"]
 
 @token_mixer("window")
 class Window(Attention):
-    """:class:`Attention` of query i to the keys ``i - size < j <= i`` (arXiv 2004.05150).
+    """``softmax(s Q K^T) V`` over the keys ``i - size < j <= i`` of query i (arXiv 2004.05150).
 
-    Per token, once there are that many: 4 d^2 MACs, 2 size d products, 2 (size - 1) d words of
-    state, the keys not turned: a step turns all that it compares, by their differences. A piece
-    of n tokens at once is computed under a mask, with all n^2 products.
+    Heads, rotation and projections are those of :class:`Attention`. Per token, once there are
+    that many: 4 d^2 MACs, 2 size d products, 2 (size - 1) d words of state, the keys not turned:
+    a step turns all that it compares, by their differences. A piece of n tokens at once is
+    computed under a mask, with all n^2 products.
 
     Parameters
     ----------
@@ -47,8 +48,11 @@ class Window(Attention):
         return (back >= 0) & (back < self.size)
 
     def kept(self, keys: Tensor) -> Tensor:
-        """The newest ``size - 1``: with the next token's own that is all it sees."""
-        return keys[:, :, max(0, keys.shape[2] - self.size + 1):]
+        """The newest ``size - 1``: with the next token's own that is all it sees.
+
+        A copy, as a slice would hold the memory of all keys.
+        """
+        return keys[:, :, max(0, keys.shape[2] - self.size + 1):].clone()
 
     def seen(self, length: int) -> int:
         """At most ``size``."""

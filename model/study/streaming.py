@@ -123,7 +123,7 @@ def in_form(model: LanguageModel, form: str, plan: Streaming) -> LanguageModel:
     other.config = replace(model.config, mixer=plan.mixer(form, model.config.mixer))
     init = MixerInit(model.config.d, model.config.dff, model.config.weights == "ternary")
     for block, (token, _) in zip(other.blocks(), other.config.mixers(), strict=True):
-        mixer = TOKEN_MIXERS.build(token, init)
+        mixer = TOKEN_MIXERS.build(token, init).to(model.embedding.weight)
         mixer.load_state_dict(block.mixer.state_dict())
         assert isinstance(mixer, Attention)
         assert isinstance(block.mixer, Attention)

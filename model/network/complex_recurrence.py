@@ -16,6 +16,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from sterna.model.network.replaceable import Replaceable
+
 __all__ = ["Pair", "complex_scan", "naive_complex_scan"]
 
 Pair: TypeAlias = tuple[Tensor, Tensor]
@@ -36,6 +38,7 @@ def naive_complex_scan(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
     return torch.stack([re for re, _ in states]), torch.stack([im for _, im in states])
 
 
+@Replaceable
 def complex_scan(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
     """As :func:`naive_complex_scan`, in ``log2(time)`` steps."""
     carried = _times(multiplier, initial)

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sterna.model.network.replaceable import Replaceable
+
 __all__ = ["matrix_scan", "naive_matrix_scan"]
 
 _CHUNK = 8
@@ -36,6 +38,7 @@ def naive_matrix_scan(
     return torch.stack(outputs), state
 
 
+@Replaceable
 def matrix_scan(
     query: Tensor, forget: Tensor, key: Tensor, value: Tensor, initial: Tensor,
 ) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,11 @@ from sterna.model.stack.language_model import LanguageModel, ModelState
 
 __all__ = ["Example", "StateTensor", "flat", "nested", "shortest_end", "state_tensors"]
 
-_BATCH, _TIME, _READ = 3, 7, 16
-"""Sequences and tokens of an example; tokens after which axes that grow have shown it. An axis of
-0 or 1 would be taken for one of fixed length."""
+_BATCH, _BEFORE, _TIME = 3, 5, 150
+"""Of an example: sequences, tokens read before, and tokens, more than a chunk of any mixer."""
+
+_READ = 16
+"""Tokens after which the axes that grow have shown it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +25,23 @@ class StateTensor:
 
     Parameters
     ----------
-    name
-        ``layer0.state0``; the output of this name ends in ``_out``.
+    layer, index
+        Which layer it belongs to, and its place there.
     start
         At the start of one text, ``[1, ...]``.
     growing
         The axes that get longer as the text does.
     """
 
-    name: str
+    layer: int
+    index: int
     start: Tensor
     growing: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """``layer0.state0``; the name of the output ends in ``_out``."""
+        return f"layer{self.layer}.state{self.index}"
 
     @property
     def axes(self) -> tuple[str | int, ...]:
@@ -91,20 +99,16 @@ def state_tensors(model: LanguageModel) -> tuple[list[StateTensor], Example]:
     for t in range(read):
         states.append(model.step(tokens[:, t], states[-1])[1])
     history = list(zip(*map(flat, states), strict=True))
+    places = [(layer, index) for layer, state in enumerate(states[0])
+              for index in range(len(state))]
     tensors = []
-    for (layer, index), seen in zip(
-            ((layer, index) for layer, state in enumerate(states[0])
-             for index in range(len(state))), history, strict=True):
+    for (layer, index), seen in zip(places, history, strict=True):
         if bool(seen[0].any()):
-            raise ValueError(f"layer {layer} has a state that does not start at zeros")
+            raise ValueError(f"the state of layer {layer} does not start at zeros")
         growing = tuple(axis for axis in range(1, seen[0].dim())
                         if len({each.shape[axis] for each in seen}) > 1)
-        tensors.append(StateTensor(f"layer{layer}.state{index}", seen[0][:1].clone(), growing))
-
-    def shortest_axis(after: int) -> int:
-        return min((seen[after].shape[axis] for tensor, seen in zip(tensors, history, strict=True)
-                    for axis in tensor.growing), default=2)
-    after = max(range(2, read + 1), key=lambda n: (min(shortest_axis(n), 2), -n))
+        tensors.append(StateTensor(layer, index, seen[0][:1].clone(), growing))
+    after = min(_BEFORE, read)
     time = _TIME if end is None else min(_TIME, end - after)
     return tensors, Example(
         tokens[:, after:after + time], tuple(seen[after] for seen in history))

@@ -15,12 +15,20 @@ from torch._higher_order_ops.scan import scan
 from torch.fx.experimental import _config
 
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.onnx_float.interface import Example, StateTensor, flat, nested
+from sterna.model.onnx_float.interface import (
+    Example,
+    StateTensor,
+    flat,
+    nested,
+    shortest_end,
+)
+from sterna.model.pattern import Choice
 from sterna.model.stack.language_model import LanguageModel
 
 __all__ = ["ExportError", "SequenceGraph", "StepGraph", "quietly", "trace_sequence", "trace_step"]
 
 _ANY = torch.export.Dim.DYNAMIC
+_MANY, _FEW = 1 << 30, 7
 
 
 class ExportError(ValueError):
@@ -32,7 +40,9 @@ class StepGraph(nn.Module):
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
-        self.model, self.form = model, model.initial_state(1)
+        self.model = model
+        self.form = tuple(block.mixer.initial_state(model.embedding.weight[:1])
+                          for block in model.blocks())
 
     def forward(
         self, tokens: Tensor, state: tuple[Tensor, ...],
@@ -79,12 +89,14 @@ def trace_step(
     ExportError
         If it cannot be traced.
     """
+    model = _frozen(model)
     try:
-        return _traced(StepGraph(_frozen(model)), (example.tokens[:, 0], example.state),
-                       ({0: _ANY}, _any_length(tensors)))
+        return _traced(StepGraph(model), (example.tokens[:, 0], example.state),
+                       ({0: _ANY}, _any_length(tensors)), shortest_end(model))
     except Exception as error:
-        raise ExportError(f"{model.config.mixer}: torch.export cannot trace its step "
-                          f"({_first_line(error)})") from error
+        raise ExportError(
+            f"torch.export cannot trace a step of {model.config.mixer}: {_reason(error)}"
+        ) from error
 
 
 def trace_sequence(
@@ -100,38 +112,61 @@ def trace_sequence(
     ExportError
         If it cannot be traced.
     """
-    model, looped = _frozen(model), []
-    axes = ({0: _ANY, 1: _ANY}, _any_length(tensors))
+    model = _frozen(model)
+    end, whole = shortest_end(model), SequenceGraph(model)
+    looped = _put_loops(model, tensors, example)
     try:
-        return _traced(SequenceGraph(model), (example.tokens, example.state), axes), looped
-    except Exception:
-        pass     # layer by layer then: which ones are to blame
-    before = nested(example.state, model.initial_state(1))
-    for layer, block in enumerate(model.blocks()):
-        mine = [each for each in tensors if each.name.startswith(f"layer{layer}.")]
-        x = model.embedding(example.tokens.t())
-        try:
-            _traced(block.mixer, (x, before[layer]), ({0: _ANY, 1: _ANY}, _any_length(mine)))
-        except Exception as error:
-            if any(each.growing for each in mine):
-                raise ExportError(
-                    f"layer {layer}, {model.config.mixers()[layer][0]}: torch.export cannot trace "
-                    f"it for any number of tokens ({_first_line(error)}), and a loop over its "
-                    f"step needs a state that does not grow: only its step graph can be had"
-                ) from error
-            block.mixer = _Scanned(block.mixer)     # type: ignore[assignment]
-            looped.append(layer)
-    try:
-        return _traced(SequenceGraph(model), (example.tokens, example.state), axes), looped
+        return _traced(whole, (example.tokens, example.state),
+                       ({0: _ANY, 1: _ANY}, _any_length(tensors)), end), looped
     except Exception as error:
-        raise ExportError(f"{model.config.mixer}: torch.export cannot trace it "
-                          f"({_first_line(error)})") from error
+        raise ExportError(
+            f"torch.export cannot trace {model.config.mixer}: {_reason(error)}") from error
 
 
-def _traced(module: nn.Module, args: tuple[Any, ...], axes: Any) -> torch.export.ExportedProgram:
+def _put_loops(
+    model: LanguageModel, tensors: Sequence[StateTensor], example: Example,
+) -> list[int]:
+    """Replace the mixers that cannot be traced for any number of tokens; return their layers."""
+    states = nested(example.state, SequenceGraph(model).form)
+    x = model.embedding(example.tokens[:, :_FEW].t())     # few: a loop that is unrolled is long
+    reasons: dict[Choice, Exception | None] = {}
+    looped = []
+    for layer, (block, (choice, _)) in enumerate(
+            zip(model.blocks(), model.config.mixers(), strict=True)):
+        mine = [each for each in tensors if each.layer == layer]
+        if choice not in reasons:
+            try:
+                _traced(block.mixer, (x, states[layer]),
+                        ({0: _ANY, 1: _ANY}, _any_length(mine)), block.mixer.longest)
+                reasons[choice] = None
+            except Exception as error:
+                reasons[choice] = error
+        reason = reasons[choice]
+        if reason is None:
+            continue
+        if any(each.growing for each in mine):
+            raise ExportError(
+                f"{choice} cannot be traced for any number of tokens ({_reason(reason)}), and a "
+                f"loop over its step needs a state that does not grow: only the step graph can be "
+                f"had") from reason
+        block.mixer = _Scanned(block.mixer)     # type: ignore[assignment]
+        looped.append(layer)
+    return looped
+
+
+def _traced(
+    module: nn.Module, args: tuple[Any, ...], axes: Any, end: int | None,
+) -> torch.export.ExportedProgram:
+    """Trace a module whose free axes may have any length, or if there is an ``end`` up to that."""
     # As torch.onnx.export does, so that axes of length 0 and 1 are nothing special.
     with quietly(), torch.no_grad(), _config.patch(backed_size_oblivious=True):
-        return torch.export.export(module, args, dynamic_shapes=axes, strict=False)
+        program = torch.export.export(module, args, dynamic_shapes=axes, strict=False)
+    for allowed in program.range_constraints.values():
+        # A branch on the length of a sequence is taken as for the example.
+        if allowed.lower > 2 or allowed.upper < (_MANY if end is None else end - 1):
+            raise ExportError(f"it does something else for fewer than {allowed.lower} and for "
+                              f"more than {allowed.upper} tokens")
+    return program
 
 
 def _any_length(tensors: Sequence[StateTensor]) -> tuple[dict[int, Any], ...]:
@@ -143,7 +178,9 @@ def _frozen(model: LanguageModel) -> LanguageModel:
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    if isinstance(error, ExportError):
+        return str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 

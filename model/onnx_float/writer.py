@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import onnx
 import torch
 
 from sterna.model.files import write_atomically
-from sterna.model.network.recurrence import mlgru_scan
 from sterna.model.onnx_float.interface import StateTensor, shortest_end, state_tensors
-from sterna.model.onnx_float.recurrence import has_linear_attention, linear_attention, scanned
+from sterna.model.onnx_float.linear_attention import by_linear_attention, has_linear_attention
+from sterna.model.onnx_float.operators import translations
+from sterna.model.onnx_float.scans import by_scan
 from sterna.model.onnx_float.trace import ExportError, quietly, trace_sequence, trace_step
 from sterna.model.stack.language_model import LanguageModel
 
@@ -40,7 +42,8 @@ def export_float(
     graphs
         Which of :data:`GRAPHS` to write.
     use_linear_attention
-        Whether MLGRU's recurrence is onnxruntime's operator ``LinearAttention``, not ``Scan``.
+        Whether recurrences that onnxruntime's operator ``LinearAttention`` can compute use it, in
+        place of ``Scan`` or of a sum in chunks. Such a graph runs in onnxruntime only.
 
     Returns
     -------
@@ -75,7 +78,7 @@ def float_graph(
                          "--linear-attention out")
     tensors, example = state_tensors(model)
     looped: list[int] = []
-    with mlgru_scan.by(linear_attention if use_linear_attention else scanned):
+    with by_scan(), by_linear_attention() if use_linear_attention else nullcontext():
         if kind == "step":
             program = trace_step(model, tensors, example)
         else:
@@ -94,7 +97,8 @@ def _translated(
     try:
         with quietly(), torch.no_grad():
             found = torch.onnx.export(
-                program, dynamo=True, verbose=False, input_names=["tokens", *names],
+                program, dynamo=True, verbose=False, custom_translation_table=translations(),
+                input_names=["tokens", *names],
                 output_names=["logits", *(f"{name}_out" for name in names)])
     except torch.onnx.OnnxExporterError as error:
         last = str(error.__cause__ or error).strip().splitlines()[0]

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sterna.model.network.replaceable import Replaceable
+
 __all__ = ["CHUNK", "EPS", "causal_by_sums", "elu_features", "mixed_by_sums"]
 
 CHUNK = 32
@@ -30,6 +32,7 @@ def mixed_by_sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return q @ (k.transpose(-1, -2) @ v) / (scores + EPS)
 
 
+@Replaceable
 def causal_by_sums(
     q: Tensor, k: Tensor, v: Tensor, values: Tensor, keys: Tensor, *, chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor, nn
 
 from sterna.model.network.bitlinear import BitLinear
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 __all__ = ["ChannelMixer", "Mixer", "State", "TokenMixer"]
 
@@ -66,6 +69,13 @@ class TokenMixer(Mixer, ABC):
     longest: int | None = None
     """Most tokens that a sequence may have, None for any number."""
 
+    shares_sequences: bool = False
+    """Whether :meth:`forward` heeds :attr:`group`."""
+
+    group: ProcessGroup | None = None
+    """Processes that share every sequence, each holding a part; None is this one alone. Set by
+    :func:`sterna.model.parallel.context.context_parallel`."""
+
     @abstractmethod
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map ``x [time, batch, d]`` from ``state`` to ``[time, batch, d]`` and the next state.
@@ -77,8 +87,20 @@ class TokenMixer(Mixer, ABC):
         """Map one token ``x [batch, d]``; the same numbers as :meth:`forward` on one."""
         if not self.causal:
             raise ValueError(f"{type(self).__name__} is not causal: it has no step")
+        self.check_alone()
         y, state = self(x.unsqueeze(0), state)
         return y.squeeze(0), state
+
+    def check_alone(self) -> None:
+        """Refuse what processes cannot do together, a step of one token.
+
+        Raises
+        ------
+        ValueError
+            Within :func:`sterna.model.parallel.context.context_parallel`.
+        """
+        if self.group is not None:
+            raise ValueError("processes cannot share a step of one token: leave context_parallel")
 
     def initial_state(self, x: Tensor) -> State:
         """The state before the first token of sequences like ``x [..., batch, d]``, which gives

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from sterna.model.network.replaceable import Replaceable
 
-__all__ = ["mlgru_scan", "naive_mlgru", "scan_chunked", "scan_sequential"]
+__all__ = [
+    "gate_gradients", "linear_scan", "mlgru_scan", "naive_mlgru", "scan_chunked", "scan_sequential"]
 
 _SHORTEST_CHUNKED = 32
 """Below this many steps the chunked form has nothing to save."""
@@ -50,7 +51,7 @@ def _previous(states: Tensor, initial: Tensor) -> Tensor:
     return torch.cat([initial.unsqueeze(0), states[:-1]])
 
 
-def _gate_gradients(
+def gate_gradients(
     forget: Tensor, candidate: Tensor, states: Tensor, initial: Tensor, into_state: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of forget, candidate and initial, given those of every state."""
@@ -78,7 +79,7 @@ class _Sequential(torch.autograd.Function):
         slabs, gates = into_state.unbind(0), forget.unbind(0)
         for t in range(len(slabs) - 2, -1, -1):
             slabs[t].addcmul_(gates[t + 1], slabs[t + 1])
-        return _gate_gradients(forget, candidate, states, initial, into_state)
+        return gate_gradients(forget, candidate, states, initial, into_state)
 
 
 def scan_sequential(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ def scan_sequential(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tenso
     return result
 
 
-def _linear_scan(gain: Tensor, added: Tensor, initial: Tensor) -> Tensor:
+def linear_scan(gain: Tensor, added: Tensor, initial: Tensor) -> Tensor:
     """Return all ``s[t] = gain[t] * s[t-1] + added[t]`` by a two-level scan.
 
     The sequence is cut into chunks that run side by side from a zero state, keeping the
@@ -120,7 +121,7 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
         added = torch.addcmul(candidate, forget, candidate, value=-1.0)
-        states = _linear_scan(forget, added, initial)
+        states = linear_scan(forget, added, initial)
         ctx.save_for_backward(forget, candidate, states, initial)
         return states
 
@@ -129,8 +130,8 @@ class _Chunked(torch.autograd.Function):
         forget, candidate, states, initial = ctx.saved_tensors
         # Backwards in time the gain into step t is the gate of step t + 1.
         gain = torch.cat([forget[:1], forget[1:].flip(0)])
-        into_state = _linear_scan(gain, grad.flip(0), torch.zeros_like(initial)).flip(0)
-        return _gate_gradients(forget, candidate, states, initial, into_state)
+        into_state = linear_scan(gain, grad.flip(0), torch.zeros_like(initial)).flip(0)
+        return gate_gradients(forget, candidate, states, initial, into_state)
 
 
 def scan_chunked(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:

@@ -78,13 +78,15 @@ class Attention(TokenMixer):
             q, k, v, attn_mask=mask, is_causal=mask is None and self.causal and q.shape[2] > 1,
             scale=self.width ** -0.5, enable_gqa=self.heads != self.kv_heads)
 
+    def heads_of(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys, values ``[batch, heads, time, width]`` of ``x [time, batch, d]``."""
+        heads = [self.heads, self.kv_heads, self.kv_heads]
+        return split_heads(project((self.q, self.k, self.v), x), sum(heads)).split(heads, dim=1)
+
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map ``x [time, batch, d]``; the state is the earlier keys and values, each
         ``[batch, kv_heads, n, width]``, the keys turned unless the mixer forgets some."""
-        parts = project((self.q, self.k, self.v), x).split(
-            [self.heads * self.width, *2 * [self.kv_heads * self.width]], dim=-1)
-        q, k, v = (split_heads(part, heads) for part, heads in zip(
-            parts, (self.heads, self.kv_heads, self.kv_heads), strict=True))
+        q, k, v = self.heads_of(x)
         before = state[0].shape[2] if self.causal else 0
         keys = torch.arange(before + x.shape[0], device=x.device)
         queries = keys[before:]

@@ -10,6 +10,7 @@ from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit, project
 from sterna.model.network.recurrence import mlgru_scan
 from sterna.model.network.registry import token_mixer
+from sterna.model.parallel.recurrence import mlgru_scan_parallel
 from sterna.model.profile import S16
 
 __all__ = ["MLGRU"]
@@ -29,6 +30,8 @@ class MLGRU(TokenMixer):
         Published configurations carry it. It only reshapes an element-wise recurrence, so no
         number depends on it; d must be a multiple of it.
     """
+
+    shares_sequences = True
 
     def __init__(self, init: MixerInit, *, heads: int = 1) -> None:
         super().__init__()
@@ -50,13 +53,20 @@ class MLGRU(TokenMixer):
         return torch.sigmoid(zf), zc * torch.sigmoid(zc), torch.sigmoid(zg)
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``."""
+        """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``.
+
+        Shared between processes, both states are those of the whole sequence.
+        """
         f, c, g = self.gates(x)
-        h = mlgru_scan(f, c, state[0])
-        return self.out(g * h), (h[-1],)
+        if self.group is None:
+            h = mlgru_scan(f, c, state[0])
+            return self.out(g * h), (h[-1],)
+        h, last = mlgru_scan_parallel(f, c, state[0], self.group)
+        return self.out(g * h), (last,)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map one token ``x [batch, d]`` from the state ``[batch, d]``."""
+        self.check_alone()
         f, c, g = self.gates(x)
         h = f * state[0] + (1 - f) * c
         return self.out(g * h), (h,)

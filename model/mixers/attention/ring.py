@@ -1,0 +1,59 @@
+"""Full attention whose sequences several processes can share."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sterna.model.mixers.attention.dot_product import Attention
+from sterna.model.network.heads import merge_heads
+from sterna.model.network.mixer import State
+from sterna.model.network.registry import token_mixer
+from sterna.model.parallel.group import part_lengths
+from sterna.model.parallel.ring import ring_attention
+
+__all__ = ["RingAttention"]
+
+
+@token_mixer("ring")
+class RingAttention(Attention):
+    """``softmax(s Q K^T) V`` over a sequence split over P processes (arXiv 2310.01889).
+
+    In one process this is :class:`Attention`, with the same weights and costs. Within
+    :func:`sterna.model.parallel.context.context_parallel` each process maps its part
+    ``[time/P, batch, d]`` of a sequence: keys and values go once round the ring of processes, and
+    each merges what it gets from them, block by block::
+
+        m' = max(m, max_j s_j),  l' = l e^(m - m') + sum_j e^(s_j - m'),  o' likewise;  y = o / l
+
+    A process then computes n^2 d / P products (the last one as many if causal, the first
+    n^2 d / P^2), and holds what belongs to n/P tokens.
+    """
+
+    shares_sequences = True
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """As :meth:`Attention.forward`; of a shared sequence ``x`` is the own part, and so is the
+        next state, keys and values of the own tokens.
+
+        Raises
+        ------
+        ValueError
+            If a shared sequence does not start from the initial state.
+        """
+        if self.group is None:
+            return super().forward(x, state)
+        if self.causal and state[0].shape[2]:
+            raise ValueError(
+                f"a sequence shared by processes starts from the initial state, got one after "
+                f"{state[0].shape[2]} tokens")
+        q, k, v = self.heads_of(x)
+        lengths = part_lengths(k, self.group)
+        if self.rope:
+            before = sum(lengths[:dist.get_rank(self.group)])
+            positions = torch.arange(before, before + x.shape[0], device=x.device)
+            q, k = self.turned(q, k, positions, positions)
+        state = (k, v) if self.causal else ()
+        return self.out(merge_heads(
+            ring_attention(q, k, v, self.group, self.causal, lengths))), state

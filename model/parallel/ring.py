@@ -1,0 +1,191 @@
+"""Ring attention: full attention over a sequence of which every process holds a part.
+
+Keys and values travel from process to process, once round the ring, while each works on those it
+has (arXiv 2310.01889). The backward pass sends them round again and with each block the gradients
+that it has gathered, which so arrive where the block came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributed import ProcessGroup
+
+from sterna.model.parallel.flash import attend, attend_backward, finish, merge, nothing, wide
+from sterna.model.parallel.group import part_lengths, rank_and_size
+
+__all__ = ["KEYS_AT_ONCE", "ring_attention"]
+
+KEYS_AT_ONCE = 512
+"""Keys of a block that are scored together: scores take so many numbers for each own query."""
+
+_BLOCKS, _GRADIENTS = 0, 1
+"""Tags of the messages."""
+
+
+def ring_attention(
+    q: Tensor, k: Tensor, v: Tensor, group: ProcessGroup, causal: bool = True,
+    lengths: tuple[int, ...] | None = None,
+) -> Tensor:
+    """``softmax(q k^T / sqrt(width)) v`` over the whole sequence, for the queries of this process.
+
+    Called by every process of the group with its own part, in the order of the sequence; the
+    gradients too need every process to go backward. With P processes each sends
+    ``2 (P-1)`` parts of keys or values forward, and ``2 (2P-1)`` backward (none if P is 1). What it
+    keeps for the backward pass, and what it computes in, grows with its own part only. The causal
+    form sends later parts too, but computes nothing of them.
+
+    Parameters
+    ----------
+    q
+        Queries ``[batch, heads, time, width]`` of the own part. A leading group of
+        ``heads / kv_heads`` of them uses the first head of keys, and so on.
+    k, v
+        Keys and values ``[batch, kv_heads, time, width]`` of the own part.
+    group
+        The processes.
+    causal
+        Whether a token sees itself and earlier ones only.
+    lengths
+        Tokens of every process, which may differ; asked of them if not given.
+
+    Returns
+    -------
+    As ``q``, and of its type.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, a part is empty, or this process is not in the group.
+    """
+    batch, heads, time, width = q.shape
+    if k.shape != v.shape or k.shape[0::2] != q.shape[0::2] or k.shape[3] != width:
+        raise ValueError(
+            f"queries, keys and values must have one batch, time and width, got "
+            f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}")
+    if heads % k.shape[1]:
+        raise ValueError(
+            f"the heads of the queries ({heads}) must be a multiple of those of the keys "
+            f"({k.shape[1]})")
+    rank, size = rank_and_size(group)
+    lengths = part_lengths(k, group) if lengths is None else lengths
+    if len(lengths) != size or lengths[rank] != time:
+        raise ValueError(f"process {rank} of {size} holds {time} tokens, lengths are {lengths}")
+    # The queries that share a head of keys are rows of one product.
+    rows = q.reshape(batch, k.shape[1], heads // k.shape[1] * time, width)
+    mixed: Tensor = _RingAttention.apply(rows, k, v, _Ring(group, lengths, causal))
+    return mixed.reshape(q.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arriving:
+    """A message under way from the process before, and the one to the process after."""
+
+    works: list[dist.Work]
+    received: Tensor
+    sent: Tensor
+
+    def wait(self) -> Tensor:
+        for work in self.works:
+            work.wait()
+        return self.received
+
+
+@dataclass(frozen=True, slots=True)
+class _Ring:
+    """The processes, each of which sends to the next and the last to the first."""
+
+    group: ProcessGroup
+    lengths: tuple[int, ...]
+    causal: bool
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank(self.group)
+
+    def pass_on(self, x: Tensor, owner: int, tag: int) -> _Arriving:
+        """Send ``x [2, batch, heads, time, width]``, of the part of ``owner``; receive that of
+        the part before."""
+        size = len(self.lengths)
+        if size == 1:
+            return _Arriving([], x, x)
+        shape = list(x.shape)
+        shape[-2] = self.lengths[owner - 1]
+        received = x.new_empty(shape)
+        works = dist.batch_isend_irecv([
+            dist.P2POp(dist.isend, x, group=self.group, tag=tag,
+                       group_peer=(self.rank + 1) % size),
+            dist.P2POp(dist.irecv, received, group=self.group, tag=tag,
+                       group_peer=(self.rank - 1) % size)])
+        return _Arriving(works, received, x)
+
+    def blocks(self, k: Tensor, v: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The part of every process once, the own one first: its owner, and keys and values
+        ``[2, batch, heads, time, width]``. The next is under way while one is worked on."""
+        size = len(self.lengths)
+        block = torch.stack((k, v))
+        for owner in ((self.rank - step) % size for step in range(size)):
+            last = owner == (self.rank + 1) % size
+            arriving = None if last else self.pass_on(block, owner, _BLOCKS)
+            yield owner, block
+            if arriving is not None:
+                block = arriving.wait()
+
+    def tiles(self, owner: int, q: Tensor) -> Iterator[tuple[slice, Tensor | None]]:
+        """The keys of a part, so many at a time, that some own queries ``[..., rows, width]`` see;
+        and which of them are hidden, bool ``[rows, keys]``, or None if none is."""
+        if self.causal and owner > self.rank:
+            return
+        rows = torch.arange(q.shape[-2], device=q.device).unsqueeze(-1)
+        for start in range(0, self.lengths[owner], KEYS_AT_ONCE):
+            tile = slice(start, min(start + KEYS_AT_ONCE, self.lengths[owner]))
+            hidden = None
+            if self.causal and owner == self.rank:
+                keys = torch.arange(tile.start, tile.stop, device=q.device)
+                hidden = keys > rows % self.lengths[owner]    # rows of several heads
+            yield tile, hidden
+
+
+class _RingAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: _Ring) -> Tensor:
+        partial = nothing(q)
+        for owner, block in ring.blocks(k, v):
+            for tile, hidden in ring.tiles(owner, q):
+                keys, values = block[..., tile, :]
+                partial = merge(partial, attend(q, keys, values, hidden))
+        mixed, logsumexp = finish(partial)
+        mixed = mixed.to(q.dtype)
+        ctx.ring = ring
+        ctx.save_for_backward(q, k, v, mixed, logsumexp)
+        return mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v, mixed, logsumexp = ctx.saved_tensors
+        through = (grad * mixed).to(logsumexp.dtype).sum(-1, keepdim=True)
+        into_q = torch.zeros_like(q, dtype=logsumexp.dtype)
+        returning = None
+        for owner, block in ctx.ring.blocks(k, v):
+            into_block = torch.zeros_like(block, dtype=wide(block.dtype))
+            for tile, hidden in ctx.ring.tiles(owner, q):
+                keys, values = block[..., tile, :]
+                of_q, of_k, of_v = attend_backward(
+                    q, keys, values, hidden, logsumexp, grad, through)
+                into_q += of_q
+                into_block[0, ..., tile, :] = of_k
+                into_block[1, ..., tile, :] = of_v
+            if returning is not None:
+                into_block += returning.wait()
+            returning = ctx.ring.pass_on(into_block, owner, _GRADIENTS)
+        assert returning is not None
+        into_k, into_v = returning.wait()
+        return into_q.to(q.dtype), into_k.to(k.dtype), into_v.to(v.dtype), None
+

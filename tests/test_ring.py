@@ -1,0 +1,337 @@
+"""Sequences that processes share equal those of one process: values, gradients, memory, bytes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from ring_worker import ATTENTION
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sterna.model.config import ModelConfig
+from sterna.model.mixers.attention import Attention, RingAttention
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.recurrence import naive_mlgru
+from sterna.model.parallel import ring
+from sterna.model.parallel.context import context_parallel
+from sterna.model.parallel.flash import Partial, attend, attend_backward, finish, merge, nothing
+from sterna.model.parallel.group import own_part
+from sterna.model.parallel.recurrence import mlgru_scan_parallel
+from sterna.model.parallel.ring import ring_attention
+from sterna.model.stack.language_model import LanguageModel
+
+TIME, WIDTH = 24, 6
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# -- Several processes ---------------------------------------------------------------------------
+
+
+def run(processes: int, folder: Path, backend: str = "gloo") -> dict[str, Any]:
+    """What tests/ring_worker.py finds with so many processes."""
+    result = folder / "result.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+         str(processes), Path(__file__).with_name("ring_worker.py"), result, backend],
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+def nccl() -> Any:
+    few = torch.cuda.device_count() < 2
+    return pytest.param((2, "nccl"), marks=pytest.mark.skipif(few, reason="needs two GPUs"),
+                        id="2-nccl")
+
+
+@pytest.fixture(scope="module", params=[
+    pytest.param((2, "gloo"), id="2"),
+    pytest.param((4, "gloo"), id="4", marks=pytest.mark.slow), nccl()])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
+          ) -> dict[str, Any]:
+    processes, backend = request.param
+    return {"processes": processes, **run(processes, tmp_path_factory.mktemp("ring"), backend)}
+
+
+TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
+
+
+def test_processes_share_attention(found: dict[str, Any]) -> None:
+    for case in ATTENTION:
+        assert found["attention {} {} {} {}".format(*case)] <= TOLERANCE[case[-1]], case
+
+
+def test_processes_share_the_recurrence(found: dict[str, Any]) -> None:
+    for time in (24, 23, found["processes"]):
+        for dtype, tolerance in TOLERANCE.items():
+            assert found[f"recurrence {time} {dtype}"] <= tolerance, (time, dtype)
+    assert found["gates of 0 and 1"] == 0
+
+
+def test_processes_share_a_model(found: dict[str, Any]) -> None:
+    for case in ("model mlgru + ring float", "model mlgru + ring ternary", "two pieces",
+                 "mixer True False", "mixer False True"):
+        assert found[case] <= 1e-12, case
+
+
+def test_every_process_refuses_the_same(found: dict[str, Any]) -> None:
+    said = found["refused"]
+    assert "one token at least, got parts of (3, 0" in said["empty part"]
+    assert said["unlike parts"].startswith(
+        "the processes hold parts of unlike sequences: only dimension 2 (time) may differ")
+    assert "[[1, 2, 3, 4], [2, 2, 3, 4]" in said["unlike parts"]
+    assert said["a step"] == (
+        "processes cannot share a step of one token: leave context_parallel")
+    assert "starts from the initial state, got one after 2 tokens" in said["a state"]
+    assert said["too few"] == (
+        "a sequence of {} tokens cannot be split over {} processes: each needs one at least"
+        .format(found["processes"] - 1, found["processes"]))
+
+
+def test_processes_send_what_is_said(found: dict[str, Any]) -> None:
+    """A part is 2 x 2 x 6 x 8 float32 keys and as many values; a state is 2 x 3 numbers. Processes
+    also tell each other the shape of their part, four whole numbers of 8 bytes."""
+    part, rounds = 4 * 2 * 2 * 6 * 8, found["processes"] - 1
+    assert found["sent"]["attention"] == [2 * part * rounds, 4 * 8, 2 * part * (2 * rounds + 1), 0]
+    state = 4 * 2 * 3
+    assert found["sent"]["recurrence"] == [0, 2 * state, 0, 2 * state]
+
+
+# -- One process ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[dist.ProcessGroup]:
+    """A group of this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    group = dist.group.WORLD
+    assert group is not None
+    yield group
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_ring_of_one_is_plain_attention(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, causal: bool,
+) -> None:
+    monkeypatch.setattr(ring, "KEYS_AT_ONCE", 5)
+    inputs = [draw(2, heads, TIME, WIDTH, seed=seed).requires_grad_()
+              for seed, heads in enumerate((4, 2, 2))]
+    y = ring_attention(*inputs, alone, causal)
+    expected = F.scaled_dot_product_attention(*inputs, is_causal=causal, enable_gqa=True)
+    torch.testing.assert_close(y, expected, rtol=1e-13, atol=1e-13)
+    toward = draw(*y.shape, seed=4)
+    for got, right in zip(torch.autograd.grad(y, inputs, toward),
+                          torch.autograd.grad(expected, inputs, toward), strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-12, atol=1e-12)
+
+
+def test_hand_written_gradients_are_the_numeric_ones(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ring, "KEYS_AT_ONCE", 3)
+    q, k, v = (draw(1, heads, 5, 2, seed=heads + at).requires_grad_()
+               for at, heads in enumerate((2, 1, 1)))
+    assert torch.autograd.gradcheck(lambda *x: ring_attention(*x, alone), (q, k, v))
+    gates = draw(5, 1, 2).sigmoid().requires_grad_()
+    candidates, initial = (draw(*shape, seed=1).requires_grad_() for shape in ((5, 1, 2), (1, 2)))
+    assert torch.autograd.gradcheck(
+        lambda *x: mlgru_scan_parallel(*x, alone), (gates, candidates, initial))
+
+
+def test_the_ring_mixer_is_attention_with_the_same_weights(alone: dist.ProcessGroup) -> None:
+    plain, ours = (kind(MixerInit(16, generator=torch.Generator().manual_seed(2)), heads=2).double()
+                   for kind in (Attention, RingAttention))
+    ours.load_state_dict(plain.state_dict())
+    x = draw(TIME, 2, 16)
+    expected, state = plain(x, plain.initial_state(x))
+    for context in (False, True):
+        if context:
+            with context_parallel(ours, alone):
+                y, after = ours(x, ours.initial_state(x))
+        else:
+            y, after = ours(x, ours.initial_state(x))
+        torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(after, state, rtol=1e-12, atol=1e-12)
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers that a tensor made by any operation has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None,
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for each in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(each, Tensor):
+                self.numbers = max(self.numbers, each.numel())
+        return made
+
+
+def test_no_tensor_grows_with_the_square_of_the_length(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ring, "KEYS_AT_ONCE", 16)
+    largest = {}
+    for time in (64, 256):
+        x = draw(1, 2, time, 4).requires_grad_()
+        with Largest() as seen:
+            ring_attention(x, x, x, alone).sum().backward()
+        largest[time] = seen.numbers
+    assert largest == {64: 2 * 64 * 16, 256: 2 * 256 * 16}
+
+
+# -- Partial results -----------------------------------------------------------------------------
+
+
+def parts(x: Tensor, count: int) -> tuple[Tensor, ...]:
+    return x.tensor_split(count, dim=-2)
+
+
+def hidden_between(queries: range, keys: range) -> Tensor:
+    return torch.tensor([[key > query for key in keys] for query in queries])
+
+
+@pytest.mark.parametrize("processes", [1, 4, 8])
+@pytest.mark.parametrize("causal", [False, True])
+def test_partial_results_of_any_ring_merge_into_attention(processes: int, causal: bool) -> None:
+    q, k, v, toward = (draw(2, TIME, WIDTH, seed=seed).requires_grad_() for seed in range(4))
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    gradients = torch.autograd.grad(expected, (q, k, v), toward)
+    span = TIME // processes
+    spans = [range(at * span, (at + 1) * span) for at in range(processes)]
+    got = [torch.zeros_like(q) for _ in range(3)]
+    for rank, own in enumerate(spans):
+        rows, grad = q[:, own], toward[:, own]
+        visited = [spans[(rank - step) % processes] for step in range(processes)]
+        masks = [hidden_between(own, keys) if causal else None for keys in visited]
+        partial = nothing(rows)
+        for keys, hidden in zip(visited, masks, strict=True):
+            partial = merge(partial, attend(rows, k[:, keys], v[:, keys], hidden))
+        y, logsumexp = finish(partial)
+        torch.testing.assert_close(y, expected[:, own], rtol=1e-14, atol=1e-14)
+        through = (y * grad).sum(-1, keepdim=True)
+        for keys, hidden in zip(visited, masks, strict=True):
+            of_q, of_k, of_v = attend_backward(
+                rows, k[:, keys], v[:, keys], hidden, logsumexp, grad, through)
+            got[0][:, own] += of_q
+            got[1][:, keys] += of_k
+            got[2][:, keys] += of_v
+    for ours, theirs in zip(got, gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
+
+
+def test_partial_results_may_be_merged_in_any_order() -> None:
+    q, k, v = (draw(2, TIME, WIDTH, seed=seed) for seed in range(3))
+    partials = [attend(q, *pair) for pair in zip(parts(k, 4), parts(v, 4), strict=True)]
+    expected = F.scaled_dot_product_attention(q, k, v)
+    for first, second, third, fourth in itertools.permutations(partials):
+        for whole in (merge(merge(merge(first, second), third), fourth),
+                      merge(merge(first, second), merge(third, fourth))):
+            torch.testing.assert_close(finish(whole)[0], expected, rtol=1e-14, atol=1e-14)
+
+
+def test_hidden_blocks_and_no_blocks_change_nothing() -> None:
+    q, k, v = (draw(2, TIME, WIDTH, seed=seed) for seed in range(3))
+    seen = attend(q, k, v)
+    blind = attend(q, k, v, torch.ones(TIME, TIME, dtype=torch.bool))
+    for none in (blind, nothing(q)):
+        for merged in (merge(seen, none), merge(none, seen)):
+            torch.testing.assert_close(merged, seen, rtol=0, atol=0)
+    # Hidden first, as the last key of a block may be the first that a query sees.
+    assert not any(bool(each.isnan().any()) for each in merge(blind, blind))
+
+
+def test_scores_of_any_size_neither_overflow_nor_vanish() -> None:
+    """One key wins by far, in another block than that with the most of the rest."""
+    q, k, v = (draw(1, 8, WIDTH, seed=seed).float() for seed in range(3))
+    q, k = 100 * q, 100 * k
+    whole = Partial(*nothing(q))
+    for pair in zip(parts(k, 4), parts(v, 4), strict=True):
+        whole = merge(whole, attend(q, *pair))
+    expected = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    torch.testing.assert_close(finish(whole)[0].double(), expected, rtol=1e-3, atol=1e-3)
+    assert float(whole.most.max()) > 1e4    # e^1e4 is no float
+
+
+def test_sums_of_bfloat16_are_kept_in_float32(alone: dist.ProcessGroup) -> None:
+    q, k, v = (draw(1, 2, TIME, 8, seed=seed).bfloat16().requires_grad_() for seed in range(3))
+    assert {each.dtype for each in attend(q, k, v)} == {torch.float32}
+    y = ring_attention(q, k, v, alone)
+    wide = [each.detach().double().requires_grad_() for each in (q, k, v)]
+    expected = F.scaled_dot_product_attention(*wide, is_causal=True)
+    toward = draw(*y.shape, seed=5).bfloat16()
+    y.backward(toward)
+    expected.backward(toward.double())
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.double(), expected, rtol=2e-2, atol=2e-2)
+    for ours, theirs in zip((q, k, v), wide, strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=4e-2, atol=4e-2)
+
+
+# -- Bad input -----------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused(alone: dist.ProcessGroup) -> None:
+    q, k = draw(1, 4, 6, 8), draw(1, 3, 6, 8)
+    with pytest.raises(ValueError, match=r"heads of the queries \(4\) must be a multiple .* \(3\)"):
+        ring_attention(q, k, k, alone)
+    with pytest.raises(ValueError, match=r"one batch, time and width, got \[1, 4, 6, 8\]"):
+        ring_attention(q, q[:, :, :5], q[:, :, :5], alone)
+    with pytest.raises(ValueError, match=r"process 0 of 1 holds 6 tokens, lengths are \(5,\)"):
+        ring_attention(q, q, q, alone, lengths=(5,))
+    with pytest.raises(ValueError, match="this one holds none"):
+        mlgru_scan_parallel(draw(0, 1, 2), draw(0, 1, 2), draw(1, 2), alone)
+    with pytest.raises(ValueError, match=r"expected a process group, such as .* got None"):
+        own_part(q, None)  # type: ignore[arg-type]
+
+
+def test_a_mixer_that_cannot_share_sequences_is_named(alone: dist.ProcessGroup) -> None:
+    model = LanguageModel(ModelConfig(d=16, layers=2, dff=16, mixer="mlgru + attention"))
+    with pytest.raises(ValueError, match="Attention cannot share a sequence between processes: "
+                                         "mixers that can are mlgru, and ring"), \
+            context_parallel(model, alone):
+        pass
+    assert all(block.mixer.group is None for block in model.blocks())
+
+
+def test_the_group_is_forgotten_afterwards(alone: dist.ProcessGroup) -> None:
+    model = LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer="ring"))
+    mixer = model.blocks()[0].mixer
+
+    def fail_inside() -> None:
+        with context_parallel(model, alone):
+            assert mixer.group is alone
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_inside()
+    assert mixer.group is None
+
+
+def test_a_scan_by_one_process_is_the_loop(alone: dist.ProcessGroup) -> None:
+    forget, candidate, initial = draw(40, 2, 3).sigmoid(), draw(40, 2, 3, seed=1), draw(2, 3)
+    expected = naive_mlgru(forget, candidate, initial)
+    states, last = mlgru_scan_parallel(forget, candidate, initial, alone)
+    torch.testing.assert_close(states, expected, rtol=1e-13, atol=1e-13)
+    assert torch.equal(last, states[-1])

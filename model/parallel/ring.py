@@ -22,7 +22,7 @@ from sterna.model.parallel.group import part_lengths, rank_and_size
 
 __all__ = ["KEYS_AT_ONCE", "ring_attention"]
 
-KEYS_AT_ONCE = 512
+KEYS_AT_ONCE = 128
 """Keys of a block that are scored together: scores take so many numbers for each own query."""
 
 _BLOCKS, _GRADIENTS = 0, 1

@@ -1,0 +1,252 @@
+"""Split a sequence over processes: the error against one process, and what each process needs.
+
+    python benchmarks/ring.py [--tokens 4096] [--processes 1 2 4]
+
+Starts torchrun for every number of processes, and prints for ring attention, causal and not, and
+for the MLGRU recurrence:
+
+- the largest difference of outputs and of gradients from one process that has the whole sequence
+  and other code (torch's own attention; the scan of ``mlgru_scan``), relative to the largest number
+  if that is above 1; from a second pass in float64 too;
+- the most memory that any process needs for a forward and backward pass beside its inputs:
+  *tensors* is the sum of all that are alive at a time, counted as operations make them and as they
+  are freed; *resident* is what the operating system gave the process (the peak of the pass less
+  what it had before), with what happens inside operations and in the transport;
+- the bytes that each process sends to the next, or gives to all, forward and backward: counted
+  where they are handed to torch.distributed;
+- the time of a pass relative to that of one process, which says little with fewer free cores than
+  processes.
+
+The row *alone* is that other code, in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sterna.model.network.recurrence import mlgru_scan
+from sterna.model.parallel.group import own_part
+from sterna.model.parallel.recurrence import mlgru_scan_parallel
+from sterna.model.parallel.ring import KEYS_AT_ONCE, ring_attention
+
+HEADS, WIDTH = 4, 64
+"""Of attention; the recurrence has as many channels as all heads together. One sequence."""
+TASKS = ("attention", "causal attention", "MLGRU")
+REPEATS = 3
+MIB = 1 << 20
+PAGE = resource.getpagesize()
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of the tensors that operations made and that are alive, and their peak."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._seen = {id(each.untyped_storage()) for each in inputs}
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None,
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for each in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(each, Tensor):
+                self._note(each.untyped_storage())
+        return made
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage until it is freed; views of a tensor share one."""
+        if id(storage) in self._seen:
+            return
+        self._seen.add(id(storage))
+        self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._free, id(storage), storage.nbytes())
+
+    def _free(self, storage: int, size: int) -> None:
+        self._seen.discard(storage)
+        self.now -= size
+
+
+class Sent:
+    """Counts the bytes handed to torch.distributed to be sent, from when it is made."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        send, gather = dist.batch_isend_irecv, dist.all_gather
+
+        def counting_send(ops: list[dist.P2POp]) -> Any:
+            self.bytes += sum(op.tensor.nbytes for op in ops if op.op is dist.isend)
+            return send(ops)
+
+        def counting_gather(into: list[Tensor], own: Tensor, **options: Any) -> Any:
+            self.bytes += own.nbytes
+            return gather(into, own, **options)
+
+        dist.batch_isend_irecv, dist.all_gather = counting_send, counting_gather
+
+
+class Task:
+    """A task of the table: its inputs for the whole sequence, by one process and by many."""
+
+    def __init__(self, name: str, tokens: int, dtype: torch.dtype, share: bool) -> None:
+        self.share = share
+        self.name, self.dim = name, 0 if name == "MLGRU" else 2
+        shape = (tokens, 1, HEADS * WIDTH) if name == "MLGRU" else (1, HEADS, tokens, WIDTH)
+        generator = torch.Generator().manual_seed(0)
+        self.inputs = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+                       for _ in range(2 if name == "MLGRU" else 3)]
+        if name == "MLGRU":
+            self.inputs[0] = (self.inputs[0] + 2).sigmoid()    # forget slowly: parts matter
+        self.toward = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        self.initial = torch.zeros(1, HEADS * WIDTH, dtype=dtype)
+
+    def alone(self, inputs: Sequence[Tensor]) -> Tensor:
+        if self.name == "MLGRU":
+            return mlgru_scan(inputs[0], inputs[1], self.initial)
+        return F.scaled_dot_product_attention(*inputs, is_causal=self.name.startswith("causal"))
+
+    def mixed(self, inputs: Sequence[Tensor], group: dist.ProcessGroup) -> Tensor:
+        if not self.share:
+            return self.alone(inputs)
+        if self.name == "MLGRU":
+            return mlgru_scan_parallel(inputs[0], inputs[1], self.initial, group)[0]
+        return ring_attention(inputs[0], inputs[1], inputs[2], group,
+                              self.name.startswith("causal"))
+
+    def leaves(self, group: dist.ProcessGroup) -> tuple[list[Tensor], Tensor]:
+        """Inputs and the gradient of the outputs, the own part of them."""
+        return ([own_part(each, group, self.dim).clone().requires_grad_() for each in self.inputs],
+                own_part(self.toward, group, self.dim).clone())
+
+
+def errors(task: Task, group: dist.ProcessGroup) -> list[float]:
+    """The largest difference from one process on this one: of outputs, and of gradients."""
+    whole = [each.clone().requires_grad_() for each in task.inputs]
+    expected = task.alone(whole)
+    right = [expected, *torch.autograd.grad(expected, whole, task.toward)]
+    own, toward = task.leaves(group)
+    y = task.mixed(own, group)
+    off = []
+    for ours, theirs in zip([y, *torch.autograd.grad(y, own, toward)], right, strict=True):
+        scale = max(1.0, float(theirs.detach().abs().max()))
+        off.append(float((ours - own_part(theirs.detach(), group, task.dim)).detach().abs().max())
+                   / scale)
+    return [off[0], max(off[1:])]
+
+
+def resident() -> int:
+    """Bytes that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+def measure(name: str, tokens: int, share: bool, group: dist.ProcessGroup) -> dict[str, Any]:
+    """What one process sees of one task. Memory first: the rest would raise its peak."""
+    small = Task(name, 2 * dist.get_world_size(group), torch.float32, share)
+    task = Task(name, tokens, torch.float32, share)
+    for each in (small, task):
+        leaves, toward = each.leaves(group)
+        before = resident()
+        each.mixed(leaves, group).backward(toward)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+
+    leaves, toward = task.leaves(group)
+    sent = Sent()
+    with LiveBytes([*leaves, toward, task.initial]) as live:
+        y = task.mixed(leaves, group)
+        forward = sent.bytes
+        y.backward(toward)
+    backward = sent.bytes - forward
+    seconds = []
+    for _ in range(REPEATS):
+        dist.barrier(group)
+        start = time.perf_counter()
+        task.mixed(leaves, group).backward(toward)
+        dist.barrier(group)
+        seconds.append(time.perf_counter() - start)
+    return {
+        "float32": errors(task, group), "tensors": live.peak, "resident": grown,
+        "float64": errors(Task(name, tokens, torch.float64, share), group),
+        "sent": [forward, backward], "seconds": min(seconds)}
+
+
+def work(name: str, tokens: int, share: bool, result: str) -> None:
+    """One process of torchrun."""
+    dist.init_process_group("gloo")
+    group = dist.group.WORLD
+    assert group is not None
+    seen: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(seen, measure(name, tokens, share, group))
+    if dist.get_rank() == 0:
+        Path(result).write_text(json.dumps(seen), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+def run(name: str, processes: int, tokens: int) -> list[dict[str, Any]]:
+    """What every process saw; with 0 processes, one that shares nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
+             str(max(1, processes)), __file__, "--tokens", str(tokens), "--worker", name,
+             "share" if processes else "alone", str(result)], check=True,
+            # Freed tensors go back to the system at once, so that the peak is of live ones.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"})
+        seen: list[dict[str, Any]] = json.loads(result.read_text())
+    return seen
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        name, share, result = options.worker
+        work(name, options.tokens, share == "share", result)
+        return
+    print(f"{options.tokens} tokens, batch 1, {HEADS} heads of {WIDTH} or {HEADS * WIDTH} "
+          f"channels, float32, gloo; {KEYS_AT_ONCE} keys at once\ntorch {torch.__version__}, "
+          f"Python {platform.python_version()}, {os.cpu_count()} cores, one thread a process")
+    for name in TASKS:
+        print(f"\n{name:18}{'error against one process':>38}{'peak MiB a process':>22}"
+              f"{'bytes sent a process':>24}\n{'processes':9}{'values':>11}{'gradients':>11}"
+              f"{'float64':>10}{'gradients':>11}{'tensors':>11}{'resident':>10}"
+              f"{'forward':>12}{'backward':>12}{'time':>7}")
+        base = 0.0
+        for processes in [0, *options.processes]:
+            seen = run(name, processes, options.tokens)
+            worst = {key: [max(pair) for pair in zip(*(each[key] for each in seen), strict=True)]
+                     for key in ("float32", "float64", "sent")}
+            most = {key: max(each[key] for each in seen)
+                    for key in ("tensors", "resident", "seconds")}
+            base = base or most["seconds"]
+            print(f"{processes or 'alone':>9}{worst['float32'][0]:11.1e}{worst['float32'][1]:11.1e}"
+                  f"{worst['float64'][0]:10.1e}{worst['float64'][1]:11.1e}"
+                  f"{most['tensors'] / MIB:11.2f}{most['resident'] / MIB:10.1f}"
+                  f"{worst['sent'][0]:12,}{worst['sent'][1]:12,}{most['seconds'] / base:7.2f}",
+                  flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -42,10 +42,8 @@ class Attention(TokenMixer):
     """Whether :meth:`kept` drops keys. Positions are then those among the keys at hand, and keys
     are remembered as they were before they are turned."""
 
-    def __init__(
-        self, init: MixerInit, kv_heads: int | None = None, *, heads: int = 0,
-        causal: bool = True, rope: bool = True,
-    ) -> None:
+    def __init__(self, init: MixerInit, kv_heads: int | None = None, *, heads: int = 0,
+                 causal: bool = True, rope: bool = True) -> None:
         super().__init__()
         self.d, self.causal, self.rope = init.d, causal, rope
         self.heads = head_count(init.d, heads)

@@ -18,17 +18,16 @@ __all__ = ["RingAttention"]
 
 @token_mixer("ring")
 class RingAttention(Attention):
-    """``softmax(s Q K^T) V`` over a sequence split over P processes (arXiv 2310.01889).
+    """``softmax(s Q K^T) V`` of sequences that P processes share (arXiv 2310.01889).
 
-    In one process this is :class:`Attention`, with the same weights and costs. Within
-    :func:`sterna.model.parallel.context.context_parallel` each process maps its part
-    ``[time/P, batch, d]`` of a sequence: keys and values go once round the ring of processes, and
-    each merges what it gets from them, block by block::
-
-        m' = max(m, max_j s_j),  l' = l e^(m - m') + sum_j e^(s_j - m'),  o' likewise;  y = o / l
-
-    A process then computes n^2 d / P products (the last one as many if causal, the first
-    n^2 d / P^2), and holds what belongs to n/P tokens.
+    In one process this is :class:`Attention`, with the same weights, options, shapes and cost.
+    Within :func:`sterna.model.parallel.context.context_parallel` each process maps its part
+    ``[time/P, batch, d]``. Keys and values go once round the ring of processes, and of each block's
+    scores s_j a query adds to what it has: ``m' = max(m, max_j s_j)``,
+    ``l' = l e^(m - m') + sum_j e^(s_j - m')``, ``o' = o e^(m - m') + sum_j e^(s_j - m') v_j``; at
+    the end ``y = o / l``. A process computes 2 n^2 d / P products for n tokens (if causal the first
+    one 2 n^2 d / P^2, the last one all), keeps what belongs to n/P tokens, and sends
+    2 (P - 1) n d / P numbers.
     """
 
     shares_sequences = True

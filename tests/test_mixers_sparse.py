@@ -466,7 +466,7 @@ def test_sinkhorn_attends_to_the_own_block_and_a_mixture_of_blocks(length: int) 
     ("local(block=0)", "block must be a whole number from 1, got 0"),
     ("strided(stride=0)", "stride must be a whole number from 1, got 0"),
     ("bigbird(random=-1)", "random must be a whole number from 0, got -1"),
-    ("linformer(length=32)", "k must be a whole number from 1 to 32, got 64"),
+    ("linformer(length=32, k=64)", "k must be a whole number from 0 to 32, got 64"),
     ("reformer(buckets=5)", "buckets must be even, got 5"),
     ("reformer(rounds=0)", "rounds must be a whole number from 1, got 0"),
     ("sinkhorn(tau=0)", "tau must be above 0, got 0"),

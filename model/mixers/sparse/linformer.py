@@ -27,7 +27,7 @@ class Linformer(Attention):
     length
         Most tokens of a sequence.
     k
-        Sums that a query sees in place of keys; at most ``length``.
+        Sums that a query sees in place of keys, at most ``length``; 0 is a quarter of it.
     shared
         Whether values are summed as keys are, F = E.
     heads
@@ -35,11 +35,12 @@ class Linformer(Attention):
     """
 
     def __init__(
-        self, init: MixerInit, *, length: int = 256, k: int = 64, shared: bool = False,
+        self, init: MixerInit, *, length: int = 256, k: int = 0, shared: bool = False,
         heads: int = 0,
     ) -> None:
         check_whole("length", length, 1)
-        check_whole("k", k, 1, length)
+        check_whole("k", k, 0, length)
+        k = k or max(1, length // 4)
         super().__init__(init, heads=heads, causal=False)
         self.longest, self.sums = length, k
         # Keys of size 1 give sums of size 1.

@@ -19,10 +19,11 @@ __all__ = ["Sinkhorn", "sinkhorn_normalise"]
 class Sinkhorn(Attention):
     """Attention of block i to its own keys and to ``sum_j P_ij K_j`` (arXiv 2002.11296, section 3).
 
-    P [blocks, blocks] is near a permutation: :func:`sinkhorn_normalise` of ``s mean(Q_i) .
-    mean(K_j)``, the means over the tokens of a block before RoPE; so the net that
-    sorts has no weights of its own and no fixed number of blocks. A last block that is not full
-    is filled up with zeros, which its own queries do not see.
+    ``P [blocks, blocks]`` is near a permutation: ``exp(mean(Q_i) mean(K_j) / (tau sqrt(width)))``
+    with rows and then columns scaled to sums of 1, ``iterations`` times. The means are over the
+    tokens of a block, before RoPE; so the net that sorts has no weights of its own and no fixed
+    number of blocks. A last block that is not full is filled up with zeros, which its own queries
+    do not see.
 
     It is not causal. Columns are normalised over all rows, so every later block changes the
     weights of an earlier one; and over earlier blocks alone, P would be strictly triangular and

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ from sterna.model.study.attention_contestants import (
     materialised,
 )
 from sterna.model.study.attention_result import AttentionResult, Cell, Settings, findings, ratios
+from sterna.model.study.kept_memory import memory_kept, return_memory
 from sterna.model.study.peak_memory import extrapolated, memory_at_hand, peak_bytes
 
 SMALL = ("--batch", 2, "--d", 16, "--heads", 2, "--runs", 2)
@@ -146,6 +149,26 @@ def test_memory_of_long_sequences_follows_from_short_ones(part: str) -> None:
     assert extrapolated((128, 256), (1280, 2560), 6000) == 60_000
 
 
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone can be told")
+def test_memory_is_kept_inside_of_the_block_and_given_back_after_it() -> None:
+    size = 200 * 2**20
+    before = resident()
+    with memory_kept() as kept:
+        if not kept:
+            pytest.skip("not glibc")
+        torch.ones(size // 4)
+        assert resident() - before > 0.9 * size
+        return_memory()
+        assert resident() - before < 0.5 * size
+        torch.ones(size // 4)
+    assert resident() - before < 0.5 * size
+
+
 def test_the_memory_at_hand_is_known_here() -> None:
     free = memory_at_hand()
     assert free is not None
@@ -190,7 +213,8 @@ def test_fit_takes_a_smaller_batch_for_all_and_says_so() -> None:
 def result_of(times: dict[int, dict[str, float]]) -> AttentionResult:
     """A result with these seconds of one run."""
     return AttentionResult(Settings(), {
-        "processor": "p", "threads": 1, "torch": "t", "clock": "wall"}, [
+        "processor": "p", "threads": 1, "torch": "t", "clock": "wall",
+        "memory_kept": False}, [
         Cell(name, length, 32, 10**6, None, (seconds,) if seconds else ())
         for length, row in times.items() for name, seconds in row.items()])
 

@@ -57,7 +57,8 @@ def attention(
     One layer with random inputs, the experiment of the works on linear attention. Softmax
     attention is timed twice: with its matrix written to memory, and fused; how many times as fast
     the others are is given for both. The number of threads is torch's: set OMP_NUM_THREADS. One
-    thread is timed by the processor, which others at work on the machine disturb least.
+    thread is timed by the processor, which others at work on the machine disturb least. Where
+    the C library is glibc, freed memory is kept for the next run, as torch does on CUDA.
 
     Example: sterna bench attention --quick
     """

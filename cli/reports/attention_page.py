@@ -40,7 +40,8 @@ def setting(result: AttentionResult) -> str:
     threads = f"{machine['threads']} thread" + "s" * (machine["threads"] != 1)
     return (f"{PARTS[asked.part]}, {'forward and backward' if asked.backward else 'forward'}; "
             f"d {asked.d}, {asked.heads} heads, float32; {machine['processor']}, {threads}, "
-            f"{machine['clock']} time, torch {machine['torch']}")
+            f"{machine['clock']} time, {'memory kept between runs, ' * machine['memory_kept']}"
+            f"torch {machine['torch']}")
 
 
 def rows(result: AttentionResult, length: int) -> list[tuple[str, ...]]:

@@ -13,6 +13,7 @@ import torch
 
 from sterna.model.study.attention_contestants import Call, contestant, contestants_of
 from sterna.model.study.attention_result import AttentionResult, Cell, Settings
+from sterna.model.study.kept_memory import memory_kept, return_memory
 from sterna.model.study.machine import describe_machine
 from sterna.model.study.peak_memory import extrapolated, memory_at_hand, peak_bytes
 
@@ -43,24 +44,34 @@ def bench_attention(
     done
         Called with all results so far after each length, so that an interruption loses one.
     """
-    clock_name, clock = clock_for(settings.device)
-    result = AttentionResult(settings, describe_machine(settings.device) | {"clock": clock_name})
-    needs, names = _Needs(settings), contestants_of(settings.part)
-    for length in settings.lengths:
-        limit = _limit(settings)
-        batch = _batch(settings, needs, length, limit)
-        if batch < settings.batch:
-            note(f"N {length:,}: batch {batch} for all, as not every contestant fits in memory "
-                 f"with {settings.batch}")
-        calls = {name: _contestant(settings, name, length, batch) for name in names
-                 if needs.fits(name, length, batch, limit)}
-        note(f"N {length:,}, batch {batch}: {len(calls)} contestants in turn")
-        taken = interleaved(calls, settings.runs, settings.seconds, clock)
-        result.cells += [
-            Cell(name, length, batch, needs(name, length, batch), limit,
-                 tuple(taken.get(name, ()))) for name in names]
-        done(result)
+    (clock_name, clock), needs = clock_for(settings.device), _Needs(settings)
+    with memory_kept() as kept:
+        result = AttentionResult(settings, describe_machine(settings.device) | {
+            "clock": clock_name, "memory_kept": kept})
+        for length in settings.lengths:
+            result.cells += _cells(settings, needs, length, clock, note)
+            done(result)
     return result
+
+
+def _cells(
+    settings: Settings, needs: _Needs, length: int, clock: Callable[[], float],
+    note: Callable[[str], None],
+) -> list[Cell]:
+    """Every contestant at a length."""
+    names = contestants_of(settings.part)
+    return_memory()
+    limit = _limit(settings)
+    batch = _batch(settings, needs, length, limit)
+    if batch < settings.batch:
+        note(f"N {length:,}: batch {batch} for all, as not every contestant fits in memory with "
+             f"{settings.batch}")
+    calls = {name: _contestant(settings, name, length, batch) for name in names
+             if needs.fits(name, length, batch, limit)}
+    note(f"N {length:,}, batch {batch}: {len(calls)} contestants in turn")
+    taken = interleaved(calls, settings.runs, settings.seconds, clock)
+    return [Cell(name, length, batch, needs(name, length, batch), limit,
+                 tuple(taken.get(name, ()))) for name in names]
 
 
 def _contestant(settings: Settings, name: str, length: int, batch: int) -> Call:

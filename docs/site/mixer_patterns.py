@@ -24,7 +24,8 @@ from sterna.model.pattern import Choice
 
 FOLDER = Path(__file__).parents[1] / "mixers"
 D, LENGTH, PIXELS, INPUTS = 32, 32, 6, 4
-SMALL = {"size": 8, "sinks": 2, "block": 4, "stride": 6, "length": LENGTH, "bucket": 8}
+SMALL = {"size": 8, "sinks": 2, "block": 4, "stride": 6, "length": LENGTH, "bucket": 2,
+         "rounds": 1, "random": 1}
 """Options that show their effect within so few tokens."""
 
 

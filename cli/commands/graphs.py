@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sterna.cli.commands.checkpoint_text import generate_from_checkpoint
+from sterna.cli.commands.float_graphs import export_checkpoint
+from sterna.cli.terminal.completion import complete_model
 from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, say, write
 from sterna.cli.terminal.options import (
     MODEL_HELP,
     JsonOption,
-    ModelArgument,
     QuietOption,
     choose,
 )
@@ -33,31 +34,48 @@ _FORMS = "exact, exact-2bit, fast, web, traced or float32"
 
 
 def export(
-    model: ModelArgument,
+    model: Annotated[str, typer.Argument(
+        metavar="MODEL", help=f"{MODEL_HELP}, or a checkpoint ending in .pt.",
+        autocompletion=complete_model)],
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="Step graph to write, NAME.onnx; the sequence graph goes to "
-                               "NAME.sequence.onnx.")],
-    form: Annotated[str, typer.Option(
-        help=f"How the arithmetic is spelled: {_FORMS}.")] = "exact",
+                               "NAME.sequence.onnx. Of a checkpoint the folder for both.")],
+    form: Annotated[str | None, typer.Option(
+        help=f"How the arithmetic of a quantised model is spelled: {_FORMS}. [default: exact]")
+        ] = None,
     graphs: Annotated[str, typer.Option(
         help="Which graphs to write: step, sequence or both.")] = "both",
     check: Annotated[int, typer.Option(
-        help="Compare this many tokens of the held-out text with the reference; 0 skips it.")
-        ] = 256,
+        help="Compare this many tokens of the held-out text with the reference; 0 skips it. Of a "
+             "checkpoint, of a random text with torch.")] = 256,
+    linear_attention: Annotated[bool, typer.Option(
+        "--linear-attention",
+        help="Of a checkpoint: recurrences by onnxruntime's operator LinearAttention, where it "
+             "fits.")] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Write the ONNX graphs of a model and check them.
 
-    Their outputs on held-out text are compared with the integer reference. Exits with 1 if
-    an exact form differs.
+    Those of a quantised model are compared with the integer reference on held-out text; those of a
+    checkpoint, of any mixers and in floats, with torch. Exits with 1 if an exact form differs, or
+    a checkpoint's graph by more than 1e-4.
 
     Example: sterna export tiny -o build/tiny.onnx --form exact
     """
     from sterna.export.forms.writer import GraphChoice, check_graph_name, export_onnx
     from sterna.export.runtime.check import check_close, check_exact
-    kind = _form(form)
     wanted = GraphChoice(choose("--graphs", graphs, [each.value for each in GraphChoice]))
+    if model.endswith(".pt"):
+        if form is not None:
+            raise ValueError(f"--form goes with a quantised model; {model} is a checkpoint, whose "
+                             f"graphs are in floats")
+        return export_checkpoint(
+            model, output, wanted.value, check=check, use_linear_attention=linear_attention,
+            quiet=quiet, as_json=as_json)
+    if linear_attention:
+        raise ValueError("--linear-attention goes with a checkpoint, which ends in .pt")
+    kind = _form("exact" if form is None else form)
     loaded = load_model(model)
     tokens = tokens_of(None, check, loaded, "--check") if check else None
     check_graph_name(output)

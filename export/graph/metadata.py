@@ -21,6 +21,7 @@ ONNX_FORMAT_VERSION = 2
 _FORMAT = "sterna onnx"
 LAYER_FORMAT = "sterna onnx layer"
 """What the file of one layer, without a language model around it, says that it is."""
+_FLOAT_FORMAT = "sterna float onnx"     # of model/onnx_float, which needs torch
 
 
 class OnnxFileError(ValueError):
@@ -123,6 +124,10 @@ class GraphInfo:
             raise OnnxFileError(
                 "the graph is of a layer, not of a language model: onnxruntime runs it as it is, "
                 "and sterna.export.check_layer tests it")
+        if found.get("sterna.format") == _FLOAT_FORMAT:
+            raise OnnxFileError(
+                "the graph is of the float model of a checkpoint: onnxruntime runs it as it is, "
+                "and sterna generate CHECKPOINT.pt writes its text")
         if found.get("sterna.format") != _FORMAT:
             raise OnnxFileError("not an ONNX graph made by Sterna (its metadata is missing)")
         if found.get("sterna.format_version") != str(ONNX_FORMAT_VERSION):

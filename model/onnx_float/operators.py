@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-__all__ = ["translations"]
+__all__ = ["Translations", "translations"]
+
+Translations: TypeAlias = dict[Callable[..., Any], Callable[..., Any]]
 
 
-def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+def translations() -> Translations:
     """For ``torch.onnx.export``: what an operator becomes."""
     from onnxscript import opset18 as op
 

@@ -159,7 +159,8 @@ def _traced(
 ) -> torch.export.ExportedProgram:
     """Trace a module whose free axes may have any length, or if there is an ``end`` up to that."""
     # As torch.onnx.export does, so that axes of length 0 and 1 are nothing special.
-    with quietly(), torch.no_grad(), _config.patch(backed_size_oblivious=True):
+    alike = _config.patch(backed_size_oblivious=True)   # type: ignore[attr-defined]
+    with quietly(), torch.no_grad(), alike:
         program = torch.export.export(module, args, dynamic_shapes=axes, strict=False)
     for allowed in program.range_constraints.values():
         # A branch on the length of a sequence is taken as for the example.

@@ -15,7 +15,7 @@ import torch
 from sterna.model.files import write_atomically
 from sterna.model.onnx_float.interface import StateTensor, shortest_end, state_tensors
 from sterna.model.onnx_float.linear_attention import by_linear_attention, has_linear_attention
-from sterna.model.onnx_float.operators import translations
+from sterna.model.onnx_float.operators import Translations, translations
 from sterna.model.onnx_float.scans import by_scan
 from sterna.model.onnx_float.trace import ExportError, quietly, trace_sequence, trace_step
 from sterna.model.stack.language_model import LanguageModel
@@ -76,6 +76,7 @@ def float_graph(
     if use_linear_attention and not has_linear_attention():
         raise ValueError("this onnxruntime does not have the operator LinearAttention: leave "
                          "--linear-attention out")
+    table = translations()      # before the work: it needs a package of its own
     tensors, example = state_tensors(model)
     looped: list[int] = []
     with by_scan(), by_linear_attention() if use_linear_attention else nullcontext():
@@ -83,7 +84,7 @@ def float_graph(
             program = trace_step(model, tensors, example)
         else:
             program, looped = trace_sequence(model, tensors, example)
-    proto = _translated(program, tensors)
+    proto = _translated(program, tensors, table)
     _name_axes(proto.graph, tensors)
     _describe(proto, model, kind, tensors, looped)
     onnx.checker.check_model(proto, full_check=False)
@@ -91,13 +92,13 @@ def float_graph(
 
 
 def _translated(
-    program: torch.export.ExportedProgram, tensors: Sequence[StateTensor],
+    program: torch.export.ExportedProgram, tensors: Sequence[StateTensor], table: Translations,
 ) -> onnx.ModelProto:
     names = [each.name for each in tensors]
     try:
         with quietly(), torch.no_grad():
             found = torch.onnx.export(
-                program, dynamo=True, verbose=False, custom_translation_table=translations(),
+                program, dynamo=True, verbose=False, custom_translation_table=table,
                 input_names=["tokens", *names],
                 output_names=["logits", *(f"{name}_out" for name in names)])
     except torch.onnx.OnnxExporterError as error:

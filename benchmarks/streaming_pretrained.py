@@ -26,7 +26,7 @@ from gguf import GGUFReader, dequantize
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
-from sterna.cli.commands.bench_streaming import show_streaming, write_streaming
+from sterna.cli.commands.bench.streaming import show_streaming, write_streaming
 from sterna.cli.terminal.console import out
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import builtin_corpus

@@ -14,7 +14,6 @@ from importlib.metadata import version
 import typer
 
 from sterna.cli.commands import (
-    bench,
     board,
     chat,
     demo,
@@ -29,6 +28,7 @@ from sterna.cli.commands import (
     training,
     web,
 )
+from sterna.cli.commands.bench.group import BENCH
 from sterna.cli.terminal.guide import GUIDE
 from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted
 from sterna.cli.terminal.notes import note
@@ -63,7 +63,7 @@ for group in (
 ):
     for command in group.COMMANDS:
         app.command()(command)
-app.add_typer(bench.GROUP)
+app.add_typer(BENCH)
 
 
 def _print_version(wanted: bool) -> None:

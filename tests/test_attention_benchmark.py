@@ -270,7 +270,7 @@ def test_the_command_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_p
 def test_the_tables_fit_in_eighty_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from sterna.cli.commands.bench_attention import _print
+    from sterna.cli.commands.bench.attention import _print
     names = [*CONTESTANTS]
     times = (123.456, 12.3456, 8.5, 1.23456, 0.123456, 0.01, 0.00123456)
     monkeypatch.setenv("COLUMNS", "80")

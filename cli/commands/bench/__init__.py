@@ -1,0 +1,1 @@
+"""``sterna bench``: a file for each of its commands."""

@@ -8,8 +8,9 @@ from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
 
 __all__ = ["streaming_plot"]
 
-_STYLES = {"full": (GREY, "full attention"), "window": (PALETTE[3], "plain window"),
-           "sinks": (PALETTE[0], "window and sinks")}
+# The later ones are thinner, so that curves that are the same are all seen.
+_STYLES = {"full": (GREY, 1.4, "full attention"), "window": (PALETTE[3], 3.2, "plain window"),
+           "sinks": (PALETTE[0], 1.2, "window and sinks")}
 
 
 def streaming_plot(found: dict[str, Any], title: str) -> str:
@@ -21,10 +22,10 @@ def streaming_plot(found: dict[str, Any], title: str) -> str:
     with drawing(9, 3.6) as figure:
         axes = figure.add_subplot()
         for each in found["forms"]:
-            colour, name = _STYLES[each["form"]]
+            colour, width, name = _STYLES[each["form"]]
             curve = each["bits_per_byte"]
             places = [(at + 0.5) * keys / 1000 for at in range(len(curve))]
-            axes.plot(places, curve, "-", color=colour, linewidth=1.4,
+            axes.plot(places, curve, "-", color=colour, linewidth=width,
                       label=f"{name}: {labels[each['form']]}")
             if each["tokens"] < plan["tokens"]:
                 axes.plot(places[-1:], curve[-1:], "x", color=colour, ms=6)

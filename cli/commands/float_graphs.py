@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,9 @@ def export_checkpoint(
                 entry |= {**asdict(report), "allowed": LARGEST_DIFFERENCE}
                 failed |= not report.close
     if as_json:
+        for entry in results:
+            if entry.get("difference") == math.inf:
+                entry["difference"] = None
         print_json(results)
     else:
         for entry in results:
@@ -54,6 +58,8 @@ def export_checkpoint(
 def _compared(entry: dict[str, Any]) -> str:
     if "tokens" not in entry:
         return ""
+    if entry["difference"] == math.inf:
+        return f"; not what torch computes: {entry['where']}"
     text = f"; {entry['difference']:.1e} from torch at most, {entry['where']}"
     if entry["difference"] > entry["allowed"]:
         text += f", and {entry['allowed']:g} is allowed"

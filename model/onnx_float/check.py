@@ -34,9 +34,10 @@ class FloatReport:
     tokens
         Tokens of each of the two texts.
     difference
-        The largest in logits and states, of 1 or of the number itself if that is larger.
+        The largest in logits and states, of 1 or of the number itself if that is larger; infinite
+        if the graph gives something else than such numbers.
     where
-        Which value that was, after how many tokens.
+        Which value that was, after how many tokens; or what is wrong.
     codes, flipped, farthest
         8-bit codes inside of ternary projections, how many of them torch rounds the other way,
         and how far from a half such a number was at most. torch then goes on with the graph's.
@@ -80,10 +81,11 @@ class _Graph:
         self.by_step = found.get("sterna.graph") == "step"
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        options.log_severity_level = 3      # it warns of unused weights
+        options.log_severity_level = 4      # what it says of errors is in the exceptions
         self._session = onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         self._inputs = [each.name for each in self._session.get_inputs()]
+        self.states = self._inputs[1:]
 
     def __call__(
         self, tokens: Tensor, state: list[np.ndarray], codes: GraphCodes,
@@ -124,9 +126,14 @@ def check_float(
     text = torch.randint(model.config.vocab, (_BATCH, count),
                          generator=torch.Generator().manual_seed(seed))
     report, codes = FloatReport(count), GraphCodes()
-    with round_codes.by(codes):
-        for pieces in [[1] * count] if graph.by_step else [list(_pieces(count)), [count]]:
-            _compare(model, graph, text, pieces, codes, report)
+    try:
+        with round_codes.by(codes):
+            for pieces in [[1] * count] if graph.by_step else [list(_pieces(count)), [count]]:
+                _compare(model, graph, text, pieces, codes, report)
+    except Exception as error:  # onnxruntime's errors share no class but this one
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        report.difference, report.where = np.inf, f"it does not run: {str(error).splitlines()[0]}"
     report.codes, report.flipped = codes.codes, codes.flipped
     report.farthest, report.missing = codes.farthest, codes.missing
     return report
@@ -146,8 +153,8 @@ def _compare(
         right, expected = run(piece, expected)
         done += length
         report.add("logits", done, logits, right)
-        for index, (got, value) in enumerate(zip(state, flat(expected), strict=True)):
-            report.add(f"state {index}", done, got, value)
+        for name, got, value in zip(graph.states, state, flat(expected), strict=True):
+            report.add(name, done, got, value)
 
 
 def _pieces(count: int) -> Iterator[int]:

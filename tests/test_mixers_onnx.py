@@ -1,0 +1,407 @@
+"""Float graphs of any mixers: they follow torch, say what they are, and a wrong one is noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from command_line import refusal, run
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+
+import sterna.model.mixers  # noqa: F401  (registers them)
+from sterna.cli.main import main
+from sterna.model.config import ModelConfig
+from sterna.model.mixers.attention.dot_product import Attention
+from sterna.model.mixers.linear.sums import causal_by_sums
+from sterna.model.network.matrix_recurrence import naive_matrix_scan
+from sterna.model.network.mixer import State, TokenMixer
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.recurrence import naive_mlgru
+from sterna.model.network.registry import TOKEN_MIXERS
+from sterna.model.onnx_float import linear_attention
+from sterna.model.onnx_float.check import check_float
+from sterna.model.onnx_float.codes import GraphCodes, with_codes
+from sterna.model.onnx_float.interface import state_tensors
+from sterna.model.onnx_float.operators import translations
+from sterna.model.onnx_float.trace import ExportError, quietly, trace_sequence
+from sterna.model.onnx_float.writer import export_float
+from sterna.model.stack.language_model import LanguageModel
+from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
+
+SMALL = {"size": 5, "sinks": 2, "block": 4, "stride": 4, "length": 96}
+HYBRID = ModelConfig(d=16, layers=2, dff=16, vocab=32, mixer="mlgru + window(size=5)",
+                     weights="float")
+
+
+def lively(config: ModelConfig, seed: int = 1) -> LanguageModel:
+    """A model of which no part starts at zero."""
+    model, generator = LanguageModel(config), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def saved(model: LanguageModel, folder: Path) -> Path:
+    path = folder / "checkpoint.pt"
+    save_checkpoint(Checkpoint(
+        model.config, {}, "none", "", 0, 0, 0.0, model.state_dict(), {}, ()), path)
+    return path
+
+
+@dataclass
+class Exported:
+    model: LanguageModel
+    checkpoint: Path
+    folder: Path
+    code: int
+    results: list[dict[str, Any]]
+
+    def session(self, name: str) -> onnxruntime.InferenceSession:
+        return onnxruntime.InferenceSession(self.folder / name)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    folder, model, said = tmp_path_factory.mktemp("graphs"), lively(HYBRID), io.StringIO()
+    checkpoint = saved(model, folder)
+    with contextlib.redirect_stdout(said):
+        code = main(["export", str(checkpoint), "-o", str(folder / "new"), "--check", "40",
+                     "--quiet", "--json"])
+    return Exported(model, checkpoint, folder / "new", code, json.loads(said.getvalue()))
+
+
+def test_a_checkpoint_becomes_two_graphs_that_follow_torch(exported: Exported) -> None:
+    assert exported.code == 0
+    assert [Path(each["file"]).name for each in exported.results] == ["step.onnx", "sequence.onnx"]
+    for each in exported.results:
+        assert 0 < each["difference"] < 1e-4
+        assert (each["tokens"], each["codes"], each["missing"]) == (40, 0, 0)
+
+
+@torch.no_grad()
+def test_a_prompt_and_steps_after_it_run_by_what_the_files_say(exported: Exported) -> None:
+    """Three texts; the window is full in the middle."""
+    texts = torch.arange(36).reshape(3, 12) % 32
+    expected, _ = exported.model(texts)
+    found = {each.key: each.value
+             for each in onnx.load(exported.folder / "step.onnx").metadata_props}
+    states = [np.zeros([3 if size == "batch" else size for size in each["at_start"]],
+                       dtype=each["dtype"]) for each in json.loads(found["sterna.states"])]
+    sequence, step = exported.session("sequence.onnx"), exported.session("step.onnx")
+    names = [each.name for each in step.get_inputs()]
+    assert names == ["tokens", "layer0.state0", "layer1.state0", "layer1.state1"]
+    assert [each.name for each in step.get_outputs()] == [
+        "logits", *(f"{name}_out" for name in names[1:])]
+    assert [each.shape for each in step.get_inputs()] == [
+        ["batch"], ["batch", 16], *(
+            ["batch", 1, f"layer1.state{index}.axis2", 16] for index in (0, 1))]
+    assert sequence.get_inputs()[0].shape == ["batch", "time"]
+    logits, *states = sequence.run(None, dict(zip(
+        names, [texts[:, :3].numpy(), *states], strict=True)))
+    np.testing.assert_allclose(logits, expected[:, :3], atol=1e-5)
+    for at in range(3, 12):
+        logits, *states = step.run(None, dict(zip(
+            names, [texts[:, at].numpy(), *states], strict=True)))
+        np.testing.assert_allclose(logits, expected[:, at], atol=1e-5)
+    assert found["sterna.config"] == json.dumps(HYBRID.to_json(), sort_keys=True)
+    assert "not the integers" in found["sterna.arithmetic"]
+
+
+def test_a_graph_holds_no_traces_of_where_it_was_made(exported: Exported) -> None:
+    for name in ("step.onnx", "sequence.onnx"):
+        data = (exported.folder / name).read_bytes()
+        assert b".py" not in data
+        assert str(exported.folder).encode() not in data
+
+
+def test_a_wrong_weight_and_a_wrong_axis_are_noticed(
+        exported: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = onnx.load(exported.folder / "step.onnx")
+    weight = next(each for each in proto.graph.initializer if "embedding" in each.name)
+    values = numpy_helper.to_array(weight).copy()
+    values[3, 5] += 1e-3
+    weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+    wrong = tmp_path / "step.onnx"
+    onnx.save(proto, wrong)
+    report = check_float(exported.model, wrong, tokens=40)
+    assert not report.close
+    assert report.difference > 1e-4
+    monkeypatch.setattr("sterna.model.onnx_float.writer.export_float", lambda *_, **__: [wrong])
+    code, out, _ = run(capsys, "export", exported.checkpoint, "-o", tmp_path, "--check", 40,
+                       "--quiet")
+    assert code == 1
+    assert "and 0.0001 is allowed" in out
+
+    proto = onnx.load(exported.folder / "sequence.onnx")
+    for each in proto.graph.input:
+        if each.name == "layer1.state0":
+            each.type.tensor_type.shape.dim[2].dim_value = 7
+    onnx.save(proto, wrong)
+    report = check_float(exported.model, wrong, tokens=40)
+    assert not report.close
+    assert "it does not run" in report.where
+    code, out, _ = run(capsys, "export", exported.checkpoint, "-o", tmp_path, "--check", 40,
+                       "--quiet", "--json")
+    assert (code, json.loads(out)[0]["difference"]) == (1, None)
+
+
+def test_a_ternary_graph_is_compared_by_its_own_codes(tmp_path: Path) -> None:
+    """Torch with other numbers rounds some codes the other way, goes on with the graph's, and
+    still comes to the same logits; with a code that is no neighbour it says so."""
+    model = lively(ModelConfig(d=16, layers=1, dff=16, vocab=32))
+    (path,) = export_float(model, tmp_path, graphs=("sequence",))
+    report = check_float(model, path, tokens=40)
+    assert report.close
+    # x, output, gate and up, down, head; twice, as the text is read twice.
+    assert report.codes == 2 * 2 * 40 * 5 * 16
+    with torch.no_grad():
+        model.embedding.weight.mul_(1 + 1e-5 * torch.randn(
+            model.embedding.weight.shape, generator=torch.Generator().manual_seed(0)))
+    off = check_float(model, path, tokens=40)
+    assert off.flipped > report.flipped
+    assert 0 < off.farthest < 0.01
+    assert off.close
+    with torch.no_grad():
+        model.embedding.weight[:, 0].neg_()
+    assert check_float(model, path, tokens=40).missing > 0
+
+
+def test_codes_are_found_by_value_whether_from_a_loop_or_not() -> None:
+    codes = GraphCodes()
+    codes.take([(np.array([[1.0, -127.0]], dtype=np.float32), False),
+                (np.array([[[3.0, 4.0]], [[5.0, 6.0]]], dtype=np.float32), True)])
+    assert codes(torch.tensor([[5.2, 5.499]])).tolist() == [[5.0, 6.0]]     # one turn of the loop
+    assert (codes.codes, codes.flipped, codes.missing) == (2, 1, 0)
+    assert codes.farthest == pytest.approx(0.001, abs=1e-5)
+    assert codes(torch.tensor([3.0, 4.0, 5.0, 6.0])).tolist() == [3, 4, 5, 6]     # all of them
+    assert codes(torch.tensor([0.4, 0.6])).tolist() == [0.0, 1.0]       # nothing like it
+    assert (codes.codes, codes.flipped, codes.missing) == (6, 1, 1)
+
+
+def test_rounded_values_become_outputs_also_from_inside_of_a_loop() -> None:
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Add", ["before", "x"], ["sum"]),
+         helper.make_node("Round", ["sum"], ["rounded"]),
+         helper.make_node("Identity", ["rounded"], ["after"]),
+         helper.make_node("Identity", ["sum"], ["y"])], "body",
+        [value("before", TensorProto.FLOAT, []), value("x", TensorProto.FLOAT, [])],
+        [value("after", TensorProto.FLOAT, []), value("y", TensorProto.FLOAT, [])])
+    graph = helper.make_graph(
+        [helper.make_node("Scan", ["start", "xs"], ["end", "ys"], name="loop", body=body,
+                          num_scan_inputs=1),
+         helper.make_node("Round", ["ys"], ["all"])], "graph",
+        [value("start", TensorProto.FLOAT, []), value("xs", TensorProto.FLOAT, [None])],
+        [value("end", TensorProto.FLOAT, [])])
+    proto = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+    tapped, names = with_codes(proto)
+    assert [loop for _, loop in names] == [True, False]
+    session = onnxruntime.InferenceSession(tapped.SerializeToString())
+    end, inside, outside = session.run(None, {
+        "start": np.array(0, dtype=np.float32), "xs": np.array([0.6, 0.6, 0.8], dtype=np.float32)})
+    assert end == 3
+    assert inside.tolist() == [1.0, 2.0, 3.0]
+    assert outside.tolist() == [1.0, 2.0, 3.0]
+    assert len(proto.graph.output) == 1
+
+
+def by_onnxruntime(
+    module: nn.Module, args: tuple[Any, ...], axes: Any, feed: tuple[Tensor, ...],
+) -> list[Any]:
+    """The outputs of a module, traced with ``args``, for other inputs."""
+    with quietly(), torch.no_grad():
+        program = torch.onnx.export(
+            module, args, dynamo=True, verbose=False, dynamic_shapes=axes,
+            custom_translation_table=translations())
+    assert program is not None
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    return session.run(None, {each.name: value.numpy() for each, value in zip(
+        session.get_inputs(), feed, strict=True)})
+
+
+class Positions(nn.Module):
+    """What blocks of tokens need of an exporter."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        count = -(-x.shape[0] // 4)     # a floor below zero
+        return x.argsort(stable=True), x.sort(stable=True, descending=True)[1], torch.ones(count)
+
+
+def test_operators_that_the_exporter_lacks() -> None:
+    x = torch.tensor([2, 1, 2, 1, 2, 1, 0, 0, 1])
+    got = by_onnxruntime(Positions(), (x,), ({0: torch.export.Dim.DYNAMIC},), (x[:7],))
+    for found, right in zip(got, Positions()(x[:7]), strict=True):
+        assert found.tolist() == right.tolist()
+
+
+class Recurrences(nn.Module):
+    """Those that LinearAttention can compute."""
+
+    def forward(
+        self, f: Tensor, c: Tensor, h: Tensor, q: Tensor, s: Tensor, z: Tensor,
+    ) -> tuple[Tensor, ...]:
+        heads = [each.unflatten(-1, (2, 3)) for each in (q, f, 1 - f, c)]
+        first = [each.permute(1, 2, 0, 3) for each in (heads[0].exp(), heads[2], heads[3])]
+        return (linear_attention._mlgru(f, c, h), *linear_attention._matrix(*heads, s),
+                *linear_attention._sums(*first, s, z))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not linear_attention.has_linear_attention(),
+                    reason="this onnxruntime does not have LinearAttention")
+def test_linear_attention_computes_the_recurrences() -> None:
+    """Of MLGRU, of HGRN2 and of linear attention, against their plain loops in float64."""
+    generator = torch.Generator().manual_seed(0)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    inputs = (numbers(9, 2, 6).sigmoid(), numbers(9, 2, 6), numbers(2, 6), numbers(9, 2, 6),
+              numbers(2, 2, 3, 3), numbers(2, 2, 3).exp())
+    inputs[0][2, 0, :2], inputs[0][3, 1, 1:3] = 0.0, 1.0      # gates shut and open
+    any_length = torch.export.Dim.DYNAMIC
+    time, batch = {0: any_length, 1: any_length}, {0: any_length}
+    example = tuple(torch.cat([each, each], dim=1 if each.shape[0] == 9 else 0) for each in inputs)
+    got = by_onnxruntime(Recurrences(), example, (time, time, batch, time, batch, batch), inputs)
+    f, c, h, q, s, z = (each.double() for each in inputs)
+    heads = [each.unflatten(-1, (2, 3)) for each in (q, f, 1 - f, c)]
+    first = [each.permute(1, 2, 0, 3) for each in (heads[0].exp(), heads[2], heads[3])]
+    right = (naive_mlgru(f, c, h), *naive_matrix_scan(*heads, s),
+             *causal_by_sums(*first, s, z, chunk=1))
+    for found, expected in zip(got, right, strict=True):
+        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+class Restless(TokenMixer):
+    """Few tokens are read otherwise than many: a branch in Python, which no graph can hold."""
+
+    def __init__(self, init: MixerInit) -> None:
+        super().__init__()
+        self.out = init.linear(init.d, init.d)
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        if x.shape[0] > 40:
+            first, state = self.forward(x[:40], state)
+            rest, state = self.forward(x[40:], state)
+            return torch.cat([first, rest]), state
+        sums = state[0] + x.cumsum(0)
+        return self.out(sums), (sums[-1],)
+
+    def initial_state(self, x: Tensor) -> State:
+        return (x.new_zeros(x.shape[-2:]),)
+
+
+class Looping(Attention):
+    """A loop in Python over a state that grows."""
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        rows = []
+        for each in x.unbind(0):
+            y, state = super().forward(each.unsqueeze(0), state)
+            rows.append(y[0])
+        return torch.stack(rows), state
+
+
+class Ready(Restless):
+    """A state that begins elsewhere than at zero."""
+
+    def initial_state(self, x: Tensor) -> State:
+        return (x.new_ones(x.shape[-2:]),)
+
+
+def test_mixers_of_ones_own_loop_where_they_branch_or_are_refused(tmp_path: Path) -> None:
+    def own(name: str) -> LanguageModel:
+        return LanguageModel(ModelConfig(
+            d=16, layers=1, dff=16, vocab=32, mixer=f"{__file__}:{name}", weights="float"))
+
+    assert trace_sequence(own("Restless"), *state_tensors(own("Restless")))[1] == [0]
+    with pytest.raises(ExportError, match=r"Looping cannot be traced for any number of tokens .*a "
+                                          r"loop over its step needs a state that does not grow"):
+        export_float(own("Looping"), tmp_path, graphs=("sequence",))
+    with pytest.raises(ValueError, match="the state of layer 0 does not start at zeros"):
+        export_float(own("Ready"), tmp_path)
+    with pytest.raises(ValueError, match="mixers that take at least 4 tokens, got 3"):
+        export_float(LanguageModel(ModelConfig(
+            d=16, layers=1, dff=16, mixer="gmlp(length=3)")), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_that_do_not_apply_are_refused(
+        exported: Exported, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    path = exported.checkpoint
+    for arguments, message in (
+        ((path, "--form", "exact"), "--form goes with a quantised model"),
+        ((path, "--graphs", "all"), "--graphs must be one of step, sequence, both"),
+        ((path, "--check", -1), "--check must be a whole number from 0, got -1"),
+        (("tiny", "--linear-attention"), "--linear-attention goes with a checkpoint"),
+        ((tmp_path / "no.pt",), "cannot read the checkpoint"),
+    ):
+        assert message in refusal(capsys, "export", *arguments, "-o", tmp_path / "x", "--quiet")
+    assert "--output of a checkpoint is a folder" in refusal(
+        capsys, "export", path, "-o", tmp_path / "m.onnx", "--quiet")
+    monkeypatch.setattr("sterna.model.onnx_float.writer.has_linear_attention", lambda: False)
+    assert "this onnxruntime does not have the operator LinearAttention" in refusal(
+        capsys, "export", path, "-o", tmp_path / "x", "--linear-attention", "--quiet")
+    assert "the graph is of the float model of a checkpoint" in refusal(
+        capsys, "generate", exported.folder / "step.onnx", "--quiet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def causal_mixers() -> list[str]:
+    return [name for name in TOKEN_MIXERS.names() if not name.startswith("shift")
+            and TOKEN_MIXERS.build(sterna_choice(name), MixerInit(16)).causal]
+
+
+def sterna_choice(name: str) -> Any:
+    from sterna.model.pattern import parse_pattern
+    return parse_pattern(pattern_of(name))[0]
+
+
+def pattern_of(name: str) -> str:
+    options = [f"{each}={SMALL[each]}" for each in TOKEN_MIXERS.options(name) if each in SMALL]
+    return f"{name}({', '.join(options)})" if options else name
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("weights", ["float", "ternary"])
+@pytest.mark.parametrize("name", causal_mixers())
+def test_every_causal_mixer_follows_torch_in_both_graphs(
+        name: str, weights: str, tmp_path: Path) -> None:
+    model = lively(ModelConfig(d=16, layers=1, dff=16, vocab=64, mixer=pattern_of(name),
+                               weights=weights))
+    for path in export_float(model, tmp_path):
+        report = check_float(model, path, tokens=150)
+        assert report.close, f"{path.name}: {report}"
+        assert (report.codes > 0) == (weights == "ternary")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not linear_attention.has_linear_attention(),
+                    reason="this onnxruntime does not have LinearAttention")
+@pytest.mark.parametrize("name", ["mlgru", "hgrn2", "linear", "performer"])
+def test_graphs_with_linear_attention_follow_torch(name: str, tmp_path: Path) -> None:
+    model = lively(ModelConfig(
+        d=16, layers=1, dff=16, vocab=64, mixer=name, weights="float"))
+    (path,) = export_float(model, tmp_path, graphs=("sequence",), use_linear_attention=True)
+    assert [each.op_type for each in onnx.load(path).graph.node].count("LinearAttention") == 1
+    assert check_float(model, path, tokens=150).close
+
+
+@pytest.mark.long
+def test_the_same_model_gives_the_same_bytes(exported: Exported, tmp_path: Path) -> None:
+    for path in export_float(exported.model, tmp_path):
+        assert path.read_bytes() == (exported.folder / path.name).read_bytes()

@@ -21,7 +21,6 @@ from sterna.cli.commands import (
     gateware,
     graphs,
     hardware_report,
-    mixers,
     models,
     native,
     synth,
@@ -29,6 +28,7 @@ from sterna.cli.commands import (
     web,
 )
 from sterna.cli.commands.bench.group import BENCH
+from sterna.cli.study import mixers
 from sterna.cli.terminal.guide import GUIDE
 from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted
 from sterna.cli.terminal.notes import note

@@ -16,7 +16,7 @@ import torch
 from sterna.model.files import write_atomically
 from sterna.model.study.costs import Costs, measure_costs
 from sterna.model.study.fit import fit, one_thread
-from sterna.model.study.rows import Row, code_hash
+from sterna.model.study.tasks.row import Row, code_hash
 from sterna.model.study.tasks.task import Task
 from sterna.model.training.recipe import TrainRecipe
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from sterna.model.stack.block import Block
+from sterna.model.stack.classifier import Classifier
 from sterna.model.stack.language_model import LanguageModel
-from sterna.model.study.rows import Row
+from sterna.model.study.tasks.row import Row
 
 __all__ = ["Costs", "count", "measure_costs"]
 
@@ -44,14 +45,16 @@ def measure_costs(row: Row, costs: Costs) -> dict[str, Any]:
     Returns
     -------
     ``{length: {"decode_us": ..., "state_words": ..., ...}}``; the time is the median of CPU time
-    in microseconds of one step of the whole model for one sequence.
+    in microseconds of one step of the whole model for one sequence, None if it is not causal.
     """
     found: dict[str, Any] = {}
+    causal = row.is_causal(costs.d)
     for length in costs.lengths:
-        model = LanguageModel(
-            row.config(d=costs.d, layers=costs.layers, vocab=256, length=length), seed=0)
-        found[str(length)] = {"decode_us": _step_microseconds(model, length),
-                              **count(model, length)}
+        config = row.config(d=costs.d, layers=costs.layers, vocab=256, length=length)
+        model = LanguageModel(config) if causal else Classifier(config, 256, length)
+        found[str(length)] = {
+            "decode_us": _step_microseconds(model, length) if isinstance(model, LanguageModel)
+            else None, **count(model, length)}
     return found
 
 

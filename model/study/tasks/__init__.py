@@ -1,1 +1,1 @@
-"""What mixers are compared on: text, recall and digits, a file each."""
+"""What is compared, rows of a table, and on what: text, recall and digits, a file each."""

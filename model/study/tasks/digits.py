@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
 from sterna.model.stack.classifier import Classifier
-from sterna.model.study.rows import Row
+from sterna.model.study.tasks.row import Row
 from sterna.model.study.tasks.task import Task
 
 __all__ = ["DigitsTask"]

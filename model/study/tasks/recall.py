@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
 from sterna.model.stack.language_model import LanguageModel
-from sterna.model.study.rows import Row
+from sterna.model.study.tasks.row import Row
 from sterna.model.study.tasks.task import Task
 
 __all__ = ["RecallTask"]
@@ -48,12 +48,12 @@ class RecallTask(Task):
     causal: ClassVar[bool] = True
 
     d: int = 64
-    layers: int = 2
-    batch: int = 16
-    tokens: int = 1024 * 1024
+    layers: int = 4
+    batch: int = 32
+    tokens: int = 512 * 1024
     seconds: float = 20.0
     pairs: int = 8
-    queries: int = 48
+    queries: int = 8
     vocab: int = 64
     judged: int = 256
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, fields
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from sterna.model.study.rows import Row
+from sterna.model.study.tasks.row import Row
 
 __all__ = ["Task"]
 
@@ -69,7 +69,7 @@ class Task(ABC):
         """All that the figures depend on, as plain data."""
         return {"task": self.name, **asdict(self)}      # type: ignore[call-overload]
 
-    @classmethod
-    def field_names(cls) -> list[str]:
-        """The sizes that can be chosen."""
-        return [each.name for each in fields(cls)]      # type: ignore[arg-type]
+    def scaled(self, factor: float) -> Task:
+        """The same task with ``factor`` times the budgets."""
+        return replace(                                 # type: ignore[type-var]
+            self, tokens=max(1, round(factor * self.tokens)), seconds=factor * self.seconds)

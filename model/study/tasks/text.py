@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file
 from sterna.model.stack.language_model import LanguageModel, heldout_bpb
-from sterna.model.study.rows import Row
+from sterna.model.study.tasks.row import Row
 from sterna.model.study.tasks.task import Task
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.windows import WindowSampler

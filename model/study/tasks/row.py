@@ -59,9 +59,10 @@ class Row:
 NAMED_ROWS = {
     "hybrid": Row("hybrid", "3*mlgru + window"),
     "transformer": Row("transformer", "attention", weights="float"),
+    "encoder": Row("encoder", "attention(causal=false)", weights="float"),
 }
 """Rows that are more than a mixer: the hybrid, and the float Transformer as a baseline (pre-norm,
-rotary positions, fused attention, SwiGLU, output projections that start at zero)."""
+rotary positions, fused attention, SwiGLU, output projections that start at zero), causal or not."""
 
 
 def find_row(name: str, channel: str | None = None, weights: str | None = None) -> Row:

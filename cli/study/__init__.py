@@ -1,0 +1,1 @@
+"""The comparison of mixers: its command, tables and page."""

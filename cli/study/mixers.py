@@ -1,0 +1,158 @@
+"""``sterna mixers``: what each mixer costs, and what it buys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sterna.cli.terminal.console import Stages, out, print_json, print_table
+from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
+from sterna.model.checks import check_whole
+from sterna.model.config import WEIGHTS
+
+if TYPE_CHECKING:
+    from sterna.model.study.tasks.row import Row
+    from sterna.model.study.tasks.task import Task
+
+__all__ = ["COMMANDS", "mixers"]
+
+_TASKS = ("text", "recall", "digits")
+
+
+def mixers(
+    mixer: Annotated[list[str] | None, typer.Option(
+        metavar="PATTERN",
+        help="A row of the table; give it again for more. The name of a mixer, a pattern such as "
+             "'3*mlgru + window', FILE.py:CLASS, hybrid, transformer or encoder. Default: all.",
+        )] = None,
+    channel: Annotated[str | None, typer.Option(
+        metavar="PATTERN", help="Channel mixer of the rows. Default: glu.")] = None,
+    weights: Annotated[str | None, typer.Option(
+        help="Weights of the rows: ternary or float. Default: ternary, of transformer and encoder "
+             "float.")] = None,
+    task: Annotated[list[str] | None, typer.Option(
+        help="text, recall or digits; give it again for more. Default: those that a mixer is "
+             "for.")] = None,
+    quick: Annotated[bool, typer.Option(
+        "--quick", help="Few rows, one seed, no sweep.")] = False,
+    seeds: Annotated[int | None, typer.Option(help="Seeds of each cell. Default: 3.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of all rows.")] = None,
+    sweep: Annotated[bool | None, typer.Option(
+        help="Try three learning rates for every row, or for none. Default: for mlgru, hybrid "
+             "and transformer.")] = None,
+    budget: Annotated[float, typer.Option(
+        metavar="FACTOR", help="Train so many times as long as by default.")] = 1.0,
+    d: Annotated[int, typer.Option(help="Width of the models.")] = 64,
+    window: Annotated[int, typer.Option(help="Bytes of a window of text.")] = 256,
+    text: Annotated[Path | None, typer.Option(
+        help="UTF-8 text for the task text; its last tenth is held out. Default: the manual of "
+             "this Python.")] = None,
+    jobs: Annotated[int, typer.Option(help="Processes, of one thread each.")] = 2,
+    output: Annotated[Path, typer.Option(
+        "-o", "--output", help="Folder for cells, figures and page; cells that are there are not "
+                               "made again.")] = Path("runs/mixers"),
+    list_only: Annotated[bool, typer.Option(
+        "--list", help="List all mixers with their options, and do nothing.")] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Compare mixers: what each costs, and what it buys.
+
+    Trains each the same way, at equal tokens and at equal CPU seconds, on text, on recall of
+    pairs, and those that are not causal on digits; times and counts a step; writes tables,
+    figures and a page with drawings. It can be interrupted, and goes on where it was.
+
+    Example: sterna mixers --quick
+    """
+    if list_only:
+        return _list(as_json)
+    check_folder(output)
+    for name, value in (("--jobs", jobs), ("--seeds", 1 if seeds is None else seeds)):
+        check_whole(name, value, 1)
+    with Stages(quiet) as stage:
+        stage("load torch", quick=True)
+        from sterna.cli.study.run import run_study
+        from sterna.model.study.costs import Costs
+        from sterna.model.study.entries import default_entries, entries_of
+        from sterna.model.study.plan import Study
+        stage("check the rows", quick=True)
+        tasks = _tasks(task, budget, d, window, text)
+        rows = _rows(mixer, channel, weights)
+        entries = (entries_of(rows, tasks, asked=bool(task)) if rows
+                   else default_entries(tasks, quick=quick))
+        study = Study(entries, seeds or (1 if quick else 3),
+                      _swept(entries, sweep, quick or lr is not None), lr, Costs(d=d))
+        study.check()
+    return run_study(study, output, jobs, quiet=quiet, as_json=as_json)
+
+
+def _tasks(
+    asked: list[str] | None, budget: float, d: int, window: int, text: Path | None,
+) -> list[Task]:
+    """The tasks that were asked for, or all, of the given size."""
+    from sterna.model.study.tasks.digits import DigitsTask
+    from sterna.model.study.tasks.recall import RecallTask
+    from sterna.model.study.tasks.text import TextTask
+    if not 0 < budget < float("inf"):
+        raise ValueError(f"--budget must be above 0, got {budget}")
+    check_whole("--d", d, 1)
+    check_whole("--window", window, 1)
+    names = list(dict.fromkeys(choose("--task", name, _TASKS) for name in asked or _TASKS))
+    if text is not None and "text" not in names:
+        raise ValueError("--text is for the task text: leave it out, or ask for that task")
+    made: dict[str, Task] = {
+        "text": TextTask(d=d, window=window, text=None if text is None else str(text)),
+        "recall": RecallTask(d=d), "digits": DigitsTask(d=d)}
+    return [made[name].scaled(budget) for name in names]
+
+
+def _rows(mixer: list[str] | None, channel: str | None, weights: str | None) -> list[Row]:
+    """The rows that were asked for."""
+    from sterna.model.study.tasks.row import find_row
+    if not mixer:
+        for option, value in (("--channel", channel), ("--weights", weights)):
+            if value is not None:
+                raise ValueError(f"{option} is for rows of your own: give --mixer as well")
+        return []
+    if weights is not None:
+        choose("--weights", weights, WEIGHTS)
+    return [find_row(name, channel, weights) for name in dict.fromkeys(mixer)]
+
+
+def _swept(entries: tuple[Any, ...], sweep: bool | None, off: bool) -> tuple[str, ...]:
+    """The rows whose learning rate is swept."""
+    from sterna.model.study.entries import SWEPT_ROWS
+    if sweep is None:
+        sweep_names = () if off else SWEPT_ROWS
+    else:
+        sweep_names = tuple(row.name for row, _ in entries) if sweep else ()
+    return tuple(row.name for row, _ in entries if row.name in sweep_names)
+
+
+def _list(as_json: bool) -> int:
+    """All mixers by name."""
+    from sterna.cli.study.listing import list_mixers
+    found = list_mixers()
+    if as_json:
+        print_json(found)
+        return 0
+    for kind, title in (("token", "token mixers, for --mixer"),
+                        ("channel", "channel mixers, for --channel")):
+        print_table(title, ("name", "causal", "arXiv", "options"),
+                    [(each["name"], "yes" if each["causal"] else "no",
+                      " ".join(each["papers"]), _options(each["options"]))
+                     for each in found if each["kind"] == kind])
+        out.print()
+    print_table("rows with a name, for --mixer", ("name", "mixers, channel, weights"),
+                [(each["name"], each["does"]) for each in found if each["kind"] == "row"])
+    return 0
+
+
+def _options(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+                     for name, value in options.items())
+
+
+COMMANDS = (mixers,)

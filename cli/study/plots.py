@@ -1,0 +1,99 @@
+"""The comparison of mixers as drawings: what quality costs in state, and in time of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
+from sterna.cli.study.tables import Found, order
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["STATE_LENGTH", "seconds_plot", "state_plot"]
+
+STATE_LENGTH = "1024"
+"""The number of tokens at which the state is drawn."""
+
+_MARKERS = "osD^vP"
+_NAMED = {"mlgru": "#d1495b", "hybrid": "#e08a2c", "transformer": "#000000"}
+_Place: TypeAlias = Callable[[dict[str, Any]], float | None]
+
+
+def state_plot(found: Found) -> str:
+    """Bits per byte and recall, at equal tokens, against bytes of state, as an SVG element."""
+    def place(row: dict[str, Any]) -> float | None:
+        costs = row["costs"].get(STATE_LENGTH)
+        return None if costs is None else float(costs["state_bytes"])
+
+    return _panels(found, "state", "quality against bytes of state", [
+        (task, "tokens", place, f"bytes of state after {int(STATE_LENGTH):,} tokens")
+        for task in ("text", "recall")])
+
+
+def seconds_plot(found: Found) -> str:
+    """Bits per byte against seconds of training, for both budgets, as an SVG element."""
+    def seconds(budget: str) -> _Place:
+        def place(row: dict[str, Any]) -> float | None:
+            spent = row["tasks"]["text"][budget].get("train_seconds")
+            return None if spent is None else float(spent["mean"])
+        return place
+
+    return _panels(found, "seconds", "quality against seconds of training", [
+        ("text", budget, seconds(budget), f"CPU seconds of training, equal {budget}")
+        for budget in ("tokens", "seconds")])
+
+
+def _panels(
+    found: Found, name: str, description: str, panels: list[tuple[str, str, _Place, str]],
+) -> str:
+    """Two drawings side by side with one legend, the same mark for the same mixer."""
+    marks = _marks([row["name"] for row in order(found, "text")])
+    with drawing(9.5, 5.6) as figure:
+        shown: dict[str, Any] = {}
+        sharing = panels[0][0] == panels[1][0]
+        for axes, (task, budget, place, label) in zip(
+                figure.subplots(1, 2, sharey=sharing), panels, strict=True):
+            shown |= _points(axes, found, task, budget, place, marks)
+            _dress(axes, task, label, logarithmic=name == "state")
+        figure.legend(shown.values(), shown.keys(), loc="outside right center")
+        return svg_of(figure, name, description)
+
+
+def _points(
+    axes: Axes, found: Found, task: str, budget: str, place: _Place,
+    marks: dict[str, tuple[str, str]],
+) -> dict[str, Any]:
+    """Draw each row that has figures, with bars for the deviation; by name, the best first."""
+    shown = {}
+    for row in order(found, task, budget):
+        figures = row["tasks"][task][budget].get(found["tasks"][task]["figure"])
+        x = place(row)
+        if figures is None or x is None:
+            continue
+        scale = 100 if task == "recall" else 1
+        colour, marker = marks.get(row["name"], (GREY, "o"))
+        shown[row["name"]] = axes.errorbar(
+            [x], [scale * figures["mean"]], yerr=[scale * (figures["deviation"] or 0.0)],
+            fmt=marker, color=colour, ms=6, elinewidth=1, capsize=2)
+    return shown
+
+
+def _marks(names: list[str]) -> dict[str, tuple[str, str]]:
+    """A colour and a marker for each name; those that all are held against stand out."""
+    others = [name for name in sorted(names) if name not in _NAMED]
+    colours = [each for each in PALETTE if each not in _NAMED.values()]
+    marks = {name: (colours[index % len(colours)], _MARKERS[index // len(colours) % len(_MARKERS)])
+             for index, name in enumerate(others)}
+    return marks | {name: (colour, "*") for name, colour in _NAMED.items()}
+
+
+def _dress(axes: Axes, task: str, label: str, *, logarithmic: bool) -> None:
+    """Labels, scale and grid."""
+    if logarithmic:
+        axes.set_xscale("log")
+    axes.set_xlabel(label)
+    axes.set_ylabel("bits per byte, windows" if task == "text" else "recall, percent")
+    axes.grid(color=GREY, alpha=0.3, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)

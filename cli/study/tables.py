@@ -1,0 +1,163 @@
+"""The comparison of mixers as tables of at most 80 characters, and what it says in sentences."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from sterna.cli.reports.cycle_tables import CycleTable
+
+__all__ = ["Found", "findings", "order", "study_tables"]
+
+Found: TypeAlias = dict[str, Any]
+"""What :func:`sterna.model.study.summary.summarize` returns."""
+
+_COUNTED_AT = "1024"
+"""The token that is counted where there is room for one only."""
+
+
+def study_tables(found: Found) -> dict[str, CycleTable]:
+    """All tables by name: quality, digits, cost, decode, core, sweep; those without a row are
+    left out."""
+    tables = {"quality": _quality(found), "digits": _digits(found), "cost": _cost(found),
+              "decode": _decode(found), "core": _core(found), "sweep": _sweep(found)}
+    return {name: table for name, table in tables.items() if table.rows}
+
+
+def order(found: Found, task: str, budget: str = "tokens") -> list[dict[str, Any]]:
+    """The rows that did a task, the best first; those without a figure last."""
+    figure = found["tasks"].get(task, {}).get("figure", "")
+    sign = 1 if figure == "bpb" else -1
+
+    def key(row: dict[str, Any]) -> float:
+        mean = _mean(row, task, budget, figure)
+        return float("inf") if mean is None else sign * mean
+
+    return sorted((row for row in found["rows"] if task in row["tasks"]), key=key)
+
+
+def findings(found: Found) -> list[str]:
+    """What the figures say of MLGRU, the hybrid and the float Transformer, and of all rows."""
+    said = []
+    for task, figure, unit, sign in (("text", "bpb", "bits per byte", 1),
+                                     ("recall", "accuracy", "of the answers right", -1)):
+        for budget in ("tokens", "seconds"):
+            ours, base = (_named(found, name, task, budget, figure)
+                          for name in ("mlgru", "transformer"))
+            hybrid = _named(found, "hybrid", task, budget, figure)
+            if ours is None or base is None:
+                continue
+            more = "" if hybrid is None else f", hybrid {_number(figure, hybrid)}"
+            gap = sign * (ours - base)
+            side = "behind" if gap > 0 else "ahead of"
+            said.append(
+                f"At equal {budget} mlgru has {_number(figure, ours)}{more} and transformer "
+                f"{_number(figure, base)} {unit}: mlgru is {_number(figure, abs(gap))} {side} it.")
+    above = [row["name"] for row in order(found, "text") if row["below_unigram"] is False]
+    measured = [row for row in found["rows"] if row["below_unigram"] is not None]
+    if measured:
+        entropy = f"{found['tasks']['text']['facts']['unigram']:.3f} bits per byte"
+        said.append(f"Not below the unigram entropy of the text, {entropy}: {', '.join(above)}."
+                    if above else f"All {len(measured)} models of text are below its unigram "
+                    f"entropy, {entropy}.")
+    return said
+
+
+def _quality(found: Found) -> CycleTable:
+    columns = (("text", "tokens", "bpb"), ("text", "seconds", "bpb"),
+               ("text", "tokens", "bpb_carried"), ("recall", "tokens", "accuracy"),
+               ("recall", "seconds", "accuracy"))
+    rows: list[tuple[object, ...]] = [
+        (row["name"], *(_cell(row, *column) for column in columns))
+        for row in order(found, "text" if "text" in found["tasks"] else "recall")]
+    return CycleTable(
+        "bits per byte and recall in percent, at equal tokens and equal seconds",
+        ("mixer", "bpb, tokens", "bpb, seconds", "carried", "recall, tokens", "recall, seconds"),
+        rows)
+
+
+def _digits(found: Found) -> CycleTable:
+    return CycleTable(
+        "digits read, in percent, at equal tokens and equal seconds",
+        ("mixer", "tokens", "seconds", "parameters", "train tokens/s"),
+        [(row["name"], *(_cell(row, "digits", budget, "accuracy")
+                         for budget in ("tokens", "seconds")),
+          row["tasks"]["digits"]["tokens"].get("parameters", ""), _speed(row, "digits"))
+         for row in order(found, "digits")])
+
+
+def _cost(found: Found) -> CycleTable:
+    rows: list[tuple[object, ...]] = []
+    for row in order(found, "text"):
+        costs = row["costs"].get(_COUNTED_AT)
+        if costs:
+            rows.append((row["name"], row["tasks"]["text"]["tokens"].get("parameters", ""),
+                         _speed(row, "text"), costs["macs"], costs["multiplies"],
+                         "exact" if row["integer_form"] else ""))
+    return CycleTable(
+        "model of text; blocks at token 1,024: ternary MACs, true multiplications",
+        ("mixer", "parameters", "train tokens/s", "MACs", "multiplies", "integers"), rows)
+
+
+def _decode(found: Found) -> CycleTable:
+    rows: list[tuple[object, ...]] = []
+    lengths: list[str] = []
+    for row in order(found, "text"):
+        if row["causal"] and row["costs"]:
+            lengths = list(row["costs"])
+            costs = row["costs"].values()
+            rows.append((row["name"], *(f"{each['decode_us']:,.0f}" for each in costs),
+                         *(f"{each['state_bytes']:,}" for each in costs)))
+    return CycleTable(
+        "microseconds of a step, and bytes of state in float32, of all layers",
+        ("mixer", *(f"µs at {int(length):,}" for length in lengths),
+         *(f"bytes at {int(length):,}" for length in lengths)), rows)
+
+
+def _core(found: Found) -> CycleTable:
+    core = found.get("core", {})
+    return CycleTable(
+        "in gateware, by the cycle model; state of the exact integers",
+        ("mixer", "array", "cycles per token", "state, bits", "all memory, bits"),
+        [(name, each["array"], f"{each['cycles_per_token']:,.0f}", each["state_bits"],
+          each["memory_bits"]) for name, each in core.items()])
+
+
+def _sweep(found: Found) -> CycleTable:
+    return CycleTable(
+        "learning rates tried with seed 0 at equal tokens; each row has its best",
+        ("mixer", "task", "figure by learning rate"),
+        [(each["row"], each["task"], "  ".join(
+            f"{lr}: {_number(each['figure'], value)}" for lr, value in each["by_lr"].items()))
+         for each in found["sweep"]], text_columns=3)
+
+
+def _mean(row: dict[str, Any], task: str, budget: str, figure: str) -> float | None:
+    found = row["tasks"].get(task, {}).get(budget, {}).get(figure)
+    return None if found is None else found["mean"]
+
+
+def _named(found: Found, name: str, task: str, budget: str, figure: str) -> float | None:
+    rows = [row for row in found["rows"] if row["name"] == name]
+    return _mean(rows[0], task, budget, figure) if rows else None
+
+
+def _number(figure: str, value: float) -> str:
+    return f"{value:.3f}" if figure.startswith("bpb") else f"{100 * value:.1f} %"
+
+
+def _cell(row: dict[str, Any], task: str, budget: str, figure: str) -> str:
+    """Mean and deviation; accuracy in percent."""
+    figures = row["tasks"].get(task, {}).get(budget, {})
+    if figure not in figures:
+        return "diverged" if figures.get("diverged") else ""
+    mean, deviation = figures[figure]["mean"], figures[figure]["deviation"]
+    if figure == "accuracy":
+        return f"{100 * mean:.1f}" + ("" if deviation is None else f"±{100 * deviation:.1f}")
+    return f"{mean:.3f}" + ("" if deviation is None else f"±{deviation:.3f}".replace("0.", ".", 1))
+
+
+def _speed(row: dict[str, Any], task: str) -> str:
+    figures = row["tasks"][task]["tokens"]
+    if "train_seconds" not in figures:
+        return ""
+    return f"{figures['train_tokens']['mean'] / figures['train_seconds']['mean']:,.0f}"

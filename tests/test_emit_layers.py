@@ -124,7 +124,7 @@ def make(folder, *options: str) -> str:
     return f"{done.stdout}{done.stderr}exit {done.returncode}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @_has_icarus
 def test_thirty_matrices_share_one_array_in_verilog(tmp_path):
     weights = [weight for _, weight in _MATRICES]

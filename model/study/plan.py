@@ -42,13 +42,15 @@ class Study:
     costs: Costs = field(default_factory=Costs)
 
     def check(self) -> None:
-        """Make every model once, so that nothing is refused after minutes of work.
+        """Make every model and read every text once, so that nothing is refused after minutes.
 
         Raises
         ------
         ValueError
             If a mixer is not there or not for a task, with the reason.
         """
+        for task in dict.fromkeys(task for _, tasks in self.entries for task in tasks):
+            task.sample(0, 0)
         for row, tasks in self.entries:
             for task in tasks:
                 task.model(row, 0)

@@ -199,7 +199,7 @@ def generate(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the text alone.")] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Continue a text with an ONNX graph, or a checkpoint's float model.
+    """Continue a text with an ONNX graph or a checkpoint.
 
     Example: sterna generate tiny --prompt "The for statement" --tokens 300
     """

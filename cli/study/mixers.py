@@ -138,13 +138,14 @@ def _list(as_json: bool) -> int:
     if as_json:
         print_json(found)
         return 0
-    for kind, title in (("token", "token mixers, for --mixer"),
-                        ("channel", "channel mixers, for --channel")):
-        print_table(title, ("name", "causal", "arXiv", "options"),
-                    [(each["name"], "yes" if each["causal"] else "no",
-                      " ".join(each["papers"]), _options(each["options"]))
-                     for each in found if each["kind"] == kind])
-        out.print()
+    print_table("token mixers, for --mixer", ("name", "causal", "arXiv", "options"),
+                [(each["name"], "yes" if each["causal"] else "no", " ".join(each["papers"]),
+                  _options(each["options"])) for each in found if each["kind"] == "token"])
+    out.print()
+    print_table("channel mixers, for --channel", ("name", "arXiv", "options"),
+                [(each["name"], " ".join(each["papers"]), _options(each["options"]))
+                 for each in found if each["kind"] == "channel"])
+    out.print()
     print_table("rows with a name, for --mixer", ("name", "mixers, channel, weights"),
                 [(each["name"], each["does"]) for each in found if each["kind"] == "row"])
     return 0

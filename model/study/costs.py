@@ -39,8 +39,8 @@ class Costs:
 
 
 def measure_costs(row: Row, costs: Costs) -> dict[str, Any]:
-    """Count and time the step of a row's model at each length, which models of a fixed length are
-    made for.
+    """Count and time the step of a row's model at each length. Mixers of a fixed length are made
+    for it; one that was made for less is left out there.
 
     Returns
     -------
@@ -52,6 +52,9 @@ def measure_costs(row: Row, costs: Costs) -> dict[str, Any]:
     for length in costs.lengths:
         config = row.config(d=costs.d, layers=costs.layers, vocab=256, length=length)
         model = LanguageModel(config) if causal else Classifier(config, 256, length)
+        if any(block.mixer.longest is not None and block.mixer.longest < length
+               for block in model.blocks()):
+            continue
         found[str(length)] = {
             "decode_us": _step_microseconds(model, length) if isinstance(model, LanguageModel)
             else None, **count(model, length)}

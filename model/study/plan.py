@@ -9,7 +9,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.study.cells import Cell, CostCell, TrainingCell
 from sterna.model.study.costs import Costs
 from sterna.model.study.fit import BUDGETS
-from sterna.model.study.recipes import SWEPT, recipe_for
+from sterna.model.study.recipes import recipe_for, swept_rates
 from sterna.model.study.tasks.row import Row
 from sterna.model.study.tasks.task import Task
 
@@ -64,7 +64,7 @@ class Study:
         """The cells that have to be there before the others are known."""
         return [self._training(row, task, "tokens", 0, lr)
                 for row, tasks in self.entries if row.name in self.swept
-                for task in tasks for lr in SWEPT[row.weights]]
+                for task in tasks for lr in swept_rates(row.weights, task)]
 
     def cells(self, folder: Path) -> list[Cell]:
         """All other cells, when those of the sweep are in ``folder``: seed after seed, so that a
@@ -100,7 +100,7 @@ class Study:
     def sweep(self, row: Row, task: Task, folder: Path) -> dict[float, float]:
         """The figure of the task by learning rate, as far as it is there and finite."""
         found = {}
-        for lr in SWEPT[row.weights]:
+        for lr in swept_rates(row.weights, task):
             result = self._training(row, task, "tokens", 0, lr).result(folder)
             if result is not None and "figures" in result:
                 found[lr] = float(result["figures"][task.figure])

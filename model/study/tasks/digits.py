@@ -34,6 +34,7 @@ class DigitsTask(Task):
     figure: ClassVar[str] = "accuracy"
     more_is_better: ClassVar[bool] = True
     causal: ClassVar[bool] = False
+    rates: ClassVar[dict[str, float]] = {"ternary": 1e-2, "float": 3e-3}
 
     d: int = 64
     layers: int = 2

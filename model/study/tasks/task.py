@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from sterna.model.stack.language_model import LanguageModel
 from sterna.model.study.tasks.row import Row
 
 __all__ = ["Task"]
@@ -25,6 +26,8 @@ class Task(ABC):
     more_is_better: ClassVar[bool]
     causal: ClassVar[bool]
     """Whether only causal mixers can do it."""
+    rates: ClassVar[dict[str, float]]
+    """The learning rate of models by their weights, where no other is asked for."""
 
     d: int
     layers: int
@@ -48,6 +51,14 @@ class Task(ABC):
         ValueError
             If a mixer of the row is not for this task, with the reason.
         """
+
+    def language_model(self, row: Row, vocab: int, seed: int) -> LanguageModel:
+        """A language model of the task's size that can read its sequences."""
+        model = LanguageModel(
+            row.config(d=self.d, layers=self.layers, vocab=vocab, length=self.length), seed=seed)
+        for block in model.blocks():
+            block.mixer.check_length(self.length)
+        return model
 
     @abstractmethod
     def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -40,10 +40,11 @@ class TextTask(Task):
     figure: ClassVar[str] = "bpb"
     more_is_better: ClassVar[bool] = False
     causal: ClassVar[bool] = True
+    rates: ClassVar[dict[str, float]] = {"ternary": 1e-2, "float": 5e-3}
 
     d: int = 64
     layers: int = 4
-    batch: int = 8
+    batch: int = 4
     tokens: int = 768 * 1024
     seconds: float = 20.0
     window: int = 256
@@ -56,8 +57,7 @@ class TextTask(Task):
 
     def model(self, row: Row, seed: int) -> LanguageModel:
         """A language model of bytes."""
-        return LanguageModel(
-            row.config(d=self.d, layers=self.layers, vocab=256, length=self.window), seed=seed)
+        return self.language_model(row, 256, seed)
 
     def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:
         """Bytes ``[time, batch]``, and those that follow."""

@@ -79,6 +79,23 @@ def test_a_sequence_may_be_cut_anywhere_and_read_token_by_token(
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
 
 
+@KINDS
+@pytest.mark.parametrize("name", CAUSAL)
+@torch.no_grad()
+def test_a_state_has_memory_of_its_own_and_is_not_written_to(name: str, ternary: bool) -> None:
+    """A slice of a sequence would hold all of it, in memory and in a checkpoint."""
+    mixer, x = built(name, ternary=ternary), inputs(1)
+    _, state = mixer(x, mixer.initial_state(x))
+    if mixer.longest is None:
+        before = [each.clone() for each in state]
+        _, after = mixer(x[:7], state)
+        _, stepped = mixer.step(x[7], after)
+        assert all(map(torch.equal, before, state))
+        state = (*state, *after, *stepped)
+    for each in state:
+        assert each.untyped_storage().nbytes() == each.numel() * each.element_size(), each.shape
+
+
 @pytest.mark.parametrize("name", CAUSAL)
 def test_no_output_depends_on_a_later_token(name: str) -> None:
     mixer, x = built(name), inputs(2, batch=1)

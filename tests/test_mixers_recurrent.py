@@ -316,6 +316,12 @@ def test_lru_starts_uniform_on_its_ring_with_states_as_large_as_inputs() -> None
     assert float(torch.atan2(im, re).min()) < -3   # all around by default
 
 
+def test_lru_starts_finite_on_the_thinnest_ring_that_float32_can_have() -> None:
+    mixer = LRU(MixerInit(D, generator=torch.Generator().manual_seed(1)), state_dim=4096,
+                r_min=1 - 1e-7)
+    assert all(bool(each.isfinite().all()) for each in (mixer.nu, mixer.theta, mixer.gamma))
+
+
 def test_lru_does_without_complex_tensors_so_that_graphs_can_hold_it() -> None:
     class NoComplex(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -334,6 +340,7 @@ def test_lru_does_without_complex_tensors_so_that_graphs_can_hold_it() -> None:
     ({"r_min": 0.9, "r_max": 0.5}, "0 <= r_min < r_max <= 1 must hold, got 0.9 and 0.5"),
     ({"r_max": 1.5}, "r_max <= 1"), ({"r_min": -0.1}, "0 <= r_min"),
     ({"max_phase": 0.0}, "max_phase must be above 0"), ({"state_dim": -1}, "state_dim"),
+    ({"max_phase": math.nan}, "got nan"), ({"max_phase": math.inf}, "and finite, got inf"),
 ])
 def test_options_that_lru_cannot_have_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -13,6 +13,7 @@ from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS, Registry
 from sterna.model.pattern import parse_pattern
 from sterna.model.stack.language_model import LanguageModel
 
+BASE = "from sterna.model.network.mixer import TokenMixer"
 MINE = '''
 from torch import nn
 from sterna.model.network.mixer import TokenMixer
@@ -92,6 +93,39 @@ def test_a_mixer_of_ones_own_file_works_by_path_module_and_name(
         LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer="mine:Shift(gian=1.0)"))
     with pytest.raises(ValueError, match=r"mine has no class 'NoMixer' that extends TokenMixer"):
         LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer="mine:NoMixer"))
+
+
+@pytest.mark.parametrize(("source", "message"), [
+    ("def f(:", r"cannot import bad\.py: SyntaxError: invalid syntax \(bad\.py, line 1\)"),
+    ("x = 1\nimport nosuch", r"ModuleNotFoundError: No module named 'nosuch' \(bad\.py, line 2\)"),
+    ("def f():\n    1 / 0\nf()", r"ZeroDivisionError: division by zero \(bad\.py, line 2\)"),
+    (f"{BASE}\nBad = TokenMixer", r"it does not define __init__\(self, init\), forward"),
+    (f"{BASE}\nclass Bad(TokenMixer):\n  def __init__(self, init): super().__init__()",
+     r"bad\.py:Bad is no mixer yet: it does not define forward$"),
+    (f"{BASE}\nclass Bad(TokenMixer):\n  def forward(self, x, state): return x, state",
+     r"it does not define __init__\(self, init\)$"),
+])
+def test_a_file_that_holds_no_mixer_is_one_clear_message(
+        source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bad.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):      # a file that failed is read again
+        with pytest.raises(ValueError, match=message):
+            LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer="bad.py:Bad"))
+
+
+@pytest.mark.parametrize("place", ["", ".", "..mine", "a-b"])
+def test_what_cannot_name_a_module_is_refused(place: str) -> None:
+    with pytest.raises(ValueError, match=r"is no module: expected module:Class or folder/file\.py"):
+        LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer=f"{place}:Mixer"))
+
+
+def test_a_module_that_fails_tells_where(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_bad_module.py").write_text("import nosuch")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"cannot import a_bad_module: .*'nosuch' \(a_bad_mod"):
+        LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer="a_bad_module:Bad"))
 
 
 def test_a_name_belongs_to_one_class() -> None:

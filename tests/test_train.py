@@ -14,9 +14,12 @@ import pytest
 import torch
 from command_line import refusal
 from command_line import run as run_sterna
+from torch import Tensor
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
+from sterna.model.network.mixer import State, TokenMixer
+from sterna.model.network.projection import MixerInit
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.stack.sample import sample_tokens
@@ -162,6 +165,31 @@ def test_interrupted_run_goes_on_exactly(tmp_path: Path, carry: bool) -> None:
     rows = [read_metrics(tmp_path / name / "metrics.csv") for name in ("whole", "cut")]
     for column in ("step", "tokens", "train_bpb", "lr"):
         assert rows[0][column] == pytest.approx(rows[1][column], rel=1e-5)
+
+
+class LastToken(TokenMixer):
+    """A mixer of one's own whose state is a slice of the sequence."""
+
+    def __init__(self, init: MixerInit) -> None:
+        super().__init__()
+        self.out = init.linear(init.d, init.d)
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        return self.out(x), (x[-1],)
+
+    def initial_state(self, x: Tensor) -> State:
+        return (x.new_zeros(x.shape[-2:]),)
+
+    def state_words(self, length: int) -> int:
+        return 16
+
+
+def test_what_is_carried_holds_no_more_than_a_state(tmp_path: Path) -> None:
+    config = replace(CONFIG, mixer=f"{__file__}:LastToken + mlgru")
+    run(tmp_path, 1, recipe=replace(RECIPE, carry_state=True), config=config)
+    for each in sum(load_checkpoint(tmp_path / "checkpoint.pt").carried, ()):
+        assert each.shape == (RECIPE.batch, 16)
+        assert each.untyped_storage().nbytes() == each.numel() * each.element_size()
 
 
 def test_second_ctrl_c_is_not_held_back(tmp_path: Path) -> None:

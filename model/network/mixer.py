@@ -80,6 +80,8 @@ class TokenMixer(Mixer, ABC):
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map ``x [time, batch, d]`` from ``state`` to ``[time, batch, d]`` and the next state.
 
+        The next state has memory of its own: a slice of the sequence, such as the last of all
+        hidden vectors, would hold the whole of it, in a checkpoint too. ``state`` stays as it is.
         Not causal: ``x`` is the whole sequence and the state ``()``.
         """
 

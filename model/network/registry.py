@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -107,6 +108,10 @@ class Registry(Generic[_Kind]):
         if not (isinstance(found, type) and issubclass(found, self.kind)):
             raise ValueError(
                 f"{place} has no class {attribute!r} that extends {self.kind.__name__}")
+        missing = [] if found.__init__ is not self.kind.__init__ else ["__init__(self, init)"]
+        missing += sorted(found.__abstractmethods__)  # type: ignore[attr-defined]
+        if missing:
+            raise ValueError(f"{name} is no mixer yet: it does not define {', '.join(missing)}")
         return found
 
 
@@ -126,7 +131,13 @@ def _check_kind(name: str, value: Option, default: Any) -> None:
 
 
 def _module(place: str) -> ModuleType:
-    """The module of a dotted name, looked for in the current folder too, or of a file."""
+    """The module of a dotted name, looked for in the current folder too, or of a file.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or it cannot be imported; the message says at which line.
+    """
     if place.endswith(".py"):
         path = Path(place)
         known = sys.modules.get(f"sterna_mixers_{path.stem}")
@@ -140,18 +151,38 @@ def _module(place: str) -> ModuleType:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[spec.name]    # half of a module is none
+            raise _broken(place, error) from error
         return module
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise ValueError(f"{place!r} is no module: expected module:Class or folder/file.py:Class")
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is not None and not place.startswith(error.name):
-            raise    # a package that the module needs
-        raise ValueError(
-            f"there is no module {place!r} in this folder or on the Python path") from error
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and _is_or_is_in(place, error.name or ""):
+            raise ValueError(
+                f"there is no module {place!r} in this folder or on the Python path") from error
+        raise _broken(place, error) from error
     finally:
         sys.path.remove(str(Path.cwd()))
+
+
+def _is_or_is_in(place: str, package: str) -> bool:
+    return f"{place}.".startswith(f"{package}.")
+
+
+def _broken(place: str, error: Exception) -> ValueError:
+    """What is wrong with a module, and where it was when it failed."""
+    where = ""
+    if not isinstance(error, SyntaxError):    # says so itself
+        frames = [each for each in traceback.extract_tb(error.__traceback__)
+                  if "importlib" not in each.filename]
+        where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+    return ValueError(f"cannot import {place}: {type(error).__name__}: {error}{where}")
 
 
 TOKEN_MIXERS: Registry[TokenMixer] = Registry("token mixer", TokenMixer)  # type: ignore[type-abstract]

@@ -119,7 +119,8 @@ class Run:
             self.model.parameters(), self.recipe.clip_norm, foreach=True)
         self.optimizer.step()
         if self.recipe.carry_state:
-            self.carried = tuple(tuple(each.detach() for each in layer) for layer in state)
+            self.carried = tuple(
+                tuple(each.detach().clone() for each in layer) for layer in state)
         self.step += 1
         bpb = loss.item() / math.log(2.0)
         if not math.isfinite(bpb):

@@ -48,7 +48,7 @@ class GRU(TokenMixer):
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``."""
         states = self.states(x, state[0])
-        return self.out(states), (states[-1],)
+        return self.out(states), (states[-1].clone(),)   # not all states
 
     def initial_state(self, x: Tensor) -> State:
         """Zeros ``[batch, d]``."""

@@ -68,7 +68,7 @@ class GRUMML(TokenMixer):
         """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``."""
         f, c, g = self.gates(x)
         h = mlgru_scan(f, c, state[0])
-        return self.out(g * h), (h[-1],)
+        return self.out(g * h), (h[-1].clone(),)   # not all of h
 
     def initial_state(self, x: Tensor) -> State:
         """Zeros ``[batch, d]``."""

@@ -45,14 +45,14 @@ class LRU(TokenMixer):
         check_whole("state_dim", state_dim, 0)
         if not 0 <= r_min < r_max <= 1:
             raise ValueError(f"0 <= r_min < r_max <= 1 must hold, got {r_min} and {r_max}")
-        if max_phase <= 0:
-            raise ValueError(f"max_phase must be above 0, got {max_phase}")
+        if not 0 < max_phase < math.inf:
+            raise ValueError(f"max_phase must be above 0 and finite, got {max_phase}")
         d, n = init.d, state_dim or init.d
         self.state_dim = n
         self.wants_norm = not fully_mml
         # Apart from 0 and 1, whose logarithms are not finite.
         area, turn = torch.rand(2, n, generator=init.generator).clamp(1e-6, 1 - 1e-6)
-        square = area * (r_max**2 - r_min**2) + r_min**2
+        square = (area * (r_max**2 - r_min**2) + r_min**2).clamp(max=1 - 1e-6)
         self.nu = nn.Parameter((-0.5 * square.log()).log())
         self.theta = nn.Parameter((max_phase * turn).log())
         self.gamma = nn.Parameter(0.5 * (1 - square).log())
@@ -73,7 +73,8 @@ class LRU(TokenMixer):
         gain = self.gamma.exp()
         re, im = complex_scan(
             self.multiplier(), (gain * self.b_re(x), gain * self.b_im(x)), (state[0], state[1]))
-        return self.c_re(re) - self.c_im(im) + self.direct(x), (re[-1], im[-1])
+        y = self.c_re(re) - self.c_im(im) + self.direct(x)
+        return y, (re[-1].clone(), im[-1].clone())   # not all of re and im
 
     def initial_state(self, x: Tensor) -> State:
         """Zeros ``[batch, n]``, real and imaginary part."""

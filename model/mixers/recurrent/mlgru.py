@@ -60,7 +60,7 @@ class MLGRU(TokenMixer):
         f, c, g = self.gates(x)
         if self.group is None:
             h = mlgru_scan(f, c, state[0])
-            return self.out(g * h), (h[-1],)
+            return self.out(g * h), (h[-1].clone(),)   # not all of h
         h, last = mlgru_scan_parallel(f, c, state[0], self.group)
         return self.out(g * h), (last,)
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sterna.model.checks import check_whole
-from sterna.model.pattern import Choice, parse_pattern
+from sterna.model.pattern import Choice, parse_pattern, shortest
 
 __all__ = ["NAMED_CONFIGS", "NORMS", "RESIDUALS", "SIZES", "WEIGHTS", "ModelConfig"]
 
@@ -39,7 +39,7 @@ class ModelConfig:
         Number of tokens; with 256 a token is a byte, with 128 an ASCII character.
     mixer, channel
         Pattern (:func:`sterna.model.pattern.parse_pattern`) of the token and channel mixers of
-        the layers; docs/mixers.md lists the names.
+        the layers, kept in its shortest spelling; docs/mixer-formulas.md lists the names.
     norm
         One of :data:`NORMS`.
     weights
@@ -73,8 +73,8 @@ class ModelConfig:
             ("d", 1, 65536), ("layers", 1, 1024), ("dff", 1, 65536), ("vocab", 2, 1 << 20),
         ):
             check_whole(name, getattr(self, name), low, high)
-        parse_pattern(self.mixer)
-        parse_pattern(self.channel)
+        for name in ("mixer", "channel"):    # 4*mlgru is mlgru, and has its integer form
+            object.__setattr__(self, name, shortest(parse_pattern(getattr(self, name))))
         for name, allowed in (("norm", NORMS), ("weights", WEIGHTS), ("residual", RESIDUALS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeAlias
 
-__all__ = ["Choice", "Option", "parse_pattern"]
+__all__ = ["Choice", "Option", "parse_pattern", "shortest"]
 
 Option: TypeAlias = int | float | bool | str
 """What the option of a mixer may be."""
@@ -59,6 +61,18 @@ def parse_pattern(pattern: str) -> tuple[Choice, ...]:
                 f"name, count*name (1 to 1024 times) or name(option=value, ...)")
         choices += [Choice(found["name"], _options(found["options"], pattern))] * count
     return tuple(choices)
+
+
+def shortest(choices: Sequence[Choice]) -> str:
+    """The pattern of these choices, one spelling for all that mean the same.
+
+    >>> [shortest(parse_pattern(each)) for each in ("mlgru+mlgru + mqa()", "2*mlgru")]
+    ['2*mlgru + mqa', 'mlgru']
+    """
+    if len(set(choices)) == 1:
+        return str(choices[0])
+    runs = [(str(choice), len(list(run))) for choice, run in groupby(choices)]
+    return " + ".join(f"{count}*{name}" if count > 1 else name for name, count in runs)
 
 
 def _options(text: str | None, pattern: str) -> tuple[tuple[str, Option], ...]:

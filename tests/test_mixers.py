@@ -153,6 +153,20 @@ def test_costs_count_the_weights_once(name: str, ternary: bool) -> None:
     assert total == other.macs(LENGTH) + other.multiplies(LENGTH)
 
 
+@pytest.mark.parametrize("name", [*CAUSAL, *OTHERS, *CHANNEL_MIXERS.names()])
+def test_the_seed_alone_says_how_a_mixer_starts(name: str) -> None:
+    registry = TOKEN_MIXERS if name in TOKEN_MIXERS.names() else CHANNEL_MIXERS
+    starts = []
+    for elsewhere, seed in ((1, 5), (2, 5), (2, 6)):
+        torch.manual_seed(elsewhere)
+        init = MixerInit(D, 24, generator=torch.Generator().manual_seed(seed))
+        starts.append(registry.build(Choice(name), init).state_dict())  # type: ignore[attr-defined]
+    same, other = ([torch.equal(value, each[at]) for at, value in starts[0].items()]
+                   for each in starts[1:])
+    assert all(same)
+    assert not all(other) or name == "fnet"
+
+
 @KINDS
 @pytest.mark.parametrize("name", [*CAUSAL, *OTHERS])
 def test_every_parameter_gets_a_gradient(name: str, ternary: bool) -> None:

@@ -347,6 +347,20 @@ def test_options_that_lru_cannot_have_are_refused(options: dict, message: str) -
         LRU(init(ternary=True), **options)
 
 
+# Costs
+
+def test_costs_are_what_the_formulas_multiply() -> None:
+    """Gates times vectors of d; and for each of 5 complex states four, and two for its gain."""
+    made = init(ternary=True)
+    mixers = [MLGRU(made), GRUMML(made), GRU(made), HGRN2(made, expand=4), LRU(made, state_dim=5)]
+    for length in (1, 1000):
+        assert [each.products(length) for each in mixers] == [
+            3 * D, 3 * D, 3 * D, 3 * 4 * D, (4 + 2) * 5]
+        assert [each.macs(length) for each in mixers] == [
+            4 * D * D, 2 * D * D, 7 * D * D, 4 * D * D, 4 * 5 * D + D * D]
+        assert [each.state_words(length) for each in mixers] == [D, D, D, 4 * D, 2 * 5]
+
+
 # MLGRU
 
 @pytest.mark.parametrize("kind", [MLGRU, GRUMML])

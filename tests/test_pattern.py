@@ -48,6 +48,21 @@ def test_a_pattern_is_repeated_over_the_layers() -> None:
     assert names == 2 * ["MLGRU", "MLGRU", "Attention"]
 
 
+@pytest.mark.parametrize(("pattern", "kept"), [
+    ("4*mlgru", "mlgru"), ("mlgru + mlgru", "mlgru"), (" mlgru ( ) ", "mlgru"),
+    ("mlgru+mlgru+window( size=5 )", "2*mlgru + window(size=5)"),
+    ("mqa + mlgru + mqa", "mqa + mlgru + mqa"), ("lru(r_min=1e-5)", "lru(r_min=1e-05)"),
+])
+def test_a_pattern_is_kept_in_its_shortest_spelling(pattern: str, kept: str) -> None:
+    config = ModelConfig(d=16, layers=7, dff=16, mixer=pattern)
+    assert config.mixer == kept
+    assert config == ModelConfig(**config.to_json())
+    choices = parse_pattern(pattern)
+    assert [token for token, _ in config.mixers()] == [
+        choices[layer % len(choices)] for layer in range(7)]
+    assert config.has_integer_form == (kept == "mlgru")
+
+
 @pytest.mark.parametrize("pattern", [
     "", "+", "mlgru +", "0*mlgru", "2000*mlgru", "mlgru mlgru", "mlgru(", "mlgru(heads)",
     "mlgru(heads=1, heads=2)", "3*", "mlgru(heads=1) x"])

@@ -420,3 +420,15 @@ def test_text_is_drawn_from_a_checkpoint_of_any_mixers(
     assert (found["prompt"], len(found["tokens"])) == ("The ", 5)
     assert "--form goes with a quantised model" in refusal(
         capsys, "generate", path, "--form", "fast")
+
+
+def test_a_text_ends_where_a_mixer_of_fixed_length_does(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = replace(CONFIG, mixer="mlgru + gmlp(length=40)")
+    path = train(config, CORPUS, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True).checkpoint
+    _, out, _ = run_sterna(
+        capsys, "generate", path, "--prompt", "a" * 37, "--tokens", 9, "--json")
+    assert len(json.loads(out)["tokens"]) == 4      # of the last one nothing is read
+    message = refusal(
+        capsys, "generate", path, "--prompt", "The ", "--prompt", "a" * 41, "--quiet")
+    assert "GMLP mixes sequences of at most 40 tokens, got 41" in message

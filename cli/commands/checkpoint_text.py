@@ -25,11 +25,13 @@ def generate_from_checkpoint(
         from sterna.model.training.checkpoint import load_checkpoint
         model = load_checkpoint(path).model()
     check_prompts(prompts, model.config.vocab)
+    rows = [prompt_tokens(prompt, model.config.vocab) for prompt in prompts]
+    for block in model.blocks():    # before anything is written
+        block.mixer.check_length(max(row.size for row in rows))
     results: list[dict[str, Any]] = []
-    for prompt, sampler in zip(prompts, samplers, strict=True):
+    for prompt, row, sampler in zip(prompts, rows, samplers, strict=True):
         drawn: list[int] = []
-        found = sample_tokens(model, prompt_tokens(prompt, model.config.vocab), tokens=tokens,
-                              sampler=sampler)
+        found = sample_tokens(model, row, tokens=tokens, sampler=sampler)
         text = ""
         if not as_json:
             write(prompt)

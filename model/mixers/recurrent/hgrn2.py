@@ -21,7 +21,7 @@ class HGRN2(TokenMixer):
 
     ``q = silu(Q x)``, ``f = bound + (1 - bound) * sigmoid(F x)``, ``v = V x``, each cut into d/k
     heads of k channels; with k = 1 and q = 1 it is the recurrence of MLGRU. Per token: 4 d^2
-    ternary MACs, 3 d k + d products, d k words of state.
+    ternary MACs, 3 d k products (d more with a bound), d k words of state.
 
     The paper learns lower bounds of f that grow from layer to layer. A mixer knows no other layer:
     here the bound is a constant, which a pattern can give to each layer, such as

@@ -156,8 +156,9 @@ def grumml_formula(mixer: GRUMML, x: Tensor, state: Tensor) -> Tensor:
 
 @MODES
 def test_grumml_is_its_formula(fully_mml: bool) -> None:
-    mixer = shaken(GRUMML(init(), fully_mml=fully_mml, activation="tanh"))
-    assert mixer.activation is torch.tanh
+    mixer = shaken(GRUMML(init(), fully_mml=fully_mml, activation="tanh",
+                          recurrent_activation="gelu"))
+    assert (mixer.activation, mixer.recurrent_activation) == (torch.tanh, F.gelu)
     assert all(f"{part}.bias" in dict(mixer.named_parameters()) for part in (
         ("kernel.linear", "out.linear") if fully_mml else ("kernel.linear", "g", "out")))
     assert isinstance(mixer.out, DenseMML if fully_mml else nn.Linear)

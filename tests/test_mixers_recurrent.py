@@ -415,6 +415,23 @@ def test_mlgru_is_its_formula(ternary: bool) -> None:
     assert_same((y, last), (expected, h[-1]), [x, state, *mixer.parameters()], 1e-9)
 
 
+@pytest.mark.parametrize("ternary", [True, False], ids=["ternary", "float"])
+def test_only_the_ternary_mlgru_limits_what_goes_into_its_gates(ternary: bool) -> None:
+    mixer = MLGRU(init(ternary=ternary)).double()
+    for part, bias in ((mixer.f, -1e3), (mixer.c, 1e3), (mixer.g, 1e3)):
+        with torch.no_grad():
+            part.weight.fill_(0.5).view(-1)[::3] = 0.0
+            part.bias.fill_(bias)
+    f, c, g = (each.detach() for each in mixer.gates(normal(TIME, BATCH, D, seed=2)))
+    top = torch.tensor(S16.z.limit, dtype=torch.float64)
+    if ternary:
+        for found, wanted in ((f, (-top).sigmoid()), (c, top * top.sigmoid()), (g, top.sigmoid())):
+            torch.testing.assert_close(found, wanted.expand_as(found))
+    else:
+        assert float(f.max()) < 1e-100
+        assert float(c.min()) > 900
+
+
 def test_a_gated_state_never_exceeds_the_candidates_so_far() -> None:
     f = torch.sigmoid(3 * normal(40, BATCH, D, seed=6))
     c = normal(40, BATCH, D, seed=7)

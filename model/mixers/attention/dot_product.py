@@ -21,8 +21,8 @@ class Attention(TokenMixer):
     """``softmax(s Q K^T) V`` for each head, then a projection (arXiv 1706.03762, equation 1).
 
     ``s = 1/sqrt(width of a head)``; Q, K and V are projections ``[time, d]`` cut into heads. Per
-    token after n: 4 d^2 MACs, 2 n d products, 2 n d words of state (keys and values).
-    Other forms extend this class by saying which keys a query may see.
+    token after n: 4 d^2 MACs, 2 n d products (with ``rope`` 4 d more), 2 n d words of state (keys
+    and values). Other forms extend this class by saying which keys a query may see.
 
     Parameters
     ----------

@@ -22,8 +22,8 @@ class Sinks(Window):
     rotation and projections are those of :class:`Attention`.
     The position of a key is its index in the cache (section 3.2): a window's distances are true,
     and a sink is never farther than ``sinks + size - 1``. The cache holds keys before they are
-    turned. Per token, once there are that many: 4 d^2 MACs, 2 (sinks + size) d products,
-    2 (sinks + size - 1) d words of state.
+    turned. Per token, once there are that many: 4 d^2 MACs, 2 (sinks + size) d products and with
+    ``rope`` 2 (sinks + size + 1) d more, 2 (sinks + size - 1) d words of state.
 
     Parameters
     ----------

@@ -17,9 +17,9 @@ class Window(Attention):
     """``softmax(s Q K^T) V`` over the keys ``i - size < j <= i`` of query i (arXiv 2004.05150).
 
     Heads, rotation and projections are those of :class:`Attention`. Per token, once there are
-    that many: 4 d^2 MACs, 2 size d products, 2 (size - 1) d words of state, the keys not turned:
-    a step turns all that it compares, by their differences. A piece of n tokens at once is
-    computed under a mask, with all n^2 products.
+    that many: 4 d^2 MACs, 2 size d products, 2 (size - 1) d words of state. Keys are kept unturned,
+    so with ``rope`` a step turns all that it compares, 2 (size + 1) d products more. A piece of n
+    tokens at once is computed under a mask, with all n^2 scores.
 
     Parameters
     ----------

@@ -262,8 +262,22 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine() -> None:
     assert TrainRecipe(warmup_steps=0).learning_rate(0, 0.0) == TrainRecipe().lr
 
 
-def test_embedding_learns_faster_and_only_matrices_decay() -> None:
-    model = LanguageModel(CONFIG)
+def test_windows_of_a_heldout_text_follow_each_other_without_a_gap() -> None:
+    """Each begins at the byte that the one before predicted last; what is left over is not read."""
+    model, text = LanguageModel(CONFIG, seed=1), SENTENCES[:4 * 10 + 8]
+    nats = 0.0
+    for start in (0, 10, 20, 30):
+        row = torch.tensor([*text[start:start + 11]])
+        with torch.no_grad():
+            logits, _ = model(row[None, :-1])
+        nats += torch.nn.functional.cross_entropy(logits[0], row[1:], reduction="sum").item()
+    found = heldout_bpb(model, text, sequences=3, chunk_tokens=4, window=10)
+    assert found == pytest.approx(nats / math.log(2) / 40, rel=1e-5)
+
+
+@pytest.mark.parametrize("weights", ["ternary", "float"])
+def test_embedding_learns_faster_and_only_matrices_decay(weights: str) -> None:
+    model = LanguageModel(replace(CONFIG, weights=weights))
     optimizer = adamw(model, RECIPE)
     embedding, matrices, biases = optimizer.param_groups
     assert embedding["params"] == [model.embedding.weight]

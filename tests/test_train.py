@@ -21,6 +21,7 @@ from sterna.model.corpus import Corpus
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
 from sterna.model.quantized.sampling import Sampler
+from sterna.model.stack.classifier import Classifier
 from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.stack.sample import sample_tokens
 from sterna.model.training.checkpoint import (
@@ -32,6 +33,7 @@ from sterna.model.training.optimizer import adamw
 from sterna.model.training.progress import (
     TrainProgress,
 )
+from sterna.model.training.run import Run
 from sterna.model.training.train import TrainRecipe, TrainResult, train
 
 CONFIG = ModelConfig(d=16, layers=2, dff=24)
@@ -190,6 +192,26 @@ def test_what_is_carried_holds_no_more_than_a_state(tmp_path: Path) -> None:
     for each in sum(load_checkpoint(tmp_path / "checkpoint.pt").carried, ()):
         assert each.shape == (RECIPE.batch, 16)
         assert each.untyped_storage().nbytes() == each.numel() * each.element_size()
+
+
+def test_a_text_read_anew_begins_with_the_initial_state(tmp_path: Path) -> None:
+    losses = []
+    for value in (0.0, 9.0):
+        one = Run(CONFIG, CORPUS, tmp_path, 0, replace(RECIPE, carry_state=True),
+                  torch.device("cpu"))
+        one.carried = tuple((torch.full_like(h, value),) for (h,) in one.carried)
+        one.advance(0.0)
+        losses.append(one.train_bpb)
+    assert losses[0] == losses[1]
+
+
+def test_a_classifier_reads_the_mean_over_time() -> None:
+    """Float blocks begin as the identity, so its formula can be written down."""
+    config = replace(CONFIG, weights="float", mixer="attention(causal=false)")
+    model = Classifier(config, 3, 5, seed=1)
+    tokens = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 9]])
+    mean = (model.embedding(tokens) + model.positions.weight).mean(dim=1)
+    torch.testing.assert_close(model(tokens), model.head(model.norm(mean)))
 
 
 def test_second_ctrl_c_is_not_held_back(tmp_path: Path) -> None:

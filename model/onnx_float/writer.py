@@ -25,6 +25,7 @@ __all__ = ["FLOAT_FORMAT", "GRAPHS", "export_float", "float_graph"]
 FLOAT_FORMAT = "sterna float onnx"
 """What the metadata of such a graph say that it is."""
 GRAPHS = ("step", "sequence")
+"""The graphs of a model, by the names of their files."""
 
 
 def export_float(

@@ -40,8 +40,8 @@ def mixers(
     seeds: Annotated[int | None, typer.Option(help="Seeds of each cell. Default: 3.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of all rows.")] = None,
     sweep: Annotated[bool | None, typer.Option(
-        help="Try three learning rates for every row, or for none. Default: for mlgru, hybrid "
-             "and transformer.")] = None,
+        help="Try three learning rates or more for every row, or for none. Default: for mlgru, "
+             "hybrid, transformer and encoder.")] = None,
     budget: Annotated[float, typer.Option(
         metavar="FACTOR", help="Train so many times as long as by default.")] = 1.0,
     d: Annotated[int, typer.Option(help="Width of the models.")] = 64,
@@ -69,6 +69,8 @@ def mixers(
     if list_only:
         return _list(as_json)
     check_folder(output)
+    if sweep and lr is not None:
+        raise ValueError("--sweep finds learning rates, and --lr gives one: leave one out")
     for name, value in (("--jobs", jobs), ("--seeds", 1 if seeds is None else seeds)):
         check_whole(name, value, 1)
     with Stages(quiet) as stage:

@@ -54,8 +54,20 @@ def settings_text(found: Found) -> list[str]:
     seeds = f"{found['seeds']} seeds" if found["seeds"] > 1 else "one seed"
     said.append(
         f"Means over {seeds}, with the deviation of a sample. Each budget is a training run of "
-        "its own, with its own cosine. Seconds are CPU time of the process, in one thread, as "
-        "the machine may be shared.")
+        "its own, with its own cosine, on the same data in the same order. Seconds are CPU time of "
+        "the process in training, in one thread, as the machine may be shared; all products are "
+        "of float32.")
+    swept = list(dict.fromkeys(each["row"] for each in found["sweep"]))
+    rates = sorted({task["tokens"]["lr"] for row in found["rows"] if row["name"] not in swept
+                    for task in row["tasks"].values()})
+    if swept:
+        said.append(f"The learning rate of {', '.join(swept)} is swept for each task" + (
+            f"; the others have {' or '.join(f'{lr:g}' for lr in rates)} unswept, which may not be "
+            "their best." if rates else "."))
+    if any(row["weights"] == "ternary" and row["causal"] for row in found["rows"]):
+        said.append("A step of ternary weights in torch makes them anew for every token, which is "
+                    "part of its time: compare µs among rows of the same weights. The core and the "
+                    "integer runtimes have them made.")
     return said
 
 

@@ -26,9 +26,12 @@ def run_study(study: Study, output: Path, jobs: int, *, quiet: bool, as_json: bo
     """
     cells = output / "cells"
     cells.mkdir(parents=True, exist_ok=True)
-    code, failed = 0, []
+    failed: list[str] = []
+    code = 0
     try:
-        failed += _make("learning rates", study.sweep_cells(), cells, jobs, quiet)
+        while not failed and any(
+                cell.result(cells) is None for cell in study.sweep_cells(cells)):
+            failed += _make("learning rates", study.sweep_cells(cells), cells, jobs, quiet)
         failed += _make("cells", study.cells(cells), cells, jobs, quiet)
     except KeyboardInterrupt:
         code = INTERRUPTED

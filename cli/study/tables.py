@@ -52,6 +52,11 @@ def findings(found: Found) -> list[str]:
             said.append(
                 f"At equal {budget} mlgru has {_number(figure, ours)}{more} and transformer "
                 f"{_number(figure, base)} {unit}: mlgru is {_number(figure, abs(gap))} {side} it.")
+    edges = [f"{each['row']} on {each['task']}" for each in found["sweep"]
+             if each["by_lr"] and not each["inside"]]
+    if edges:
+        said.append("The best learning rate is the lowest or highest of those that were tried: "
+                    + ", ".join(edges) + ".")
     above = [row["name"] for row in order(found, "text") if row["below_unigram"] is False]
     measured = [row for row in found["rows"] if row["below_unigram"] is not None]
     if measured:
@@ -127,7 +132,8 @@ def _sweep(found: Found) -> CycleTable:
         "learning rates tried with seed 0 at equal tokens; each row has its best",
         ("mixer", "task", "figure by learning rate"),
         [(each["row"], each["task"], "  ".join(
-            f"{lr}: {_number(each['figure'], value)}" for lr, value in each["by_lr"].items()))
+            f"{lr}: {'diverged' if value is None else _number(each['figure'], value)}"
+            for lr, value in each["by_lr"].items()))
          for each in found["sweep"]], text_columns=3)
 
 

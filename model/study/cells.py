@@ -22,7 +22,7 @@ from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["Cell", "CostCell", "TrainingCell"]
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Cell(ABC):
@@ -56,16 +56,16 @@ class Cell(ABC):
         return folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
 
     def result(self, folder: Path) -> dict[str, Any] | None:
-        """The result, if it is there."""
+        """The result, if it is there and whole."""
         try:
-            found: dict[str, Any] = json.loads(self.path(folder).read_text())["result"]
-        except FileNotFoundError:
+            found = json.loads(self.path(folder).read_text())["result"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-        return found
+        return found if isinstance(found, dict) else None
 
     def run(self, folder: Path, stopped: Callable[[], bool]) -> dict[str, Any]:
         """Make the result, and write it."""
-        with one_thread(self.row.weights):
+        with one_thread():
             result = self.make(stopped)
         write_atomically(self.path(folder), json.dumps({
             "title": self.title, "settings": self.settings(), "code": code_hash(self.row),
@@ -104,7 +104,7 @@ class TrainingCell(Cell):
             done = fit(model, self.task, self.budget, self.recipe, seed=self.seed, stopped=stopped)
         except FloatingPointError as error:
             return {**result, "diverged": str(error)}
-        with one_thread("float"), torch.no_grad():
+        with torch.no_grad():
             figures = self.task.measure(model, self.seed)
         return {**result, **asdict(done), "figures": figures}
 

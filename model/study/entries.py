@@ -10,7 +10,7 @@ from sterna.model.study.tasks.task import Task
 
 __all__ = ["QUICK", "SWEPT_ROWS", "default_entries", "entries_of"]
 
-SWEPT_ROWS = ("mlgru", "hybrid", "transformer")
+SWEPT_ROWS = ("mlgru", "hybrid", "transformer", "encoder")
 """Rows whose learning rate is swept: those that the others are held against."""
 QUICK = ("mlgru", "hybrid", "transformer", "attention", "window", "linear", "fnet")
 """Rows of the short comparison."""

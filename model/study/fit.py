@@ -81,15 +81,16 @@ def fit(
 
 
 @contextmanager
-def one_thread(weights: str) -> Iterator[None]:
-    """Compute with one thread of torch in the block.
+def one_thread() -> Iterator[None]:
+    """Compute with one thread of torch in the block, and products of float32 in float32: the same
+    arithmetic for ternary and float weights.
 
-    Products of float32 are exact in training ternary models also where their inputs are taken in
-    bfloat16, which some machines do faster; for float models they are not, so those get float32.
+    (``sterna train`` lets products of ternary models take bfloat16 where a processor is faster so.
+    Float models would not gain by it, or lose digits.)
     """
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("medium" if weights == "ternary" else "highest")
+    torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +14,10 @@ from sterna.model.study.recipes import recipe_for, swept_rates
 from sterna.model.study.tasks.row import Row
 from sterna.model.study.tasks.task import Task
 
-__all__ = ["Study"]
+__all__ = ["MOST_RATES", "Study"]
+
+MOST_RATES = 7
+"""Learning rates of a sweep at most, wherever its best is."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,9 @@ class Study:
     seeds
         Number of seeds, from 0.
     swept
-        Names of the rows whose learning rate is chosen for each task, of three, by the first
-        seed at equal tokens; all others have the one of their recipe.
+        Names of the rows whose learning rate is chosen for each task, by the first seed at equal
+        tokens; all others have the one of their recipe. Rates beside the recipe's are tried, and
+        further ones while the best is the lowest or the highest of them.
     lr
         A learning rate for all rows, instead.
     costs
@@ -60,11 +65,12 @@ class Study:
         return [(row, row.config(d=self.costs.d, layers=self.costs.layers, vocab=256,
                                  length=max(self.costs.lengths))) for row, _ in self.entries]
 
-    def sweep_cells(self) -> list[Cell]:
-        """The cells that have to be there before the others are known."""
+    def sweep_cells(self, folder: Path) -> list[Cell]:
+        """The cells that have to be there before the others are known. When those in ``folder``
+        are more, there may be others."""
         return [self._training(row, task, "tokens", 0, lr)
                 for row, tasks in self.entries if row.name in self.swept
-                for task in tasks for lr in swept_rates(row.weights, task)]
+                for task in tasks for lr in self.sweep(row, task, folder)]
 
     def cells(self, folder: Path) -> list[Cell]:
         """All other cells, when those of the sweep are in ``folder``: seed after seed, so that a
@@ -92,21 +98,46 @@ class Study:
         """The learning rate that was best in the sweep, or None for that of the recipe."""
         if row.name not in self.swept:
             return self.lr
-        by_lr = self.sweep(row, task, folder)
-        if not by_lr:
-            return None
-        return (max if task.more_is_better else min)(by_lr, key=lambda lr: by_lr[lr])
+        return _best(self.sweep(row, task, folder), task, row)
 
-    def sweep(self, row: Row, task: Task, folder: Path) -> dict[float, float]:
-        """The figure of the task by learning rate, as far as it is there and finite."""
-        found = {}
-        for lr in swept_rates(row.weights, task):
-            result = self._training(row, task, "tokens", 0, lr).result(folder)
-            if result is not None and "figures" in result:
-                found[lr] = float(result["figures"][task.figure])
-        return found
+    def sweep(self, row: Row, task: Task, folder: Path) -> dict[float, float | None]:
+        """The figure of the task by learning rate, rising: NaN where the loss was not finite, None
+        where a cell is not there yet."""
+        rates = list(swept_rates(row.weights, task))
+        while True:
+            found = {lr: self._figure(row, task, lr, folder) for lr in rates}
+            best = _best(found, task, row)
+            if None in found.values() or len(rates) == MOST_RATES or best not in (
+                    rates[0], rates[-1]):
+                return found
+            if best == rates[0]:
+                rates.insert(0, rates[0] / 2)
+            else:
+                rates.append(2 * rates[-1])
+
+    def _figure(self, row: Row, task: Task, lr: float, folder: Path) -> float | None:
+        result = self._training(row, task, "tokens", 0, lr).result(folder)
+        if result is None:
+            return None
+        return float(result["figures"][task.figure]) if "figures" in result else math.nan
 
     def _training(
         self, row: Row, task: Task, budget: str, seed: int, lr: float | None,
     ) -> TrainingCell:
         return TrainingCell(row, task, budget, seed, recipe_for(row.weights, task, lr))
+
+
+def _best(by_lr: dict[float, float | None], task: Task, row: Row) -> float | None:
+    """The learning rate with the best figure, of equals the nearest to the recipe's; None if none
+    is there. Where no loss was finite it is the lowest."""
+    there = {lr: value for lr, value in by_lr.items() if value is not None}
+    if not there:
+        return None
+    usual, sign = recipe_for(row.weights, task).lr, 1 if task.more_is_better else -1
+
+    def rank(lr: float) -> tuple[float, float]:
+        if math.isnan(there[lr]):
+            return -math.inf, -lr
+        return sign * there[lr], -abs(math.log(lr / usual))
+
+    return max(there, key=rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ def summarize(study: Study, folder: Path) -> dict[str, Any]:
     ``rows``: for each its mixers, ``tasks`` (by name, then by budget: the learning rate, and
     ``mean``, ``deviation`` and ``values`` of every figure, of tokens and of CPU seconds; the
     deviation is that of a sample, None for one seed) and ``costs`` by length. ``tasks``:
-    settings, budgets and facts. ``sweep``: figures by learning rate. ``missing``: cells that
-    are not there.
+    settings, budgets and facts. ``sweep``: figures by learning rate (None where the loss was not
+    finite), the ``best``, and whether that lies between others (``inside``). ``missing``: cells
+    that are not there.
     """
     tasks = {task.name: task for _, each in study.entries for task in each}
     missing = sum(cell.result(folder) is None for cell in study.cells(folder))
@@ -32,11 +34,21 @@ def summarize(study: Study, folder: Path) -> dict[str, Any]:
         "tasks": {name: {**task.settings(), "figure": task.figure, "facts": task.facts()}
                   for name, task in tasks.items()},
         "sweep": [
-            {"row": row.name, "task": task.name, "figure": task.figure,
-             "by_lr": {f"{lr:g}": value for lr, value in study.sweep(row, task, folder).items()}}
+            _sweep(study, row, task, folder)
             for row, each in study.entries if row.name in study.swept for task in each],
         "seeds": study.seeds, "missing": missing,
     }
+
+
+def _sweep(study: Study, row: Row, task: Task, folder: Path) -> dict[str, Any]:
+    """The learning rates that were tried for a row."""
+    by_lr = {lr: value for lr, value in study.sweep(row, task, folder).items()
+             if value is not None}
+    best = study.chosen_lr(row, task, folder)
+    return {"row": row.name, "task": task.name, "figure": task.figure,
+            "by_lr": {f"{lr:g}": None if math.isnan(value) else value
+                      for lr, value in by_lr.items()},
+            "best": best, "inside": best is not None and min(by_lr) < best < max(by_lr)}
 
 
 def _row(study: Study, row: Row, tasks: tuple[Task, ...], folder: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,6 +29,11 @@ def make_cells(cells: Sequence[Cell], folder: Path, jobs: int, note: Note) -> No
 
     A cell that fails does not stop the others. Ctrl-C stops all of them within a step, and what
     is done stays: the next call goes on from there.
+
+    Raises
+    ------
+    OSError
+        If a result cannot be written, or a process was ended from outside.
     """
     left = [cell for cell in {each.path(folder): each for each in cells}.values()
             if cell.result(folder) is None]
@@ -45,6 +51,10 @@ def make_cells(cells: Sequence[Cell], folder: Path, jobs: int, note: Note) -> No
         while running:
             for each in wait(running, return_when=FIRST_COMPLETED).done:
                 note(running.pop(each), *each.result())
+    except BrokenProcessPool as error:
+        raise OSError("a process that made cells was ended from outside, perhaps for lack of "
+                      "memory; what is done stays, and the same command with fewer --jobs goes "
+                      "on") from error
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import inspect
 from dataclasses import dataclass, replace
@@ -86,7 +87,8 @@ def code_hash(row: Row) -> str:
              if each.__module__.startswith(("sterna.model.mixers", "sterna_mixers_"))
              or not each.__module__.startswith(("sterna", "torch", "abc", "builtins"))}
     digest = hashlib.sha256()
-    for text in sorted(_code(Path(file)) for file in files if file is not None):
+    paths = [Path(file) for file in files if file is not None]
+    for text in sorted(_code(path, path.stat().st_mtime_ns) for path in paths):
         digest.update(text.encode())
     return digest.hexdigest()[:16]
 
@@ -102,8 +104,9 @@ def _pattern_for(pattern: str, length: int) -> str:
     return " + ".join(choices)
 
 
-def _code(path: Path) -> str:
-    """A source file without comments, docstrings and layout."""
+@functools.lru_cache(maxsize=256)
+def _code(path: Path, changed: int) -> str:
+    """A source file, last changed at ``changed``, without comments, docstrings and layout."""
     tree = ast.parse(path.read_bytes())
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):

@@ -145,6 +145,12 @@ def test_transformer_begins_as_the_identity_and_learns_by_fused_attention(monkey
     assert all(each["is_causal"] and each["attn_mask"] is None for each in called)
 
 
+def test_float_embeddings_start_small_beside_what_blocks_add():
+    for weights, deviation in (("ternary", 1.0), ("float", 1 / 8)):
+        model = TextTask().model(find_row("mlgru", weights=weights), 0)
+        assert float(model.embedding.weight.detach().std()) == pytest.approx(deviation, rel=0.02)
+
+
 def test_costs_are_those_counted_by_hand():
     found = measure_costs(TRANSFORMER, Costs(d=16, layers=2, lengths=(8,)))["8"]
     weights = 4 * 16 * 16 + 3 * 16 * 48

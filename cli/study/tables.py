@@ -16,10 +16,11 @@ _COUNTED_AT = "1024"
 
 
 def study_tables(found: Found) -> dict[str, CycleTable]:
-    """All tables by name: quality, digits, cost, decode, core, sweep; those without a row are
+    """All tables by name: quality, digits, cost, decode, state, core, sweep; those without a row are
     left out."""
     tables = {"quality": _quality(found), "digits": _digits(found), "cost": _cost(found),
-              "decode": _decode(found), "core": _core(found), "sweep": _sweep(found)}
+              "decode": _decode(found), "state": _state(found), "core": _core(found),
+              "sweep": _sweep(found)}
     return {name: table for name, table in tables.items() if table.rows}
 
 
@@ -51,7 +52,7 @@ def findings(found: Found) -> list[str]:
             side = "behind" if gap > 0 else "ahead of"
             said.append(
                 f"At equal {budget} mlgru has {_number(figure, ours)}{more} and transformer "
-                f"{_number(figure, base)} {unit}: mlgru is {_number(figure, abs(gap))} {side} it.")
+                f"{_number(figure, base)} {unit}: mlgru is {_gap(figure, abs(gap))} {side} it.")
     edges = [f"{each['row']} on {each['task']}" for each in found["sweep"]
              if each["by_lr"] and not each["inside"]]
     if edges:
@@ -104,18 +105,20 @@ def _cost(found: Found) -> CycleTable:
 
 
 def _decode(found: Found) -> CycleTable:
-    rows: list[tuple[object, ...]] = []
-    lengths: list[str] = []
-    for row in order(found, "text"):
-        if row["causal"] and row["costs"]:
-            lengths = list(row["costs"])
-            costs = row["costs"].values()
-            rows.append((row["name"], *(f"{each['decode_us']:,.0f}" for each in costs),
-                         *(f"{each['state_bytes']:,}" for each in costs)))
-    return CycleTable(
-        "microseconds of a step, and bytes of state in float32, of all layers",
-        ("mixer", *(f"µs at {int(length):,}" for length in lengths),
-         *(f"bytes at {int(length):,}" for length in lengths)), rows)
+    return _by_length(found, "microseconds of a step, of all layers", "decode_us")
+
+
+def _state(found: Found) -> CycleTable:
+    return _by_length(found, "bytes of state in float32, of all layers", "state_bytes")
+
+
+def _by_length(found: Found, title: str, name: str) -> CycleTable:
+    """A cost of the rows that predict, at each length."""
+    rows = [row for row in order(found, "text") if row["causal"] and row["costs"]]
+    lengths = list(dict.fromkeys(length for row in rows for length in row["costs"]))
+    return CycleTable(title, ("mixer", *(f"at {int(length):,}" for length in lengths)), [
+        (row["name"], *(f"{row['costs'][length][name]:,.0f}" if length in row["costs"] else ""
+                        for length in lengths)) for row in rows])
 
 
 def _core(found: Found) -> CycleTable:
@@ -149,6 +152,10 @@ def _named(found: Found, name: str, task: str, budget: str, figure: str) -> floa
 
 def _number(figure: str, value: float) -> str:
     return f"{value:.3f}" if figure.startswith("bpb") else f"{100 * value:.1f} %"
+
+
+def _gap(figure: str, value: float) -> str:
+    return f"{value:.3f}" if figure.startswith("bpb") else f"{100 * value:.1f} points"
 
 
 def _cell(row: dict[str, Any], task: str, budget: str, figure: str) -> str:

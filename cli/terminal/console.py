@@ -30,6 +30,7 @@ _MOMENT_S = 1.0
 _REPEAT_S = 10.0
 """Seconds after which, where there is no terminal, a stage says that it is still at work."""
 
+_LONGEST_NAME = 18
 _NUMBER = re.compile(r"[\d,.%]*")
 
 # Names, prompts and texts are a user's: nothing in them is markup.
@@ -71,9 +72,11 @@ def print_table(
         numeric = all(
             isinstance(row[index], int | float) or _NUMBER.fullmatch(str(row[index]))
             for row in rows)
-        # A number that is broken in two is none; words may go to the next line.
+        # A number or a name that is broken in two is none; words may go to the next line.
+        whole = numeric or all(
+            len(str(row[index])) <= _LONGEST_NAME and " " not in str(row[index]) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold",
-                         no_wrap=numeric and " " not in column)
+                         no_wrap=whole and " " not in column)
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     Console(width=width, **_PLAIN).print(table)

@@ -59,6 +59,13 @@ class MixerInit:
             nn.init.zeros_(linear.bias)
         return linear
 
+    def embedding(self, count: int) -> nn.Embedding:
+        """Vectors of ``count`` tokens, normal: in ternary models with deviation 1, in float ones
+        1/sqrt(d), so that what blocks add, from zero on, soon counts beside them."""
+        std = 1.0 if self.ternary else self.d ** -0.5
+        return nn.Embedding(count, self.d, _weight=torch.empty(count, self.d).normal_(
+            0.0, std, generator=self.generator))
+
     def parameter(self, *shape: int, std: float = 0.02) -> nn.Parameter:
         """A trained tensor that is no projection, normal with deviation ``std`` at the start."""
         return nn.Parameter(torch.empty(shape).normal_(0.0, std, generator=self.generator))

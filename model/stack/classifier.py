@@ -43,9 +43,7 @@ class Classifier(nn.Module):
         init = MixerInit(config.d, config.dff, ternary, generator)
         self.length, self._limit = length, S16.x.limit if ternary else math.inf
         self.embedding, self.positions = (
-            nn.Embedding(count, config.d,
-                         _weight=torch.empty(count, config.d).normal_(generator=generator))
-            for count in (config.vocab, length))
+            init.embedding(count) for count in (config.vocab, length))
         self.layers = nn.ModuleList(Block(config, *choices, init) for choices in config.mixers())
         self.norm = nn.Identity() if ternary else nn.RMSNorm(config.d, eps=1e-6)
         self.head = init.linear(config.d, classes, bias=False)

@@ -51,9 +51,7 @@ class LanguageModel(nn.Module):
         self.config = config
         ternary = config.weights == "ternary"
         init = MixerInit(config.d, config.dff, ternary, generator)
-        self.embedding = nn.Embedding(
-            config.vocab, config.d,
-            _weight=torch.empty(config.vocab, config.d).normal_(generator=generator))
+        self.embedding = init.embedding(config.vocab)
         self.layers = nn.ModuleList(
             Block(config, *choices, init) for choices in config.mixers())
         self.norm = nn.Identity() if ternary else nn.RMSNorm(config.d, eps=1e-6)

@@ -16,8 +16,8 @@ _COUNTED_AT = "1024"
 
 
 def study_tables(found: Found) -> dict[str, CycleTable]:
-    """All tables by name: quality, digits, cost, decode, state, core, sweep; those without a row are
-    left out."""
+    """All tables by name: quality, digits, cost, decode, state, core, sweep; those without a row
+    are left out."""
     tables = {"quality": _quality(found), "digits": _digits(found), "cost": _cost(found),
               "decode": _decode(found), "state": _state(found), "core": _core(found),
               "sweep": _sweep(found)}

@@ -19,7 +19,7 @@ from sterna.model.study.costs import Costs, count, measure_costs
 from sterna.model.study.entries import SWEPT_ROWS, default_entries
 from sterna.model.study.fit import fit, one_thread
 from sterna.model.study.plan import MOST_RATES, Study
-from sterna.model.study.recipes import SWEPT, recipe_for
+from sterna.model.study.recipes import recipe_for, swept_rates
 from sterna.model.study.summary import summarize
 from sterna.model.study.tasks.digits import DigitsTask
 from sterna.model.study.tasks.recall import RecallTask
@@ -56,7 +56,7 @@ def _peak(best: float):
     return lambda lr: -abs(math.log(lr / best))
 
 
-@pytest.mark.parametrize("best", [2.5e-3, 1e-2, 8e-2])
+@pytest.mark.parametrize("best", [1.25e-3, 5e-3, 4e-2])
 def test_sweep_goes_on_until_its_best_lies_between_others(tmp_path, best):
     study = Study(((MLGRU, (RECALL,)),), swept=("mlgru",))
     rates = _pretend(study, tmp_path, _peak(best))
@@ -75,7 +75,7 @@ def test_sweep_without_an_end_is_given_up_and_said(tmp_path):
 
 def test_of_equal_rates_the_recipes_is_taken(tmp_path):
     study = Study(((MLGRU, (RECALL,)),), swept=("mlgru",))
-    assert _pretend(study, tmp_path, lambda lr: 1.0) == list(SWEPT["ternary"])
+    assert _pretend(study, tmp_path, lambda lr: 1.0) == list(swept_rates("ternary", RECALL))
     assert study.chosen_lr(MLGRU, RECALL, tmp_path) == recipe_for("ternary", RECALL).lr
 
 
@@ -91,7 +91,7 @@ def test_rows_to_compare_with_are_swept_in_every_task():
     of = {row.name: [task.name for task in mine] for row, mine in default_entries(tasks)}
     swept = {(of_weights, task) for name in SWEPT_ROWS for task in of[name]
              for of_weights in [find_row(name).weights]}
-    assert swept == {(weights, task.name) for weights in SWEPT for task in tasks}
+    assert swept == {(weights, task.name) for weights in ("ternary", "float") for task in tasks}
 
 
 def test_all_rows_train_on_the_same_tokens_in_the_same_arithmetic():

@@ -17,5 +17,5 @@ def recipe_for(weights: str, task: Task, lr: float | None = None) -> TrainRecipe
 
 
 def swept_rates(weights: str, task: Task) -> tuple[float, ...]:
-    """The learning rates that a sweep tries; the one in the middle is the task's."""
+    """The learning rates that a sweep begins with; the one in the middle is the task's."""
     return tuple(factor * task.rates[weights] for factor in _FACTORS)

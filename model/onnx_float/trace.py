@@ -28,7 +28,8 @@ from sterna.model.stack.language_model import LanguageModel
 __all__ = ["ExportError", "SequenceGraph", "StepGraph", "quietly", "trace_sequence", "trace_step"]
 
 _ANY = torch.export.Dim.DYNAMIC
-_MANY, _FEW = 1 << 30, 7
+_MANY, _FEW = 1 << 30, 4
+"""As good as any number of tokens; tokens to find loops with, which are unrolled."""
 
 
 class ExportError(ValueError):
@@ -40,9 +41,7 @@ class StepGraph(nn.Module):
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
-        self.model = model
-        self.form = tuple(block.mixer.initial_state(model.embedding.weight[:1])
-                          for block in model.blocks())
+        self.model, self.form = model, model.initial_state(1)
 
     def forward(
         self, tokens: Tensor, state: tuple[Tensor, ...],
@@ -127,8 +126,8 @@ def _put_loops(
     model: LanguageModel, tensors: Sequence[StateTensor], example: Example,
 ) -> list[int]:
     """Replace the mixers that cannot be traced for any number of tokens; return their layers."""
-    states = nested(example.state, SequenceGraph(model).form)
-    x = model.embedding(example.tokens[:, :_FEW].t())     # few: a loop that is unrolled is long
+    states = nested(example.state, model.initial_state(1))
+    x = model.embedding(example.tokens[:, :_FEW].t())
     reasons: dict[Choice, Exception | None] = {}
     looped = []
     for layer, (block, (choice, _)) in enumerate(

@@ -28,7 +28,7 @@ def summarize(study: Study, folder: Path) -> dict[str, Any]:
     that are not there.
     """
     tasks = {task.name: task for _, each in study.entries for task in each}
-    cells = {cell.path(folder): cell for cell in (*study.sweep_cells(), *study.cells(folder))}
+    cells = {cell.path(folder): cell for cell in (*study.sweep_cells(folder), *study.cells(folder))}
     missing = sum(cell.result(folder) is None for cell in cells.values())
     return {
         "rows": [_row(study, row, each, folder) for row, each in study.entries],

@@ -135,7 +135,7 @@ def _swept(entries: tuple[Any, ...], sweep: bool | None, off: bool) -> tuple[str
 
 def _list(as_json: bool) -> int:
     """All mixers by name."""
-    from sterna.cli.study.listing import list_mixers
+    from sterna.model.study.listing import list_mixers
     found = list_mixers()
     if as_json:
         print_json(found)

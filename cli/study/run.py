@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sterna.cli.study.core import core_costs
 from sterna.cli.study.page import settings_text, write_study
 from sterna.cli.study.tables import Found, findings, study_tables
 from sterna.cli.terminal.console import out, print_json, print_table, progress_bar, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
-from sterna.model.study.cells import Cell
-from sterna.model.study.plan import Study
-from sterna.model.study.summary import summarize
-from sterna.model.study.workers import make_cells
+
+if TYPE_CHECKING:
+    from sterna.model.study.cells import Cell
+    from sterna.model.study.plan import Study
 
 __all__ = ["run_study"]
 
@@ -24,6 +24,7 @@ def run_study(study: Study, output: Path, jobs: int, *, quiet: bool, as_json: bo
 
     After Ctrl-C what is done so far is written and printed.
     """
+    from sterna.model.study.summary import summarize
     cells = output / "cells"
     cells.mkdir(parents=True, exist_ok=True)
     failed: list[str] = []
@@ -49,6 +50,7 @@ def run_study(study: Study, output: Path, jobs: int, *, quiet: bool, as_json: bo
 
 def _make(label: str, cells: list[Cell], folder: Path, jobs: int, quiet: bool) -> list[str]:
     """Make cells with progress; return what went wrong."""
+    from sterna.model.study.workers import make_cells
     failed: list[str] = []
     total = len({cell.path(folder) for cell in cells})
     done = sum(cell.result(folder) is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -80,7 +79,7 @@ def test_the_manifest_says_where_every_bit_is(tmp_path: Path) -> None:
     widths = {port["name"]: port["width"] for port in manifest["ports"]}
     assert widths["taps"] == trace_layout(image).size
     assert widths["control__1__limit"] == 16
-    assert manifest["params"]["config"] == asdict(shape.config)
+    assert manifest["params"]["config"] == shape.config.to_json()
     assert "weights" not in manifest["memory_bits"]
     lines = (emitted.folder / "weights.hex").read_text().split()
     assert [int(line, 16) for line in lines] == image.weights

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"),
                 *(ROOT / "docs" / "api").glob("*.md"), *(ROOT / "examples").glob("*.md")])
 CODE_FOLDERS = ("model", "export", "hw", "sim", "cli")
-SLOW_PAGES = {"README.md", "library.md", "simulation.md"}
+MARKS = {"README.md": "slow", "library.md": "slow", "simulation.md": "slow", "gateware.md": "long"}
 # Files that docs/add-a-unit.md adds: tests/test_add_a_unit.py does, and runs its commands.
 ADDED = re.findall(r"^```py\n# (hw/units/(\w+)/\w+)\.py$",
                    (ROOT / "docs" / "add-a-unit.md").read_text(encoding="utf-8"), re.M)
@@ -154,7 +154,7 @@ def test_architecture_is_a_page_that_names_every_folder_of_the_code() -> None:
 
 PYTHON_BLOCKS = [
     pytest.param(block, id=f"{page.name}-{number}",
-                 marks=[pytest.mark.slow] if page.name in SLOW_PAGES else [])
+                 marks=[getattr(pytest.mark, MARKS[page.name])] if page.name in MARKS else [])
     for page in PAGES for number, block in enumerate(blocks(page, "python"), start=1)]
 
 

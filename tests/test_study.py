@@ -411,6 +411,9 @@ def test_a_mixer_that_fails_is_reported_with_exit_code_1(
     (("--task", "texts"), "--task must be one of text, recall, digits, got 'texts'"),
     (("--jobs", "0"), "--jobs must be a whole number from 1, got 0"),
     (("--budget", "0"), "--budget must be above 0, got 0.0"),
+    (("--budget", "nan"), "--budget must be above 0, got nan"),
+    (("--channel", "mlp"), "--channel is for rows of your own: give --mixer as well"),
+    (("--sweep", "--lr", "0.01"), "--sweep finds learning rates, and --lr gives one"),
     (("--mixer", "missing.py:Mine"), "cannot read missing.py"),
     (("--task", "recall", "--text", "x"), "--text is for the task text"),
 ])
@@ -419,8 +422,10 @@ def test_bad_input_gets_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = () if "recall" in arguments else ("--text", text_file)
-    line = refusal(capsys, "mixers", "--quiet", "-o", tmp_path, "--window", 16, *text, *arguments)
+    folder = tmp_path / "out"
+    line = refusal(capsys, "mixers", "--quiet", "-o", folder, "--window", 16, *text, *arguments)
     assert message in line
+    assert not folder.exists()
 
 
 def test_the_list_has_every_mixer_with_its_options_and_whether_it_is_causal(

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from sterna.cli.main import main
 from sterna.cli.study.page import settings_text
 from sterna.cli.study.tables import findings
 from sterna.model.study import fit as fitting
@@ -161,23 +160,6 @@ def test_costs_are_those_counted_by_hand():
     assert measure_costs(MLGRU, Costs(d=16, layers=2, lengths=(8,)))["8"]["macs"] == 2 * weights
 
 
-@pytest.mark.slow
-def test_two_processes_find_what_one_does(tmp_path):
-    cells = [_cell(seed=seed, task=task) for seed in (0, 1) for task in (TEXT, RECALL)]
-    found = []
-    for jobs in (1, 2):
-        folder = tmp_path / str(jobs)
-        folder.mkdir()
-        make_cells(cells, folder, jobs, lambda cell, result, error: found.append(error))
-        assert len(list(folder.iterdir())) == 4
-    assert set(found) == {""}
-    for cell in cells:
-        one, two = (cell.result(tmp_path / jobs) for jobs in "12")
-        assert one["figures"] == two["figures"]
-        assert [each[2] for each in one["curve"]] == [each[2] for each in two["curve"]]
-    assert cells[0].result(folder)["figures"] != cells[2].result(folder)["figures"]
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"result": 3}'])
 def test_damaged_cell_is_made_again(tmp_path, text):
     cell = _cell()
@@ -199,20 +181,3 @@ def test_unswept_rates_are_said_to_be_so(tmp_path):
     study = Study(((MLGRU, (TEXT,)), (find_row("window"), (TEXT,))), swept=("mlgru",))
     said = " ".join(settings_text(summarize(study, tmp_path)))
     assert "of mlgru is swept for each task; the others have 0.01 unswept" in said
-
-
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--sweep", "--lr", "0.01"], "--sweep finds learning rates, and --lr gives one"),
-    (["--mixer", "mlgur"], "did you mean mlgru"),
-    (["--mixer", "fnet", "--task", "text"], "fnet is not causal"),
-    (["--mixer", "mlgru(size=3)"], "has no option 'size'"),
-    (["--budget", "nan"], "--budget must be above 0"),
-    (["--channel", "mlp"], "give --mixer as well"),
-])
-def test_bad_input_is_one_line_and_writes_nothing(tmp_path, capsys, arguments, message):
-    folder = tmp_path / "out"
-    assert main(["mixers", "-o", str(folder), "--quiet", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
-    assert not folder.exists()

@@ -73,6 +73,7 @@ def without_numbers(path: str) -> str:
     return re.sub(r"(?<=[a-z])\d+(?=\.|$)", "", path)
 
 
+@pytest.mark.long
 def test_no_multiplier_anywhere_in_the_projections(core, modules):
     for part in PROJECTION_MODULES:
         below = [module for name, module in modules.items()
@@ -83,6 +84,7 @@ def test_no_multiplier_anywhere_in_the_projections(core, modules):
                for row in range(ROWS)) >= ROWS * (COLS - 1)
 
 
+@pytest.mark.long
 def test_element_wise_multipliers_are_these(core, modules):
     found = Counter(
         without_numbers(each.module.removeprefix(f"{core.module}."))

@@ -8,6 +8,7 @@ Without arguments it prints a short guide on standard output and exits with 0.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from importlib.metadata import version
 
@@ -113,6 +114,8 @@ def _exit_code(error: Exception) -> int | None:
         return _CHECK_FAILED
     if isinstance(error, (ValueError, OSError, MissingToolError)) or _is_usage(error):
         return _BAD_INPUT
+    if _is_out_of_memory(error):
+        return _BAD_INPUT
     if isinstance(error, ModuleNotFoundError) and _top(error) in _EXTRAS:
         return _BAD_INPUT
     return None
@@ -121,6 +124,12 @@ def _exit_code(error: Exception) -> int | None:
 def _is_usage(error: Exception) -> bool:
     # Typer carries a click of its own and exports no class of its usage errors.
     return hasattr(error, "format_message")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # Torch has a class of its own for memory of a GPU, and for that of the CPU none.
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or (
+        isinstance(error, RuntimeError) and "you tried to allocate" in str(error))
 
 
 def _top(error: ModuleNotFoundError) -> str:
@@ -135,6 +144,10 @@ def _message(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         package = _top(error)
         return f"this needs the Python package {package}: {install_command(_EXTRAS[package])}"
+    if _is_out_of_memory(error):
+        found = re.search(r"allocate ([\d.]+ ?[a-zA-Z]+)", str(error))
+        return (f"there is not enough memory{f' for {found[1]} more' if found else ''}: take "
+                f"smaller sizes")
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)

@@ -15,6 +15,8 @@ Option: TypeAlias = int | float | bool | str
 
 _TERM = re.compile(
     r"(?:(?P<count>\d+)\s*\*\s*)?(?P<name>[^\s*+()=,]+)\s*(?:\((?P<options>[^()]*)\))?")
+_LARGEST = (1 << 31) - 1
+"""Of whole numbers: more than any size, and no overflow in what is computed with it."""
 _OPTION = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>[^\s,=]+)")
 
 
@@ -83,7 +85,10 @@ def _options(text: str | None, pattern: str) -> tuple[tuple[str, Option], ...]:
             raise ValueError(
                 f"{part.strip()!r} in the pattern {pattern!r} is no option, or comes twice: "
                 f"expected option=value")
-        options[found["name"]] = _value(found["value"])
+        value = options[found["name"]] = _value(found["value"])
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise ValueError(f"the option {part.strip()!r} in the pattern {pattern!r} must be at "
+                             f"most {_LARGEST}")
     return tuple(options.items())
 
 

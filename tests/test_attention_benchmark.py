@@ -314,7 +314,10 @@ def test_the_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     (("--heads", 5), "d (64) must be a multiple of heads (5)"),
     (("--runs", 0), "runs must be a whole number from 1 to 100000, got 0"),
     (("--seconds", 0), "seconds must be above 0, got 0.0"),
-    (("--memory-gb", -1), "memory_gb must be above 0, got -1.0"),
+    (("--memory-gb", -1), "--memory-gb must be above 0 and below 10^18, got -1"),
+    (("--memory-gb", "inf"), "--memory-gb must be above 0 and below 10^18, got inf"),
+    (("--seed", 1 << 63), f"--seed must be a whole number from 0 to {(1 << 63) - 1}, got "
+                          f"{1 << 63}"),
     (("--part", "cores"), "--part must be one of core, float, ternary, got 'cores'"),
     (("--device", "tpu"), "device must be cpu or cuda, got 'tpu'"),
 ])

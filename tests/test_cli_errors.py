@@ -73,6 +73,26 @@ def test_a_character_that_a_model_does_not_know_is_named(
         "characters\n")
 
 
+@pytest.mark.parametrize(("error", "message"), [
+    (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
+                  "allocate memory: you tried to allocate 17179869184 bytes. Error code 12"),
+     "there is not enough memory for 17179869184 bytes more: take smaller sizes"),
+    (type("OutOfMemoryError", (RuntimeError,), {})(
+        "CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has"),
+     "there is not enough memory for 2.00 GiB more: take smaller sizes"),
+    (MemoryError(), "there is not enough memory: take smaller sizes"),
+])
+def test_too_little_memory_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception,
+    message: str,
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("sterna.cli.main.app", fail)
+    assert refusal(capsys, "train") == f"sterna: {message}\n"
+
+
 def test_a_prompt_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     # What Python makes of an argument of the bytes 61 ff.
     assert "--prompt 'a\\udcff' is not UTF-8" in refusal(

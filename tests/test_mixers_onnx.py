@@ -345,7 +345,7 @@ def test_options_that_do_not_apply_are_refused(
     for arguments, message in (
         ((path, "--form", "exact"), "--form goes with a quantised model"),
         ((path, "--graphs", "all"), "--graphs must be one of step, sequence, both"),
-        ((path, "--check", -1), "--check must be a whole number from 0, got -1"),
+        ((path, "--check", -1), "--check must be a whole number from 0 to 65536, got -1"),
         (("tiny", "--linear-attention"), "--linear-attention goes with a checkpoint"),
         ((tmp_path / "no.pt",), "cannot read the checkpoint"),
     ):

@@ -73,6 +73,12 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
         ModelConfig(d=16, layers=1, dff=16, mixer=pattern)
 
 
+def test_a_number_that_overflows_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'size=99999999999' in .* must be at most 2147483647$"):
+        parse_pattern("window(size=99999999999)")
+    assert parse_pattern("window(size=2147483647)")
+
+
 def test_options_keep_their_kinds_and_may_hold_a_plus() -> None:
     (one,) = parse_pattern("x(a=1, b=-2.5, c=true, d=word, e=1e+3)")
     assert one.options == (("a", 1), ("b", -2.5), ("c", True), ("d", "word"), ("e", 1000.0))

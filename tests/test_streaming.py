@@ -5,6 +5,7 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -19,6 +20,7 @@ from sterna.model.stack.language_model import LanguageModel
 from sterna.model.study import streaming, streaming_result
 from sterna.model.study.streaming import FORMS, Streaming, decode, in_form, read
 from sterna.model.study.streaming_result import StreamingResult, stream
+from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
 
 PLAN = Streaming(tokens=70, sinks=2, size=6, most_keys=40)
 TEXT = torch.arange(71) * 7 % 20
@@ -164,13 +166,33 @@ def test_the_command_trains_reads_and_writes(
     assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
     assert "the first 2 and the newest 10" in "".join(drawn.itertext())
 
-    code, out, _ = run(capsys, "bench", "streaming", "--checkpoint", tmp_path / "checkpoint.pt",
-                       *size, "--json", "-o", tmp_path / "again")
-    assert code == 0
-    again = json.loads(out)
-    for each in (*told["forms"], *again["forms"]):
+    for each in told["forms"]:
         each.pop("decode_us", None)
-    assert again == told
+    for model in (("--checkpoint", tmp_path / "checkpoint.pt"),
+                  ("--config", "micro", "--steps", 2, "--resume")):     # which is trained
+        code, out, _ = run(capsys, "bench", "streaming", *model, *size, "--json", "-o", tmp_path)
+        assert code == 0
+        again = json.loads(out)
+        for each in again["forms"]:
+            each.pop("decode_us", None)
+        assert again == told
+
+
+def test_an_interruption_in_training_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def interrupted(*_: object, **options: object) -> SimpleNamespace:
+        asked.append(options["resume"])
+        return SimpleNamespace(interrupted=True)
+
+    monkeypatch.setattr("sterna.model.training.train.train", interrupted)
+    for option in ((), ("--resume",)):
+        code, _, err = run(capsys, "bench", "streaming", "--quiet", "-o", tmp_path, *option)
+        assert code == 130
+        assert f"go on with the same command and --resume -o {tmp_path}" in err
+    assert asked == [False, True]
 
 
 def test_bad_input_is_refused_before_work(
@@ -182,4 +204,12 @@ def test_bad_input_is_refused_before_work(
     assert "--weights must be one of ternary, float" in refusal(capsys, *bench, "--weights", "int")
     missing = tmp_path / "x.pt"
     assert "cannot read the checkpoint" in refusal(capsys, *bench, "--checkpoint", missing)
+    for option in (("--config", "nano"), ("--weights", "float"), ("--steps", 1000), ("--seed", 0),
+                   ("--resume",)):
+        assert f"{option[0]} is for a model to be trained: leave it out with --checkpoint" in (
+            refusal(capsys, *bench, "--checkpoint", missing, *option))
+    save_checkpoint(Checkpoint(ModelConfig(d=16, layers=1, dff=16, mixer="attention"), {}, "none",
+                               "", 0, 0, 0.0, {}, {}, ()), missing)
+    assert f"{missing} does not say in what windows it was trained" in refusal(
+        capsys, *bench, "--checkpoint", missing)
     assert not (tmp_path / "none").exists()

@@ -332,13 +332,14 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="either in steps or in minutes"):
         train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, minutes=1.0)
     for name, value in (("steps", 0), ("steps", 2.5), ("steps", "2"), ("threads", 1.5),
-                        ("seed", 1.5), ("seed", 1 << 63)):
+                        ("threads", 10 ** 12), ("seed", 1.5), ("seed", 1 << 63)):
         with pytest.raises(ValueError, match=f"{name} must be a whole number from"):
             train(CONFIG, CORPUS, run_dir=tmp_path, **({"steps": 1} | {name: value}))
     with pytest.raises(ValueError, match="minutes must be above 0, got -1"):
         train(CONFIG, CORPUS, run_dir=tmp_path, minutes=-1.0)
-    with pytest.raises(ValueError, match="cannot train on device 'toaster'"):
-        train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, device="toaster")
+    for device in ("toaster", "meta"):
+        with pytest.raises(ValueError, match=f"cannot train on device '{device}'"):
+            train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, device=device)
     with pytest.raises(ValueError, match=r"so vocab must be at least .*, got 100"):
         train(replace(CONFIG, vocab=100), CORPUS, run_dir=tmp_path, steps=1)
     with pytest.raises(ValueError, match="window of 40 bytes needs a train text"):
@@ -363,6 +364,12 @@ def test_settings_of_torch_are_restored(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match="not finite at step"):
         run(tmp_path, 500, recipe=replace(RECIPE, lr=1e38))
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+def test_a_last_step_that_spoils_the_weights_is_no_success(tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError, match="held-out loss is not finite after step 1; lower"):
+        run(tmp_path, 1, recipe=replace(RECIPE, lr=1e300))
+    assert not (tmp_path / "checkpoint.pt").exists()
 
 
 def test_a_fresh_run_forgets_the_checkpoint_before_it(tmp_path: Path) -> None:

@@ -13,13 +13,16 @@ from sterna.model.checks import whole_number
 
 __all__ = ["export_checkpoint"]
 
+_MOST_TOKENS = 1 << 16
+"""Of a comparison: full attention has the square of them in memory."""
+
 
 def export_checkpoint(
     path: str, folder: Path, graphs: str, *, check: int, use_linear_attention: bool, quiet: bool,
     as_json: bool,
 ) -> int:
     """Write the graphs to a folder and compare them with torch; return the exit code."""
-    whole_number("--check", check, 0)
+    whole_number("--check", check, 0, _MOST_TOKENS)
     if folder.suffix == ".onnx":
         raise ValueError(f"--output of a checkpoint is a folder, for step.onnx and sequence.onnx; "
                          f"got {folder}")
@@ -60,7 +63,9 @@ def _compared(entry: dict[str, Any]) -> str:
         return ""
     if entry["difference"] == math.inf:
         return f"; not what torch computes: {entry['where']}"
-    text = f"; {entry['difference']:.1e} from torch at most, {entry['where']}"
+    text = f"; {entry['difference']:.1e} from torch at most"
+    if entry["where"]:      # nothing differs otherwise
+        text += f", {entry['where']}"
     if entry["difference"] > entry["allowed"]:
         text += f", and {entry['allowed']:g} is allowed"
     if entry["codes"]:

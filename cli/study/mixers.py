@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,8 +73,10 @@ def mixers(
     check_folder(output)
     if sweep and lr is not None:
         raise ValueError("--sweep finds learning rates, and --lr gives one: leave one out")
-    for name, value in (("--jobs", jobs), ("--seeds", 1 if seeds is None else seeds)):
-        check_whole(name, value, 1)
+    if lr is not None and not 0 < lr < math.inf:
+        raise ValueError(f"--lr must be a positive number, got {lr}")
+    check_whole("--jobs", jobs, 1)
+    check_whole("--seeds", 1 if seeds is None else seeds, 1, 1000)
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
         from sterna.cli.study.run import run_study
@@ -97,9 +101,9 @@ def _tasks(
     from sterna.model.study.tasks.digits import DigitsTask
     from sterna.model.study.tasks.recall import RecallTask
     from sterna.model.study.tasks.text import TextTask
-    if not 0 < budget < float("inf"):
-        raise ValueError(f"--budget must be above 0, got {budget}")
-    check_whole("--d", d, 1)
+    if not 0 < budget <= 1e6:
+        raise ValueError(f"--budget must be above 0, up to a million, got {budget}")
+    check_whole("--d", d, 1, 65536)
     check_whole("--window", window, 1)
     names = list(dict.fromkeys(choose("--task", name, _TASKS) for name in asked or _TASKS))
     if text is not None and "text" not in names:
@@ -112,7 +116,8 @@ def _tasks(
 
 def _rows(mixer: list[str] | None, channel: str | None, weights: str | None) -> list[Row]:
     """The rows that were asked for."""
-    from sterna.model.study.tasks.row import find_row
+    from sterna.model.network.registry import TOKEN_MIXERS
+    from sterna.model.study.tasks.row import NAMED_ROWS, find_row
     if not mixer:
         for option, value in (("--channel", channel), ("--weights", weights)):
             if value is not None:
@@ -120,6 +125,11 @@ def _rows(mixer: list[str] | None, channel: str | None, weights: str | None) -> 
         return []
     if weights is not None:
         choose("--weights", weights, WEIGHTS)
+    for name in mixer:      # the registry of mixers does not know these
+        known = (*NAMED_ROWS, *TOKEN_MIXERS.names())
+        near = difflib.get_close_matches(name, known, n=1)
+        if name not in known and near and near[0] in NAMED_ROWS:
+            raise ValueError(f"no row is called {name!r}; did you mean {near[0]}?")
     return [find_row(name, channel, weights) for name in dict.fromkeys(mixer)]
 
 

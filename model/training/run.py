@@ -100,8 +100,13 @@ class Run:
         """Bits per byte of the held-out text, with the state carried if it does not grow, else
         in windows as long as those of training."""
         window = None if self.model.state_is_bounded else self.recipe.window
-        self.heldout_bpb = heldout_bpb(self.model, self.corpus.heldout, window=window)
-        return self.heldout_bpb
+        found = heldout_bpb(self.model, self.corpus.heldout, window=window)
+        if not math.isfinite(found):    # the last step spoiled the weights: no loss tells
+            raise FloatingPointError(
+                f"the held-out loss is not finite after step {self.step}; lower lr "
+                f"({self.recipe.lr})")
+        self.heldout_bpb = found
+        return found
 
     def advance(self, fraction: float) -> None:
         """Do one step of the optimiser, with ``fraction`` of the budget used before it."""

@@ -32,6 +32,7 @@ PLOT_NAME = "loss.png"
 """File of a run: the losses as a picture."""
 
 _STEPS_PER_ROW = 10
+_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +127,13 @@ def train(
     """
     if (steps is None) == (minutes is None):
         raise ValueError("give the budget either in steps or in minutes")
-    for name, value, low in (("steps", steps, 1), ("threads", threads, 1),
-                             ("heldout_evaluations", heldout_evaluations, 1),
-                             ("checkpoint_steps", checkpoint_steps, 1), ("seed", seed, 0)):
+    for name, value, low, high in (
+        ("steps", steps, 1, None), ("threads", threads, 1, _MOST_THREADS),
+        ("heldout_evaluations", heldout_evaluations, 1, None),
+        ("checkpoint_steps", checkpoint_steps, 1, None), ("seed", seed, 0, (1 << 63) - 1),
+    ):
         if value is not None:
-            check_whole(name, value, low, (1 << 63) - 1 if name == "seed" else None)
+            check_whole(name, value, low, high)
     if minutes is not None and not 0.0 < real_number("minutes", minutes) < math.inf:
         raise ValueError(f"minutes must be above 0, got {minutes}")
     if not corpus.train or len(corpus.heldout) < 2:
@@ -226,7 +229,7 @@ def _device(name: str | None) -> torch.device:
     """The device to train on; CUDA if none is asked for and one is there."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()    # the device meta has no numbers
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"cannot train on device {name!r}: {reason}") from error

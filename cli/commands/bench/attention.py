@@ -9,6 +9,7 @@ import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, print_table, say
 from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
+from sterna.model.checks import check_whole
 
 if TYPE_CHECKING:
     from sterna.model.study.attention_result import AttentionResult
@@ -68,6 +69,9 @@ def attention(
         from sterna.model.study.attention_contestants import PARTS
         from sterna.model.study.attention_result import Settings
     choose("--part", part, PARTS)
+    check_whole("--seed", seed, 0, (1 << 63) - 1)
+    if memory is not None and not 0 < memory < 1e18:
+        raise ValueError(f"--memory-gb must be above 0 and below 10^18, got {memory:g}")
     if output is not None:
         check_folder(output)
     given = {"lengths": None if lengths is None else _lengths(lengths), "batch": batch,

@@ -27,12 +27,12 @@ def streaming(
     checkpoint: Annotated[Path | None, typer.Option(
         metavar="FILE.pt", help="A model with the mixer attention in every layer, instead of "
                                 "training one.")] = None,
-    config: Annotated[str, typer.Option(
-        help="Size of the model to train: micro, nano, tiny or small.")] = "tiny",
-    weights: Annotated[str, typer.Option(
-        help="Weights of its projections: ternary or float.")] = "float",
-    steps: Annotated[int, typer.Option(
-        help="Steps to train it for, in windows of sinks + size bytes.")] = 1000,
+    config: Annotated[str | None, typer.Option(
+        help="Size of the model to train: micro, nano, tiny or small. Default: tiny.")] = None,
+    weights: Annotated[str | None, typer.Option(
+        help="Weights of its projections: ternary or float. Default: float.")] = None,
+    steps: Annotated[int | None, typer.Option(
+        help="Steps to train it for, in windows of sinks + size bytes. Default: 1000.")] = None,
     tokens: Annotated[int, typer.Option(help="Bytes to read.")] = 20_000,
     sinks: Annotated[int, typer.Option(help="First bytes that sinks always see.")] = 4,
     size: Annotated[int, typer.Option(
@@ -42,7 +42,11 @@ def streaming(
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text to train on; its last tenth is read. Default: the manual of this "
              "Python.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
+    seed: Annotated[int | None, typer.Option(
+        help="Seed of weights and data order. Default: 0.")] = None,
+    resume: Annotated[bool, typer.Option(
+        "--resume",
+        help="Go on from the checkpoint in the output folder, if there is one.")] = False,
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="Folder for streaming.json, streaming.svg and the model.",
     )] = Path("runs/streaming"),
@@ -58,18 +62,29 @@ def streaming(
     """
     from sterna.model.corpus import builtin_corpus, corpus_from_file
     check_folder(output)
+    if checkpoint is not None:
+        for option, given in (("--config", config), ("--weights", weights), ("--steps", steps),
+                              ("--seed", seed), ("--resume", resume or None)):
+            if given is not None:
+                raise ValueError(f"{option} is for a model to be trained: leave it out with "
+                                 f"--checkpoint")
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
         from sterna.model.study.streaming import Streaming
         from sterna.model.training.checkpoint import load_checkpoint
     plan = Streaming(tokens, sinks, size, most_keys)
     corpus = builtin_corpus() if text is None else corpus_from_file(text)
-    named = ModelConfig.named(choose("--config", config, NAMED_CONFIGS))
     if checkpoint is None:
-        shape = ModelConfig(named.d, named.layers, named.dff, named.vocab, mixer="attention",
-                            weights=choose("--weights", weights, WEIGHTS))
+        named = ModelConfig.named(choose(
+            "--config", "tiny" if config is None else config, NAMED_CONFIGS))
+        shape = ModelConfig(
+            named.d, named.layers, named.dff, named.vocab, mixer="attention",
+            weights=choose("--weights", "float" if weights is None else weights, WEIGHTS))
     else:
         found = load_checkpoint(checkpoint)
+        if not {"batch", "window"} <= set(found.recipe):
+            raise ValueError(f"{checkpoint} does not say in what windows it was trained: give a "
+                             f"checkpoint that sterna train wrote")
         shape = found.config
     if shape.vocab <= 128:
         corpus = corpus.as_ascii()
@@ -78,8 +93,10 @@ def streaming(
                          f"--tokens must be below that, got {tokens}")
     plan.mixer("full", shape.mixer)     # refused before anything is trained
     if checkpoint is None:
-        trained = _train(shape, corpus, plan, output, steps, seed, quiet)
+        trained = _train(shape, corpus, plan, output, 1000 if steps is None else steps,
+                         seed or 0, resume, quiet)
         if trained is None:
+            say(f"go on with the same command and --resume -o {output}")
             return INTERRUPTED
         found = trained
     return _stream(found, corpus, plan, output, quiet, as_json)
@@ -87,7 +104,7 @@ def streaming(
 
 def _train(
     shape: ModelConfig, corpus: Corpus, plan: Streaming, output: Path, steps: int, seed: int,
-    quiet: bool,
+    resume: bool, quiet: bool,
 ) -> Checkpoint | None:
     """Train a model in the output folder; None if Ctrl-C ended it."""
     from sterna.model.training.checkpoint import load_checkpoint
@@ -95,8 +112,9 @@ def _train(
     from sterna.model.training.train import train
     say(f"train {shape.mixer} with {shape.weights} weights, d {shape.d}, {shape.layers} layers, "
         f"in windows of {plan.keys} bytes", quiet)
-    result = train(shape, corpus, run_dir=output, steps=steps, seed=seed, quiet=quiet,
-                   recipe=TrainRecipe.of(shape.weights, window=plan.keys), heldout_evaluations=1)
+    result = train(
+        shape, corpus, run_dir=output, steps=steps, seed=seed, resume=resume, quiet=quiet,
+        recipe=TrainRecipe.of(shape.weights, window=plan.keys), heldout_evaluations=1)
     return None if result.interrupted else load_checkpoint(result.checkpoint)
 
 

@@ -156,6 +156,11 @@ def test_a_wrong_weight_and_a_wrong_axis_are_noticed(
                        "--quiet", "--json")
     assert (code, json.loads(out)[0]["difference"]) == (1, None)
 
+    proto.graph.node[0].op_type = "Nothing"     # of which onnxruntime makes no session
+    onnx.save(proto, wrong)
+    report = check_float(exported.model, wrong, tokens=40)
+    assert (report.close, report.where[:15]) == (False, "it does not run")
+
 
 def test_a_ternary_graph_is_compared_by_its_own_codes(tmp_path: Path) -> None:
     """Torch with other numbers rounds some codes the other way, goes on with the graph's, and
@@ -312,6 +317,39 @@ class Looping(Attention):
             y, state = super().forward(each.unsqueeze(0), state)
             rows.append(y[0])
         return torch.stack(rows), state
+
+
+class Rows(Restless):
+    """A state that gets a row for every twenty tokens."""
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        every = torch.cat([state[0], x.transpose(0, 1)], dim=1)
+        full = every.shape[1] // 20
+        rows = every[:, :20 * full].unflatten(1, (full, 20)).sum(2)
+        return self.out(x), (every[:, 20 * full:], torch.cat([state[1], rows], dim=1))
+
+    def initial_state(self, x: Tensor) -> State:
+        none = x.new_zeros(x.shape[-2], 0, x.shape[-1])
+        return none, none
+
+
+def test_axes_that_grow_seldom_are_found() -> None:
+    tensors, _ = state_tensors(LanguageModel(ModelConfig(
+        d=16, layers=1, dff=16, vocab=32, mixer=f"{__file__}:Rows", weights="float")))
+    assert [each.growing for each in tensors] == [(1,), (1,)]
+
+
+class Peeking(nn.Module):
+    """Where it goes on depends on a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if x.sum() > 0 else x
+
+
+def test_an_attempt_to_trace_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with quietly(), pytest.raises(Exception, match="data-dependent"):
+        torch.export.export(Peeking(), (torch.ones(3),), strict=False)
+    assert capsys.readouterr() == ("", "")
 
 
 class Ready(Restless):

@@ -415,7 +415,7 @@ def test_a_mixer_that_fails_is_reported_with_exit_code_1(
     (("--budget", "nan"), "--budget must be above 0, up to a million, got nan"),
     (("--budget", "1e305"), "--budget must be above 0, up to a million, got 1e+305"),
     (("--seeds", "1001"), "--seeds must be a whole number from 1 to 1000, got 1001"),
-    (("--d", "99999"), "--d must be a whole number from 1 to 65536, got 99999"),
+    (("--d", "99999"), "--d must be a whole number from 1 to 21845, got 99999"),
     (("--lr", "nan"), "--lr must be a positive number, got nan"),
     (("--channel", "mlp"), "--channel is for rows of your own: give --mixer as well"),
     (("--sweep", "--lr", "0.01"), "--sweep finds learning rates, and --lr gives one"),

@@ -103,7 +103,7 @@ def _tasks(
     from sterna.model.study.tasks.text import TextTask
     if not 0 < budget <= 1e6:
         raise ValueError(f"--budget must be above 0, up to a million, got {budget}")
-    check_whole("--d", d, 1, 65536)
+    check_whole("--d", d, 1, 65536 // 3)      # times 3 is the width of channel mixers
     check_whole("--window", window, 1)
     names = list(dict.fromkeys(choose("--task", name, _TASKS) for name in asked or _TASKS))
     if text is not None and "text" not in names:

@@ -122,11 +122,11 @@ def check_float(
     check_whole("tokens", tokens, 1)
     end = shortest_end(model)
     count = tokens if end is None else min(tokens, end)
-    graph = _Graph(Path(path))
     text = torch.randint(model.config.vocab, (_BATCH, count),
                          generator=torch.Generator().manual_seed(seed))
     report, codes = FloatReport(count), GraphCodes()
     try:
+        graph = _Graph(Path(path))
         with round_codes.by(codes):
             for pieces in [[1] * count] if graph.by_step else [list(_pieces(count)), [count]]:
                 _compare(model, graph, text, pieces, codes, report)

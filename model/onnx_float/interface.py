@@ -98,6 +98,7 @@ def state_tensors(model: LanguageModel) -> tuple[list[StateTensor], Example]:
     states = [model.initial_state(_BATCH)]
     for t in range(read):
         states.append(model.step(tokens[:, t], states[-1])[1])
+    states.append(model(tokens[:, :end], states[0])[1])     # some have a row for many tokens
     history = list(zip(*map(flat, states), strict=True))
     places = [(layer, index) for layer, state in enumerate(states[0])
               for index in range(len(state))]

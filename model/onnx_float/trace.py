@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
+from torch.export import _trace
 from torch.fx.experimental import _config
 
 from sterna.model.network.mixer import State, TokenMixer
@@ -164,8 +165,10 @@ def _traced(
     for allowed in program.range_constraints.values():
         # A branch on the length of a sequence is taken as for the example.
         if allowed.lower > 2 or allowed.upper < (_MANY if end is None else end - 1):
-            raise ExportError(f"it does something else for fewer than {allowed.lower} and for "
-                              f"more than {allowed.upper} tokens")
+            ends = [f"{side} than {limit}" for side, limit, there in (
+                ("fewer", allowed.lower, allowed.lower > 2),
+                ("more", allowed.upper, allowed.upper < _MANY)) if there]
+            raise ExportError(f"it does something else for {' and for '.join(ends)} tokens")
     return program
 
 
@@ -191,9 +194,11 @@ def quietly() -> Iterator[None]:
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.ERROR)
+    vars(_trace)["print"] = lambda *_, **__: None   # of the graph that it could not end
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logger.setLevel(level)
+        vars(_trace).pop("print", None)

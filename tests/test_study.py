@@ -15,6 +15,7 @@ from page_checks import check_page, drawings
 from scipy.stats import entropy
 
 from sterna.cli.study import run as study_run
+from sterna.cli.study.core import core_costs
 from sterna.cli.study.tables import study_tables
 from sterna.model.config import ModelConfig
 from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
@@ -364,6 +365,18 @@ def test_the_command_writes_figures_tables_a_page_and_drawings(
     assert all((tmp_path / name).read_text().startswith('<svg xmlns=')
                for name in ("state.svg", "seconds.svg"))
     assert (tmp_path / "mixers.md").read_text().count("\n| mixer |") == 7
+
+
+def test_the_core_of_a_row_is_the_one_that_sterna_report_counts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, out, _ = run(capsys, "report", "--config", "nano", "--json", "--quiet")
+    told, core = json.loads(out), core_costs(ModelConfig.named("nano"))
+    assert core == {
+        "array": f"{told['rows']} x {told['cols']}",
+        "cycles_per_token": told["cycles_per_token"]["greedy"],
+        "state_bits": told["memory_bits"]["working"]["MLGRU state"],
+        "memory_bits": told["memory_bits"]["total"]}
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(

@@ -316,8 +316,9 @@ def test_embedding_learns_faster_and_only_matrices_decay(weights: str) -> None:
     ({"lr": 0.0}, "lr must be a positive number, got 0"),
     ({"lr": math.nan}, "lr must be a positive number, got nan"),
     ({"lr": "1"}, "lr must be a number, got '1'"),
-    ({"batch": 0}, "batch must be a whole number from 1, got 0"),
-    ({"batch": 2.5}, r"batch must be a whole number from 1, got 2\.5"),
+    ({"batch": 0}, "batch must be a whole number from 1 to 2147483647, got 0"),
+    ({"batch": 2.5}, r"batch must be a whole number from 1 to 2147483647, got 2\.5"),
+    ({"batch": 10 ** 18}, r"batch must be a whole number from 1 to 2147483647, got 10{18}"),
     ({"beta2": 1.0}, "beta2 must be from 0 to below 1"),
     ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1"),
 ])

@@ -63,7 +63,7 @@ class TrainRecipe:
             if not 0.0 < value < math.inf:
                 raise ValueError(f"{name} must be a positive number, got {value}")
         for name, low in (("batch", 1), ("window", 1), ("warmup_steps", 0)):
-            check_whole(name, getattr(self, name), low)
+            check_whole(name, getattr(self, name), low, (1 << 31) - 1)
         for name in ("beta1", "beta2"):
             if not 0.0 <= real_number(name, getattr(self, name)) < 1.0:
                 raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")

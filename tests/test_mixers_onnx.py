@@ -319,6 +319,15 @@ class Looping(Attention):
         return torch.stack(rows), state
 
 
+class Capped(Attention):
+    """Another branch in Python, by the tokens before and those of now."""
+
+    forgets = True
+
+    def kept(self, keys: Tensor) -> Tensor:
+        return keys[:, :, -30:].clone() if keys.shape[2] > 30 else keys
+
+
 class Rows(Restless):
     """A state that gets a row for every twenty tokens."""
 
@@ -365,6 +374,8 @@ def test_mixers_of_ones_own_loop_where_they_branch_or_are_refused(tmp_path: Path
             d=16, layers=1, dff=16, vocab=32, mixer=f"{__file__}:{name}", weights="float"))
 
     assert trace_sequence(own("Restless"), *state_tensors(own("Restless")))[1] == [0]
+    with pytest.raises(ExportError, match=r"Capped: it does something else for more than 29 token"):
+        export_float(own("Capped"), tmp_path, graphs=("step",))
     with pytest.raises(ExportError, match=r"Looping cannot be traced for any number of tokens .*a "
                                           r"loop over its step needs a state that does not grow"):
         export_float(own("Looping"), tmp_path, graphs=("sequence",))

@@ -164,11 +164,11 @@ def _traced(
         program = torch.export.export(module, args, dynamic_shapes=axes, strict=False)
     for allowed in program.range_constraints.values():
         # A branch on the length of a sequence is taken as for the example.
-        if allowed.lower > 2 or allowed.upper < (_MANY if end is None else end - 1):
-            ends = [f"{side} than {limit}" for side, limit, there in (
-                ("fewer", allowed.lower, allowed.lower > 2),
-                ("more", allowed.upper, allowed.upper < _MANY)) if there]
-            raise ExportError(f"it does something else for {' and for '.join(ends)} tokens")
+        branches = [f"{side} than {limit}" for side, limit, there in (
+            ("fewer", allowed.lower, allowed.lower > 2),
+            ("more", allowed.upper, allowed.upper < (_MANY if end is None else end - 1))) if there]
+        if branches:
+            raise ExportError(f"it does something else for {' and for '.join(branches)} tokens")
     return program
 
 

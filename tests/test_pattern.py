@@ -21,7 +21,7 @@ from sterna.model.network.registry import token_mixer
 
 @token_mixer("shift_by_one")
 class Shift(TokenMixer):
-    def __init__(self, init, *, gain: float = 1.0):
+    def __init__(self, init, *, gain: float = 1.0, listed=()):
         super().__init__()
         self.out, self.gain = init.linear(init.d, init.d), gain
 
@@ -110,8 +110,10 @@ def test_a_mixer_of_ones_own_file_works_by_path_module_and_name(
     for name in ("mine.py:Shift", f"{tmp_path}/mine.py:Shift", "mine:Shift", "shift_by_one"):
         model = LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer=f"{name}(gain=0.5)"))
         assert model.blocks()[0].mixer.gain == 0.5
-    with pytest.raises(ValueError, match=r"has no option 'gian'; it has gain"):
+    with pytest.raises(ValueError, match=r"has no option 'gian'; it has gain, listed"):
         LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer="mine:Shift(gian=1.0)"))
+    with pytest.raises(ValueError, match=r"option mine:Shift\(listed\) cannot be given here"):
+        LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer="mine:Shift(listed=1)"))
     with pytest.raises(ValueError, match=r"mine has no class 'NoMixer' that extends TokenMixer"):
         LanguageModel(ModelConfig(d=16, layers=1, dff=16, mixer="mine:NoMixer"))
 
@@ -125,6 +127,10 @@ def test_a_mixer_of_ones_own_file_works_by_path_module_and_name(
      r"bad\.py:Bad is no mixer yet: it does not define forward$"),
     (f"{BASE}\nclass Bad(TokenMixer):\n  def forward(self, x, state): return x, state",
      r"it does not define __init__\(self, init\)$"),
+    ("import sys\nsys.exit()", r"cannot import bad\.py: SystemExit \(bad\.py, line 2\)"),
+    (f"{BASE}\nclass Bad(TokenMixer):\n  def __init__(self, init): nosuch\n"
+     "  def forward(self, x, state): return x, state",
+     r"cannot make bad\.py:Bad: NameError: name 'nosuch' is not defined \(bad\.py, line 3\)"),
 ])
 def test_a_file_that_holds_no_mixer_is_one_clear_message(
         source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,10 @@ class Registry(Generic[_Kind]):
             return self.find(choice.name)(init, **dict(choice.options))
         except ValueError as error:
             raise ValueError(f"{self.what} {choice}: {error}") from error
+        except Exception as error:
+            if ":" not in choice.name:      # or it is a defect of ours
+                raise
+            raise _broken(f"cannot make {choice}", error) from error
 
     def _imported(self, name: str) -> type[_Kind]:
         place, _, attribute = name.rpartition(":")
@@ -125,6 +129,9 @@ def _check_kind(name: str, value: Option, default: Any) -> None:
     """Refuse a value of another kind than the default has; None stands for any whole number."""
     kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
     kind = int if default is None else type(default)
+    if kind not in kinds:
+        raise ValueError(f"the option {name} cannot be given here: its default is {default!r}, "
+                         f"and no number, word, true or false")
     right = (type(value) in (int, float)) if kind is float else type(value) is kind
     if not right:
         raise ValueError(f"the option {name} must be {kinds[kind]}, got {value!r}")
@@ -153,20 +160,20 @@ def _module(place: str) -> ModuleType:
         sys.modules[spec.name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[spec.name]    # half of a module is none
-            raise _broken(place, error) from error
+            raise _broken(f"cannot import {place}", error) from error
         return module
     if not all(part.isidentifier() for part in place.split(".")):
         raise ValueError(f"{place!r} is no module: expected module:Class or folder/file.py:Class")
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and _is_or_is_in(place, error.name or ""):
             raise ValueError(
                 f"there is no module {place!r} in this folder or on the Python path") from error
-        raise _broken(place, error) from error
+        raise _broken(f"cannot import {place}", error) from error
     finally:
         sys.path.remove(str(Path.cwd()))
 
@@ -175,14 +182,15 @@ def _is_or_is_in(place: str, package: str) -> bool:
     return f"{place}.".startswith(f"{package}.")
 
 
-def _broken(place: str, error: Exception) -> ValueError:
-    """What is wrong with a module, and where it was when it failed."""
+def _broken(what: str, error: BaseException) -> ValueError:
+    """What is wrong with a file of one's own, and where it was when it failed."""
     where = ""
     if not isinstance(error, SyntaxError):    # says so itself
         frames = [each for each in traceback.extract_tb(error.__traceback__)
                   if "importlib" not in each.filename]
         where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
-    return ValueError(f"cannot import {place}: {type(error).__name__}: {error}{where}")
+    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return ValueError(f"{what}: {said}{where}")
 
 
 TOKEN_MIXERS: Registry[TokenMixer] = Registry("token mixer", TokenMixer)  # type: ignore[type-abstract]

@@ -259,6 +259,23 @@ def test_a_loss_that_is_not_finite_is_a_result(tmp_path: Path) -> None:
     assert "diverged" in table.rows[0]
 
 
+def test_figures_that_are_not_finite_are_told_as_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RecallTask, "measure", lambda *_: {"accuracy": float("nan")})
+    made = cell(find_row("mlgru")).run(tmp_path, lambda: False)
+    assert "figures" not in made
+    assert "the figures are not finite after step" in made["diverged"]
+
+
+def test_a_long_pattern_has_files_too(tmp_path: Path) -> None:
+    pattern = "+".join(["window(size=64)", "mlgru"] * 20)
+    first, second = (cell(find_row(pattern + end)) for end in ("", "+gru"))
+    assert first.result(tmp_path) is None
+    assert len(first.path(tmp_path).name) < 230
+    assert first.path(tmp_path) != second.path(tmp_path)
+
+
 def test_a_damaged_result_is_made_again(tmp_path: Path) -> None:
     made = cell(find_row("mlgru"))
     result = made.run(tmp_path, lambda: False)

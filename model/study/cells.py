@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from sterna.model.training.recipe import TrainRecipe
 __all__ = ["Cell", "CostCell", "TrainingCell"]
 
 _FORMAT = 2
+_LONGEST = 200
+"""Characters of a title in the name of a file, which may have 255: patterns can be long."""
 
 
 class Cell(ABC):
@@ -52,8 +55,8 @@ class Cell(ABC):
         """Where its result is."""
         text = json.dumps({"format": _FORMAT, "code": code_hash(self.row), **self.settings()},
                           sort_keys=True)
-        name = re.sub(r"[^\w=.*+]+", "-", self.title).strip("-")
-        return folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
+        name = re.sub(r"[^\w=.*+]+", "-", self.title, flags=re.ASCII).strip("-")
+        return folder / f"{name[:_LONGEST]}-{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
 
     def result(self, folder: Path) -> dict[str, Any] | None:
         """The result, if it is there and whole."""
@@ -97,7 +100,7 @@ class TrainingCell(Cell):
                 "recipe": asdict(self.recipe)}
 
     def make(self, stopped: Callable[[], bool]) -> dict[str, Any]:
-        """Train, and measure; a loss that stops being finite is a result, too."""
+        """Train, and measure; a loss or figures that are not finite are a result, too."""
         model = self.task.model(self.row, self.seed)
         result = {"parameters": sum(each.numel() for each in model.parameters())}
         try:
@@ -106,6 +109,8 @@ class TrainingCell(Cell):
             return {**result, "diverged": str(error)}
         with torch.no_grad():
             figures = self.task.measure(model, self.seed)
+        if not all(map(math.isfinite, figures.values())):
+            return {**result, "diverged": f"the figures are not finite after step {done.steps}"}
         return {**result, **asdict(done), "figures": figures}
 
     def summary(self, result: dict[str, Any]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
 from sterna.model.stack.classifier import Classifier
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.study import fit as fit_module
+from sterna.model.study import workers
 from sterna.model.study.cells import TrainingCell
 from sterna.model.study.costs import Costs, count, measure_costs
 from sterna.model.study.entries import default_entries
@@ -478,6 +481,33 @@ def test_the_list_has_every_mixer_with_its_options_and_whether_it_is_causal(
     _, out, _ = run(capsys, "mixers", "--list")
     assert max(map(len, out.splitlines())) <= 80
     assert all(re.search(rf"^{name} ", out, re.M) for name in TOKEN_MIXERS.names())
+
+
+def test_processes_are_started_deaf_to_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or one that still imports prints where it was."""
+    heard = []
+
+    class Pool:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def submit(self, *_: object) -> Future[tuple[None, str]]:
+            heard.append(signal.getsignal(signal.SIGINT))
+            done: Future[tuple[None, str]] = Future()
+            done.set_result((None, "not made"))
+            return done
+
+        def shutdown(self, **_: object) -> None:
+            pass
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", Pool)
+    make_cells([cell(find_row("mlgru"), seed=seed) for seed in (0, 1)], tmp_path, 2,
+               lambda each, result, error: None)
+    assert heard == [signal.SIG_IGN] * 2
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 @pytest.mark.slow

@@ -149,6 +149,20 @@ def test_memory_of_long_sequences_follows_from_short_ones(part: str) -> None:
     assert extrapolated((128, 256), (1280, 2560), 6000) == 60_000
 
 
+def test_memory_of_many_sequences_is_counted_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, batches = attention_benchmark._contestant, []
+
+    def noted(settings: Settings, name: str, length: int, batch: int) -> object:
+        batches.append(batch)
+        return made(settings, name, length, batch)
+
+    monkeypatch.setattr(attention_benchmark, "_contestant", noted)
+    many, few = (attention_benchmark._Needs(Settings(batch=batch, d=4, heads=1))
+                 for batch in (4096, 32))
+    assert many("softmax", 8, 4096) == 128 * few("softmax", 8, 32)
+    assert batches == [32] * 4
+
+
 def resident() -> int:
     """Bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

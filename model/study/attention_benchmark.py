@@ -25,6 +25,9 @@ LEAST_RUNS = 3
 _PROBED = (128, 256)
 """Lengths at which memory is counted."""
 
+_MOST_PROBED = 32
+"""Sequences with which it is counted at most: a count must fit itself."""
+
 _SHARE = 0.9
 """How much of the free memory may be taken."""
 
@@ -122,18 +125,17 @@ class _Needs:
     """Bytes that a contestant needs: counted at short lengths once, then extrapolated."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self._settings, self._batch = settings, min(settings.batch, _MOST_PROBED)
         self._probes: dict[str, tuple[int, int]] = {}
 
     def __call__(self, name: str, length: int, batch: int) -> int:
         if name not in self._probes:
             self._probes[name] = (self._probe(name, _PROBED[0]), self._probe(name, _PROBED[1]))
         found = extrapolated(_PROBED, self._probes[name], length)
-        return found * batch // self._settings.batch
+        return found * batch // self._batch
 
     def _probe(self, name: str, length: int) -> int:
-        settings = self._settings
-        return peak_bytes(lambda: _contestant(settings, name, length, settings.batch)())
+        return peak_bytes(lambda: _contestant(self._settings, name, length, self._batch)())
 
     def fits(self, name: str, length: int, batch: int, limit: int | None) -> bool:
         """Whether a contestant fits in so many bytes, beside the inputs of the others."""

@@ -39,7 +39,8 @@ class ModelConfig:
         Number of tokens; with 256 a token is a byte, with 128 an ASCII character.
     mixer, channel
         Pattern (:func:`sterna.model.pattern.parse_pattern`) of the token and channel mixers of
-        the layers, kept in its shortest spelling; docs/mixer-formulas.md lists the names.
+        the layers, for no more layers than there are, kept in its shortest spelling;
+        docs/mixer-formulas.md lists the names.
     norm
         One of :data:`NORMS`.
     weights
@@ -73,8 +74,8 @@ class ModelConfig:
             ("d", 1, 65536), ("layers", 1, 1024), ("dff", 1, 65536), ("vocab", 2, 1 << 20),
         ):
             check_whole(name, getattr(self, name), low, high)
-        for name in ("mixer", "channel"):    # 4*mlgru is mlgru, and has its integer form
-            object.__setattr__(self, name, shortest(parse_pattern(getattr(self, name))))
+        for name in ("mixer", "channel"):
+            self._shorten(name)
         for name, allowed in (("norm", NORMS), ("weights", WEIGHTS), ("residual", RESIDUALS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(
@@ -83,6 +84,15 @@ class ModelConfig:
             raise ValueError(
                 f"residual reversible needs norm pre, got norm {self.norm}: a norm after the sum "
                 f"cannot be undone")
+
+    def _shorten(self, name: str) -> None:
+        """Spell a pattern as short as can be: 4*mlgru is mlgru, and has its integer form."""
+        pattern = shortest(parse_pattern(getattr(self, name)))
+        if (count := len(parse_pattern(pattern))) > self.layers:
+            raise ValueError(
+                f"the {name} pattern {pattern!r} is for {count} layers or more, this model has "
+                f"{self.layers}")
+        object.__setattr__(self, name, pattern)
 
     def to_json(self) -> dict[str, Any]:
         """Sizes, and the choices that are not the default; ``ModelConfig(**...)`` undoes it."""

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import typer
 
 from sterna.cli.main import app
 from sterna.hw.catalog import unit_named
+from sterna.model.config import ModelConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"),
@@ -119,8 +121,13 @@ def check_call(words: list[str]) -> None:
     assert name in COMMANDS, f"there is no command sterna {name}"
     if "--help" not in options:
         context = COMMANDS[name].make_context(name, options)
-        if context.params.get("unit") not in (None, *_ADDED_UNITS):
-            unit_named(context.params["unit"])
+        given = context.params
+        if given.get("unit") not in (None, *_ADDED_UNITS):
+            unit_named(given["unit"])
+        if name == "train":
+            named = ModelConfig.named(given["config"])
+            replace(named, layers=given["layers"] or named.layers, mixer=given["mixer"],
+                    channel=given["channel"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -195,11 +202,11 @@ def test_a_wrong_name_is_noticed() -> None:
 @pytest.mark.parametrize("line", [
     "sterna exprot tiny -o m.onnx", "sterna export tiny -o m.onnx --fast", "sterna export tiny",
     "sterna verilog tiny --unit gate -o build", "sterna export tiny --check some -o m.onnx",
-    "make everything",
+    "make everything", "sterna train --config nano --mixer '3*mlgru + window'",
 ])
 def test_a_wrong_command_line_is_noticed(line: str) -> None:
     (words,) = command_lines(line)
-    with pytest.raises(Exception, match=r"(?i)no |missing|one of|valid integer"):
+    with pytest.raises(Exception, match=r"(?i)no |missing|one of|valid integer|layers"):
         check_call(words)
 
 

@@ -48,6 +48,18 @@ def test_a_pattern_is_repeated_over_the_layers() -> None:
     assert names == 2 * ["MLGRU", "MLGRU", "Attention"]
 
 
+@pytest.mark.parametrize(("choice", "message"), [
+    ({"mixer": "3*mlgru + window(size=64)"},
+     r"the mixer pattern '3\*mlgru \+ window\(size=64\)' is for 4 layers or more, this .* has 2"),
+    ({"channel": "glu+mlp+glu"}, r"the channel pattern 'glu \+ mlp \+ glu' is for 3 layers"),
+])
+def test_a_pattern_of_which_the_end_would_be_left_out_is_refused(
+        choice: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(d=16, layers=2, dff=16, **choice)  # type: ignore[arg-type]
+    assert ModelConfig(d=16, layers=2, dff=16, mixer="9*mlgru").mixer == "mlgru"
+
+
 @pytest.mark.parametrize(("pattern", "kept"), [
     ("4*mlgru", "mlgru"), ("mlgru + mlgru", "mlgru"), (" mlgru ( ) ", "mlgru"),
     ("mlgru+mlgru+window( size=5 )", "2*mlgru + window(size=5)"),

@@ -22,7 +22,7 @@ class ShortConv(TokenMixer):
     def forward(self, x, state):  # [time, batch, d] and the last values [batch, taps - 1, d]
         past = torch.cat([state[0].transpose(0, 1), self.value(x)])
         mixed = sum(self.kernel[i] * past[i:i + len(x)] for i in range(self.taps))
-        return self.out(self.gate(x).sigmoid() * mixed), (past[len(x):].transpose(0, 1),)
+        return self.out(self.gate(x).sigmoid() * mixed), (past[len(x):].transpose(0, 1).clone(),)
 
     def initial_state(self, x):
         return (x.new_zeros(x.shape[-2], self.taps - 1, self.d),)

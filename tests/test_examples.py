@@ -12,9 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from sterna.export.forms.writer import export_onnx
 from sterna.export.web.runtime_files import WEB_RUNTIME_VERSION
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.registry import TOKEN_MIXERS
+from sterna.model.pattern import Choice
 from sterna.model.quantized import load_model
 from sterna.model.quantized.integer import IntegerModel
 
@@ -86,6 +90,25 @@ def test_an_example_is_short(script: Path) -> None:
     for path in SCRIPTS if path.parent == FOLDER and path.name not in MADE])
 def test_an_example_prints_what_its_page_says(script: Path, tmp_path: Path) -> None:
     assert printed()[script.name] in run_python(script, tmp_path)
+
+
+def test_the_example_of_a_mixer_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be cut anywhere, and its state is as large as it says, with memory of its own."""
+    monkeypatch.setattr(TOKEN_MIXERS, "_classes", dict(TOKEN_MIXERS._classes))
+    choice = Choice(f"{FOLDER / 'my_mixer.py'}:ShortConv", (("taps", 3),))
+    mixer = TOKEN_MIXERS.build(choice, MixerInit(8)).double()
+    x = torch.randn(9, 2, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole, last = mixer(x, mixer.initial_state(x))
+    first, state = mixer(x[:5], mixer.initial_state(x))
+    pieces = [first]
+    for token in x[5:]:
+        y, state = mixer.step(token, state)
+        pieces.append(y.unsqueeze(0))
+    torch.testing.assert_close(torch.cat(pieces), whole)
+    torch.testing.assert_close(state, last)
+    for (each,) in (last, state):
+        assert each[0].numel() == mixer.state_words(9)
+        assert each.untyped_storage().nbytes() == each.nbytes
 
 
 def test_the_loop_of_onnxruntime_writes_the_text_of_the_reference_without_sterna(

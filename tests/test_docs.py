@@ -151,11 +151,14 @@ def test_command_lines_are_accepted_by_the_command_line(page: Path) -> None:
                 pytest.fail(f"{page.name}: {shlex.join(words)}: {reason}")
 
 
-def test_architecture_is_a_page_that_names_every_folder_of_the_code() -> None:
+def test_architecture_names_every_folder_of_the_code_in_one_row() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     folders = {path.parent.relative_to(ROOT).as_posix() for folder in CODE_FOLDERS
                for path in (ROOT / folder).rglob("*.py")}
     assert [name for name in sorted(folders) if f"`{name}/`" not in text] == []
+    rows = [name for row in re.findall(r"^\| (`.*?/`) \|", text, re.M)
+            for name in re.findall(r"`(.*?)/`", row)]
+    assert len(rows) == len(set(rows)), "a folder has two rows"
     assert len(text.splitlines()) <= 200
 
 

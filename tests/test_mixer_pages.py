@@ -3,9 +3,11 @@
 import runpy
 from pathlib import Path
 
+import matplotlib.image
 import numpy as np
 
 from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
+from sterna.model.study.listing import list_mixers
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -22,10 +24,23 @@ def test_the_page_is_written_from_the_docstrings() -> None:
         name for name in TOKEN_MIXERS.names() if name in pictures]
 
 
+def drawn(name: str) -> np.ndarray:
+    """Which outputs depend on which inputs in the picture of a mixer: what is not white."""
+    return (matplotlib.image.imread(DOCS / "mixers" / f"{name}.png")[::6, ::6, :3] < 1).any(-1)
+
+
 def test_a_picture_is_the_measured_dependence() -> None:
     measured = runpy.run_path(str(DOCS / "site" / "mixer_patterns.py"))["sensitivity"]
     window = measured("window")
     rows, columns = np.indices(window.shape)
     seen = (columns <= rows) & (columns > rows - 8)
-    assert (window[seen] > 0).all()
-    assert (window[~seen] == 0).all()
+    assert ((window > 0) == seen).all()
+    assert (drawn("window") == seen).all()
+
+
+def test_pictures_are_white_above_the_diagonal_if_the_mixer_is_causal() -> None:
+    pictures = {each["name"]: (each["causal"], drawn(each["name"])) for each in list_mixers()
+                if each["kind"] == "token" and (DOCS / "mixers" / f"{each['name']}.png").exists()}
+    assert len(pictures) >= 27
+    assert [name for name, (causal, seen) in pictures.items()
+            if np.triu(seen, 1).any() == causal] == []

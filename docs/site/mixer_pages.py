@@ -22,7 +22,8 @@ Find here what a mixer computes, which options it has and what a token of it cos
 
 d is the width of the residual stream, n the number of tokens up to the one counted. MACs are
 ternary (with float weights they are multiplications), products are true multiplications of
-activations, words are numbers of the state of one sequence; all for one layer. In a picture the
+activations, words are numbers of the state of one sequence; all for one layer. Where a formula of
+products does not name rotary positions, they add 4 d at most, none without `rope`. In a picture the
 pixel in row i and column j is how much output i depends on input j in a fresh mixer with small
 options, measured by `docs/site/mixer_patterns.py`: white is not at all.
 

@@ -443,9 +443,9 @@ def test_any_mixer_trains_and_what_it_cannot_do_is_said_before_a_file_is_touched
     assert not (tmp_path / "c").exists()
 
 
-def test_text_is_drawn_from_a_checkpoint_of_any_mixers(
+def test_text_is_drawn_from_a_checkpoint_of_any_mixers_ones_own_too(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = replace(CONFIG, mixer="mlgru + attention")
+    config = replace(CONFIG, mixer=f"{__file__}:LastToken + attention")
     model = LanguageModel(config, seed=1)
     prompt = np.frombuffer(b"The sw", dtype=np.uint8)
     first = list(sample_tokens(model, prompt, tokens=9, sampler=Sampler(seed=3, temperature=1)))

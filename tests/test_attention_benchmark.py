@@ -278,6 +278,7 @@ def test_the_command_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_p
     assert verdict_of(page) == ("note", "ATTENTION TIMED")
     svg = (tmp_path / "attention.svg").read_text()
     assert len(svg) < 80_000
+    assert "prefers-color-scheme:dark" in svg       # ink that can be read there
     assert all(name in svg for name in CONTESTANTS)
 
 

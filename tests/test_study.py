@@ -374,8 +374,10 @@ def test_the_command_writes_figures_tables_a_page_and_drawings(
     page = (tmp_path / "mixers.html").read_text()
     check_page(page)
     assert len(drawings(page)) == 2
-    assert all((tmp_path / name).read_text().startswith('<svg xmlns=')
-               for name in ("state.svg", "seconds.svg"))
+    for name in ("state.svg", "seconds.svg"):
+        svg = (tmp_path / name).read_text()
+        assert svg.startswith("<svg xmlns=")
+        assert "prefers-color-scheme:dark" in svg       # ink that can be read there
     assert (tmp_path / "mixers.md").read_text().count("\n| mixer |") == 7
 
 

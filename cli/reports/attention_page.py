@@ -15,7 +15,7 @@ from sterna.cli.reports.page import (
     html_page,
     html_table,
 )
-from sterna.cli.reports.vector import PALETTE, drawing, svg_of
+from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_file, svg_of
 from sterna.model.files import write_atomically
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ _STYLES = {"softmax": "-", "softmax fused": "-", "softmax causal": "--", "linear
 _COLOURS = {"softmax": PALETTE[3], "softmax fused": PALETTE[1], "softmax causal": PALETTE[1],
             "linear": PALETTE[0], "linear causal": PALETTE[0], "mlgru": PALETTE[2],
             "mlgru scan": PALETTE[2]}
-_SVG = '<svg xmlns="http://www.w3.org/2000/svg"'
 
 
 def setting(result: AttentionResult) -> str:
@@ -90,7 +89,7 @@ def attention_plot(result: AttentionResult) -> str:
         axes.minorticks_off()
         axes.set_xlabel("N, tokens of a sequence")
         axes.set_ylabel("ms for each sequence")
-        axes.grid(color="#8a93a0", alpha=0.3, linewidth=0.6)
+        axes.grid(color=GREY, alpha=0.3, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         figure.legend(loc="outside upper left", ncols=4)
         return svg_of(figure, "attention", "time to mix a sequence by its length")
@@ -107,9 +106,8 @@ def write_attention_report(folder: Path, result: AttentionResult) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     plot = attention_plot(result)
     data = json.dumps(result.as_dict(), indent=1) + "\n"
-    alone = plot.replace("<svg", _SVG, 1) + "\n"
     return [write_atomically(folder / f"attention.{kind}", text) for kind, text in (
-        ("json", data), ("svg", alone), ("html", _page(result, plot)))]
+        ("json", data), ("svg", svg_file(plot)), ("html", _page(result, plot)))]
 
 
 def _page(result: AttentionResult, plot: str) -> str:

@@ -15,13 +15,12 @@ from sterna.cli.reports.page import (
     html_page,
     html_table,
 )
+from sterna.cli.reports.vector import svg_file
 from sterna.cli.study.plots import seconds_plot, state_plot
 from sterna.cli.study.tables import Found, findings, study_tables
 from sterna.model.files import write_atomically
 
 __all__ = ["settings_text", "write_study"]
-
-_SVG = '<svg xmlns="http://www.w3.org/2000/svg"'
 
 
 def write_study(folder: Path, found: Found) -> list[Path]:
@@ -36,7 +35,7 @@ def write_study(folder: Path, found: Found) -> list[Path]:
         "text" in found["tasks"] and "recall" in found["tasks"]) else {}
     texts = {"mixers.json": json.dumps(found, indent=1) + "\n",
              "mixers.md": _markdown(found), "mixers.html": _page(found, plots)}
-    texts |= {f"{name}.svg": plot.replace("<svg", _SVG, 1) + "\n" for name, plot in plots.items()}
+    texts |= {f"{name}.svg": svg_file(plot) for name, plot in plots.items()}
     return [write_atomically(folder / name, text) for name, text in texts.items()]
 
 

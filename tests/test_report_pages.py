@@ -131,7 +131,9 @@ def test_a_synthesis_shows_how_full_the_device_is_and_what_is_where(tmp_path: Pa
     assert "a bar is up to 6 short" in page
     assert "at 180 MHz" in page
     assert page == page_of(tmp_path / "again", report)
-    alone = ElementTree.fromstring((tmp_path / "area.svg").read_text(encoding="utf-8"))
+    text = (tmp_path / "area.svg").read_text(encoding="utf-8")
+    assert "prefers-color-scheme:dark" in text      # ink that can be read there
+    alone = ElementTree.fromstring(text)
     assert alone.tag == "{http://www.w3.org/2000/svg}svg"
     assert "LUT: 40" in area_plot(report)
     over = page_of(tmp_path, synth_report(

@@ -20,6 +20,7 @@ from sterna.cli.reports.page import (
 )
 from sterna.cli.reports.slack_plot import slack_plot, slack_text
 from sterna.cli.reports.synth_tables import ORIGINS_TEXT, headline, synth_tables
+from sterna.cli.reports.vector import svg_file
 from sterna.hw.flow.synth_report import SynthReport, Usage
 from sterna.model.files import write_atomically
 
@@ -27,8 +28,6 @@ __all__ = ["write_synth_report"]
 
 _NUMBERS_UP_TO = {"figures": 3, "seeds": 2}
 """The columns after these are text again."""
-
-_SVG = '<svg xmlns="http://www.w3.org/2000/svg"'
 
 
 def write_synth_report(folder: Path, name: str, report: SynthReport) -> list[Path]:
@@ -60,10 +59,9 @@ def write_synth_report(folder: Path, name: str, report: SynthReport) -> list[Pat
 carry chain begins or ends, so its count above is larger.</p>
 <p>{html.escape(versions)}</p>"""
     data = json.dumps({"model": name, **report.as_dict()}, indent=2) + "\n"
-    alone = plot.replace("<svg", _SVG, 1) + "\n"
     page = html_page(f"Synthesis report: {name}", _verdict(report), body)
     return [write_atomically(folder / file, text) for file, text in (
-        ("synth.json", data), ("area.svg", alone), ("synth.html", page))]
+        ("synth.json", data), ("area.svg", svg_file(plot)), ("synth.html", page))]
 
 
 def _verdict(report: SynthReport) -> Verdict:

@@ -66,14 +66,15 @@ def parse_pattern(pattern: str) -> tuple[Choice, ...]:
 
 
 def shortest(choices: Sequence[Choice]) -> str:
-    """The pattern of these choices, one spelling for all that mean the same.
+    """The pattern of these choices, one spelling for all that are the same when repeated.
 
-    >>> [shortest(parse_pattern(each)) for each in ("mlgru+mlgru + mqa()", "2*mlgru")]
-    ['2*mlgru + mqa', 'mlgru']
+    >>> [shortest(parse_pattern(each)) for each in ("mlgru+mlgru + mqa()", "2*mlgru", "a+b+a+b")]
+    ['2*mlgru + mqa', 'mlgru', 'a + b']
     """
-    if len(set(choices)) == 1:
-        return str(choices[0])
-    runs = [(str(choice), len(list(run))) for choice, run in groupby(choices)]
+    count = len(choices)
+    period = next(length for length in range(1, count + 1) if count % length == 0
+                  and list(choices) == count // length * list(choices[:length]))
+    runs = [(str(choice), len(list(run))) for choice, run in groupby(choices[:period])]
     return " + ".join(f"{count}*{name}" if count > 1 else name for name, count in runs)
 
 

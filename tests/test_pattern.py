@@ -63,7 +63,8 @@ def test_a_pattern_of_which_the_end_would_be_left_out_is_refused(
 @pytest.mark.parametrize(("pattern", "kept"), [
     ("4*mlgru", "mlgru"), ("mlgru + mlgru", "mlgru"), (" mlgru ( ) ", "mlgru"),
     ("mlgru+mlgru+window( size=5 )", "2*mlgru + window(size=5)"),
-    ("mqa + mlgru + mqa", "mqa + mlgru + mqa"), ("lru(r_min=1e-5)", "lru(r_min=1e-05)"),
+    ("mqa + mlgru + mqa", "mqa + mlgru + mqa"), ("2*mqa + mlgru + 2*mqa + mlgru", "2*mqa + mlgru"),
+    ("lru(r_min=1e-5)", "lru(r_min=1e-05)"),
 ])
 def test_a_pattern_is_kept_in_its_shortest_spelling(pattern: str, kept: str) -> None:
     config = ModelConfig(d=16, layers=7, dff=16, mixer=pattern)

@@ -38,8 +38,7 @@ from sterna.model.study.tasks.row import Row, code_hash, find_row
 from sterna.model.study.tasks.text import TextTask
 from sterna.model.study.workers import make_cells
 
-ARGUMENTS = ("mixers", "--d", "16", "--window", "16", "--budget", "1e-6", "--seeds", "1",
-             "--jobs", "1")
+ARGUMENTS = ("mixers", "--d", "16", "--budget", "1e-6", "--seeds", "1", "--jobs", "1")
 RECALL = RecallTask(d=16, layers=1, batch=2, pairs=4, queries=6, vocab=16, tokens=56, judged=4)
 OWN = """
 from sterna.model.network.mixer import TokenMixer
@@ -354,8 +353,8 @@ def test_a_row_that_is_swept_has_the_rate_that_was_best(tmp_path: Path) -> None:
 def test_the_command_writes_figures_tables_a_page_and_drawings(
     tmp_path: Path, text_file: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, out, err = run(capsys, *ARGUMENTS, "--text", text_file, "-o", tmp_path, "--sweep",
-                         "--mixer", "mlgru", "--mixer", "transformer", "--mixer", "fnet")
+    code, out, err = run(capsys, *ARGUMENTS, "--text", text_file, "--window", 16, "-o", tmp_path,
+                         "--sweep", "--mixer", "mlgru", "--mixer", "transformer", "--mixer", "fnet")
     assert code == 0
     assert "3/15, " in err
     for title in ("bits per byte and recall", "digits read", "model of text", "in gateware",
@@ -448,6 +447,7 @@ def test_a_mixer_that_fails_is_reported_with_exit_code_1(
     (("--sweep", "--lr", "0.01"), "--sweep finds learning rates, and --lr gives one"),
     (("--mixer", "missing.py:Mine"), "cannot read missing.py"),
     (("--task", "recall", "--text", "x"), "--text is for the task text"),
+    (("--task", "recall"), "--window is for the task text: leave it out, or ask for that task"),
 ])
 def test_bad_input_gets_one_line(
     arguments: tuple[str, ...], message: str, tmp_path: Path, text_file: Path,

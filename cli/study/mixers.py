@@ -47,7 +47,8 @@ def mixers(
     budget: Annotated[float, typer.Option(
         metavar="FACTOR", help="Train so many times as long as by default.")] = 1.0,
     d: Annotated[int, typer.Option(help="Width of the models.")] = 64,
-    window: Annotated[int, typer.Option(help="Bytes of a window of text.")] = 256,
+    window: Annotated[int | None, typer.Option(
+        help="Bytes of a window of the task text. Default: 256.")] = None,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text for the task text; its last tenth is held out. Default: the manual of "
              "this Python.")] = None,
@@ -95,7 +96,7 @@ def mixers(
 
 
 def _tasks(
-    asked: list[str] | None, budget: float, d: int, window: int, text: Path | None,
+    asked: list[str] | None, budget: float, d: int, window: int | None, text: Path | None,
 ) -> list[Task]:
     """The tasks that were asked for, or all, of the given size."""
     from sterna.model.study.tasks.digits import DigitsTask
@@ -104,12 +105,15 @@ def _tasks(
     if not 0 < budget <= 1e6:
         raise ValueError(f"--budget must be above 0, up to a million, got {budget}")
     check_whole("--d", d, 1, 65536 // 3)      # times 3 is the width of channel mixers
-    check_whole("--window", window, 1)
+    if window is not None:
+        check_whole("--window", window, 1)
     names = list(dict.fromkeys(choose("--task", name, _TASKS) for name in asked or _TASKS))
-    if text is not None and "text" not in names:
-        raise ValueError("--text is for the task text: leave it out, or ask for that task")
+    for name, value in (("--text", text), ("--window", window)):
+        if value is not None and "text" not in names:
+            raise ValueError(f"{name} is for the task text: leave it out, or ask for that task")
     made: dict[str, Task] = {
-        "text": TextTask(d=d, window=window, text=None if text is None else str(text)),
+        "text": TextTask(d=d, window=256 if window is None else window,
+                         text=None if text is None else str(text)),
         "recall": RecallTask(d=d), "digits": DigitsTask(d=d)}
     return [made[name].scaled(budget) for name in names]
 

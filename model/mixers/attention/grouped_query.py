@@ -35,8 +35,8 @@ class GroupedQueryAttention(Attention):
     """Causal :class:`Attention` with ``groups`` heads of keys and values (arXiv 2305.13245).
 
     ``softmax(s Q_h K_g^T) V_g`` for query head h with ``g = h // (heads / groups)``. With
-    ``r = groups / heads``, per token after n: 2 (1 + r) d^2 MACs, 2 n d products,
-    2 r n d words of state.
+    ``r = groups / heads``, per token after n: 2 (1 + r) d^2 MACs, 2 n d products (with ``rope``
+    2 (1 + r) d more), 2 r n d words of state.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ class RingAttention(Attention):
     ``l' = l e^(m - m') + sum_j e^(s_j - m')``, ``o' = o e^(m - m') + sum_j e^(s_j - m') v_j``; at
     the end ``y = o / l``. A process computes 2 n^2 d / P products for n tokens (if causal the first
     one 2 n^2 d / P^2, the last one all), keeps what belongs to n/P tokens, and sends
-    2 (P - 1) n d / P numbers.
+    2 (P - 1) n d / P numbers forward.
     """
 
     shares_sequences = True

@@ -13,7 +13,8 @@ __all__ = ["ReluLinearAttention"]
 @token_mixer("linear_relu")
 class ReluLinearAttention(FeatureAttention):
     """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each
-    head, with ``phi(x) = relu(x)`` (arXiv 2009.14794, section 4, Performer-ReLU).
+    head, with ``phi(x) = relu(x)`` (Performer-ReLU of arXiv 2009.14794, section 4, without its
+    random projection).
 
     It needs no exponential. A query whose features are all 0 gets 0. Options and costs are those
     of ``linear``.

@@ -23,6 +23,7 @@ class MLGRU(TokenMixer):
     With ``n = norm(x)``: ``f = sigmoid(F n)``, ``c = silu(C n)``, ``g = sigmoid(G n)``.
     The three projections share one norm and quantisation, and are limited to the range
     of the profile's ``z`` format. Per token: 4 d^2 ternary MACs, 3 d products, d words of state.
+    In float there are no limits, and no norm before ``out``.
 
     Parameters
     ----------

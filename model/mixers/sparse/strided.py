@@ -17,7 +17,7 @@ class Strided(Masked):
     """:class:`Attention` of query i to keys j with ``i - j < l`` or ``(i - j) mod l = 0``.
 
     Of the factorised attention of Sparse Transformers (arXiv 1904.10509, section 4.3) both parts
-    stand in every head, their union: what the paper calls a merged head (section 5.2), which
+    stand in every head, their union: what the paper calls a merged head (section 5.1), which
     works for one head, too. From any token every earlier one is reached in two layers.
 
     Per token after n, l of them the stride: 4 d^2 MACs, 2 (l + n / l) d products, so least for l

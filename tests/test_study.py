@@ -235,6 +235,17 @@ def test_a_mixer_that_computes_something_else_is_measured_again(tmp_path: Path) 
     assert code_hash(row) != before
 
 
+def test_a_mixer_of_a_module_is_known_by_its_source_whatever_the_module_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torch_mixers.py").write_text(OWN)
+    row = find_row("torch_mixers:Mine")
+    before = code_hash(row)
+    (tmp_path / "torch_mixers.py").write_text(OWN.replace("* self.factor", "+ self.factor"))
+    assert code_hash(row) != before
+
+
 def test_what_is_made_is_not_made_again_and_a_mixer_that_fails_stops_no_other(
     tmp_path: Path,
 ) -> None:

@@ -84,8 +84,8 @@ def code_hash(row: Row) -> str:
     classes += [CHANNEL_MIXERS.find(choice.name)      # type: ignore[misc]
                 for choice in parse_pattern(row.channel)]
     files = {inspect.getsourcefile(each) for cls in classes for each in cls.__mro__
-             if each.__module__.startswith(("sterna.model.mixers", "sterna_mixers_"))
-             or not each.__module__.startswith(("sterna", "torch", "abc", "builtins"))}
+             if each.__module__.startswith("sterna.model.mixers.")
+             or each.__module__.partition(".")[0] not in ("sterna", "torch", "abc", "builtins")}
     digest = hashlib.sha256()
     paths = [Path(file) for file in files if file is not None]
     for text in sorted(_code(path, path.stat().st_mtime_ns) for path in paths):

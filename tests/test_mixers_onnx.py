@@ -410,14 +410,17 @@ def test_options_that_do_not_apply_are_refused(
 
 
 def pattern_of(name: str) -> str:
-    """A mixer with options whose limits come into play within the texts of these tests."""
-    options = [f"{each}={SMALL[each]}" for each in TOKEN_MIXERS.options(name) if each in SMALL]
+    """A mixer with options whose limits come into play within the texts of these tests, causal if
+    it can be."""
+    choosable = TOKEN_MIXERS.options(name)
+    options = [f"{each}={SMALL[each]}" for each in choosable if each in SMALL]
+    options += ["causal=true"] * ("causal" in choosable)
     return f"{name}({', '.join(options)})" if options else name
 
 
 def causal_mixers() -> list[str]:
     return [name for name in TOKEN_MIXERS.names()
-            if TOKEN_MIXERS.build(parse_pattern(name)[0], MixerInit(16)).causal]
+            if TOKEN_MIXERS.build(parse_pattern(pattern_of(name))[0], MixerInit(16)).causal]
 
 
 @pytest.mark.long

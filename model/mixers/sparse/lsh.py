@@ -78,8 +78,10 @@ def attend_to_newest(
     """
     n = k.shape[2]
     key_at = torch.arange(n, device=q.device)
-    at = key_at[n - q.shape[2]:].unsqueeze(-1)
-    mates = hashes[..., n - q.shape[2]:, None] == hashes.unsqueeze(-2)
+    # Not slices of it: an exporter would not see that they are as many as the queries.
+    own = torch.arange(n - q.shape[2], n, device=q.device)
+    at = own.unsqueeze(-1)
+    mates = hashes.index_select(-1, own).unsqueeze(-1) == hashes.unsqueeze(-2)
     mates = mates & (key_at <= at)                            # [batch, rounds, heads, queries, n]
     oldest = torch.where(mates, key_at, -1).topk(min(newest, n), dim=-1).values[..., -1:]
     times = (mates & (key_at >= oldest)).sum(dim=1).to(q.dtype)

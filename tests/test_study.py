@@ -384,6 +384,7 @@ def test_the_command_writes_figures_tables_a_page_and_drawings(
     page = (tmp_path / "mixers.html").read_text()
     check_page(page)
     assert len(drawings(page)) == 2
+    assert "tokens in the same CPU seconds" in page
     for name in ("state.svg", "seconds.svg"):
         svg = (tmp_path / name).read_text()
         assert svg.startswith("<svg xmlns=")

@@ -33,16 +33,17 @@ def state_plot(found: Found) -> str:
 
 
 def seconds_plot(found: Found) -> str:
-    """Bits per byte against seconds of training, for both budgets, as an SVG element."""
-    def seconds(budget: str) -> _Place:
+    """Bits per byte against seconds of training where tokens are equal, and against tokens where
+    seconds are, as an SVG element."""
+    def spent(budget: str, name: str) -> _Place:
         def place(row: dict[str, Any]) -> float | None:
-            spent = row["tasks"]["text"][budget].get("train_seconds")
-            return None if spent is None else float(spent["mean"])
+            figures = row["tasks"]["text"][budget].get(name)
+            return None if figures is None else float(figures["mean"])
         return place
 
     return _panels(found, "seconds", "quality against seconds of training", [
-        ("text", budget, seconds(budget), f"CPU seconds of training, equal {budget}")
-        for budget in ("tokens", "seconds")])
+        ("text", "tokens", spent("tokens", "train_seconds"), "CPU seconds for the same tokens"),
+        ("text", "seconds", spent("seconds", "train_tokens"), "tokens in the same CPU seconds")])
 
 
 def _panels(
@@ -76,7 +77,8 @@ def _points(
         colour, marker = marks.get(row["name"], (GREY, "o"))
         shown[row["name"]] = axes.errorbar(
             [x], [scale * figures["mean"]], yerr=[scale * (figures["deviation"] or 0.0)],
-            fmt=marker, color=colour, ms=6, elinewidth=1, capsize=2)
+            fmt=marker, color=colour, ms=6, elinewidth=1, capsize=2,
+            zorder=4 if row["name"] in _NAMED else 3)
     return shown
 
 
@@ -91,8 +93,9 @@ def _marks(names: list[str]) -> dict[str, tuple[str, str]]:
 
 def _dress(axes: Axes, task: str, label: str, *, logarithmic: bool) -> None:
     """Labels, scale and grid."""
-    if logarithmic:
-        axes.set_xscale("log")
+    axes.set_xscale("log" if logarithmic else "linear")
+    if task == "recall":
+        axes.set_ylim(-4, 104)
     axes.set_xlabel(label)
     axes.set_ylabel("bits per byte, windows" if task == "text" else "recall, percent")
     axes.grid(color=GREY, alpha=0.3, linewidth=0.6)

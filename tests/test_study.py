@@ -18,6 +18,7 @@ from scipy.stats import entropy
 
 from sterna.cli.study import run as study_run
 from sterna.cli.study.core import core_costs
+from sterna.cli.study.page import study_markdown
 from sterna.cli.study.tables import study_tables
 from sterna.model.config import ModelConfig
 from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
@@ -389,7 +390,9 @@ def test_the_command_writes_figures_tables_a_page_and_drawings(
         svg = (tmp_path / name).read_text()
         assert svg.startswith("<svg xmlns=")
         assert "prefers-color-scheme:dark" in svg       # ink that can be read there
-    assert (tmp_path / "mixers.md").read_text().count("\n| mixer |") == 7
+    tables = (tmp_path / "mixers.md").read_text()
+    assert tables.count("\n| mixer |") == 7
+    assert f"torch {found['machine']['torch']}" in tables
 
 
 def test_the_core_of_a_row_is_the_one_that_sterna_report_counts(
@@ -402,6 +405,13 @@ def test_the_core_of_a_row_is_the_one_that_sterna_report_counts(
         "cycles_per_token": told["cycles_per_token"]["greedy"],
         "state_bits": told["memory_bits"]["working"]["MLGRU state"],
         "memory_bits": told["memory_bits"]["total"]}
+
+
+def test_the_page_of_mixers_has_the_tables_of_its_data() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    found = json.loads((docs / "mixers" / "mixers.json").read_text())
+    assert (found["missing"], found["seeds"]) == (0, 3)
+    assert study_markdown(found) in (docs / "mixers.md").read_text()
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(

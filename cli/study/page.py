@@ -20,7 +20,7 @@ from sterna.cli.study.plots import seconds_plot, state_plot
 from sterna.cli.study.tables import Found, findings, study_tables
 from sterna.model.files import write_atomically
 
-__all__ = ["settings_text", "write_study"]
+__all__ = ["settings_text", "study_markdown", "write_study"]
 
 
 def write_study(folder: Path, found: Found) -> list[Path]:
@@ -34,7 +34,7 @@ def write_study(folder: Path, found: Found) -> list[Path]:
     plots = {"state": state_plot(found), "seconds": seconds_plot(found)} if (
         "text" in found["tasks"] and "recall" in found["tasks"]) else {}
     texts = {"mixers.json": json.dumps(found, indent=1) + "\n",
-             "mixers.md": _markdown(found), "mixers.html": _page(found, plots)}
+             "mixers.md": study_markdown(found), "mixers.html": _page(found, plots)}
     texts |= {f"{name}.svg": svg_file(plot) for name, plot in plots.items()}
     return [write_atomically(folder / name, text) for name, text in texts.items()]
 
@@ -67,11 +67,15 @@ def settings_text(found: Found) -> list[str]:
         said.append("A step of ternary weights in torch makes them anew for every token, which is "
                     "part of its time: compare µs among rows of the same weights. The core and the "
                     "integer runtimes have them made.")
+    machine = found["machine"]
+    said.append(f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, "
+                f"Sterna {machine['sterna']}.")
     return said
 
 
-def _markdown(found: Found) -> str:
-    parts = []
+def study_markdown(found: Found) -> str:
+    """What was found, how, and all tables, in Markdown."""
+    parts = [f"{text}\n" for text in (*findings(found), *settings_text(found))]
     for table in study_tables(found).values():
         rule = ["---"] * table.text_columns + ["--:"] * (len(table.columns) - table.text_columns)
         lines = [table.columns, rule, *table.rows]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sterna.model.study.fit import BUDGETS
+from sterna.model.study.machine import describe_machine
 from sterna.model.study.plan import Study
 from sterna.model.study.tasks.row import Row
 from sterna.model.study.tasks.task import Task
@@ -25,7 +26,7 @@ def summarize(study: Study, folder: Path) -> dict[str, Any]:
     deviation is that of a sample, None for one seed) and ``costs`` by length. ``tasks``:
     settings, budgets and facts. ``sweep``: figures by learning rate (None where the loss was not
     finite), the ``best``, and whether that lies between others (``inside``). ``missing``: cells
-    that are not there.
+    that are not there. ``machine``: where this was called.
     """
     tasks = {task.name: task for _, each in study.entries for task in each}
     cells = {cell.path(folder): cell for cell in (*study.sweep_cells(folder), *study.cells(folder))}
@@ -38,6 +39,9 @@ def summarize(study: Study, folder: Path) -> dict[str, Any]:
             _sweep(study, row, task, folder)
             for row, each in study.entries if row.name in study.swept for task in each],
         "seeds": study.seeds, "missing": missing,
+        # Each cell has one thread, whatever this process has.
+        "machine": {name: value for name, value in describe_machine().items()
+                    if name != "threads"},
     }
 
 

@@ -70,6 +70,7 @@ def test_older_x86_takes_the_kernels_it_has(
         *(f"{kernel} exact" for kernel in kernels), here[-1]]
 
 
+@pytest.mark.long
 def test_neon_is_exact_under_emulation(here: list[str], tmp_path: Path) -> None:
     _need("aarch64-linux-gnu-g++", "qemu-aarch64-static")
     program = _compile("aarch64-linux-gnu-g++", tmp_path, "-static")

@@ -97,7 +97,7 @@ def test_the_page_about_it_runs(tmp_path: Path) -> None:
     assert waves.stat().st_size > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_own_tests_run_in_verilator_and_see_inside(glu: EmittedUnit, tmp_path: Path) -> None:
     waves = tmp_path / "glu.vcd"
     done = run_cocotb(glu.folder, BENCH, internals=True, waves=waves, work=tmp_path / "work",

@@ -1,0 +1,163 @@
+"""``sterna mixers``: what it writes and prints, survives and refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command_line import refusal, run
+from page_checks import check_page, drawings
+from study_parts import OWN, own_mixer, write_text
+
+from sterna.cli.study import run as study_run
+from sterna.cli.study.core import core_costs
+from sterna.cli.study.page import study_markdown
+from sterna.model.config import ModelConfig
+from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
+from sterna.model.study.cells import TrainingCell
+
+ARGUMENTS = ("mixers", "--d", "16", "--budget", "1e-6", "--seeds", "1", "--jobs", "1")
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text(tmp_path_factory.mktemp("text"))
+
+
+def test_the_command_writes_figures_tables_a_page_and_drawings(
+    tmp_path: Path, text_file: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(capsys, *ARGUMENTS, "--text", text_file, "--window", 16, "-o", tmp_path,
+                         "--sweep", "--mixer", "mlgru", "--mixer", "transformer", "--mixer", "fnet")
+    assert code == 0
+    assert "3/15, " in err
+    for title in ("bits per byte and recall", "digits read", "model of text", "in gateware",
+                  "microseconds of a step", "learning rates tried"):
+        assert title in out
+    assert "At equal tokens mlgru has " in out
+    assert "Not below the unigram entropy of the text" in out       # after one step
+    assert max(map(len, out.partition("microseconds")[2].partition("in gate")[0].splitlines())
+               ) <= 80
+    found = json.loads((tmp_path / "mixers.json").read_text())
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == ["mlgru", "transformer", "fnet"]
+    assert [row["integer_form"] for row in rows.values()] == [True, False, False]
+    assert found["core"]["mlgru"]["state_bits"] == 4 * 16 * 16      # as many words of 16 bits
+    assert rows["mlgru"]["costs"]["6000"]["state_bytes"] == 4 * 4 * 16
+    page = (tmp_path / "mixers.html").read_text()
+    check_page(page)
+    assert len(drawings(page)) == 2
+    assert "tokens in the same CPU seconds" in page
+    for name in ("state.svg", "seconds.svg"):
+        svg = (tmp_path / name).read_text()
+        assert svg.startswith("<svg xmlns=")
+        assert "prefers-color-scheme:dark" in svg       # ink that can be read there
+    tables = (tmp_path / "mixers.md").read_text()
+    assert tables.count("\n| mixer |") == 7
+    assert f"torch {found['machine']['torch']}" in tables
+
+
+def test_the_core_of_a_row_is_the_one_that_sterna_report_counts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, out, _ = run(capsys, "report", "--config", "nano", "--json", "--quiet")
+    told, core = json.loads(out), core_costs(ModelConfig.named("nano"))
+    assert core == {
+        "array": f"{told['rows']} x {told['cols']}",
+        "cycles_per_token": told["cycles_per_token"]["greedy"],
+        "state_bits": told["memory_bits"]["working"]["MLGRU state"],
+        "memory_bits": told["memory_bits"]["total"]}
+
+
+def test_the_page_of_mixers_has_the_tables_of_its_data() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    found = json.loads((docs / "mixers" / "mixers.json").read_text())
+    assert (found["missing"], found["seeds"]) == (0, 3)
+    assert study_markdown(found) in (docs / "mixers.md").read_text()
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = (*ARGUMENTS, "--task", "recall", "-o", tmp_path, "--mixer", "mlgru", "--json",
+                 "--no-sweep")
+    monkeypatch.setattr(study_run, "write_study", lambda folder, found: [])
+    real, calls = TrainingCell.make, []
+
+    def interrupted(self: TrainingCell, stopped: object) -> dict[str, object]:
+        calls.append(self.title)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(self, stopped)          # type: ignore[arg-type]
+
+    monkeypatch.setattr(TrainingCell, "make", interrupted)
+    code, out, err = run(capsys, *arguments)
+    assert code == 130
+    assert json.loads(out)["missing"] == 2
+    assert f"what is done stays in {tmp_path}: the same command goes on, 2 cells are left" in err
+    code, out, _ = run(capsys, *arguments)
+    assert (code, json.loads(out)["missing"]) == (0, 0)
+    assert (len(calls), len(set(calls))) == (3, 2)      # one was cut short
+
+
+def test_a_mixer_that_fails_is_reported_with_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(study_run, "write_study", lambda folder, found: [])
+    broken = own_mixer(tmp_path, OWN.replace("return self", "raise KeyError('gone')\n        self"))
+    code, _, err = run(capsys, *ARGUMENTS, "--task", "recall", "-o", tmp_path, "--mixer", broken)
+    assert code == 1
+    assert f"{broken}, recall, equal tokens, seed 0, lr 0.005: KeyError: 'gone'" in err
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--mixer", "mlgur"), "no token mixer is called 'mlgur'; did you mean mlgru?"),
+    (("--mixer", "mlgru(size=3)"), "the token mixer mlgru has no option 'size'; it has heads"),
+    (("--mixer", "gmlp(length=8)"), "at most 8 tokens, got 16: give it the option length=16"),
+    (("--mixer", "fnet", "--task", "text"), "fnet is not causal, so it cannot predict"),
+    (("--mixer", "mlgru", "--channel", "glue"), "no channel mixer is called 'glue'; did you mean"),
+    (("--mixer", "mlgru", "--weights", "binary"), "--weights must be one of ternary, float"),
+    (("--weights", "float"), "--weights is for rows of your own: give --mixer as well"),
+    (("--task", "texts"), "--task must be one of text, recall, digits, got 'texts'"),
+    (("--jobs", "0"), "--jobs must be a whole number from 1, got 0"),
+    (("--mixer", "hybird"), "no row is called 'hybird'; did you mean hybrid?"),
+    (("--budget", "0"), "--budget must be above 0, up to a million, got 0.0"),
+    (("--budget", "nan"), "--budget must be above 0, up to a million, got nan"),
+    (("--budget", "1e305"), "--budget must be above 0, up to a million, got 1e+305"),
+    (("--seeds", "1001"), "--seeds must be a whole number from 1 to 1000, got 1001"),
+    (("--d", "99999"), "--d must be a whole number from 1 to 21845, got 99999"),
+    (("--lr", "nan"), "--lr must be a positive number, got nan"),
+    (("--channel", "mlp"), "--channel is for rows of your own: give --mixer as well"),
+    (("--sweep", "--lr", "0.01"), "--sweep finds learning rates, and --lr gives one"),
+    (("--mixer", "missing.py:Mine"), "cannot read missing.py"),
+    (("--task", "recall", "--text", "x"), "--text is for the task text"),
+    (("--task", "recall"), "--window is for the task text: leave it out, or ask for that task"),
+])
+def test_bad_input_gets_one_line(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, text_file: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = () if "recall" in arguments else ("--text", text_file)
+    folder = tmp_path / "out"
+    line = refusal(capsys, "mixers", "--quiet", "-o", folder, "--window", 16, *text, *arguments)
+    assert message in line
+    assert not folder.exists()
+
+
+def test_the_list_has_every_mixer_with_its_options_and_whether_it_is_causal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = run(capsys, "mixers", "--list", "--json")
+    found = {(each["kind"], each["name"]): each for each in json.loads(out)}
+    assert code == 0
+    assert {name for kind, name in found if kind == "token"} == set(TOKEN_MIXERS.names())
+    assert {name for kind, name in found if kind == "channel"} == set(CHANNEL_MIXERS.names())
+    window = found["token", "window"]
+    assert (window["causal"], window["options"]["size"]) == (True, 64)
+    assert found["token", "fnet"]["causal"] is False
+    assert found["token", "mlgru"]["papers"] == ["2406.02528"]
+    _, out, _ = run(capsys, "mixers", "--list")
+    assert max(map(len, out.splitlines())) <= 80
+    assert all(re.search(rf"^{name} ", out, re.M) for name in TOKEN_MIXERS.names())

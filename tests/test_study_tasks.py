@@ -1,0 +1,131 @@
+"""The tasks by which mixers are compared: text, recall and digits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import entropy
+from study_parts import RECALL, write_text
+
+from sterna.model.config import ModelConfig
+from sterna.model.network.registry import TOKEN_MIXERS
+from sterna.model.stack.classifier import Classifier
+from sterna.model.stack.language_model import LanguageModel
+from sterna.model.study.entries import default_entries
+from sterna.model.study.tasks.digits import DigitsTask
+from sterna.model.study.tasks.recall import RecallTask
+from sterna.model.study.tasks.row import Row, find_row
+from sterna.model.study.tasks.text import TextTask
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text(tmp_path_factory.mktemp("text"))
+
+
+def test_an_answer_is_the_value_that_stood_after_the_key() -> None:
+    task = RecallTask(pairs=5, queries=9, vocab=24)
+    seen = set()
+    for step in range(12):
+        inputs, targets = (each.t().tolist() for each in task.sample(step, 0))
+        for line, answers in zip(inputs, targets, strict=True):
+            count = next(i for i, each in enumerate(answers) if each >= 0) // 2
+            given = dict(zip(line[:2 * count:2], line[1:2 * count:2], strict=True))
+            assert len(given) == count <= 5
+            assert max(given) < 12 <= min(given.values())
+            assert answers[:2 * count] == [-100] * (2 * count)
+            assert [given[key] for key in line[2 * count:]] == answers[2 * count:]
+        seen.add(count)
+    assert seen == {1, 2, 5}        # all pairs, a half, a quarter
+
+
+def test_sequences_belong_to_seed_and_step_and_are_held_out_from_both() -> None:
+    first, again, other, later = (
+        RECALL.sample(step, seed)[0] for step, seed in ((0, 0), (0, 0), (0, 1), (1, 0)))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, later)
+    asked = {}
+
+    class Probe(LanguageModel):
+        def forward_time_major(self, tokens, state):  # type: ignore[no-untyped-def]
+            asked["tokens"] = tokens
+            return super().forward_time_major(tokens, state)
+
+    with torch.no_grad():
+        RECALL.measure(Probe(ModelConfig(16, 1, 16, 16)), 0)
+    assert asked["tokens"].shape == (RECALL.length, 4)
+    assert not torch.equal(asked["tokens"][:, :2], first)
+
+
+def test_a_model_that_knows_the_answers_has_all_of_them_right() -> None:
+    task = RecallTask(pairs=4, queries=6, vocab=16, judged=8)
+
+    class Oracle(LanguageModel):
+        def forward_time_major(self, tokens, state):  # type: ignore[no-untyped-def]
+            given = tokens[:8].t()
+            values = torch.stack([
+                line[1::2][(line[0::2].unsqueeze(0) == keys.unsqueeze(1)).int().argmax(1)]
+                for line, keys in zip(given, tokens.t(), strict=True)], 1)
+            return torch.nn.functional.one_hot(values, 16).float(), state
+
+    assert task.measure(Oracle(ModelConfig(16, 1, 16, 16)), 0) == {"accuracy": 1.0}
+
+
+def test_the_digits_are_split_by_the_seed_and_no_image_is_in_both_parts() -> None:
+    from sklearn.datasets import load_digits
+
+    from sterna.model.study.tasks.digits import _split
+    parts = [_split(seed) for seed in (0, 1)]
+    for train, _, test, digits in parts:
+        assert (len(train), len(test)) == (1437, 360)
+        both = sorted(map(tuple, torch.cat([train, test]).tolist()))
+        assert both == sorted(map(tuple, load_digits().data.astype(int).tolist()))
+        assert set(digits.tolist()) == set(range(10))
+    assert not torch.equal(parts[0][2], parts[1][2])
+
+
+def test_the_unigram_entropy_is_that_of_the_held_out_bytes(text_file: Path) -> None:
+    task = TextTask(text=str(text_file))
+    counts = np.bincount(np.frombuffer(task.corpus().heldout, dtype=np.uint8))
+    assert task.facts()["unigram"] == pytest.approx(entropy(counts[counts > 0], base=2))
+
+
+def test_a_classifier_without_positions_does_not_see_the_order_of_its_tokens() -> None:
+    config = ModelConfig(16, 2, 32, 17, mixer="attention(causal=false, rope=false)")
+    model = Classifier(config, 10, 12).double()
+    tokens = torch.randint(17, (3, 12), generator=torch.Generator().manual_seed(0))
+    shuffled = tokens[:, torch.randperm(12, generator=torch.Generator().manual_seed(1))]
+    assert not torch.allclose(model(tokens), model(shuffled))
+    with torch.no_grad():
+        model.positions.weight.zero_()
+    torch.testing.assert_close(model(tokens), model(shuffled))
+    with pytest.raises(ValueError, match="sequences must have 12 tokens, got 11"):
+        model(tokens[:, :11])
+    with pytest.raises(ValueError, match="at most 8 tokens, got 12"):
+        Classifier(ModelConfig(16, 1, 32, 17, mixer="gmlp(length=8)"), 10, 12)
+
+
+def test_fixed_mixers_are_made_for_the_length_of_a_task_unless_the_row_says_another() -> None:
+    row = Row("r", "2*gmlp + mlgru + synthesizer_random(length=99, heads=2)")
+    assert row.config(d=16, layers=4, vocab=8, length=24).mixer == (
+        "2*gmlp(length=24) + mlgru + synthesizer_random(length=99, heads=2)")
+    assert not find_row("mlgru + fnet").is_causal(16)
+    assert find_row("transformer") == Row("transformer", "attention", weights="float")
+    assert find_row("mlgru", "relu2", "float") == Row(
+        "mlgru channel=relu2 weights=float", "mlgru", "relu2", "float")
+
+
+def test_every_mixer_has_a_task_and_those_that_predict_have_two() -> None:
+    tasks = (TextTask(d=16), RecallTask(d=16), DigitsTask(d=16))
+    entries = {row.name: [task.name for task in mine] for row, mine in default_entries(tasks)}
+    for name in TOKEN_MIXERS.names():
+        if name != "ring" and not name.startswith("shift"):
+            causal = find_row(name).is_causal(16)
+            assert entries[name][:2] == (["text", "recall"] if causal else ["digits"])
+    assert entries["mlgru"] == ["text", "recall", "digits"]
+    assert entries["hybrid"] == entries["transformer"] == ["text", "recall"]
+    assert len(default_entries(tasks, quick=True)) < len(entries) / 2

@@ -1,0 +1,1 @@
+"""Tokens: how a text becomes whole numbers and comes back, without torch."""

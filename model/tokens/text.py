@@ -1,0 +1,82 @@
+"""A text in tokens to train on, with the text to judge by."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from sterna.model.corpus import Corpus
+from sterna.model.tokens.tokenizer import Tokenizer
+
+__all__ = ["MemoryText", "TokenText"]
+
+
+class TokenText(Protocol):
+    """What training reads: tokens by position, wherever they lie."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the tokens and of the held-out text, in hexadecimal."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What the tokens were made with."""
+
+    def __len__(self) -> int:
+        """Number of tokens to train on."""
+
+    def piece(self, start: int, count: int) -> np.ndarray:
+        """Tokens ``start`` to ``start + count``, int64 ``[count]``; after the last comes the first.
+
+        ``start`` is from 0 to below the length, ``count`` at most the length.
+        """
+
+    def heldout(self, most_bytes: int | None = None) -> bytes:
+        """The text to judge by, UTF-8; at most so many bytes from its beginning, cut between
+        characters."""
+
+
+class MemoryText:
+    """A corpus in memory, in the tokens of a tokenizer.
+
+    Parameters
+    ----------
+    corpus
+        The text.
+    tokenizer
+        Has tokens for all of it.
+
+    Raises
+    ------
+    ValueError
+        If it has not.
+    """
+
+    def __init__(self, corpus: Corpus, tokenizer: Tokenizer) -> None:
+        self.name, self.sha256, self.tokenizer = corpus.name, corpus.sha256, tokenizer
+        tokens = tokenizer.encode(corpus.train)
+        self._tokens = tokens.astype(np.min_scalar_type(tokenizer.vocab - 1))
+        self._heldout = corpus.heldout
+
+    def __len__(self) -> int:
+        """Number of tokens to train on."""
+        return len(self._tokens)
+
+    def piece(self, start: int, count: int) -> np.ndarray:
+        """Tokens from ``start`` on, int64 ``[count]``, going round at the end."""
+        there = self._tokens[start:start + count]
+        round_the_end = self._tokens[:count - len(there)]
+        return np.concatenate([there, round_the_end]).astype(np.int64)
+
+    def heldout(self, most_bytes: int | None = None) -> bytes:
+        """The held-out text, or its beginning."""
+        if most_bytes is None or len(self._heldout) <= most_bytes:
+            return self._heldout
+        while most_bytes and self._heldout[most_bytes] & 0xC0 == 0x80:     # inside a character
+            most_bytes -= 1
+        return self._heldout[:most_bytes]

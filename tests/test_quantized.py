@@ -77,7 +77,7 @@ def _set(tensor: str, value: int) -> Change:
 
 
 CHANGES = {
-    "version": (lambda h, t: h.update(version=2), "format version 2, this Sterna reads"),
+    "version": (lambda h, t: h.update(version=3), "format version 3, this Sterna reads"),
     "trit": (_set("layer0.mlgru.f.weight", 2), r"layer0\.mlgru\.f\.weight: trit 0 has code 2"),
     "missing": (lambda h, t: t.pop("embedding"), "missing or unknown tensors: embedding"),
     "unknown": (lambda h, t: t.update(extra=np.zeros(1)), "unknown tensors: extra"),

@@ -10,14 +10,15 @@ import numpy as np
 
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
-from sterna.model.tokenizer import check_bytes, contiguous_sequences, encode
+from sterna.model.tokenizer import contiguous_sequences
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer, spelled_bytes
 
 __all__ = ["Evaluation", "Steps", "evaluate", "evaluate_steps", "surprisal_bits"]
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Result of :func:`evaluate`: bits per byte, and over how many predicted bytes."""
+    """Result of :func:`evaluate`: bits per byte, and over how many predicted tokens."""
 
     bits_per_byte: float
     predictions: int
@@ -40,8 +41,8 @@ def evaluate(
     """Measure how well a quantised model predicts a text.
 
     The text is cut into ``sequences`` contiguous parts that run side by side; each carries
-    its state from its first byte to its last. Every byte but the first of each part is
-    predicted once.
+    its state from its first token to its last. Every token but the first of each part is
+    predicted once; the figure is the bits of all of them, divided by the bytes that they spell.
 
     Parameters
     ----------
@@ -57,28 +58,29 @@ def evaluate(
     Raises
     ------
     ValueError
-        If the text has fewer than two bytes, or one that the model does not know.
+        If the text has fewer than two tokens, or a byte that the model does not know.
     """
-    check_bytes(text.encode() if isinstance(text, str) else text, model.config.vocab)
     return evaluate_steps(
         IntegerModel(model), text, frac=model.profile.logit.frac, sequences=sequences,
-        progress=progress)
+        progress=progress, tokenizer=model.tokenizer)
 
 
 def evaluate_steps(
     model: Steps, text: str | bytes, *, frac: int, sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    tokenizer: Tokenizer = BYTES,
 ) -> Evaluation:
     """The same for whatever steps; ``frac`` is the number of fraction bits of its logits.
 
     Raises
     ------
     ValueError
-        If the text has fewer than two bytes.
+        If the text has fewer than two tokens.
     """
-    tokens = encode(text)
+    tokens = tokenizer.encode(text)
     if tokens.size < 2:
-        raise ValueError(f"a text to evaluate must have at least 2 bytes, got {tokens.size}")
+        raise ValueError(
+            f"a text to evaluate must have at least 2 tokens, got {tokens.size}")
     parts = contiguous_sequences(tokens, max(1, min(sequences, tokens.size // 2)))
     state = model.start(parts.shape[0])
     steps = parts.shape[1] - 1
@@ -88,8 +90,8 @@ def evaluate_steps(
         bits += float(surprisal_bits(logits, parts[:, t + 1], frac).sum())
         if t % 64 == 63 or t + 1 == steps:
             progress(t + 1, steps)
-    predictions = parts.shape[0] * steps
-    return Evaluation(bits / predictions, predictions)
+    return Evaluation(
+        bits / spelled_bytes(tokenizer, parts[:, 1:]), parts.shape[0] * steps)
 
 
 def surprisal_bits(logits: np.ndarray, targets: np.ndarray, frac: int) -> np.ndarray:

@@ -23,6 +23,9 @@ from sterna.model.files import write_atomically
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
 from sterna.model.quantized.trits import pack_trits, unpack_trits
+from sterna.model.tokens.bpe import BytePairTokenizer
+from sterna.model.tokens.files import fitted, tokenizer_from_json
+from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
 
 __all__ = [
     "FORMAT_VERSION",
@@ -32,10 +35,13 @@ __all__ = [
     "load_model",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of a file with a tokenizer. Models of bytes are written as version 1, whose readers read them."""
+_BYTES_VERSION = 1
 _FORMAT = "sterna quantised model"
 _HEADER_KEY = "sterna"
 _HEADER_FIELDS = ("format", "version", "config", "profile", "tokenizer", "provenance")
+_MERGES = "tokenizer.merges"
 _OTHER_FILES = {
     ".onnx": "; an ONNX file is made from a quantised model: give that one",
     ".pt": "; a checkpoint has to be quantised first: sterna quantize",
@@ -85,11 +91,15 @@ class QuantizedModel:
         int16 or int32 table, as ``profile.sigmoid_table()`` defines it.
     provenance
         Where the model comes from: corpus, training, held-out figures, versions (JSON).
+    tokenizer
+        Between text and the tokens of the vocabulary; bytes by default, of which a model may know
+        fewer than 256.
 
     Raises
     ------
     ValueError
-        If a tensor does not have the shape, type or range that shape and profile ask for.
+        If a tensor does not have the shape, type or range that shape and profile ask for, or the
+        tokenizer has another number of tokens.
     """
 
     config: ModelConfig
@@ -98,9 +108,11 @@ class QuantizedModel:
     embedding: np.ndarray
     sigmoid: np.ndarray
     provenance: dict[str, Any] = field(default_factory=dict)
+    tokenizer: Tokenizer = BYTES
 
     def __post_init__(self) -> None:
         self.config.check_integer_form()
+        object.__setattr__(self, "tokenizer", fitted(self.tokenizer, self.config.vocab))
         shapes = self.config.projections()
         if list(self.projections) != list(shapes):
             raise ValueError(
@@ -127,12 +139,18 @@ class QuantizedModel:
                 [projection.k, projection.shift], dtype=np.int32)
         header = {
             "format": _FORMAT,
-            "version": FORMAT_VERSION,
+            "version": _BYTES_VERSION,
             "config": self.config.to_json(),
             "profile": asdict(self.profile),
-            "tokenizer": "bytes",
+            "tokenizer": self.tokenizer.to_json(),
             "provenance": self.provenance,
         }
+        if isinstance(self.tokenizer, BytePairTokenizer):
+            header["version"] = FORMAT_VERSION
+            # A tensor, as text would make the header of a large vocabulary longer than a reader
+            # wants to parse before it knows what the file is.
+            del header["tokenizer"]["merges"]
+            tensors[_MERGES] = self.tokenizer.merges
         header["sha256"] = _digest(tensors, header)
         # One metadata entry only: the library does not keep an order between several.
         text = json.dumps(header, sort_keys=True, separators=(",", ":"))
@@ -184,10 +202,10 @@ def _parse(blob: bytes) -> QuantizedModel:
     header = _read_header(blob)
     if header.get("format") != _FORMAT:
         raise ValueError(f"not a Sterna quantised model, but {header.get('format')!r}")
-    if header.get("version") != FORMAT_VERSION:
+    if header.get("version") not in (_BYTES_VERSION, FORMAT_VERSION):
         raise ValueError(
             f"the file has format version {header.get('version')!r}, this Sterna reads "
-            f"version {FORMAT_VERSION}")
+            f"the versions {_BYTES_VERSION} and {FORMAT_VERSION}")
     try:
         tensors = load_safetensors(blob)
     except (SafetensorError, ValueError) as error:
@@ -198,13 +216,12 @@ def _parse(blob: bytes) -> QuantizedModel:
     # A field more is none that matters: for those the version changes.
     known = {name: header[name] for name in _HEADER_FIELDS if name in header}
     check_fields("the header", known, _HEADER_FIELDS)
-    if header["tokenizer"] != "bytes":
-        raise ValueError(f"tokenizer must be 'bytes', got {header['tokenizer']!r}")
     if not isinstance(header["provenance"], dict):
         raise ValueError(f"provenance must be an object, got {header['provenance']!r}")
     check_fields("config", header["config"], SIZES)
     config = ModelConfig(**header["config"])
     profile = NumericProfile.from_json(header["profile"])
+    tokenizer = _read_tokenizer(header, tensors, config.vocab)
     wanted = {"embedding", "sigmoid"} | {
         f"{name}.{part}" for name in config.projections()
         for part in ("weight", "bias", "scale")}
@@ -225,7 +242,21 @@ def _parse(blob: bytes) -> QuantizedModel:
             weight, tensors[f"{name}.bias"], int(scale[0]), int(scale[1]))
     return QuantizedModel(
         config, profile, projections, tensors["embedding"], tensors["sigmoid"],
-        header["provenance"])
+        header["provenance"], tokenizer)
+
+
+def _read_tokenizer(
+    header: dict[str, Any], tensors: dict[str, np.ndarray], vocab: int,
+) -> Tokenizer:
+    """The tokenizer of a file, whose merges are taken from the tensors."""
+    content = header["tokenizer"]
+    if header["version"] == _BYTES_VERSION and content != ByteTokenizer.kind:
+        raise ValueError(f"tokenizer must be {ByteTokenizer.kind!r}, got {content!r}")
+    if isinstance(content, dict):
+        if _MERGES not in tensors:
+            raise ValueError(f"missing tensors: {_MERGES}")
+        content = {**content, "merges": tensors.pop(_MERGES)}
+    return tokenizer_from_json(content, vocab)
 
 
 def _read_header(blob: bytes) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,8 +15,8 @@ from sterna.model.network.mixer import State
 from sterna.model.network.projection import MixerInit
 from sterna.model.profile import S16
 from sterna.model.stack.block import Block
+from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.stack.reversible import run_reversible
-from sterna.model.tokenizer import check_bytes, contiguous_sequences, encode
 
 __all__ = ["LanguageModel", "ModelState", "heldout_bpb"]
 
@@ -139,60 +138,3 @@ class LanguageModel(nn.Module):
         of one.
         """
         return self.forward_time_major(tokens, state)
-
-
-@torch.no_grad()
-def heldout_bpb(
-    model: LanguageModel, text: bytes, *, sequences: int = 16, chunk_tokens: int = 256,
-    window: int | None = None,
-) -> float:
-    """Return bits per byte of ``text``, with the state carried.
-
-    The text is cut by :func:`sterna.model.tokenizer.contiguous_sequences`; every sequence
-    starts from the initial state, and its bytes from the second on are predicted from all
-    that came before. The result is the mean over ``sequences * (length - 1)`` predictions.
-
-    With ``window`` the text is cut into windows of that many bytes and one, each of which
-    begins where the one before ends and starts from the initial state; what is left of the text
-    is not predicted. That is the measure for mixers whose state grows with the text.
-
-    Parameters
-    ----------
-    model
-        Model whose vocabulary has every byte of the text.
-    text
-        Text to predict.
-    sequences
-        Number of contiguous sequences; fewer are used if the text is short.
-    chunk_tokens
-        Tokens per sequence evaluated at once; bounds memory, does not change the result.
-    window
-        Predictions from each start; ``sequences`` windows are then evaluated at once.
-
-    Raises
-    ------
-    ValueError
-        If the text has fewer than two bytes, or one that the model does not know.
-    """
-    check_bytes(text, model.config.vocab)
-    tokens = torch.from_numpy(encode(text).astype(np.int64)).to(model.embedding.weight.device)
-    if window is not None and tokens.numel() > window:
-        pieces = tokens.unfold(0, window + 1, window).t()   # [window + 1, windows]
-        nats = sum(_nats(model, piece, chunk_tokens) for piece in pieces.split(sequences, dim=1))
-        return nats / math.log(2) / (window * pieces.shape[1])
-    sequences = max(1, min(sequences, tokens.numel() // 2))
-    rows = torch.from_numpy(np.ascontiguousarray(
-        contiguous_sequences(encode(text), sequences).T)).to(tokens.device)  # [length, sequences]
-    return _nats(model, rows, chunk_tokens) / math.log(2) / (sequences * (rows.shape[0] - 1))
-
-
-def _nats(model: LanguageModel, rows: Tensor, chunk_tokens: int) -> float:
-    """The sum of the losses of predicting ``rows [time, batch]`` from the second on."""
-    state = model.initial_state(rows.shape[1])
-    nats = 0.0
-    for start in range(0, rows.shape[0] - 1, chunk_tokens):
-        piece = rows[start:start + chunk_tokens + 1]
-        logits, state = model.forward_time_major(piece[:-1], state)
-        nats += float(F.cross_entropy(
-            logits.flatten(0, 1), piece[1:].flatten(), reduction="sum").double())
-    return nats

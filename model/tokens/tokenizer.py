@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from sterna.model.checks import check_whole
 from sterna.model.tokenizer import VOCAB, check_bytes, encode
 
-__all__ = ["ByteTokenizer", "Tokenizer"]
+__all__ = ["BYTES", "ByteTokenizer", "Tokenizer", "check_tokens", "spelled_bytes"]
 
 
 class Tokenizer(Protocol):
@@ -46,8 +47,41 @@ class Tokenizer(Protocol):
             If a token is not of the vocabulary.
         """
 
+    def last_cut(self, text: bytes) -> int:
+        """The last place where a text may be cut, whatever comes after it; 0 if there is none.
+
+        With ``cut = last_cut(text)``, the tokens of ``text[:cut]`` and those of ``text[cut:] +
+        more`` are together the tokens of ``text + more``, so that a text of any length is encoded
+        in pieces.
+        """
+
     def to_json(self) -> Any:
         """What files hold of it; the same tokenizer gives the same."""
+
+    @property
+    def sha256(self) -> str:
+        """A hash that tells tokenizers apart, in hexadecimal."""
+
+
+def check_tokens(tokens: np.ndarray | list[int], vocab: int) -> np.ndarray:
+    """Tokens of a vocabulary as int64 ``[length]``.
+
+    Raises
+    ------
+    ValueError
+        If one is not from 0 to ``vocab - 1``.
+    """
+    values = np.asarray(tokens, dtype=np.int64).reshape(-1)
+    if values.size and not 0 <= values.min() <= values.max() < vocab:
+        raise ValueError(
+            f"tokens must be from 0 to {vocab - 1}, got {values.min()} to {values.max()}")
+    return values
+
+
+def spelled_bytes(tokenizer: Tokenizer, tokens: np.ndarray) -> int:
+    """How many bytes tokens spell: what their bits are divided by to be bits per byte."""
+    lengths = np.array([len(spelling) for spelling in tokenizer.spellings])
+    return int(lengths[tokens].sum())
 
 
 class ByteTokenizer:
@@ -72,12 +106,22 @@ class ByteTokenizer:
 
     def decode(self, tokens: np.ndarray | list[int]) -> str:
         """The text of bytes; what is not UTF-8 becomes U+FFFD."""
-        values = np.asarray(tokens, dtype=np.int64).reshape(-1)
-        if values.size and not 0 <= values.min() <= values.max() < self.vocab:
-            raise ValueError(
-                f"tokens must be from 0 to {self.vocab - 1}, got {values.min()} to {values.max()}")
+        values = check_tokens(tokens, self.vocab)
         return values.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
     def to_json(self) -> str:
         """``bytes``, as files have always said; the model's shape has the vocabulary."""
         return self.kind
+
+    def last_cut(self, text: bytes) -> int:
+        """Bytes may be cut anywhere: the end."""
+        return len(text)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the kind and the size of the vocabulary."""
+        return hashlib.sha256(f"{self.kind} {self.vocab}".encode()).hexdigest()
+
+
+BYTES = ByteTokenizer()
+"""Tokens for any text, one for each byte."""

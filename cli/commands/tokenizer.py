@@ -1,0 +1,140 @@
+"""``sterna tokenizer``: making a tokenizer from text, and looking at one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sterna.cli.terminal.console import Stages, out, print_json, print_table
+from sterna.cli.terminal.options import JsonOption, QuietOption
+
+if TYPE_CHECKING:
+    from sterna.model.tokens.tokenizer import Tokenizer
+
+__all__ = ["TOKENIZER", "info", "train"]
+
+_LONGEST_SHOWN = 12
+
+TOKENIZER = typer.Typer(
+    name="tokenizer", rich_markup_mode=None,
+    help="Make a tokenizer of byte pairs from text, and look at one.")
+
+
+@TOKENIZER.command()
+def train(
+    texts: Annotated[list[Path] | None, typer.Argument(
+        metavar="[TEXT]...", help="UTF-8 files. Default: the train part of the manual of this "
+                                  "Python.")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")] = Path(
+        "tokenizer.json"),
+    vocab: Annotated[int, typer.Option(
+        help="Number of tokens, from 257 to 65,536; the 256 first are the bytes.")] = 1024,
+    docstrings: Annotated[bool, typer.Option(
+        "--docstrings", help="Add the standard library's docstrings to the manual.")] = False,
+    whole: Annotated[bool, typer.Option(
+        "--whole", help="Learn from whole files. Without it their last tenth is left out, which "
+                        "sterna train --text holds out.")] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Make a tokenizer: merge the pairs that are the most frequent in a text.
+
+    The same texts give the same file. It needs the package tokenizers; a tokenizer that is there
+    does not.
+
+    Example: sterna tokenizer train book.txt --vocab 1024 -o book.json
+    """
+    from sterna.model.tokens.bpe_training import train_bpe
+    from sterna.model.tokens.files import save_tokenizer
+    parts = _parts(texts or [], docstrings, whole)
+    with Stages(quiet) as stage:
+        stage(f"count pairs in {sum(map(len, parts)):,} bytes")
+        tokenizer = train_bpe(parts, vocab)
+        stage("encode the text")
+        tokens = sum(len(tokenizer.encode(part)) for part in parts)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    save_tokenizer(tokenizer, output)
+    figures: dict[str, Any] = {
+        "output": str(output), "bytes": output.stat().st_size, "vocab": tokenizer.vocab,
+        "sha256": tokenizer.sha256, "text_bytes": sum(map(len, parts)), "tokens": tokens}
+    if as_json:
+        print_json(figures)
+    else:
+        out.print(f"{output}: {tokenizer.vocab:,} tokens; {figures['text_bytes']:,} bytes of text "
+                  f"are {tokens:,} of them, {figures['text_bytes'] / tokens:.2f} bytes each")
+    return 0
+
+
+def _parts(texts: Sequence[Path], docstrings: bool, whole: bool) -> list[bytes]:
+    """The texts to learn from."""
+    from sterna.model.corpus import builtin_corpus, corpus_from_file
+    from sterna.model.files import read_text
+    if not texts:
+        if whole:
+            raise ValueError("--whole is for files: the manual has a held-out part of its own")
+        return [builtin_corpus(docstrings=docstrings).train]
+    if docstrings:
+        raise ValueError("--docstrings adds to the built-in text: leave it out with files")
+    return [read_text(text) if whole else corpus_from_file(text).train for text in texts]
+
+
+@TOKENIZER.command()
+def info(
+    tokenizer: Annotated[str, typer.Argument(
+        metavar="TOKENIZER", help="A tokenizer file, or a model: a quantised file or a bundled "
+                                  "one.")],
+    text: Annotated[Path | None, typer.Option(
+        help="UTF-8 text to encode. Default: the held-out text of the bundled models.")] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show what a tokenizer knows, and how short it makes a text.
+
+    Bytes per token, the part of the vocabulary that the text uses, and the longest tokens.
+
+    Example: sterna tokenizer info book.json --text chapter.txt
+    """
+    from sterna.model.files import read_text
+    from sterna.model.quantized.bundled import bundled_heldout
+    found = _load(tokenizer)
+    data = bundled_heldout(found.vocab) if text is None else read_text(text)
+    facts = _facts(found, data)
+    if as_json:
+        print_json(facts)
+        return 0
+    name = "the bundled held-out text" if text is None else str(text)
+    out.print(f"{tokenizer}: {found.kind}, {found.vocab:,} tokens")
+    out.print(f"sha256 {found.sha256}")
+    out.print(f"{name}: {facts['text_bytes']:,} bytes are {facts['tokens']:,} tokens, "
+              f"{facts['bytes_per_token']:.3f} bytes each; {facts['used']:,} of the vocabulary "
+              f"({facts['used'] / found.vocab:.0%}) occur")
+    print_table("longest tokens", ("token", "bytes", "spelling"), [
+        (token, len(found.spellings[token]), repr(_shown(found.spellings[token])))
+        for token in facts["longest"]])
+    return 0
+
+
+def _load(source: str) -> Tokenizer:
+    from sterna.model.quantized import load_model
+    from sterna.model.quantized.bundled import BUNDLED
+    from sterna.model.tokens.files import load_tokenizer
+    if source in BUNDLED or source.endswith(".safetensors"):
+        return load_model(source).tokenizer
+    return load_tokenizer(source)
+
+
+def _facts(tokenizer: Tokenizer, text: bytes) -> dict[str, Any]:
+    tokens = tokenizer.encode(text)
+    by_length = sorted(range(tokenizer.vocab), key=lambda token: (
+        -len(tokenizer.spellings[token]), token))
+    return {
+        "kind": tokenizer.kind, "vocab": tokenizer.vocab, "sha256": tokenizer.sha256,
+        "text_bytes": len(text), "tokens": len(tokens),
+        "bytes_per_token": len(text) / len(tokens), "used": len(set(tokens.tolist())),
+        "longest": by_length[:_LONGEST_SHOWN]}
+
+
+def _shown(spelling: bytes) -> str:
+    return spelling.decode(errors="replace")

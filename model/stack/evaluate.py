@@ -1,0 +1,82 @@
+"""Held-out bits per byte of a float model, whatever its tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sterna.model.tokenizer import contiguous_sequences
+from sterna.model.tokens.files import fitted
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer, spelled_bytes
+
+if TYPE_CHECKING:
+    from sterna.model.stack.language_model import LanguageModel
+
+__all__ = ["heldout_bpb"]
+
+
+@torch.no_grad()
+def heldout_bpb(
+    model: LanguageModel, text: bytes, *, sequences: int = 16, chunk_tokens: int = 256,
+    window: int | None = None, tokenizer: Tokenizer = BYTES,
+) -> float:
+    """Return bits per byte of ``text``, with the state carried.
+
+    The tokens are cut by :func:`sterna.model.tokenizer.contiguous_sequences`; every sequence
+    starts from the initial state, and its tokens from the second on are predicted from all
+    that came before. The result is the bits of these ``sequences * (length - 1)`` predictions,
+    divided by the bytes that the predicted tokens spell.
+
+    With ``window`` the text is cut into windows of that many tokens and one, each of which
+    begins where the one before ends and starts from the initial state; what is left of the text
+    is not predicted. That is the measure for mixers whose state grows with the text.
+
+    Parameters
+    ----------
+    model
+        The float model.
+    text
+        Text to predict.
+    sequences
+        Number of contiguous sequences; fewer are used if the text is short.
+    chunk_tokens
+        Tokens per sequence evaluated at once; bounds memory, does not change the result.
+    window
+        Predictions from each start; ``sequences`` windows are then evaluated at once.
+    tokenizer
+        What the model was trained with.
+
+    Raises
+    ------
+    ValueError
+        If the text has fewer than two tokens, or a byte that the model does not know.
+    """
+    tokenizer = fitted(tokenizer, model.config.vocab)
+    tokens = tokenizer.encode(text)
+    if window is not None and tokens.size > window:
+        windows = np.lib.stride_tricks.sliding_window_view(tokens, window + 1)[::window]
+        pieces = np.split(windows, range(sequences, len(windows), sequences))
+    else:
+        pieces = [contiguous_sequences(tokens, max(1, min(sequences, tokens.size // 2)))]
+    device = model.embedding.weight.device
+    nats = sum(_nats(model, torch.tensor(piece.T, device=device), chunk_tokens)
+               for piece in pieces)
+    judged = sum(spelled_bytes(tokenizer, piece[:, 1:]) for piece in pieces)
+    return nats / math.log(2) / judged
+
+
+def _nats(model: LanguageModel, rows: Tensor, chunk_tokens: int) -> float:
+    """The sum of the losses of predicting ``rows [time, batch]`` from the second on."""
+    state = model.initial_state(rows.shape[1])
+    nats = 0.0
+    for start in range(0, rows.shape[0] - 1, chunk_tokens):
+        piece = rows[start:start + chunk_tokens + 1]
+        logits, state = model.forward_time_major(piece[:-1], state)
+        nats += float(F.cross_entropy(
+            logits.flatten(0, 1), piece[1:].flatten(), reduction="sum").double())
+    return nats

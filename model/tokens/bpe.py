@@ -1,0 +1,207 @@
+"""Byte-level byte-pair encoding (arXiv 1508.07909 on bytes, as GPT-2's), without a library.
+
+Its 256 first tokens are the bytes, so it has tokens for every text, UTF-8 or not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sterna.model.checks import check_fields
+from sterna.model.tokens.tokenizer import check_tokens
+from sterna.model.tokens.words import last_cut, words_of
+
+__all__ = ["BPE_VERSION", "MOST_TOKENS", "BytePairTokenizer"]
+
+BPE_VERSION = 1
+"""Of the rules, which a list of merges means nothing without: words, and the order of merges."""
+
+MOST_TOKENS = 1 << 16
+"""The largest vocabulary: a token is a number of 16 bits."""
+
+_FORMAT = "sterna tokenizer"
+_FIELDS = ("format", "version", "kind", "merges")
+_BYTES = 256
+_PART = 1 << 20             # bytes that are cut into words at once: memory grows with them
+_MOST_KNOWN_WORDS = 1 << 18
+
+
+class BytePairTokenizer:
+    """Tokens that are made by merging pairs of tokens, from bytes on.
+
+    Each word of a text (:mod:`sterna.model.tokens.words`) begins as its bytes. Of all pairs of
+    neighbours that have a merge, the one that comes first in the list is merged, the leftmost if it
+    is there more than once; until there is none.
+
+    Parameters
+    ----------
+    merges
+        Whole numbers ``[merges, 2]``: the left and the right token of each, in the order of
+        training. A merge makes the token of the lowest number not yet used, from 256 on; or, where
+        another merge already spells the same bytes, that one's.
+
+    Raises
+    ------
+    ValueError
+        If a merge is of tokens that are not there yet, is there twice, or there are more than
+        65,536 tokens.
+
+    >>> tokenizer = BytePairTokenizer([(116, 104), (256, 101)])
+    >>> tokenizer.vocab, tokenizer.spellings[256:]
+    (258, (b'th', b'the'))
+    >>> tokenizer.encode("the moth").tolist()
+    [257, 32, 109, 111, 256]
+    """
+
+    kind = "bpe"
+
+    def __init__(self, merges: Sequence[tuple[int, int]] | np.ndarray) -> None:
+        self.merges = _checked(merges)
+        """The merges, uint16 ``[merges, 2]``."""
+        spellings = [bytes([value]) for value in range(_BYTES)]
+        token_of = {spelling: token for token, spelling in enumerate(spellings)}
+        made: dict[int, tuple[int, int]] = {}
+        for rank, (left, right) in enumerate(self.merges.tolist()):
+            if max(left, right) >= len(spellings):
+                raise ValueError(
+                    f"merge {rank} must be of two of the {len(spellings)} tokens before it, got "
+                    f"{left} and {right}")
+            if _pair(left, right) in made:
+                raise ValueError(f"merge {rank} is there twice: {left} and {right}")
+            spelling = spellings[left] + spellings[right]
+            token = token_of.setdefault(spelling, len(spellings))
+            if token == len(spellings):
+                spellings.append(spelling)
+            made[_pair(left, right)] = rank, token
+        if len(spellings) > MOST_TOKENS:
+            raise ValueError(
+                f"a tokenizer has at most {MOST_TOKENS:,} tokens, got {len(spellings):,}")
+        self.spellings = tuple(spellings)
+        self.vocab = len(spellings)
+        self._words = _Words(made)
+
+    def encode(self, text: str | bytes) -> np.ndarray:
+        """The tokens of a text, int64 ``[tokens]``."""
+        if not isinstance(text, (str, bytes, bytearray)):
+            raise ValueError(f"text must be str or bytes, got {type(text).__name__} {text!r}")
+        rest = memoryview(text.encode() if isinstance(text, str) else bytes(text))
+        found = []
+        while rest:
+            size = _PART
+            while size < len(rest) and not (cut := last_cut(bytes(rest[:size]))):
+                size *= 2           # one word is as long as that
+            part = bytes(rest[:cut if size < len(rest) else len(rest)])
+            found.append(b"".join(map(self._words.__getitem__, words_of(part))))
+            rest = rest[len(part):]
+        return np.frombuffer(b"".join(found), dtype=np.uint16).astype(np.int64)
+
+    def decode(self, tokens: np.ndarray | list[int]) -> str:
+        """The text of tokens; bytes that are not UTF-8 become U+FFFD."""
+        values = check_tokens(tokens, self.vocab)
+        return b"".join(map(self.spellings.__getitem__, values.tolist())).decode(errors="replace")
+
+    def last_cut(self, text: bytes) -> int:
+        """Where the text may be cut in two, whatever comes after it: between two words."""
+        return last_cut(text)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of a tokenizer file."""
+        return {"format": _FORMAT, "version": BPE_VERSION, "kind": self.kind,
+                "merges": self.merges.tolist()}
+
+    @classmethod
+    def from_json(cls, content: Any) -> BytePairTokenizer:
+        """Undo :meth:`to_json`.
+
+        Raises
+        ------
+        ValueError
+            If the content is something else, or of another version.
+        """
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise ValueError("not a Sterna tokenizer")
+        if content.get("version") != BPE_VERSION or content.get("kind") != cls.kind:
+            raise ValueError(
+                f"expected a tokenizer of the kind {cls.kind}, version {BPE_VERSION}, got "
+                f"{content.get('kind')!r}, version {content.get('version')!r}")
+        check_fields("the tokenizer", content, _FIELDS)
+        return cls(content["merges"])
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256, in hexadecimal, of :meth:`to_json` with sorted keys and no spaces."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _checked(merges: Sequence[tuple[int, int]] | np.ndarray) -> np.ndarray:
+    try:
+        array = np.asarray(merges if len(merges) else np.zeros((0, 2), dtype=np.uint16))
+    except (TypeError, ValueError):     # no list, or rows of different lengths
+        array = np.zeros(0)
+    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
+        raise ValueError("merges must be whole numbers, two for each merge")
+    if array.size and not 0 <= array.min() <= array.max() < MOST_TOKENS:
+        raise ValueError(
+            f"merges must be of tokens from 0 to {MOST_TOKENS - 1}, got {array.min()} to "
+            f"{array.max()}")
+    return array.astype(np.uint16)
+
+
+def _pair(left: int, right: int) -> int:
+    """One number for a pair, which is a quicker key than two."""
+    return left << 16 | right
+
+
+class _Words(dict[bytes, bytes]):
+    """The tokens of words met before, as the bytes of uint16; others are made when asked for."""
+
+    def __init__(self, made: dict[int, tuple[int, int]]) -> None:
+        self._made = made
+
+    def __missing__(self, word: bytes) -> bytes:
+        if len(self) >= _MOST_KNOWN_WORDS:
+            self.clear()
+        tokens = self[word] = np.array(merge_word(word, self._made), dtype=np.uint16).tobytes()
+        return tokens
+
+
+def merge_word(word: bytes, made: dict[int, tuple[int, int]]) -> list[int]:
+    """The tokens of one word; ``made`` gives the rank and the token of a pair.
+
+    A heap holds the pairs by rank and place, so that a word of n bytes, which may be a text
+    without blanks, takes n log n.
+    """
+    tokens: list[int | None] = [*word]
+    after, before = list(range(1, len(word) + 1)), list(range(-1, len(word) - 1))
+    waiting: list[tuple[int, int, int]] = []
+
+    def propose(left: int) -> None:
+        """Put the pair that begins at ``left`` on the heap, if it has a merge."""
+        if left >= 0 and after[left] < len(word):
+            pair = _pair(tokens[left], tokens[after[left]])     # type: ignore[arg-type]
+            if pair in made:
+                heapq.heappush(waiting, (made[pair][0], left, pair))
+
+    for at in range(len(word) - 1):
+        propose(at)
+    while waiting:
+        _, left, pair = heapq.heappop(waiting)
+        right = after[left]
+        # One of the two may have been merged since.
+        if right == len(word) or tokens[left] is None or pair != _pair(
+                tokens[left], tokens[right]):                   # type: ignore[arg-type]
+            continue
+        tokens[left], tokens[right] = made[pair][1], None
+        after[left] = after[right]
+        if after[left] < len(word):
+            before[after[left]] = left
+        propose(before[left])
+        propose(left)
+    return [token for token in tokens if token is not None]

@@ -1,0 +1,78 @@
+"""Tokenizers in JSON: files of their own, and what other files hold of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sterna.model.files import write_atomically
+from sterna.model.tokenizer import VOCAB
+from sterna.model.tokens.bpe import BytePairTokenizer
+from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
+
+__all__ = ["fitted", "load_tokenizer", "save_tokenizer", "tokenizer_from_json"]
+
+
+def tokenizer_from_json(content: Any, vocab: int | None = None) -> Tokenizer:
+    """The tokenizer that :meth:`Tokenizer.to_json` described.
+
+    Parameters
+    ----------
+    content
+        What JSON gave: ``"bytes"``, or the content of a tokenizer file.
+    vocab
+        Vocabulary of the model that it belongs to, as for :func:`fitted`.
+
+    Raises
+    ------
+    ValueError
+        If the content describes no tokenizer, or one for another vocabulary.
+    """
+    tokenizer = BYTES if content == BYTES.kind else BytePairTokenizer.from_json(content)
+    return tokenizer if vocab is None else fitted(tokenizer, vocab)
+
+
+def fitted(tokenizer: Tokenizer, vocab: int) -> Tokenizer:
+    """The tokenizer of a model with such a vocabulary.
+
+    Of bytes a model may know fewer than 256, or have tokens that no byte stands for; any other
+    tokenizer must have just as many tokens as the model.
+
+    Raises
+    ------
+    ValueError
+        If it has not.
+    """
+    if isinstance(tokenizer, ByteTokenizer):
+        wanted = min(VOCAB, vocab)
+        return tokenizer if tokenizer.vocab == wanted else ByteTokenizer(wanted)
+    if tokenizer.vocab != vocab:
+        raise ValueError(
+            f"the tokenizer has {tokenizer.vocab:,} tokens, and the model {vocab:,}")
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> Path:
+    """Write a tokenizer file; the same tokenizer gives the same bytes."""
+    text = json.dumps(tokenizer.to_json(), sort_keys=True, separators=(",", ":"))
+    return write_atomically(Path(path), text + "\n")
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """Read a tokenizer file.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read or holds something else; the message names the file.
+    """
+    try:
+        return tokenizer_from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ValueError(
+            f"{path}: cannot read the tokenizer ({error.strerror or error})") from error
+    except ValueError as error:
+        what = "not a Sterna tokenizer" if isinstance(
+            error, (json.JSONDecodeError, UnicodeDecodeError)) else error
+        raise ValueError(f"{path}: {what}") from error

@@ -1,0 +1,104 @@
+"""Models whose tokens are byte pairs: their file, and bits per byte."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12
+from sterna.model.quantized import QuantizedFileError, QuantizedModel, load_model
+from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.evaluate import evaluate, evaluate_steps, surprisal_bits
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
+from sterna.model.stack.language_model import LanguageModel, heldout_bpb
+from sterna.model.tokens.bpe import BytePairTokenizer
+from sterna.model.tokens.bpe_training import train_bpe
+
+TEXT = bundled_heldout()[:6000]
+TOKENIZER = train_bpe([TEXT], 300)
+SHAPE = ModelConfig(d=8, layers=1, dff=12, vocab=300)
+
+
+@pytest.fixture(scope="module")
+def model() -> QuantizedModel:
+    return replace(random_model(SHAPE, C12), tokenizer=TOKENIZER)
+
+
+def test_the_file_holds_the_tokenizer(model: QuantizedModel, tmp_path: Path) -> None:
+    read = load_model(model.save(tmp_path / "m.safetensors"))
+    assert read.tokenizer.to_json() == TOKENIZER.to_json()
+    assert read.to_bytes() == model.to_bytes()
+    assert len(model.to_bytes()) < len(random_model(SHAPE, C12).to_bytes()) + 1000
+
+
+def test_a_file_of_bytes_is_of_the_first_version(tmp_path: Path) -> None:
+    assert b'version\\":1' in random_model(SHAPE, C12).to_bytes()
+    for vocab, known in ((128, 128), (300, 256)):
+        path = random_model(replace(SHAPE, vocab=vocab), C12).save(tmp_path / "m.safetensors")
+        assert (load_model(path).tokenizer.kind, load_model(path).tokenizer.vocab) == (
+            "bytes", known)
+
+
+def test_a_tokenizer_of_another_size_is_refused(model: QuantizedModel) -> None:
+    with pytest.raises(ValueError, match="the tokenizer has 299 tokens, and the model 300"):
+        replace(model, tokenizer=BytePairTokenizer(TOKENIZER.merges[:-1]))
+
+
+def test_a_damaged_tokenizer_is_named(model: QuantizedModel, tmp_path: Path) -> None:
+    data = bytearray(model.to_bytes())
+    at = bytes(data).index(TOKENIZER.merges.tobytes())
+    data[at] ^= 1
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(QuantizedFileError, match="the checksum does not match"):
+        load_model(path)
+
+
+def test_bits_are_divided_by_the_bytes_that_tokens_spell(model: QuantizedModel) -> None:
+    text = TEXT[:800]
+    found = evaluate(model, text, sequences=1)
+    tokens = TOKENIZER.encode(text)
+    logits, _ = IntegerModel(model).run(tokens[None, :-1])
+    bits = surprisal_bits(logits[0], tokens[1:], model.profile.logit.frac).sum()
+    judged = sum(len(TOKENIZER.spellings[token]) for token in tokens[1:])
+    assert judged == len(text) - len(TOKENIZER.spellings[tokens[0]])
+    assert found.bits_per_byte == pytest.approx(bits / judged, rel=1e-12)
+    assert found.predictions == len(tokens) - 1
+
+
+def test_a_model_that_knows_nothing_needs_the_bits_of_its_tokens() -> None:
+    class Even:
+        def start(self, batch: int) -> np.ndarray:
+            return np.zeros((1, batch, 1), dtype=np.int32)
+
+        def step(self, tokens: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return np.zeros((len(tokens), 300), dtype=np.int32), state
+
+    found = evaluate_steps(Even(), TEXT, frac=0, sequences=1, tokenizer=TOKENIZER)
+    tokens = TOKENIZER.encode(TEXT)
+    judged = len(TEXT) - len(TOKENIZER.spellings[tokens[0]])
+    assert found.bits_per_byte == pytest.approx(math.log2(300) * (len(tokens) - 1) / judged)
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_the_float_model_is_measured_the_same_way(window: int | None) -> None:
+    model = LanguageModel(SHAPE)
+    tokens = torch.from_numpy(TOKENIZER.encode(TEXT))
+    size = window or len(tokens) - 1
+    nats, judged = 0.0, 0
+    with torch.no_grad():
+        for start in range(0, len(tokens) - size, size):
+            row = tokens[start:start + size + 1]
+            logits, _ = model(row[None, :-1])
+            nats += float(F.cross_entropy(logits[0], row[1:], reduction="sum"))
+            judged += sum(len(TOKENIZER.spellings[int(token)]) for token in row[1:])
+    found = heldout_bpb(model, TEXT, sequences=1, window=window, tokenizer=TOKENIZER)
+    assert found == pytest.approx(nats / math.log(2) / judged, rel=1e-5)

@@ -37,9 +37,9 @@ from sterna.model.study.streaming_result import stream
 
 HEADS, GROUPS = 9, 3
 NAMES = {
-    "mixer.out": "attn_output", "mixer.v": "attn_v", "channel.gate": "ffn_gate",
-    "channel.up": "ffn_up", "channel.down": "ffn_down", "norms.0": "attn_norm",
-    "norms.1": "ffn_norm"}
+    "mixer.out": "attn_output", "mixer.qkv.v": "attn_v",
+    "channel.gate_up.gate": "ffn_gate", "channel.gate_up.up": "ffn_up", "channel.down": "ffn_down",
+    "norms.0": "attn_norm", "norms.1": "ffn_norm"}
 
 
 def interleaved_to_halves(rows: Tensor, heads: int) -> Tensor:
@@ -67,11 +67,12 @@ def load(reader: GGUFReader, facts: dict[str, Any]) -> LanguageModel:
     for layer in range(model.config.layers):
         ours, theirs = f"layers.{layer}", f"blk.{layer}"
         q, k = (tensors[f"{theirs}.attn_{part}.weight"] for part in "qk")
-        weights[f"{ours}.mixer.q.weight"] = interleaved_to_halves(q, HEADS)
-        weights[f"{ours}.mixer.k.weight"] = for_all_heads(interleaved_to_halves(k, GROUPS))
+        weights[f"{ours}.mixer.qkv.q.weight"] = interleaved_to_halves(q, HEADS)
+        weights[f"{ours}.mixer.qkv.k.weight"] = for_all_heads(interleaved_to_halves(k, GROUPS))
         for name, part in NAMES.items():
             weights[f"{ours}.{name}.weight"] = tensors[f"{theirs}.{part}.weight"]
-        weights[f"{ours}.mixer.v.weight"] = for_all_heads(weights[f"{ours}.mixer.v.weight"])
+        value = f"{ours}.mixer.qkv.v.weight"
+        weights[value] = for_all_heads(weights[value])
     model.load_state_dict(weights)
     for each in model.modules():
         if isinstance(each, Attention):

@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,7 +73,7 @@ def test_saturated_outputs_pass_no_gradient() -> None:
     with torch.no_grad():
         layer.weight.copy_(torch.ones(3, 4))
         layer.weight[1].zero_()
-    out = BitLinear.joint((layer,), torch.ones(1, 4), 2.0)
+    out = bit_linear(torch.ones(1, 4), [layer.weight], [layer.bias], 2.0)
     assert out.tolist() == [[2.0, 0.0, 2.0]]
     out.sum().backward()
     assert layer.bias is not None
@@ -88,19 +87,6 @@ def test_zero_input_gives_the_bias() -> None:
         assert layer.bias is not None
         layer.bias.copy_(torch.tensor([1.0, -2.0, 0.5]))
     assert layer(torch.zeros(2, 6)).tolist() == [[1.0, -2.0, 0.5]] * 2
-
-
-def test_joint_equals_single_projections() -> None:
-    generator = torch.Generator().manual_seed(3)
-    first, second = (BitLinear(10, rows, generator=generator) for rows in (4, 7))
-    x = torch.randn(5, 10, generator=generator)
-    torch.testing.assert_close(
-        BitLinear.joint((first, second), x), torch.cat([first(x), second(x)], -1))
-
-
-def test_joint_refuses_a_mixture_of_biases() -> None:
-    with pytest.raises(ValueError, match="either all joint projections have a bias"):
-        BitLinear.joint((BitLinear(4, 2), BitLinear(4, 2, bias=False)), torch.ones(4))
 
 
 def test_initial_weights_come_from_the_generator() -> None:

@@ -164,7 +164,7 @@ def test_seed_decides_the_model_and_the_global_generator_does_not() -> None:
     third = LanguageModel(ODD, seed=5).state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["head.weight"], third["head.weight"])
-    assert bool((first["layers.0.mixer.f.bias"] == 1).all())
+    assert bool((first["layers.0.mixer.fcg.f.bias"] == 1).all())
 
 
 def test_heldout_bpb_counts_every_byte_but_the_first_of_each_sequence() -> None:

@@ -87,7 +87,7 @@ def naive_attention(
     weigh: Callable[[Tensor], Tensor] = lambda scores: torch.softmax(scores, 0),
 ) -> Tensor:
     """One query, head and sequence at a time; rotation as a product of complex numbers."""
-    q, k, v = mixer.q(x), mixer.k(x), mixer.v(x)
+    q, k, v = mixer.qkv.q(x), mixer.qkv.k(x), mixer.qkv.v(x)
     width, half, share = mixer.width, mixer.width // 2, mixer.heads // mixer.kv_heads
     turns = 1e4 ** (-torch.arange(half, dtype=torch.float64) / half)
 
@@ -169,10 +169,10 @@ def test_a_text_may_be_read_in_pieces(pattern: str, lengths: tuple[int, ...]) ->
 def test_constant_values_are_returned(pattern: str) -> None:
     mixer = build(pattern)
     with torch.no_grad():
-        mixer.v.weight.zero_()
+        mixer.qkv.v.weight.zero_()
         mixer.out.weight.copy_(torch.eye(D))
         mixer.out.bias.zero_()
-        shared = mixer.v.bias.unflatten(0, (mixer.kv_heads, -1)).repeat_interleave(
+        shared = mixer.qkv.v.bias.unflatten(0, (mixer.kv_heads, -1)).repeat_interleave(
             mixer.heads // mixer.kv_heads, dim=0).flatten()
         close(whole(mixer, tokens()), shared.expand(T, BATCH, D))
 
@@ -181,8 +181,8 @@ def multi_head_attention(mixer: Attention, x: Tensor, mask: Tensor | None) -> Te
     """torch's own function with the same weights; a mask is true where a key may not be seen."""
     return F.multi_head_attention_forward(
         x, x, x, mixer.d, mixer.heads,
-        torch.cat([each.weight for each in (mixer.q, mixer.k, mixer.v)]),
-        torch.cat([each.bias for each in (mixer.q, mixer.k, mixer.v)]),
+        torch.cat([each.weight for each in mixer.qkv.values()]),
+        torch.cat([each.bias for each in mixer.qkv.values()]),
         None, None, False, 0.0, mixer.out.weight, mixer.out.bias,
         attn_mask=mask, need_weights=False)[0]
 
@@ -217,7 +217,7 @@ def test_decoding_from_a_ring_equals_torch_with_a_banded_mask(
 def test_one_head_is_a_plain_scaled_dot_product() -> None:
     mixer, x = build("attention(heads=1, rope=false)"), tokens()
     with torch.no_grad():
-        q, k, v = (part(x).transpose(0, 1) for part in (mixer.q, mixer.k, mixer.v))
+        q, k, v = (part(x).transpose(0, 1) for part in mixer.qkv.values())
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         close(whole(mixer, x), mixer.out(mixed.transpose(0, 1)))
 
@@ -229,7 +229,7 @@ def test_the_order_of_heads_is_nothing_but_the_order_of_their_weights(pattern: s
     mixer, shuffled = build(pattern), build(pattern)
     order = torch.arange(D).unflatten(0, (4, -1))[[2, 0, 3, 1]].flatten()
     with torch.no_grad():
-        for part in (shuffled.q, shuffled.k, shuffled.v):
+        for part in shuffled.qkv.values():
             part.weight.copy_(part.weight[order])
             part.bias.copy_(part.bias[order])
         assert not torch.allclose(whole(shuffled, tokens()), whole(mixer, tokens()))
@@ -240,7 +240,7 @@ def test_the_order_of_heads_is_nothing_but_the_order_of_their_weights(pattern: s
 def take_over(mixer: Attention, other: Attention) -> Attention:
     """The weights of another, each head of keys and values for all its heads of queries."""
     weights = other.state_dict()
-    for name in ("k.weight", "k.bias", "v.weight", "v.bias"):
+    for name in ("qkv.k.weight", "qkv.k.bias", "qkv.v.weight", "qkv.v.bias"):
         weights[name] = weights[name].unflatten(0, (other.kv_heads, -1)).repeat_interleave(
             mixer.kv_heads // other.kv_heads, dim=0).flatten(0, 1)
     mixer.load_state_dict(weights)
@@ -324,14 +324,14 @@ def test_a_long_text_is_read_with_the_state_of_a_short_one(
 def test_a_relu_query_that_matches_no_key_gets_nothing() -> None:
     mixer, x = build("relu_attention(heads=2, rope=false)"), tokens()
     with torch.no_grad():
-        mixer.q.weight.zero_()
-        mixer.k.weight.zero_()
-        mixer.q.bias.fill_(1.0)
-        mixer.k.bias.fill_(-1.0)
+        mixer.qkv.q.weight.zero_()
+        mixer.qkv.k.weight.zero_()
+        mixer.qkv.q.bias.fill_(1.0)
+        mixer.qkv.k.bias.fill_(-1.0)
         close(whole(mixer, x), mixer.out.bias.expand(T, BATCH, D))
         # All keys alike with score s q.k = sqrt(8): that many times the mean of the values.
-        mixer.k.bias.fill_(1.0)
-        mean = mixer.v(x).cumsum(0) / torch.arange(1, T + 1).reshape(-1, 1, 1)
+        mixer.qkv.k.bias.fill_(1.0)
+        mean = mixer.qkv.v(x).cumsum(0) / torch.arange(1, T + 1).reshape(-1, 1, 1)
         close(whole(mixer, x), mixer.out(math.sqrt(8) * mean))
 
 
@@ -347,7 +347,7 @@ def test_multiplications_are_those_that_torch_counts(
         state = mixer(x[:-1], mixer.initial_state(x))[1]
         with FlopCounterMode(display=False) as counter:
             mixer.step(x[-1], state)
-    weights = sum(part.weight.numel() for part in (mixer.q, mixer.k, mixer.v, mixer.out))
+    weights = sum(part.weight.numel() for part in (*mixer.qkv.values(), mixer.out))
     assert counter.get_total_flops() == 2 * (weights + 2 * seen * D)
     # Turning is no matrix product: two for each channel of a query and of a key.
     assert mixer.multiplies(20) == weights + 2 * seen * D + turned * 2 * D

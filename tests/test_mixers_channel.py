@@ -59,9 +59,11 @@ def formula(mixer: ChannelMixer, name: str, x: Tensor, *, ternary: bool) -> Tens
         return F.linear(v, layer.weight, layer.bias)
 
     z, p = (S16.z.limit, S16.p.limit) if ternary else (math.inf, math.inf)
-    up = through(mixer.up, x).clamp(-z, z)
-    hidden = (GATED[name](through(mixer.gate, x).clamp(-z, z), up) if name in GATED
-              else PLAIN[name](up))
+    if name in GATED:
+        gate, up = (through(each, x).clamp(-z, z) for each in mixer.gate_up.values())
+        hidden = GATED[name](gate, up)
+    else:
+        hidden = PLAIN[name](through(mixer.up, x).clamp(-z, z))
     return through(mixer.down, hidden.clamp(-p, p))
 
 
@@ -108,24 +110,23 @@ def test_an_open_gate_lets_the_linear_path_through_and_a_shut_one_nothing(name: 
     mixer = built(name, ternary=False)
     x = normal(7, D, seed=2)
     with torch.no_grad():
-        mixer.gate.weight.zero_()
-        mixer.gate.bias.fill_(50.0)
+        mixer.gate_up.gate.weight.zero_()
+        mixer.gate_up.gate.bias.fill_(50.0)
         scale = {"sigmoid_glu": 1.0, "seglu": 50 * 1.0507009873554805}.get(name, 50.0)
-        opened = mixer.down(scale * mixer.up(x))
+        opened = mixer.down(scale * mixer.gate_up.up(x))
         torch.testing.assert_close(mixer(x), opened, rtol=1e-12, atol=1e-12)
-        mixer.gate.bias.fill_(-50.0)
+        mixer.gate_up.gate.bias.fill_(-50.0)
         left = -1.0507009873554805 * 1.6732632423543772 if name == "seglu" else 0.0
         torch.testing.assert_close(
-            mixer(x), mixer.down(left * mixer.up(x)), rtol=1e-12, atol=1e-12)
+            mixer(x), mixer.down(left * mixer.gate_up.up(x)), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["bilinear", "relu2", "relu2_glu", "seglu"])
 def test_products_of_ternary_mixers_saturate_and_then_pass_no_gradient(name: str) -> None:
     mixer = built(name, ternary=True)
     with torch.no_grad():
-        for layer in (getattr(mixer, "gate", None), mixer.up):
-            if layer is not None:
-                layer.bias.fill_(1e3)      # limited to S16.z, and its square to S16.p
+        for layer in (mixer.gate_up.values() if name in GATED else (mixer.up,)):
+            layer.bias.fill_(1e3)      # limited to S16.z, and its square to S16.p
     seen: list[Tensor] = []
     mixer.down.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     x = normal(3, D, seed=2).requires_grad_()

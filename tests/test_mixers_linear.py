@@ -60,7 +60,7 @@ def turned(x: Tensor, position: int) -> Tensor:
 
 def naive(mixer: FeatureAttention, x: Tensor) -> Tensor:
     """``x [time, batch, d]`` to the same, one query and key at a time."""
-    q, k, v = (F.linear(x, each.weight, each.bias) for each in (mixer.q, mixer.k, mixer.v))
+    q, k, v = (F.linear(x, each.weight, each.bias) for each in mixer.qkv.values())
     mixed = torch.zeros_like(x)
     for b in range(x.shape[1]):
         for head in range(HEADS):
@@ -208,7 +208,7 @@ def test_many_features_come_near_softmax_attention() -> None:
         with torch.no_grad():
             got = mixer(x, mixer.initial_state(x))[0]
             q, k, v = (F.linear(x, each.weight, each.bias).unflatten(-1, (HEADS, -1)).permute(
-                1, 2, 0, 3) for each in (mixer.q, mixer.k, mixer.v))
+                1, 2, 0, 3) for each in mixer.qkv.values())
             full = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             expected = F.linear(
                 full.permute(2, 0, 1, 3).flatten(-2), mixer.out.weight, mixer.out.bias)

@@ -71,7 +71,7 @@ def test_gru_is_that_of_torch() -> None:
     mixer = GRU(init(ternary=False)).double()
     shaken(mixer)
     pass_through(mixer)
-    inputs, hidden = [*mixer.inputs], [*mixer.hidden]
+    inputs, hidden = [*mixer.inputs.values()], [*mixer.hidden.values()]
     twin = nn.GRU(D, D).double()
     x, state = normal(TIME, BATCH, D, seed=2), normal(BATCH, D, seed=3)
     results, gradients = [], []
@@ -102,8 +102,8 @@ def test_ternary_gru_is_the_loop_as_written() -> None:
     state = normal(BATCH, D, seed=3).requires_grad_()
     hidden, outputs = state, []
     for t in range(TIME):
-        xr, xz, xn = (naive_bit_linear(x[t], [m.weight], [m.bias]) for m in mixer.inputs)
-        hr, hz, hn = (naive_bit_linear(hidden, [m.weight], [m.bias]) for m in mixer.hidden)
+        xr, xz, xn = (naive_bit_linear(x[t], [m.weight], [m.bias]) for m in mixer.inputs.values())
+        hr, hz, hn = (naive_bit_linear(hidden, [m.weight], [m.bias]) for m in mixer.hidden.values())
         r, z = torch.sigmoid(xr + hr), torch.sigmoid(xz + hz)
         hidden = (1 - z) * torch.tanh(xn + r * hn) + z * hidden
         outputs.append(naive_bit_linear(hidden, [mixer.out.weight], [mixer.out.bias]))
@@ -115,7 +115,7 @@ def test_an_open_update_gate_holds_the_state_of_the_gru() -> None:
     mixer = GRU(init(ternary=False)).double()
     shaken(mixer)
     with torch.no_grad():
-        mixer.inputs[1].bias.fill_(1e3)
+        mixer.inputs["z"].bias.fill_(1e3)
     state = normal(BATCH, D, seed=3)
     states = mixer.states(normal(TIME, BATCH, D, seed=2), state)
     assert torch.equal(states, state.expand_as(states))
@@ -129,8 +129,7 @@ def test_prepared_projections_are_the_projections(ternary: bool) -> None:
     x = normal(4, D, seed=5).requires_grad_()
     assert_same((prepare([*layers])(x),), (project([*layers], x),), [x, *layers.parameters()])
     mixed = [layers[0], init(ternary=not ternary).linear(D, D).double()]
-    with pytest.raises(ValueError, match="must be all ternary or all float"):
-        prepare(mixed)
+    assert_same((prepare(mixed)(x),), (torch.cat([each(x) for each in mixed], -1),), [x])
 
 
 # HGRN2
@@ -197,8 +196,8 @@ def test_hgrn2_with_one_channel_a_head_and_no_query_is_the_recurrence_of_mlgru()
     pass_through(mixer)
     mixer.norm = nn.Identity()
     x, state = normal(TIME, BATCH, D, seed=2), normal(BATCH, D, seed=3)
-    f = torch.sigmoid(nn.functional.linear(x, mixer.f.weight, mixer.f.bias))
-    c = nn.functional.linear(x, mixer.v.weight, mixer.v.bias)
+    f = torch.sigmoid(nn.functional.linear(x, mixer.qfv.f.weight, mixer.qfv.f.bias))
+    c = nn.functional.linear(x, mixer.qfv.v.weight, mixer.qfv.v.bias)
     y, (last,) = mixer(x, (state.view(BATCH, D, 1, 1),))
     torch.testing.assert_close(y, naive_mlgru(f, c, state), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(last.flatten(1), y[-1], rtol=1e-12, atol=1e-12)
@@ -209,9 +208,10 @@ def test_hgrn2_is_its_formula() -> None:
     shaken(mixer)
     x = normal(TIME, BATCH, D, seed=2).requires_grad_()
     linear = nn.functional.linear
-    q = nn.functional.silu(linear(x, mixer.q.weight, mixer.q.bias)).unflatten(-1, (4, 4))
-    f = 0.3 + 0.7 * torch.sigmoid(linear(x, mixer.f.weight, mixer.f.bias)).unflatten(-1, (4, 4))
-    v = linear(x, mixer.v.weight, mixer.v.bias).unflatten(-1, (4, 4))
+    q = nn.functional.silu(linear(x, mixer.qfv.q.weight, mixer.qfv.q.bias)).unflatten(-1, (4, 4))
+    f = 0.3 + 0.7 * torch.sigmoid(
+        linear(x, mixer.qfv.f.weight, mixer.qfv.f.bias)).unflatten(-1, (4, 4))
+    v = linear(x, mixer.qfv.v.weight, mixer.qfv.v.bias).unflatten(-1, (4, 4))
     o = quadratic_sum(q, f, v, torch.zeros(BATCH, 4, 4, 4, dtype=x.dtype)).flatten(-2)
     rms = o.square().mean(-1, keepdim=True).add(1e-6).sqrt()
     expected = linear(o / rms * mixer.norm.weight, mixer.out.weight, mixer.out.bias)
@@ -223,7 +223,7 @@ def test_hgrn2_is_its_formula() -> None:
 def test_the_bound_of_hgrn2_is_the_least_its_forget_gate_can_be(bound: float) -> None:
     mixer = HGRN2(init(ternary=True), bound=bound).double()
     with torch.no_grad():
-        mixer.f.bias.fill_(-60.0)
+        mixer.qfv.f.bias.fill_(-60.0)
     f = mixer.gates(normal(TIME, BATCH, D, seed=2))[1]
     assert f.shape == (TIME, BATCH, 1, 16)
     torch.testing.assert_close(f, torch.full_like(f, bound), rtol=0, atol=1e-12)
@@ -408,7 +408,7 @@ def test_mlgru_is_its_formula(ternary: bool) -> None:
     x = normal(TIME, BATCH, D, seed=2).requires_grad_()
     state = normal(BATCH, D, seed=3).requires_grad_()
     limit = S16.z.limit if ternary else math.inf
-    f, c, g = (through(layer, x).clamp(-limit, limit) for layer in (mixer.f, mixer.c, mixer.g))
+    f, c, g = (through(layer, x).clamp(-limit, limit) for layer in mixer.fcg.values())
     h = naive_mlgru(torch.sigmoid(f), nn.functional.silu(c), state)
     expected = through(mixer.out, torch.sigmoid(g) * h)
     y, (last,) = mixer(x, (state,))
@@ -418,7 +418,7 @@ def test_mlgru_is_its_formula(ternary: bool) -> None:
 @pytest.mark.parametrize("ternary", [True, False], ids=["ternary", "float"])
 def test_only_the_ternary_mlgru_limits_what_goes_into_its_gates(ternary: bool) -> None:
     mixer = MLGRU(init(ternary=ternary)).double()
-    for part, bias in ((mixer.f, -1e3), (mixer.c, 1e3), (mixer.g, 1e3)):
+    for part, bias in ((mixer.fcg.f, -1e3), (mixer.fcg.c, 1e3), (mixer.fcg.g, 1e3)):
         with torch.no_grad():
             part.weight.fill_(0.5).view(-1)[::3] = 0.0
             part.bias.fill_(bias)

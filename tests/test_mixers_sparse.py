@@ -71,7 +71,7 @@ def linear(layer: torch.nn.Module, x: Tensor) -> Tensor:
 
 def heads_of(mixer: Attention, x: Tensor, *, turned: bool = True) -> list[Tensor]:
     """Queries, keys and values ``[batch, heads, time, width]``, the first two with RoPE."""
-    q, k, v = (split_heads(linear(each, x), mixer.heads) for each in (mixer.q, mixer.k, mixer.v))
+    q, k, v = (split_heads(linear(each, x), mixer.heads) for each in mixer.qkv.values())
     at = torch.arange(x.shape[0])
     return [rotate(q, at), rotate(k, at), v] if turned else [q, k, v]
 
@@ -279,7 +279,7 @@ def naive_reformer(
 ) -> Tensor:
     """Shared-QK attention of query i to ``keys_of(hashes, i)``, rounds merged as in equation 3
     of the paper: a sum over rounds of exponentials, divided by the sum of all."""
-    q, v = (split_heads(linear(each, x), mixer.heads) for each in (mixer.qk, mixer.v))
+    q, v = (split_heads(linear(each, x), mixer.heads) for each in mixer.qkv.values())
     q = rotate(q, torch.arange(x.shape[0]))
     hashes = hash_buckets(q, mixer.rotations)
     sequences = []
@@ -348,7 +348,7 @@ def test_reformer_attends_by_hash(
 def test_a_token_alone_in_the_reformer_sees_itself() -> None:
     for options in ("causal=true", "causal=false"):
         mixer, x = reformer(options), numbers(1, BATCH, D, seed=10)
-        expected = linear(mixer.out, linear(mixer.v, x))
+        expected = linear(mixer.out, linear(mixer.qkv.v, x))
         torch.testing.assert_close(run(mixer, x), expected, rtol=1e-12, atol=1e-12)
 
 

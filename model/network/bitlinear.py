@@ -56,7 +56,9 @@ class _BitLinear(torch.autograd.Function):
             sums.mul_(row_scale)
             factor = inverse
         out = sums.mul_(factor) if bias is None else torch.addcmul(bias, sums, factor)
-        out = out.view(*x.shape[:-1], out.shape[-1])
+        # Not a view, as nobody else has the sums: FSDP2 hangs its hooks on what modules return,
+        # and an operation in place on a view would lose them.
+        out = torch.ops.aten._unsafe_view(out, [*x.shape[:-1], out.shape[-1]])
         clamped = None
         if limit < math.inf:
             clamped = out.clamp_(-limit, limit)
@@ -139,18 +141,4 @@ class BitLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., columns]``, not normalised, to ``[..., rows]``."""
-        return BitLinear.joint((self,), x)
-
-    @staticmethod
-    def joint(
-        projections: Sequence[BitLinear], x: Tensor, limit: float = math.inf,
-    ) -> Tensor:
-        """Map ``x`` by several projections that share its norm and quantisation.
-
-        ``x [..., columns]`` to the outputs side by side, ``[..., rows of all]``, which
-        saturate at ``±limit``. Either all projections have a bias or none has.
-        """
-        biases = [p.bias for p in projections if p.bias is not None]
-        if biases and len(biases) != len(projections):
-            raise ValueError("either all joint projections have a bias or none has")
-        return bit_linear(x, [p.weight for p in projections], biases or None, limit)
+        return bit_linear(x, [self.weight], None if self.bias is None else [self.bias])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sterna.model.mixers  # noqa: F401  (registers them)
@@ -11,7 +10,6 @@ from sterna.model.network.mixer import Mixer, State
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
 from sterna.model.pattern import Choice
-from sterna.model.profile import S16
 
 __all__ = ["Block"]
 
@@ -21,7 +19,7 @@ class Block(nn.Module):
 
     A ternary projection normalises its own input, so a norm before a mixer is left out where the
     first thing that happens is one; it would change nothing. The residual stream of ternary
-    blocks with pre-norm is limited to the range of the profile's ``x`` format. Reversible blocks
+    blocks with pre-norm is limited by ``init.numerics``. Reversible blocks
     (:mod:`sterna.model.stack.reversible`) take what the two mixers add, and do otherwise with it.
 
     Parameters
@@ -40,7 +38,7 @@ class Block(nn.Module):
         super().__init__()
         self.mixer = TOKEN_MIXERS.build(token, init)
         self.channel = CHANNEL_MIXERS.build(channel, init)
-        self.pre, self.ternary = config.norm == "pre", init.ternary
+        self.pre, self.numerics = config.norm == "pre", init.numerics
         self.norms = nn.ModuleList(
             nn.RMSNorm(config.d, eps=1e-6, elementwise_affine=not (self.pre and init.ternary))
             if not self.pre or not init.ternary or mixer.wants_norm else nn.Identity()
@@ -71,6 +69,4 @@ class Block(nn.Module):
         return self.norms[which](x) if self.pre else x
 
     def _after(self, which: int, x: Tensor) -> Tensor:
-        if not self.pre:
-            return self.norms[which](x)
-        return F.hardtanh_(x, -S16.x.limit, S16.x.limit) if self.ternary else x
+        return self.numerics.x(x) if self.pre else self.norms[which](x)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
+from sterna.model.network.numerics import Limits
 from sterna.model.network.projection import MixerInit
-from sterna.model.profile import S16
+from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.block import Block
 
 __all__ = ["Classifier"]
@@ -29,6 +27,8 @@ class Classifier(nn.Module):
         Tokens of every sequence.
     seed
         Seed of the initial weights.
+    profile
+        Numeric formats that ternary weights are trained for.
 
     Raises
     ------
@@ -36,12 +36,15 @@ class Classifier(nn.Module):
         If there is no mixer of a name, it does not have an option, or it is for shorter sequences.
     """
 
-    def __init__(self, config: ModelConfig, classes: int, length: int, *, seed: int = 0) -> None:
+    def __init__(
+        self, config: ModelConfig, classes: int, length: int, *, seed: int = 0,
+        profile: NumericProfile = S16,
+    ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         ternary = config.weights == "ternary"
-        init = MixerInit(config.d, config.dff, ternary, generator)
-        self.length, self._limit = length, S16.x.limit if ternary else math.inf
+        init = MixerInit(config.d, config.dff, ternary, generator, Limits(profile))
+        self.length, self.numerics = length, init.numerics
         self.embedding, self.positions = (
             init.embedding(count) for count in (config.vocab, length))
         self.layers = nn.ModuleList(Block(config, *choices, init) for choices in config.mixers())
@@ -59,7 +62,7 @@ class Classifier(nn.Module):
         if tokens.shape[1] != self.length:
             raise ValueError(f"sequences must have {self.length} tokens, got {tokens.shape[1]}")
         x = self.embedding(tokens.t()) + self.positions.weight.unsqueeze(1)
-        x = F.hardtanh(x, -self._limit, self._limit)
+        x = self.numerics.x(x)
         for block in self.blocks():
             x, _ = block(x, block.mixer.initial_state(x))
         return self.head(self.norm(x.mean(dim=0)))

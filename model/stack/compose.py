@@ -8,7 +8,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.profile import S16
+from sterna.model.network.numerics import S16_LIMITS, Numerics
 
 __all__ = ["Residual", "States", "advance", "initial_states"]
 
@@ -17,11 +17,19 @@ States: TypeAlias = tuple[State, ...]
 
 
 class Residual(nn.Module):
-    """``y = x + inner(x)``, limited to the range of the profile's ``x`` format."""
+    """``y = x + inner(x)``, limited to the range of the profile's ``x`` format.
 
-    def __init__(self, inner: nn.Module) -> None:
+    Parameters
+    ----------
+    inner
+        A module from ``[..., d]`` to ``[..., d]``.
+    numerics
+        Limits the sum; by default to the range of profile S16.
+    """
+
+    def __init__(self, inner: nn.Module, numerics: Numerics = S16_LIMITS) -> None:
         super().__init__()
-        self.inner = inner
+        self.inner, self.numerics = inner, numerics
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., d]`` to ``[..., d]``; with a token mixer inside, ``x`` is
@@ -65,7 +73,7 @@ def advance(module: nn.Module, x: Tensor, states: Sequence[State]) -> tuple[Tens
         return y, (last,)
     if isinstance(module, Residual):
         y, after = advance(module.inner, x, states)
-        return (x + y).clamp(-S16.x.limit, S16.x.limit), after
+        return module.numerics.x(x + y), after
     if isinstance(module, nn.Sequential):
         after, rest = (), tuple(states)
         for each in module:

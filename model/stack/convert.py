@@ -86,19 +86,18 @@ def _layer(module: Any, at: str, profile: NumericProfile, output: FixedPoint | N
         inner = _layer(module.inner, _inside(at, "inner"), profile, profile.x)
         return _named(at, ResidualLayer, inner)
     make: Callable[..., Layer]
-    parts: Sequence[str]
+    linears: Sequence[Any]
     match module:
         case BitLinear():
-            make, parts = BitLinearLayer.of, ()
+            make, linears = BitLinearLayer.of, [module]
         case MLGRU():
-            make, parts = MlgruLayer.of, ("f", "c", "g", "out")
+            make, linears = MlgruLayer.of, [*module.fcg.values(), module.out]
         case GLU():
-            make, parts = GluLayer.of, ("gate", "up", "down")
+            make, linears = GluLayer.of, [*module.gate_up.values(), module.down]
         case _:
             raise ValueError(
                 f"{at} is a {type(module).__name__}; there are layers for BitLinear, MLGRU, GLU, "
                 f"Residual and nn.Sequential")
-    linears = [getattr(module, part) for part in parts] or [module]
     matrices = [_named(at, ternary_matrix_of, each) for each in linears]
     return _named(at, make, *matrices, profile=profile, output=output)
 

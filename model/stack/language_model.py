@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.mixer import State
+from sterna.model.network.numerics import Limits
 from sterna.model.network.projection import MixerInit
-from sterna.model.profile import S16
+from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.block import Block
 from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.stack.reversible import run_reversible
@@ -22,6 +23,12 @@ __all__ = ["LanguageModel", "ModelState", "heldout_bpb"]
 
 ModelState: TypeAlias = tuple[State, ...]
 """The state of the token mixer of every layer, first to last."""
+
+_PLACES = {
+    "mlgru.f": "mixer.fcg.f", "mlgru.c": "mixer.fcg.c", "mlgru.g": "mixer.fcg.g",
+    "mlgru.out": "mixer.out", "glu.gate": "channel.gate_up.gate", "glu.up": "channel.gate_up.up",
+    "glu.down": "channel.down"}
+"""Where the projections of a layer are in its block."""
 
 _MUCH = 1 << 20
 """Tokens after which a state that does not grow has stopped growing."""
@@ -37,6 +44,9 @@ class LanguageModel(nn.Module):
     seed
         Seed of the initial weights. The same seed gives the same model, whatever the
         state of torch's global generator.
+    profile
+        Numeric formats that the model is trained for. Ternary weights: values saturate where its
+        formats do (:class:`~sterna.model.network.numerics.Limits`).
 
     Raises
     ------
@@ -44,18 +54,20 @@ class LanguageModel(nn.Module):
         If there is no mixer of a name, it does not have an option, or it is not causal.
     """
 
-    def __init__(self, config: ModelConfig, *, seed: int = 0) -> None:
+    def __init__(
+        self, config: ModelConfig, *, seed: int = 0, profile: NumericProfile = S16,
+    ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.config = config
+        self.config, self.profile = config, profile
         ternary = config.weights == "ternary"
-        init = MixerInit(config.d, config.dff, ternary, generator)
+        init = MixerInit(config.d, config.dff, ternary, generator, Limits(profile))
+        self.numerics = init.numerics
         self.embedding = init.embedding(config.vocab)
         self.layers = nn.ModuleList(
             Block(config, *choices, init) for choices in config.mixers())
         self.norm = nn.Identity() if ternary else nn.RMSNorm(config.d, eps=1e-6)
         self.head = init.linear(config.d, config.vocab, bias=False)
-        self._limit = S16.x.limit if ternary else math.inf
         for (token, _), block in zip(config.mixers(), self.blocks(), strict=True):
             if not block.mixer.causal:
                 raise ValueError(
@@ -68,19 +80,29 @@ class LanguageModel(nn.Module):
 
     def named_projections(self) -> dict[str, BitLinear]:
         """Every ternary projection of a model that has an integer form, by the name and in the
-        order of ``config.projections()``."""
+        order of ``config.projections()``.
+
+        Raises
+        ------
+        ValueError
+            If another module is in the place of one.
+        """
         named = {}
         for name in self.config.projections():
-            path = name.replace("layer", "layers.", 1).replace(".mlgru.", ".mixer.").replace(
-                ".glu.", ".channel.")
+            layer, _, part = name.partition(".")
+            path = f"layers.{layer[5:]}.{_PLACES[part]}" if part else name
             module = self.get_submodule(path)
-            assert isinstance(module, BitLinear)
+            if not isinstance(module, BitLinear):
+                raise ValueError(
+                    f"{path} must be a BitLinear, got a {type(module).__name__}: it has no "
+                    f"integer form")
             named[name] = module
         return named
 
     def initial_state(self, batch: int) -> ModelState:
         """Return the state at the start of ``batch`` texts."""
-        x = self.embedding.weight.new_zeros(batch, self.config.d)
+        weight = self.embedding.weight     # its new_zeros would be sharded where it is, in FSDP2
+        x = torch.zeros(batch, self.config.d, dtype=weight.dtype, device=weight.device)
         return tuple(block.mixer.initial_state(x) for block in self.blocks())
 
     @property
@@ -96,7 +118,7 @@ class LanguageModel(nn.Module):
     ) -> tuple[Tensor, ModelState]:
         """As :meth:`forward` for tokens ``[time, batch]``; logits are ``[time, batch, vocab]``."""
         x, after = self._run(self._embed(tokens), state)
-        return self.head(self.norm(x)), after
+        return self.numerics.logit(self.head(self.norm(x))), after
 
     def _run(self, x: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
         if self.config.residual == "reversible":
@@ -108,7 +130,7 @@ class LanguageModel(nn.Module):
         return x, tuple(after)
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        return F.hardtanh_(self.embedding(tokens), -self._limit, self._limit)
+        return self.numerics.x(self.embedding(tokens))
 
     def forward(
         self, tokens: Tensor, state: ModelState | None = None,

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from sterna.model.profile import S16
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.language_model import LanguageModel
 
@@ -19,7 +18,7 @@ def sample_tokens(
 ) -> Iterator[int]:
     """Continue a text, the tokens ``prompt [time]``, by up to ``tokens``, one at a time.
 
-    Logits are rounded to the format of profile S16, so that the sampler is the one that all
+    Logits are rounded to the format of the model's profile, so that the sampler is the one that all
     other forms of a model use. A model with mixers of a fixed length ends with it.
 
     Raises
@@ -27,6 +26,7 @@ def sample_tokens(
     ValueError
         If the prompt alone is longer than a mixer allows.
     """
+    logit = model.profile.logit
     row = torch.from_numpy(prompt.astype(np.int64)).reshape(1, -1)
     lengths = [each.mixer.longest for each in model.blocks() if each.mixer.longest is not None]
     room = min([tokens, *(longest - row.shape[1] + 1 for longest in lengths)])
@@ -34,8 +34,7 @@ def sample_tokens(
         logits, state = model(row)
         last = logits[:, -1]
         for count in range(room):
-            integers = (last[0].double() * 2.0 ** S16.logit.frac).round().clamp(
-                S16.logit.min, S16.logit.max)
+            integers = (last[0].double() * 2.0 ** logit.frac).round().clamp(logit.min, logit.max)
             token = sampler(integers.numpy().astype(np.int64))
             yield token
             if count + 1 < room:

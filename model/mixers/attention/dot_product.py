@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.model.network.heads import head_count, merge_heads, rotate, split_heads
+from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit, project
+from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["Attention"]
@@ -49,9 +50,10 @@ class Attention(TokenMixer):
         self.heads = head_count(init.d, heads)
         self.kv_heads = self.heads if kv_heads is None else kv_heads
         self.width = init.d // self.heads
-        self.q = init.linear(self.d, self.heads * self.width)
-        self.k = init.linear(self.d, self.kv_heads * self.width)
-        self.v = init.linear(self.d, self.kv_heads * self.width)
+        self.qkv = Joint(
+            q=init.linear(self.d, self.heads * self.width),
+            k=init.linear(self.d, self.kv_heads * self.width),
+            v=init.linear(self.d, self.kv_heads * self.width))
         self.out = init.linear(self.heads * self.width, self.d, residual=True)
 
     def allowed(self, queries: Tensor, keys: Tensor) -> Tensor | None:
@@ -79,7 +81,7 @@ class Attention(TokenMixer):
     def heads_of(self, x: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys, values ``[batch, heads, time, width]`` of ``x [time, batch, d]``."""
         heads = [self.heads, self.kv_heads, self.kv_heads]
-        return split_heads(project((self.q, self.k, self.v), x), sum(heads)).split(heads, dim=1)
+        return split_heads(self.qkv(x), sum(heads)).split(heads, dim=1)
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map ``x [time, batch, d]``; the state is the earlier keys and values, each

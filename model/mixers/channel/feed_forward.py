@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from sterna.model.network.joint import project
 from sterna.model.network.mixer import ChannelMixer
-from sterna.model.network.projection import MixerInit, project
+from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import channel_mixer
-from sterna.model.profile import S16
 
 __all__ = ["MLP", "ReLU2"]
 
@@ -18,18 +18,17 @@ class _FeedForward(ChannelMixer):
 
     def __init__(self, init: MixerInit) -> None:
         super().__init__()
-        self.dff = init.dff
+        self.dff, self.numerics = init.dff, init.numerics
         self.up = init.linear(init.d, init.dff)
         self.down = init.linear(init.dff, init.d, residual=True)
-        self.limit = S16.p.limit if init.ternary else float("inf")
 
     def activate(self, hidden: Tensor) -> Tensor:
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
-        hidden = self.activate(project((self.up,), x, S16.z.limit))
-        return self.down(F.hardtanh(hidden, -self.limit, self.limit))
+        z = self.numerics.z(project((self.up,), x, self.numerics.z_limit))
+        return self.down(self.numerics.p(self.activate(z)))
 
 
 @channel_mixer("mlp")

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import ChannelMixer
-from sterna.model.network.projection import MixerInit, project
+from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import channel_mixer
-from sterna.model.profile import S16
 
 __all__ = ["Bilinear", "GatedLinear", "GeGLU", "ReGLU", "ReLU2GLU", "SeGLU", "SigmoidGLU"]
 
@@ -25,11 +25,9 @@ class GatedLinear(ChannelMixer):
 
     def __init__(self, init: MixerInit) -> None:
         super().__init__()
-        self.dff = init.dff
-        self.gate = init.linear(init.d, init.dff)
-        self.up = init.linear(init.d, init.dff)
+        self.dff, self.numerics = init.dff, init.numerics
+        self.gate_up = Joint(gate=init.linear(init.d, init.dff), up=init.linear(init.d, init.dff))
         self.down = init.linear(init.dff, init.d, residual=True)
-        self.limit = S16.p.limit if init.ternary else float("inf")
 
     def activate(self, gate: Tensor) -> Tensor:
         """The activation of the gate ``[..., dff]``, element by element."""
@@ -37,10 +35,9 @@ class GatedLinear(ChannelMixer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
-        z = project((self.gate, self.up), x, S16.z.limit)
+        z = self.numerics.z(self.gate_up(x, self.numerics.z_limit))
         gate, up = z.chunk(2, dim=-1)
-        product = self.activate(gate) * up
-        return self.down(F.hardtanh_(product, -self.limit, self.limit))
+        return self.down(self.numerics.p(self.activate(gate) * up))
 
     def products(self, length: int) -> int:
         """Gate with up."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.model.mixers.channel.gated import GatedLinear
@@ -24,4 +23,4 @@ class GLU(GatedLinear):
 
     def activate(self, gate: Tensor) -> Tensor:
         """SiLU, ``z * sigmoid(z)``."""
-        return F.silu(gate)
+        return self.numerics.silu(gate)

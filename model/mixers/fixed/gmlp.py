@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.mixers.fixed.positions import PositionMixer
+from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State
-from sterna.model.network.projection import MixerInit, project
+from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["GMLP"]
@@ -35,8 +36,7 @@ class GMLP(PositionMixer):
     def __init__(self, init: MixerInit, *, length: int = 256, causal: bool = True) -> None:
         super().__init__(length, causal, init.d)
         self.d = init.d
-        self.u = init.linear(init.d, init.d)
-        self.v = init.linear(init.d, init.d)
+        self.uv = Joint(u=init.linear(init.d, init.d), v=init.linear(init.d, init.d))
         self.norm = nn.LayerNorm(init.d)
         self.weight = init.parameter(length, length, std=1e-3 / length)
         self.bias = nn.Parameter(torch.ones(length))
@@ -52,7 +52,7 @@ class GMLP(PositionMixer):
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map ``x [time, batch, d]``; the state is ``n(v)`` of earlier tokens
         ``[batch, n, d]``."""
-        u, v = F.gelu(project((self.u, self.v), x)).chunk(2, dim=-1)
+        u, v = F.gelu(self.uv(x)).chunk(2, dim=-1)
         rows = self.extended(state[:1], self.norm(v))
         return self.out(self.gated(u, rows)), self.after(rows)
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from sterna.model.mixers.linear.sums import causal_by_sums, mixed_by_sums
 from sterna.model.network.heads import head_count, merge_heads, rotate, split_heads
+from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit, project
+from sterna.model.network.projection import MixerInit
 
 __all__ = ["FeatureAttention"]
 
@@ -33,9 +34,8 @@ class FeatureAttention(TokenMixer):
         self.d, self.causal, self.rope = init.d, causal, rope
         self.heads = head_count(init.d, heads)
         self.width = self.features = init.d // self.heads
-        self.q = init.linear(init.d, init.d)
-        self.k = init.linear(init.d, init.d)
-        self.v = init.linear(init.d, init.d)
+        self.qkv = Joint(q=init.linear(init.d, init.d), k=init.linear(init.d, init.d),
+                         v=init.linear(init.d, init.d))
         self.out = init.linear(init.d, init.d, residual=True)
 
     @abstractmethod
@@ -52,7 +52,7 @@ class FeatureAttention(TokenMixer):
         ``[batch, heads, features, width]``, that of ``phi(k)`` ``[batch, heads, features]``, and
         with positions the number of tokens so far ``[batch, 1]``."""
         q, k, v = (split_heads(part, self.heads)
-                   for part in project((self.q, self.k, self.v), x).chunk(3, dim=-1))
+                   for part in self.qkv(x).chunk(3, dim=-1))
         count: State = ()
         if self.rope:
             positions = torch.arange(x.shape[0], device=x.device)

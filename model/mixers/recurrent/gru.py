@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit, prepare, project
+from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["GRU"]
@@ -26,18 +27,18 @@ class GRU(TokenMixer):
     def __init__(self, init: MixerInit) -> None:
         super().__init__()
         d = self.d = init.d
-        self.inputs = nn.ModuleList(init.linear(d, d) for _ in range(3))
-        self.hidden = nn.ModuleList(init.linear(d, d) for _ in range(3))
+        self.inputs = Joint(r=init.linear(d, d), z=init.linear(d, d), n=init.linear(d, d))
+        self.hidden = Joint(r=init.linear(d, d), z=init.linear(d, d), n=init.linear(d, d))
         self.out = init.linear(d, d, residual=True)
-        bias = self.inputs[1].bias
+        bias = self.inputs["z"].bias
         assert isinstance(bias, Tensor)
         nn.init.constant_(bias, 1.0)  # forget slowly until told otherwise, as MLGRU
 
     def states(self, x: Tensor, hidden: Tensor) -> Tensor:
         """The state after each token of ``x [time, batch, d]``, from ``hidden [batch, d]``."""
-        from_hidden = prepare([*self.hidden])
+        from_hidden = self.hidden.prepared()
         states = []
-        for inputs in project([*self.inputs], x).unbind(0):
+        for inputs in self.inputs(x).unbind(0):
             xr, xz, xn = inputs.chunk(3, dim=-1)
             hr, hz, hn = from_hidden(hidden).chunk(3, dim=-1)
             n = torch.tanh(xn + torch.sigmoid(xr + hr) * hn)

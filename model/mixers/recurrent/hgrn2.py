@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
+from sterna.model.network.joint import Joint
 from sterna.model.network.matrix_recurrence import matrix_scan
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit, project
+from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["HGRN2"]
@@ -43,18 +44,17 @@ class HGRN2(TokenMixer):
         if not 0 <= bound < 1:
             raise ValueError(f"bound must be at least 0 and below 1, got {bound}")
         self.d, self.expand, self.bound = init.d, expand, bound
-        self.q = init.linear(init.d, init.d)
-        self.f = init.linear(init.d, init.d)
-        self.v = init.linear(init.d, init.d)
+        query, forget, value = (init.linear(init.d, init.d) for _ in range(3))
+        self.qfv = Joint(q=query, f=forget, v=value)
         self.norm = nn.Identity() if init.ternary else nn.RMSNorm(init.d, eps=1e-6)
         self.out = init.linear(init.d, init.d, residual=True)
-        assert self.f.bias is not None
-        nn.init.constant_(self.f.bias, 1.0)  # forget slowly until told otherwise
+        assert forget.bias is not None
+        nn.init.constant_(forget.bias, 1.0)  # forget slowly until told otherwise
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query, forget gate and value of ``x [time, batch, d]``, each
         ``[time, batch, d/k, k]``."""
-        parts = project((self.q, self.f, self.v), x).unflatten(-1, (3, -1, self.expand))
+        parts = self.qfv(x).unflatten(-1, (3, -1, self.expand))
         q, f, v = parts.unbind(-3)
         return F.silu(q), self.bound + (1 - self.bound) * torch.sigmoid(f), v
 

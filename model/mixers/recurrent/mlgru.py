@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
+from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit, project
+from sterna.model.network.projection import MixerInit
 from sterna.model.network.recurrence import mlgru_scan
 from sterna.model.network.registry import token_mixer
 from sterna.model.parallel.recurrence import mlgru_scan_parallel
-from sterna.model.profile import S16
 
 __all__ = ["MLGRU"]
 
@@ -39,19 +38,23 @@ class MLGRU(TokenMixer):
         check_whole("heads", heads, 1)
         if init.d % heads:
             raise ValueError(f"d ({init.d}) must be a multiple of heads ({heads})")
-        self.d, self.heads = init.d, heads
-        self.f = init.linear(init.d, init.d)
-        self.c = init.linear(init.d, init.d)
-        self.g = init.linear(init.d, init.d)
+        self.d, self.heads, self.numerics = init.d, heads, init.numerics
+        forget, candidate, output = (init.linear(init.d, init.d) for _ in range(3))
+        self.fcg = Joint(f=forget, c=candidate, g=output)
         self.out = init.linear(init.d, init.d, residual=True)
-        assert self.f.bias is not None
-        nn.init.constant_(self.f.bias, 1.0)  # forget slowly until told otherwise
+        assert forget.bias is not None
+        nn.init.constant_(forget.bias, 1.0)  # forget slowly until told otherwise
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return forget gate, candidate and output gate of ``x [..., d]``, each ``[..., d]``."""
-        z = project((self.f, self.c, self.g), x, S16.z.limit)
-        zf, zc, zg = z.chunk(3, dim=-1)
-        return torch.sigmoid(zf), zc * torch.sigmoid(zc), torch.sigmoid(zg)
+        numerics = self.numerics
+        zf, zc, zg = numerics.z(self.fcg(x, numerics.z_limit)).chunk(3, dim=-1)
+        candidate = numerics.h(zc * numerics.sigmoid(zc))
+        return numerics.sigmoid(zf), candidate, numerics.sigmoid(zg)
+
+    def output(self, g: Tensor, h: Tensor) -> Tensor:
+        """What output gate and state ``[..., d]`` add to the residual stream."""
+        return self.out(self.numerics.o(g * h))
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``.
@@ -60,17 +63,17 @@ class MLGRU(TokenMixer):
         """
         f, c, g = self.gates(x)
         if self.group is None:
-            h = mlgru_scan(f, c, state[0])
-            return self.out(g * h), (h[-1].clone(),)   # not all of h
+            h = self.numerics.h(mlgru_scan(f, c, state[0]))
+            return self.output(g, h), (h[-1].clone(),)   # not all of h
         h, last = mlgru_scan_parallel(f, c, state[0], self.group)
-        return self.out(g * h), (last,)
+        return self.output(g, self.numerics.h(h)), (last,)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map one token ``x [batch, d]`` from the state ``[batch, d]``."""
         self.check_alone()
         f, c, g = self.gates(x)
-        h = f * state[0] + (1 - f) * c
-        return self.out(g * h), (h,)
+        h = self.numerics.h(f * state[0] + (1 - f) * c)
+        return self.output(g, h), (h,)
 
     def initial_state(self, x: Tensor) -> State:
         """Zeros ``[batch, d]``."""

@@ -9,8 +9,9 @@ from torch import Tensor
 from sterna.model.checks import check_whole
 from sterna.model.mixers.sparse.lsh import attend_in_chunks, attend_to_newest, hash_buckets
 from sterna.model.network.heads import head_count, merge_heads, rotate, split_heads
+from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit, project
+from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["Reformer"]
@@ -60,8 +61,7 @@ class Reformer(TokenMixer):
             raise ValueError(f"buckets must be even, got {buckets}")
         self.d, self.causal, self.heads = init.d, causal, head_count(init.d, heads)
         self.bucket, self.rounds = bucket, rounds
-        self.qk = init.linear(init.d, init.d)
-        self.v = init.linear(init.d, init.d)
+        self.qkv = Joint(qk=init.linear(init.d, init.d), v=init.linear(init.d, init.d))
         self.out = init.linear(init.d, init.d, residual=True)
         self.register_buffer("rotations", torch.empty(
             rounds, init.d // self.heads, buckets // 2).normal_(generator=init.generator))
@@ -69,7 +69,7 @@ class Reformer(TokenMixer):
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Map ``x [time, batch, d]``; if causal the state is the earlier keys and values
         ``[batch, heads, n, width]`` and their hashes ``[batch, rounds, heads, n]``."""
-        parts = project((self.qk, self.v), x).chunk(2, dim=-1)
+        parts = self.qkv(x).chunk(2, dim=-1)
         q, v = (split_heads(part, self.heads) for part in parts)
         before = state[0].shape[2] if self.causal else 0
         q = rotate(q, torch.arange(before, before + x.shape[0], device=x.device))

@@ -21,7 +21,7 @@ TEXT, STEPS = argparse.__file__, 200  # any UTF-8 text of 4 KiB or more, say of 
 
 corpus = corpus_from_file(TEXT).as_ascii()
 shape = ModelConfig(d=16, layers=1, dff=16, vocab=128)  # small, to be placed soon: d=32 fits
-trained = train(shape, corpus, run_dir="run", steps=STEPS, quiet=True)
+trained = train(shape, corpus, run_dir="run", steps=STEPS, quiet=True, overwrite=True)
 model = quantize(trained.model, C12)
 model.save("own.safetensors")
 bits = evaluate(model, corpus.heldout).bits_per_byte

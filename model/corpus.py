@@ -14,13 +14,15 @@ import itertools
 import sysconfig
 import unicodedata
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sterna.model.files import read_text
 
-__all__ = ["Corpus", "as_ascii", "builtin_corpus", "corpus_from_file", "leaked_lines"]
+__all__ = ["Corpus", "as_ascii", "builtin_corpus", "corpus_from_file", "leaked_lines",
+           "left_out"]
 
 _LONG_LINE_CHARS = 40
 _SHARED_FRACTION = 0.2
@@ -62,6 +64,24 @@ def as_ascii(text: bytes) -> bytes:
     b'Cafe ...'
     """
     return unicodedata.normalize("NFKD", text.decode()).encode("ascii", "ignore")
+
+
+def left_out(text: bytes) -> str:
+    """What :func:`as_ascii` leaves out of UTF-8 text, as a sentence.
+
+    >>> left_out("Caf\u00e9, \u03a9 and \u03a9".encode())
+    '2 of 13 characters have no spelling in ASCII and are left out, most of them \u03a9'
+    """
+    counts = Counter(text.decode())
+    lost = Counter({
+        each: count for each, count in counts.items()
+        # Marks are the accents of letters written with them.
+        if each > "\x7f" and not as_ascii(each.encode()) and unicodedata.category(each)[0] != "M"})
+    said = f"{lost.total():,} of {counts.total():,} characters have no spelling in ASCII"
+    if not lost:
+        return said
+    (most, _), = lost.most_common(1)
+    return f"{said} and are left out, most of them {most}"
 
 
 def _long_lines(text: str) -> set[str]:

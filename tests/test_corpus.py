@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +13,6 @@ from hypothesis import strategies as st
 
 from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, leaked_lines
 from sterna.model.tokenizer import contiguous_sequences, decode, encode
-from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.windows import WindowSampler
 
 
 def test_builtin_corpus_does_not_leak() -> None:
@@ -136,42 +133,11 @@ def test_sequences_must_be_positive() -> None:
         contiguous_sequences(np.arange(9), 0)
 
 
-@given(step=st.integers(0, 10**6), seed=st.integers(0, 2**32), carry=st.booleans())
-def test_windows_are_a_function_of_seed_and_step(step: int, seed: int, carry: bool) -> None:
-    text = bytes(range(256)) * 3
-    recipe = TrainRecipe(batch=3, window=20, carry_state=carry)
-    windows = WindowSampler(text, recipe, seed).windows(step)
-    assert windows.shape == (21, 3)
-    assert np.array_equal(windows, WindowSampler(text, recipe, seed).windows(step))
-    assert not np.array_equal(windows, WindowSampler(text, recipe, seed + 1).windows(step))
-    # The text counts upwards, so a window of it does, too.
-    assert np.array_equal(np.diff(windows, axis=0) % 256, np.ones((20, 3)))
-
-
-def test_carried_windows_follow_each_other_and_read_the_text_once_an_epoch() -> None:
-    text = bytes(range(200))
-    recipe = TrainRecipe(batch=2, window=10, carry_state=True)
-    sampler = WindowSampler(text, recipe, 1)
-    epoch = [sampler.windows(step) for step in range(10, 20)]
-    assert [sampler.starts_afresh(step) for step in range(10, 20)] == [True] + [False] * 9
-    for window, following in itertools.pairwise(epoch):
-        assert np.array_equal(window[-1], following[0])
-    read = np.concatenate([window[:-1].reshape(-1) for window in epoch])
-    assert sorted(read.tolist()) == list(range(200))
-
-
-def test_windows_reach_both_ends_of_the_text() -> None:
-    sampler = WindowSampler(bytes(range(12)), TrainRecipe(batch=64, window=10), 0)
-    assert set(sampler.windows(0).reshape(-1).tolist()) == set(range(12))
-    assert sampler.starts_afresh(5)
-    with pytest.raises(ValueError, match="needs a train text of at least 11 bytes, got 10"):
-        WindowSampler(bytes(10), TrainRecipe(window=10), 0)
-
-
 def test_text_needs_no_torch() -> None:
     code = ("import sys, sterna.model.corpus, sterna.model.tokenizer, "
-            "sterna.model.training.windows, sterna.model.training.metrics, "
-            "sterna.model.training.progress; sys.exit('torch' in sys.modules)")
+            "sterna.model.training.windows, sterna.model.training.report.metrics, "
+            "sterna.model.training.report.progress, sterna.model.training.run_folder, "
+            "sterna.model.training.budget; sys.exit('torch' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -189,6 +189,8 @@ def test_an_interruption_in_training_says_how_to_go_on(
 
     monkeypatch.setattr("sterna.model.training.train.train", interrupted)
     for option in ((), ("--resume",)):
+        if option:
+            (tmp_path / "checkpoint.pt").touch()
         code, _, err = run(capsys, "bench", "streaming", "--quiet", "-o", tmp_path, *option)
         assert code == 130
         assert f"go on with the same command and --resume -o {tmp_path}" in err
@@ -205,7 +207,7 @@ def test_bad_input_is_refused_before_work(
     missing = tmp_path / "x.pt"
     assert "cannot read the checkpoint" in refusal(capsys, *bench, "--checkpoint", missing)
     for option in (("--config", "nano"), ("--weights", "float"), ("--steps", 1000), ("--seed", 0),
-                   ("--resume",)):
+                   ("--resume",), ("--overwrite",)):
         assert f"{option[0]} is for a model to be trained: leave it out with --checkpoint" in (
             refusal(capsys, *bench, "--checkpoint", missing, *option))
     save_checkpoint(Checkpoint(ModelConfig(d=16, layers=1, dff=16, mixer="attention"), {}, "none",

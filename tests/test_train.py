@@ -24,17 +24,17 @@ from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.classifier import Classifier
 from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.stack.sample import sample_tokens
-from sterna.model.training.checkpoint import (
-    CheckpointError,
-    load_checkpoint,
-)
-from sterna.model.training.metrics import read_metrics
+from sterna.model.tokens.text import MemoryText
+from sterna.model.tokens.tokenizer import ByteTokenizer
+from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
 from sterna.model.training.optimizer import adamw
-from sterna.model.training.progress import (
+from sterna.model.training.report.metrics import read_metrics
+from sterna.model.training.report.progress import (
     TrainProgress,
 )
-from sterna.model.training.run import Run
+from sterna.model.training.state import RunSettings, TrainState
 from sterna.model.training.train import TrainRecipe, TrainResult, train
+from sterna.model.training.windows import WindowSampler
 
 CONFIG = ModelConfig(d=16, layers=2, dff=24)
 RECIPE = TrainRecipe(batch=4, window=40, warmup_steps=5)
@@ -49,17 +49,18 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_train import CONFIG, CORPUS, RECIPE
 from sterna.model.training.train import train
 result = train(CONFIG, CORPUS, run_dir=sys.argv[1], recipe=RECIPE, threads=1,
-               steps=int(sys.argv[2]), checkpoint_steps=7, resume=True)
+               steps=int(sys.argv[2]), checkpoint_steps=7, auto_resume=True)
 print("interrupted" if result.interrupted else "done", result.step)
 """
 
 
-def run(folder: Path, steps: int, *, resume: bool = False, seed: int = 0,
-        recipe: TrainRecipe = RECIPE, config: ModelConfig = CONFIG, corpus: Corpus = CORPUS,
-        ) -> TrainResult:
+def run(folder: Path, steps: int, *, resume: bool = False, auto_resume: bool = False,
+        overwrite: bool = False, seed: int = 0, recipe: TrainRecipe = RECIPE,
+        config: ModelConfig = CONFIG, corpus: Corpus = CORPUS) -> TrainResult:
     """A short quiet run on one thread."""
     return train(config, corpus, run_dir=folder, steps=steps, seed=seed, recipe=recipe,
-                 resume=resume, threads=1, quiet=True)
+                 resume=resume, auto_resume=auto_resume, overwrite=overwrite, threads=1,
+                 quiet=True)
 
 
 def start_child(folder: Path, steps: int) -> subprocess.Popen[str]:
@@ -194,13 +195,15 @@ def test_what_is_carried_holds_no_more_than_a_state(tmp_path: Path) -> None:
         assert each.untyped_storage().nbytes() == each.numel() * each.element_size()
 
 
-def test_a_text_read_anew_begins_with_the_initial_state(tmp_path: Path) -> None:
+def test_a_text_read_anew_begins_with_the_initial_state() -> None:
     losses = []
     for value in (0.0, 9.0):
-        one = Run(CONFIG, CORPUS, tmp_path, 0, replace(RECIPE, carry_state=True),
-                  torch.device("cpu"))
+        text = MemoryText(CORPUS, ByteTokenizer())
+        settings = RunSettings(CONFIG, replace(RECIPE, carry_state=True), 0, text)
+        one = TrainState(settings, torch.device("cpu"))
+        sampler = WindowSampler(text, settings.recipe, 0)
         one.carried = tuple((torch.full_like(h, value),) for (h,) in one.carried)
-        one.advance(0.0)
+        one.advance(sampler.windows(0), 1e-3, afresh=sampler.starts_afresh(0))
         losses.append(one.train_bpb)
     assert losses[0] == losses[1]
 
@@ -228,22 +231,15 @@ def test_second_ctrl_c_is_not_held_back(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_resume_without_a_checkpoint_starts_and_after_the_end_does_nothing(
+def test_auto_resume_starts_without_a_checkpoint_and_after_the_end_does_nothing(
     tmp_path: Path,
 ) -> None:
-    first = run(tmp_path, 5, resume=True)
-    again = run(tmp_path, 5, resume=True)
+    first = run(tmp_path, 5, auto_resume=True)
+    again = run(tmp_path, 5, auto_resume=True)
     assert again.step == 5
     assert not again.interrupted
     assert again.heldout_bpb == first.heldout_bpb
     assert_same_weights(first.model.state_dict(), again.model.state_dict())
-
-
-def test_without_resume_a_run_starts_anew(tmp_path: Path) -> None:
-    first = run(tmp_path, 12)
-    second = run(tmp_path, 12)
-    assert_same_weights(first.model.state_dict(), second.model.state_dict())
-    assert read_metrics(tmp_path / "metrics.csv")["step"].count(10.0) == 1
 
 
 def test_resume_refuses_another_run(tmp_path: Path) -> None:
@@ -265,13 +261,13 @@ def test_resume_refuses_another_run(tmp_path: Path) -> None:
 def test_minutes_are_kept_and_count_all_sessions(tmp_path: Path) -> None:
     result = train(CONFIG, CORPUS, run_dir=tmp_path, minutes=0.05, recipe=RECIPE, quiet=True,
                    threads=1)
-    assert result.seconds >= 3.0  # the last step ends it
+    assert result.seconds > 0.0     # how near to 3 is for tests/test_budget.py, with no real clock
     rates = read_metrics(tmp_path / "metrics.csv")["lr"]
     assert rates[-1] < 0.5 * max(rates)
     again = train(CONFIG, CORPUS, run_dir=tmp_path, minutes=0.05, recipe=RECIPE, quiet=True,
                   threads=1, resume=True)
     assert again.step == result.step
-    assert 3.0 <= again.seconds == pytest.approx(result.seconds)
+    assert again.seconds == result.seconds
 
 
 def test_learning_rate_warms_up_and_falls_along_a_cosine() -> None:
@@ -365,24 +361,6 @@ def test_settings_of_torch_are_restored(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match="not finite at step"):
         run(tmp_path, 500, recipe=replace(RECIPE, lr=1e38))
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
-
-
-def test_a_last_step_that_spoils_the_weights_is_no_success(tmp_path: Path) -> None:
-    with pytest.raises(FloatingPointError, match="held-out loss is not finite after step 1; lower"):
-        run(tmp_path, 1, recipe=replace(RECIPE, lr=1e300))
-    assert not (tmp_path / "checkpoint.pt").exists()
-
-
-def test_a_fresh_run_forgets_the_checkpoint_before_it(tmp_path: Path) -> None:
-    run(tmp_path, 6)
-
-    class KilledAtOnce(Recorder):
-        def update(self, progress: TrainProgress) -> None:
-            raise MemoryError
-
-    with pytest.raises(MemoryError):
-        train(CONFIG, CORPUS, run_dir=tmp_path, steps=9, recipe=RECIPE, reporter=KilledAtOnce())
-    assert not (tmp_path / "checkpoint.pt").exists()
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from sterna.cli.terminal.options import (
     JsonOption,
     QuietOption,
     choose,
+    is_checkpoint,
 )
 from sterna.cli.terminal.texts import check_prompts, tokens_of
 from sterna.model.checks import whole_number
@@ -35,7 +36,7 @@ _FORMS = "exact, exact-2bit, fast, web, traced or float32"
 
 def export(
     model: Annotated[str, typer.Argument(
-        metavar="MODEL", help=f"{MODEL_HELP}, or a checkpoint ending in .pt.",
+        metavar="MODEL", help=f"{MODEL_HELP}, or a checkpoint ending in .pt, or its folder.",
         autocompletion=complete_model)],
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="Step graph to write, NAME.onnx; the sequence graph goes to "
@@ -66,7 +67,7 @@ def export(
     from sterna.export.forms.writer import GraphChoice, check_graph_name, export_onnx
     from sterna.export.runtime.check import check_close, check_exact
     wanted = GraphChoice(choose("--graphs", graphs, [each.value for each in GraphChoice]))
-    if model.endswith(".pt"):
+    if is_checkpoint(model):
         if form is not None:
             raise ValueError(f"--form goes with a quantised model; {model} is a checkpoint, whose "
                              f"graphs are in floats")
@@ -74,7 +75,8 @@ def export(
             model, output, wanted.value, check=check, use_linear_attention=linear_attention,
             quiet=quiet, as_json=as_json)
     if linear_attention:
-        raise ValueError("--linear-attention goes with a checkpoint, which ends in .pt")
+        raise ValueError("--linear-attention goes with a checkpoint, which ends in .pt, or "
+                         "its folder")
     kind = _form("exact" if form is None else form)
     loaded = load_model(model)
     tokens = tokens_of(None, check, loaded, "--check") if check else None
@@ -176,7 +178,7 @@ def _library(
 def generate(
     model: Annotated[str, typer.Argument(
         metavar="MODEL", help=f"{MODEL_HELP}, a step graph ending in .onnx, or a checkpoint "
-                              "ending in .pt (the float model).")],
+                              "ending in .pt or its folder (the float model).")],
     prompt: Annotated[list[str] | None, typer.Option(
         help="Text to continue; several are continued side by side. [default: 'The ']")] = None,
     tokens: Annotated[int, typer.Option(help="Tokens (bytes) to write.")] = 200,
@@ -211,7 +213,7 @@ def generate(
     thread_count(threads)
     stop_strings(stop or ())
     Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    if model.endswith(".pt"):
+    if is_checkpoint(model):
         for name, given in (("--form", form), ("--ops", ops), ("--ops-library", ops_library),
                             ("--stop", stop), ("--threads", threads != 1)):
             if given:

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, print_table, progress_bar
-from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption
+from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption, is_checkpoint
 from sterna.cli.terminal.texts import text_of
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
@@ -23,7 +23,7 @@ __all__ = ["COMMANDS", "evaluate", "info"]
 def evaluate(
     model: Annotated[str, typer.Argument(
         metavar="MODEL", help=f"{MODEL_HELP}, a step graph ending in .onnx, or a checkpoint "
-                              "ending in .pt (the float model).")],
+                              "ending in .pt or its folder (the float model).")],
     onnx: Annotated[str | None, typer.Option(
         "--onnx", metavar="FORM", help="Use the model's ONNX graph of this form in place of "
                                        "the integer reference.")] = None,
@@ -49,7 +49,7 @@ def evaluate(
         raise ValueError(f"--bytes must be at least 2, got {limit}")
     if sequences < 1:
         raise ValueError(f"--sequences must be at least 1, got {sequences}")
-    if model.endswith(".pt"):
+    if is_checkpoint(model):
         if onnx is not None:
             raise ValueError(
                 "--onnx goes with a quantised model: quantise the checkpoint first, with "

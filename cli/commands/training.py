@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, say
-from sterna.cli.terminal.interrupt import INTERRUPTED
 from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
 from sterna.model.config import NAMED_CONFIGS, NORMS, RESIDUALS, WEIGHTS, ModelConfig
+from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, left_out
 from sterna.model.profile import PROFILES
+from sterna.model.tokenizer import ASCII_VOCAB
+from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from sterna.model.training.train import TrainResult
@@ -51,12 +55,30 @@ def train(
         help="Folder for checkpoint, metrics and plot. Default: runs/CONFIG.")
     ] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume",
-        help="Go on from the checkpoint in the output folder, if there is one.")] = False,
+        "--resume", help="Go on from the checkpoint in the output folder.")] = False,
+    auto_resume: Annotated[bool, typer.Option(
+        "--auto-resume", help="The same if there is a checkpoint, else start.")] = False,
+    overwrite: Annotated[bool, typer.Option(
+        "--overwrite", help="Replace the checkpoint in the output folder.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    warmup: Annotated[int | None, typer.Option(
+        help="Steps in which the learning rate rises to its peak. Default: 50.")] = None,
     batch: Annotated[int | None, typer.Option(help="Windows per step.")] = None,
     window: Annotated[int | None, typer.Option(help="Bytes per window.")] = None,
+    accumulate: Annotated[int | None, typer.Option(
+        metavar="N", help="Read the windows of a step in N parts, in less memory.")] = None,
+    carry_state: Annotated[bool | None, typer.Option(
+        "--carry-state/--no-carry-state",
+        help="Whether a window goes on with the state that the one before it left.")] = None,
+    order: Annotated[str | None, typer.Option(
+        help="Windows that start afresh: random, or epoch, which reads each once before any is "
+             "read again.")] = None,
+    eval_window: Annotated[int | None, typer.Option(
+        help="Measure held-out text in windows of so many bytes. Default: the state is carried "
+             "through it, if it does not grow.")] = None,
+    heldout_bytes: Annotated[int | None, typer.Option(
+        help="Measure so much of the held-out text, from its beginning. Default: 65536.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW.")] = None,
     device: Annotated[str | None, typer.Option(
         help="torch device. Default: cuda if there is one, else cpu.")] = None,
@@ -68,11 +90,6 @@ def train(
 
     Example: sterna train --config tiny --minutes 2 -o runs/tiny
     """
-    from sterna.model.corpus import builtin_corpus, corpus_from_file
-    with Stages(quiet) as stage:
-        stage("load torch", quick=True)
-        from sterna.model.training.train import TrainRecipe
-        from sterna.model.training.train import train as run_training
     if (steps is None) == (minutes is None):
         raise ValueError("give the budget as --steps or as --minutes, but not both")
     if text is not None and docstrings:
@@ -83,22 +100,38 @@ def train(
         named.dff if dff is None else dff, named.vocab, mixer, channel,
         choose("--norm", norm, NORMS), choose("--weights", weights, WEIGHTS),
         choose("--residual", residual, RESIDUALS))
+    given = {name: value for name, value in {
+        "lr": lr, "batch": batch, "window": window, "weight_decay": weight_decay,
+        "warmup_steps": warmup, "accumulate": accumulate, "carry_state": carry_state,
+        "order": order, "eval_window": eval_window}.items() if value is not None}
+    recipe = TrainRecipe.of(weights, **given)
     output = Path("runs") / config if output is None else output
     check_folder(output)
-    corpus = builtin_corpus(docstrings=docstrings) if text is None else corpus_from_file(text)
-    if shape.vocab <= 128:
-        corpus = corpus.as_ascii()
-    given: dict[str, Any] = {
-        "lr": lr, "batch": batch, "window": window, "weight_decay": weight_decay}
-    recipe = TrainRecipe.of(
-        weights, **{name: value for name, value in given.items() if value is not None})
-    say(f"{corpus.name}: {len(corpus.train):,} bytes to train on, "
-        f"{len(corpus.heldout):,} held out", quiet)
+    RunFolder(output).resumes(      # refused before the text is read
+        resume=resume, auto_resume=auto_resume, overwrite=overwrite)
+    with Stages(quiet) as stage:
+        stage("load torch", quick=True)
+        from sterna.model.training.train import HELDOUT_BYTES
+        from sterna.model.training.train import train as run_training
+    corpus = _corpus(text, docstrings, shape.vocab, quiet)
     result = run_training(
         shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
-        resume=resume, device=device, threads=threads, quiet=quiet)
+        resume=resume, auto_resume=auto_resume, overwrite=overwrite, device=device,
+        threads=threads, quiet=quiet,
+        heldout_bytes=HELDOUT_BYTES if heldout_bytes is None else heldout_bytes)
     _show(result, output, as_json)
-    return INTERRUPTED if result.interrupted else 0
+    return 128 + (result.stop_signal or signal.SIGINT) if result.interrupted else 0
+
+
+def _corpus(text: Path | None, docstrings: bool, vocab: int, quiet: bool) -> Corpus:
+    """The text to train on, with what is said about it."""
+    corpus = builtin_corpus(docstrings=docstrings) if text is None else corpus_from_file(text)
+    if vocab <= ASCII_VOCAB:
+        whole, corpus = corpus, corpus.as_ascii()
+        say(left_out(whole.train + whole.heldout), quiet)
+    say(f"{corpus.name}: {len(corpus.train):,} bytes to train on, "
+        f"{len(corpus.heldout):,} held out", quiet)
+    return corpus
 
 
 def _show(result: TrainResult, output: Path, as_json: bool) -> None:
@@ -107,18 +140,21 @@ def _show(result: TrainResult, output: Path, as_json: bool) -> None:
             "checkpoint": str(result.checkpoint), "steps": result.step, "tokens": result.tokens,
             "seconds": round(result.seconds, 1),
             "train_bpb": None if math.isnan(result.train_bpb) else result.train_bpb,
-            "heldout_bpb": result.heldout_bpb, "interrupted": result.interrupted})
+            "heldout_bpb": result.heldout_bpb, "heldout_bytes": result.heldout_bytes,
+            "interrupted": result.interrupted})
     else:
-        held = "not measured" if result.heldout_bpb is None else f"{result.heldout_bpb:.4f}"
-        out.print(f"{result.checkpoint}: {result.step:,} steps, {result.tokens:,} bytes, "
-                  f"{result.seconds:.0f} s, held-out {held} bits per byte")
+        held = ("not measured" if result.heldout_bpb is None else
+                f"{result.heldout_bpb:.4f} bits per byte over {result.heldout_bytes:,} bytes")
+        out.print(f"{result.checkpoint}: {result.step:,} steps, {result.tokens:,} tokens, "
+                  f"{result.seconds:.0f} s, held-out {held}")
     if result.interrupted:
         say(f"go on with the same command and --resume -o {output}")
 
 
 def quantize(
     checkpoint: Annotated[Path, typer.Argument(
-        metavar="CHECKPOINT", help="A checkpoint that sterna train wrote, checkpoint.pt.")],
+        metavar="CHECKPOINT", help="A checkpoint that sterna train wrote, checkpoint.pt, or its "
+                                   "folder.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
     profile: Annotated[str, typer.Option(help="Numeric profile: S16 or C12.")] = "S16",
     text: Annotated[Path | None, typer.Option(
@@ -131,7 +167,7 @@ def quantize(
 
     Measures both on held-out text, if there is one.
 
-    Example: sterna quantize runs/tiny/checkpoint.pt -o tiny.safetensors --profile S16
+    Example: sterna quantize runs/tiny -o tiny.safetensors --profile S16
     """
     from sterna.model.files import read_text
     choose("--profile", profile, PROFILES)

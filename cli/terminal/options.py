@@ -12,7 +12,7 @@ from sterna.cli.terminal.completion import complete_model
 from sterna.model.quantized.bundled import BUNDLED
 
 __all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "WavesOption",
-           "check_folder", "choose"]
+           "check_folder", "choose", "is_checkpoint"]
 
 MODEL_HELP = f"A quantised file or a bundled model ({', '.join(BUNDLED)})"
 
@@ -36,6 +36,14 @@ def check_folder(folder: Path, option: str = "--output") -> None:
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
             raise ValueError(f"{option} must name a folder, and {place} is a file")
+
+
+def is_checkpoint(model: str) -> bool:
+    """Whether this names a float model: a checkpoint, by its ending, or the folder of a run.
+
+    A bundled model is meant by its name, also where there is such a folder.
+    """
+    return model.endswith(".pt") or (model not in BUNDLED and Path(model).is_dir())
 
 
 def choose(option: str, value: str, choices: Iterable[str]) -> str:

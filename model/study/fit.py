@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sterna.model.study.tasks.task import Task
-from sterna.model.training.optimizer import adamw
+from sterna.model.training.optimizer import adamw, set_learning_rate
 from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["BUDGETS", "Fit", "StoppedError", "fit", "one_thread"]
@@ -60,8 +60,7 @@ def fit(
     while fraction < 1.0:
         if stopped():
             raise StoppedError
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate(done.steps, fraction) * group["lr_factor"]
+        set_learning_rate(optimizer, recipe.learning_rate(done.steps, fraction))
         loss = task.loss(model, *task.sample(done.steps, seed))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

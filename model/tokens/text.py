@@ -7,7 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from sterna.model.corpus import Corpus
-from sterna.model.tokens.tokenizer import Tokenizer
+from sterna.model.tokenizer import check_bytes
+from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
 
 __all__ = ["MemoryText", "TokenText"]
 
@@ -59,8 +60,12 @@ class MemoryText:
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer) -> None:
         self.name, self.sha256, self.tokenizer = corpus.name, corpus.sha256, tokenizer
-        tokens = tokenizer.encode(corpus.train)
-        self._tokens = tokens.astype(np.min_scalar_type(tokenizer.vocab - 1))
+        if isinstance(tokenizer, ByteTokenizer):    # which are tokens as they lie there
+            check_bytes(corpus.train, tokenizer.vocab, corpus.name)
+            self._tokens = np.frombuffer(corpus.train, dtype=np.uint8)
+        else:
+            tokens = tokenizer.encode(corpus.train)
+            self._tokens = tokens.astype(np.min_scalar_type(tokenizer.vocab - 1))
         self._heldout = corpus.heldout
 
     def __len__(self) -> int:

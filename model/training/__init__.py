@@ -1,4 +1,7 @@
 """Training with torch: corpus to checkpoint, and the one step from floats to integers.
 
-Here are the loop, its recipe, what a run writes, and :mod:`sterna.model.training.quantize`.
+Each part of a run has a file: the recipe, the order of the text (:mod:`.windows`), the optimiser,
+one step (:mod:`.step`), what changes from step to step (:mod:`.state`), the budget, the loop, the
+checkpoint, the folder. :func:`sterna.model.training.train.train` puts them together. Beside them
+stands :mod:`sterna.model.training.quantize`.
 """

@@ -14,17 +14,25 @@ from torch import Tensor
 
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
+from sterna.model.profile import S16
 from sterna.model.stack.language_model import LanguageModel, ModelState
+from sterna.model.training.checkpoint_fields import checked_fields
+from sterna.model.training.run_folder import CHECKPOINT_NAME, RunFolder
 
-__all__ = ["Checkpoint", "CheckpointError", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Checkpoint", "CheckpointError", "NotFiniteError", "load_checkpoint",
+           "save_checkpoint"]
 
-_FORMAT = "sterna-checkpoint-2"
-_FIRST_FORMAT = "sterna-checkpoint-1"
+_FORMAT = "sterna-checkpoint-3"
+_OLDER_FORMATS = ("sterna-checkpoint-1", "sterna-checkpoint-2")
 _SAFETENSORS = b'{"'    # after the eight bytes of its length, the header of such a file
 
 
 class CheckpointError(ValueError):
     """A checkpoint cannot be read, or does not belong to the run that wants it."""
+
+
+class NotFiniteError(CheckpointError, FloatingPointError):
+    """A checkpoint can be read, but its weights are not all finite."""
 
 
 @dataclass(slots=True)
@@ -36,7 +44,7 @@ class Checkpoint:
     config
         Shape of the model.
     recipe
-        The training recipe as a flat dictionary.
+        The training recipe as a flat dictionary; what it leaves out has its default.
     corpus_name, corpus_sha256
         Which text was trained on.
     seed
@@ -53,6 +61,12 @@ class Checkpoint:
         Running mean of the training loss in bits per byte, or None.
     heldout_bpb
         Last measured held-out bits per byte, or None.
+    tokenizer
+        What the text was made into tokens with: ``to_json()`` of a tokenizer.
+    profile
+        Name of the numeric profile that was trained for.
+    budget
+        ``to_json()`` of the budget, or None.
     """
 
     config: ModelConfig
@@ -67,6 +81,9 @@ class Checkpoint:
     carried: ModelState
     train_bpb: float | None = None
     heldout_bpb: float | None = None
+    tokenizer: Any = "bytes"
+    profile: str = S16.name
+    budget: dict[str, Any] | None = None
 
     def model(self) -> LanguageModel:
         """Return the model with these weights, on the CPU.
@@ -74,15 +91,24 @@ class Checkpoint:
         Raises
         ------
         CheckpointError
-            If they are not the weights of a model of this shape.
+            If they are not the weights of a model of this shape; NotFiniteError if one of them is
+            not finite.
         """
         model = LanguageModel(self.config)
         try:
+            for name, value in model.state_dict().items():
+                if name in self.weights and self.weights[name].dtype != value.dtype:
+                    raise TypeError(f"{name} is {self.weights[name].dtype}, not {value.dtype}")
             model.load_state_dict(self.weights)
         except (RuntimeError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(
                 f"the checkpoint does not hold the weights of its own shape ({reason})") from error
+        for name, parameter in model.named_parameters():
+            if not bool(parameter.isfinite().all()):
+                raise NotFiniteError(
+                    f"the weights of the checkpoint are not finite, such as those of {name}: its "
+                    f"training failed")
         return model
 
 
@@ -103,7 +129,12 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint that :func:`save_checkpoint` wrote.
+    """Read a checkpoint that :func:`save_checkpoint` wrote, now or in an older format.
+
+    Parameters
+    ----------
+    path
+        The file, or the folder of a run.
 
     Raises
     ------
@@ -111,42 +142,51 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         If the file is missing, damaged or something else.
     """
     path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot read the checkpoint {path} ({error.strerror or error}); give a file that "
-            f"training wrote, checkpoint.pt") from error
-    if data[8:10] == _SAFETENSORS:
-        raise CheckpointError(
-            f"{path} is a safetensors file, such as a quantised model, and no checkpoint: give a "
-            f"file that training wrote, checkpoint.pt")
-    try:
-        with warnings.catch_warnings():     # of what would be an error anyway
-            warnings.simplefilter("ignore")
-            content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:      # one changed bit can raise anything
-        raise CheckpointError(
-            f"{path} is no checkpoint, or is damaged ({type(error).__name__}): give a file that "
-            f"training wrote, checkpoint.pt") from error
-    if isinstance(content, dict) and content.get("format") == _FIRST_FORMAT:
+    if path.is_dir():
+        path = RunFolder(path).checkpoint
+    content = _content(path)
+    if isinstance(content, dict) and content.get("format") in _OLDER_FORMATS:
         _bring_up_to_date(content)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
     del content["format"]
     try:
-        content["config"] = ModelConfig(**content["config"])
-        return Checkpoint(**content)
-    except (KeyError, TypeError, ValueError) as error:
+        return Checkpoint(**checked_fields(content, list(Checkpoint.__slots__)))
+    except ValueError as error:
         raise CheckpointError(f"checkpoint {path} has unexpected contents: {error}") from error
 
 
+def _content(path: Path) -> Any:
+    """What is in the file, whatever that is."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read the checkpoint {path} ({error.strerror or error}); give a file that "
+            f"training wrote, {CHECKPOINT_NAME}, or its folder") from error
+    if data[8:10] == _SAFETENSORS:
+        raise CheckpointError(
+            f"{path} is a safetensors file, such as a quantised model, and no checkpoint: give a "
+            f"file that training wrote, {CHECKPOINT_NAME}")
+    try:
+        with warnings.catch_warnings():     # of what would be an error anyway
+            warnings.simplefilter("ignore")
+            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:      # one changed bit can raise anything
+        raise CheckpointError(
+            f"{path} is no checkpoint, or is damaged ({type(error).__name__}): give a file that "
+            f"training wrote, {CHECKPOINT_NAME}") from error
+
+
 def _bring_up_to_date(content: dict[str, Any]) -> None:
-    """From the first format, which knew MLGRU and GLU only and called them so."""
+    """From the first format, which knew MLGRU and GLU only and called them so, or the second,
+    which knew bytes only."""
+    with suppress(KeyError, AttributeError, TypeError):     # damage is reported with the rest
+        if content["format"] == _OLDER_FORMATS[0]:
+            content["weights"] = {
+                name.replace(".mlgru.", ".mixer.").replace(".glu.", ".channel."): value
+                for name, value in content["weights"].items()}
+            content["carried"] = tuple((state,) for state in content["carried"].unbind(0))
     content["format"] = _FORMAT
-    with suppress(KeyError, AttributeError):     # damage is reported with the rest
-        content["weights"] = {
-            name.replace(".mlgru.", ".mixer.").replace(".glu.", ".channel."): value
-            for name, value in content["weights"].items()}
-        content["carried"] = tuple((state,) for state in content["carried"].unbind(0))
+    content.update(tokenizer="bytes", profile=S16.name, budget=None)

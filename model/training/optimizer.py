@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sterna.model.network.projection import Projection
 from sterna.model.training.recipe import TrainRecipe
 
-__all__ = ["adamw"]
+__all__ = ["adamw", "restore_adamw", "set_learning_rate"]
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def adamw(model: nn.Module, recipe: TrainRecipe) -> torch.optim.AdamW:
@@ -25,3 +29,54 @@ def adamw(model: nn.Module, recipe: TrainRecipe) -> torch.optim.AdamW:
          {"params": matrices, "lr_factor": 1.0, "weight_decay": recipe.weight_decay},
          {"params": rest, "lr_factor": 1.0, "weight_decay": 0.0}],
         lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every group of :func:`adamw` its share of the learning rate of the next step."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_factor"]
+
+
+def restore_adamw(optimizer: torch.optim.AdamW, saved: Any, step: int) -> None:
+    """Take over the moments of a saved state dictionary; the settings stay those of the recipe.
+
+    Parameters
+    ----------
+    optimizer
+        Made by :func:`adamw` for the same model.
+    saved
+        What ``optimizer.state_dict()`` gave.
+    step
+        Steps that had been done then.
+
+    Raises
+    ------
+    ValueError
+        If it is not the state of these parameters after so many steps.
+    """
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    moments = saved.get("state") if isinstance(saved, dict) else None
+    if not isinstance(moments, dict):
+        raise ValueError("there are no moments")
+    expected = list(range(len(parameters))) if step else []
+    if list(moments) != expected:
+        raise ValueError(f"moments of {len(moments)} parameters, not of {len(expected)}")
+    for number, parameter in enumerate(parameters if step else ()):
+        _check_moments(moments[number], parameter, step)
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+
+def _check_moments(found: Any, parameter: Tensor, step: int) -> None:
+    if not isinstance(found, dict) or set(found) != {"step", *_MOMENTS}:
+        raise ValueError("a parameter has other moments than AdamW's")
+    if not isinstance(found["step"], Tensor) or found["step"].numel() != 1 or (
+            found["step"].is_complex() or float(found["step"]) != step):
+        raise ValueError(f"a parameter's moments are not of step {step}")
+    for name in _MOMENTS:
+        each = found[name]
+        if not isinstance(each, Tensor) or each.dtype != parameter.dtype or (
+                each.shape != parameter.shape or not bool(each.isfinite().all())):
+            raise ValueError(f"{name} of a parameter is not finite, or of another shape or type")
+    if bool((found["exp_avg_sq"] < 0).any()):
+        raise ValueError("exp_avg_sq, a mean of squares, is negative")

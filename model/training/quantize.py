@@ -4,6 +4,7 @@ integers, once, in the trainer's float32."""
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +23,8 @@ from sterna.model.quantized.evaluate import Evaluation, evaluate
 from sterna.model.quantized.fixed import quantize_projection, to_fixed
 from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.training.checkpoint import Checkpoint, load_checkpoint
+from sterna.model.training.heldout import heldout_window, measure_heldout
+from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["evaluate_checkpoint", "quantize", "quantize_checkpoint"]
 
@@ -110,7 +113,7 @@ def quantize_checkpoint(
         note("the training text is not at hand: nothing is measured (--text measures)")
         return quantize(model, profile, provenance)
     note(f"evaluating the float model on {len(heldout):,} bytes")
-    float_bpb = heldout_bpb(model, heldout)
+    float_bpb = measure_heldout(model, heldout, TrainRecipe(**checkpoint.recipe))
     note("evaluating the integer model")
     quantized = quantize(model, profile)
     integer = evaluate(quantized, heldout)
@@ -127,8 +130,8 @@ def evaluate_checkpoint(
 ) -> Evaluation:
     """Measure the float model of a checkpoint.
 
-    As :func:`sterna.model.quantized.evaluate.evaluate` does an integer model; but if a mixer's
-    state grows with the text, in windows as long as those of training, each from the start.
+    As :func:`sterna.model.quantized.evaluate.evaluate` does an integer model; but in windows, each
+    from the start, if the recipe says so or a mixer's state grows with the text.
 
     Raises
     ------
@@ -136,14 +139,21 @@ def evaluate_checkpoint(
         If its weights are not those of its shape.
     ValueError
         If the text is too short, or has a byte that the model does not know.
+    FloatingPointError
+        If the weights or the loss are not finite.
     """
-    model, window = checkpoint.model(), int(checkpoint.recipe.get("window", 0))
-    if not model.state_is_bounded and len(text) > window > 0:
+    model = checkpoint.model()
+    window = heldout_window(model, TrainRecipe(**checkpoint.recipe))
+    if window is not None and len(text) > window:
         bits = heldout_bpb(model, text, sequences=sequences, window=window)
-        return Evaluation(bits, (len(text) - 1) // window * window)
-    sequences = max(1, min(sequences, len(text) // 2))
-    bits = heldout_bpb(model, text, sequences=sequences)
-    return Evaluation(bits, sequences * (len(text) // sequences - 1))
+        predictions = (len(text) - 1) // window * window
+    else:
+        sequences = max(1, min(sequences, len(text) // 2))
+        bits = heldout_bpb(model, text, sequences=sequences)
+        predictions = sequences * (len(text) // sequences - 1)
+    if not math.isfinite(bits):
+        raise FloatingPointError("the loss of the checkpoint's model is not finite")
+    return Evaluation(bits, predictions)
 
 
 def _heldout_of(checkpoint: Checkpoint) -> bytes | None:

@@ -8,7 +8,11 @@ from typing import Any
 
 from sterna.model.checks import check_whole, real_number
 
-__all__ = ["TrainRecipe"]
+__all__ = ["ORDERS", "TrainRecipe"]
+
+ORDERS = ("random", "epoch")
+"""How windows that do not follow each other lie: anywhere, drawn anew for each; or side by side,
+all of them read once, shuffled, before any is read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,10 @@ class TrainRecipe:
     embedding_lr_factor
         The embedding learns this much faster.
     batch, window
-        Windows per step, and bytes predicted per window.
+        Windows per step, and tokens predicted per window.
+    accumulate
+        The windows of a step are read in so many parts, one after the other, whose gradients
+        are added up: less memory, and the same step but for rounding.
     beta1, beta2
         Of AdamW.
     weight_decay
@@ -37,12 +44,19 @@ class TrainRecipe:
         Limit of the gradient's norm.
     carry_state
         Whether a window follows the one before it, with the recurrent state carried
-        over; otherwise windows lie anywhere and start from the zero state.
+        over; otherwise they start from the zero state.
+    order
+        One of :data:`ORDERS`. Random suits small texts, which are read many times over; an
+        epoch suits texts that are read once or a few times.
+    eval_window
+        The held-out text is read in windows of so many tokens, each from the zero state. None
+        carries the state through the text if it does not grow, and is else the window of
+        training.
 
     Raises
     ------
     ValueError
-        If a number is out of its range.
+        If a number is out of its range, or options contradict each other.
     """
 
     lr: float = 1e-2
@@ -56,6 +70,9 @@ class TrainRecipe:
     final_lr_fraction: float = 0.02
     clip_norm: float = 1.0
     carry_state: bool = False
+    accumulate: int = 1
+    order: str = "random"
+    eval_window: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("lr", "embedding_lr_factor", "final_lr_fraction", "clip_norm"):
@@ -70,6 +87,23 @@ class TrainRecipe:
         decay = real_number("weight_decay", self.weight_decay)
         if not 0.0 <= decay < math.inf:
             raise ValueError(f"weight_decay must be at least 0, got {decay}")
+        self._check_reading()
+
+    def _check_reading(self) -> None:
+        """What concerns the text: its windows and their order."""
+        check_whole("accumulate", self.accumulate, 1, (1 << 31) - 1)
+        if self.accumulate > self.batch:
+            raise ValueError(f"accumulate must be at most batch ({self.batch}), for every part "
+                             f"has a window; got {self.accumulate}")
+        if not isinstance(self.carry_state, bool):
+            raise ValueError(f"carry_state must be true or false, got {self.carry_state!r}")
+        if self.order not in ORDERS:
+            raise ValueError(f"order must be {' or '.join(ORDERS)}, got {self.order!r}")
+        if self.carry_state and self.order != "random":
+            raise ValueError(f"order {self.order} is for windows that start from the zero state: "
+                             f"with carry_state they follow each other")
+        if self.eval_window is not None:
+            check_whole("eval_window", self.eval_window, 1, (1 << 31) - 1)
 
     @classmethod
     def of(cls, weights: str, **given: Any) -> TrainRecipe:
@@ -82,7 +116,7 @@ class TrainRecipe:
 
     @property
     def tokens_per_step(self) -> int:
-        """Bytes predicted in one step.
+        """Tokens predicted in one step.
 
         >>> TrainRecipe().tokens_per_step
         1024

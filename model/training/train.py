@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
-import torch
+import numpy as np
 
 from sterna.model.checks import check_whole, real_number
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.stack.language_model import LanguageModel
-from sterna.model.training.loss_plot import plot_loss
-from sterna.model.training.metrics import MetricsWriter
-from sterna.model.training.progress import TrainProgress, TrainReporter, default_reporter
+from sterna.model.tokenizer import VOCAB
+from sterna.model.tokens.text import MemoryText, TokenText
+from sterna.model.tokens.tokenizer import ByteTokenizer
+from sterna.model.training.arithmetic import arithmetic, training_device
+from sterna.model.training.budget import Budget, StepBudget, TimeBudget
+from sterna.model.training.checkpoint import load_checkpoint
+from sterna.model.training.loop import Intervals, train_steps
 from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.run import Run
+from sterna.model.training.report.loss_plot import plot_loss
+from sterna.model.training.report.metrics import MetricsWriter
+from sterna.model.training.report.progress import TrainReporter, default_reporter
+from sterna.model.training.run_folder import RunFolder
+from sterna.model.training.state import RunSettings, TrainState
+from sterna.model.training.stop import stop_requested
+from sterna.model.training.windows import WindowSampler
 
-__all__ = ["METRICS_NAME", "PLOT_NAME", "TrainRecipe", "TrainResult", "train"]
+__all__ = ["HELDOUT_BYTES", "TrainRecipe", "TrainResult", "train"]
 
-METRICS_NAME = "metrics.csv"
-"""File of a run: loss and learning rate by step."""
-PLOT_NAME = "loss.png"
-"""File of a run: the losses as a picture."""
+HELDOUT_BYTES = 1 << 16
+"""So many bytes of the held-out text are measured, if no other number is given."""
 
-_STEPS_PER_ROW = 10
 _MOST_THREADS = 1024
 
 
@@ -39,8 +41,10 @@ _MOST_THREADS = 1024
 class TrainResult:
     """What a training run came to.
 
-    ``train_bpb`` is a running mean of the training loss, NaN before the first step;
-    ``heldout_bpb`` is None only if the run was interrupted before it was measured.
+    ``seconds`` is the time of its steps. ``train_bpb`` is a running mean of the training loss, NaN
+    before the first step; ``heldout_bpb`` is None only if the run was interrupted before it was
+    measured, on ``heldout_bytes`` of text. ``stop_signal`` is the number of the signal that
+    interrupted it.
     """
 
     model: LanguageModel
@@ -51,11 +55,13 @@ class TrainResult:
     heldout_bpb: float | None
     interrupted: bool
     checkpoint: Path
+    heldout_bytes: int = 0
+    stop_signal: int | None = None
 
 
 def train(
     config: ModelConfig,
-    corpus: Corpus,
+    corpus: Corpus | TokenText,
     *,
     run_dir: str | Path,
     steps: int | None = None,
@@ -63,8 +69,11 @@ def train(
     seed: int = 0,
     recipe: TrainRecipe | None = None,
     resume: bool = False,
+    auto_resume: bool = False,
+    overwrite: bool = False,
     device: str | None = None,
     threads: int | None = None,
+    heldout_bytes: int = HELDOUT_BYTES,
     heldout_evaluations: int = 8,
     checkpoint_seconds: float = 60.0,
     checkpoint_steps: int | None = None,
@@ -78,28 +87,34 @@ def train(
     config
         Shape of the model.
     corpus
-        Text to train on and to judge by.
+        Text to train on and to judge by. One that is not in tokens yet is read as bytes.
     run_dir
-        Folder for the results, made if missing. Without ``resume`` an earlier run's
-        files in it are replaced.
+        Folder for the results, made if missing, and locked against other runs.
     steps, minutes
         The budget: give one. With steps the result is a function of the arguments (for
-        one machine and number of threads); with minutes the learning rate follows the
-        clock.
+        one machine and number of threads). Minutes are training time, made into a number of
+        steps by the speed that is measured
+        (:class:`sterna.model.training.budget.TimeBudget`).
     seed
         Seed of the initial weights and of the order of the text.
     recipe
         Learning rate, batch and the like; by default :meth:`TrainRecipe.of` the weights.
     resume
-        Go on from the checkpoint in ``run_dir``, if there is one. A run with a budget in
-        steps that was killed and resumed ends with exactly the weights of an
-        uninterrupted one.
+        Go on from the checkpoint in ``run_dir``. A run with a budget in steps that was killed
+        and resumed ends with exactly the weights of an uninterrupted one.
+    auto_resume
+        The same if there is a checkpoint, else start: for a command that is to be repeated
+        after a failure, as by torchrun.
+    overwrite
+        Start also if there is a checkpoint; it is replaced when the new run writes its first.
     device
         A torch device; by default ``cuda`` if present, else ``cpu``.
     threads
         Number of CPU threads; by default what torch has.
+    heldout_bytes
+        So much of the held-out text is measured, from its beginning.
     heldout_evaluations
-        How often the held-out text is evaluated during the run, the end included.
+        How often it is evaluated during the run, the end included.
     checkpoint_seconds, checkpoint_steps
         Write a checkpoint this often: in seconds, and (if given) also in steps.
     reporter
@@ -109,166 +124,102 @@ def train(
 
     Returns
     -------
-    The trained model and its figures. Ctrl-C is not an error: the step is finished, a
-    checkpoint written, and the result says ``interrupted``. A second Ctrl-C raises
-    KeyboardInterrupt at once.
+    The trained model and its figures. Ctrl-C and SIGTERM are no errors: the step is finished,
+    a checkpoint written, and the result says ``interrupted``. A second signal is not held
+    back.
 
     Raises
     ------
     ValueError
-        If the budget, the device or another argument makes no sense.
+        If the budget, the device or another argument makes no sense; if ``run_dir`` has a
+        checkpoint, and it is not said what to do with it, or another process trains there.
     CheckpointError
-        If ``resume`` finds a damaged checkpoint, or one of another model, corpus, seed
+        If there is a damaged checkpoint to resume, or one of another model, corpus, seed
         or recipe. (It is a ValueError.)
     FloatingPointError
-        If the loss stops being finite.
+        If the loss or a weight stops being finite. The checkpoint before stays.
     OSError
         If ``run_dir`` cannot be written.
     """
+    _check_numbers({
+        "steps": (steps, 1, None), "threads": (threads, 1, _MOST_THREADS),
+        "heldout_bytes": (heldout_bytes, 2, None),
+        "heldout_evaluations": (heldout_evaluations, 1, None),
+        "checkpoint_steps": (checkpoint_steps, 1, None), "seed": (seed, 0, (1 << 63) - 1)})
     if (steps is None) == (minutes is None):
         raise ValueError("give the budget either in steps or in minutes")
-    for name, value, low, high in (
-        ("steps", steps, 1, None), ("threads", threads, 1, _MOST_THREADS),
-        ("heldout_evaluations", heldout_evaluations, 1, None),
-        ("checkpoint_steps", checkpoint_steps, 1, None), ("seed", seed, 0, (1 << 63) - 1),
-    ):
-        if value is not None:
-            check_whole(name, value, low, high)
     if minutes is not None and not 0.0 < real_number("minutes", minutes) < math.inf:
         raise ValueError(f"minutes must be above 0, got {minutes}")
+    text = _in_tokens(corpus, config)
+    settings = RunSettings(config, recipe or TrainRecipe.of(config.weights), seed, text)
+    folder = RunFolder(run_dir)
+    how = {"resume": resume, "auto_resume": auto_resume, "overwrite": overwrite}
+    folder.resumes(**how)       # refused before the model is made
+    sampler = WindowSampler(text, settings.recipe, seed)
+    state = TrainState(settings, training_device(device))
+    heldout = text.heldout(heldout_bytes)
+    reporter = reporter or default_reporter(quiet)
+    with closing(reporter), folder.locked(reporter.message):
+        budget = _begin(state, folder, steps, minutes, resumes=folder.resumes(**how))
+        if state.step:
+            reporter.message(f"resumed {folder.checkpoint} at step {state.step}")
+        with (closing(MetricsWriter(folder.metrics, state.step)) as metrics,
+              arithmetic(threads, config.weights), stop_requested() as stop):
+            train_steps(
+                state, sampler, budget, heldout, folder=folder, metrics=metrics,
+                reporter=reporter, stop=stop, intervals=Intervals(
+                    heldout_evaluations, checkpoint_seconds, checkpoint_steps))
+        plot_loss(folder.metrics, folder.plot,
+                  title=f"{text.name}, d = {config.d}, {config.layers} layers")
+        if not budget.spent:
+            reporter.message(f"interrupted at step {state.step}; {folder.checkpoint} is saved, "
+                             "and resuming goes on from it")
+    return TrainResult(
+        state.model, state.step, state.tokens, state.seconds,
+        math.nan if state.train_bpb is None else state.train_bpb, state.heldout_bpb,
+        not budget.spent, folder.checkpoint, len(heldout), stop.signal)
+
+
+def _check_numbers(numbers: dict[str, tuple[object, int, int | None]]) -> None:
+    for name, (value, low, high) in numbers.items():
+        if value is not None:
+            check_whole(name, value, low, high)
+
+
+def _in_tokens(corpus: Corpus | TokenText, config: ModelConfig) -> TokenText:
+    """The text in tokens that the model has."""
+    if not isinstance(corpus, Corpus):
+        if corpus.tokenizer.vocab > config.vocab:
+            raise ValueError(f"{corpus.name} is in {corpus.tokenizer.vocab} different tokens, so "
+                             f"vocab must be at least that, got {config.vocab}")
+        if not len(corpus) or len(corpus.heldout(2)) < 2:
+            raise ValueError(f"{corpus.name} has too little text")
+        return corpus
     if not corpus.train or len(corpus.heldout) < 2:
         raise ValueError(
             f"the corpus {corpus.name} has too little text that a vocabulary of {config.vocab} "
             f"can spell: {len(corpus.train)} bytes to train on and {len(corpus.heldout)} held out")
-    largest = max(max(corpus.train), max(corpus.heldout))
+    largest = max(int(np.frombuffer(part, dtype=np.uint8).max())
+                  for part in (corpus.train, corpus.heldout))
     if largest >= config.vocab:
         raise ValueError(
             f"the corpus {corpus.name} has the byte {largest}, so vocab must be at least "
             f"{largest + 1}, got {config.vocab}")
-    recipe = recipe or TrainRecipe.of(config.weights)
-    run = Run(config, corpus, Path(run_dir), seed, recipe, _device(device))
-    if resume and run.checkpoint_path.exists():
-        run.load()
-    else:
-        # Or a run killed before its first save would be resumed as the one before it.
-        run.checkpoint_path.unlink(missing_ok=True)
-    budget = _Budget(steps, minutes, run.seconds)
-    reporter = reporter or default_reporter(quiet)
-    with closing(reporter), closing(
-            MetricsWriter(run.folder / METRICS_NAME, run.step)) as metrics:
-        if run.step:
-            reporter.message(f"resumed {run.checkpoint_path} at step {run.step}")
-        with _arithmetic(threads, config.weights), _interrupt_flag() as interrupt:
-            _loop(run, budget, metrics, reporter, interrupt, heldout_evaluations,
-                  checkpoint_seconds, checkpoint_steps)
-            run.save()
-    plot_loss(run.folder / METRICS_NAME, run.folder / PLOT_NAME,
-              title=f"{corpus.name}, d = {config.d}, {config.layers} layers")
-    interrupted = budget.used(run.step) < 1.0
-    if interrupted:
-        reporter.message(f"interrupted at step {run.step}; {run.checkpoint_path} is saved, "
-                         "and resuming goes on from it")
-    return TrainResult(
-        run.model, run.step, run.tokens, run.seconds,
-        math.nan if run.train_bpb is None else run.train_bpb, run.heldout_bpb, interrupted,
-        run.checkpoint_path)
+    return MemoryText(corpus, ByteTokenizer(min(config.vocab, VOCAB)))
 
 
-class _Budget:
-    """How much of the steps, or of the time, is used."""
-
-    def __init__(self, steps: int | None, minutes: float | None, seconds_before: float) -> None:
-        self._steps, self._minutes = steps, minutes
-        self._start = time.monotonic() - seconds_before
-
-    def seconds(self) -> float:
-        """Training time so far, over all sessions."""
-        return time.monotonic() - self._start
-
-    def used(self, step: int) -> float:
-        """Used part of the budget after ``step`` steps; 1 and above means spent."""
-        if self._steps is not None:
-            return step / self._steps
-        assert self._minutes is not None
-        return self.seconds() / (60.0 * self._minutes)
-
-
-def _loop(
-    run: Run, budget: _Budget, metrics: MetricsWriter, reporter: TrainReporter,
-    interrupt: threading.Event, heldout_evaluations: int, checkpoint_seconds: float,
-    checkpoint_steps: int | None,
-) -> None:
-    """Take steps until the budget is spent or Ctrl-C is pressed."""
-    session_start, session_tokens = time.monotonic(), run.tokens
-    next_save = session_start + checkpoint_seconds
-    fraction = budget.used(run.step)
-    evaluations = math.floor(fraction * heldout_evaluations + 1e-9)
-    while fraction < 1.0 and not interrupt.is_set():
-        run.advance(fraction)
-        fraction = budget.used(run.step)
-        measured = None
-        if fraction * heldout_evaluations + 1e-9 >= evaluations + 1:
-            evaluations = math.floor(fraction * heldout_evaluations + 1e-9)
-            measured = run.measure()
-        run.seconds = budget.seconds()
-        if measured is not None or run.step % _STEPS_PER_ROW == 0:
-            metrics.add({
-                "step": run.step, "seconds": run.seconds, "tokens": run.tokens,
-                "train_bpb": run.train_bpb, "heldout_bpb": measured, "lr": run.lr})
-        now = time.monotonic()
-        assert run.train_bpb is not None
-        reporter.update(TrainProgress(
-            min(1.0, fraction), run.step, run.seconds, run.train_bpb, run.heldout_bpb,
-            (run.tokens - session_tokens) / max(1e-9, now - session_start)))
-        if now >= next_save or (checkpoint_steps and run.step % checkpoint_steps == 0):
-            run.save()
-            next_save = time.monotonic() + checkpoint_seconds
-
-
-def _device(name: str | None) -> torch.device:
-    """The device to train on; CUDA if none is asked for and one is there."""
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.zeros(1, device=device).item()    # the device meta has no numbers
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"cannot train on device {name!r}: {reason}") from error
-    return device
-
-
-@contextmanager
-def _arithmetic(threads: int | None, weights: str) -> Iterator[None]:
-    """Use ``threads`` threads of torch, and for ternary weights its fastest float32 product.
-
-    The fastest may take its inputs in bfloat16 or TF32. The projections' products of the forward
-    pass are of whole numbers below 128, which either keeps exact; gradients lose digits that
-    do not matter. Float weights would lose some that might.
-    """
-    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision("medium" if weights == "ternary" else before[1])
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before[0])
-        torch.set_float32_matmul_precision(before[1])
-
-
-@contextmanager
-def _interrupt_flag() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, once; so that a step is never left half done."""
-    flag = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield flag  # only the main thread gets signals
-        return
-
-    def note(signum: int, frame: FrameType | None) -> None:
-        flag.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield flag
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _begin(
+    state: TrainState, folder: RunFolder, steps: int | None, minutes: float | None, *,
+    resumes: bool,
+) -> Budget:
+    """Take over the checkpoint of a run that is resumed; return what is left of the budget."""
+    plan = None
+    if resumes:
+        found = load_checkpoint(folder.checkpoint)
+        state.restore(found, folder.checkpoint)
+        plan = found.budget
+    if steps is not None:
+        return StepBudget(steps, state.step)
+    assert minutes is not None
+    return TimeBudget(60.0 * minutes, state.seconds,
+                      None if plan is None or "steps" in plan else plan)

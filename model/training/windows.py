@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
+from sterna.model.tokens.text import TokenText
+from sterna.model.training.order import shuffled
 from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["WindowSampler"]
+
+_EPOCH = 1
+"""In the key of a shuffle: tells its two random numbers apart."""
 
 
 class WindowSampler:
     """Cuts windows from a text; any step can be asked for, in any order.
 
-    That is what makes a resumed run see exactly what an uninterrupted one would.
+    That is what makes a resumed run see exactly what an uninterrupted one would. A process that
+    computes a share of the batch reads its columns alone.
 
     Parameters
     ----------
     text
         The train text.
     recipe
-        Gives batch, window and whether the state is carried.
+        Gives batch, window and the order.
     seed
         Seed of the order.
 
@@ -29,15 +35,15 @@ class WindowSampler:
         If the text is too short for one window.
     """
 
-    def __init__(self, text: bytes, recipe: TrainRecipe, seed: int) -> None:
+    def __init__(self, text: TokenText, recipe: TrainRecipe, seed: int) -> None:
         if len(text) < recipe.window + 1:
+            unit = "bytes" if text.tokenizer.kind == "bytes" else "tokens"
             raise ValueError(
-                f"a window of {recipe.window} bytes needs a train text of at least "
-                f"{recipe.window + 1} bytes, got {len(text)}")
-        self._text = np.frombuffer(text, dtype=np.uint8)
+                f"a window of {recipe.window} {unit} needs a train text of at least "
+                f"{recipe.window + 1} {unit}, got {len(text)}")
+        self._text = text
         self._recipe = recipe
         self._seed = seed
-        self._columns = np.arange(recipe.window + 1)[:, None]
         # With the state carried, every sequence reads its share of the text once an epoch.
         self._epoch_steps = max(1, len(text) // recipe.tokens_per_step)
 
@@ -45,15 +51,42 @@ class WindowSampler:
         """Whether the windows of ``step`` start from the zero state."""
         return not self._recipe.carry_state or step % self._epoch_steps == 0
 
-    def windows(self, step: int) -> np.ndarray:
-        """Return bytes as int64 ``[window + 1, batch]``: every row is followed by the next."""
+    def windows(self, step: int, columns: slice = slice(None)) -> np.ndarray:
+        """Return tokens as int64 ``[window + 1, columns]``: every row is followed by the next.
+
+        ``columns`` chooses windows of the batch, by default all; no others are read.
+        """
+        starts = self._starts(step, np.arange(self._recipe.batch)[columns])
+        pieces = [self._text.piece(int(start), self._recipe.window + 1) for start in starts]
+        if not pieces:
+            return np.empty((self._recipe.window + 1, 0), dtype=np.int64)
+        return np.stack(pieces, axis=1)
+
+    def _starts(self, step: int, columns: np.ndarray) -> np.ndarray:
+        """Where the windows of these columns begin."""
         recipe, length = self._recipe, len(self._text)
         if recipe.carry_state:
             epoch, position = divmod(step, self._epoch_steps)
             shift = np.random.default_rng([self._seed, epoch]).integers(length)
             share = self._epoch_steps * recipe.window
-            starts = shift + np.arange(recipe.batch) * share + position * recipe.window
-            return self._text[(starts + self._columns) % length].astype(np.int64)
+            return np.asarray((shift + columns * share + position * recipe.window) % length)
+        if recipe.order == "epoch":
+            return self._starts_of_epochs(step * recipe.batch + columns)
         generator = np.random.default_rng([self._seed, step])
-        starts = generator.integers(0, length - recipe.window, recipe.batch)
-        return self._text[starts + self._columns].astype(np.int64)
+        return np.asarray(generator.integers(0, length - recipe.window, recipe.batch)[columns])
+
+    def _starts_of_epochs(self, numbers: np.ndarray) -> np.ndarray:
+        """Where the windows with these numbers since the beginning of the run start.
+
+        A batch may end one epoch and begin the next. What a text has beyond whole windows is left
+        out now at its end and now at its beginning.
+        """
+        window = self._recipe.window
+        count, rest = divmod(len(self._text) - 1, window)
+        epochs, places = np.divmod(numbers, count)
+        starts = np.empty_like(places)
+        for epoch in np.unique(epochs).tolist():
+            there = epochs == epoch
+            shift = np.random.default_rng([self._seed, epoch, _EPOCH]).integers(rest + 1)
+            starts[there] = shift + window * shuffled(places[there], count, (self._seed, epoch))
+        return starts

@@ -14,6 +14,7 @@ from sterna.cli.terminal.console import Stages, out, print_json, print_table, pr
 from sterna.cli.terminal.interrupt import INTERRUPTED
 from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
 from sterna.model.config import NAMED_CONFIGS, WEIGHTS, ModelConfig
+from sterna.model.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from sterna.model.corpus import Corpus
@@ -45,8 +46,9 @@ def streaming(
     seed: Annotated[int | None, typer.Option(
         help="Seed of weights and data order. Default: 0.")] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume",
-        help="Go on from the checkpoint in the output folder, if there is one.")] = False,
+        "--resume", help="Go on from the checkpoint in the output folder.")] = False,
+    overwrite: Annotated[bool, typer.Option(
+        "--overwrite", help="Replace the checkpoint in the output folder.")] = False,
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="Folder for streaming.json, streaming.svg and the model.",
     )] = Path("runs/streaming"),
@@ -62,9 +64,12 @@ def streaming(
     """
     from sterna.model.corpus import builtin_corpus, corpus_from_file
     check_folder(output)
-    if checkpoint is not None:
+    if checkpoint is None:
+        RunFolder(output).resumes(resume=resume, auto_resume=False, overwrite=overwrite)
+    else:
         for option, given in (("--config", config), ("--weights", weights), ("--steps", steps),
-                              ("--seed", seed), ("--resume", resume or None)):
+                              ("--seed", seed), ("--resume", resume or None),
+                              ("--overwrite", overwrite or None)):
             if given is not None:
                 raise ValueError(f"{option} is for a model to be trained: leave it out with "
                                  f"--checkpoint")
@@ -94,7 +99,7 @@ def streaming(
     plan.mixer("full", shape.mixer)     # refused before anything is trained
     if checkpoint is None:
         trained = _train(shape, corpus, plan, output, 1000 if steps is None else steps,
-                         seed or 0, resume, quiet)
+                         seed or 0, resume, overwrite, quiet)
         if trained is None:
             say(f"go on with the same command and --resume -o {output}")
             return INTERRUPTED
@@ -104,7 +109,7 @@ def streaming(
 
 def _train(
     shape: ModelConfig, corpus: Corpus, plan: Streaming, output: Path, steps: int, seed: int,
-    resume: bool, quiet: bool,
+    resume: bool, overwrite: bool, quiet: bool,
 ) -> Checkpoint | None:
     """Train a model in the output folder; None if Ctrl-C ended it."""
     from sterna.model.training.checkpoint import load_checkpoint
@@ -113,7 +118,8 @@ def _train(
     say(f"train {shape.mixer} with {shape.weights} weights, d {shape.d}, {shape.layers} layers, "
         f"in windows of {plan.keys} bytes", quiet)
     result = train(
-        shape, corpus, run_dir=output, steps=steps, seed=seed, resume=resume, quiet=quiet,
+        shape, corpus, run_dir=output, steps=steps, seed=seed, resume=resume, overwrite=overwrite,
+        quiet=quiet,
         recipe=TrainRecipe.of(shape.weights, window=plan.keys), heldout_evaluations=1)
     return None if result.interrupted else load_checkpoint(result.checkpoint)
 

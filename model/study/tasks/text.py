@@ -15,6 +15,8 @@ from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file
 from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.study.tasks.row import Row
 from sterna.model.study.tasks.task import Task
+from sterna.model.tokens.text import MemoryText
+from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.windows import WindowSampler
 
@@ -104,4 +106,4 @@ def _corpus(path: str | None) -> Corpus:
 @functools.lru_cache(maxsize=1)
 def _sampler(task: TextTask, seed: int) -> WindowSampler:
     recipe = TrainRecipe(batch=task.batch, window=task.window)
-    return WindowSampler(task.corpus().train, recipe, seed)
+    return WindowSampler(MemoryText(task.corpus(), ByteTokenizer()), recipe, seed)

@@ -1,0 +1,180 @@
+"""How far a run has come: the fraction of its budget that the learning rate follows."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import Any, Protocol
+
+from sterna.model.checks import check_fields, check_whole, real_number
+
+__all__ = ["Budget", "StepBudget", "TimeBudget", "check_plan"]
+
+_FEWEST_STEPS, _TRIAL_STEPS, _TRIAL_PART = 3, 12, 0.05
+"""The first steps only measure the speed: at most so many, and no more than the fewest if they
+take this part of the time. Of three a median is one that was not held up."""
+_RECENT_STEPS, _LONGEST = 64, 4.0
+"""Steps whose mean is the speed. One counts for at most so many times their median: a stall tells
+nothing of the steps to come."""
+_FASTER, _SLOWER = 0.05, 0.25
+"""After each step at most these parts of the steps that remain are taken off or added: going on
+more slowly than planned spoils nothing."""
+_HASTE = 1.5
+"""A run that was held up goes through the rest of its schedule at most this much faster."""
+
+
+class Budget(Protocol):
+    """What the loop asks before each step, and tells after it."""
+
+    @property
+    def fraction(self) -> float:
+        """The used part of the budget, from 0 to 1; it never falls."""
+
+    @property
+    def spent(self) -> bool:
+        """Whether there is no further step."""
+
+    def took(self, seconds: float) -> None:
+        """A step was done in so much time."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+
+
+class StepBudget:
+    """A number of steps.
+
+    Parameters
+    ----------
+    steps
+        All steps of the run.
+    done
+        Those done before.
+    """
+
+    def __init__(self, steps: int, done: int = 0) -> None:
+        check_whole("steps", steps, 1)
+        self.steps, self._done = steps, done
+
+    @property
+    def fraction(self) -> float:
+        """Steps done of all steps."""
+        return min(1.0, self._done / self.steps)
+
+    @property
+    def spent(self) -> bool:
+        """Whether all are done."""
+        return self._done >= self.steps
+
+    def took(self, seconds: float) -> None:
+        """One more is done."""
+        self._done += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The number."""
+        return {"steps": self.steps}
+
+
+class TimeBudget:
+    """A training time, made into a number of steps by the speed that is measured.
+
+    The first steps are a trial, in which the fraction stands. Then the number of steps is fixed,
+    and the fraction goes to 1 in equal strides. As the speed changes, the steps that remain are
+    corrected, a little after each: a stall never makes the schedule jump, and no part of it is
+    left out. A run that was held up for long ends late, but with the end of its decay.
+
+    Parameters
+    ----------
+    seconds
+        Training time of the whole run.
+    used_seconds
+        Training time before, if the run is resumed.
+    plan
+        What :meth:`to_json` gave then. It is gone on with if the budget is the same; a longer one
+        begins with a trial, at the fraction of the time that is used.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    """
+
+    def __init__(self, seconds: float, used_seconds: float = 0.0, plan: Any = None) -> None:
+        if not 0.0 < real_number("seconds", seconds) < math.inf:
+            raise ValueError(f"seconds must be above 0, got {seconds}")
+        if not 0.0 <= real_number("used_seconds", used_seconds) < math.inf:
+            raise ValueError(f"used_seconds must be at least 0, got {used_seconds}")
+        self.seconds, self._used = float(seconds), float(used_seconds)
+        self._fraction = min(1.0, self._used / self.seconds)
+        self._remaining: float | None = None
+        if plan is not None:
+            check_plan(plan)
+            if plan.get("seconds") == self.seconds:
+                self._fraction, self._remaining = plan["fraction"], plan["remaining"]
+        self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
+
+    @property
+    def fraction(self) -> float:
+        """The used part of the schedule."""
+        return self._fraction
+
+    @property
+    def spent(self) -> bool:
+        """Whether the schedule is at its end."""
+        return self._fraction >= 1.0
+
+    def took(self, seconds: float) -> None:
+        """A step was done: go one stride on, and correct the plan."""
+        self._used += seconds
+        self._recent.append(seconds)
+        measured = len(self._recent) >= _FEWEST_STEPS
+        if self._remaining is None:
+            trial = len(self._recent) * statistics.median(self._recent)
+            if len(self._recent) == _TRIAL_STEPS or (
+                    measured and trial >= _TRIAL_PART * self.seconds):
+                self._remaining = max(1.0, self._steps_left())
+            return
+        self._fraction += (1.0 - self._fraction) / self._remaining
+        self._remaining -= 1.0
+        if self._remaining < 0.5:
+            self._fraction = 1.0
+        elif measured:
+            low, high = (1.0 - _FASTER) * self._remaining, (1.0 + _SLOWER) * self._remaining
+            self._remaining = min(max(self._steps_left(), low), high)
+
+    def to_json(self) -> dict[str, Any]:
+        """The time, and the plan."""
+        return {"seconds": self.seconds, "fraction": self._fraction, "remaining": self._remaining}
+
+    def _steps_left(self) -> float:
+        """Steps for the rest of the schedule, at the speed of late: as many as the rest of the
+        time is for, or, after a stall, as hurrying allows."""
+        most = _LONGEST * statistics.median(self._recent)
+        step = statistics.fmean(min(each, most) for each in self._recent)
+        on_time = self.seconds - self._used
+        in_haste = (1.0 - self._fraction) * self.seconds / _HASTE
+        return max(on_time, in_haste) / max(step, 1e-9)
+
+
+def check_plan(plan: Any) -> None:
+    """Refuse what is no ``to_json`` of a budget, as read from a checkpoint.
+
+    Raises
+    ------
+    ValueError
+        Naming the entry.
+    """
+    if isinstance(plan, dict) and "steps" in plan:
+        check_fields("budget", plan, ["steps"])
+        check_whole("steps of the budget", plan["steps"], 1)
+        return
+    check_fields("budget", plan, ["seconds", "fraction", "remaining"])
+    if not 0.0 < real_number("seconds of the budget", plan["seconds"]) < math.inf:
+        raise ValueError(f"seconds of the budget must be above 0, got {plan['seconds']}")
+    if not 0.0 <= real_number("fraction of the budget", plan["fraction"]) <= 1.0:
+        raise ValueError(f"fraction of the budget must be from 0 to 1, got {plan['fraction']}")
+    remaining = plan["remaining"]
+    if remaining is not None and not 0.0 < real_number("remaining", remaining) < math.inf and (
+            plan["fraction"] < 1.0):
+        raise ValueError(f"remaining steps of the budget must be above 0, got {remaining}")

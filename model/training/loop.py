@@ -1,0 +1,98 @@
+"""The loop of a training run."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from sterna.model.training.budget import Budget
+from sterna.model.training.checkpoint import save_checkpoint
+from sterna.model.training.heldout import measure_heldout
+from sterna.model.training.report.metrics import MetricsWriter
+from sterna.model.training.report.progress import TrainProgress, TrainReporter
+from sterna.model.training.run_folder import RunFolder
+from sterna.model.training.state import TrainState
+from sterna.model.training.stop import Stop
+from sterna.model.training.windows import WindowSampler
+
+__all__ = ["Intervals", "train_steps"]
+
+_STEPS_PER_ROW = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """How often a run does what is no step.
+
+    The held-out text is measured ``heldout_evaluations`` times, the end included, and a checkpoint
+    written every ``checkpoint_seconds``, and (if given) every ``checkpoint_steps``.
+    """
+
+    heldout_evaluations: int = 8
+    checkpoint_seconds: float = 60.0
+    checkpoint_steps: int | None = None
+
+
+def train_steps(
+    state: TrainState, sampler: WindowSampler, budget: Budget, heldout: bytes, *,
+    folder: RunFolder, intervals: Intervals, metrics: MetricsWriter, reporter: TrainReporter,
+    stop: Stop,
+) -> None:
+    """Take steps until the budget is spent or a signal came, then write the checkpoint.
+
+    Training time is that of the steps: what is done between them is not counted.
+
+    Raises
+    ------
+    FloatingPointError
+        If a loss or a weight is not finite.
+    OSError
+        If a file cannot be written.
+    """
+    recipe = state.settings.recipe
+    seconds_before, tokens_before = state.seconds, state.tokens
+    next_save = time.monotonic() + intervals.checkpoint_seconds
+    evaluations = _due(budget, intervals)
+    while not budget.spent and stop.signal is None:
+        begin = time.monotonic()
+        state.advance(sampler.windows(state.step), recipe.learning_rate(
+            state.step, budget.fraction), afresh=sampler.starts_afresh(state.step))
+        took = time.monotonic() - begin
+        state.seconds += took
+        budget.took(took)
+
+        measured = None
+        if (due := _due(budget, intervals)) > evaluations:
+            evaluations = due
+            measured = state.heldout_bpb = _measure(state, heldout, budget, reporter)
+        if measured is not None or state.step % _STEPS_PER_ROW == 0:
+            metrics.add({
+                "step": state.step, "seconds": state.seconds, "tokens": state.tokens,
+                "train_bpb": state.train_bpb, "heldout_bpb": measured, "lr": state.lr})
+        assert state.train_bpb is not None
+        reporter.update(TrainProgress(
+            budget.fraction, state.step, state.seconds, state.train_bpb, state.heldout_bpb,
+            (state.tokens - tokens_before) / max(1e-9, state.seconds - seconds_before)))
+        if time.monotonic() >= next_save or (
+                intervals.checkpoint_steps and state.step % intervals.checkpoint_steps == 0):
+            save_checkpoint(state.checkpoint(budget.to_json()), folder.checkpoint)
+            next_save = time.monotonic() + intervals.checkpoint_seconds
+    save_checkpoint(state.checkpoint(budget.to_json()), folder.checkpoint)
+
+
+def _due(budget: Budget, intervals: Intervals) -> int:
+    """How many evaluations there are to have been."""
+    return math.floor(budget.fraction * intervals.heldout_evaluations + 1e-9)
+
+
+def _measure(
+    state: TrainState, heldout: bytes, budget: Budget, reporter: TrainReporter,
+) -> float:
+    if budget.spent:
+        reporter.message(f"measuring on {len(heldout):,} held-out bytes")
+    try:
+        return measure_heldout(state.model, heldout, state.settings.recipe)
+    except FloatingPointError as error:
+        raise FloatingPointError(f"{error} after step {state.step}; lower lr "
+                                 f"({state.settings.recipe.lr})") from error

@@ -1,0 +1,1 @@
+"""What a training run tells: its progress, its figures in a file, its picture."""

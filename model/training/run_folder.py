@@ -1,0 +1,113 @@
+"""The folder of a run: its files, which of them may be replaced, and a lock. Without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:     # not on Windows
+    fcntl = None        # type: ignore[assignment]
+
+__all__ = ["CHECKPOINT_NAME", "METRICS_NAME", "PLOT_NAME", "RunFolder"]
+
+CHECKPOINT_NAME = "checkpoint.pt"
+"""File of a run: all that is needed to go on, or to use the model."""
+METRICS_NAME = "metrics.csv"
+"""File of a run: loss and learning rate by step."""
+PLOT_NAME = "loss.png"
+"""File of a run: the losses as a picture."""
+_LOCK_NAME = ".lock"
+
+
+class RunFolder:
+    """Where a run writes."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoint = self.path / CHECKPOINT_NAME
+        self.metrics = self.path / METRICS_NAME
+        self.plot = self.path / PLOT_NAME
+
+    def resumes(self, *, resume: bool, auto_resume: bool, overwrite: bool) -> bool:
+        """Whether a run in this folder goes on from its checkpoint; False if it starts anew.
+
+        Parameters
+        ----------
+        resume
+            It must go on.
+        auto_resume
+            It goes on if there is a checkpoint.
+        overwrite
+            It starts anew also if there is one.
+
+        Raises
+        ------
+        ValueError
+            If there is nothing to go on from, or a checkpoint that nobody gave up, or more than
+            one of the three is asked for.
+        """
+        if resume + auto_resume + overwrite > 1:
+            raise ValueError("give one of --resume, --auto-resume and --overwrite, not more")
+        there = self.checkpoint.exists()
+        if resume and not there:
+            raise ValueError(f"there is no run to resume in {self.path}: it has no "
+                             f"{CHECKPOINT_NAME}; leave out --resume to start one")
+        if there and not (resume or auto_resume or overwrite):
+            raise ValueError(f"{self.path} has the checkpoint of a run: go on from it with "
+                             f"--resume, replace it with --overwrite, or train in another folder "
+                             f"with -o")
+        return there and not overwrite
+
+    @contextmanager
+    def locked(self, note: Callable[[str], None] = lambda line: None) -> Iterator[None]:
+        """Make the folder, and keep other runs out of it as long as this process lives.
+
+        The lock is the operating system's (``flock``), so none is left behind by a process that
+        is killed. Where there are no such locks, ``note`` is given a line that says so.
+
+        Raises
+        ------
+        ValueError
+            If another run has the folder, with the id of its process.
+        OSError
+            If the folder cannot be made or written.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        path = self.path / _LOCK_NAME
+        handle = self._lock(path, note)
+        try:
+            os.ftruncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())
+            yield
+        finally:
+            with suppress(OSError):     # while it is still locked
+                path.unlink()
+            os.close(handle)
+
+    def _lock(self, path: Path, note: Callable[[str], None]) -> int:
+        """The open lock file."""
+        while True:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                if fcntl is None:
+                    raise OSError("flock is missing")
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = os.read(handle, 32).decode(errors="replace").strip()
+                os.close(handle)
+                raise ValueError(
+                    f"{self.path} is in use by another run, process {owner or 'unknown'}: wait for "
+                    f"its end, or train in another folder with -o") from None
+            except OSError as error:
+                note(f"{self.path} cannot be locked ({error.strerror or error}): nothing keeps a "
+                     f"second run out of it")
+                return handle
+            with suppress(FileNotFoundError):
+                if os.path.samestat(
+                        os.fstat(handle), os.stat(path)):
+                    return handle
+            os.close(handle)    # its owner removed the file between opening and locking it

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.quantizers import (
     absmax_codes,
     absmax_gradient,
@@ -28,6 +29,7 @@ from sterna.model.network.quantizers import (
 __all__ = ["BitLinear", "bit_linear", "naive_bit_linear"]
 
 
+@keeps_precision
 def naive_bit_linear(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
     limit: float = math.inf,
@@ -69,6 +71,7 @@ class _BitLinear(torch.autograd.Function):
         return out
 
     @staticmethod
+    @keeps_precision
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, gain, inverse, codes, row_scale, clamped = ctx.saved_tensors
         shape = grad.shape
@@ -87,6 +90,7 @@ class _BitLinear(torch.autograd.Function):
         return to_x.view(*shape[:-1], to_x.shape[-1]), None, to_bias, *to_weights
 
 
+@keeps_precision
 def bit_linear(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
     limit: float = math.inf,

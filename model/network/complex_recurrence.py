@@ -16,6 +16,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.replaceable import Replaceable
 
 __all__ = ["Pair", "complex_scan", "naive_complex_scan"]
@@ -39,6 +40,7 @@ def naive_complex_scan(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
 
 
 @Replaceable
+@keeps_precision
 def complex_scan(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
     """As :func:`naive_complex_scan`, in ``log2(time)`` steps."""
     carried = _times(multiplier, initial)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.network.activations import activation_named
+from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.quantizers import round_codes, ternarize
@@ -27,6 +28,7 @@ _SMALLEST_PEAK = 1e-5
 """Lower limit of a vector's largest magnitude; a zero vector is quantised to zeros."""
 
 
+@keeps_precision
 def dense_mml(x: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None) -> Tensor:
     """``Q(sqrt(d) x / |x| * gain) @ ternarize(weight).T + bias``, Q rounding to 8 bits.
 

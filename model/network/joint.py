@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
+from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.bitlinear import BitLinear, bit_linear
 from sterna.model.network.quantizers import absmax_quantize, ternarize
 
@@ -72,7 +73,7 @@ def prepare(projections: Iterable[nn.Module]) -> Callable[[Tensor], Tensor]:
     modules = tuple(projections)
     if _are(BitLinear, modules):
         weight, bias = _joined(modules)
-        return lambda x: F.linear(absmax_quantize(x), weight, bias)
+        return keeps_precision(lambda x: F.linear(absmax_quantize(x), weight, bias))
     if _are(nn.Linear, modules):
         weight, bias = _joined(modules)
         return lambda x: F.linear(x, weight, bias)

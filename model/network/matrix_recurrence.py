@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.replaceable import Replaceable
 
 __all__ = ["matrix_scan", "naive_matrix_scan"]
@@ -39,6 +40,7 @@ def naive_matrix_scan(
 
 
 @Replaceable
+@keeps_precision
 def matrix_scan(
     query: Tensor, forget: Tensor, key: Tensor, value: Tensor, initial: Tensor,
 ) -> tuple[Tensor, Tensor]:

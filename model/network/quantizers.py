@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.replaceable import Replaceable
 
 __all__ = ["SMALLEST_SCALE", "absmax_codes", "absmax_gradient", "absmax_quantize",
@@ -74,10 +75,12 @@ class _AbsmaxQuantize(torch.autograd.Function):
         return normalised
 
     @staticmethod
+    @keeps_precision
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return absmax_gradient(grad.clone(), *ctx.saved_tensors)
 
 
+@keeps_precision
 def absmax_quantize(y: Tensor) -> Tensor:
     """Normalise and quantise ``y [..., n]`` to 8 bits per vector; return ``q / rms(q)``.
 
@@ -117,10 +120,12 @@ class _Ternarize(torch.autograd.Function):
         return codes.mul_(scale).to(weight.dtype)
 
     @staticmethod
+    @keeps_precision
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad
 
 
+@keeps_precision
 def ternarize(weight: Tensor) -> Tensor:
     """Return ``weight [rows, columns]`` with every element one of ``-s, 0, +s``.
 

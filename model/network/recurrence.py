@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.replaceable import Replaceable
 
 __all__ = [
@@ -73,6 +74,7 @@ class _Sequential(torch.autograd.Function):
         return states
 
     @staticmethod
+    @keeps_precision
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         forget, candidate, states, initial = ctx.saved_tensors
         into_state = grad.clone(memory_format=torch.contiguous_format)
@@ -82,6 +84,7 @@ class _Sequential(torch.autograd.Function):
         return gate_gradients(forget, candidate, states, initial, into_state)
 
 
+@keeps_precision
 def scan_sequential(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     """As :func:`naive_mlgru`, with a hand-written backward pass."""
     result: Tensor = _Sequential.apply(forget, candidate, initial)
@@ -126,6 +129,7 @@ class _Chunked(torch.autograd.Function):
         return states
 
     @staticmethod
+    @keeps_precision
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         forget, candidate, states, initial = ctx.saved_tensors
         # Backwards in time the gain into step t is the gate of step t + 1.
@@ -134,6 +138,7 @@ class _Chunked(torch.autograd.Function):
         return gate_gradients(forget, candidate, states, initial, into_state)
 
 
+@keeps_precision
 def scan_chunked(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     """As :func:`naive_mlgru`, in about ``2 * sqrt(time)`` Python steps."""
     result: Tensor = _Chunked.apply(forget, candidate, initial)
@@ -141,6 +146,7 @@ def scan_chunked(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
 
 
 @Replaceable
+@keeps_precision
 def mlgru_scan(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     """The recurrence, by whichever form is fastest for the shapes.
 

@@ -10,12 +10,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
+from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.recurrence import gate_gradients, linear_scan, mlgru_scan
 from sterna.model.parallel.group import rank_and_size
 
 __all__ = ["mlgru_scan_parallel"]
 
 
+@keeps_precision
 def mlgru_scan_parallel(
     forget: Tensor, candidate: Tensor, initial: Tensor, group: ProcessGroup,
 ) -> tuple[Tensor, Tensor]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig

@@ -176,8 +176,8 @@ def test_other_versions_and_damaged_metadata_are_refused(model: QuantizedModel) 
     for key, value in (("sterna.formats", "[]"), ("sterna.config", "[]")):
         with pytest.raises(OnnxFileError, match="the metadata of the graph is damaged"):
             GraphInfo.read(_set_property(build_step(model), key, value))
-    newer = _set_property(build_step(model), "sterna.format_version", "3")
-    with pytest.raises(OnnxFileError, match="format version '3', this Sterna reads version 2"):
+    newer = _set_property(build_step(model), "sterna.format_version", "4")
+    with pytest.raises(OnnxFileError, match="version '4', this Sterna reads the versions 2 and 3"):
         OnnxStep(newer)
     damaged = _set_property(build_step(model), "sterna.config", '{"d": 0}')
     with pytest.raises(OnnxFileError, match="the metadata of the graph is damaged"):

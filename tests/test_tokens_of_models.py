@@ -11,6 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sterna.export.forms.forms import Form, build
+from sterna.export.forms.writer import export_onnx
+from sterna.export.graph.metadata import GraphInfo, GraphKind
+from sterna.export.runtime.runtime import OnnxSequence, OnnxStep
+from sterna.export.runtime.session import Session
+from sterna.hw.core.plan.request import Request
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized import QuantizedFileError, QuantizedModel, load_model
@@ -21,6 +27,7 @@ from sterna.model.quantized.synthetic import random_model
 from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.bpe_training import train_bpe
+from sterna.sim.core.reference import answer
 
 TEXT = bundled_heldout()[:6000]
 TOKENIZER = train_bpe([TEXT], 300)
@@ -63,7 +70,7 @@ def test_a_damaged_tokenizer_is_named(model: QuantizedModel, tmp_path: Path) -> 
 
 
 def test_bits_are_divided_by_the_bytes_that_tokens_spell(model: QuantizedModel) -> None:
-    text = TEXT[:800]
+    text = TEXT[:300]
     found = evaluate(model, text, sequences=1)
     tokens = TOKENIZER.encode(text)
     logits, _ = IntegerModel(model).run(tokens[None, :-1])
@@ -102,3 +109,52 @@ def test_the_float_model_is_measured_the_same_way(window: int | None) -> None:
             judged += sum(len(TOKENIZER.spellings[int(token)]) for token in row[1:])
     found = heldout_bpb(model, TEXT, sequences=1, window=window, tokenizer=TOKENIZER)
     assert found == pytest.approx(nats / math.log(2) / judged, rel=1e-5)
+
+
+@pytest.mark.parametrize("form", ["exact", "traced", "web", "float32"])
+def test_a_session_of_the_file_alone_reads_and_writes_text(
+    model: QuantizedModel, tmp_path: Path, form: str,
+) -> None:
+    step, sequence = export_onnx(model, tmp_path / "m.onnx", form=form)
+    assert sequence.exists()
+    session = Session(step)
+    assert session.info.tokenizer.sha256 == TOKENIZER.sha256
+    prompt = "the form größer"
+    pieces = list(session.generate([prompt, ""], tokens=30, temperature=1.0, seed=3))
+    for index in (0, 1):
+        drawn = [piece.token for piece in pieces if piece.prompt == index]
+        text = "".join(piece.text for piece in pieces if piece.prompt == index)
+        assert text == TOKENIZER.decode(drawn)
+        assert max(drawn) >= 256
+    if session.info.exact:
+        (expected,) = answer(IntegerModel(model), [Request(
+            tuple(TOKENIZER.encode(prompt).tolist()), 30, 1.0, 3)], model.profile.logit.frac)
+        assert expected.generated == [piece.token for piece in pieces if piece.prompt == 0]
+
+
+def test_a_stop_string_is_found_across_tokens(model: QuantizedModel) -> None:
+    session = Session(build(model, "exact", GraphKind.STEP))
+    [text] = session.complete("the", tokens=40, temperature=1.0)
+    stop = text[7:12]
+    assert session.complete("the", tokens=40, temperature=1.0, stop=stop) == [
+        text[:text.index(stop)]]
+
+
+def test_a_graph_of_bytes_says_what_it_always_said() -> None:
+    found = GraphInfo.of(random_model(SHAPE, C12), GraphKind.STEP, Form.EXACT).to_properties()
+    assert found["sterna.format_version"] == "2"
+    assert "sterna.tokenizer" not in found
+
+
+@pytest.mark.parametrize("vocab", [300, 1024])
+def test_native_operators_compute_a_vocabulary_above_bytes(native_ops: Path, vocab: int) -> None:
+    model = random_model(replace(SHAPE, vocab=vocab), C12, 5)
+    tokens = np.random.default_rng(1).integers(0, vocab, (2, 12))
+    tokens[:, -1] = vocab - 1
+    logits, state = IntegerModel(model).run(tokens)
+    for kind in (GraphKind.STEP, GraphKind.SEQUENCE):
+        graph = (OnnxStep if kind is GraphKind.STEP else OnnxSequence)(
+            build(model, "exact", kind), ops=native_ops)
+        found = graph.run(tokens, graph.start(2))
+        np.testing.assert_array_equal(found[0], logits)
+        np.testing.assert_array_equal(found[1], state)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sterna.cli.terminal.console import Stages, print_json, write
 from sterna.cli.terminal.texts import check_prompts
 from sterna.model.quantized.sampling import Sampler
+from sterna.model.tokens.stream import TextStream
 
 __all__ = ["generate_from_checkpoint"]
 
@@ -22,10 +22,13 @@ def generate_from_checkpoint(
     with Stages(quiet) as stage:
         stage(f"load {path}", quick=True)
         from sterna.model.stack.sample import sample_tokens
+        from sterna.model.tokens.files import fitted
+        from sterna.model.tokens.tokenizer import BYTES
         from sterna.model.training.checkpoint import load_checkpoint
         model = load_checkpoint(path).model()
+        tokenizer = fitted(BYTES, model.config.vocab)
     check_prompts(prompts, model.config.vocab)
-    rows = [prompt_tokens(prompt, model.config.vocab) for prompt in prompts]
+    rows = [prompt_tokens(prompt, tokenizer) for prompt in prompts]
     for block in model.blocks():    # before anything is written
         block.mixer.check_length(max(row.size for row in rows))
     results: list[dict[str, Any]] = []
@@ -35,7 +38,7 @@ def generate_from_checkpoint(
         text = ""
         if not as_json:
             write(prompt)
-        for piece in _texts(found, drawn):
+        for piece in _texts(found, drawn, TextStream(tokenizer)):
             text += piece
             if not as_json:
                 write(piece)
@@ -47,10 +50,9 @@ def generate_from_checkpoint(
     return 0
 
 
-def _texts(found: Iterator[int], drawn: list[int]) -> Iterator[str]:
+def _texts(found: Iterator[int], drawn: list[int], stream: TextStream) -> Iterator[str]:
     """The text of the tokens, as far as it is certain; the tokens go to ``drawn``."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for token in found:
         drawn.append(token)
-        yield decoder.decode(bytes([token]))
-    yield decoder.decode(b"", final=True)
+        yield stream.add([token])
+    yield stream.end()

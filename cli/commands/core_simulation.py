@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sterna.cli.terminal.console import Stages, out, print_json, print_table, say, write
 from sterna.cli.terminal.texts import check_prompts
 from sterna.model.quantized import QuantizedModel
-from sterna.model.tokenizer import decode, encode
+from sterna.model.tokens.stream import TextStream
+from sterna.model.tokens.tokenizer import Tokenizer
 from sterna.sim.bench.runner import Simulator
 from sterna.sim.core.engine import Engine
 
@@ -31,11 +31,11 @@ def simulate_core(
     With the C++ engine and one prompt the text appears as it is written.
     """
     check_prompts(prompts, model.config.vocab)
-    encoded = [encode(prompt.encode()).tolist() for prompt in prompts]
-    bytewise = model.config.vocab <= 256
-    live = engine is Engine.CPP and len(prompts) == 1 and bytewise and not as_json
+    encoded = [model.tokenizer.encode(prompt).tolist() for prompt in prompts]
+    spelled = model.config.vocab == model.tokenizer.vocab
+    live = engine is Engine.CPP and len(prompts) == 1 and spelled and not as_json
     with Stages(quiet) as stage:
-        text = _LiveText(prompts[0], stage)
+        text = _LiveText(prompts[0], model.tokenizer, stage)
         if netlist:
             from sterna.sim.netlist import simulate_core_netlist
             report = simulate_core_netlist(
@@ -69,9 +69,9 @@ def simulate_core(
 class _LiveText:
     """The text after a prompt, printed as it is written, between the stages of a simulation."""
 
-    def __init__(self, prompt: str, stage: Stages) -> None:
+    def __init__(self, prompt: str, tokenizer: Tokenizer, stage: Stages) -> None:
         self._prompt, self._stage = prompt, stage
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stream = TextStream(tokenizer)
         self._is_open = False
 
     def show(self, sequence: int, written: list[int]) -> None:
@@ -80,7 +80,7 @@ class _LiveText:
             self._stage.end()       # a clock that runs would draw over the text
             out.print(self._prompt, end="", style="bold")
             self._is_open = True
-        write(self._decoder.decode(bytes(written)))
+        write(self._stream.add(written))
 
     def stage(self, label: str) -> None:
         """Begin a stage, on a line of its own."""
@@ -90,7 +90,7 @@ class _LiveText:
     def close(self) -> None:
         """End the line of the text, if one has begun."""
         if self._is_open:
-            write(self._decoder.decode(b"", final=True) + "\n")
+            write(self._stream.end() + "\n")
             self._is_open = False
 
 
@@ -108,7 +108,7 @@ def _print(title: str, report: CoreReport) -> None:
 
 
 def _text(model: QuantizedModel, tokens: list[int]) -> str:
-    """Tokens as text, if they are bytes; otherwise their numbers."""
-    if model.config.vocab <= 256:
-        return decode(tokens)
+    """Tokens as text, if the tokenizer spells all that there are; otherwise their numbers."""
+    if model.config.vocab == model.tokenizer.vocab:
+        return model.tokenizer.decode(tokens)
     return " " + " ".join(map(str, tokens))

@@ -73,7 +73,8 @@ def evaluate(
         display, move = progress_bar("evaluating", quiet)
         with display:
             result = evaluate_steps(
-                session, data, frac=frac, sequences=sequences, progress=move)
+                session, data, frac=frac, sequences=sequences, progress=move,
+                tokenizer=session.info.tokenizer)
         name = f"{session.info.profile.name}, ONNX form {session.info.form}"
     else:
         loaded = load_model(model)

@@ -16,7 +16,7 @@ import numpy as np
 from sterna.cli.reports.report import write_report
 from sterna.cli.reports.results import PROMPT, SEED, TEMPERATURE, DemoResult, Stage
 from sterna.cli.terminal.options import check_folder
-from sterna.cli.terminal.texts import text_of
+from sterna.cli.terminal.texts import tokens_of
 from sterna.export.float.rounding_error import rounding_errors
 from sterna.export.forms.writer import export_onnx
 from sterna.export.runtime.check import check_exact
@@ -36,7 +36,6 @@ from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.evaluate import evaluate
 from sterna.model.quantized.integer import IntegerModel
-from sterna.model.tokenizer import decode, encode
 from sterna.sim.core.engine import Engine
 from sterna.sim.core.reference import answer, compare_tokens
 from sterna.sim.core.simulate import simulate_core
@@ -88,7 +87,7 @@ def demo(
     check_whole("tokens", tokens, 2, (1 << LIMIT_BITS) - 1)
     CORE.params_for(loaded, {"rows": rows, "cols": cols})   # or it is refused in mid-way
     check_folder(folder)
-    text = encode(text_of(None, loaded.config.vocab, _ONNX_TOKENS))
+    text = tokens_of(None, _ONNX_TOKENS, loaded)
     if not quick:
         verilator_environment()     # a missing tool is better known now than in a minute
     folder.mkdir(parents=True, exist_ok=True)
@@ -190,14 +189,14 @@ def _trace(
     model: QuantizedModel, folder: Path, params: CoreParams, progress: Progress,
 ) -> Stage:
     """Run a few tokens with every tensor compared."""
+    prompt = model.tokenizer.encode(PROMPT).tolist()
     report = simulate_core(
-        model, [encode(PROMPT.encode()).tolist()], _TRACED_TOKENS, temperature=TEMPERATURE,
-        seed=SEED, rows=params.rows, cols=params.cols, work=folder / "simulation",
-        progress=progress)
+        model, [prompt], _TRACED_TOKENS, temperature=TEMPERATURE, seed=SEED,
+        rows=params.rows, cols=params.cols, work=folder / "simulation", progress=progress)
     checks, timing = report.checks, report.timing
     return Stage(
         "simulate",
-        f"every tensor of {len(PROMPT) + _TRACED_TOKENS - 1} tokens = integer reference = "
+        f"every tensor of {len(prompt) + _TRACED_TOKENS - 1} tokens = integer reference = "
         f"onnxruntime; cycles = model",
         checks.reference.values + checks.onnx.values + timing.events,
         checks.reference.mismatches + checks.onnx.mismatches + timing.mismatches,
@@ -211,12 +210,12 @@ def _write(
     """Let the core write text; the same text must come out of the ONNX file."""
     started = time.perf_counter()
     report = simulate_core(
-        model, [encode(PROMPT.encode()).tolist()], tokens, temperature=TEMPERATURE, seed=SEED,
-        engine=Engine.CPP, work=folder / "simulation", emitted=emitted,
+        model, [model.tokenizer.encode(PROMPT).tolist()], tokens, temperature=TEMPERATURE,
+        seed=SEED, engine=Engine.CPP, work=folder / "simulation", emitted=emitted,
         progress=progress)
     checks, timing = report.checks, report.timing
     written = report.generated[0]
-    result.text = decode(written)
+    result.text = model.tokenizer.decode(written)
     graph = OnnxStep(folder / "model.onnx")
     exported = list(generate_tokens(
         graph, PROMPT, tokens=tokens, temperature=TEMPERATURE, seed=SEED))
@@ -236,12 +235,13 @@ def _continue(
     """Let the ONNX file write text; the integer reference must write the same."""
     started = time.perf_counter()
     request = Request(
-        tuple(encode(PROMPT.encode()).tolist()), tokens, temperature=TEMPERATURE, seed=SEED)
+        tuple(model.tokenizer.encode(PROMPT).tolist()), tokens, temperature=TEMPERATURE,
+        seed=SEED)
     (expected,) = answer(IntegerModel(model), [request], model.profile.logit.frac)
     written = list(generate_tokens(
         OnnxStep(folder / "model.onnx"), PROMPT, tokens=tokens, temperature=TEMPERATURE, seed=SEED))
     found = compare_tokens(expected, written)
-    result.text = decode(written)
+    result.text = model.tokenizer.decode(written)
     return Stage(
         "write", f"{tokens} tokens by model.onnx = integer reference", found.values,
         found.mismatches, time.perf_counter() - started, str(found.first) if found.first else None)

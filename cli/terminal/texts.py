@@ -10,7 +10,8 @@ import numpy as np
 from sterna.model.files import read_text
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.bundled import bundled_heldout
-from sterna.model.tokenizer import check_bytes, encode, known_bytes
+from sterna.model.tokenizer import check_bytes, known_bytes
+from sterna.model.tokens.tokenizer import BYTES
 
 __all__ = ["check_prompts", "text_of", "tokens_of"]
 
@@ -61,8 +62,11 @@ def tokens_of(
     ValueError
         If the text is shorter, or has a byte outside the model's vocabulary.
     """
-    text = text_of(path, model.config.vocab, max(0, count), option)
-    if not 1 <= count <= len(text):
-        longest = f" to {len(text)} (the length of the text)" if count > 0 else ""
+    of_bytes = model.tokenizer.kind == BYTES.kind
+    # What comes after the tokens that are wanted is not looked at, where that can be told.
+    text = text_of(path, model.config.vocab, max(0, count) if of_bytes else None, option)
+    tokens = model.tokenizer.encode(text)
+    if not 1 <= count <= len(tokens):
+        longest = f" to {len(tokens)} (the length of the text)" if count > 0 else ""
         raise ValueError(f"{option} must be from 1{longest}, got {count}")
-    return encode(text)
+    return tokens[:count]

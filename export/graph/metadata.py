@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum, StrEnum
 from importlib.metadata import version
 
@@ -13,12 +13,17 @@ from onnx import helper
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
+from sterna.model.tokens.files import tokenizer_from_json
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
 __all__ = ["LAYER_FORMAT", "ONNX_FORMAT_VERSION", "Form", "GraphInfo", "GraphKind",
            "OnnxFileError", "describe"]
 
-ONNX_FORMAT_VERSION = 2
+ONNX_FORMAT_VERSION = 3
+"""Of a file with a tokenizer. Graphs of models of bytes are written as version 2, as they were."""
+_BYTES_VERSION = 2
 _FORMAT = "sterna onnx"
+_TOKENIZER = "sterna.tokenizer"
 LAYER_FORMAT = "sterna onnx layer"
 """What the file of one layer, without a language model around it, says that it is."""
 _FLOAT_FORMAT = "sterna float onnx"     # of model/onnx_float, which needs torch
@@ -77,6 +82,8 @@ class GraphInfo:
         SHA-256 of the quantised model the graph was made from.
     sterna_version
         Version of Sterna that made it.
+    tokenizer
+        Between text and tokens.
     """
 
     kind: GraphKind
@@ -85,11 +92,13 @@ class GraphInfo:
     config: ModelConfig
     model_sha256: str
     sterna_version: str
+    tokenizer: Tokenizer = field(default=BYTES, compare=False)
 
     @classmethod
     def of(cls, model: QuantizedModel, kind: GraphKind, form: Form) -> GraphInfo:
         """Describe a graph of ``model``."""
-        return cls(kind, form, model.profile, model.config, model.sha256, version("sterna"))
+        return cls(kind, form, model.profile, model.config, model.sha256, version("sterna"),
+                   model.tokenizer)
 
     @property
     def exact(self) -> bool:
@@ -98,9 +107,10 @@ class GraphInfo:
 
     def to_properties(self) -> dict[str, str]:
         """The metadata properties, in a fixed order."""
+        of_bytes = self.tokenizer.kind == BYTES.kind
         return {
             "sterna.format": _FORMAT,
-            "sterna.format_version": str(ONNX_FORMAT_VERSION),
+            "sterna.format_version": str(_BYTES_VERSION if of_bytes else ONNX_FORMAT_VERSION),
             "sterna.version": self.sterna_version,
             "sterna.graph": self.kind.value,
             "sterna.form": self.form.value,
@@ -108,6 +118,8 @@ class GraphInfo:
             "sterna.formats": json.dumps(asdict(self.profile), sort_keys=True),
             "sterna.config": json.dumps(self.config.to_json(), sort_keys=True),
             "sterna.model_sha256": self.model_sha256,
+            **({} if of_bytes else {_TOKENIZER: json.dumps(
+                self.tokenizer.to_json(), sort_keys=True, separators=(",", ":"))}),
         }
 
     @classmethod
@@ -130,16 +142,19 @@ class GraphInfo:
                 "and sterna generate CHECKPOINT.pt writes its text")
         if found.get("sterna.format") != _FORMAT:
             raise OnnxFileError("not an ONNX graph made by Sterna (its metadata is missing)")
-        if found.get("sterna.format_version") != str(ONNX_FORMAT_VERSION):
+        known = [str(_BYTES_VERSION), str(ONNX_FORMAT_VERSION)]
+        if found.get("sterna.format_version") not in known:
             raise OnnxFileError(
                 f"the graph has format version {found.get('sterna.format_version')!r}, this "
-                f"Sterna reads version {ONNX_FORMAT_VERSION}; export it again")
+                f"Sterna reads the versions {' and '.join(known)}; export it again")
         try:
+            config = ModelConfig(**json.loads(found["sterna.config"]))
+            tokenizer = json.loads(found.get(_TOKENIZER, f'"{BYTES.kind}"'))
             return cls(
                 GraphKind(found["sterna.graph"]), Form(found["sterna.form"]),
-                NumericProfile.from_json(json.loads(found["sterna.formats"])),
-                ModelConfig(**json.loads(found["sterna.config"])),
-                found["sterna.model_sha256"], found["sterna.version"])
+                NumericProfile.from_json(json.loads(found["sterna.formats"])), config,
+                found["sterna.model_sha256"], found["sterna.version"],
+                tokenizer_from_json(tokenizer, config.vocab))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OnnxFileError(f"the metadata of the graph is damaged ({error})") from error
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sterna.export.graph.metadata import Form
 from sterna.model.checks import whole_number
-from sterna.model.tokenizer import encode
+from sterna.model.tokens.tokenizer import Tokenizer
 
 __all__ = ["check_ops_form", "prompt_texts", "prompt_tokens", "stop_strings", "thread_count",
            "token_array"]
@@ -59,23 +59,23 @@ def prompt_texts(prompts: object) -> list[str]:
     return texts
 
 
-def prompt_tokens(prompt: str, vocab: int) -> np.ndarray:
+def prompt_tokens(prompt: str, tokenizer: Tokenizer) -> np.ndarray:
     """Tokens ``[1, length]`` of a prompt; an empty one stands for a line end."""
     text = prompt or "\n"
     try:
-        tokens = encode(text)
+        data = text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
             f"the prompt {prompt!r} is not UTF-8: it holds {text[error.start]!r}, half of a "
             f"character") from error
-    foreign = np.flatnonzero(tokens >= vocab)
+    foreign = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) >= tokenizer.vocab)
     if foreign.size:
         # The byte may lie inside of a character of several bytes.
-        before = text.encode()[:foreign[0]].decode(errors="ignore")
+        before = data[:foreign[0]].decode(errors="ignore")
         raise ValueError(
             f"the prompt {prompt!r} holds {text[len(before)]!r}, with the byte "
-            f"{tokens[foreign[0]]}; the model knows bytes from 0 to {vocab - 1}")
-    return tokens[None]
+            f"{data[foreign[0]]}; the model knows bytes from 0 to {tokenizer.vocab - 1}")
+    return tokenizer.encode(data)[None]
 
 
 def stop_strings(stop: object) -> list[str]:

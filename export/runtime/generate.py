@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +14,8 @@ from sterna.export.runtime.stops import StopStrings
 from sterna.model.checks import whole_number
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized.sampling import Sampler
-from sterna.model.tokenizer import VOCAB
+from sterna.model.tokens.stream import TextStream
+from sterna.model.tokens.tokenizer import Tokenizer
 
 __all__ = ["Piece", "Stepper", "generate", "generate_tokens"]
 
@@ -94,23 +94,24 @@ def generate(
     ------
     ValueError
         If an argument has a wrong type or is out of range, a byte of a prompt is outside
-        the vocabulary, or the vocabulary is not one of bytes.
+        the vocabulary, or the model has tokens that its tokenizer does not spell.
     """
-    if model.info.config.vocab > VOCAB:
+    tokenizer = model.info.tokenizer
+    if model.info.config.vocab > tokenizer.vocab:
         raise ValueError(
-            f"text is written with a vocabulary of up to {VOCAB} tokens, which are bytes; the "
-            f"model has {model.info.config.vocab}")
+            f"the model has {model.info.config.vocab} tokens, and its tokenizer spells only "
+            f"{tokenizer.vocab}: it cannot write text")
     tokens = whole_number("tokens", tokens, 1)
     seed = whole_number("seed", seed, 1, _LARGEST_SEED)
     texts, stops = prompt_texts(prompts), stop_strings(stop)
-    rows_of = [prompt_tokens(text, model.info.config.vocab) for text in texts]
+    rows_of = [prompt_tokens(text, tokenizer) for text in texts]
     logit = model.info.profile.logit
     writers, states, rows = [], [], []
     for index, prompt in enumerate(rows_of):
         sampler = Sampler(
             temperature=temperature, top_k=top_k, top_p=top_p, logit_frac=logit.frac,
             seed=seed_of(seed, index))
-        writers.append(_Writer(index, sampler, stops, tokens))
+        writers.append(_Writer(index, sampler, stops, tokens, tokenizer))
         last, state = model.prefill(prompt)
         rows.append(last)
         states.append(state)
@@ -157,18 +158,20 @@ def _as_integers(logits: np.ndarray, fmt: FixedPoint) -> np.ndarray:
 class _Writer:
     """Draws the tokens of one prompt, and knows what of their text is certain."""
 
-    def __init__(self, index: int, sampler: Sampler, stop: Sequence[str], tokens: int) -> None:
+    def __init__(
+        self, index: int, sampler: Sampler, stop: Sequence[str], tokens: int, tokenizer: Tokenizer,
+    ) -> None:
         self._index = index
         self._sampler = sampler
         self._stops = StopStrings(stop)
         self._left = tokens
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stream = TextStream(tokenizer)
         self._held = ""
 
     def draw(self, logits: np.ndarray) -> Piece:
         token = self._sampler(logits)
         self._left -= 1
-        new = self._decoder.decode(bytes([token]), final=self._left == 0)
+        new = self._stream.add([token]) + (self._stream.end() if self._left == 0 else "")
         self._held += new
         back = self._stops.find(new)
         if back is not None:

@@ -25,7 +25,9 @@ from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.sampling import EXP_TABLE, Sampler
-from sterna.model.tokenizer import ASCII_VOCAB, VOCAB, encode
+from sterna.model.tokenizer import ASCII_VOCAB
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
+from sterna.model.tokens.words import WORD_PATTERN
 
 __all__ = ["CHECK_PROMPT", "WebPage", "record_reference", "write_page"]
 
@@ -55,7 +57,7 @@ def write_page(
     Parameters
     ----------
     model
-        The quantised model; its vocabulary is bytes (256) or ASCII (128).
+        The quantised model; its tokens are byte pairs, bytes (256) or ASCII (128).
     folder
         Where to write. A folder that Sterna wrote is replaced, any other is refused.
     check_tokens
@@ -82,10 +84,10 @@ def write_page(
     form = one_of("form", form, Form)
     if not form.exact:
         raise ValueError(f"the page needs an exact form, got {form.value}")
-    if not ASCII_VOCAB <= model.config.vocab <= VOCAB:
+    if not ASCII_VOCAB <= model.config.vocab == model.tokenizer.vocab:
         raise ValueError(
-            f"the page writes bytes or ASCII: expected a vocabulary from {ASCII_VOCAB} to "
-            f"{VOCAB}, got {model.config.vocab}")
+            f"the page writes text: expected a vocabulary of at least {ASCII_VOCAB} tokens that "
+            f"its tokenizer spells, got {model.config.vocab} and {model.tokenizer.vocab}")
     contents: dict[str, str | bytes] = {
         entry.name: entry.read_bytes() for entry in files("sterna.export.web.sources").iterdir()
         if entry.is_file() and not entry.name.endswith((".py", ".pyc"))}
@@ -119,7 +121,7 @@ def record_reference(model: QuantizedModel, tokens: int) -> dict[str, Any]:
     ValueError
         If there are fewer tokens than the prompt has.
     """
-    row = encode(CHECK_PROMPT).tolist()
+    row = model.tokenizer.encode(CHECK_PROMPT).tolist()
     prompt = len(row)
     if tokens < prompt:
         raise ValueError(
@@ -147,4 +149,11 @@ def _facts(model: QuantizedModel) -> dict[str, Any]:
         "kind": "web", "version": version("sterna"), "onnxruntime_web": WEB_RUNTIME_VERSION,
         "model_sha256": model.sha256, "config": model.config.to_json(),
         "ternary_weights": model.config.ternary_weights, "profile": model.profile.name,
-        "logit_frac": model.profile.logit.frac, "exp_table": EXP_TABLE.tolist()}
+        "logit_frac": model.profile.logit.frac, "exp_table": EXP_TABLE.tolist(),
+        "tokenizer": _tokenizer(model.tokenizer)}
+
+
+def _tokenizer(tokenizer: Tokenizer) -> Any:
+    """A tokenizer as text.js takes it; the pattern of words goes along, so that it is one."""
+    content = tokenizer.to_json()
+    return content if tokenizer.kind == BYTES.kind else {**content, "words": WORD_PATTERN}

@@ -1,5 +1,7 @@
 // Loading what lies beside the page, and running the step graph with its state carried along.
 
+import { Tokenizer } from "./text.js";
+
 /** Something the page needs is missing or damaged; the message is for its reader. */
 export class LoadError extends Error {}
 
@@ -45,6 +47,7 @@ export class StepModel {
     this.#ort = ort;
     this.#session = session;
     this.facts = facts;
+    this.tokenizer = new Tokenizer(facts.tokenizer, facts.config.vocab);
     this.reset();
   }
 

@@ -1,7 +1,5 @@
 // The page itself: fields, buttons and what they show. The work is done in worker.js.
 
-import { nameOf } from "./text.js";
-
 const $ = (id) => document.getElementById(id);
 const format = (value, digits = 0) =>
   value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -89,13 +87,13 @@ function showChecked({ result }) {
   }
   verdict.dataset.equal = String(result.mismatches === 0);
   verdict.textContent = result.mismatches === 0
-    ? `${format(result.integers)} integers equal, over ${format(result.tokens)} bytes of text.`
+    ? `${format(result.integers)} integers equal, over ${format(result.tokens)} ${result.unit}s of text.`
     : `Not the same: ${format(result.mismatches)} of ${format(result.integers)} integers differ. ` +
       `First: ${result.first}.${changeInWords(result.changed)}`;
-  $("samples").tBodies[0].replaceChildren(...result.samples.map(([token, expected, got]) => {
+  $("samples").tBodies[0].replaceChildren(...result.samples.map(([name, expected, got]) => {
     const row = document.createElement("tr");
     row.classList.toggle("differs", expected !== got);
-    for (const text of [nameOf(token), expected, got]) row.insertCell().textContent = text;
+    for (const text of [name, expected, got]) row.insertCell().textContent = text;
     return row;
   }));
   $("samples").hidden = false;

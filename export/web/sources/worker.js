@@ -3,7 +3,7 @@
 import { runCheck } from "./check.js";
 import { changedFiles, fetchJson, loadModel } from "./model.js";
 import { Sampler } from "./sampler.js";
-import { Decoder, encode } from "./text.js";
+import { Decoder } from "./text.js";
 
 const SLICE_MS = 30;
 let model = null;
@@ -25,16 +25,16 @@ async function rest(atRest = () => {}) {
 }
 
 async function write({ prompt, tokens, temperature, seed }) {
-  const { config, logit_frac: logitFrac, exp_table: expTable } = model.facts;
+  const { logit_frac: logitFrac, exp_table: expTable } = model.facts;
   const sampler = new Sampler({ temperature, seed, logitFrac, expTable });
-  const given = encode(prompt, config.vocab);
+  const given = model.tokenizer.encode(prompt);
   model.reset();
   let logits;
   for (const token of given) {
     logits = await model.step(token);
     if (!await rest()) break;
   }
-  const started = performance.now(), decoder = new Decoder();
+  const started = performance.now(), decoder = new Decoder(model.tokenizer);
   const seconds = () => (performance.now() - started) / 1000;
   let written = 0, waiting = [];
   const flush = () => {

@@ -1,0 +1,99 @@
+"""The tokenizer of the page, under Node, against that of Python; and the page of such a model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sterna.export.web import page
+from sterna.export.web.page import record_reference
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12
+from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.synthetic import random_model
+from sterna.model.tokens.bpe import BytePairTokenizer
+from sterna.model.tokens.bpe_training import train_bpe
+from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
+
+SOURCES = Path(page.__file__).parent / "sources"
+TRAINED = train_bpe([bundled_heldout(), "größer, κόσμος 世界".encode() * 9], 600)
+DOUBLED = BytePairTokenizer([(97, 98), (98, 99), (256, 99), (97, 257), (258, 258)])
+NODE = """
+import { Decoder, Tokenizer } from "./text.js";
+import { readFileSync } from "node:fs";
+const { content, vocab, texts } = JSON.parse(readFileSync(0));
+const tokenizer = new Tokenizer(content, vocab);
+console.log(JSON.stringify({
+  tokens: texts.map((text) => tokenizer.encode(text)),
+  pieces: texts.map((text) => {
+    const decoder = new Decoder(tokenizer);
+    const pieces = tokenizer.encode(text).slice(1).map((token) => decoder.push([token]));
+    return [...pieces, decoder.end()];
+  }),
+  names: tokenizer.spellings.map((_, token) => tokenizer.nameOf(token)),
+}));
+"""
+PIECES = ("a", "abc", "the", " of", "ing", "23", " ", "  ", "\n", "\t", "\x0b", "\x00", "--",
+          "größer", "世界", "κόσμος", "\x7f", "\xa0", "\u2003", "\ufeff", "😀")
+texts = st.lists(st.sampled_from(PIECES) | st.characters(exclude_categories=["Cs"])).map("".join)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    found = shutil.which("node")
+    if found is None:
+        pytest.skip("no node")
+    folder = tmp_path_factory.mktemp("node")
+    shutil.copy(SOURCES / "text.js", folder)
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "tokens.js").write_text(NODE)
+    return [found, str(folder / "tokens.js")]
+
+
+def in_node(node: list[str], tokenizer: Tokenizer, said: list[str]) -> dict:
+    done = subprocess.run(node, input=json.dumps({
+        "content": page._tokenizer(tokenizer), "vocab": tokenizer.vocab, "texts": said,
+    }), capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("tokenizer", [TRAINED, DOUBLED, ByteTokenizer()], ids=[
+    "trained", "two ways to a spelling", "bytes"])
+def test_the_page_encodes_and_decodes_as_python_does(
+    node: list[str], tokenizer: Tokenizer,
+) -> None:
+    said = [bundled_heldout()[:3000].decode(errors="ignore"), "abcabc bcabc"]
+
+    @given(texts.filter(bool))
+    def collect(text: str) -> None:
+        said.append(text)
+
+    collect()
+    found = in_node(node, tokenizer, said)
+    rows = [tokenizer.encode(text).tolist() for text in said]
+    assert found["tokens"] == rows
+    for pieces, row in zip(found["pieces"], rows, strict=True):
+        assert "".join(pieces) == tokenizer.decode(row[1:])
+
+
+def test_a_token_is_named_by_what_it_spells(node: list[str]) -> None:
+    tokenizer = BytePairTokenizer([(32, 97), (10, 32), (195, 164), (195, 195)])
+    names = in_node(node, tokenizer, ["a"])["names"]
+    assert names[256:] == ["“ a”", "“\\n ”", "“ä”", "bytes 195 195"]
+    assert [names[token] for token in (97, 32, 10, 200)] == [
+        "“a”", "space", "line end", "byte 200"]
+
+
+def test_the_record_of_a_page_is_in_tokens() -> None:
+    model = replace(random_model(ModelConfig(8, 1, 12, 600), C12), tokenizer=TRAINED)
+    record = record_reference(model, 20)
+    assert record["prompt"] == len(TRAINED.encode(page.CHECK_PROMPT)) < len(page.CHECK_PROMPT)
+    assert record["tokens"][:record["prompt"]] == TRAINED.encode(page.CHECK_PROMPT).tolist()
+    assert {len(row) for row in record["logits"]} == {600}

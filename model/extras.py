@@ -20,7 +20,7 @@ def install_command(extra: str, folder: Path = _FOLDER) -> str:
     Parameters
     ----------
     extra
-        ``train``, ``hw``, ``pnr``, ``brevitas`` or ``sim``; without a name, Sterna as it is.
+        ``train``, ``hw``, ``pnr``, ``sim`` or another one; without a name, Sterna as it is.
     folder
         The folder that holds ``model``: a checkout, or the installed package.
 

@@ -7,11 +7,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MANIFEST", "OutputFolderError", "check_replaceable", "write_folder"]
+__all__ = ["MANIFEST", "OutputFolderError", "check_replaceable", "new_folder", "write_folder"]
 
 MANIFEST = "params.json"
 _GENERATOR = "sterna"
@@ -66,7 +67,9 @@ def write_folder(
     }
     text = json.dumps(complete, indent=2) + "\n"
     try:
-        _replace(folder, {**contents, MANIFEST: text.encode()})
+        with new_folder(folder) as new:
+            for name, content in {**contents, MANIFEST: text.encode()}.items():
+                (new / name).write_bytes(content)
     except OSError as error:
         # Name the folder that was wanted, not the temporary one.
         reason = f"cannot write ({error.strerror or error})"
@@ -75,14 +78,18 @@ def write_folder(
     return written
 
 
-def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Give an empty folder beside ``folder``, which takes its name at the end of the block.
+
+    What was there is replaced; if the block raises, it stays and the new folder is removed.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         new, old = temporary / "new", temporary / "old"
         new.mkdir()
-        for name, content in files.items():
-            (new / name).write_bytes(content)
+        yield new
         try:
             if folder.exists():
                 os.rename(folder, old)

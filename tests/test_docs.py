@@ -119,12 +119,17 @@ def check_call(words: list[str]) -> None:
         return
     name, *options = arguments
     assert name in COMMANDS, f"there is no command sterna {name}"
+    command = COMMANDS[name]
+    while hasattr(command, "commands") and options != ["--help"]:
+        name, *options = options
+        assert name in command.commands, f"there is no command {name}"
+        command = command.commands[name]
     if "--help" not in options:
-        context = COMMANDS[name].make_context(name, options)
+        context = command.make_context(name, options)
         given = context.params
         if given.get("unit") not in (None, *_ADDED_UNITS):
             unit_named(given["unit"])
-        if name == "train":
+        if command is COMMANDS["train"]:
             named = ModelConfig.named(given["config"])
             replace(named, layers=given["layers"] or named.layers, mixer=given["mixer"],
                     channel=given["channel"])
@@ -205,7 +210,8 @@ def test_a_wrong_name_is_noticed() -> None:
 @pytest.mark.parametrize("line", [
     "sterna exprot tiny -o m.onnx", "sterna export tiny -o m.onnx --fast", "sterna export tiny",
     "sterna verilog tiny --unit gate -o build", "sterna export tiny --check some -o m.onnx",
-    "make everything", "sterna train --config nano --mixer '3*mlgru + window'",
+    "make everything", "sterna data biuld a -o b", "sterna data info a --all",
+    "sterna train --config nano --mixer '3*mlgru + window'",
 ])
 def test_a_wrong_command_line_is_noticed(line: str) -> None:
     (words,) = command_lines(line)

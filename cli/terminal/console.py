@@ -128,7 +128,7 @@ class Stages:
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
         self._display: Progress | None = None
-        self._label = ""
+        self._label = self._detail = ""
         self._quick = False
         self._started = 0.0
         self._speaker: _Repeater | None = None
@@ -149,7 +149,8 @@ class Stages:
         a terminal if it took less than a second, and none is said elsewhere as it begins.
         """
         self.end()
-        self._label, self._quick, self._started = label, quick, time.monotonic()
+        self._label, self._detail = label, ""
+        self._quick, self._started = quick, time.monotonic()
         if self._quiet:
             return
         if _notes.is_terminal:
@@ -164,7 +165,9 @@ class Stages:
         self._speaker = _Repeater(self._say_seconds)
 
     def detail(self, text: str) -> None:
-        """Say how far the stage is, beside its name; only shown on a terminal."""
+        """Say how far the stage is: beside its name, or where there is no terminal with its
+        seconds."""
+        self._detail = f" ({text})"
         if self._display is not None:
             self._display.update(self._display.task_ids[0], description=f"{self._label}: {text}")
 
@@ -173,7 +176,7 @@ class Stages:
         self._stop(tell=True)
 
     def _say_seconds(self) -> None:
-        say(f"{self._label}: {time.monotonic() - self._started:.0f} s")
+        say(f"{self._label}{self._detail}: {time.monotonic() - self._started:.0f} s")
 
     def _stop(self, tell: bool) -> None:
         if self._speaker is not None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from sterna.model.processes import deaf_to_ctrl_c, end_with_parent
 from sterna.model.study.cells import Cell
 from sterna.model.study.fit import StoppedError
 
@@ -47,7 +44,7 @@ def make_cells(cells: Sequence[Cell], folder: Path, jobs: int, note: Note) -> No
     pool = ProcessPoolExecutor(
         min(jobs, len(left)), mp_context=context, initializer=_begin, initargs=(stop,))
     try:
-        with _deaf_to_ctrl_c():     # what a process imports at first would show where it was
+        with deaf_to_ctrl_c():     # what a process imports at first would show where it was
             running: dict[Future[Any], Cell] = {
                 pool.submit(_attempt, cell, folder): cell for cell in left}
         while running:
@@ -62,32 +59,11 @@ def make_cells(cells: Sequence[Cell], folder: Path, jobs: int, note: Note) -> No
         pool.shutdown(cancel_futures=True)
 
 
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Ignore Ctrl-C in the block, and for ever in the processes that it starts."""
-    if threading.current_thread() is not threading.main_thread():
-        yield       # only the main thread may set it
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _begin(stop: Event) -> None:
-    """Prepare a worker: the process that started it hears Ctrl-C, and must not be survived."""
+    """Prepare a worker."""
     global _stop
     _stop = stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)    # if another thread started it
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def leave_with_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=leave_with_parent, daemon=True).start()
+    end_with_parent()
 
 
 def _attempt(cell: Cell, folder: Path) -> tuple[dict[str, Any] | None, str]:

@@ -10,7 +10,7 @@ from sterna.model.corpus import Corpus
 from sterna.model.tokenizer import check_bytes
 from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
 
-__all__ = ["MemoryText", "TokenText"]
+__all__ = ["MemoryText", "TokenText", "first_characters"]
 
 
 class TokenText(Protocol):
@@ -80,8 +80,17 @@ class MemoryText:
 
     def heldout(self, most_bytes: int | None = None) -> bytes:
         """The held-out text, or its beginning."""
-        if most_bytes is None or len(self._heldout) <= most_bytes:
-            return self._heldout
-        while most_bytes and self._heldout[most_bytes] & 0xC0 == 0x80:     # inside a character
-            most_bytes -= 1
-        return self._heldout[:most_bytes]
+        return self._heldout if most_bytes is None else first_characters(self._heldout, most_bytes)
+
+
+def first_characters(text: bytes, most_bytes: int) -> bytes:
+    """The beginning of a UTF-8 text: at most so many bytes, cut between characters.
+
+    >>> first_characters("aß".encode(), 2)
+    b'a'
+    """
+    if len(text) <= most_bytes:
+        return text
+    while most_bytes and text[most_bytes] & 0xC0 == 0x80:     # inside a character
+        most_bytes -= 1
+    return text[:most_bytes]

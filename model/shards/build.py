@@ -1,0 +1,207 @@
+"""Building a data folder from texts of any size."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sterna.model.checks import check_whole
+from sterna.model.files import write_atomically
+from sterna.model.folder import new_folder
+from sterna.model.shards.documents import Meter
+from sterna.model.shards.encode import encode_batches
+from sterna.model.shards.files import (
+    HELDOUT,
+    INDEX,
+    Index,
+    ShardError,
+    read_index,
+    token_dtype,
+)
+from sterna.model.shards.inputs import FORMATS, STDIN, Input, find_inputs
+from sterna.model.shards.pieces import batches
+from sterna.model.shards.sides import Sides
+from sterna.model.shards.split import Split
+from sterna.model.shards.writer import ShardWriter
+from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
+
+__all__ = ["SEPARATOR", "SHARD_TOKENS", "BuildOptions", "build", "check_target"]
+
+SEPARATOR = "\n\n"
+"""Text between two documents, unless another is asked for: an empty line."""
+
+SHARD_TOKENS = 1 << 27
+"""Tokens of a shard, unless another number is asked for: 256 MiB of uint16."""
+
+Progress = Callable[[int, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """How a data folder is built.
+
+    Parameters
+    ----------
+    tokenizer
+        Makes the tokens.
+    split
+        What is held out of the documents.
+    heldout_file
+        A text of one's own to hold out in its place.
+    kind, column
+        What the inputs are, one of ``FORMATS``; the field or column of texts in those with rows.
+    separator
+        Text between two documents, encoded by itself.
+    shard_tokens
+        Tokens of every shard but the last.
+    block_bytes
+        About how much text is read, and encoded, at a time. Makes no difference to the result.
+    jobs
+        Processes that encode. Makes no difference either.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
+    """
+
+    tokenizer: Tokenizer = field(default_factory=ByteTokenizer)
+    split: Split = field(default_factory=Split)
+    heldout_file: Path | None = None
+    kind: str = FORMATS[0]
+    column: str = "text"
+    separator: str = SEPARATOR
+    shard_tokens: int = SHARD_TOKENS
+    block_bytes: int = 1 << 20
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole("shard_tokens", self.shard_tokens, 1)
+        check_whole("block_bytes", self.block_bytes, 1)
+        check_whole("jobs", self.jobs, 1)
+
+
+def build(
+    inputs: Sequence[str], folder: str | Path, options: BuildOptions, *, overwrite: bool = False,
+    progress: Progress = lambda read, total, text: None,
+) -> Index:
+    """Write the tokens of all documents, and the held-out text, as a data folder.
+
+    The folder takes its name when all is written; until then there is what was there before. The
+    same inputs and options give the same bytes.
+
+    Parameters
+    ----------
+    inputs
+        Files, folders, ``-`` for standard input, ``hf:NAME[:CONFIG][:SPLIT]`` for a data set.
+    folder
+        Where to write; parents are made.
+    options
+        How.
+    overwrite
+        Replace a data folder that is there.
+    progress
+        Called now and then with bytes read of files, bytes of all files (0 if that is not known)
+        and bytes of text.
+
+    Returns
+    -------
+    Index
+        What was written.
+
+    Raises
+    ------
+    ValueError
+        If an input cannot be read as what it should be, or nothing is left to train on or to
+        hold out.
+    OSError
+        If the folder cannot be written.
+    """
+    folder = Path(folder)
+    found = find_inputs(inputs, options.kind)
+    check_target(folder, overwrite, inputs)
+    with new_folder(folder) as new:
+        return _build(found, new, options, progress)
+
+
+def check_target(folder: Path, overwrite: bool, inputs: Sequence[str] = ()) -> None:
+    """Refuse a folder that must not be written, before any work is done.
+
+    Raises
+    ------
+    ValueError
+        If it holds anything and ``overwrite`` is false, or what it holds is not ours, or it is
+        within an input.
+    """
+    for named in inputs:
+        if named != STDIN and Path(named).is_dir() and (
+                folder.resolve().is_relative_to(Path(named).resolve())):
+            raise ValueError(f"{folder} is within the input {named}, and would be read by the next "
+                             f"build: give a folder elsewhere")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; give the name of a folder to write")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not overwrite:
+        raise ValueError(f"{folder} is there already: --overwrite replaces it")
+    try:
+        index = read_index(folder)
+    except ShardError as error:
+        raise ValueError(f"{folder} is no whole data folder ({error}), so --overwrite does not "
+                         f"replace it: remove it, or give another") from error
+    known = {INDEX, HELDOUT, *(shard.file for shard in index.shards)}
+    strange = sorted({path.name for path in folder.iterdir()} - known)
+    if strange:
+        raise ValueError(f"{folder} also holds {strange[0]}, which Sterna did not write: move it "
+                         f"away first")
+
+
+def _build(
+    inputs: list[Input], new: Path, options: BuildOptions, progress: Progress,
+) -> Index:
+    meter, writer = Meter(), ShardWriter(
+        new, token_dtype(options.tokenizer.vocab), options.shard_tokens)
+    total = sum(file.size for each in inputs for file in each.files)
+    split = _split(inputs, options)
+    with writer, (new / HELDOUT).open("wb") as heldout:
+        sides = Sides(options.tokenizer, split, options.separator, heldout, options.block_bytes)
+        pieces = sides.divide(inputs, options.column, meter, new)
+        for tokens in encode_batches(
+                options.tokenizer, batches(pieces, options.block_bytes), options.jobs):
+            writer.write(tokens)
+            progress(meter.read_bytes, total, sides.train.bytes + sides.heldout.bytes)
+        if options.heldout_file is not None:
+            sides.hold_out(options.heldout_file, new)
+        heldout.flush()
+        os.fsync(heldout.fileno())
+    _check_sides(sides, split, options)
+    said = split.to_json() if options.heldout_file is None else {"file": options.heldout_file.name}
+    index = Index(
+        options.tokenizer, options.separator, said, sides.train.part(writer.sha256),
+        sides.heldout.part(sides.heldout.sha256), tuple(writer.shards), tuple(sides.sources))
+    write_atomically(new / INDEX, json.dumps(index.to_json(), indent=1) + "\n")
+    return index
+
+
+def _split(inputs: list[Input], options: BuildOptions) -> Split:
+    if options.heldout_file is not None:
+        return Split(0.0, options.split.seed)
+    files = [file for each in inputs for file in each.files]
+    if len(files) == 1 and files[0].kind == "text":     # there is no other document to choose
+        return Split(options.split.fraction, options.split.seed, 1)
+    return options.split
+
+
+def _check_sides(sides: Sides, split: Split, options: BuildOptions) -> None:
+    if not sides.train.bytes:
+        there = "all documents are held out" if sides.heldout.bytes else "the inputs hold no text"
+        raise ValueError(f"there is nothing to train on: {there}")
+    if not sides.heldout.bytes and (split.fraction or options.heldout_file):
+        raise ValueError(
+            f"{options.heldout_file}: the text to hold out is empty" if options.heldout_file else
+            f"none of {sides.train.documents:,} documents came to be held out with --heldout "
+            f"{split.fraction:g}: take a larger part, name a text of your own with "
+            f"--heldout-file, or take --heldout 0 for none")

@@ -1,0 +1,231 @@
+"""The files of a data folder: shards of tokens, the held-out text, and the index of both.
+
+A shard is a header of 32 bytes and tokens without a gap. The header is, little-endian: eight bytes
+``sternatk``, uint32 version, uint32 bytes per token, uint64 number of tokens, eight bytes of zero.
+Tokens are uint8, uint16 or uint32, little-endian: the smallest that holds the vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sterna.model.checks import check_fields, check_whole
+from sterna.model.tokens.files import tokenizer_from_json
+from sterna.model.tokens.tokenizer import Tokenizer
+
+__all__ = ["HELDOUT", "INDEX", "VERSION", "Index", "Part", "Shard", "ShardError", "pack_header",
+           "read_index", "shard_name", "token_dtype"]
+
+INDEX = "index.json"
+"""Name of the index."""
+
+HELDOUT = "heldout.txt"
+"""Name of the held-out text."""
+
+VERSION = 1
+"""Of the index and of the shards."""
+
+_FORMAT = "sterna token shards"
+_MAGIC = b"sternatk"
+_HEADER = struct.Struct("<8sIIQ8x")
+_FIELDS = ("format", "version", "tokenizer", "vocab", "separator", "split", "train", "heldout",
+           "shards", "sources", "sha256")
+
+
+class ShardError(ValueError):
+    """A data folder is incomplete, damaged or something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a part of the text amounts to: bytes, documents, and the SHA-256 of what is stored.
+
+    That is the tokens for what is trained on, and the text for what is held out.
+    """
+
+    bytes: int
+    documents: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard: name of its file, number of tokens, and the SHA-256 of them as stored."""
+
+    file: str
+    tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What ``index.json`` holds.
+
+    Parameters
+    ----------
+    tokenizer
+        What the tokens were made with.
+    separator
+        The text between two documents.
+    split
+        How the held-out text was chosen: ``fraction`` and ``seed``, or the name of a ``file``.
+    train, heldout
+        Size and hash of the two parts.
+    shards
+        The shards, in order.
+    sources
+        For each input its ``name``, and its ``files``, ``documents`` and ``bytes`` of text.
+    """
+
+    tokenizer: Tokenizer
+    separator: str
+    split: dict[str, Any]
+    train: Part
+    heldout: Part
+    shards: tuple[Shard, ...]
+    sources: tuple[dict[str, Any], ...]
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens to train on."""
+        return sum(shard.tokens for shard in self.shards)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of a token in the shards."""
+        return token_dtype(self.tokenizer.vocab)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of tokenizer, tokens and held-out text; how tokens are cut into shards is not in
+        it."""
+        said = [self.tokenizer.to_json(), self.tokenizer.vocab, self.train.sha256,
+                self.heldout.sha256]
+        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file."""
+        return {
+            "format": _FORMAT, "version": VERSION, "tokenizer": self.tokenizer.to_json(),
+            "vocab": self.tokenizer.vocab, "separator": self.separator, "split": self.split,
+            "train": asdict(self.train), "heldout": asdict(self.heldout),
+            "shards": [asdict(shard) for shard in self.shards], "sources": list(self.sources),
+            "sha256": self.sha256}
+
+
+def token_dtype(vocab: int) -> np.dtype:
+    """The type of a stored token.
+
+    >>> [token_dtype(vocab).name for vocab in (256, 257, 65536, 65537)]
+    ['uint8', 'uint16', 'uint16', 'uint32']
+    """
+    return np.min_scalar_type(vocab - 1).newbyteorder("<")
+
+
+def shard_name(number: int) -> str:
+    """The file of a shard.
+
+    >>> shard_name(7)
+    'train-00007.bin'
+    """
+    return f"train-{number:05d}.bin"
+
+
+def pack_header(dtype: np.dtype, tokens: int) -> bytes:
+    """The 32 bytes before the tokens of a shard."""
+    return _HEADER.pack(_MAGIC, VERSION, dtype.itemsize, tokens)
+
+
+def read_index(folder: str | Path) -> Index:
+    """Read the index of a data folder, and check that all its files are there and whole.
+
+    Headers and sizes are checked, not hashes: that takes no longer for larger shards.
+
+    Raises
+    ------
+    ShardError
+        If a file is missing, damaged, of another version or something else; which one is said.
+    """
+    folder = Path(folder)
+    path = folder / INDEX
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ShardError(
+            f"{folder}: no data folder, cannot read {INDEX} ({error.strerror or error}); give a "
+            f"folder that sterna data build wrote") from error
+    except (ValueError, RecursionError) as error:
+        raise ShardError(f"{path}: not the index of a data folder (no JSON)") from error
+    try:
+        index = _parse(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ShardError(f"{path}: {error}") from error
+    for shard in index.shards:
+        _check_shard(folder / shard.file, shard, index.dtype)
+    _check_size(folder / HELDOUT, index.heldout.bytes)
+    return index
+
+
+def _parse(content: Any) -> Index:
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ValueError("not the index of a data folder")
+    if content.get("version") != VERSION:
+        raise ValueError(f"the data folder has version {content.get('version')!r}, this Sterna "
+                         f"reads version {VERSION}: build it again")
+    check_fields("the index", content, _FIELDS)
+    check_whole("vocab", content["vocab"], 2)
+    shards = tuple(Shard(**_whole(entry, "tokens", 1)) for entry in content["shards"])
+    for number, shard in enumerate(shards):
+        if shard.file != shard_name(number):    # nor is any other folder's file read
+            raise ValueError(f"shard {number} must be {shard_name(number)}, got {shard.file!r}")
+    if not shards:
+        raise ValueError("there is no shard")
+    train, heldout = (Part(**_whole(content[part], "bytes", 0)) for part in ("train", "heldout"))
+    index = Index(
+        tokenizer_from_json(content["tokenizer"], content["vocab"]), content["separator"],
+        content["split"], train, heldout, shards, tuple(content["sources"]))
+    if index.sha256 != content["sha256"]:
+        raise ValueError("its parts do not have the hash that it says: the file was changed")
+    return index
+
+
+def _whole(entry: dict[str, Any], field: str, low: int) -> dict[str, Any]:
+    check_whole(field, entry[field], low)
+    return entry
+
+
+def _check_shard(path: Path, shard: Shard, dtype: np.dtype) -> None:
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER.size)
+    except OSError as error:
+        raise ShardError(f"{path}: cannot read the shard ({error.strerror or error})") from error
+    if not header.startswith(_MAGIC):
+        raise ShardError(f"{path}: not a shard of tokens")
+    expected = pack_header(dtype, shard.tokens)
+    if header != expected:
+        names = ("version", "bytes per token", "tokens")
+        found = _HEADER.unpack(header)[1:] if len(header) == _HEADER.size else ("a short header",)
+        wanted = _HEADER.unpack(expected)[1:]
+        raise ShardError(
+            f"{path}: the header should say "
+            f"{', '.join(f'{name} {value}' for name, value in zip(names, wanted, strict=True))}; "
+            f"got {', '.join(map(str, found))}")
+    _check_size(path, _HEADER.size + shard.tokens * dtype.itemsize)
+
+
+def _check_size(path: Path, size: int) -> None:
+    try:
+        found = path.stat().st_size
+    except OSError as error:
+        raise ShardError(f"{path}: cannot read it ({error.strerror or error})") from error
+    if found != size:
+        raise ShardError(f"{path}: must have {size:,} bytes, got {found:,}")

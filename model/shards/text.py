@@ -1,0 +1,91 @@
+"""A data folder as a text to train on: its tokens stay on disk."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from sterna.model.shards.files import HELDOUT, pack_header, read_index
+from sterna.model.tokens.text import first_characters
+from sterna.model.tokens.tokenizer import Tokenizer
+
+__all__ = ["ShardText"]
+
+_MOST_OPEN = 64     # a map takes one of the files that a process may have open
+
+
+class ShardText:
+    """The tokens of a folder that ``sterna data build`` wrote.
+
+    Shards are mapped into memory, so that only the pages that are asked for are read. Any number
+    of processes may read one folder.
+
+    Parameters
+    ----------
+    folder
+        The data folder.
+
+    Raises
+    ------
+    ShardError
+        If a file is missing, damaged or something else. Hashes are not computed here:
+        :func:`sterna.model.shards.verify.verify` does.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self.index = read_index(folder)
+        """What the folder says about itself."""
+        self._ends = list(accumulate(shard.tokens for shard in self.index.shards))
+        self._header_bytes = len(pack_header(self.index.dtype, 0))
+        self._shard = lru_cache(_MOST_OPEN)(self._map)
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self._folder.resolve().name
+
+    @property
+    def sha256(self) -> str:
+        """Hash of tokenizer, tokens and held-out text, as the index has it."""
+        return self.index.sha256
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What the tokens were made with."""
+        return self.index.tokenizer
+
+    def __len__(self) -> int:
+        """Number of tokens to train on."""
+        return self._ends[-1]
+
+    def piece(self, start: int, count: int) -> np.ndarray:
+        """Tokens from ``start`` on, int64 ``[count]``, going round at the end."""
+        tokens = np.empty(count, dtype=np.int64)
+        filled = 0
+        while filled < count:
+            number = bisect_right(self._ends, start)
+            shard = self._shard(number)
+            offset = start - (self._ends[number] - len(shard))
+            found = shard[offset:offset + count - filled]
+            tokens[filled:filled + len(found)] = found
+            filled += len(found)
+            start = (start + len(found)) % len(self)
+        return tokens
+
+    def heldout(self, most_bytes: int | None = None) -> bytes:
+        """The held-out text, or its beginning; no more of the file is read."""
+        with (self._folder / HELDOUT).open("rb") as file:
+            if most_bytes is None:
+                return file.read()
+            return first_characters(file.read(most_bytes + 1), most_bytes)
+
+    def _map(self, number: int) -> np.ndarray:
+        """The tokens of one shard, in their stored type."""
+        shard = self.index.shards[number]
+        return np.memmap(self._folder / shard.file, self.index.dtype, "r",
+                         self._header_bytes, (shard.tokens,))

@@ -14,6 +14,7 @@ from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, c
 from sterna.model.config import NAMED_CONFIGS, NORMS, RESIDUALS, WEIGHTS, ModelConfig
 from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, left_out
 from sterna.model.profile import PROFILES
+from sterna.model.shards.text import ShardText
 from sterna.model.tokenizer import ASCII_VOCAB
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.run_folder import RunFolder
@@ -48,6 +49,10 @@ def train(
     ] = None,
     docstrings: Annotated[bool, typer.Option(
         "--docstrings", help="Add the standard library's docstrings to the manual.")] = False,
+    data: Annotated[Path | None, typer.Option(
+        metavar="FOLDER",
+        help="Train on what sterna data build wrote; the vocabulary is that of its tokenizer.",
+    )] = None,
     steps: Annotated[int | None, typer.Option(help="Budget in optimiser steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Budget in minutes.")] = None,
     output: Annotated[Path | None, typer.Option(
@@ -92,12 +97,17 @@ def train(
     """
     if (steps is None) == (minutes is None):
         raise ValueError("give the budget as --steps or as --minutes, but not both")
-    if text is not None and docstrings:
-        raise ValueError("--docstrings adds to the built-in text: leave it out with --text")
+    if docstrings and (text is not None or data is not None):
+        raise ValueError("--docstrings adds to the built-in text: leave it out with "
+                         + ("--text" if data is None else "--data"))
+    if text is not None and data is not None:
+        raise ValueError("give the text as --text or as --data, but not both")
+    shards = None if data is None else ShardText(data)
     named = ModelConfig.named(choose("--config", config, NAMED_CONFIGS))
     shape = ModelConfig(
         named.d if d is None else d, named.layers if layers is None else layers,
-        named.dff if dff is None else dff, named.vocab, mixer, channel,
+        named.dff if dff is None else dff,
+        named.vocab if shards is None else shards.tokenizer.vocab, mixer, channel,
         choose("--norm", norm, NORMS), choose("--weights", weights, WEIGHTS),
         choose("--residual", residual, RESIDUALS))
     given = {name: value for name, value in {
@@ -113,7 +123,8 @@ def train(
         stage("load torch", quick=True)
         from sterna.model.training.train import HELDOUT_BYTES
         from sterna.model.training.train import train as run_training
-    corpus = _corpus(text, docstrings, shape.vocab, quiet)
+    corpus = (_corpus(text, docstrings, shape.vocab, quiet) if shards is None else
+              _said(shards, quiet))
     result = run_training(
         shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
         resume=resume, auto_resume=auto_resume, overwrite=overwrite, device=device,
@@ -132,6 +143,13 @@ def _corpus(text: Path | None, docstrings: bool, vocab: int, quiet: bool) -> Cor
     say(f"{corpus.name}: {len(corpus.train):,} bytes to train on, "
         f"{len(corpus.heldout):,} held out", quiet)
     return corpus
+
+
+def _said(shards: ShardText, quiet: bool) -> ShardText:
+    """The same, with what is said about it."""
+    say(f"{shards.name}: {len(shards):,} tokens of {shards.index.train.bytes:,} bytes to train on, "
+        f"{shards.index.heldout.bytes:,} bytes held out", quiet)
+    return shards
 
 
 def _show(result: TrainResult, output: Path, as_json: bool) -> None:

@@ -92,7 +92,9 @@ def _measure(
     if budget.spent:
         reporter.message(f"measuring on {len(heldout):,} held-out bytes")
     try:
-        return measure_heldout(state.model, heldout, state.settings.recipe)
+        settings = state.settings
+        return measure_heldout(
+            state.model, heldout, settings.recipe, settings.text.tokenizer)
     except FloatingPointError as error:
         raise FloatingPointError(f"{error} after step {state.step}; lower lr "
                                  f"({state.settings.recipe.lr})") from error

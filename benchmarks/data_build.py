@@ -1,0 +1,116 @@
+"""Build a data folder of a large text and train on it: peak memory and time of both.
+
+    python benchmarks/data_build.py [--megabytes 1000] [--vocab 1024] [--jobs 1 2] [--steps 20]
+
+Writes a synthetic text (words by Zipf's law, lines of twelve, from a seed) to a temporary folder,
+builds it with ``sterna data build`` as bytes and as byte pairs, with each number of processes,
+and trains ``tiny`` on each for a few steps. Every part is a process of its own, whose peak of
+resident memory the system tells; that of processes that encode is counted as the largest of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from sterna.model.files import write_atomically
+
+_WORDS, _LINE = 50_000, 12
+_BLOCK_LINES = 20_000
+
+
+def write_text(path: Path, size: int, seed: int = 0) -> None:
+    """Write ``size`` bytes of text, or a line more."""
+    rng = np.random.default_rng(seed)
+    letters = np.array(list("etaoinshrdlucmfwygpbvkxqjz"))
+    chances = 1.0 / np.arange(1, 27)
+    words = ["".join(letters[rng.choice(26, length, p=chances / chances.sum())])
+             for length in rng.integers(1, 13, _WORDS)]
+    ranks = 1.0 / np.arange(1, _WORDS + 1)
+    places = np.cumsum(ranks / ranks.sum())
+    written = 0
+    with path.open("w", encoding="ascii") as file:
+        while written < size:
+            chosen = np.searchsorted(places, rng.random((_BLOCK_LINES, _LINE)))
+            lines = "".join(" ".join(words[word] for word in line) + ".\n" for line in
+                            np.minimum(chosen, _WORDS - 1).tolist())
+            written += file.write(lines[:max(size - written, lines.find("\n") + 1)])
+
+
+def measured(command: list[str]) -> tuple[float, float, float]:
+    """Run a command; return wall seconds, CPU seconds, and peak resident memory in MB."""
+    started = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{command} ended with {process.returncode}")
+    return time.monotonic() - started, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+
+
+def sterna(*arguments: object) -> tuple[float, float, float]:
+    """The same for the command line of this checkout."""
+    return measured([sys.executable, "-m", "sterna.cli", *map(str, arguments), "--quiet"])
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=int, default=1000)
+    parser.add_argument("--vocab", type=int, default=1024)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--folder", type=Path, help="where to work; default: a temporary one")
+    options = parser.parse_args()
+    print(f"{platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}, "
+          f"numpy {np.__version__}, torch {version('torch')}, seed 0")
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        text, sample = folder / "text.txt", folder / "sample.txt"
+        write_text(text, options.megabytes * 10 ** 6)
+        with text.open("rb") as file:
+            write_atomically(sample, file.read(5 * 10 ** 6))
+        tokenizer = folder / "tokenizer.json"
+        sterna("tokenizer", "train", sample, "--vocab", options.vocab, "-o", tokenizer)
+        megabytes = text.stat().st_size / 1e6
+        print(f"{megabytes:,.0f} MB of text\n")
+        print("part".ljust(34) + "".join(
+            head.rjust(12) for head in ("wall s", "CPU s", "MB/s", "peak MB")))
+        for kind, tokens in (("bytes", "bytes"), (f"{options.vocab:,} tokens", tokenizer)):
+            for jobs in options.jobs:
+                data = folder / f"{kind}-{jobs}"
+                wall, cpu, peak = sterna(
+                    "data", "build", text, "-o", data, "--tokenizer", tokens, "--jobs", jobs)
+                show(f"build, {kind}, --jobs {jobs}", wall, cpu, f"{megabytes / wall:.1f}", peak)
+            index = json.loads((data / "index.json").read_text())
+            print(f"  {index['train']['bytes'] / sum(s['tokens'] for s in index['shards']):.3f} "
+                  f"bytes per token")
+            show(f"train, {kind}, {options.steps} steps",
+                 *train(data.with_suffix(".run"), options.steps, "--data", data))
+        show(f"train, built-in text, {options.steps} steps", *train(folder / "run", options.steps))
+
+
+def show(part: str, wall: float, cpu: float, speed: str, peak: float) -> None:
+    """Print a row."""
+    print(f"{part:34}{wall:12.1f}{cpu:12.1f}{speed:>12}{peak:12.0f}", flush=True)
+
+
+def train(folder: Path, steps: int, *text: object) -> tuple[float, float, str, float]:
+    """A row of training; how fast that is depends on the model, so no speed is told."""
+    wall, cpu, peak = sterna(
+        "train", "--config", "tiny", *text, "--steps", steps, "-o", folder, "--threads", 1)
+    return wall, cpu, "", peak
+
+
+if __name__ == "__main__":
+    main()

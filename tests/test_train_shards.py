@@ -1,0 +1,66 @@
+"""Training from a data folder: the weights are those of the same text in memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import refusal, run
+
+from sterna.model.config import ModelConfig
+from sterna.model.corpus import Corpus
+from sterna.model.shards.build import BuildOptions, build
+from sterna.model.shards.split import Split
+from sterna.model.shards.text import ShardText
+from sterna.model.tokens.bpe import BytePairTokenizer
+from sterna.model.tokens.text import MemoryText
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
+from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.train import train
+
+pytestmark = pytest.mark.usefixtures("no_seconds")
+TEXT = "Shards hold tokens; a window may cross from one to the next.\n" * 200
+PAIRS = BytePairTokenizer([(116, 111), (32, 256), (115, 32), (110, 101)])
+
+
+def built(folder: Path, tokenizer: Tokenizer) -> Path:
+    (folder / "in.txt").write_text(TEXT)
+    build([str(folder / "in.txt")], folder / "data", BuildOptions(
+        tokenizer, Split(0.1), shard_tokens=1000))
+    return folder / "data"
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, PAIRS], ids=lambda tokenizer: tokenizer.kind)
+@pytest.mark.parametrize("carry", [False, True], ids=["afresh", "carried"])
+def test_the_weights_are_those_of_the_text_in_memory(
+    tmp_path: Path, tokenizer: Tokenizer, carry: bool,
+) -> None:
+    shards = ShardText(built(tmp_path, tokenizer))
+    heldout = shards.heldout()
+    memory = MemoryText(Corpus("data", TEXT.encode()[:-len(heldout)], heldout), tokenizer)
+    config = ModelConfig(d=8, layers=1, dff=12, vocab=tokenizer.vocab)
+    recipe = TrainRecipe(batch=4, window=300, warmup_steps=2, carry_state=carry)
+    results = [train(config, text, run_dir=tmp_path / str(number), steps=5, seed=3, recipe=recipe,
+                     quiet=True) for number, text in enumerate((shards, memory))]
+    weights = [result.model.state_dict() for result in results]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert results[0].heldout_bpb == results[1].heldout_bpb
+
+
+def test_the_command_trains_on_a_data_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:
+    data = built(tmp_path, PAIRS)
+    code, out, err = run(
+        capsys, "train", "--config", "nano", "--layers", 1, "--data", data, "--steps", 2,
+        "--window", 64, "-o", tmp_path / "run", "--json")
+    assert code == 0
+    assert f"data: {len(ShardText(data)):,} tokens of " in err
+    assert json.loads(out)["tokens"] == 2 * 8 * 64
+    for more, message in ((("--text", "a.txt"), "give the text as --text or as --data"),
+                          (("--docstrings",), "leave it out with --data")):
+        assert message in refusal(capsys, "train", "--data", data, "--steps", 1, *more)
+    assert "gone: no data folder" in refusal(
+        capsys, "train", "--data", tmp_path / "gone", "--steps", 1)

@@ -216,6 +216,13 @@ def test_any_part_can_be_a_unit_of_fsdp(unit: str, one_process: None) -> None:
         assert ours.grad is not None
         assert theirs.grad is not None, name
         torch.testing.assert_close(theirs.grad.full_tensor(), ours.grad, rtol=1e-5, atol=1e-7)
+    for model in (plain, sharded):      # gathered again into the memory of codes that are kept
+        model.eval()
+        with torch.no_grad():
+            model(tokens)
+        torch.optim.SGD(model.parameters(), lr=3.0).step()
+    with torch.no_grad():
+        torch.testing.assert_close(sharded(tokens)[0], plain(tokens)[0])
 
 
 FORMER = {

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.network.autocast import keeps_precision
+from sterna.model.network.kept import KeepsCodes
 from sterna.model.network.quantizers import (
     absmax_codes,
     absmax_gradient,
@@ -26,7 +27,8 @@ from sterna.model.network.quantizers import (
     ternary_codes_and_scale,
 )
 
-__all__ = ["BitLinear", "bit_linear", "naive_bit_linear"]
+__all__ = [
+    "BitLinear", "bit_linear", "codes_and_row_scale", "naive_bit_linear", "project_codes"]
 
 
 @keeps_precision
@@ -45,25 +47,9 @@ class _BitLinear(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, limit: float, bias: Tensor | None, *weights: Tensor,
     ) -> Tensor:
-        q, gain, inverse = absmax_codes(x.reshape(-1, x.shape[-1]))
-        parts = [ternary_codes_and_scale(weight) for weight in weights]
-        codes = torch.cat([codes for codes, _ in parts]).to(x.dtype)
-        sums = q @ codes.t()
-        if len(parts) == 1:  # one scale for all rows of the matrix
-            row_scale = parts[0][1].to(x.dtype)
-            factor = inverse * row_scale
-        else:
-            row_scale = torch.cat(
-                [scale.expand(codes.shape[0]) for codes, scale in parts]).to(x.dtype)
-            sums.mul_(row_scale)
-            factor = inverse
-        out = sums.mul_(factor) if bias is None else torch.addcmul(bias, sums, factor)
-        # Not a view, as nobody else has the sums: FSDP2 hangs its hooks on what modules return,
-        # and an operation in place on a view would lose them.
-        out = torch.ops.aten._unsafe_view(out, [*x.shape[:-1], out.shape[-1]])
-        clamped = None
-        if limit < math.inf:
-            clamped = out.clamp_(-limit, limit)
+        codes, row_scale = (each.to(x.dtype) for each in codes_and_row_scale(weights))
+        out, q, gain, inverse = _multiply(x, codes, row_scale, bias, limit)
+        clamped = out if limit < math.inf else None
         ctx.save_for_backward(q, gain, inverse, codes, row_scale, clamped)
         ctx.limit = limit
         ctx.rows = [weight.shape[0] for weight in weights]
@@ -88,6 +74,44 @@ class _BitLinear(torch.autograd.Function):
             slope.mul_(row_scale)
         to_x = absmax_gradient(grad @ codes, normalised, slope)
         return to_x.view(*shape[:-1], to_x.shape[-1]), None, to_bias, *to_weights
+
+
+def codes_and_row_scale(weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """What :func:`bit_linear` makes of its weights: codes ``[rows of all, columns]`` and the scale
+    of each row ``[rows of all]``, of a single matrix without dimensions; both float32."""
+    parts = [ternary_codes_and_scale(weight) for weight in weights]
+    if len(parts) == 1:
+        return parts[0]
+    return (torch.cat([codes for codes, _ in parts]),
+            torch.cat([scale.expand(codes.shape[0]) for codes, scale in parts]))
+
+
+def _multiply(
+    x: Tensor, codes: Tensor, row_scale: Tensor, bias: Tensor | None, limit: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The outputs, then what :func:`absmax_codes` gives of ``x [count, columns]``."""
+    q, gain, inverse = absmax_codes(x.reshape(-1, x.shape[-1]))
+    sums = q @ codes.t()
+    if row_scale.dim():
+        sums.mul_(row_scale)
+        factor = inverse
+    else:       # one scale for all rows of the matrix
+        factor = inverse * row_scale
+    out = sums.mul_(factor) if bias is None else torch.addcmul(bias, sums, factor)
+    # Not a view, as nobody else has the sums: FSDP2 hangs its hooks on what modules return, and
+    # an operation in place on a view would lose them.
+    out = torch.ops.aten._unsafe_view(out, [*x.shape[:-1], out.shape[-1]])
+    if limit < math.inf:
+        out.clamp_(-limit, limit)
+    return out, q, gain, inverse
+
+
+@keeps_precision
+def project_codes(
+    x: Tensor, codes: Tensor, row_scale: Tensor, bias: Tensor | None, limit: float = math.inf,
+) -> Tensor:
+    """The numbers of :func:`bit_linear`, without gradients, from :func:`codes_and_row_scale`."""
+    return _multiply(x, codes.to(x.dtype), row_scale.to(x.dtype), bias, limit)[0]
 
 
 @keeps_precision
@@ -119,7 +143,7 @@ def bit_linear(
     return result
 
 
-class BitLinear(nn.Module):
+class BitLinear(KeepsCodes):
     """One ternary projection: latent weights ``[rows, columns]`` and a bias ``[rows]``.
 
     Parameters
@@ -145,4 +169,8 @@ class BitLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., columns]``, not normalised, to ``[..., rows]``."""
+        if self.keeps([self.weight]):
+            codes, scale = self.kept.get(
+                [self.weight], lambda: codes_and_row_scale([self.weight]))
+            return project_codes(x, codes, scale, self.bias)
         return bit_linear(x, [self.weight], None if self.bias is None else [self.bias])

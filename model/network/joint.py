@@ -11,13 +11,19 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from sterna.model.network.autocast import keeps_precision
-from sterna.model.network.bitlinear import BitLinear, bit_linear
+from sterna.model.network.bitlinear import (
+    BitLinear,
+    bit_linear,
+    codes_and_row_scale,
+    project_codes,
+)
+from sterna.model.network.kept import KeepsCodes
 from sterna.model.network.quantizers import absmax_quantize, ternarize
 
 __all__ = ["Joint", "prepare", "project"]
 
 
-class Joint(nn.ModuleDict):
+class Joint(KeepsCodes, nn.ModuleDict):
     """Projections of one input by name; called, it gives their outputs side by side.
 
     Ternary ones share the norm and quantisation of the input, and all that are of one kind are one
@@ -41,7 +47,15 @@ class Joint(nn.ModuleDict):
 
     def forward(self, x: Tensor, limit: float = math.inf) -> Tensor:
         """Map ``x [..., columns]`` to ``[..., rows of all]``, which saturate at ``±limit``."""
-        return project(self.values(), x, limit)
+        modules = tuple(self.values())
+        if not self.training and _are(BitLinear, modules):
+            weights, biases = _weights_and_biases(modules)
+            given = [*weights, *(biases or ())]
+            if self.keeps(given):
+                codes, scales, bias = self.kept.get(given, lambda: (
+                    *codes_and_row_scale(weights), torch.cat(biases) if biases else None))
+                return project_codes(x, codes, scales, bias, limit)
+        return project(modules, x, limit)
 
     def prepared(self) -> Callable[[Tensor], Tensor]:
         """:func:`prepare` of these projections."""

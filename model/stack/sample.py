@@ -19,7 +19,8 @@ def sample_tokens(
     """Continue a text, the tokens ``prompt [time]``, by up to ``tokens``, one at a time.
 
     Logits are rounded to the format of the model's profile, so that the sampler is the one that all
-    other forms of a model use. A model with mixers of a fixed length ends with it.
+    other forms of a model use. A model with mixers of a fixed length ends with it. The model is put
+    into evaluation mode.
 
     Raises
     ------
@@ -30,6 +31,7 @@ def sample_tokens(
     row = torch.from_numpy(prompt.astype(np.int64)).reshape(1, -1)
     lengths = [each.mixer.longest for each in model.blocks() if each.mixer.longest is not None]
     room = min([tokens, *(longest - row.shape[1] + 1 for longest in lengths)])
+    model.eval()    # ternary weights are then made once, not for every token
     with torch.inference_mode():
         logits, state = model(row)
         last = logits[:, -1]

@@ -36,6 +36,5 @@ class ShortConv(TokenMixer):
 
 if __name__ == "__main__":  # the same: sterna train --mixer my_mixer.py:ShortConv
     config = ModelConfig(d=32, layers=2, dff=64, mixer="my_mixer:ShortConv(taps=3)")
-    run = train(
-        config, builtin_corpus(), run_dir="run", steps=150, quiet=True, overwrite=True)
+    run = train(config, builtin_corpus(), run_dir="run", steps=150, quiet=True, overwrite=True)
     print(f"below 4.5 bits per byte: {run.heldout_bpb < 4.5}")

@@ -9,6 +9,7 @@ all, and a topic that is contained in another one is dropped.
 from __future__ import annotations
 
 import ast
+import codecs
 import hashlib
 import itertools
 import sysconfig
@@ -31,6 +32,7 @@ _HELDOUT_FRACTION = 0.1125
 _MANUAL_REPEATS = 5
 _SMALLEST_FILE_BYTES = 4096
 _SMALLEST_HELDOUT_BYTES = 256
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,11 @@ def as_ascii(text: bytes) -> bytes:
     >>> as_ascii("Caf\u00e9 \u2026".encode())
     b'Cafe ...'
     """
-    return unicodedata.normalize("NFKD", text.decode()).encode("ascii", "ignore")
+    # Of each character by itself: what the decomposition puts in order are accents, which go.
+    pieces = codecs.iterdecode((text[start:start + _PIECE_BYTES] for start in range(
+        0, len(text), _PIECE_BYTES)), "utf-8")
+    return b"".join(
+        unicodedata.normalize("NFKD", piece).encode("ascii", "ignore") for piece in pieces)
 
 
 def left_out(text: bytes) -> str:
@@ -72,7 +78,10 @@ def left_out(text: bytes) -> str:
     >>> left_out("Caf\u00e9, \u03a9 and \u03a9".encode())
     '2 of 13 characters have no spelling in ASCII and are left out, most of them \u03a9'
     """
-    counts = Counter(text.decode())
+    counts: Counter[str] = Counter()
+    for piece in codecs.iterdecode((text[start:start + _PIECE_BYTES] for start in range(
+            0, len(text), _PIECE_BYTES)), "utf-8"):
+        counts.update(piece)
     lost = Counter({
         each: count for each, count in counts.items()
         # Marks are the accents of letters written with them.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import tempfile
 from pathlib import Path
 
 __all__ = ["cache_folder", "read_text", "write_atomically"]
+
+_PIECE_BYTES = 1 << 20
 
 
 def write_atomically(path: Path, data: bytes | str) -> Path:
@@ -55,16 +58,25 @@ def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path}: cannot read the text ({error.strerror or error})") from error
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: not UTF-8 text (byte 0x{data[error.start]:02x} at offset "
-            f"{error.start})") from error
+    _check_utf8(data, path)
     if len(data) < at_least:
         raise ValueError(
             f"{path}: the text must have at least {at_least} bytes, got {len(data)}")
     return data
+
+
+def _check_utf8(data: bytes, path: Path) -> None:
+    """In pieces: a large text as characters would take up to four times its size."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(data), _PIECE_BYTES):
+        begun = len(decoder.getstate()[0])      # bytes of a character that the last piece began
+        piece = data[start:start + _PIECE_BYTES]
+        try:
+            decoder.decode(piece, final=start + _PIECE_BYTES >= len(data))
+        except UnicodeDecodeError as error:
+            at = start - begun + error.start
+            raise ValueError(
+                f"{path}: not UTF-8 text (byte 0x{data[at]:02x} at offset {at})") from error
 
 
 def cache_folder() -> Path:

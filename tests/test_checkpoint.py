@@ -88,7 +88,8 @@ def test_failed_write_keeps_the_older_checkpoint(
 def test_a_checkpoint_of_the_first_format_is_read(tmp_path: Path) -> None:
     """It knew MLGRU and GLU only, called them so, and kept the states in one tensor."""
     new = some_checkpoint()
-    content = {name: getattr(new, name) for name in Checkpoint.__slots__}
+    content = {name: getattr(new, name) for name in Checkpoint.__slots__
+               if name not in ("tokenizer", "profile", "budget")}
     content["format"] = "sterna-checkpoint-1"
     content["config"] = {"d": 16, "layers": 2, "dff": 24, "vocab": 256}
     content["weights"] = {name.replace(".mixer.", ".mlgru.").replace(".channel.", ".glu."): value

@@ -148,7 +148,7 @@ def test_a_checkpoint_of_the_built_in_text_in_ascii_is_measured_on_it(tmp_path) 
     path = tmp_path / "checkpoint.pt"
     save_checkpoint(Checkpoint(
         config, {}, corpus.name, corpus.sha256, 0, 0, 0.0,
-        LanguageModel(config).state_dict(), {}, torch.zeros(1, 1, 4)), path)
+        LanguageModel(config).state_dict(), {}, ((torch.zeros(1, 4),),)), path)
     held = quantize_checkpoint(path, C12).provenance["heldout"]
     assert held["predictions"] == 16 * (len(corpus.heldout) // 16 - 1)
     assert held["integer_bpb"] == pytest.approx(held["float_bpb"], abs=0.1)

@@ -11,6 +11,7 @@ import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, say
 from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
+from sterna.model.checks import check_whole
 from sterna.model.config import NAMED_CONFIGS, NORMS, RESIDUALS, WEIGHTS, ModelConfig
 from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, left_out
 from sterna.model.profile import PROFILES
@@ -115,6 +116,8 @@ def train(
         "warmup_steps": warmup, "accumulate": accumulate, "carry_state": carry_state,
         "order": order, "eval_window": eval_window}.items() if value is not None}
     recipe = TrainRecipe.of(weights, **given)
+    if heldout_bytes is not None:
+        check_whole("--heldout-bytes", heldout_bytes, 2)
     output = Path("runs") / config if output is None else output
     check_folder(output)
     RunFolder(output).resumes(      # refused before the text is read

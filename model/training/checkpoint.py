@@ -14,8 +14,9 @@ from torch import Tensor
 
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
-from sterna.model.profile import S16
+from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.language_model import LanguageModel, ModelState
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.checkpoint_fields import checked_fields
 from sterna.model.training.run_folder import CHECKPOINT_NAME, RunFolder
 
@@ -62,9 +63,9 @@ class Checkpoint:
     heldout_bpb
         Last measured held-out bits per byte, or None.
     tokenizer
-        What the text was made into tokens with: ``to_json()`` of a tokenizer.
+        What the text was made into tokens with.
     profile
-        Name of the numeric profile that was trained for.
+        The numeric profile that was trained for; the file has its name.
     budget
         ``to_json()`` of the budget, or None.
     """
@@ -81,8 +82,8 @@ class Checkpoint:
     carried: ModelState
     train_bpb: float | None = None
     heldout_bpb: float | None = None
-    tokenizer: Any = "bytes"
-    profile: str = S16.name
+    tokenizer: Tokenizer = BYTES
+    profile: NumericProfile = S16
     budget: dict[str, Any] | None = None
 
     def model(self) -> LanguageModel:
@@ -94,7 +95,7 @@ class Checkpoint:
             If they are not the weights of a model of this shape; NotFiniteError if one of them is
             not finite.
         """
-        model = LanguageModel(self.config)
+        model = LanguageModel(self.config, profile=self.profile)
         try:
             for name, value in model.state_dict().items():
                 if name in self.weights and self.weights[name].dtype != value.dtype:
@@ -122,6 +123,8 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
     """
     content = {name: getattr(checkpoint, name) for name in Checkpoint.__slots__}
     content["config"] = checkpoint.config.to_json()
+    content["tokenizer"] = checkpoint.tokenizer.to_json()
+    content["profile"] = checkpoint.profile.name
     content["format"] = _FORMAT
     data = io.BytesIO()
     torch.save(content, data)
@@ -189,4 +192,4 @@ def _bring_up_to_date(content: dict[str, Any]) -> None:
                 for name, value in content["weights"].items()}
             content["carried"] = tuple((state,) for state in content["carried"].unbind(0))
     content["format"] = _FORMAT
-    content.update(tokenizer="bytes", profile=S16.name, budget=None)
+    content.update(tokenizer=BYTES.to_json(), profile=S16.name, budget=None)

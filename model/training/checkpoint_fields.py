@@ -13,6 +13,7 @@ from torch import Tensor
 from sterna.model.checks import check_fields, check_whole, real_number
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES
+from sterna.model.tokens.files import tokenizer_from_json
 from sterna.model.training.budget import check_plan
 from sterna.model.training.recipe import TrainRecipe
 
@@ -32,7 +33,8 @@ def checked_fields(content: dict[str, Any], names: list[str]) -> dict[str, Any]:
         check(name, content[name])
     config = _made(ModelConfig, "config", content["config"])
     _check_embedding(config, content["weights"])
-    return {**content, "config": config}
+    return {**content, "config": config, "profile": PROFILES[content["profile"]],
+            "tokenizer": tokenizer_from_json(content["tokenizer"], config.vocab)}
 
 
 def check_state(found: Any, initial: Any) -> None:
@@ -125,11 +127,6 @@ def _check_carried(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be tuples of tensors, one for each layer")
 
 
-def _check_tokenizer(name: str, value: Any) -> None:
-    if value != "bytes":
-        raise ValueError(f"{name} must be bytes, got {value!r:.80}")
-
-
 def _check_profile(name: str, value: Any) -> None:
     if not isinstance(value, str) or value not in PROFILES:
         raise ValueError(f"{name} must be one of {', '.join(PROFILES)}, got {value!r:.80}")
@@ -152,7 +149,6 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "carried": _check_carried,
     "train_bpb": _check_bpb,
     "heldout_bpb": _check_bpb,
-    "tokenizer": _check_tokenizer,
     "profile": _check_profile,
     "budget": _check_budget,
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from sterna.model.stack.language_model import LanguageModel, heldout_bpb
+from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.recipe import TrainRecipe
 

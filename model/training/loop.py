@@ -62,6 +62,8 @@ def train_steps(
         state.seconds += took
         budget.took(took)
 
+        if budget.spent:    # so that it is safe while the end is measured
+            save_checkpoint(state.checkpoint(budget.to_json()), folder.checkpoint)
         measured = None
         if (due := _due(budget, intervals)) > evaluations:
             evaluations = due

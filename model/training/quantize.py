@@ -21,7 +21,10 @@ from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.evaluate import Evaluation, evaluate
 from sterna.model.quantized.fixed import quantize_projection, to_fixed
-from sterna.model.stack.language_model import LanguageModel, heldout_bpb
+from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.stack.language_model import LanguageModel
+from sterna.model.tokens.files import fitted
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.checkpoint import Checkpoint, load_checkpoint
 from sterna.model.training.heldout import heldout_window, measure_heldout
 from sterna.model.training.recipe import TrainRecipe
@@ -31,6 +34,7 @@ __all__ = ["evaluate_checkpoint", "quantize", "quantize_checkpoint"]
 
 def quantize(
     model: LanguageModel, profile: NumericProfile, provenance: dict[str, Any] | None = None,
+    tokenizer: Tokenizer = BYTES,
 ) -> QuantizedModel:
     """Quantise a trained model.
 
@@ -44,6 +48,8 @@ def quantize(
         Formats of the integer model.
     provenance
         JSON-serialisable record of where the model comes from.
+    tokenizer
+        What the model was trained with.
 
     Raises
     ------
@@ -61,7 +67,7 @@ def quantize(
     return QuantizedModel(
         model.config, profile, projections,
         to_fixed("embedding", _numpy(model.embedding.weight), profile.x),
-        np.array(profile.sigmoid_table(), dtype=np.int32), provenance or {})
+        np.array(profile.sigmoid_table(), dtype=np.int32), provenance or {}, tokenizer)
 
 
 def _numpy(tensor: Any) -> np.ndarray:
@@ -111,11 +117,12 @@ def quantize_checkpoint(
     }
     if heldout is None:
         note("the training text is not at hand: nothing is measured (--text measures)")
-        return quantize(model, profile, provenance)
+        return quantize(model, profile, provenance, checkpoint.tokenizer)
     note(f"evaluating the float model on {len(heldout):,} bytes")
-    float_bpb = measure_heldout(model, heldout, TrainRecipe(**checkpoint.recipe))
+    float_bpb = measure_heldout(
+        model, heldout, TrainRecipe(**checkpoint.recipe), checkpoint.tokenizer)
     note("evaluating the integer model")
-    quantized = quantize(model, profile)
+    quantized = quantize(model, profile, tokenizer=checkpoint.tokenizer)
     integer = evaluate(quantized, heldout)
     provenance["heldout"] = {
         "text_sha256": hashlib.sha256(heldout).hexdigest(),
@@ -144,13 +151,14 @@ def evaluate_checkpoint(
     """
     model = checkpoint.model()
     window = heldout_window(model, TrainRecipe(**checkpoint.recipe))
-    if window is not None and len(text) > window:
-        bits = heldout_bpb(model, text, sequences=sequences, window=window)
-        predictions = (len(text) - 1) // window * window
+    tokens = fitted(checkpoint.tokenizer, model.config.vocab).encode(text).size
+    if window is not None and tokens > window:
+        predictions = (tokens - 1) // window * window
     else:
-        sequences = max(1, min(sequences, len(text) // 2))
-        bits = heldout_bpb(model, text, sequences=sequences)
-        predictions = sequences * (len(text) // sequences - 1)
+        sequences = max(1, min(sequences, tokens // 2))
+        predictions = sequences * (tokens // sequences - 1)
+    bits = heldout_bpb(
+        model, text, sequences=sequences, window=window, tokenizer=checkpoint.tokenizer)
     if not math.isfinite(bits):
         raise FloatingPointError("the loss of the checkpoint's model is not finite")
     return Evaluation(bits, predictions)

@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from sterna.model.config import ModelConfig
+from sterna.model.profile import PROFILES, S16, NumericProfile
 from sterna.model.stack.language_model import LanguageModel
+from sterna.model.tokens.files import fitted
 from sterna.model.tokens.text import TokenText
+from sterna.model.tokens.tokenizer import Tokenizer
 from sterna.model.training.checkpoint import Checkpoint, CheckpointError
 from sterna.model.training.checkpoint_fields import check_state
 from sterna.model.training.optimizer import adamw, restore_adamw, set_learning_rate
@@ -34,21 +37,37 @@ class RunSettings:
     recipe: TrainRecipe
     seed: int
     text: TokenText
+    profile: NumericProfile = S16
+
+    def __post_init__(self) -> None:
+        if PROFILES.get(self.profile.name) != self.profile:
+            raise ValueError(f"profile must be one of {', '.join(PROFILES)}, which a checkpoint "
+                             f"can name; got {self.profile.name}")
+        if fitted(self.text.tokenizer, self.config.vocab).vocab < self.text.tokenizer.vocab:
+            raise ValueError(f"{self.text.name} is in {self.text.tokenizer.vocab} different "
+                             f"tokens, so vocab must be at least that, got {self.config.vocab}")
 
     def differences(self, found: Checkpoint) -> list[str]:
         """In what a checkpoint is one of another run, in words; empty if in nothing."""
-        theirs, ours = (
-            {**asdict(config), "text": name, "tokenizer": tokenizer, "seed": seed, **recipe}
-            for config, name, tokenizer, seed, recipe in (
-                (found.config, found.corpus_name, found.tokenizer, found.seed,
-                 asdict(TrainRecipe(**found.recipe))),
-                (self.config, self.text.name, self.text.tokenizer.to_json(), self.seed,
-                 asdict(self.recipe))))
-        result = [f"{name} {theirs.get(name)}, not {value}" for name, value in ours.items()
-                  if theirs.get(name) != value]
+        theirs = _facts(found.config, TrainRecipe(**found.recipe), {
+            "text": found.corpus_name, "tokenizer": found.tokenizer, "seed": found.seed,
+            "profile": found.profile})
+        ours = _facts(self.config, self.recipe, {
+            "text": self.text.name, "tokenizer": self.text.tokenizer, "seed": self.seed,
+            "profile": self.profile})
+        result = [f"{name} {theirs[name]}, not {value}" for name, value in ours.items()
+                  if theirs[name] != value]
         if not result and found.corpus_sha256 != self.text.sha256:
             result.append(f"another text of the name {self.text.name}")
         return result
+
+
+def _facts(config: ModelConfig, recipe: TrainRecipe, others: dict[str, Any]) -> dict[str, Any]:
+    """What two runs are compared by, by the names that are said."""
+    tokenizer: Tokenizer = others.pop("tokenizer")
+    others["profile"] = others["profile"].name
+    kind = f"{tokenizer.kind} {tokenizer.sha256[:12]}"
+    return {**asdict(config), **others, "tokenizer": kind, **asdict(recipe)}
 
 
 class TrainState:
@@ -70,7 +89,8 @@ class TrainState:
     def __init__(self, settings: RunSettings, device: torch.device) -> None:
         config, recipe = settings.config, settings.recipe
         self.settings, self.device = settings, device
-        self.model = LanguageModel(config, seed=settings.seed).to(device)
+        self.model = LanguageModel(
+            config, seed=settings.seed, profile=settings.profile).to(device)
         if recipe.carry_state and not self.model.state_is_bounded:
             raise ValueError(
                 f"carry_state needs mixers whose state does not grow with the text, got "
@@ -151,7 +171,7 @@ class TrainState:
             seed=settings.seed, step=self.step, seconds=self.seconds,
             weights=self.model.state_dict(), optimizer=self.optimizer.state_dict(),
             carried=self.carried, train_bpb=self.train_bpb, heldout_bpb=self.heldout_bpb,
-            tokenizer=settings.text.tokenizer.to_json(), budget=budget)
+            tokenizer=settings.text.tokenizer, profile=settings.profile, budget=budget)
 
     def restore(self, found: Checkpoint, source: Path) -> None:
         """Take over a checkpoint, if it is one of this run.

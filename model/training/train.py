@@ -12,6 +12,7 @@ import numpy as np
 from sterna.model.checks import check_whole, real_number
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
+from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokenizer import VOCAB
 from sterna.model.tokens.text import MemoryText, TokenText
@@ -73,6 +74,7 @@ def train(
     overwrite: bool = False,
     device: str | None = None,
     threads: int | None = None,
+    profile: NumericProfile = S16,
     heldout_bytes: int = HELDOUT_BYTES,
     heldout_evaluations: int = 8,
     checkpoint_seconds: float = 60.0,
@@ -111,6 +113,9 @@ def train(
         A torch device; by default ``cuda`` if present, else ``cpu``.
     threads
         Number of CPU threads; by default what torch has.
+    profile
+        Numeric profile whose limits hold while training; one of
+        :data:`sterna.model.profile.PROFILES`.
     heldout_bytes
         So much of the held-out text is measured, from its beginning.
     heldout_evaluations
@@ -151,7 +156,7 @@ def train(
     if minutes is not None and not 0.0 < real_number("minutes", minutes) < math.inf:
         raise ValueError(f"minutes must be above 0, got {minutes}")
     text = _in_tokens(corpus, config)
-    settings = RunSettings(config, recipe or TrainRecipe.of(config.weights), seed, text)
+    settings = RunSettings(config, recipe or TrainRecipe.of(config.weights), seed, text, profile)
     folder = RunFolder(run_dir)
     how = {"resume": resume, "auto_resume": auto_resume, "overwrite": overwrite}
     folder.resumes(**how)       # refused before the model is made
@@ -189,9 +194,6 @@ def _check_numbers(numbers: dict[str, tuple[object, int, int | None]]) -> None:
 def _in_tokens(corpus: Corpus | TokenText, config: ModelConfig) -> TokenText:
     """The text in tokens that the model has."""
     if not isinstance(corpus, Corpus):
-        if corpus.tokenizer.vocab > config.vocab:
-            raise ValueError(f"{corpus.name} is in {corpus.tokenizer.vocab} different tokens, so "
-                             f"vocab must be at least that, got {config.vocab}")
         if not len(corpus) or len(corpus.heldout(2)) < 2:
             raise ValueError(f"{corpus.name} has too little text")
         return corpus

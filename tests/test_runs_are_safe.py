@@ -1,0 +1,286 @@
+"""Runs are safe: nothing is replaced unasked, two never mix, and what fails leaves what was."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from command_line import refusal
+from command_line import run as run_sterna
+
+from sterna.model.config import ModelConfig
+from sterna.model.corpus import Corpus
+from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.training import loop, run_folder
+from sterna.model.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sterna.model.training.report.progress import QuietReporter, TrainProgress
+from sterna.model.training.run_folder import RunFolder
+from sterna.model.training.train import TrainRecipe, TrainResult, train
+
+CONFIG = ModelConfig(d=8, layers=1, dff=8)
+RECIPE = TrainRecipe(batch=2, window=16, warmup_steps=2)
+TEXT = "".join(f"{i} swallows fly {i * i} miles. " for i in range(300)).encode()
+CORPUS = Corpus("swallows", TEXT[:-1500], TEXT[-1500:])
+
+
+def run(folder: Path, steps: int = 2, *, lr: float = 1e-2, resume: bool = False,
+        overwrite: bool = False) -> TrainResult:
+    """A run of a few milliseconds."""
+    return train(CONFIG, CORPUS, run_dir=folder, steps=steps, recipe=replace(RECIPE, lr=lr),
+                 resume=resume, overwrite=overwrite, threads=1, quiet=True)
+
+
+def test_a_checkpoint_is_not_replaced_unasked(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = run(tmp_path).checkpoint.read_bytes()
+    with pytest.raises(ValueError, match=r"--resume, replace it with --overwrite, or train in ano"):
+        run(tmp_path, 3)
+    assert "has the checkpoint of a run" in refusal(
+        capsys, "train", "--config", "micro", "--steps", 1, "--lr", "1e30", "-o", tmp_path)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert "give one of --resume, --auto-resume and --overwrite" in refusal(
+        capsys, "train", "--steps", 1, "--resume", "--overwrite", "-o", tmp_path)
+    run(tmp_path, 3, overwrite=True)
+    assert load_checkpoint(tmp_path).step == 3
+
+
+@pytest.mark.parametrize("lr", [1e30, 1e300])
+def test_a_run_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path, lr: float) -> None:
+    """Whether the loss tells, after some steps, or the weights alone, after the last."""
+    before = run(tmp_path).checkpoint.read_bytes()
+    with pytest.raises(FloatingPointError, match="not finite"):
+        run(tmp_path, 500 if lr == 1e30 else 1, lr=lr, overwrite=True)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_to_resume_there_must_be_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"there is no run to resume in {tmp_path}/none" in refusal(
+        capsys, "train", "--steps", 1, "--resume", "-o", tmp_path / "none")
+    with pytest.raises(ValueError, match="there is no run to resume"):
+        run(tmp_path / "none", resume=True)
+    assert not (tmp_path / "none").exists()
+
+
+HOLD = """
+import sys, time
+from sterna.model.training.run_folder import RunFolder
+with RunFolder(sys.argv[1]).locked():
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_folder_is_one_runs_until_its_process_ends(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "locked\n"
+    try:
+        with pytest.raises(ValueError, match=f"in use by another run, process {child.pid}: wait"):
+            run(tmp_path)
+    finally:
+        child.kill()
+        child.communicate()
+    run(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint.pt", "loss.png", "metrics.csv"]
+
+
+def test_without_locks_a_run_goes_on_and_says_so(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(handle: int, kind: int) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    notes: list[str] = []
+    monkeypatch.setattr(run_folder.fcntl, "flock", unsupported)
+    with RunFolder(tmp_path).locked(notes.append):
+        pass
+    monkeypatch.setattr(run_folder, "fcntl", None)
+    with RunFolder(tmp_path).locked(notes.append):
+        pass
+    assert notes == [f"{tmp_path} cannot be locked ({why}): nothing keeps a second run out of it"
+                     for why in ("Operation not supported", "flock is missing")]
+    assert list(tmp_path.iterdir()) == []
+
+
+class Signaller(QuietReporter):
+    """Sends signals to this process after a step."""
+
+    def __init__(self, *signals: int) -> None:
+        self.signals = signals
+
+    def update(self, progress: TrainProgress) -> None:
+        for number in self.signals if progress.step == 3 else ():
+            signal.raise_signal(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_a_second_one_is_not_held_back(tmp_path: Path, number: int) -> None:
+    def asked_outside(signum: int, frame: object) -> None:
+        raise InterruptedError(signum)
+
+    before = {each: signal.signal(each, asked_outside) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        result = train(CONFIG, CORPUS, run_dir=tmp_path / "one", steps=9, recipe=RECIPE,
+                       reporter=Signaller(number))
+        assert (result.interrupted, result.stop_signal, result.step) == (True, number, 3)
+        assert load_checkpoint(tmp_path / "one").step == 3
+        for other in (signal.SIGINT, signal.SIGTERM):
+            with pytest.raises(InterruptedError):
+                train(CONFIG, CORPUS, run_dir=tmp_path / "two", steps=9, recipe=RECIPE,
+                      reporter=Signaller(number, other))
+            assert signal.getsignal(other) is asked_outside
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def test_only_so_much_of_the_heldout_text_is_measured(tmp_path: Path) -> None:
+    result = train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True,
+                   heldout_bytes=700)
+    assert result.heldout_bytes == 700
+    assert result.heldout_bpb == heldout_bpb(result.model, CORPUS.heldout[:700])
+    recipe = replace(RECIPE, eval_window=50)
+    result = train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, recipe=recipe, quiet=True,
+                   overwrite=True)
+    assert result.heldout_bpb == heldout_bpb(result.model, CORPUS.heldout, window=50)
+
+
+def test_measuring_takes_nothing_from_the_budget(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock on which a step takes a second, and to measure takes an hour."""
+    now = [0.0]
+    step, measure = loop.TrainState.advance, loop.measure_heldout
+
+    def advance(*arguments: object, **options: object) -> None:
+        now[0] += 1.0
+        step(*arguments, **options)  # type: ignore[arg-type]
+
+    def measured(*arguments: object) -> float:
+        now[0] += 3600.0
+        return measure(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(loop.TrainState, "advance", advance)
+    monkeypatch.setattr(loop, "measure_heldout", measured)
+    result = train(CONFIG, CORPUS, run_dir=tmp_path, minutes=1.0, recipe=RECIPE, quiet=True)
+    assert 59 <= result.step <= 61
+    assert result.seconds == result.step
+    assert now[0] == result.step + 8 * 3600.0
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_and_one_line(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = run(tmp_path).checkpoint.read_bytes()
+    fsync = os.fsync
+
+    def disk_full(handle: int) -> None:
+        if os.fstat(handle).st_size > 4096:     # there is room for the metrics
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", disk_full)
+    code, out, err = run_sterna(
+        capsys, "train", "--config", "micro", "--steps", 1, "--overwrite", "-o", tmp_path,
+        "--quiet", "--heldout-bytes", 2000)
+    assert (code, out) == (2, "")
+    assert err == (f"sterna: {tmp_path}/checkpoint.pt: cannot write (No space left on device)\n")
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint.pt", "loss.png", "metrics.csv"]
+
+
+def test_weights_that_are_not_finite_are_no_success(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = load_checkpoint(run(tmp_path).checkpoint)
+    found.weights["head.weight"][0, 0] = torch.nan
+    save_checkpoint(found, tmp_path / "checkpoint.pt")
+    for command in (("evaluate", tmp_path), ("generate", tmp_path, "--tokens", 2),
+                    ("export", tmp_path, "-o", tmp_path / "onnx"),
+                    ("quantize", tmp_path, "-o", tmp_path / "m.safetensors")):
+        code, out, err = run_sterna(capsys, *command, "--quiet")
+        assert (code, out) == (1, "")
+        assert err == ("sterna: the weights of the checkpoint are not finite, such as those of "
+                       "head.weight: its training failed\n")
+
+
+def test_a_loss_that_is_not_finite_is_no_success(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Finite weights may give one, where nothing is clamped."""
+    config = replace(CONFIG, weights="float")
+    result = train(config, CORPUS, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True)
+    found = load_checkpoint(result.checkpoint)
+    for name in found.weights:
+        found.weights[name].fill_(3e38)
+    save_checkpoint(found, tmp_path / "checkpoint.pt")
+    code, out, err = run_sterna(capsys, "evaluate", tmp_path, "--bytes", 500, "--quiet")
+    assert (code, out) == (1, "")
+    assert "not finite" in err
+
+
+def test_a_run_is_named_by_its_folder(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path / "run")
+    found = [run_sterna(capsys, "evaluate", tmp_path / name, "--bytes", 300, "--json")
+             for name in ("run", "run/checkpoint.pt")]
+    assert found[0][0] == 0
+    assert json.loads(found[0][1]) == json.loads(found[1][1])
+    assert run_sterna(capsys, "quantize", tmp_path / "run", "-o", tmp_path / "m.safetensors",
+                      "--quiet")[0] == 0
+    assert run_sterna(capsys, "generate", tmp_path / "run", "--tokens", 2, "--quiet")[0] == 0
+    for command in (("evaluate", tmp_path), ("generate", tmp_path),
+                    ("quantize", tmp_path, "-o", tmp_path / "n.safetensors"),
+                    ("export", tmp_path, "-o", tmp_path / "onnx")):
+        assert f"cannot read the checkpoint {tmp_path}/checkpoint.pt (No such file or dire" in (
+            refusal(capsys, *command))
+
+
+def test_characters_that_a_vocabulary_lacks_are_counted(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "greek.txt").write_text("Café, Ω and Ω. \n" * 400, encoding="utf-8")
+    code, _, err = run_sterna(
+        capsys, "train", "--config", "micro", "--steps", 1, "--text", tmp_path / "greek.txt",
+        "-o", tmp_path / "run")
+    assert code == 0
+    assert ("800 of 6,400 characters have no spelling in ASCII and are left out, most of them Ω"
+            in err)
+
+
+def test_options_that_do_not_go_together_are_refused(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, message in (
+        (("--carry-state", "--order", "epoch"), "order epoch is for windows that start from the"),
+        (("--accumulate", 9), "accumulate must be at most batch (8)"),
+        (("--order", "alphabetical"), "order must be random or epoch, got 'alphabetical'"),
+        (("--eval-window", 0), "eval_window must be a whole number from 1"),
+        (("--heldout-bytes", 1), "--heldout-bytes must be a whole number from 2"),
+        (("--warmup", -1), "warmup_steps must be a whole number from 0"),
+    ):
+        assert message in refusal(
+            capsys, "train", "--config", "micro", "--steps", 1, *options, "-o", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_of_before_is_gone_on_with(tmp_path: Path) -> None:
+    """Format 2 had no tokenizer, no profile and no budget."""
+    found = load_checkpoint(run(tmp_path / "a", 2).checkpoint)
+    content = {name: getattr(found, name) for name in Checkpoint.__slots__
+               if name not in ("tokenizer", "profile", "budget")}
+    for name in ("accumulate", "order", "eval_window"):
+        del content["recipe"][name]
+    content |= {"config": found.config.to_json(), "format": "sterna-checkpoint-2"}
+    (tmp_path / "b").mkdir()
+    torch.save(content, tmp_path / "b" / "checkpoint.pt")
+    old, new = (run(tmp_path / name, 4, resume=True).model.state_dict() for name in "ab")
+    assert all(torch.equal(old[name], new[name]) for name in old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from sterna.hw.board.line_protocol import LineProtocol
 from sterna.hw.board.line_settings import LineDefaults, check_core
 from sterna.hw.board.line_texts import SIGN, LineTexts
+from sterna.hw.board.token_letters import typed as letters
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.testbench.amaranth import run_bench
 from sterna.model.config import ModelConfig
@@ -34,12 +36,17 @@ class Session:
 
     @property
     def fed(self) -> bytes:
+        """The tokens alone, which are bytes."""
+        return bytes(self.tokens)
+
+    @property
+    def tokens(self) -> list[int]:
         """The tokens alone."""
-        return bytes(token for token, _, _ in self.prompts)
+        return [token for token, _, _ in self.prompts]
 
 
 def play(
-    typed: bytes, text: bytes = b"", *, vocab: int = 256, sampled: bool = True,
+    typed: bytes, text: Sequence[int] = b"", *, vocab: int = 256, sampled: bool = True,
     defaults: LineDefaults = THREE, interrupt_after: int | None = None,
 ) -> Session:
     """Type, and let the core write ``text``; return when nothing has moved for a while.
@@ -234,9 +241,9 @@ def test_ctrl_c_drops_a_line():
     assert session.fed == b""
 
 
-@pytest.mark.parametrize("vocab", [127, 257])
-def test_vocabulary_must_be_bytes(vocab):
-    with pytest.raises(ValueError, match=f"from 128 .ASCII. to 256, got {vocab}"):
+@pytest.mark.parametrize("vocab", [127, 65537])
+def test_vocabulary_must_be_ascii_at_least_and_have_letters(vocab):
+    with pytest.raises(ValueError, match=f"from 128 .ASCII. to 65536, got {vocab}"):
         check_core(core_params(vocab))
 
 
@@ -250,3 +257,43 @@ def test_two_sequences_are_refused():
 def test_defaults_must_fit(settings, name):
     with pytest.raises(ValueError, match=name):
         LineDefaults(**settings)
+
+
+# More tokens than bytes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocab", [257, 300, 1024, 65536])
+def test_tokens_above_bytes_are_typed_and_shown_as_letters(vocab):
+    said, written = [vocab - 1, 0, 10, 256], [10, vocab - 1, 255]
+    session = play(letters(said, vocab) + b"\r", written, vocab=vocab)
+    assert session.shown == SIGN + letters(said, vocab) + letters(written, vocab) + SIGN
+    assert session.prompts == [
+        (vocab - 1, 1, 0), (0, 0, 0), (10, 0, 0), (256, 0, 1), (10, 0, 1), (vocab - 1, 0, 1)]
+
+
+def test_lines_of_letters_go_on_and_are_edited_as_lines_of_bytes():
+    typed = letters([299], 300) + b"0\x7f\r\r/l 1\r" + letters([5], 300) + b"\r/r\r\r"
+    session = play(typed, [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13], vocab=300)
+    # Lines of token 299; of nothing; with line ends token 5; and of nothing at a start.
+    assert session.tokens == [299, 1, 2, 3, 4, 5, 6, 5, 10, 7, 8, 10, 11, 12]
+    assert [start for _, start, _ in session.prompts] == [1] + [0] * 10 + [1, 0, 0]
+
+
+@pytest.mark.parametrize(("line", "fed"), [
+    (letters([300], 300), [10]), (letters([5], 300) + b"0", [5, 10]), (b"oo", [10]),
+    (letters([511, 7], 300), [10, 7])])
+def test_what_is_no_whole_token_counts_as_a_line_end(line, fed):
+    assert play(line + b"\r" + letters([9], 300) + b"\r", [1, 2, 3] * 2, vocab=300).tokens == [
+        *fed, 1, 2, 3, 9, 1, 2]
+
+
+def test_help_of_letters_fits_the_memory():
+    for sampled in (True, False):
+        text = LineTexts(sampled, are_letters=True).help_text
+        assert play(b"/?\r", sampled=sampled, vocab=300).shown == SIGN + b"/?" + text + SIGN
+
+
+def test_ctrl_c_stops_letters_after_a_whole_token():
+    session = play(letters([7], 300) + b"\r", [260, 261, 262], vocab=300,
+                   interrupt_after=len(SIGN) + 3 + 4)
+    assert session.shown == SIGN + letters([7, 260, 261], 300) + SIGN

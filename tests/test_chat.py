@@ -70,13 +70,21 @@ def ulx3s_usual_core() -> tuple[QuantizedModel, BoardParams, Sizes]:
     return model, BoardParams(BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD), {}
 
 
+def letters() -> tuple[QuantizedModel, BoardParams, Sizes]:
+    """A board whose tokens are more than bytes have values."""
+    model = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=300), C12, seed=6)
+    params = BoardParams(BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD)
+    return model, params, {"rows": 2, "cols": 8, "logits": False}
+
+
 def icebreaker() -> tuple[QuantizedModel, BoardParams, Sizes]:
     board = BOARDS[BoardName.ICEBREAKER]
     model = random_model(ModelConfig(d=16, layers=1, dff=32, vocab=128), C12, seed=5)
     return model, BoardParams(board), board.sizes
 
 
-BUILDS = {"ulx3s": ulx3s_small, "usual core": ulx3s_usual_core, "icebreaker": icebreaker}
+BUILDS = {"ulx3s": ulx3s_small, "usual core": ulx3s_usual_core, "icebreaker": icebreaker,
+          "letters": letters}
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +114,7 @@ def hold(
 def test_conversation_equals_onnxruntime(boards, name):
     built = boards(name)
     board = built.simulation()
-    conversation = Conversation(board)
+    conversation = Conversation(board, built.model.config.vocab)
     conversation.meet()
     for temperature, seed in (GREEDY, SAMPLED) if built.design.params.board.sampled else (GREEDY,):
         conversation.set_sampling(Sampler(temperature=temperature).beta, seed)

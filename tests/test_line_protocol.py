@@ -6,6 +6,7 @@ import pytest
 
 from sterna.hw.board.conversation import Conversation, ConversationError, check_line
 from sterna.hw.board.line_texts import SIGN
+from sterna.hw.board.token_letters import token_of, typed
 
 
 class Script:
@@ -74,3 +75,30 @@ def test_lines_that_cannot_be_typed_are_refused(text, vocab, message):
     with pytest.raises(ValueError, match=message):
         check_line(text, vocab)
     check_line("tab\t and ß".encode(), 256)
+
+
+@pytest.mark.parametrize("vocab", [300, 65536])
+def test_tokens_of_letters_are_typed_and_read(vocab):
+    tokens = [0, 10, 255, 256, vocab - 1]
+    shown = typed(tokens, vocab)
+    assert [token_of(shown[at:at + 3]) for at in range(0, len(shown), 3)] == tokens
+    assert all(0x30 <= letter < 0x70 for letter in shown)
+    echo = b"/n 5" + SIGN + typed([1, 2], vocab)[:6]
+    port = Script(echo + shown + SIGN)
+    assert list(Conversation(port, vocab).say([1, 2], 5)) == tokens
+    assert port.answers == b""
+
+
+def test_a_token_that_the_model_has_not_is_told():
+    port = Script(b"/n 1" + SIGN + b"001" + b"o00" + SIGN)
+    with pytest.raises(ConversationError, match="one of 300 tokens, it sent b'o00'"):
+        list(Conversation(port, 300).say([1], 1))
+
+
+def test_a_long_line_of_tokens_is_typed_in_parts_of_whole_tokens():
+    echo = typed([257] * 84, 300)
+    parts = [echo[at:at + 8] for at in range(0, len(echo), 8)]
+    port = Script(b"/n 0" + SIGN + b"".join(parts) + SIGN + b"/n 1" + SIGN
+                  + typed([257] * 6, 300) + typed([299], 300) + SIGN)
+    assert list(Conversation(port, 300).say([257] * 90, 1)) == [299]
+    assert port.answers == b""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +15,8 @@ from sterna.cli.terminal.options import MODEL_HELP, WavesOption, check_folder
 from sterna.cli.terminal.texts import check_prompts
 from sterna.hw.board.names import BoardName
 from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.tokens.stream import TextStream
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
 if TYPE_CHECKING:
     from sterna.hw.board.conversation import Conversation, SerialPort
@@ -34,13 +35,14 @@ def chat(
     port: Annotated[str, typer.Option(
         help="Serial port of the board, for example /dev/ttyUSB0; sim simulates the board.")],
     model: Annotated[str | None, typer.Argument(
-        metavar="MODEL", help=f"{MODEL_HELP}: what to simulate, or to check against. Default: "
-                              "a bundled one that fits the board.")] = None,
+        metavar="MODEL", help=f"{MODEL_HELP}: what to simulate, to check against, or whose "
+                              "tokens are not bytes. Default: a bundled one that fits the board.")
+        ] = None,
     board: Annotated[BoardName, typer.Option(help="Which board.")] = BoardName.ULX3S_85F,
     prompt: Annotated[list[str] | None, typer.Option(
         help="A line to say in place of reading lines; several are turns of a conversation.")
         ] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens (bytes) to write after a line.")] = 64,
+    tokens: Annotated[int, typer.Option(help="Tokens to write after a line.")] = 64,
     temperature: Annotated[float | None, typer.Option(
         help="0 takes the most likely token. Default: 0.7, or 0 on a board without sampling.")
         ] = None,
@@ -70,45 +72,45 @@ def chat(
 
     Example: sterna chat tiny --port sim --prompt "The for statement" --tokens 40 --check
     """
-    from sterna.hw.board.conversation import (
-        Conversation,
-        ConversationError,
-        check_line,
-        check_tokens,
-    )
+    from sterna.hw.board.conversation import Conversation, ConversationError, check_tokens
     from sterna.model.quantized.sampling import Sampler
     check_tokens(tokens)
     simulated = port == _SIMULATED
     core = board_core.BoardCore(rows, cols, quant_lanes, style)
+    wanted = load_model(model) if model is not None else None
+    tokenizer = BYTES if wanted is None else wanted.tokenizer
     if not simulated:
-        _refuse({"MODEL": model is not None and not check, "--rows": rows, "--cols": cols,
-                 "--quant-lanes": quant_lanes, "--style": style != "auto",
+        of_bytes = tokenizer.kind == BYTES.kind
+        _refuse({"MODEL": wanted is not None and of_bytes and not check, "--rows": rows,
+                 "--cols": cols, "--quant-lanes": quant_lanes, "--style": style != "auto",
                  "--output": output is not None, "--waves": waves is not None})
     if output is not None:
         check_folder(output)
     warmth = board_core.board_temperature(board, temperature)
     sampler = Sampler(temperature=warmth, seed=seed)
     params = board_core.board_params(board, clock, baud)
-    loaded = (load_model(params.board.fitting if model is None else model)
-              if simulated or check else None)
-    vocab = 256 if loaded is None else loaded.config.vocab
-    check_prompts(prompt or (), vocab)
+    loaded = (wanted or load_model(params.board.fitting)) if simulated or check else wanted
+    tokenizer = BYTES if loaded is None else loaded.tokenizer
+    if loaded is not None and loaded.config.vocab > tokenizer.vocab:
+        raise ValueError(f"the model has {loaded.config.vocab} tokens, and its tokenizer spells "
+                         f"only {tokenizer.vocab}: there is no talking to it")
+    check_prompts(prompt or (), tokenizer.vocab)
     for text in prompt or ():
-        check_line(text.encode(), vocab)
+        _line_tokens(text, tokenizer)
     with ExitStack() as stack:
         if simulated:
             assert loaded is not None
             line = _simulation(loaded, core, params, stack, output, waves, quiet)
         else:
             line = stack.enter_context(_serial_port(port, params.baud))
-        conversation = Conversation(line)
+        conversation = Conversation(line, tokenizer.vocab)
         try:
             conversation.meet()
             conversation.set_sampling(sampler.beta, seed)
             conversation.set_line_ends(line_ends)
             conversation.forget()
             reference = _reference(loaded, warmth, seed) if check and loaded else None
-            talk = _Talk(conversation, tokens, vocab, reference, line_ends, quiet)
+            talk = _Talk(conversation, tokens, tokenizer, reference, line_ends, quiet)
             return talk.turns(prompt) if prompt else talk.read_lines()
         except ConversationError as error:
             say(f"sterna: {port}: {error}")
@@ -122,11 +124,11 @@ class _Talk:
     """The turns of a conversation, printed as they come."""
 
     def __init__(
-        self, conversation: Conversation, tokens: int, vocab: int,
+        self, conversation: Conversation, tokens: int, tokenizer: Tokenizer,
         reference: ConversationReference | None, line_ends: bool, quiet: bool,
     ) -> None:
         self._conversation, self._tokens = conversation, tokens
-        self._vocab, self._quiet = vocab, quiet
+        self._tokenizer, self._quiet = tokenizer, quiet
         self._reference, self._line_ends = reference, line_ends
         self._compared = 0
 
@@ -163,19 +165,17 @@ class _Talk:
 
     def _say(self, line: str) -> bool:
         """Say a line and print what comes; return whether it is as it must be."""
-        from sterna.hw.board.conversation import check_line
-        text = line.encode()
-        check_line(text, self._vocab)
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        said = _line_tokens(line, self._tokenizer)
+        stream = TextStream(self._tokenizer)
         out.print(line, end="", style="bold")
         written: list[int] = []
-        for token in self._conversation.say(text, self._tokens):
+        for token in self._conversation.say(said, self._tokens):
             written.append(token)
-            write(decoder.decode(bytes([token])))
-        write(decoder.decode(b"", final=True) + "\n")
+            write(stream.add([token]))
+        write(stream.end() + "\n")
         if self._reference is None:
             return True
-        expected = self._reference.say(text, self._tokens, line_end=self._line_ends)
+        expected = self._reference.say(said, self._tokens, line_end=self._line_ends)
         for position, (token, right) in enumerate(zip(written, expected, strict=True)):
             if token != right:
                 say(f"MISMATCH at token {position} of the text: the board wrote {token}, "
@@ -187,6 +187,14 @@ class _Talk:
     def _tell(self) -> None:
         if self._reference is not None:
             say(f"{self._compared} tokens, all equal to onnxruntime's", self._quiet)
+
+
+def _line_tokens(line: str, tokenizer: Tokenizer) -> list[int]:
+    """The tokens of a line that can be said; a line of bytes has no control characters."""
+    from sterna.hw.board.conversation import check_line
+    if tokenizer.kind == BYTES.kind:
+        check_line(line.encode(), tokenizer.vocab)
+    return [int(token) for token in tokenizer.encode(line)]
 
 
 def _refuse(options: dict[str, object]) -> None:

@@ -7,11 +7,12 @@ board puts ``\r`` before each ``\n``, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NoReturn, Protocol
 
 from sterna.hw.board.line_settings import COUNT_BITS
 from sterna.hw.board.line_texts import LINE_BYTES, SIGN
+from sterna.hw.board.token_letters import letters_per_token, token_of, typed
 
 __all__ = ["Conversation", "ConversationError", "SerialPort", "check_line", "check_tokens"]
 
@@ -38,7 +39,7 @@ class SerialPort(Protocol):
 
 
 def check_line(text: bytes, vocab: int) -> None:
-    """Check that a text can be typed in a line.
+    """Check that a text can be typed in a line of bytes.
 
     Raises
     ------
@@ -67,6 +68,8 @@ class Conversation:
     ----------
     port
         The serial line to it.
+    vocab
+        Number of tokens of its core.
 
     Raises
     ------
@@ -74,8 +77,9 @@ class Conversation:
         From any method, if the board does not answer or answers something else.
     """
 
-    def __init__(self, port: SerialPort) -> None:
-        self._port = port
+    def __init__(self, port: SerialPort, vocab: int = 256) -> None:
+        self._port, self._vocab = port, vocab
+        self._letters = letters_per_token(vocab)
         self._tokens: int | None = None
         self._ahead = b""
         self._line_ends = False
@@ -115,15 +119,16 @@ class Conversation:
         if beta and not is_known:
             raise ConversationError("this core has no sampling: take temperature 0")
 
-    def say(self, text: bytes, tokens: int) -> Iterator[int]:
-        """Type a line, and yield the tokens that are written as they come.
+    def say(self, said: Sequence[int], tokens: int) -> Iterator[int]:
+        """Type a line of tokens, and yield those that are written as they come.
 
         A longer text than fits in a line is given in several, which the model does not
         notice.
         """
         check_tokens(tokens)
+        text = typed(said, self._vocab)
         # A slash at the beginning is doubled, so it takes two places.
-        size = _LINE_LIMIT - 1
+        size = (_LINE_LIMIT - 1) // self._letters * self._letters
         line_ends = self._line_ends
         if len(text) > size and line_ends:
             self.set_line_ends(False)
@@ -166,6 +171,14 @@ class Conversation:
         self._port.write(b"\r")
 
     def _token(self) -> int:
+        if self._letters > 1:
+            letters = self._read(self._letters)
+            token = token_of(letters)
+            if token is None or token >= self._vocab:
+                raise ConversationError(
+                    f"the board should have sent one of {self._vocab} tokens, it sent "
+                    f"{letters!r}: has it another model?")
+            return token
         byte = self._read(1)
         if byte == b"\r":
             follows = self._read(1)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.board.line_settings import LineDefaults, check_core
 from sterna.hw.board.line_state import LineState
 from sterna.hw.board.line_texts import LINE_BYTES, LineTexts
+from sterna.hw.board.token_letters import (
+    FIRST_LETTER,
+    LETTER_BITS,
+    LETTERS,
+    letters_per_token,
+)
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.token_control import prompt_layout, token_layout
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
@@ -32,6 +38,10 @@ class LineProtocol(wiring.Component):
 
     A line has up to 255 bytes; a bell answers those that have no place. Bytes outside the
     vocabulary and control characters are ignored.
+
+    With more tokens than bytes have values, a line is of tokens, and so is what is sent
+    (:mod:`sterna.hw.board.token_letters`), without the ``\r``. What is no whole token of the
+    vocabulary counts as a line end.
 
     Parameters
     ----------
@@ -60,7 +70,7 @@ class LineProtocol(wiring.Component):
     Raises
     ------
     ValueError
-        If there are several sequences, or a token is not a byte.
+        If there are several sequences, or the vocabulary is too small or too large.
     """
 
     def __init__(
@@ -69,7 +79,8 @@ class LineProtocol(wiring.Component):
     ) -> None:
         check_core(params)
         self.params, self.defaults, self.sampled = params, defaults, sampled
-        self._texts = LineTexts(sampled)
+        self._are_letters = letters_per_token(params.config.vocab) > 1
+        self._texts = LineTexts(sampled, self._are_letters)
         super().__init__({
             "typed": In(stream.Signature(8)),
             "interrupt": In(1),
@@ -230,15 +241,20 @@ class LineProtocol(wiring.Component):
             state.at_end, ~(state.has_pending & state.line_end),
             ~state.has_pending & ~state.line_end & state.at_last)
         with m.State("Feed"):
+            token, is_whole = (
+                self._gather(m, state) if self._are_letters else (state.byte, None))
             m.d.comb += [
-                self.prompts.valid.eq(state.settled),
+                self.prompts.valid.eq(
+                    state.settled if is_whole is None else state.settled & is_whole),
                 prompt.start.eq(state.fresh),
                 prompt.predict.eq(is_last & ~state.none_left),
                 prompt.token.eq(Mux(
                     state.has_pending, state.pending,
-                    Mux(state.at_end, _LINE_FEED, state.byte))),
+                    Mux(state.at_end, _LINE_FEED, token))),
             ]
             with m.If(self.prompts.valid & self.prompts.ready):
+                if self._are_letters:
+                    m.d.sync += state.place.eq(0)
                 m.d.sync += [state.fresh.eq(0), state.has_pending.eq(0)]
                 with m.If(~state.has_pending & ~state.at_end):
                     state.go_to(m, state.address + 1)
@@ -249,6 +265,15 @@ class LineProtocol(wiring.Component):
                     with m.If(state.none_left):
                         state.show(m, self._texts.sign)
 
+    def _gather(self, m, state):
+        """Read the letters of a token; return it, and whether there is one to be given."""
+        is_whole = state.has_pending | state.at_end | (state.place == LETTERS - 1)
+        letters = Cat((state.byte - FIRST_LETTER)[:LETTER_BITS], state.letters)
+        with m.If(state.settled & ~is_whole):
+            m.d.sync += [state.letters.eq(letters), state.place.eq(state.place + 1)]
+            state.go_to(m, state.address + 1)
+        return Mux(letters < self.params.config.vocab, letters, _LINE_FEED), is_whole
+
     def _write(self, m, state):
         """Take a token of the core and send it."""
         with m.State("Await"):
@@ -258,18 +283,36 @@ class LineProtocol(wiring.Component):
                     state.pending.eq(self.tokens.payload.token), state.has_pending.eq(1),
                     state.left.eq(state.left - 1), state.is_final.eq(state.one_left)]
                 m.next = "Write"
-                with m.If(self.tokens.payload.token == _LINE_FEED):
-                    m.next = "Return"
+                if not self._are_letters:
+                    with m.If(self.tokens.payload.token == _LINE_FEED):
+                        m.next = "Return"
 
-        with m.State("Return"):
-            m.d.comb += [self.shown.valid.eq(1), self.shown.payload.eq(_RETURN)]
-            with m.If(self.shown.ready):
-                m.next = "Write"
+        if not self._are_letters:
+            with m.State("Return"):
+                m.d.comb += [self.shown.valid.eq(1), self.shown.payload.eq(_RETURN)]
+                with m.If(self.shown.ready):
+                    m.next = "Write"
 
         with m.State("Write"):
-            m.d.comb += [self.shown.valid.eq(1), self.shown.payload.eq(state.pending)]
-            with m.If(self.shown.ready):
+            m.d.comb += [
+                self.shown.valid.eq(1),
+                self.shown.payload.eq(self._letter(state) if self._are_letters
+                                      else state.pending)]
+            is_sent = self.shown.ready
+            if self._are_letters:
+                is_last = state.place == LETTERS - 1
+                with m.If(self.shown.ready):
+                    m.d.sync += state.place.eq(Mux(is_last, 0, state.place + 1))
+                is_sent = self.shown.ready & is_last
+            with m.If(is_sent):
                 m.next = "Feed"
                 with m.If(state.stop | state.is_final):
                     m.d.sync += state.stop.eq(0)
                     state.show(m, self._texts.sign)
+
+    def _letter(self, state):
+        """The letter of the token written last that is next."""
+        bits = Cat(state.pending, Const(0, LETTERS * LETTER_BITS - len(state.pending)))
+        letters = [bits.word_select(LETTERS - 1 - place, LETTER_BITS) for place in range(LETTERS)]
+        return FIRST_LETTER + Mux(
+            state.place == 0, letters[0], Mux(state.place == 1, letters[1], letters[2]))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sterna.hw.board.token_letters import MAX_VOCAB
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS
 from sterna.model.checks import check_whole
 
-__all__ = ["COUNT_BITS", "MAX_VOCAB", "LineDefaults", "check_core"]
+__all__ = ["COUNT_BITS", "LineDefaults", "check_core"]
 
 COUNT_BITS = 16
 """Bits of the number of tokens to write."""
-
-MAX_VOCAB = 256
-"""Values of a byte."""
 
 _MIN_VOCAB = 128
 
@@ -49,7 +47,7 @@ class LineDefaults:
 
 
 def check_core(params: CoreParams) -> None:
-    """Check that a person can talk to a core: a token is a byte, and it knows ASCII.
+    """Check that one can talk to a core: it knows ASCII at least, and its tokens have letters.
 
     Raises
     ------
@@ -59,7 +57,7 @@ def check_core(params: CoreParams) -> None:
     vocab = params.config.vocab
     if not _MIN_VOCAB <= vocab <= MAX_VOCAB:
         raise ValueError(
-            f"over a serial line a token is a byte: the vocabulary must be from {_MIN_VOCAB} "
-            f"(ASCII) to {MAX_VOCAB}, got {vocab}")
+            f"over a serial line the vocabulary must be from {_MIN_VOCAB} (ASCII) to "
+            f"{MAX_VOCAB}, got {vocab}")
     if params.sequences != 1:
         raise ValueError(f"a serial line has one sequence, the core {params.sequences}")

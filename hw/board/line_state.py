@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from amaranth.hdl import Cat, Const, Mux, Signal
 
-from sterna.hw.board.line_settings import COUNT_BITS, MAX_VOCAB, LineDefaults
+from sterna.hw.board.line_settings import COUNT_BITS, LineDefaults
 from sterna.hw.board.line_texts import LINE_BYTES
+from sterna.hw.board.token_letters import LETTER_BITS, LETTERS, MAX_BYTES_VOCAB
 from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS
 
 __all__ = ["LineState"]
@@ -70,6 +71,9 @@ class LineState:
         self.none_left = Signal()
         self.one_left = Signal()
         self.is_final = Signal()
+        # Of a token of several letters: which is next, and those before it.
+        self.place = Signal(range(LETTERS))
+        self.letters = Signal((LETTERS - 1) * LETTER_BITS)
         # The token written last, which the core has not run; whether a sequence begins.
         self.pending = Signal(token_bits)
         self.has_pending = Signal()
@@ -101,7 +105,7 @@ class LineState:
         after_return = Signal()
         is_line_feed, is_return = key == _LINE_FEED, key == _RETURN
         is_control = (key[5:] == 0) & (key != _TAB)
-        is_foreign = key >= vocab if vocab < MAX_VOCAB else Const(0)
+        is_foreign = key >= vocab if vocab < MAX_BYTES_VOCAB else Const(0)
         erases = (key == _BACKSPACE) | (key == _DELETE)
         m.d.sync += [
             self.is_known.eq(self.has_key),

@@ -16,9 +16,15 @@ ERASE = b"\b \b"
 """Takes a character off the screen."""
 
 _REFUSAL = b"\r\n?"
-_HELP = (
+_TEXT_HELP = (
     b"\r\nEnter a text: the model goes on.",
     b"^C stops it. // is a /. In hex:",
+)
+_TOKENS_HELP = (
+    b"\r\nEnter tokens, 3 of 0 to o each.",
+    b"^C stops the answer. In hex:",
+)
+_HELP = (
     b"/r forgets",
     b"/n 40 tokens to write",
     b"/l 1 feeds line ends",
@@ -37,17 +43,22 @@ class LineTexts:
     ----------
     sampled
         Whether tokens can be drawn by temperature; otherwise the help does not say how.
+    are_letters
+        Whether a token is more than a byte (:mod:`sterna.hw.board.token_letters`).
 
     >>> LineTexts(sampled=False).memory[:6]
     b'\\r\\n> \\x00\\r'
     """
 
     sampled: bool
+    are_letters: bool = False
 
     @property
     def help_text(self) -> bytes:
         """The answer to ``/?``, without the sign that follows."""
-        return b"\r\n".join((*_HELP, *(_SAMPLING_HELP if self.sampled else ())))
+        return b"\r\n".join((
+            *(_TOKENS_HELP if self.are_letters else _TEXT_HELP), *_HELP,
+            *(_SAMPLING_HELP if self.sampled else ())))
 
     @property
     def memory(self) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sterna.cli.main import main
 from sterna.export.forms.forms import Form, build
 from sterna.export.forms.writer import export_onnx
 from sterna.export.graph.metadata import GraphInfo, GraphKind
@@ -27,6 +29,7 @@ from sterna.model.quantized.synthetic import random_model
 from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.bpe_training import train_bpe
+from sterna.model.tokens.files import load_tokenizer
 from sterna.sim.core.reference import answer
 
 TEXT = bundled_heldout()[:6000]
@@ -158,3 +161,35 @@ def test_native_operators_compute_a_vocabulary_above_bytes(native_ops: Path, voc
         found = graph.run(tokens, graph.start(2))
         np.testing.assert_array_equal(found[0], logits)
         np.testing.assert_array_equal(found[1], state)
+
+
+@pytest.mark.slow
+def test_a_run_with_a_tokenizer_becomes_a_model_that_writes_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
+    tokens, run, file = tmp_path / "t.json", tmp_path / "run", tmp_path / "m.safetensors"
+    text = tmp_path / "text.txt"
+    text.write_bytes(bundled_heldout()[:20_000])
+
+    def sterna(*arguments: object) -> str:
+        assert main([*map(str, arguments), "--quiet"]) == 0
+        return capsys.readouterr().out
+
+    assert "300 tokens" in sterna("tokenizer", "train", text, "--vocab", 300, "-o", tokens)
+    sterna("train", "--d", 8, "--layers", 1, "--dff", 12, "--text", text, "--tokenizer", tokens,
+           "--steps", 3, "--batch", 2, "--window", 16, "--threads", 1, "-o", run)
+    sterna("quantize", run, "-o", file, "--text", text)
+    model = load_model(file)
+    assert model.config.vocab == model.tokenizer.vocab == 300
+    assert model.tokenizer.sha256 == load_tokenizer(tokens).sha256
+    figures = [json.loads(sterna("evaluate", each, "--text", text, "--bytes", 2000, "--json"))
+               for each in (run, file)]
+    assert figures[0]["predictions"] == figures[1]["predictions"] < 1999
+    assert figures[0]["bits_per_byte"] == pytest.approx(figures[1]["bits_per_byte"], abs=0.01)
+    for each in (run / "checkpoint.pt", file):
+        found = json.loads(sterna("generate", each, "--prompt", "the", "--tokens", 9, "--json"))
+        assert found["text"] == model.tokenizer.decode(found["tokens"])
+    assert main(["info", str(file)]) == 0
+    assert f"tokenizer: bpe, sha256 {model.tokenizer.sha256}" in capsys.readouterr().out
+    assert main(["train", "--tokenizer", str(tokens), "--data", "x", "--steps", "1"]) == 2
+    assert "what sterna data build wrote has its own" in capsys.readouterr().err

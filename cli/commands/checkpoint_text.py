@@ -8,6 +8,7 @@ from typing import Any
 from sterna.cli.terminal.console import Stages, print_json, write
 from sterna.cli.terminal.texts import check_prompts
 from sterna.model.quantized.sampling import Sampler
+from sterna.model.tokens.files import fitted
 from sterna.model.tokens.stream import TextStream
 
 __all__ = ["generate_from_checkpoint"]
@@ -22,11 +23,10 @@ def generate_from_checkpoint(
     with Stages(quiet) as stage:
         stage(f"load {path}", quick=True)
         from sterna.model.stack.sample import sample_tokens
-        from sterna.model.tokens.files import fitted
-        from sterna.model.tokens.tokenizer import BYTES
         from sterna.model.training.checkpoint import load_checkpoint
-        model = load_checkpoint(path).model()
-        tokenizer = fitted(BYTES, model.config.vocab)
+        checkpoint = load_checkpoint(path)
+        model = checkpoint.model()
+        tokenizer = fitted(checkpoint.tokenizer, model.config.vocab)
     check_prompts(prompts, model.config.vocab)
     rows = [prompt_tokens(prompt, tokenizer) for prompt in prompts]
     for block in model.blocks():    # before anything is written

@@ -16,6 +16,7 @@ from sterna.cli.terminal.texts import text_of
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.tokens.tokenizer import BYTES
 
 __all__ = ["COMMANDS", "evaluate", "info"]
 
@@ -112,6 +113,8 @@ def info(
         return 0
     out.print(f"{model}: {_shape(loaded.config)}; {facts['bytes']:,} bytes")
     out.print(f"sha256 {facts['sha256']}")
+    if loaded.tokenizer.kind != BYTES.kind:
+        out.print(f"tokenizer: {loaded.tokenizer.kind}, sha256 {loaded.tokenizer.sha256}")
     _print_profile(loaded.profile)
     print_table("matrices", ("name", "rows", "columns", "non-zero", "k", "shift"), [
         (name, m["rows"], m["columns"], f"{m['nonzero']:.0%}", m["k"], m["shift"])
@@ -158,6 +161,7 @@ def _facts(model: QuantizedModel) -> dict[str, Any]:
     return {
         "sha256": model.sha256, "bytes": len(model.to_bytes()),
         "config": model.config.to_json(), "ternary_weights": model.config.ternary_weights,
+        "tokenizer": {"kind": model.tokenizer.kind, "sha256": model.tokenizer.sha256},
         "profile": asdict(model.profile),
         "projections": {
             name: {"rows": p.weight.shape[0], "columns": p.weight.shape[1],

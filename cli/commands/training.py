@@ -17,6 +17,9 @@ from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, left_o
 from sterna.model.profile import PROFILES
 from sterna.model.shards.text import ShardText
 from sterna.model.tokenizer import ASCII_VOCAB
+from sterna.model.tokens.files import fitted, load_tokenizer
+from sterna.model.tokens.text import MemoryText
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.run_folder import RunFolder
 
@@ -54,6 +57,10 @@ def train(
         metavar="FOLDER",
         help="Train on what sterna data build wrote; the vocabulary is that of its tokenizer.",
     )] = None,
+    tokenizer: Annotated[Path | None, typer.Option(
+        metavar="FILE",
+        help="Tokens that sterna tokenizer train made; they give the vocabulary. Default: bytes.",
+    )] = None,
     steps: Annotated[int | None, typer.Option(help="Budget in optimiser steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Budget in minutes.")] = None,
     output: Annotated[Path | None, typer.Option(
@@ -71,7 +78,7 @@ def train(
     warmup: Annotated[int | None, typer.Option(
         help="Steps in which the learning rate rises to its peak. Default: 50.")] = None,
     batch: Annotated[int | None, typer.Option(help="Windows per step.")] = None,
-    window: Annotated[int | None, typer.Option(help="Bytes per window.")] = None,
+    window: Annotated[int | None, typer.Option(help="Tokens per window.")] = None,
     accumulate: Annotated[int | None, typer.Option(
         metavar="N", help="Read the windows of a step in N parts, in less memory.")] = None,
     carry_state: Annotated[bool | None, typer.Option(
@@ -81,7 +88,7 @@ def train(
         help="Windows that start afresh: random, or epoch, which reads each once before any is "
              "read again.")] = None,
     eval_window: Annotated[int | None, typer.Option(
-        help="Measure held-out text in windows of so many bytes. Default: the state is carried "
+        help="Measure held-out text in windows of so many tokens. Default: the state is carried "
              "through it, if it does not grow.")] = None,
     heldout_bytes: Annotated[int | None, typer.Option(
         help="Measure so much of the held-out text, from its beginning. Default: 65536.")] = None,
@@ -103,12 +110,15 @@ def train(
                          + ("--text" if data is None else "--data"))
     if text is not None and data is not None:
         raise ValueError("give the text as --text or as --data, but not both")
+    if tokenizer is not None and data is not None:
+        raise ValueError("--tokenizer goes with a text: what sterna data build wrote has its own")
     shards = None if data is None else ShardText(data)
+    tokens = load_tokenizer(tokenizer) if tokenizer else shards.tokenizer if shards else None
     named = ModelConfig.named(choose("--config", config, NAMED_CONFIGS))
     shape = ModelConfig(
         named.d if d is None else d, named.layers if layers is None else layers,
         named.dff if dff is None else dff,
-        named.vocab if shards is None else shards.tokenizer.vocab, mixer, channel,
+        named.vocab if tokens is None else tokens.vocab, mixer, channel,
         choose("--norm", norm, NORMS), choose("--weights", weights, WEIGHTS),
         choose("--residual", residual, RESIDUALS))
     given = {name: value for name, value in {
@@ -126,8 +136,8 @@ def train(
         stage("load torch", quick=True)
         from sterna.model.training.train import HELDOUT_BYTES
         from sterna.model.training.train import train as run_training
-    corpus = (_corpus(text, docstrings, shape.vocab, quiet) if shards is None else
-              _said(shards, quiet))
+    corpus = (_corpus(text, docstrings, tokens or fitted(BYTES, shape.vocab), quiet)
+              if shards is None else _said(shards, quiet))
     result = run_training(
         shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
         resume=resume, auto_resume=auto_resume, overwrite=overwrite, device=device,
@@ -137,15 +147,21 @@ def train(
     return 128 + (result.stop_signal or signal.SIGINT) if result.interrupted else 0
 
 
-def _corpus(text: Path | None, docstrings: bool, vocab: int, quiet: bool) -> Corpus:
+def _corpus(
+    text: Path | None, docstrings: bool, tokenizer: Tokenizer, quiet: bool,
+) -> Corpus | MemoryText:
     """The text to train on, with what is said about it."""
     corpus = builtin_corpus(docstrings=docstrings) if text is None else corpus_from_file(text)
-    if vocab <= ASCII_VOCAB:
+    if tokenizer.vocab <= ASCII_VOCAB:
         whole, corpus = corpus, corpus.as_ascii()
         say(left_out(whole.train + whole.heldout), quiet)
-    say(f"{corpus.name}: {len(corpus.train):,} bytes to train on, "
-        f"{len(corpus.heldout):,} held out", quiet)
-    return corpus
+    sizes = f"{len(corpus.train):,} bytes to train on, {len(corpus.heldout):,} held out"
+    if tokenizer.kind == BYTES.kind:
+        say(f"{corpus.name}: {sizes}", quiet)
+        return corpus
+    found = MemoryText(corpus, tokenizer)
+    say(f"{corpus.name}: {len(found):,} tokens of {sizes}", quiet)
+    return found
 
 
 def _said(shards: ShardText, quiet: bool) -> ShardText:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from sterna.cli.main import main
-from sterna.export.native import build as native_build
 from sterna.export.native.build import MissingCompilerError, OpsError, build_ops
 from sterna.model.files import cache_folder
 
@@ -24,7 +23,7 @@ def test_a_library_is_built_once(native_ops: Path) -> None:
 def test_without_a_compiler_a_library_that_is_there_will_do(
     native_ops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(native_build.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(
             MissingCompilerError, match=r"g\+\+ is not installed.*apt-get install g\+\+.*slower"):
         build_ops(tmp_path)

@@ -8,12 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from sterna.cli.terminal.console import out, print_json, print_table, say
 from sterna.cli.terminal.options import JsonOption
 from sterna.hw.emit.tools import FST_HEADERS, has_header
 from sterna.model.extras import install_command
+from sterna.model.native_cpu.library import SWITCH, kernel_library, switched_off
 
 __all__ = ["COMMANDS", "doctor"]
 
@@ -80,6 +82,8 @@ def _parts() -> list[Part]:
         *(Part(name, "waves as FST by Verilator", "found" if has_header(name) else None,
                f"apt-get install {package}", False) for name, package in FST_HEADERS.items()),
         *_packages("train", "training, quantising", False, "torch"),
+        Part("kernels", "training twice as fast on a CPU", _kernels(),
+             "apt-get install g++", False),
         *_packages("train", "ONNX files of checkpoints", False, "onnxscript"),
         *_packages("brevitas", "layers trained in Brevitas", False, "brevitas"),
         *_packages("pnr", "clocks, bitstreams", False,
@@ -90,6 +94,16 @@ def _parts() -> list[Part]:
         _program("chromium", "tests of the web page", False, "chromium"),
         _program("chromedriver", "tests of the web page", False, "chromium-driver"),
     ]
+
+
+def _kernels() -> str | None:
+    """How it stands with the compiled kernels of training."""
+    if switched_off():
+        return f"off ({SWITCH}=0)"
+    with suppress(ValueError):      # no home folder to keep them in
+        if kernel_library().built() is not None:
+            return "compiled"
+    return "compiled at first use" if shutil.which("g++") else None
 
 
 def _packages(extra: str, purpose: str, main: bool, *names: str) -> list[Part]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.kept import KeepsCodes
+from sterna.model.network.kernels import kernels_for
 from sterna.model.network.quantizers import (
     absmax_codes,
     absmax_gradient,
@@ -138,6 +139,9 @@ def bit_linear(
     The outputs of all projections side by side, ``[..., rows of all]``. Gradients pass
     straight through both quantisers.
     """
+    kernels = kernels_for(x, *weights, *(biases or ()))
+    if kernels is not None:
+        return kernels.bit_linear(x, weights, biases, limit)
     bias = None if biases is None else biases[0] if len(biases) == 1 else torch.cat(list(biases))
     result: Tensor = _BitLinear.apply(x, limit, bias, *weights)
     return result

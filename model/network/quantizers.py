@@ -22,7 +22,7 @@ from sterna.model.network.replaceable import Replaceable
 
 __all__ = ["SMALLEST_SCALE", "absmax_codes", "absmax_gradient", "absmax_quantize",
            "naive_absmax_quantize", "round_codes", "ternarize", "ternary_codes",
-           "ternary_codes_and_scale"]
+           "ternary_codes_and_scale", "ternary_scale"]
 
 SMALLEST_SCALE = 1e-5
 """Lower limit of a matrix's scale, which keeps an all-zero matrix defined."""
@@ -100,17 +100,22 @@ def naive_absmax_quantize(y: Tensor) -> Tensor:
         y.shape[-1] ** 0.5)
 
 
+def ternary_scale(weight: Tensor) -> Tensor:
+    """The scale of a matrix ``[rows, columns]``, float32 without dimensions, without gradients:
+    ``max(mean|weight|, 1e-5)``."""
+    # Rows first: the same sum whatever the number of threads.
+    return weight.detach().float().abs().mean(dim=1).mean().clamp_min_(SMALLEST_SCALE)
+
+
 def ternary_codes_and_scale(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the codes (float32 -1, 0, +1, ``[rows, columns]``) and the scale (float32, no
     dimensions) of a matrix, without gradients.
 
-    ``s = max(mean|weight|, 1e-5)`` and the code is ``rint(weight / s)`` limited to ±1, in
+    ``s`` is that of :func:`ternary_scale` and the code is ``rint(weight / s)`` limited to ±1, in
     float32 whatever the type of ``weight``.
     """
-    weight = weight.detach().float()
-    # Rows first: the same sum whatever the number of threads.
-    scale = weight.abs().mean(dim=1).mean().clamp_min_(SMALLEST_SCALE)
-    return (weight / scale).round_().clamp_(-1.0, 1.0), scale
+    scale = ternary_scale(weight)
+    return (weight.detach().float() / scale).round_().clamp_(-1.0, 1.0), scale
 
 
 class _Ternarize(torch.autograd.Function):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from sterna.model.network.autocast import keeps_precision
+from sterna.model.network.kernels import kernels_for
 from sterna.model.network.replaceable import Replaceable
 
 __all__ = [
@@ -154,6 +155,9 @@ def mlgru_scan(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     only; ``benchmarks/recurrence.py`` measures it. An exporter puts a form of its own here, as a
     graph would hold every turn of a loop in Python.
     """
+    kernels = kernels_for(forget, candidate, initial)
+    if kernels is not None:
+        return kernels.mlgru_scan(forget, candidate, initial)
     steps, slab = forget.shape[0], forget[0].numel()
     few_large_steps = slab > _LARGEST_CHUNKED_SLAB and not forget.is_cuda
     form = scan_sequential if steps < _SHORTEST_CHUNKED or few_large_steps else scan_chunked

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import sterna.model.mixers  # noqa: F401  (registers them)
 from sterna.model.config import ModelConfig
+from sterna.model.network.gates import residual_sum
 from sterna.model.network.mixer import Mixer, State
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
@@ -53,8 +54,8 @@ class Block(nn.Module):
         One token may come without its axis of time, ``[batch, d]``.
         """
         mixed, after = self.mix(x, state)
-        x = self._after(0, x + mixed)
-        return self._after(1, x + self.change(x)), after
+        x = self._after(0, x, mixed)
+        return self._after(1, x, self.change(x)), after
 
     def mix(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """What the token mixer adds to ``x``, and the state after it."""
@@ -68,5 +69,7 @@ class Block(nn.Module):
     def _before(self, which: int, x: Tensor) -> Tensor:
         return self.norms[which](x) if self.pre else x
 
-    def _after(self, which: int, x: Tensor) -> Tensor:
-        return self.numerics.x(x) if self.pre else self.norms[which](x)
+    def _after(self, which: int, x: Tensor, added: Tensor) -> Tensor:
+        if self.pre:
+            return residual_sum(x, added, self.numerics)
+        return self.norms[which](x + added)

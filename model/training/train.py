@@ -12,6 +12,8 @@ import numpy as np
 from sterna.model.checks import check_whole, real_number
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
+from sterna.model.native_cpu.kernels import cpu_kernels
+from sterna.model.network.kernels import use_kernels
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokenizer import VOCAB
@@ -168,8 +170,10 @@ def train(
         budget = _begin(state, folder, steps, minutes, resumes=folder.resumes(**how))
         if state.step:
             reporter.message(f"resumed {folder.checkpoint} at step {state.step}")
+        kernels = cpu_kernels(reporter.message) if state.device.type == "cpu" else None
         with (closing(MetricsWriter(folder.metrics, state.step)) as metrics,
-              arithmetic(threads, config.weights), stop_requested() as stop):
+              arithmetic(threads, config.weights), use_kernels(kernels),
+              stop_requested() as stop):
             train_steps(
                 state, sampler, budget, heldout, folder=folder, metrics=metrics,
                 reporter=reporter, stop=stop, intervals=Intervals(

@@ -36,8 +36,12 @@ class GatedLinear(ChannelMixer):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
         z = self.numerics.z(self.gate_up(x, self.numerics.z_limit))
+        return self.down(self.gated(z))
+
+    def gated(self, z: Tensor) -> Tensor:
+        """The hidden vector ``[..., dff]`` of pre-activations ``[gate | up] [..., 2 dff]``."""
         gate, up = z.chunk(2, dim=-1)
-        return self.down(self.numerics.p(self.activate(gate) * up))
+        return self.numerics.p(self.activate(gate) * up)
 
     def products(self, length: int) -> int:
         """Gate with up."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from sterna.model.mixers.channel.gated import GatedLinear
+from sterna.model.network.gates import gated_silu
 from sterna.model.network.registry import channel_mixer
 
 __all__ = ["GLU"]
@@ -24,3 +25,7 @@ class GLU(GatedLinear):
     def activate(self, gate: Tensor) -> Tensor:
         """SiLU, ``z * sigmoid(z)``."""
         return self.numerics.silu(gate)
+
+    def gated(self, z: Tensor) -> Tensor:
+        """The same as one function, which has a kernel."""
+        return gated_silu(z, self.numerics)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
+from sterna.model.network.gates import gated_scan, mlgru_gates
 from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
-from sterna.model.network.recurrence import mlgru_scan
 from sterna.model.network.registry import token_mixer
 from sterna.model.parallel.recurrence import mlgru_scan_parallel
 
@@ -47,10 +47,10 @@ class MLGRU(TokenMixer):
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return forget gate, candidate and output gate of ``x [..., d]``, each ``[..., d]``."""
-        numerics = self.numerics
-        zf, zc, zg = numerics.z(self.fcg(x, numerics.z_limit)).chunk(3, dim=-1)
-        candidate = numerics.h(zc * numerics.sigmoid(zc))
-        return numerics.sigmoid(zf), candidate, numerics.sigmoid(zg)
+        return mlgru_gates(self._project(x), self.numerics)
+
+    def _project(self, x: Tensor) -> Tensor:
+        return self.numerics.z(self.fcg(x, self.numerics.z_limit))
 
     def output(self, g: Tensor, h: Tensor) -> Tensor:
         """What output gate and state ``[..., d]`` add to the residual stream."""
@@ -61,10 +61,10 @@ class MLGRU(TokenMixer):
 
         Shared between processes, both states are those of the whole sequence.
         """
-        f, c, g = self.gates(x)
         if self.group is None:
-            h = self.numerics.h(mlgru_scan(f, c, state[0]))
-            return self.output(g, h), (h[-1].clone(),)   # not all of h
+            gated, last = gated_scan(self._project(x), state[0], self.numerics)
+            return self.out(gated), (last,)
+        f, c, g = self.gates(x)
         h, last = mlgru_scan_parallel(f, c, state[0], self.group)
         return self.output(g, self.numerics.h(h)), (last,)
 

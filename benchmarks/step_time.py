@@ -1,0 +1,135 @@
+"""Time a step of training against the matrix products in it, with and without compiled kernels.
+
+    python benchmarks/step_time.py [--config tiny] [--threads 1 2] [--repeats 40]
+
+Takes turns: a step with torch's operators, a step with the compiled kernels, and the products of
+a step alone, by torch (in the form that it takes fastest: see ``sterna.model.training.train``).
+These are three for each projection: its outputs, and the gradients of its inputs and of its weights.
+Prints the best milliseconds of each and what the two steps are of the products. Batch and
+window are the recipe's. One thread is timed by its time on a core, more by the clock on the wall, which
+on a busy machine shows how they wait for each other: look at the load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sterna.model.config import NAMED_CONFIGS, ModelConfig
+from sterna.model.native_cpu.kernels import cpu_kernels
+from sterna.model.network.kernels import Kernels, use_kernels
+from sterna.model.stack.language_model import LanguageModel
+from sterna.model.training.optimizer import adamw
+from sterna.model.training.recipe import TrainRecipe
+
+
+def training_step(config: ModelConfig, kernels: Kernels | None) -> Callable[[], None]:
+    """One step on windows of random tokens, as the training loop does it."""
+    recipe = TrainRecipe()
+    model = LanguageModel(config, seed=0)
+    optimizer = adamw(model, recipe)
+    generator = torch.Generator().manual_seed(0)
+    windows = torch.randint(
+        0, config.vocab, (recipe.window + 1, recipe.batch), generator=generator)
+    state = model.initial_state(recipe.batch)
+
+    def step() -> None:
+        with use_kernels(kernels):
+            logits, _ = model.forward_time_major(windows[:-1], state)
+            loss = F.cross_entropy(logits.flatten(0, 1), windows[1:].flatten())
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(
+                model.parameters(), recipe.clip_norm, foreach=True)
+            optimizer.step()
+            loss.item()
+
+    return step
+
+
+def products_of_step(config: ModelConfig) -> Callable[[], None]:
+    """The matrix products of a step, and nothing else."""
+    tokens = TrainRecipe().tokens_per_step
+    of_layer = [(3 * config.d, config.d), (config.d, config.d), (2 * config.dff, config.d),
+                (config.d, config.dff)]
+    generator = torch.Generator().manual_seed(0)
+    operands: list[tuple[Tensor, Tensor, Tensor]] = []
+    for rows, columns in [*of_layer * config.layers, (config.vocab, config.d)]:
+        operands.append((
+            torch.randint(-127, 128, (tokens, columns), generator=generator).float(),
+            torch.randint(-1, 2, (rows, columns), generator=generator).float(),
+            torch.randn(tokens, rows, generator=generator)))
+
+    def products() -> None:
+        for vectors, codes, _ in operands:
+            vectors @ codes.t()
+        for vectors, codes, grad in operands:
+            grad @ codes
+            grad.t() @ vectors
+
+    return products
+
+
+def best_milliseconds(
+    forms: dict[str, Callable[[], None]], repeats: int, clock: Callable[[], float],
+) -> dict[str, float]:
+    """The fastest of so many runs of each, which take turns."""
+    best = dict.fromkeys(forms, float("inf"))
+    for _ in range(repeats):
+        for name, form in forms.items():
+            start = clock()
+            form()
+            best[name] = min(best[name], 1e3 * (clock() - start))
+    return best
+
+
+def processor() -> str:
+    """Its name, as the system tells it."""
+    try:
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor()
+    found = re.search(r"^model name\s*:\s*(.*)$", told, re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", nargs="+", default=["tiny"], choices=NAMED_CONFIGS)
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--repeats", type=int, default=40)
+    options = parser.parse_args()
+    kernels = cpu_kernels(print)
+    if kernels is None:
+        parser.error("there are no compiled kernels to compare with")
+    print(f"torch {torch.__version__}, Python {platform.python_version()}, {processor()}, "
+          f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores; best of {options.repeats}, ms")
+    print(f"{'model':8}{'threads':>8}{'products':>10}{'torch':>9}{'kernels':>9}"
+          f"{'torch / products':>18}{'kernels / products':>20}{'torch / kernels':>17}")
+    torch.set_float32_matmul_precision("medium")
+    for name in options.config:
+        config = ModelConfig.named(name)
+        forms = {"products": products_of_step(config), "torch": training_step(config, None),
+                 "kernels": training_step(config, kernels)}
+        for threads in options.threads:
+            torch.set_num_threads(threads)
+            # One thread is timed by its own time on a core, which others cannot lengthen by waiting.
+            clock = time.thread_time if threads == 1 else time.perf_counter
+            found = best_milliseconds(forms, options.repeats, clock)
+            products, before, after = found["products"], found["torch"], found["kernels"]
+            print(f"{name:8}{threads:8}{products:10.2f}{before:9.2f}{after:9.2f}"
+                  f"{before / products:18.2f}{after / products:20.2f}{before / after:17.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+// What stands between two projections, in one pass each: MLGRU with its gates, the product of a
+// GLU, the sum of a residual. Gates are computed again in the pass back, which takes less time than
+// reading them would.
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "gates.hpp"
+#include "products.hpp"
+
+namespace sterna {
+namespace {
+
+constexpr int64_t kMostChannels = 2048;
+
+struct Gates {
+    Floats forget, inner, candidate, output;
+    Gates(const float* z, int64_t channels, int64_t left)
+        : forget(sigmoid(load_part(z, left))), inner(sigmoid(load_part(z + channels, left))),
+          candidate(load_part(z + channels, left) * inner),
+          output(sigmoid(load_part(z + 2 * channels, left))) {}
+};
+
+// silu'(z), given s = sigmoid(z) and silu(z) = z s.
+inline Floats silu_slope(Floats s, Floats silu) { return s + silu * (1.0f - s); }
+
+// A thread takes some channels of one sequence, and goes through time.
+template <class Body>
+void for_channels(int64_t batch, int64_t channels, int64_t threads, const Body& body) {
+    const int64_t pieces = std::max((threads + batch - 1) / batch,
+                                    (channels + kMostChannels - 1) / kMostChannels);
+    const int64_t each = ((channels + pieces - 1) / pieces + kLanes - 1) / kLanes * kLanes;
+#pragma omp parallel for collapse(2) num_threads(threads)
+    for (int64_t b = 0; b < batch; ++b)
+        for (int64_t piece = 0; piece < pieces; ++piece) {
+            const int64_t first = piece * each, count = std::min(each, channels - first);
+            if (count > 0) body(b, first, count);
+        }
+}
+
+void gated_scan_forward(const GatedScan& a) {
+    for_channels(a.batch, a.channels, a.threads, [&](int64_t b, int64_t first, int64_t count) {
+        float state[kMostChannels];
+        std::memcpy(state, a.initial + b * a.channels + first,
+                    static_cast<size_t>(count) * sizeof(float));
+        for (int64_t t = 0; t < a.steps; ++t)
+            for (int64_t i = 0; i < count; i += kLanes) {
+                const int64_t row = t * a.batch + b, at = row * a.channels + first + i;
+                const int64_t left = count - i;
+                const Gates gate(
+                    a.z + row * 3 * a.channels + first + i, a.channels, left);
+                const Floats h = next(gate.forget, load_part(state + i, left), gate.candidate);
+                store_part(state + i, h, left);
+                store_part(a.states + at, h, left);
+                store_part(a.out + at, gate.output * h, left);
+            }
+    });
+}
+
+void gated_scan_backward(const GatedScan& a) {
+    for_channels(a.batch, a.channels, a.threads, [&](int64_t b, int64_t first, int64_t count) {
+        float carried[kMostChannels] = {};  // what the step after passes on to the state
+        const int64_t sequence = b * a.channels + first;
+        const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+        if (a.grad_last) std::memcpy(carried, a.grad_last + sequence, bytes);
+        for (int64_t t = a.steps - 1; t >= 0; --t)
+            for (int64_t i = 0; i < count; i += kLanes) {
+                const int64_t row = t * a.batch + b, at = row * a.channels + first + i;
+                const int64_t left = count - i;
+                const int64_t z = row * 3 * a.channels + first + i;
+                const Gates gate(a.z + z, a.channels, left);
+                const float* before =
+                    t > 0 ? a.states + at - a.batch * a.channels : a.initial + sequence + i;
+                const Floats h = load_part(a.states + at, left);
+                const Floats grad = load_part(a.grad + at, left);
+                const Floats to_state = grad * gate.output + load_part(carried + i, left);
+                const Floats kept = gate.forget * to_state;
+                store_part(carried + i, kept, left);
+                const Floats to_forget = (load_part(before, left) - gate.candidate) * to_state;
+                store_part(a.to_z + z, to_forget * (gate.forget * (1.0f - gate.forget)), left);
+                store_part(a.to_z + z + a.channels,
+                           (to_state - kept) * silu_slope(gate.inner, gate.candidate), left);
+                store_part(a.to_z + z + 2 * a.channels,
+                           grad * h * (gate.output * (1.0f - gate.output)), left);
+            }
+        std::memcpy(a.to_initial + sequence, carried, bytes);
+    });
+}
+
+void gated_silu_forward(const GatedSilu& a) {
+#pragma omp parallel for num_threads(a.threads)
+    for (int64_t token = 0; token < a.tokens; ++token) {
+        const float* z = a.z + token * 2 * a.channels;
+        for (int64_t i = 0; i < a.channels; i += kLanes) {
+            const int64_t left = a.channels - i;
+            const Floats gate = load_part(z + i, left);
+            const Floats product = gate * sigmoid(gate) * load_part(z + a.channels + i, left);
+            store_part(a.out + token * a.channels + i, limited(product, a.limit), left);
+        }
+    }
+}
+
+void gated_silu_backward(const GatedSilu& a) {
+#pragma omp parallel for num_threads(a.threads)
+    for (int64_t token = 0; token < a.tokens; ++token) {
+        const float* z = a.z + token * 2 * a.channels;
+        float* to_z = a.to_z + token * 2 * a.channels;
+        for (int64_t i = 0; i < a.channels; i += kLanes) {
+            const int64_t left = a.channels - i;
+            const Floats gate = load_part(z + i, left), up = load_part(z + a.channels + i, left);
+            const Floats s = sigmoid(gate), silu = gate * s, product = silu * up;
+            Floats grad = load_part(a.grad + token * a.channels + i, left);
+            grad = ((product >= a.limit) | (product <= -a.limit)) ? Floats{} : grad;
+            store_part(to_z + i, grad * up * silu_slope(s, silu), left);
+            store_part(to_z + a.channels + i, grad * silu, left);
+        }
+    }
+}
+
+// A multiple of the lanes, so that only the last piece has a rest.
+constexpr int64_t kPiece = 4096;
+
+void limited_sum_forward(const LimitedSum& a) {
+#pragma omp parallel for num_threads(a.threads)
+    for (int64_t first = 0; first < a.count; first += kPiece)
+        for (int64_t i = first; i < std::min(a.count, first + kPiece); i += kLanes) {
+            const int64_t left = a.count - i;
+            const Floats sum = load_part(a.first + i, left) + load_part(a.second + i, left);
+            store_part(a.out + i, limited(sum, a.limit), left);
+        }
+}
+
+void limited_sum_backward(const LimitedSum& a) {
+#pragma omp parallel for num_threads(a.threads)
+    for (int64_t first = 0; first < a.count; first += kPiece)
+        for (int64_t i = first; i < std::min(a.count, first + kPiece); i += kLanes) {
+            const int64_t left = a.count - i;
+            const Floats out = load_part(a.out + i, left), grad = load_part(a.grad + i, left);
+            store_part(a.to_both + i,
+                       ((out >= a.limit) | (out <= -a.limit)) ? Floats{} : grad, left);
+        }
+}
+
+}  // namespace
+}  // namespace sterna
+
+#define STERNA_EXPORT extern "C" __attribute__((visibility("default")))
+
+STERNA_EXPORT void sterna_gated_scan_forward(const sterna::GatedScan* a) {
+    sterna::gated_scan_forward(*a);
+}
+STERNA_EXPORT void sterna_gated_scan_backward(const sterna::GatedScan* a) {
+    sterna::gated_scan_backward(*a);
+}
+STERNA_EXPORT void sterna_gated_silu_forward(const sterna::GatedSilu* a) {
+    sterna::gated_silu_forward(*a);
+}
+STERNA_EXPORT void sterna_gated_silu_backward(const sterna::GatedSilu* a) {
+    sterna::gated_silu_backward(*a);
+}
+STERNA_EXPORT void sterna_limited_sum_forward(const sterna::LimitedSum* a) {
+    sterna::limited_sum_forward(*a);
+}
+STERNA_EXPORT void sterna_limited_sum_backward(const sterna::LimitedSum* a) {
+    sterna::limited_sum_backward(*a);
+}
+
+STERNA_EXPORT const char* sterna_training_features() {
+#if defined(__AVX512F__)
+    return "AVX-512"
+#elif defined(__AVX2__)
+    return "AVX2"
+#elif defined(__ARM_NEON)
+    return "NEON"
+#else
+    return "portable"
+#endif
+#if STERNA_INT8
+           ", products of int8 forward"
+#endif
+#if STERNA_BFLOAT16
+           ", of bfloat16 back"
+#endif
+        ;
+}

@@ -1,0 +1,229 @@
+"""The compiled kernels as functions of torch tensors, with gradients.
+
+Tensors are float32 on the CPU and not empty. What each computes is told where torch's form of it
+is: :mod:`sterna.model.network.bitlinear`, ``recurrence`` and ``gates``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from sterna.model.native_cpu.library import (
+    BitLinearCall,
+    GatedScanCall,
+    GatedSiluCall,
+    LimitedSumCall,
+    ScanCall,
+)
+from sterna.model.network.quantizers import ternary_scale
+
+__all__ = ["NativeFunctions"]
+
+
+class NativeFunctions:
+    """The functions of one library.
+
+    Parameters
+    ----------
+    library
+        What :func:`sterna.model.native_cpu.library.load_kernels` returned.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def bit_linear(
+        self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None, limit: float,
+    ) -> Tensor:
+        """As :func:`sterna.model.network.bitlinear.bit_linear`."""
+        result: Tensor = _BitLinear.apply(
+            self._library, x, limit, len(weights), *weights, *(biases or ()))
+        return result
+
+    def mlgru_scan(self, forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
+        """As :func:`sterna.model.network.recurrence.mlgru_scan`."""
+        result: Tensor = _Scan.apply(self._library, forget, candidate, initial)
+        return result
+
+    def gated_scan(self, z: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+        """As :func:`sterna.model.network.gates.gated_scan`."""
+        gated, last = _GatedScan.apply(self._library, z, initial)
+        return gated, last
+
+    def gated_silu(self, z: Tensor, limit: float) -> Tensor:
+        """As :func:`sterna.model.network.gates.gated_silu`."""
+        result: Tensor = _GatedSilu.apply(self._library, z, limit)
+        return result
+
+    def limited_sum(self, first: Tensor, second: Tensor, limit: float) -> Tensor:
+        """``first + second``, limited to ``±limit``."""
+        result: Tensor = _LimitedSum.apply(self._library, first, second, limit)
+        return result
+
+
+def _pointers(tensors: Sequence[Tensor]) -> Any:
+    return (ctypes.c_void_p * len(tensors))(*[each.data_ptr() for each in tensors])
+
+
+class _BitLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, library: Any, x: Tensor, limit: float, parts: int, *parameters: Tensor,
+    ) -> Tensor:
+        x = x.contiguous()
+        weights = [each.detach().contiguous() for each in parameters[:parts]]
+        biases = [each.detach().contiguous() for each in parameters[parts:]]
+        scales = torch.stack([ternary_scale(weight) for weight in weights])
+        rows = [weight.shape[0] for weight in weights]
+        columns, count = x.shape[-1], sum(rows)
+        tokens = x.numel() // columns
+        q = torch.empty((tokens, -(-columns // 4) * 4), dtype=torch.int8)
+        gain, inverse = torch.empty(2, tokens).unbind()
+        codes = torch.empty((count, columns), dtype=torch.int8)
+        out = torch.empty((*x.shape[:-1], count))
+        arrays = (_pointers(weights), _pointers(biases) if biases else None,
+                  (ctypes.c_int64 * parts)(*rows))
+        library.bit_linear_forward(BitLinearCall(
+            tokens, columns, count, parts, torch.get_num_threads(),
+            *map(_address, arrays), scales.data_ptr(), limit, 0,
+            *(each.data_ptr() for each in (x, q, gain, inverse, codes, out))))
+        # Without a limit the outputs are not looked at again.
+        ctx.save_for_backward(q, gain, inverse, codes, scales, out if limit < _ALL else None)
+        ctx.library, ctx.limit, ctx.rows, ctx.shape = library, limit, rows, x.shape
+        ctx.has_biases = bool(biases)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        q, gain, inverse, codes, scales, out = ctx.saved_tensors
+        grad = grad.contiguous()
+        rows, columns = codes.shape
+        to_x, to_weights = torch.empty(ctx.shape), torch.empty((rows, columns))
+        to_biases = torch.empty(rows) if ctx.has_biases else None
+        sizes = (ctypes.c_int64 * len(ctx.rows))(*ctx.rows)
+        # As torch's own product does by this setting, where the processor can.
+        halves = torch.get_float32_matmul_precision() == "medium"
+        ctx.library.bit_linear_backward(BitLinearCall(
+            q.shape[0], columns, rows, len(ctx.rows), torch.get_num_threads(), None, None,
+            _address(sizes), scales.data_ptr(), ctx.limit, halves, None,
+            *(None if each is None else each.data_ptr() for each in (
+                q, gain, inverse, codes, out, grad, to_x, to_weights, to_biases))))
+        return (None, to_x, None, None, *to_weights.split(ctx.rows),
+                *(() if to_biases is None else to_biases.split(ctx.rows)))
+
+
+_ALL = float("inf")
+
+
+def _address(array: Any) -> int | None:
+    return None if array is None else ctypes.addressof(array)
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, library: Any, forget: Tensor, candidate: Tensor, initial: Tensor,
+    ) -> Tensor:
+        given = [each.contiguous() for each in (forget, candidate, initial)]
+        states = torch.empty_like(given[1])
+        library.scan_forward(ScanCall(
+            len(forget), initial.numel(), torch.get_num_threads(),
+            *(each.data_ptr() for each in (*given, states))))
+        ctx.save_for_backward(*given, states)
+        ctx.library = library
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        saved = ctx.saved_tensors
+        grad = grad.contiguous()
+        found = [torch.empty_like(each) for each in saved[:3]]
+        ctx.library.scan_backward(ScanCall(
+            len(grad), found[2].numel(), torch.get_num_threads(),
+            *(each.data_ptr() for each in (*saved, grad, *found))))
+        return (None, *found)
+
+
+class _GatedScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, library: Any, z: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        z, initial = z.contiguous(), initial.contiguous()
+        steps, batch, channels = len(z), *initial.shape
+        states, out = torch.empty(2, steps, batch, channels).unbind()
+        library.gated_scan_forward(GatedScanCall(
+            steps, batch, channels, torch.get_num_threads(),
+            *(each.data_ptr() for each in (z, initial, states, out))))
+        ctx.save_for_backward(z, initial, states)
+        ctx.library = library
+        return out, states[-1].clone()      # not all of the states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, grad_last: Tensor | None) -> tuple[Any, ...]:
+        z, initial, states = ctx.saved_tensors
+        grad = torch.zeros_like(states) if grad is None else grad.contiguous()
+        grad_last = None if grad_last is None else grad_last.contiguous()
+        to_z, to_initial = torch.empty_like(z), torch.empty_like(initial)
+        ctx.library.gated_scan_backward(GatedScanCall(
+            len(z), *initial.shape, torch.get_num_threads(),
+            z.data_ptr(), initial.data_ptr(), states.data_ptr(), None, grad.data_ptr(),
+            None if grad_last is None else grad_last.data_ptr(),
+            to_z.data_ptr(), to_initial.data_ptr()))
+        return None, to_z, to_initial
+
+
+class _GatedSilu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, library: Any, z: Tensor, limit: float) -> Tensor:
+        z = z.contiguous()
+        channels = z.shape[-1] // 2
+        out = torch.empty((*z.shape[:-1], channels))
+        library.gated_silu_forward(GatedSiluCall(
+            out.numel() // channels, channels, torch.get_num_threads(), limit,
+            z.data_ptr(), out.data_ptr()))
+        ctx.save_for_backward(z)
+        ctx.library, ctx.limit = library, limit
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        (z,) = ctx.saved_tensors
+        grad, to_z = grad.contiguous(), torch.empty_like(z)
+        channels = grad.shape[-1]
+        ctx.library.gated_silu_backward(GatedSiluCall(
+            grad.numel() // channels, channels, torch.get_num_threads(), ctx.limit,
+            z.data_ptr(), None, grad.data_ptr(), to_z.data_ptr()))
+        return None, to_z, None
+
+
+class _LimitedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, library: Any, first: Tensor, second: Tensor, limit: float) -> Tensor:
+        first, second = first.contiguous(), second.contiguous()
+        out = torch.empty_like(first)
+        library.limited_sum_forward(LimitedSumCall(
+            out.numel(), torch.get_num_threads(), limit,
+            first.data_ptr(), second.data_ptr(), out.data_ptr()))
+        ctx.save_for_backward(out)
+        ctx.library, ctx.limit = library, limit
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        (out,) = ctx.saved_tensors
+        grad, to_both = grad.contiguous(), torch.empty_like(out)
+        ctx.library.limited_sum_backward(LimitedSumCall(
+            out.numel(), torch.get_num_threads(), ctx.limit, None, None,
+            out.data_ptr(), grad.data_ptr(), to_both.data_ptr()))
+        return None, to_both, to_both, None

@@ -1,0 +1,78 @@
+"""What stands between two projections of a block, element by element.
+
+Each is written with torch's operators, and has a kernel (:mod:`sterna.model.network.kernels`) that
+does it in one pass over memory: one by one, these operators take as long as a matrix product.
+Kernels know real numbers and limits (:class:`~sterna.model.network.numerics.Limits`); with any other
+numerics, such as one that rounds, torch computes.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from sterna.model.network.kernels import Kernels, kernels_for
+from sterna.model.network.numerics import Limits, Numerics
+from sterna.model.network.recurrence import mlgru_scan
+
+__all__ = ["gated_scan", "gated_silu", "mlgru_gates", "residual_sum"]
+
+
+def _kernels(numerics: Numerics, *tensors: Tensor) -> Kernels | None:
+    # A class that extends Limits may round where a kernel would not.
+    return kernels_for(*tensors) if type(numerics) in (Numerics, Limits) else None
+
+
+def mlgru_gates(z: Tensor, numerics: Numerics) -> tuple[Tensor, Tensor, Tensor]:
+    """Forget gate, candidate and output gate ``[..., d]`` of ``z [..., 3 d]`` (arXiv 2406.02528,
+    equations 8, 9 and 11)."""
+    zf, zc, zg = z.chunk(3, dim=-1)
+    candidate = numerics.h(zc * numerics.sigmoid(zc))
+    return numerics.sigmoid(zf), candidate, numerics.sigmoid(zg)
+
+
+def gated_scan(z: Tensor, initial: Tensor, numerics: Numerics) -> tuple[Tensor, Tensor]:
+    """MLGRU from the pre-activations of its gates to what goes into its last projection.
+
+    Parameters
+    ----------
+    z
+        ``[time, batch, 3 d]``: forget gate, candidate, output gate.
+    initial
+        The state before the first step ``[batch, d]``.
+    numerics
+        What becomes of gates, states and outputs.
+
+    Returns
+    -------
+    Output gate times state ``[time, batch, d]``, and the state after the last step ``[batch, d]``.
+    """
+    kernels = _kernels(numerics, z, initial)
+    if kernels is not None:
+        return kernels.gated_scan(z, initial)
+    forget, candidate, gate = mlgru_gates(z, numerics)
+    states = numerics.h(mlgru_scan(forget, candidate, initial))
+    return numerics.o(gate * states), states[-1].clone()   # not all of the states
+
+
+def gated_silu(z: Tensor, numerics: Numerics) -> Tensor:
+    """``p(silu(gate) * up)`` of ``z = [gate | up] [..., 2 dff]``; ``[..., dff]``.
+
+    SwiGLU's product (arXiv 2002.05202), with ``p`` and ``silu`` of ``numerics``.
+    """
+    kernels = _kernels(numerics, z)
+    if kernels is not None:
+        limit = numerics.profile.p.limit if isinstance(numerics, Limits) else math.inf
+        return kernels.gated_silu(z, limit)
+    gate, up = z.chunk(2, dim=-1)
+    return numerics.p(numerics.silu(gate) * up)
+
+
+def residual_sum(x: Tensor, added: Tensor, numerics: Numerics) -> Tensor:
+    """``x + added``, two tensors of one shape, as the residual stream of ``numerics``."""
+    kernels = _kernels(numerics, x, added) if x.shape == added.shape else None
+    if kernels is not None:
+        limit = numerics.profile.x.limit if isinstance(numerics, Limits) else math.inf
+        return kernels.limited_sum(x, added, limit)
+    return numerics.x(x + added)

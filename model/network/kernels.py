@@ -1,0 +1,88 @@
+"""Which compiled kernels compute in place of torch's operators: one table, by kind of device.
+
+It is empty until :func:`use_kernels` puts something in, as training does; a function that has a
+kernel asks :func:`kernels_for`, and goes on with torch if there is none for its tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Kernels", "kernels_for", "use_kernels"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Kernels for the float32 tensors of a kind of device, with gradients.
+
+    Every function takes and returns what the one of its name does, whose docstring says what;
+    tensors are not empty, and need not be contiguous.
+
+    Parameters
+    ----------
+    name
+        For people: what computes, and how.
+    device
+        Type of torch device, such as ``cpu``.
+    bit_linear
+        :func:`sterna.model.network.bitlinear.bit_linear`.
+    mlgru_scan
+        :func:`sterna.model.network.recurrence.mlgru_scan`.
+    gated_scan, gated_silu
+        Those of :mod:`sterna.model.network.gates` without numerics, but for the limit of the
+        second's result.
+    limited_sum
+        The sum of two tensors of one shape, limited to plus and minus a number. What is limited
+        passes no gradient, as in all of these.
+    """
+
+    name: str
+    device: str
+    bit_linear: Callable[[Tensor, Sequence[Tensor], Sequence[Tensor] | None, float], Tensor]
+    mlgru_scan: Callable[[Tensor, Tensor, Tensor], Tensor]
+    gated_scan: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    gated_silu: Callable[[Tensor, float], Tensor]
+    limited_sum: Callable[[Tensor, Tensor, float], Tensor]
+
+
+_IN_USE: dict[str, Kernels] = {}
+
+
+def kernels_for(*tensors: Tensor) -> Kernels | None:
+    """The kernels in use for these tensors; None if torch's operators have to do.
+
+    Kernels are for float32, for plain tensors that are not empty and lie on one device, and not
+    for graphs that torch traces or compiles.
+    """
+    kernels = _IN_USE.get(tensors[0].device.type)
+    if kernels is None or torch.compiler.is_compiling():
+        return None
+    device = tensors[0].device
+    for each in tensors:
+        if (each.dtype != torch.float32 or each.device != device or not each.numel()
+                or type(each) not in (Tensor, torch.nn.Parameter)):
+            return None
+    return kernels
+
+
+@contextmanager
+def use_kernels(kernels: Kernels | None) -> Iterator[None]:
+    """Inside, ``kernels`` compute for their device; None: torch's operators on every device.
+
+    It is for the whole process, not for a thread.
+    """
+    before = dict(_IN_USE)
+    if kernels is None:
+        _IN_USE.clear()
+    else:
+        _IN_USE[kernels.device] = kernels
+    try:
+        yield
+    finally:
+        _IN_USE.clear()
+        _IN_USE.update(before)

@@ -1,0 +1,361 @@
+"""The compiled kernels of training compute what torch's operators do, on any number of threads."""
+
+import math
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sterna.model.config import ModelConfig
+from sterna.model.corpus import Corpus
+from sterna.model.cpp_library import CppLibrary, NoCompilerError
+from sterna.model.native_cpu import kernels as native_kernels
+from sterna.model.native_cpu.kernels import cpu_kernels, kernels_of_library
+from sterna.model.native_cpu.library import KERNEL_SOURCES, kernel_library
+from sterna.model.network.bitlinear import bit_linear
+from sterna.model.network.gates import gated_scan, gated_silu, residual_sum
+from sterna.model.network.kernels import Kernels, kernels_for, use_kernels
+from sterna.model.network.numerics import Limits, Numerics
+from sterna.model.network.recurrence import mlgru_scan, naive_mlgru
+from sterna.model.profile import S16
+from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.train import train
+
+PROCESSORS = ["native"]
+if platform.machine() == "x86_64":
+    PROCESSORS.append(pytest.param("x86-64-v3", marks=pytest.mark.slow))  # AVX2, float32 only
+
+REAL, LIMITS = Numerics(), Limits(S16)     # products reach 32, the residual stream 16
+
+seeds = st.integers(0, 2**32 - 1)
+threads = st.integers(1, 3)
+checked = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+
+
+@pytest.fixture(params=PROCESSORS, scope="module")
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    """The kernels, from the cache of whoever runs the tests."""
+    try:
+        return kernels_of_library(kernel_library(request.param).build())
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+
+
+@contextmanager
+def arithmetic(count: int, precision: str = "highest") -> Iterator[None]:
+    """A number of threads, and how precise torch's products are."""
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(count)
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.set_float32_matmul_precision(before[1])
+
+
+def values_and_gradients(
+    function: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Tensor],
+) -> list[Tensor]:
+    """Outputs, and the gradients of all inputs for fixed gradients of the outputs."""
+    leaves = [each.detach().clone().requires_grad_() for each in inputs]
+    found = function(*leaves)
+    outputs = found if isinstance(found, tuple) else (found,)
+    torch.autograd.backward(outputs, [
+        torch.linspace(-1.0, 2.0, each.numel(), dtype=each.dtype).view_as(each)
+        for each in outputs])
+    return [*(each.detach() for each in outputs), *(
+        leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+def assert_near(ours: list[Tensor], expected: list[Tensor], relative: float) -> None:
+    """Within ``relative`` of the largest number of each tensor."""
+    assert len(ours) == len(expected)
+    for one, other in zip(ours, expected, strict=True):
+        scale = float(other.abs().max()) + 1e-30
+        assert one.shape == other.shape
+        assert float((one.double() - other.double()).abs().max()) <= relative * scale
+
+
+def normal(seed: int) -> Callable[..., Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(shape, generator=generator)
+
+
+def layer(
+    columns: int, rows: list[int], lead: tuple[int, ...], bias: bool, seed: int,
+) -> list[Tensor]:
+    """Vectors (the first is zero), matrices of different scale and biases."""
+    make = normal(seed)
+    x = make(*lead, columns)
+    x.view(-1, columns)[0] = 0.0
+    return [x, *(make(count, columns) * 3.0**i for i, count in enumerate(rows)),
+            *(make(count) for count in rows if bias)]
+
+
+def as_layer(parts: int, limit: float) -> Callable[..., Tensor]:
+    """``bit_linear`` of tensors one after the other."""
+    return lambda x, *others: bit_linear(x, others[:parts], others[parts:] or None, limit)
+
+
+cases = {
+    "columns": st.integers(3, 150), "rows": st.lists(st.integers(1, 90), min_size=1, max_size=3),
+    "lead": st.sampled_from([(1,), (5,), (3, 50), (299,)]), "bias": st.booleans(),
+    "limit": st.sampled_from([math.inf, 1.5]), "seed": seeds, "count": threads}
+
+
+@checked
+@given(**cases)
+def test_a_projection_is_the_same_to_the_last_bit_and_its_gradients_to_a_millionth(
+    kernels: Kernels, columns: int, rows: list[int], lead: tuple[int, ...], bias: bool,
+    limit: float, seed: int, count: int,
+) -> None:
+    inputs, form = layer(columns, rows, lead, bias, seed), as_layer(len(rows), limit)
+    expected = values_and_gradients(form, inputs)
+    with use_kernels(kernels), arithmetic(count):
+        ours = values_and_gradients(form, inputs)
+    assert torch.equal(ours[0], expected[0])
+    assert_near(ours, expected, 1e-6)
+
+
+@checked
+@given(**cases)
+def test_products_of_bfloat16_keep_two_digits_of_gradients_and_every_bit_of_values(
+    kernels: Kernels, columns: int, rows: list[int], lead: tuple[int, ...], bias: bool,
+    limit: float, seed: int, count: int,
+) -> None:
+    inputs, form = layer(columns, rows, lead, bias, seed), as_layer(len(rows), limit)
+    expected = values_and_gradients(form, inputs)
+    with use_kernels(kernels), arithmetic(count, "medium"):
+        ours = values_and_gradients(form, inputs)
+    assert torch.equal(ours[0], expected[0])
+    # A single input may be cancelled down to its rounding: compare with what was added up.
+    assert_near(ours[2:], expected[2:], 2e-2)
+
+
+def test_a_long_row_and_many_tokens_are_no_exception(kernels: Kernels) -> None:
+    inputs, form = layer(70_000, [2], (3,), True, 1), as_layer(1, math.inf)
+    expected = values_and_gradients(form, inputs)
+    with use_kernels(kernels), arithmetic(1):
+        assert_near(values_and_gradients(form, inputs), expected, 1e-5)
+    inputs, form = layer(33, [17, 17], (700,), True, 2), as_layer(2, 2.0)
+    expected = values_and_gradients(form, inputs)
+    with use_kernels(kernels), arithmetic(2):
+        assert_near(values_and_gradients(form, inputs), expected, 1e-6)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_spoils_the_outputs_as_in_torch(kernels: Kernels, bad: float) -> None:
+    inputs, form = layer(20, [7], (4,), True, 3), as_layer(1, 2.0)
+    inputs[0][2, 5] = bad
+    expected = form(*inputs)
+    with use_kernels(kernels):
+        ours = form(*inputs)
+    assert torch.equal(ours.isnan(), expected.isnan())
+    assert ours[2].isnan().all()
+    assert torch.equal(ours[3], expected[3])
+    inputs = layer(20, [7], (4,), True, 3)
+    inputs[1][2, 5] = bad
+    expected = form(*inputs)
+    with use_kernels(kernels):
+        assert torch.equal(form(*inputs).isnan(), expected.isnan())
+    assert expected.isnan().all()
+
+
+def gates(steps: int, batch: int, channels: int, seed: int) -> list[Tensor]:
+    """Gates (a third of them exactly 0 or 1), candidates and a first state."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (steps, batch, channels)
+    forget = torch.rand(shape, generator=generator)
+    kind = torch.randint(0, 6, shape, generator=generator)
+    forget = forget.masked_fill(kind == 0, 0.0).masked_fill(kind == 1, 1.0)
+    return [forget, torch.randn(shape, generator=generator),
+            torch.randn(shape[1:], generator=generator)]
+
+
+def in_float64(function: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Tensor],
+               ) -> list[Tensor]:
+    """What torch computes in twice the precision: kernels are for float32."""
+    return values_and_gradients(function, [each.double() for each in inputs])
+
+
+sizes = {"steps": st.integers(1, 40), "batch": st.integers(1, 3),
+         "channels": st.integers(1, 70), "seed": seeds, "count": threads}
+
+
+@checked
+@given(**sizes)
+def test_the_recurrence_is_the_loop(
+    kernels: Kernels, steps: int, batch: int, channels: int, seed: int, count: int,
+) -> None:
+    inputs = gates(steps, batch, channels, seed)
+    expected = in_float64(naive_mlgru, inputs)
+    with use_kernels(kernels), arithmetic(count):
+        assert_near(values_and_gradients(mlgru_scan, inputs), expected, 1e-6)
+
+
+def test_closed_gates_copy_the_candidate_and_open_gates_keep_the_state(kernels: Kernels) -> None:
+    _, candidate, initial = gates(9, 2, 37, 0)
+    with use_kernels(kernels):
+        closed = mlgru_scan(torch.zeros_like(candidate), candidate, initial)
+        kept = mlgru_scan(torch.ones_like(candidate), candidate, initial)
+    assert torch.equal(closed, candidate)
+    assert torch.equal(kept, initial.expand_as(kept))
+
+
+@checked
+@given(**sizes)
+def test_gates_products_and_sums_are_those_of_torch(
+    kernels: Kernels, steps: int, batch: int, channels: int, seed: int, count: int,
+) -> None:
+    make = normal(seed)
+    z, state = 4.0 * make(steps, batch, 3 * channels), make(batch, channels)
+    z[0, 0, 0] = 300.0      # far beyond where an exponential overflows
+    z[0, 0, -1] = -300.0
+    pair = [8.0 * make(steps, batch, 2 * channels)]
+    both = [12.0 * make(steps, channels), 12.0 * make(steps, channels)]
+    for function, inputs in (
+        (lambda z, state: gated_scan(z, state, REAL), [z, state]),
+        (lambda z: gated_scan(z, state.to(z.dtype), LIMITS)[1], [z]),
+        (lambda z: gated_silu(z, LIMITS), pair), (lambda z: gated_silu(z, REAL), pair),
+        (lambda a, b: residual_sum(a, b, LIMITS), both),
+        (lambda a, b: residual_sum(a, b, REAL), both),
+    ):
+        expected = in_float64(function, inputs)
+        with use_kernels(kernels), arithmetic(count):
+            assert_near(values_and_gradients(function, inputs), expected, 2e-6)
+
+
+class Halves(Limits):
+    """Limits that also round states."""
+
+    def h(self, state: Tensor) -> Tensor:
+        return (2.0 * state).round() / 2.0
+
+
+def test_other_numerics_than_limits_are_left_to_torch(kernels: Kernels) -> None:
+    z, state = normal(0)(5, 2, 9), normal(1)(2, 3)
+    expected = gated_scan(z, state, Halves(S16))
+    with use_kernels(kernels):
+        ours = gated_scan(z, state, Halves(S16))
+    assert all(torch.equal(*pair) for pair in zip(ours, expected, strict=True))
+    assert not torch.equal(ours[0], gated_scan(z, state, LIMITS)[0])
+
+
+def test_no_result_depends_on_the_number_of_threads(kernels: Kernels) -> None:
+    make = normal(5)
+    calls = [
+        (as_layer(3, 2.0), layer(96, [40, 50, 60], (700,), True, 4)),
+        (mlgru_scan, gates(50, 3, 130, 6)),
+        (lambda z, state: gated_scan(z, state, REAL), [make(50, 3, 390), make(3, 130)]),
+        (lambda z: gated_silu(z, LIMITS), [make(60, 300)])]
+    for function, inputs in calls:
+        with use_kernels(kernels):
+            for precision in ("medium", "highest"):
+                with arithmetic(1, precision):
+                    alone = values_and_gradients(function, inputs)
+                with arithmetic(3, precision):
+                    shared = values_and_gradients(function, inputs)
+                for one, other in zip(alone, shared, strict=True):
+                    assert torch.equal(one, other)
+
+
+def test_tensors_that_no_kernel_is_for_go_to_torch(kernels: Kernels) -> None:
+    x = torch.ones(2, 3)
+    with use_kernels(kernels):
+        assert kernels_for(x) is kernels
+        for other in (x.double(), x.bfloat16(), x[:0], x.to("meta")):
+            assert kernels_for(x, other) is None
+            assert kernels_for(other) is None
+        inputs = [each.double() for each in layer(5, [3], (4,), True, 0)]
+        expected = as_layer(1, 1.0)(*inputs)
+        assert as_layer(1, 1.0)(*inputs).dtype == torch.float64
+        with use_kernels(None):
+            assert kernels_for(x) is None
+            assert torch.equal(as_layer(1, 1.0)(*inputs), expected)
+        assert kernels_for(x) is kernels
+    assert kernels_for(x) is None
+
+
+def test_without_a_compiler_or_with_the_switch_torch_computes_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path))
+    told: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "which", lambda name: None)
+        assert cpu_kernels(told.append) is None
+    with monkeypatch.context() as patch:
+        patch.setenv("STERNA_NATIVE", "0")
+        assert cpu_kernels(told.append) is None
+    with monkeypatch.context() as patch:
+        sources = tmp_path / "sources"
+        sources.mkdir()
+        (sources / "broken.cpp").write_text("int main( { return 0; }")
+        patch.setattr(native_kernels, "kernel_library", lambda: CppLibrary(
+            "broken", sources, (), "the kernels of training"))
+        assert cpu_kernels(told.append) is None
+    assert [line.startswith("computing with torch's operators") for line in told] == [True] * 3
+    assert "g++ is not installed" in told[0]
+    assert "STERNA_NATIVE=0" in told[1]
+    assert "g++ failed on the kernels of training (broken.cpp)" in told[2]
+
+
+def test_a_library_of_another_processor_or_source_is_another_file(tmp_path: Path) -> None:
+    shutil.copytree(KERNEL_SOURCES, tmp_path / "cpp")
+    ours = kernel_library()
+    names = {ours._stem(), kernel_library("x86-64-v3")._stem(),
+             CppLibrary(ours.name, tmp_path / "cpp", ours.flags, ours.what)._stem()}
+    source = tmp_path / "cpp" / "gates.cpp"
+    source.write_text(source.read_text() + "\n")
+    names.add(CppLibrary(ours.name, tmp_path / "cpp", ours.flags, ours.what)._stem())
+    assert len(names) == 4
+
+
+SENTENCES = "".join(f"Tern number {i} flies {i * i} miles. " for i in range(400)).encode()
+CORPUS = Corpus("terns", SENTENCES[:-2000], SENTENCES[-2000:])
+
+
+class Lines:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def update(self, progress: object) -> None:
+        pass
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_training_says_what_computes_repeats_itself_and_learns_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    results, lines = [], []
+    for switch in ("1", "1", "0"):
+        monkeypatch.setenv("STERNA_NATIVE", switch)
+        reporter = Lines()
+        results.append(train(
+            ModelConfig(d=32, layers=2, dff=48), CORPUS, run_dir=tmp_path, overwrite=True, steps=60, threads=1,
+            recipe=TrainRecipe(batch=4, window=40, warmup_steps=5), reporter=reporter))
+        lines.append(reporter.lines[0])
+    assert lines[0] == lines[1] != lines[2]
+    assert lines[0].startswith("computing with compiled kernels (")
+    first, second, torchs = (
+        torch.cat([each.flatten() for each in result.model.state_dict().values()])
+        for result in results)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, torchs)   # gradients are rounded in other places
+    assert results[0].train_bpb == pytest.approx(results[2].train_bpb, rel=0.02)

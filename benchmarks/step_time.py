@@ -4,10 +4,10 @@
 
 Takes turns: a step with torch's operators, a step with the compiled kernels, and the products of
 a step alone, by torch (in the form that it takes fastest: see ``sterna.model.training.train``).
-These are three for each projection: its outputs, and the gradients of its inputs and of its weights.
-Prints the best milliseconds of each and what the two steps are of the products. Batch and
-window are the recipe's. One thread is timed by its time on a core, more by the clock on the wall, which
-on a busy machine shows how they wait for each other: look at the load.
+These are three for each projection: its outputs, and the gradients of its inputs and of its
+weights. Prints the best milliseconds of each and what the two steps are of the products. Batch and
+window are the recipe's. One thread is timed by its time on a core, more by the clock on the wall,
+which on a busy machine shows how they wait for each other: look at the load.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def main() -> None:
                  "kernels": training_step(config, kernels)}
         for threads in options.threads:
             torch.set_num_threads(threads)
-            # One thread is timed by its own time on a core, which others cannot lengthen by waiting.
+            # Of one thread, what others take from it does not count.
             clock = time.thread_time if threads == 1 else time.perf_counter
             found = best_milliseconds(forms, options.repeats, clock)
             products, before, after = found["products"], found["torch"], found["kernels"]

@@ -2,8 +2,8 @@
 
 Each is written with torch's operators, and has a kernel (:mod:`sterna.model.network.kernels`) that
 does it in one pass over memory: one by one, these operators take as long as a matrix product.
-Kernels know real numbers and limits (:class:`~sterna.model.network.numerics.Limits`); with any other
-numerics, such as one that rounds, torch computes.
+Kernels know real numbers and limits (:class:`~sterna.model.network.numerics.Limits`); with any
+other numerics, such as one that rounds, torch computes.
 """
 
 from __future__ import annotations

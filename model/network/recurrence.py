@@ -26,12 +26,13 @@ from sterna.model.network.replaceable import Replaceable
 __all__ = [
     "gate_gradients", "linear_scan", "mlgru_scan", "naive_mlgru", "scan_chunked", "scan_sequential"]
 
-_SHORTEST_CHUNKED = 32
-"""Below this many steps the chunked form has nothing to save."""
+_SHORTEST_CHUNKED = 64
+"""Below this many steps the chunked form has nothing to save, as ``benchmarks/recurrence.py --grid``
+measured."""
 
 _LARGEST_CHUNKED_SLAB = 1024
 """With more channels * batch than this a CPU is busy with arithmetic, not with calls, and
-the chunked form's second pass costs more than it saves."""
+the chunked form's second pass costs more than it saves; from the same table."""
 
 
 def naive_mlgru(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:

@@ -27,12 +27,12 @@ __all__ = [
     "gate_gradients", "linear_scan", "mlgru_scan", "naive_mlgru", "scan_chunked", "scan_sequential"]
 
 _SHORTEST_CHUNKED = 64
-"""Below this many steps the chunked form has nothing to save, as ``benchmarks/recurrence.py --grid``
-measured."""
+"""Below this many steps the chunked form has nothing to save: ``benchmarks/recurrence.py --grid``
+prints what this and the next number are from."""
 
 _LARGEST_CHUNKED_SLAB = 1024
 """With more channels * batch than this a CPU is busy with arithmetic, not with calls, and
-the chunked form's second pass costs more than it saves; from the same table."""
+the chunked form's second pass costs more than it saves."""
 
 
 def naive_mlgru(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:

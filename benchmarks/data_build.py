@@ -4,8 +4,10 @@
 
 Writes a synthetic text (words by Zipf's law, lines of twelve, from a seed) to a temporary folder,
 builds it with ``sterna data build`` as bytes and as byte pairs, with each number of processes,
-and trains ``tiny`` on each for a few steps. Every part is a process of its own, whose peak of
-resident memory the system tells; that of processes that encode is counted as the largest of them.
+reads windows from all over it, and trains ``tiny`` on it for a few steps. Every part is a process
+of its own, whose peak of resident memory the system tells; where several encode, it is that of
+the largest. What is read is also told as memory of the process itself and pages of
+mapped files, which the system takes back when it needs them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from sterna.model.files import write_atomically
+from sterna.model.shards.text import ShardText
 
 _WORDS, _LINE = 50_000, 12
 _BLOCK_LINES = 20_000
@@ -73,11 +77,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to work; default: a temporary one")
     options = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}, "
-          f"numpy {np.__version__}, torch {version('torch')}, seed 0")
+          f"numpy {np.__version__}, torch {version('torch')}, seed 0", flush=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         text, sample = folder / "text.txt", folder / "sample.txt"
-        write_text(text, options.megabytes * 10 ** 6)
+        part("write", text, options.megabytes * 10 ** 6)
         with text.open("rb") as file:
             write_atomically(sample, file.read(5 * 10 ** 6))
         tokenizer = folder / "tokenizer.json"
@@ -95,6 +99,7 @@ def main() -> None:
             index = json.loads((data / "index.json").read_text())
             print(f"  {index['train']['bytes'] / sum(s['tokens'] for s in index['shards']):.3f} "
                   f"bytes per token")
+            part("read", data, 200_000)
             show(f"train, {kind}, {options.steps} steps",
                  *train(data.with_suffix(".run"), options.steps, "--data", data))
         show(f"train, built-in text, {options.steps} steps", *train(folder / "run", options.steps))
@@ -105,6 +110,31 @@ def show(part: str, wall: float, cpu: float, speed: str, peak: float) -> None:
     print(f"{part:34}{wall:12.1f}{cpu:12.1f}{speed:>12}{peak:12.0f}", flush=True)
 
 
+def part(name: str, path: Path, size: int) -> None:
+    """Run a part in a process of its own: the peak of one that is started begins at the memory
+    of the one that starts it, which is to stay small."""
+    subprocess.run([sys.executable, __file__, name, str(path), str(size)], check=True)
+
+
+def read_windows(data: Path, windows: int, tokens: int = 129) -> None:
+    """Read windows, and print time and memory."""
+    text = ShardText(data)
+    starts = np.random.default_rng(0).integers(0, len(text), windows).tolist()
+    before, started = memory(), time.process_time()
+    for start in starts:
+        text.piece(start, tokens)
+    seconds, after = time.process_time() - started, memory()
+    print(f"  {windows:,} windows of {tokens} tokens read: {seconds / windows * 1e6:.1f} us of CPU "
+          f"each; own memory {before['Anon']:.0f} to {after['Anon']:.0f} MB, mapped "
+          f"{before['File']:.0f} to {after['File']:.0f} MB", flush=True)
+
+
+def memory() -> dict[str, float]:
+    """MB of this process that are resident: its own, and of files."""
+    status = Path("/proc/self/status").read_text()
+    return {kind: int(size) / 1024 for kind, size in re.findall(r"Rss(\w+):\s+(\d+)", status)}
+
+
 def train(folder: Path, steps: int, *text: object) -> tuple[float, float, str, float]:
     """A row of training; how fast that is depends on the model, so no speed is told."""
     wall, cpu, peak = sterna(
@@ -113,4 +143,8 @@ def train(folder: Path, steps: int, *text: object) -> tuple[float, float, str, f
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] in (["write"], ["read"]):
+        parts = {"write": write_text, "read": read_windows}
+        parts[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        main()

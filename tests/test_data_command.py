@@ -78,7 +78,8 @@ def test_a_folder_that_was_changed_fails_the_check(
 @pytest.mark.parametrize(("arguments", "message"), [
     (("build", "in.txt", "-o", "d", "--heldout", 0.7), "heldout must be from 0 to 0.5, got 0.7"),
     (("build", "in.txt", "-o", "d", "--heldout", 0.1, "--heldout-file", "x"),
-     "give --heldout or --heldout-file, but not both"),
+     "--heldout is for a part of the inputs: leave it out with --heldout-file"),
+    (("build", "in.txt", "-o", "d", "--seed", 0, "--heldout-file", "x"), "--seed is for a part of"),
     (("build", "in.txt", "-o", "d", "--format", "csv"), "--format must be one of auto, text"),
     (("build", "in.txt", "-o", "d", "--tokenizer", "gone.json"), "gone.json: cannot read the tok"),
     (("build", "in.txt", "-o", "in.txt"), "in.txt is a file; give the name of a folder"),

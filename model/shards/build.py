@@ -123,8 +123,15 @@ def build(
     folder = Path(folder)
     found = find_inputs(inputs, options.kind)
     check_target(folder, overwrite, inputs)
-    with new_folder(folder) as new:
-        return _build(found, new, options, progress)
+    try:
+        with new_folder(folder) as new:
+            return _build(found, new, options, progress)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        # Name the folder that was wanted, not the temporary one.
+        reason = f"cannot write ({error.strerror or error})"
+        raise OSError(error.errno, reason, str(folder)) from error
 
 
 def check_target(folder: Path, overwrite: bool, inputs: Sequence[str] = ()) -> None:

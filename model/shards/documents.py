@@ -93,7 +93,10 @@ def read_documents(
         else:
             yield from _rows(source, column, meter)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{source.path}: not a whole gzip file ({error})") from error
+        raise ValueError(f"{source.label}: not a whole gzip file ({error})") from error
+    except OSError as error:
+        raise ValueError(
+            f"{source.label}: cannot read the input ({error.strerror or error})") from error
 
 
 def _text(source: InputFile, meter: Meter, spool: Path) -> Iterator[Document]:

@@ -66,7 +66,7 @@ class Split:
 
     def _end(self, document: Document) -> int:
         """Where the end begins: after a line, if one ends soon, else between characters."""
-        cut = round(document.size * (1.0 - self.fraction))
+        cut = max(1, round(document.size * (1.0 - self.fraction)))
         document.file.seek(cut - 1)
         text = document.file.read(max(5, min((document.size - cut) // 2, _LINE_BYTES)))
         line_end = text.find(b"\n")

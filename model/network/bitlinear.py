@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.network.autocast import keeps_precision
+from sterna.model.network.gpu import by_triton
 from sterna.model.network.kept import KeepsCodes
 from sterna.model.network.kernels import kernels_for
 from sterna.model.network.quantizers import (
@@ -26,7 +27,9 @@ from sterna.model.network.quantizers import (
     absmax_quantize,
     ternarize,
     ternary_codes_and_scale,
+    ternary_scale,
 )
+from sterna.model.triton_kernels.limits import WIDEST_ROW
 
 __all__ = [
     "BitLinear", "bit_linear", "codes_and_row_scale", "naive_bit_linear", "project_codes"]
@@ -143,6 +146,11 @@ def bit_linear(
     if kernels is not None:
         return kernels.bit_linear(x, weights, biases, limit)
     bias = None if biases is None else biases[0] if len(biases) == 1 else torch.cat(list(biases))
+    if x.shape[-1] <= WIDEST_ROW and by_triton(x, *weights, *(biases or ())):
+        from sterna.model.triton_kernels import bitlinear as for_gpu
+
+        scales = [ternary_scale(weight) for weight in weights]
+        return for_gpu.bit_linear(x, weights, scales, bias, limit=limit)
     result: Tensor = _BitLinear.apply(x, limit, bias, *weights)
     return result
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from sterna.model.network.autocast import keeps_precision
+from sterna.model.network.gpu import by_triton
 from sterna.model.network.kernels import kernels_for
 from sterna.model.network.replaceable import Replaceable
 
@@ -152,13 +153,18 @@ def scan_chunked(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
 def mlgru_scan(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     """The recurrence, by whichever form is fastest for the shapes.
 
-    Parameters and result as for :func:`naive_mlgru`. The choice depends on the shapes
-    only; ``benchmarks/recurrence.py`` measures it. An exporter puts a form of its own here, as a
-    graph would hold every turn of a loop in Python.
+    Parameters and result as for :func:`naive_mlgru`. Triton kernels compute it if
+    :func:`~sterna.model.network.gpu.by_triton` says so; else the choice depends on the shapes
+    only, and ``benchmarks/recurrence.py`` measures it. An exporter puts a form of its own here, as
+    a graph would hold every turn of a loop in Python.
     """
     kernels = kernels_for(forget, candidate, initial)
     if kernels is not None:
         return kernels.mlgru_scan(forget, candidate, initial)
+    if by_triton(forget, candidate, initial):
+        from sterna.model.triton_kernels import recurrence as for_gpu
+
+        return for_gpu.mlgru_scan(forget, candidate, initial)
     steps, slab = forget.shape[0], forget[0].numel()
     few_large_steps = slab > _LARGEST_CHUNKED_SLAB and not forget.is_cuda
     form = scan_sequential if steps < _SHORTEST_CHUNKED or few_large_steps else scan_chunked

@@ -1,0 +1,1 @@
+"""The recurrence and BitLinear as Triton kernels, forward and backward, for CUDA tensors."""

@@ -1,0 +1,101 @@
+"""Kernels compiled ahead of time, for a GPU that need not be there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from sterna.model.triton_kernels.kernel import INTERPRETED, Form, Kernel
+
+__all__ = ["ARCHITECTURES", "Compiled", "compile_form"]
+
+ARCHITECTURES = (80, 90)
+"""Compute capabilities times ten: A100 (Ampere) and H100 (Hopper)."""
+
+_ALIGNED = [["tt.divisibility", 16]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A form of a kernel as machine code.
+
+    Parameters
+    ----------
+    architecture
+        As in :data:`ARCHITECTURES`.
+    registers
+        32-bit registers of a thread.
+    spilled_bytes
+        Of a thread's values, those kept in memory for want of registers.
+    shared_bytes
+        Shared memory of a program.
+    cubin_bytes
+        Size of the file.
+    ptx
+        The last text before machine code.
+    """
+
+    architecture: int
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    cubin_bytes: int
+    ptx: str
+
+
+def compile_form(
+    kernel: Kernel, form: Form, architecture: int, *, aligned: bool = True,
+) -> Compiled:
+    """Compile one form of a kernel.
+
+    Parameters
+    ----------
+    kernel, form
+        The form is one of the kernel's.
+    architecture
+        One of :data:`ARCHITECTURES`.
+    aligned
+        Whether pointers and whole numbers are multiples of 16, which is what a launch finds for
+        the sizes of real models, or nothing is known of them.
+
+    Raises
+    ------
+    ValueError
+        Inside Triton's interpreter, which has no compiler.
+    """
+    if INTERPRETED:
+        raise ValueError("expected Triton's compiler, but TRITON_INTERPRET is set")
+    names = kernel.function.arg_names
+    constants = dict(form.constants)
+    types = dict(zip([name for name in names if name not in constants], kernel.types, strict=True))
+    hints = {(names.index(name),): _ALIGNED for name, kind in types.items()
+             if aligned and kind != "fp32"}
+    source = ASTSource(kernel.function, types | dict.fromkeys(constants, "constexpr"),
+                       constants, hints)
+    compiled = triton.compile(
+        source, target=GPUTarget("cuda", architecture, 32), options=form.options)
+    cubin, ptx = compiled.asm["cubin"], compiled.asm["ptx"]
+    registers, spilled = _resources(cubin)
+    return Compiled(architecture, registers, spilled, compiled.metadata.shared, len(cubin), ptx)
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and bytes of local memory of a thread, by the disassembler in Triton's package."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        said = subprocess.run([tool, "--dump-resource-usage", file.name], check=True,
+                              capture_output=True, text=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", said)
+    if found is None:
+        raise RuntimeError(f"cuobjdump did not tell the registers, but {said!r}")
+    registers, stack, local = map(int, found.groups())
+    return registers, stack + local

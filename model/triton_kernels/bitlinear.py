@@ -1,0 +1,84 @@
+"""BitLinear by kernels: quantise, multiply whole numbers, and the gradients of all of it.
+
+The same function as ``bit_linear`` of ``model/network/bitlinear.py``, whose naive twin is
+``naive_bit_linear`` there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sterna.model.triton_kernels.absmax import absmax_codes, absmax_gradient
+from sterna.model.triton_kernels.products import input_gradient, product, weight_gradient
+from sterna.model.triton_kernels.ternary import ternary_codes
+
+__all__ = ["bit_linear"]
+
+
+class _BitLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, scales: Sequence[Tensor], bias: Tensor | None, limit: float,
+        *weights: Tensor,
+    ) -> Tensor:
+        codes, gains, inverses = absmax_codes(x.reshape(-1, x.shape[-1]))
+        rows = [weight.shape[0] for weight in weights]
+        ternary = ternary_codes(weights, scales)
+        row_scales = torch.cat([scale.expand(count) for scale, count in zip(
+            scales, rows, strict=True)])
+        added = torch.zeros_like(row_scales) if bias is None else bias.contiguous()
+        out = product(codes, inverses, ternary, row_scales, added, limit=limit)
+        out = out.view(*x.shape[:-1], -1)
+        clamped = out if limit < math.inf else None
+        ctx.save_for_backward(codes, gains, inverses, ternary, row_scales, clamped)
+        ctx.limit, ctx.rows, ctx.has_bias = limit, rows, bias is not None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        codes, gains, inverses, ternary, row_scales, clamped = ctx.saved_tensors
+        shape = grad.shape
+        grad = grad.reshape(len(codes), -1).contiguous()
+        to_weights, to_bias = weight_gradient(grad, clamped, codes, inverses, limit=ctx.limit)
+        normalised = input_gradient(grad, clamped, ternary, row_scales, limit=ctx.limit)
+        to_x = absmax_gradient(normalised, codes, gains, inverses)
+        return (to_x.view(*shape[:-1], -1), None, to_bias if ctx.has_bias else None, None,
+                *to_weights.split(ctx.rows))
+
+
+def bit_linear(
+    x: Tensor, weights: Sequence[Tensor], scales: Sequence[Tensor], bias: Tensor | None, *,
+    limit: float = math.inf,
+) -> Tensor:
+    """Normalise and quantise ``x [..., columns]`` once, and project it with every weight.
+
+    Parameters
+    ----------
+    x
+        Float32 vectors, not normalised, on a GPU unless interpreted.
+    weights
+        Latent float32 matrices ``[rows, columns]``, one or several.
+    scales
+        The scale of each, float32 without dimensions.
+    bias
+        Float32 ``[rows of all]``, or None.
+    limit
+        Outputs saturate at plus and minus this, and saturated ones pass no gradient.
+
+    Returns
+    -------
+    The outputs of all projections side by side, float32 ``[..., rows of all]``. Gradients pass
+    straight through both quantisers.
+
+    Raises
+    ------
+    ValueError
+        If a vector is wider than the widest form.
+    """
+    result: Tensor = _BitLinear.apply(x, tuple(scales), bias, limit, *weights)
+    return result

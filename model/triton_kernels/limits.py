@@ -1,0 +1,8 @@
+"""What the kernels can take, for whoever has to choose without importing Triton."""
+
+from __future__ import annotations
+
+__all__ = ["WIDEST_ROW"]
+
+WIDEST_ROW = 16384
+"""Columns of the widest vector that is quantised: a program holds all of it in registers."""

@@ -10,7 +10,7 @@ they stay exact when the matrix unit takes its inputs in bfloat16 or TF32.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -167,22 +167,34 @@ class BitLinear(KeepsCodes):
     generator
         Source of the initial weights, uniform within ``±1/sqrt(columns)``; biases start
         at zero.
+    round_bias
+        What the bias becomes before it is added, as its format in integers; by default itself.
     """
 
     def __init__(
         self, columns: int, rows: int, *, bias: bool = True,
         generator: torch.Generator | None = None,
+        round_bias: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
         bound = 1.0 / math.sqrt(columns)
         initial = torch.empty(rows, columns).uniform_(-bound, bound, generator=generator)
         self.weight = nn.Parameter(initial)
         self.bias = nn.Parameter(torch.zeros(rows)) if bias else None
+        self._round_bias = round_bias
+
+    @property
+    def added(self) -> Tensor | None:
+        """The bias as it is added to the sums."""
+        if self.bias is None or self._round_bias is None:
+            return self.bias
+        return self._round_bias(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., columns]``, not normalised, to ``[..., rows]``."""
+        bias = self.added
         if self.keeps([self.weight]):
             codes, scale = self.kept.get(
                 [self.weight], lambda: codes_and_row_scale([self.weight]))
-            return project_codes(x, codes, scale, self.bias)
-        return bit_linear(x, [self.weight], None if self.bias is None else [self.bias])
+            return project_codes(x, codes, scale, bias)
+        return bit_linear(x, [self.weight], None if bias is None else [bias])

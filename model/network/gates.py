@@ -14,7 +14,6 @@ from torch import Tensor
 
 from sterna.model.network.kernels import Kernels, kernels_for
 from sterna.model.network.numerics import Limits, Numerics
-from sterna.model.network.recurrence import mlgru_scan
 
 __all__ = ["gated_scan", "gated_silu", "mlgru_gates", "residual_sum"]
 
@@ -52,7 +51,7 @@ def gated_scan(z: Tensor, initial: Tensor, numerics: Numerics) -> tuple[Tensor, 
     if kernels is not None:
         return kernels.gated_scan(z, initial)
     forget, candidate, gate = mlgru_gates(z, numerics)
-    states = numerics.h(mlgru_scan(forget, candidate, initial))
+    states = numerics.scan(forget, candidate, initial)
     return numerics.o(gate * states), states[-1].clone()   # not all of the states
 
 

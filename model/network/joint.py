@@ -50,7 +50,7 @@ class Joint(KeepsCodes, nn.ModuleDict):
         modules = tuple(self.values())
         if not self.training and _are(BitLinear, modules):
             weights, biases = _weights_and_biases(modules)
-            given = [*weights, *(biases or ())]
+            given = [*weights, *(each.bias for each in modules if each.bias is not None)]
             if self.keeps(given):
                 codes, scales, bias = self.kept.get(given, lambda: (
                     *codes_and_row_scale(weights), torch.cat(biases) if biases else None))
@@ -111,8 +111,9 @@ def _weights_and_biases(modules: Iterable[nn.Module]) -> tuple[list[Tensor], lis
     for each in modules:
         assert isinstance(each, BitLinear | nn.Linear)
         weights.append(each.weight)
-        if each.bias is not None:
-            biases.append(each.bias)
+        bias = each.added if isinstance(each, BitLinear) else each.bias
+        if bias is not None:
+            biases.append(bias)
     return weights, biases or None
 
 

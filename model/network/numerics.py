@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sterna.model.network.recurrence import mlgru_scan
 from sterna.model.profile import S16, NumericProfile
 
 __all__ = ["S16_LIMITS", "Limits", "Numerics"]
@@ -49,6 +50,11 @@ class Numerics:
         """Candidates, which go into the recurrent state, and the states that come out."""
         return state
 
+    def scan(self, forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
+        """The states of the MLGRU's recurrence, as
+        :func:`~sterna.model.network.recurrence.mlgru_scan` gives them, through :meth:`h`."""
+        return self.h(mlgru_scan(forget, candidate, initial))
+
     def o(self, output: Tensor) -> Tensor:
         """The gated state of the MLGRU, before its last projection."""
         return output
@@ -60,6 +66,11 @@ class Numerics:
     def logit(self, logits: Tensor) -> Tensor:
         """The logits."""
         return logits
+
+    def bias(self, bias: Tensor, *, residual: bool) -> Tensor:
+        """The bias of a ternary projection, whose output is a pre-activation or, if ``residual``,
+        added to the residual stream. It is a parameter: this does not work in place."""
+        return bias
 
 
 class Limits(Numerics):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -58,7 +59,9 @@ class MixerInit:
         have no scale.)
         """
         if self.ternary:
-            return BitLinear(columns, rows, bias=bias, generator=self.generator)
+            return BitLinear(
+                columns, rows, bias=bias, generator=self.generator,
+                round_bias=partial(self.numerics.bias, residual=residual))
         linear = nn.utils.skip_init(nn.Linear, columns, rows, bias=bias)
         bound = 0.0 if residual else 1.0 / math.sqrt(columns)
         nn.init.uniform_(linear.weight, -bound, bound, generator=self.generator)

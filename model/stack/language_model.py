@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.mixer import State
-from sterna.model.network.numerics import Limits
+from sterna.model.network.formats import numerics_for
 from sterna.model.network.projection import MixerInit
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.block import Block
@@ -44,7 +44,8 @@ class LanguageModel(nn.Module):
         state of torch's global generator.
     profile
         Numeric formats that the model is trained for. Ternary weights: values saturate where its
-        formats do (:class:`~sterna.model.network.numerics.Limits`).
+        formats do, and are rounded to those that are coarse
+        (:func:`~sterna.model.network.formats.numerics_for`).
 
     Raises
     ------
@@ -59,7 +60,7 @@ class LanguageModel(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.config, self.profile = config, profile
         ternary = config.weights == "ternary"
-        init = MixerInit(config.d, config.dff, ternary, generator, Limits(profile))
+        init = MixerInit(config.d, config.dff, ternary, generator, numerics_for(profile))
         self.numerics = init.numerics
         self.embedding = init.embedding(config.vocab)
         self.layers = nn.ModuleList(

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.mixer import State
 from sterna.model.network.formats import numerics_for
+from sterna.model.network.mixer import State
 from sterna.model.network.projection import MixerInit
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.block import Block

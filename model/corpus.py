@@ -22,9 +22,13 @@ from pathlib import Path
 
 from sterna.model.files import read_text
 
-__all__ = ["Corpus", "as_ascii", "builtin_corpus", "corpus_from_file", "leaked_lines",
-           "left_out"]
+__all__ = ["BUILTIN_NAME", "DOCSTRINGS_NAME", "Corpus", "as_ascii", "builtin_corpus",
+           "corpus_from_file", "leaked_lines", "left_out"]
 
+BUILTIN_NAME = "python-manual"
+"""Name of the built-in corpus."""
+DOCSTRINGS_NAME = f"{BUILTIN_NAME}+docstrings"
+"""Name of the built-in corpus with docstrings."""
 _LONG_LINE_CHARS = 40
 _SHARED_FRACTION = 0.2
 _CONTAINED_FRACTION = 0.8
@@ -198,9 +202,9 @@ def builtin_corpus(docstrings: bool = False) -> Corpus:
         The held-out text is the same either way.
     """
     train, heldout = _manual()
-    name = "python-manual"
+    name = BUILTIN_NAME
     if docstrings:
-        name = "python-manual+docstrings"
+        name = DOCSTRINGS_NAME
         forbidden = _long_lines(heldout)
         unique = dict.fromkeys(_docstrings(Path(sysconfig.get_path("stdlib"))))
         kept = [text for text in unique if not forbidden & _long_lines(text)]

@@ -27,7 +27,7 @@ SCRIPTS = sorted(path for path in FOLDER.rglob("*")
                  if path.suffix in (".py", ".v", ".mjs", ".sh") and "__pycache__" not in path.parts)
 DREAMS = {"layer_to_onnx.py", "matrix_in_simulators.py", "matrix_to_verilog.py",
           "my_cocotb_test.py", "run.sh", "emit.py", "tb.v"}
-"""Those of at most 20 lines; the others have at most 40."""
+"""Those of at most 20 lines; the others have at most 40, but for the loop of training."""
 MADE = {"onnxruntime_loop.py", "loop.mjs"}
 """Those that need ``tiny.onnx``."""
 needs_icarus = pytest.mark.skipif(not shutil.which("iverilog"), reason="Icarus is not installed")
@@ -81,7 +81,8 @@ def test_the_page_names_every_example() -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_an_example_is_short(script: Path) -> None:
     lines = script.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= (20 if script.name in DREAMS else 40)
+    most = 120 if script.name == "train_minimal.py" else 20 if script.name in DREAMS else 40
+    assert len(lines) <= most
     assert max(map(len, lines)) <= 100
 
 

@@ -168,6 +168,18 @@ def test_while_everything_is_imported(module: str, action: str) -> None:
     check_message(done.stderr)
 
 
+@pytest.mark.parametrize("module", ["torch.nn", "pydoc_data.topics"])
+def test_while_training_begins(module: str, tmp_path: Path) -> None:
+    """While torch is imported, and while the text is read."""
+    code = PRESS.format(action=ACTIONS["raised"]).replace(
+        '["info", "tiny"]', f'["train", "--steps", "9", "-o", {str(tmp_path / "run")!r}]')
+    done = subprocess.run(
+        [sys.executable, "-c", code, module], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    check_message(done.stderr)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_job_in_the_background_goes_on() -> None:
     """A shell starts those with the signal ignored."""
     code = PRESS.format(action="press()").replace(

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,6 +146,27 @@ def test_a_signal_saves_and_a_second_one_is_not_held_back(tmp_path: Path, number
             signal.signal(each, handler)
 
 
+@pytest.mark.slow
+def test_sigterm_saves_and_leaves_with_143(tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    with errors.open("w") as file:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "sterna.cli", "train", "--config", "micro", "--minutes", "9",
+             "--threads", "1", "-o", tmp_path / "run"], stderr=file)
+    try:
+        while "tokens/s" not in errors.read_text():     # the deadline of the test ends it
+            assert child.poll() is None, errors.read_text()
+            time.sleep(0.05)
+        child.terminate()
+        assert child.wait(60) == 143
+    finally:
+        child.kill()
+    said = errors.read_text()
+    step = load_checkpoint(tmp_path / "run").step
+    assert f"interrupted at step {step}; {tmp_path}/run/checkpoint.pt is saved" in said
+    assert "Traceback" not in said
+
+
 def test_only_so_much_of_the_heldout_text_is_measured(tmp_path: Path) -> None:
     result = train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True,
                    heldout_bytes=700)
@@ -237,7 +259,7 @@ def test_a_run_is_named_by_its_folder(
     assert found[0][0] == 0
     assert json.loads(found[0][1]) == json.loads(found[1][1])
     assert run_sterna(capsys, "quantize", tmp_path / "run", "-o", tmp_path / "m.safetensors",
-                      "--quiet")[0] == 0
+                      "--quiet")[0] == 0     # a text of one's own is not measured unasked
     assert run_sterna(capsys, "generate", tmp_path / "run", "--tokens", 2, "--quiet")[0] == 0
     for command in (("evaluate", tmp_path), ("generate", tmp_path),
                     ("quantize", tmp_path, "-o", tmp_path / "n.safetensors"),

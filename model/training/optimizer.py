@@ -61,22 +61,24 @@ def restore_adamw(optimizer: torch.optim.AdamW, saved: Any, step: int) -> None:
     expected = list(range(len(parameters))) if step else []
     if list(moments) != expected:
         raise ValueError(f"moments of {len(moments)} parameters, not of {len(expected)}")
-    for number, parameter in enumerate(parameters if step else ()):
-        _check_moments(moments[number], parameter, step)
+    state = {number: _checked(moments[number], parameter, step)
+             for number, parameter in enumerate(parameters if step else ())}
     groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _check_moments(found: Any, parameter: Tensor, step: int) -> None:
-    if not isinstance(found, dict) or set(found) != {"step", *_MOMENTS}:
+def _checked(found: Any, parameter: Tensor, step: int) -> dict[str, Tensor]:
+    """The moments of a parameter."""
+    if not isinstance(found, dict) or set(found) != {"step", *_MOMENTS} or not all(
+            isinstance(each, Tensor) and each.layout == torch.strided for each in found.values()):
         raise ValueError("a parameter has other moments than AdamW's")
-    if not isinstance(found["step"], Tensor) or found["step"].numel() != 1 or (
-            found["step"].is_complex() or float(found["step"]) != step):
+    if found["step"].numel() != 1 or found["step"].is_complex() or found["step"].item() != step:
         raise ValueError(f"a parameter's moments are not of step {step}")
     for name in _MOMENTS:
         each = found[name]
-        if not isinstance(each, Tensor) or each.dtype != parameter.dtype or (
-                each.shape != parameter.shape or not bool(each.isfinite().all())):
+        if each.dtype != parameter.dtype or each.shape != parameter.shape or (
+                not bool(each.isfinite().all())):
             raise ValueError(f"{name} of a parameter is not finite, or of another shape or type")
     if bool((found["exp_avg_sq"] < 0).any()):
         raise ValueError("exp_avg_sq, a mean of squares, is negative")
+    return {**found, "step": torch.tensor(float(step))}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sterna.model.corpus import builtin_corpus
+from sterna.model.corpus import BUILTIN_NAME, DOCSTRINGS_NAME, builtin_corpus
 from sterna.model.network.quantizers import ternary_codes
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
@@ -166,9 +166,10 @@ def evaluate_checkpoint(
 
 def _heldout_of(checkpoint: Checkpoint) -> bytes | None:
     """The held-out part of a built-in corpus, if this Python's is the one trained on."""
-    for docstrings in (False, True):
-        text = builtin_corpus(docstrings=docstrings)
-        for corpus in (text, text.as_ascii()):
-            if corpus.sha256 == checkpoint.corpus_sha256:
-                return corpus.heldout
+    if not checkpoint.corpus_name.startswith(BUILTIN_NAME):
+        return None
+    text = builtin_corpus(docstrings=checkpoint.corpus_name.startswith(DOCSTRINGS_NAME))
+    for corpus in (text, text.as_ascii()):
+        if corpus.sha256 == checkpoint.corpus_sha256:
+            return corpus.heldout
     return None

@@ -1,0 +1,120 @@
+"""Training on tokens of several bytes: the checkpoint has the tokenizer, the measure is bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import refusal, run
+
+from sterna.model.config import ModelConfig
+from sterna.model.corpus import Corpus
+from sterna.model.profile import C12
+from sterna.model.quantized import load_model
+from sterna.model.stack.language_model import LanguageModel
+from sterna.model.tokens.bpe import BytePairTokenizer
+from sterna.model.tokens.files import save_tokenizer
+from sterna.model.tokens.text import MemoryText
+from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
+from sterna.model.training.step import add_gradient, next_token_loss
+from sterna.model.training.train import TrainRecipe, train
+from sterna.model.training.windows import WindowSampler
+
+PAIRS = BytePairTokenizer([(116, 104), (256, 101), (257, 32), (97, 114)])
+TEXT = "".join(f"the {i} parts are there {i * i} times. " for i in range(300)).encode()
+CORPUS = Corpus("parts", TEXT[:-1500], TEXT[-1500:])
+CONFIG = ModelConfig(d=8, layers=1, dff=8, vocab=PAIRS.vocab)
+RECIPE = TrainRecipe(batch=2, window=16, warmup_steps=2)
+
+
+def test_the_loss_is_told_in_bits_per_byte(tmp_path: Path) -> None:
+    text = MemoryText(CORPUS, PAIRS)
+    result = train(CONFIG, text, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True)
+    windows = torch.from_numpy(WindowSampler(text, RECIPE, 0).windows(0))
+    fresh = LanguageModel(CONFIG)
+    loss, _ = next_token_loss(fresh, windows, fresh.initial_state(2))
+    spelled = sum(len(PAIRS.spellings[token]) for token in windows[1:].flatten().tolist())
+    assert spelled > 32
+    assert result.train_bpb == pytest.approx(loss.item() * 32 / math.log(2) / spelled, rel=1e-6)
+
+
+def test_a_run_is_gone_on_with_in_the_same_tokens_and_profile_alone(tmp_path: Path) -> None:
+    def trained(tokenizer: BytePairTokenizer, **options: object) -> None:
+        train(CONFIG, MemoryText(CORPUS, tokenizer), run_dir=tmp_path, steps=2, recipe=RECIPE,
+              quiet=True, **options)  # type: ignore[arg-type]
+
+    trained(PAIRS, profile=C12)
+    found = load_checkpoint(tmp_path)
+    assert (found.tokenizer.sha256, found.profile) == (PAIRS.sha256, C12)
+    assert found.model().profile == C12
+    trained(PAIRS, profile=C12, resume=True)
+    other = BytePairTokenizer([(116, 104), (256, 101), (257, 32), (111, 114)])
+    with pytest.raises(CheckpointError, match=r"trained with tokenizer bpe \w+, not bpe \w+"):
+        trained(other, profile=C12, resume=True)
+    with pytest.raises(CheckpointError, match=r"trained with profile C12, not S16"):
+        trained(PAIRS, resume=True)
+    with pytest.raises(ValueError, match="the tokenizer has 260 tokens, and the model 300"):
+        train(replace(CONFIG, vocab=300), MemoryText(CORPUS, PAIRS), run_dir=tmp_path, steps=1)
+    with pytest.raises(ValueError, match="profile must be one of S16, C12, which a checkpoint"):
+        trained(PAIRS, profile=replace(C12, name="mine"), resume=True)
+
+
+def test_the_tokenizer_goes_along_through_the_commands(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_bytes(TEXT)
+    save_tokenizer(PAIRS, tmp_path / "pairs.json")
+    options = ("train", "--config", "nano", "--layers", 1, "--steps", 1, "--tokenizer",
+               tmp_path / "pairs.json", "-o", tmp_path / "run")
+    code, _, err = run(capsys, *options, "--text", tmp_path / "text.txt")
+    assert code == 0
+    assert " tokens of " in err
+    assert "--tokenizer goes with a text" in refusal(capsys, *options, "--data", tmp_path)
+    code, out, _ = run(capsys, "generate", tmp_path / "run", "--tokens", 3, "--json")
+    assert code == 0
+    assert len(json.loads(out)["tokens"]) == 3
+    heldout = tmp_path / "heldout.txt"
+    heldout.write_bytes(TEXT[-1500:])
+    code, out, _ = run(capsys, "evaluate", tmp_path / "run", "--text", heldout, "--json")
+    assert code == 0
+    floats = json.loads(out)
+    code, _, _ = run(capsys, "quantize", tmp_path / "run", "-o", tmp_path / "m.safetensors")
+    assert code == 0
+    assert load_model(tmp_path / "m.safetensors").tokenizer.sha256 == PAIRS.sha256
+    _, out, _ = run(
+        capsys, "evaluate", tmp_path / "m.safetensors", "--text", heldout, "--json")
+    integers = json.loads(out)
+    assert integers["predictions"] == floats["predictions"]
+    assert integers["bits_per_byte"] == pytest.approx(floats["bits_per_byte"], rel=0.01)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_accumulated_gradients_are_those_of_the_whole_batch(parts: int) -> None:
+    model = LanguageModel(CONFIG, seed=2)
+    windows = torch.randint(0, 260, (17, 5), generator=torch.Generator().manual_seed(0))
+    state = model.initial_state(5)
+    found = []
+    for count in (1, parts):
+        model.zero_grad()
+        loss, after = add_gradient(model, windows, state, count)
+        found.append((loss, after, [each.grad.clone() for each in model.parameters()
+                                    if each.grad is not None]))
+    (loss, after, gradients), (loss_2, after_2, gradients_2) = found
+    assert loss_2.item() == pytest.approx(loss.item(), rel=1e-6)
+    torch.testing.assert_close(after_2, after, rtol=0.0, atol=1e-6)
+    for one, other in zip(gradients, gradients_2, strict=True):
+        assert (one - other).abs().max() <= 1e-6 * max(1.0, one.abs().max().item())
+    assert not any(each.requires_grad for layer in after_2 for each in layer)
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_a_run_that_accumulates_ends_with_the_same_weights(tmp_path: Path, carry: bool) -> None:
+    recipe = replace(RECIPE, batch=6, carry_state=carry, lr=1e-3)
+    one, other = (train(
+        CONFIG, MemoryText(CORPUS, PAIRS), run_dir=tmp_path / str(parts), steps=3, quiet=True,
+        recipe=replace(recipe, accumulate=parts)).model.state_dict() for parts in (1, 4))
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=0.0, atol=2e-5)

@@ -132,6 +132,10 @@ def _stream(
 
     from sterna.model.study.streaming_result import stream
     from sterna.model.tokenizer import check_bytes, encode
+    from sterna.model.tokens.tokenizer import BYTES
+    if found.tokenizer.kind != BYTES.kind:
+        raise ValueError("streaming reads bytes, and the model of this checkpoint reads "
+                         f"{found.tokenizer.kind} tokens")
     heard = corpus.heldout[:plan.tokens + 1]
     check_bytes(heard, found.config.vocab, f"the held-out text of {corpus.name}")
     result = stream(found.model(), torch.from_numpy(encode(heard).copy()), plan,

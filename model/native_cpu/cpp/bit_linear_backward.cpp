@@ -19,9 +19,12 @@ constexpr int64_t kChunk = 6 * kBlock;
 
 #if STERNA_BFLOAT16
 void narrow(BFloat16, void* to, int64_t at, Floats value, int64_t count) {
-    Ints halves = reinterpret_cast<Ints>(BFloat16::rounded(value));
-    const __m256i packed = _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(halves));
-    std::memcpy(static_cast<int16_t*>(to) + at, &packed, static_cast<size_t>(count) * 2);
+    const __m256i halves = BFloat16::halves(value);
+    int16_t* here = static_cast<int16_t*>(to) + at;
+    if (count >= kLanes)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(here), halves);
+    else
+        std::memcpy(here, &halves, static_cast<size_t>(count) * 2);
 }
 #endif
 void narrow(Float32, void* to, int64_t at, Floats value, int64_t count) {
@@ -123,7 +126,7 @@ class Backward {
         int64_t token, int64_t count, int64_t step, int32_t* scaled, float* sums) {
         for (int64_t row = 0; row < a_.rows; row += kLanes) {
             const int64_t lanes = std::min<int64_t>(kLanes, a_.rows - row);
-            Floats normal[kValues] = {};
+            Floats normal[kValues] = {}, sum = load(sums + row);
             for (int64_t i = 0; i < count; ++i) {
                 const int64_t at = (token + i) * a_.rows + row;
                 Floats grad = load_part(a_.grad + at, lanes);
@@ -131,11 +134,12 @@ class Backward {
                     const Floats out = load_part(a_.out + at, lanes);
                     grad = ((out >= a_.limit) | (out <= -a_.limit)) ? Floats{} : grad;
                 }
-                store(sums + row, load(sums + row) + grad);
+                sum += grad;
                 normal[i] = grad * a_.inverse[token + i];
                 narrow(Product{}, scaled + i * depth_, row, grad * load(scale_ + row),
                        std::min<int64_t>(kLanes, words(a_.rows, kValues) * kValues - row));
             }
+            store(sums + row, sum);
             *reinterpret_cast<Ints*>(grads_ + step * wide_rows_ + row) = Product::words(normal);
         }
     }

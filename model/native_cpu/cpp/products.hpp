@@ -35,9 +35,10 @@ struct BFloat16 {
             reinterpret_cast<__m512>(sums), (__m512bh)_mm512_set1_epi32(left),
             (__m512bh)reinterpret_cast<__m512i>(right)));
     }
-    static __m512i rounded(Floats row) {
-        return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(reinterpret_cast<__m512>(row)));
+    static __m256i halves(Floats row) {
+        return (__m256i)_mm512_cvtneps_pbh(reinterpret_cast<__m512>(row));
     }
+    static __m512i rounded(Floats row) { return _mm512_cvtepu16_epi32(halves(row)); }
     // One vector of words from two rows of values, the first in the low halves.
     static Ints words(const Floats* rows) {
         return reinterpret_cast<Ints>(_mm512_or_si512(

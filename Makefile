@@ -3,6 +3,7 @@
 # make test   every test but those of a minute or more each
 # make test-long   those
 # make test-browser  those of the page, in Chromium
+# make test-triton  the kernels for GPUs, without a GPU: interpreted, and compiled
 # make lint   static checks
 # make setup  the virtual environment alone, with everything
 # make docs   the documentation as a site, in build/docs; docs-links tries its outside links
@@ -21,7 +22,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal --durations 15
 SPHINX := $(BIN)/sphinx-build -q -c docs/site
 
-.PHONY: setup demo quick test test-fast test-long test-browser lint docs docs-links notebooks prove clean python tools
+.PHONY: setup demo quick test test-fast test-long test-browser test-triton lint docs docs-links notebooks prove clean python tools
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.test
@@ -43,6 +44,11 @@ test-fast: $(VENV)/.test
 
 test-browser: $(VENV)/.test
 	$(PYTEST) -m browser
+
+# With the interpreter there is no compiler, so the tests need two processes.
+test-triton: $(VENV)/.triton
+	TRITON_INTERPRET=1 PYTHONPATH=$(CURDIR)/$(VENV)/triton $(PYTEST) tests/test_triton_kernels.py
+	PYTHONPATH=$(CURDIR)/$(VENV)/triton $(PYTEST) tests/test_triton_compile.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -96,6 +102,13 @@ $(VENV)/.demo: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
 $(VENV)/.test: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,hw,pnr,sim,dev]'
 	@touch $@ $(VENV)/.demo $(VENV)/.docs $(VENV)/.quick
+
+# In a folder of its own, where only what asks for it finds it: torch uses Triton if it sees one.
+$(VENV)/.triton: $(VENV)/.test
+	rm -rf $(VENV)/triton
+	$(BIN)/python -m pip install --quiet --no-deps --no-compile -c constraints.txt \
+	  --target $(VENV)/triton triton
+	@touch $@
 
 # The pages of the API are made by importing every part.
 $(VENV)/.docs: pyproject.toml setup.py constraints.txt $(VENV)/.made | tools

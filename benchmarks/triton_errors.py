@@ -34,6 +34,8 @@ SCANS = ((1, 1, 1), (64, 2, 96), (70, 3, 33))
 """Time, batch, channels."""
 VECTORS = ((64, 2, 96), (3, 5, 33), (7, 1))
 """Shapes of what is quantised; the last is the number of columns."""
+MATRICES = ((96, 96), (17, 33), (1, 1))
+"""Rows and columns of what is made ternary."""
 PROJECTIONS = (((64, 2, 96), (96,)), ((3, 5, 33), (17, 40)), ((150, 130), (70, 130, 1)),
                ((1, 1), (1,)))
 """Shapes of the vectors, and rows of the matrices that share them."""
@@ -88,8 +90,14 @@ def compare(
     return relative(*outputs), max(map(relative, *gradients))
 
 
-def _worst(what: str, form: str, shapes: object, found: list[tuple[float, float]]) -> Errors:
-    return Errors(what, form, " ".join(str(shapes).split()), *map(max, zip(*found, strict=True)))
+def _text(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _worst(
+    what: str, form: str, shapes: Sequence[str], found: list[tuple[float, float]],
+) -> Errors:
+    return Errors(what, form, ", ".join(shapes), *map(max, zip(*found, strict=True)))
 
 
 def scans(device: str) -> Iterator[Errors]:
@@ -103,7 +111,8 @@ def scans(device: str) -> Iterator[Errors]:
             found.append(compare(
                 lambda form=form, leaves=leaves: form(*leaves),
                 lambda leaves=leaves: naive_mlgru(*leaves), leaves))
-        yield _worst("recurrence", form.__name__.removeprefix("scan_"), SCANS, found)
+        yield _worst("recurrence", form.__name__.removeprefix("scan_").replace("_", " "),
+                     [_text(shape) for shape in SCANS], found)
 
 
 def quantisers(device: str) -> Iterator[Errors]:
@@ -113,13 +122,13 @@ def quantisers(device: str) -> Iterator[Errors]:
         x = inputs.normal(*shape, scale=5.0)
         found.append(compare(
             lambda x=x: absmax_quantize(x), lambda x=x: naive_absmax_quantize(x), [x]))
-    yield _worst("norm and quantise", "absmax", VECTORS, found)
+    yield _worst("norm and quantise", "absmax", [_text(shape) for shape in VECTORS], found)
     wrong = 0
-    for columns, rows in ((96, 96), (33, 17), (1, 1)):
+    for rows, columns in MATRICES:
         weight = inputs.normal(rows, columns)
         codes = ternary_codes([weight], [ternary_scale(weight)])
         wrong += int((codes != ternary_codes_and_scale(weight)[0]).sum())
-    yield Errors("ternary codes", "codes that differ", "((96, 96), (33, 17), (1, 1))", wrong, None)
+    yield Errors("ternary codes", "codes that differ", ", ".join(map(_text, MATRICES)), wrong, None)
 
 
 def projections(device: str) -> Iterator[Errors]:
@@ -139,7 +148,8 @@ def projections(device: str) -> Iterator[Errors]:
                     torch.cat(biases) if biases else None, limit=limit),
                 lambda x=x, weights=weights, biases=biases, limit=limit: naive_bit_linear(
                     x, weights, biases or None, limit), [x, *weights, *biases]))
-        yield _worst("BitLinear", form, PROJECTIONS, found)
+        yield _worst("BitLinear", form, [f"{_text(shape)} to {' + '.join(map(str, rows))}"
+                                         for shape, rows in PROJECTIONS], found)
 
 
 def errors(device: str = "cpu") -> list[Errors]:

@@ -135,7 +135,7 @@ def time_steps(
     tokens = torch.randint(0, config.vocab, (size[0] + 1, size[1]), generator=generator).to(device)
 
     def run() -> Tensor:
-        logits, _ = model(tokens[:-1])
+        logits, _ = model.forward_time_major(tokens[:-1], model.initial_state(size[1]))
         return F.cross_entropy(logits.flatten(0, 1), tokens[1:].flatten())
 
     contestants = {"torch": switched(run, False), "Triton": switched(run, True)}

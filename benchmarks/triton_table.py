@@ -2,10 +2,10 @@
 
     python benchmarks/triton_table.py [--unaligned]
 
-Prints Markdown: what ``triton_errors.py`` measures in Triton's interpreter, and for every kernel and
-form the architectures that it was compiled for, with registers and spilled bytes of a thread and
-shared memory of a program. ``--unaligned`` compiles for sizes that are no multiples of 16. Needs the
-extra ``triton``; takes about half a minute.
+Prints Markdown: what ``triton_errors.py`` measures in Triton's interpreter, and for every kernel
+and form the architectures that it was compiled for, with registers and spilled bytes of a thread
+and shared memory of a program. ``--unaligned`` compiles for sizes that are no multiples of 16.
+Needs the extra ``triton``; takes about half a minute.
 """
 
 from __future__ import annotations

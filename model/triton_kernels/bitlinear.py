@@ -33,7 +33,9 @@ class _BitLinear(torch.autograd.Function):
             scales, rows, strict=True)])
         added = torch.zeros_like(row_scales) if bias is None else bias.contiguous()
         out = product(codes, inverses, ternary, row_scales, added, limit=limit)
-        out = out.view(*x.shape[:-1], -1)
+        # Not a view: FSDP2 hangs its hooks on what modules return, and an operation in place on a
+        # view would lose them.
+        out = torch.ops.aten._unsafe_view(out, [*x.shape[:-1], out.shape[-1]])
         clamped = out if limit < math.inf else None
         ctx.save_for_backward(codes, gains, inverses, ternary, row_scales, clamped)
         ctx.limit, ctx.rows, ctx.has_bias = limit, rows, bias is not None

@@ -1,10 +1,10 @@
 """The Triton kernels' table: their errors, and every form compiled without a GPU.
 
-    python benchmarks/triton_table.py [--unaligned]
+    python benchmarks/triton_table.py [--sizes any|one]
 
 Prints Markdown: what ``triton_errors.py`` measures in Triton's interpreter, and for every kernel
 and form the architectures that it was compiled for, with registers and spilled bytes of a thread
-and shared memory of a program. ``--unaligned`` compiles for sizes that are no multiples of 16.
+and shared memory of a program. Without ``--sizes`` these are multiples of 16, as in real models.
 Needs the extra ``triton``; takes about half a minute.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 import triton
 
-from sterna.model.triton_kernels.aot import ARCHITECTURES, Compiled, compile_form
+from sterna.model.triton_kernels.aot import ARCHITECTURES, Compiled, Sizes, compile_form
 from sterna.model.triton_kernels.catalog import KERNELS
 
 Row = Sequence[str]
@@ -39,11 +39,11 @@ def measured_errors() -> Iterator[Row]:
                "as is" if codes else f"{each['backward']:.1e}")
 
 
-def compiled_forms(aligned: bool) -> Iterator[Row]:
+def compiled_forms(sizes: Sizes) -> Iterator[Row]:
     """Rows of machine code, one for each form of each kernel."""
     for kernel in KERNELS:
         for form in kernel.forms:
-            made = [compile_form(kernel, form, each, aligned=aligned) for each in ARCHITECTURES]
+            made = [compile_form(kernel, form, each, sizes) for each in ARCHITECTURES]
 
             def both(read: Callable[[Compiled], object], made: list[Compiled] = made) -> str:
                 return ", ".join(str(read(each)) for each in made)
@@ -63,14 +63,14 @@ def show(heads: Row, rows: Iterator[Row]) -> None:
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--unaligned", action="store_true")
+    parser.add_argument(
+        "--sizes", default="multiples of 16", choices=[each.value for each in Sizes])
     options = parser.parse_args()
     print(f"Triton {triton.__version__}, torch {torch.__version__}, interpreted on the CPU:\n")
     show(("kernel", "form", "shapes", "largest error forward", "backward"), measured_errors())
-    sizes = "any sizes" if options.unaligned else "sizes that are multiples of 16"
-    print(f"\nCompiled for {sizes}:\n")
+    print(f"\nCompiled for sizes: {options.sizes}.\n")
     show(("kernel", "form", "sm", "registers", "spilled bytes", "shared bytes"),
-         compiled_forms(not options.unaligned))
+         compiled_forms(Sizes(options.sizes)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sterna.model.network.replaceable import Replaceable
 
@@ -22,8 +22,11 @@ def _installed() -> bool:
 def by_triton(*tensors: Tensor) -> bool:
     """Whether the kernels of ``model/triton_kernels`` compute with these tensors.
 
-    They do if all are float32 and on a CUDA device, and Triton is installed (the extra
-    ``triton``). ``with by_triton.by(lambda *tensors: False)`` leaves all to torch.
+    They do if all are plain tensors, float32 and on a CUDA device, and Triton is installed (the
+    extra ``triton``). Tensors of other classes know what torch's operators do to them, and nothing
+    of kernels: those of an exporter, or distributed ones.
+    ``with by_triton.by(lambda *tensors: False)`` leaves all to torch.
     """
     return _installed() and all(
-        tensor.is_cuda and tensor.dtype == torch.float32 for tensor in tensors)
+        type(tensor) in (Tensor, nn.Parameter) and tensor.is_cuda
+        and tensor.dtype == torch.float32 for tensor in tensors)

@@ -64,7 +64,7 @@ def _absmax_backward(grad, codes, gains, inverses, to_x, columns, BLOCK: tl.cons
     g = tl.load(grad + at, mask=inside, other=0.0)
     inverse = tl.load(inverses + row)
     normalised = tl.load(codes + at, mask=inside, other=0).to(tl.float32) * inverse
-    along = tl.div_rn(tl.sum(g * normalised, 0), columns.to(tl.float32))
+    along = tl.div_rn(tl.sum(g * normalised, 0), tl.cast(columns, tl.float32))
     slope = tl.load(gains + row) * inverse
     tl.store(to_x + at, (g - normalised * along) * slope, mask=inside)
 

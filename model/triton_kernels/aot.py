@@ -6,6 +6,7 @@ import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 import triton
@@ -14,12 +15,23 @@ from triton.compiler import ASTSource
 
 from sterna.model.triton_kernels.kernel import INTERPRETED, Form, Kernel
 
-__all__ = ["ARCHITECTURES", "Compiled", "compile_form"]
+__all__ = ["ARCHITECTURES", "Compiled", "Sizes", "compile_form"]
 
 ARCHITECTURES = (80, 90)
 """Compute capabilities times ten: A100 (Ampere) and H100 (Hopper)."""
 
 _ALIGNED = [["tt.divisibility", 16]]
+
+
+class Sizes(Enum):
+    """What a launch finds of the whole numbers, and has a form compiled for."""
+
+    MULTIPLES_OF_16 = "multiples of 16"
+    """Those and the addresses, as in real models: loads of 16 bytes."""
+    ANY = "any"
+    """Nothing is known."""
+    ONE = "one"
+    """All are 1, which Triton makes constants of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +63,7 @@ class Compiled:
 
 
 def compile_form(
-    kernel: Kernel, form: Form, architecture: int, *, aligned: bool = True,
+    kernel: Kernel, form: Form, architecture: int, sizes: Sizes = Sizes.MULTIPLES_OF_16,
 ) -> Compiled:
     """Compile one form of a kernel.
 
@@ -61,9 +73,8 @@ def compile_form(
         The form is one of the kernel's.
     architecture
         One of :data:`ARCHITECTURES`.
-    aligned
-        Whether pointers and whole numbers are multiples of 16, which is what a launch finds for
-        the sizes of real models, or nothing is known of them.
+    sizes
+        What is known of the whole numbers that are no constants.
 
     Raises
     ------
@@ -75,8 +86,10 @@ def compile_form(
     names = kernel.function.arg_names
     constants = dict(form.constants)
     types = dict(zip([name for name in names if name not in constants], kernel.types, strict=True))
+    if sizes is Sizes.ONE:
+        constants |= {name: 1 for name, kind in types.items() if kind == "i32"}
     hints = {(names.index(name),): _ALIGNED for name, kind in types.items()
-             if aligned and kind != "fp32"}
+             if sizes is Sizes.MULTIPLES_OF_16 and kind != "fp32"}
     source = ASTSource(kernel.function, types | dict.fromkeys(constants, "constexpr"),
                        constants, hints)
     compiled = triton.compile(

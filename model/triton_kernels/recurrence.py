@@ -53,7 +53,7 @@ def _one_pass_backward(
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < slab
     carry = tl.zeros([BLOCK], tl.float32)
-    at = channel.to(tl.int64) + (steps - 1).to(tl.int64) * slab
+    at = channel.to(tl.int64) + tl.cast(steps - 1, tl.int64) * slab
     for back in range(steps):
         f = tl.load(forget + at, mask=inside, other=0.0)
         c = tl.load(candidate + at, mask=inside, other=0.0)

@@ -1,0 +1,45 @@
+"""When Triton kernels are taken, and when torch computes; needs no Triton."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from sterna.model.network import gpu
+from sterna.model.network.gpu import by_triton
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def test_tensors_that_are_not_on_a_gpu_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_installed", lambda: True)
+    assert not by_triton(torch.zeros(2))
+    assert not by_triton(torch.zeros(2, device="meta"))
+    with by_triton.by(lambda *tensors: True):
+        assert by_triton(torch.zeros(2))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_float32_on_a_gpu_is_taken_if_triton_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, elsewhere = torch.zeros(2, device="cuda"), torch.zeros(2)
+    for installed in (True, False):
+        monkeypatch.setattr(gpu, "_installed", lambda installed=installed: installed)
+        assert by_triton(here, torch.nn.Parameter(here)) is installed
+        assert not by_triton(here, elsewhere)
+        assert not by_triton(here.double())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_timings_without_a_gpu_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr("sys.argv", ["triton_gpu.py"])
+    script = importlib.import_module("triton_gpu")
+    for installed, message in ((True, "this needs a CUDA device"), (False, "this needs Triton")):
+        monkeypatch.setattr(script, "find_spec", lambda name, there=installed: there or None)
+        assert script.main() == 2
+        assert capsys.readouterr().err.startswith(message)

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import bit_linear
-from sterna.model.network.gpu import by_triton
+from sterna.model.network.kernels import by_triton
 from sterna.model.network.recurrence import scan_chunked as torch_chunked
 from sterna.model.stack.language_model import LanguageModel
 

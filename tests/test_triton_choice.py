@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from sterna.model.network import gpu
-from sterna.model.network.gpu import by_triton
+from sterna.model.network import kernels
+from sterna.model.network.kernels import by_triton
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def test_tensors_that_are_not_on_a_gpu_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_installed", lambda: True)
+    monkeypatch.setattr(kernels, "_triton_installed", lambda: True)
     assert not by_triton(torch.zeros(2))
     assert not by_triton(torch.zeros(2, device="meta"))
     with by_triton.by(lambda *tensors: True):
@@ -26,7 +26,7 @@ def test_tensors_that_are_not_on_a_gpu_are_torchs(monkeypatch: pytest.MonkeyPatc
 def test_float32_on_a_gpu_is_taken_if_triton_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     here, elsewhere = torch.zeros(2, device="cuda"), torch.zeros(2)
     for installed in (True, False):
-        monkeypatch.setattr(gpu, "_installed", lambda installed=installed: installed)
+        monkeypatch.setattr(kernels, "_triton_installed", lambda installed=installed: installed)
         assert by_triton(here, torch.nn.Parameter(here)) is installed
         assert not by_triton(here, elsewhere)
         assert not by_triton(here.double())

@@ -21,7 +21,7 @@ pytest.importorskip("triton", reason="Triton is in the extra triton")
 from sterna.model.config import ModelConfig
 from sterna.model.network import quantizers
 from sterna.model.network.bitlinear import bit_linear
-from sterna.model.network.gpu import by_triton
+from sterna.model.network.kernels import by_triton
 from sterna.model.network.recurrence import mlgru_scan
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.triton_kernels import absmax, bitlinear, recurrence, ternary

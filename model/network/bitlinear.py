@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.network.autocast import keeps_precision
-from sterna.model.network.gpu import by_triton
 from sterna.model.network.kept import KeepsCodes
-from sterna.model.network.kernels import kernels_for
+from sterna.model.network.kernels import by_triton, kernels_for
 from sterna.model.network.quantizers import (
     absmax_codes,
     absmax_gradient,

@@ -1,7 +1,8 @@
 """Which compiled kernels compute in place of torch's operators: one table, by kind of device.
 
 It is empty until :func:`use_kernels` puts something in, as training does; a function that has a
-kernel asks :func:`kernels_for`, and goes on with torch if there is none for its tensors.
+kernel asks :func:`kernels_for`, and goes on with torch if there is none for its tensors. Triton's,
+for GPUs, are not in the table: :func:`by_triton` says when they compute.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-__all__ = ["Kernels", "kernels_for", "use_kernels"]
+from sterna.model.network.replaceable import Replaceable
+
+__all__ = ["Kernels", "by_triton", "kernels_for", "use_kernels"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +91,22 @@ def use_kernels(kernels: Kernels | None) -> Iterator[None]:
     finally:
         _IN_USE.clear()
         _IN_USE.update(before)
+
+
+@cache
+def _triton_installed() -> bool:
+    return find_spec("triton") is not None
+
+
+@Replaceable
+def by_triton(*tensors: Tensor) -> bool:
+    """Whether the kernels of ``model/triton_kernels`` compute with these tensors.
+
+    They do if all are plain tensors, float32 and on a CUDA device, and Triton is installed (the
+    extra ``triton``). Tensors of other classes know what torch's operators do to them, and nothing
+    of kernels: those of an exporter, or distributed ones.
+    ``with by_triton.by(lambda *tensors: False)`` leaves all to torch.
+    """
+    return _triton_installed() and all(
+        type(tensor) in (Tensor, torch.nn.Parameter) and tensor.is_cuda
+        and tensor.dtype == torch.float32 for tensor in tensors)

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from sterna.model.network.autocast import keeps_precision
-from sterna.model.network.gpu import by_triton
-from sterna.model.network.kernels import kernels_for
+from sterna.model.network.kernels import by_triton, kernels_for
 from sterna.model.network.replaceable import Replaceable
 
 __all__ = [
@@ -154,7 +153,7 @@ def mlgru_scan(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     """The recurrence, by whichever form is fastest for the shapes.
 
     Parameters and result as for :func:`naive_mlgru`. Triton kernels compute it if
-    :func:`~sterna.model.network.gpu.by_triton` says so; else the choice depends on the shapes
+    :func:`~sterna.model.network.kernels.by_triton` says so; else the choice depends on the shapes
     only, and ``benchmarks/recurrence.py`` measures it. An exporter puts a form of its own here, as
     a graph would hold every turn of a loop in Python.
     """

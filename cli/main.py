@@ -58,8 +58,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="MatMul-free language models from text to silicon: the same integers in PyTorch, "
          "ONNX and Verilog.\n\nMODEL is a quantised model file, or the name of a bundled "
-         "model: tiny (16-bit profile S16), tiny-c12 (compact profile C12) or micro (C12, "
-         "ASCII, small enough for an iCE40 UP5K).")
+         "model: tiny (16-bit profile S16), tiny-c12 (compact profile C12), micro (C12, "
+         "ASCII, small enough for an iCE40 UP5K) or tiny-bpe (S16, tokens of byte pairs).")
 
 for group in (
     demo, doctor, training, mixers, models, graphs, web, native, gateware, hardware_report, board,

@@ -1,12 +1,15 @@
 """The bundled models: small, what they say they are, and as good as they say."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sterna.model.data
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.timing.cycles import CycleModel
 from sterna.model.config import ModelConfig
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_heldout, bundled_metrics
@@ -17,14 +20,15 @@ DATA = Path(next(iter(sterna.model.data.__path__)))
 
 @pytest.mark.parametrize(("name", "profile", "config", "size"), [
     ("tiny", "S16", "tiny", 400_000), ("tiny-c12", "C12", "tiny", 400_000),
-    ("micro", "C12", "micro", 20_000)])
+    ("micro", "C12", "micro", 20_000), ("tiny-bpe", "S16", "tiny", 700_000)])
 def test_a_bundled_file_is_small_and_says_where_it_is_from(
     name: str, profile: str, config: str, size: int,
 ) -> None:
     assert (DATA / BUNDLED[name]).stat().st_size < size
     model = load_model(name)
     assert model.profile.name == profile
-    assert model.config == ModelConfig.named(config)
+    assert model.config == replace(
+        ModelConfig.named(config), vocab=model.tokenizer.vocab)
     assert set(model.provenance) == {"training", "heldout", "versions"}
     assert model.provenance["heldout"]["text_sha256"] == hashlib.sha256(
         bundled_heldout(model.config.vocab)).hexdigest()
@@ -47,7 +51,7 @@ def test_both_profiles_are_of_one_trained_model() -> None:
 
 
 @pytest.mark.parametrize(("name", "loss"), [
-    ("tiny", 0.002), ("tiny-c12", 0.004), ("micro", 0.006)])
+    ("tiny", 0.002), ("tiny-c12", 0.004), ("micro", 0.006), ("tiny-bpe", 0.002)])
 def test_integers_cost_next_to_nothing(name: str, loss: float) -> None:
     held = load_model(name).provenance["heldout"]
     assert held["integer_bpb"] - held["float_bpb"] <= loss
@@ -56,10 +60,22 @@ def test_integers_cost_next_to_nothing(name: str, loss: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "predictions"), [
     pytest.param("tiny", 41_920, marks=pytest.mark.long),
-    pytest.param("tiny-c12", 41_920, marks=pytest.mark.long), ("micro", 41_856)])
+    pytest.param("tiny-c12", 41_920, marks=pytest.mark.long), ("micro", 41_856),
+    pytest.param("tiny-bpe", 14_912, marks=pytest.mark.long)])
 def test_the_stated_figure_is_what_comes_out(name: str, predictions: int) -> None:
     model = load_model(name)
     result = evaluate(model, bundled_heldout(model.config.vocab))
     held = model.provenance["heldout"]
     assert round(result.bits_per_byte, 5) == held["integer_bpb"]
     assert result.predictions == held["predictions"] == predictions
+
+
+def test_byte_pairs_beat_bytes_in_bits_and_in_text_per_second() -> None:
+    """On the same array a token takes longer and spells more."""
+    pairs, single = load_model("tiny-bpe"), load_model("tiny")
+    assert pairs.provenance["heldout"]["integer_bpb"] < single.provenance["heldout"]["integer_bpb"]
+    cycles = [CycleModel(CoreParams(model.config, model.profile, 8, 64)).cycles_per_token(
+        sampled=True) for model in (pairs, single)]
+    text = bundled_heldout()
+    bytes_per_token = len(text) / len(pairs.tokenizer.encode(text))
+    assert bytes_per_token * cycles[1] / cycles[0] > 2.2

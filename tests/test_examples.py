@@ -28,8 +28,8 @@ SCRIPTS = sorted(path for path in FOLDER.rglob("*")
 DREAMS = {"layer_to_onnx.py", "matrix_in_simulators.py", "matrix_to_verilog.py",
           "my_cocotb_test.py", "run.sh", "emit.py", "tb.v"}
 """Those of at most 20 lines; the others have at most 40, but for the loop of training."""
-MADE = {"onnxruntime_loop.py", "loop.mjs"}
-"""Those that need ``tiny.onnx``."""
+MADE = {"onnxruntime_loop.py", "onnxruntime_tokens.py", "loop.mjs"}
+"""Those that need an exported model."""
 needs_icarus = pytest.mark.skipif(not shutil.which("iverilog"), reason="Icarus is not installed")
 MARKS: dict[str, list[Any]] = {
     "corpus_to_bitstream.py": [pytest.mark.long], "matrix_to_verilog.py": [pytest.mark.slow],
@@ -57,20 +57,20 @@ def run_python(script: Path, folder: Path, **environment: str) -> str:
     return run(sys.executable, "-W", "error", script, cwd=folder, **environment)
 
 
-def write_tiny(folder: Path) -> None:
-    export_onnx(load_model("tiny"), folder / "tiny.onnx")
+def write_model(folder: Path, name: str = "tiny") -> None:
+    export_onnx(load_model(name), folder / f"{name}.onnx")
 
 
-def reference_text(prompt: bytes, tokens: int) -> str:
+def reference_text(prompt: bytes, tokens: int, name: str = "tiny") -> str:
     """What the integer reference writes, taking the largest logit each time."""
-    model = IntegerModel(load_model("tiny"))
-    row = np.frombuffer(prompt, dtype=np.uint8).astype(np.int64)[None]
-    logits, state = model.run(row)
-    text, last = bytearray(prompt), logits[:, -1]
+    loaded = load_model(name)
+    model, text = IntegerModel(loaded), loaded.tokenizer.encode(prompt).tolist()
+    logits, state = model.run(np.array([text]))
+    last = logits[:, -1]
     for _ in range(tokens):
         text.append(int(last[0].argmax()))
         last, state = model.step(np.array([text[-1]]), state)
-    return text.decode(errors="replace")
+    return loaded.tokenizer.decode(text)
 
 
 def test_the_page_names_every_example() -> None:
@@ -112,16 +112,18 @@ def test_the_example_of_a_mixer_keeps_the_contract(monkeypatch: pytest.MonkeyPat
         assert each.untyped_storage().nbytes() == each.nbytes
 
 
-def test_the_loop_of_onnxruntime_writes_the_text_of_the_reference_without_sterna(
-    tmp_path: Path,
+@pytest.mark.parametrize(("script", "name", "tokens"), [
+    ("onnxruntime_loop.py", "tiny", 64), ("onnxruntime_tokens.py", "tiny-bpe", 32)])
+def test_the_loops_of_onnxruntime_write_the_text_of_the_reference_without_sterna(
+    script: str, name: str, tokens: int, tmp_path: Path,
 ) -> None:
-    write_tiny(tmp_path)
+    write_model(tmp_path, name)
     absent = tmp_path / "absent" / "sterna"
     absent.mkdir(parents=True)
     (absent / "__init__.py").write_text("raise ImportError('there is no sterna')\n")
-    text = run_python(FOLDER / "onnxruntime_loop.py", tmp_path, PYTHONPATH=str(absent.parent))
-    assert text == reference_text(b"The for statement", 64) + "\n"
-    assert printed()["onnxruntime_loop.py"] in text
+    text = run_python(FOLDER / script, tmp_path, PYTHONPATH=str(absent.parent))
+    assert text == reference_text(b"The for statement", tokens, name) + "\n"
+    assert printed()[script] in text
 
 
 def test_a_hidden_sterna_is_noticed(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_the_loop_in_javascript_writes_the_text_of_the_reference(tmp_path: Path)
     script = FOLDER / "javascript_loop" / "loop.mjs"
     package = f"onnxruntime-web@{WEB_RUNTIME_VERSION}"
     assert f"npm install {package}" in script.read_text(encoding="utf-8")
-    write_tiny(tmp_path)
+    write_model(tmp_path)
     shutil.copy(script, tmp_path)
     try:
         run(npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline",

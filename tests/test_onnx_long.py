@@ -13,7 +13,7 @@ from sterna.export.graph.metadata import GraphKind
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_heldout
 from sterna.model.quantized.integer import IntegerModel
-from sterna.model.tokenizer import contiguous_sequences, encode
+from sterna.model.tokenizer import contiguous_sequences
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -29,7 +29,8 @@ def model(request: pytest.FixtureRequest) -> QuantizedModel:
 @pytest.fixture(scope="module")
 def tokens(model: QuantizedModel) -> np.ndarray:
     """More than 2,000 tokens of held-out text, int64 ``[SEQUENCES, LENGTH]``."""
-    return contiguous_sequences(encode(bundled_heldout(model.config.vocab)), SEQUENCES)[:, :LENGTH]
+    text = model.tokenizer.encode(bundled_heldout(model.config.vocab))
+    return contiguous_sequences(text, SEQUENCES)[:, :LENGTH]
 
 
 @pytest.fixture(scope="module", params=[1, 4])
@@ -37,7 +38,7 @@ def expected(
     model: QuantizedModel, request: pytest.FixtureRequest,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """2,048 tokens in one sequence or in four; logits and last state of the reference."""
-    text = encode(bundled_heldout(model.config.vocab))
+    text = model.tokenizer.encode(bundled_heldout(model.config.vocab))
     tokens = contiguous_sequences(text, request.param)[:, :2048 // request.param]
     return tokens, *IntegerModel(model).run(tokens)
 

@@ -140,7 +140,7 @@ def test_a_flipped_bit_is_noticed(at: int, bit: int) -> None:
 
 
 def test_a_missing_file_names_the_bundled_models(tmp_path: Path) -> None:
-    with pytest.raises(QuantizedFileError, match=r"No such file.*tiny, tiny-c12, micro"):
+    with pytest.raises(QuantizedFileError, match=r"No such file.*tiny, tiny-c12, micro, tiny-bpe"):
         load_model(tmp_path / "nothing.safetensors")
 
 

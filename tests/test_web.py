@@ -25,7 +25,7 @@ from sterna.model.quantized import Projection, QuantizedModel, load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
-MODELS = ("tiny", "micro", "tiny-c12")
+MODELS = ("tiny", "micro", "tiny-c12", "tiny-bpe")
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,11 @@ def test_the_page_writes_what_generate_writes_and_its_integers_are_equal(
             assert browser.text("given") == "The class"
             assert re.fullmatch(
                 rf"Done: {options['tokens']} tokens, [\d,]+ tokens/s\.", browser.text("status"))
-        config = load_model(name).config
-        integers = 64 * config.vocab + config.layers * config.d + 64 - len("The for statement") + 1
-        assert browser.verdict() == f"{integers:,} integers equal, over 64 bytes of text."
+        model = load_model(name)
+        config, prompt = model.config, len(model.tokenizer.encode("The for statement"))
+        integers = 64 * config.vocab + config.layers * config.d + 64 - prompt + 1
+        unit = "bytes" if model.tokenizer.kind == "bytes" else "tokens"
+        assert browser.verdict() == f"{integers:,} integers equal, over 64 {unit} of text."
         assert browser.script("return document.querySelectorAll('#samples .differs').length") == 0
 
 

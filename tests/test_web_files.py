@@ -28,6 +28,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError
 from sterna.model.profile import PROFILES, S16
 from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized.bundled import BUNDLED
 from sterna.model.quantized.sampling import EXP_TABLE, Sampler
 from sterna.model.quantized.synthetic import random_model
 
@@ -250,6 +251,6 @@ def test_the_sampler_of_the_page_draws_the_same_tokens(
 
 
 def test_the_bundled_models_fit_the_page() -> None:
-    for name in ("tiny", "tiny-c12", "micro"):
+    for name in BUNDLED:
         model = load_model(name)
         assert 128 <= model.config.vocab == model.tokenizer.vocab

@@ -1,4 +1,4 @@
-"""The files that come with Sterna: three models, their held-out text, their training records.
+"""The files that come with Sterna: four models, their held-out text, their training records.
 
 The text is shipped so that the models' figures can be reproduced with any Python: the
 manual that ``pydoc_data.topics`` holds differs from version to version.
@@ -16,7 +16,7 @@ __all__ = ["BUNDLED", "bundled_heldout", "bundled_metrics", "bundled_path"]
 _DATA = Path(__file__).parents[1] / "data"
 
 BUNDLED = {"tiny": "tiny.safetensors", "tiny-c12": "tiny-c12.safetensors",
-           "micro": "micro-c12.safetensors"}
+           "micro": "micro-c12.safetensors", "tiny-bpe": "tiny-bpe.safetensors"}
 """Names that stand for a bundled model wherever a command takes MODEL."""
 
 
@@ -42,4 +42,4 @@ def bundled_metrics(name: str) -> Path:
 
     ``tiny`` and ``tiny-c12`` come from one.
     """
-    return _DATA / f"{name.partition('-')[0]}-metrics.csv"
+    return _DATA / f"{name.removesuffix('-c12')}-metrics.csv"

@@ -172,8 +172,8 @@ def load_model(source: str | Path) -> QuantizedModel:
     Parameters
     ----------
     source
-        Path of a file, or the name of a bundled model (``tiny``, ``tiny-c12``,
-        ``micro``).
+        Path of a file, or the name of a bundled model (``tiny``, ``tiny-c12``, ``micro``,
+        ``tiny-bpe``).
 
     Raises
     ------

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import sterna.model.mixers  # noqa: F401  (registered before a test patches what is registered)
 from sterna.export.forms.writer import export_onnx
 from sterna.export.web.runtime_files import WEB_RUNTIME_VERSION
 from sterna.model.network.projection import MixerInit

@@ -73,7 +73,7 @@ def test_a_core_writes_byte_pairs_as_the_reference(engine: Engine) -> None:
     prompt = tokenizer.encode("the format").tolist()
     assert max(prompt) >= 256
     report = simulate_core(model, [prompt], 12, temperature=1.0, engine=engine,
-                           simulator=Simulator.VERILATOR, rows=4, cols=4)
+                           simulator=Simulator.VERILATOR, seed=2, rows=4, cols=4)
     assert report.passed
     assert max(report.generated[0]) >= 256
     assert report.cycles_per_token == CycleModel(report.params).cycles_per_token(sampled=True)

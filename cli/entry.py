@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted, watch_for_ctrl_c
 from sterna.cli.terminal.notes import note
+from sterna.model.training.distributed.launch import is_first_process
 
 __all__ = ["entry_point"]
 
@@ -40,5 +41,6 @@ def entry_point() -> None:
 
 def _say_seconds(arguments: Sequence[str], seconds: float) -> None:
     """Tell how long a command took, on standard error, where no result is."""
-    if arguments and not arguments[0].startswith("-") and not _SILENT.intersection(arguments):
+    silent = not is_first_process() or _SILENT.intersection(arguments)
+    if arguments and not arguments[0].startswith("-") and not silent:
         note(f"sterna {arguments[0]} took {seconds:.1f} s")

@@ -111,7 +111,7 @@ def test_steps_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("plan", "message"), [
-    ({"steps": 0}, "steps of the budget must be a whole number from 1, got 0"),
+    ({"steps": -1}, "steps of the budget must be a whole number from 0, got -1"),
     ({"seconds": 1.0}, "missing: fraction, remaining"),
     ({"seconds": math.nan, "fraction": 0.5, "remaining": 1.0}, "must be above 0, got nan"),
     ({"seconds": 1.0, "fraction": 1.5, "remaining": 1.0}, "must be from 0 to 1, got 1.5"),

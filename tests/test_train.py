@@ -27,6 +27,7 @@ from sterna.model.stack.sample import sample_tokens
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
+from sterna.model.training.distributed.processes import Processes
 from sterna.model.training.optimizer import adamw
 from sterna.model.training.report.metrics import read_metrics
 from sterna.model.training.report.progress import (
@@ -200,7 +201,7 @@ def test_a_text_read_anew_begins_with_the_initial_state() -> None:
     for value in (0.0, 9.0):
         text = MemoryText(CORPUS, ByteTokenizer())
         settings = RunSettings(CONFIG, replace(RECIPE, carry_state=True), 0, text)
-        one = TrainState(settings, torch.device("cpu"))
+        one = TrainState(settings, Processes(torch.device("cpu")))
         sampler = WindowSampler(text, settings.recipe, 0)
         one.carried = tuple((torch.full_like(h, value),) for (h,) in one.carried)
         one.advance(sampler.windows(0), 1e-3, afresh=sampler.starts_afresh(0))
@@ -328,7 +329,7 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         train(CONFIG, CORPUS, run_dir=tmp_path)
     with pytest.raises(ValueError, match="either in steps or in minutes"):
         train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, minutes=1.0)
-    for name, value in (("steps", 0), ("steps", 2.5), ("steps", "2"), ("threads", 1.5),
+    for name, value in (("steps", -1), ("steps", 2.5), ("steps", "2"), ("threads", 1.5),
                         ("threads", 10 ** 12), ("seed", 1.5), ("seed", 1 << 63)):
         with pytest.raises(ValueError, match=f"{name} must be a whole number from"):
             train(CONFIG, CORPUS, run_dir=tmp_path, **({"steps": 1} | {name: value}))

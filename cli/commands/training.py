@@ -20,6 +20,8 @@ from sterna.model.tokenizer import ASCII_VOCAB
 from sterna.model.tokens.files import fitted, load_tokenizer
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
+from sterna.model.training.distributed.launch import is_first_process
+from sterna.model.training.execution import Execution
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.run_folder import RunFolder
 
@@ -93,6 +95,19 @@ def train(
     heldout_bytes: Annotated[int | None, typer.Option(
         help="Measure so much of the held-out text, from its beginning. Default: 65536.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW.")] = None,
+    bf16: Annotated[bool, typer.Option(
+        "--bf16", help="Compute float products, as those of attention, in bfloat16; ternary ones "
+                       "keep their precision.")] = False,
+    checkpoint_activations: Annotated[bool, typer.Option(
+        "--checkpoint-activations", help="Keep the inputs of blocks alone and compute blocks "
+                                         "again in the backward pass: less memory, the same "
+                                         "weights.")] = False,
+    parallel: Annotated[str | None, typer.Option(
+        help="Under torchrun: ddp, every process has the model, or fsdp, every process has a part "
+             "of each weight. Default: ddp.")] = None,
+    checkpoint_steps: Annotated[int | None, typer.Option(
+        metavar="N", help="Write a checkpoint every N steps too; one is written every minute.",
+    )] = None,
     device: Annotated[str | None, typer.Option(
         help="torch device. Default: cuda if there is one, else cpu.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
@@ -103,6 +118,7 @@ def train(
 
     Example: sterna train --config tiny --minutes 2 -o runs/tiny
     """
+    quiet = quiet or not is_first_process()
     if (steps is None) == (minutes is None):
         raise ValueError("give the budget as --steps or as --minutes, but not both")
     if docstrings and (text is not None or data is not None):
@@ -124,7 +140,8 @@ def train(
     given = {name: value for name, value in {
         "lr": lr, "batch": batch, "window": window, "weight_decay": weight_decay,
         "warmup_steps": warmup, "accumulate": accumulate, "carry_state": carry_state,
-        "order": order, "eval_window": eval_window}.items() if value is not None}
+        "order": order, "eval_window": eval_window, "bf16": bf16 or None,
+    }.items() if value is not None}
     recipe = TrainRecipe.of(weights, **given)
     if heldout_bytes is not None:
         check_whole("--heldout-bytes", heldout_bytes, 2)
@@ -141,9 +158,11 @@ def train(
     result = run_training(
         shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
         resume=resume, auto_resume=auto_resume, overwrite=overwrite, device=device,
-        threads=threads, quiet=quiet,
+        threads=threads, quiet=quiet, checkpoint_steps=checkpoint_steps,
+        execution=Execution(parallel, checkpoint_activations),
         heldout_bytes=HELDOUT_BYTES if heldout_bytes is None else heldout_bytes)
-    _show(result, output, as_json)
+    if is_first_process():
+        _show(result, output, as_json)
     return 128 + (result.stop_signal or signal.SIGINT) if result.interrupted else 0
 
 

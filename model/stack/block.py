@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import sterna.model.mixers  # noqa: F401  (registers them)
 from sterna.model.config import ModelConfig
@@ -31,7 +33,14 @@ class Block(nn.Module):
         The mixers.
     init
         What both are made with.
+
+    Attributes
+    ----------
+    recomputes
+        Whether training keeps the inputs alone, and computes the block again in the backward pass.
     """
+
+    recomputes = False
 
     def __init__(
         self, config: ModelConfig, token: Choice, channel: Choice, init: MixerInit,
@@ -53,6 +62,13 @@ class Block(nn.Module):
 
         One token may come without its axis of time, ``[batch, d]``.
         """
+        if self.recomputes and torch.is_grad_enabled():
+            result: tuple[Tensor, State] = checkpoint(
+                self._both, x, state, use_reentrant=False, preserve_rng_state=False)
+            return result
+        return self._both(x, state)
+
+    def _both(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         mixed, after = self.mix(x, state)
         x = self._after(0, x, mixed)
         return self._after(1, x, self.change(x)), after

@@ -76,7 +76,8 @@ def _nats(model: LanguageModel, rows: Tensor, chunk_tokens: int) -> float:
     nats = 0.0
     for start in range(0, rows.shape[0] - 1, chunk_tokens):
         piece = rows[start:start + chunk_tokens + 1]
-        logits, state = model.forward_time_major(piece[:-1], state)
+        # Called as a module, for FSDP gathers weights when it is.
+        logits, state = model(piece[:-1].t(), state)
         nats += float(F.cross_entropy(
-            logits.flatten(0, 1), piece[1:].flatten(), reduction="sum").double())
+            logits.transpose(0, 1).flatten(0, 1), piece[1:].flatten(), reduction="sum").double())
     return nats

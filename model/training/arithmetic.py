@@ -10,8 +10,10 @@ import torch
 __all__ = ["arithmetic", "training_device"]
 
 
-def training_device(name: str | None) -> torch.device:
+def training_device(name: str | None, local_rank: int | None = None) -> torch.device:
     """The device to train on; CUDA if none is asked for and one is there.
+
+    Of several processes on a machine each takes the CUDA device of its number, ``local_rank``.
 
     Raises
     ------
@@ -20,6 +22,8 @@ def training_device(name: str | None) -> torch.device:
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if local_rank is not None and device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", local_rank)
         torch.zeros(1, device=device).item()    # the device meta has no numbers
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

@@ -48,19 +48,19 @@ class StepBudget:
     Parameters
     ----------
     steps
-        All steps of the run.
+        All steps of the run; 0 for its beginning alone.
     done
         Those done before.
     """
 
     def __init__(self, steps: int, done: int = 0) -> None:
-        check_whole("steps", steps, 1)
+        check_whole("steps", steps, 0)
         self.steps, self._done = steps, done
 
     @property
     def fraction(self) -> float:
         """Steps done of all steps."""
-        return min(1.0, self._done / self.steps)
+        return 1.0 if self.spent else self._done / self.steps
 
     @property
     def spent(self) -> bool:
@@ -167,7 +167,7 @@ def check_plan(plan: Any) -> None:
     """
     if isinstance(plan, dict) and "steps" in plan:
         check_fields("budget", plan, ["steps"])
-        check_whole("steps of the budget", plan["steps"], 1)
+        check_whole("steps of the budget", plan["steps"], 0)
         return
     check_fields("budget", plan, ["seconds", "fraction", "remaining"])
     if not 0.0 < real_number("seconds of the budget", plan["seconds"]) < math.inf:

@@ -146,7 +146,12 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     """
     path = Path(path)
     if path.is_dir():
-        path = RunFolder(path).checkpoint
+        folder = RunFolder(path)
+        path = folder.checkpoint
+        if not path.exists() and folder.shards.newest() is not None:
+            raise CheckpointError(
+                f"{folder.path} has a run of several processes that is not finished, and no "
+                f"{CHECKPOINT_NAME} yet: go on with it, by one process too, with --resume")
     content = _content(path)
     if isinstance(content, dict) and content.get("format") in _OLDER_FORMATS:
         _bring_up_to_date(content)

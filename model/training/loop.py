@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 
 from sterna.model.training.budget import Budget
-from sterna.model.training.checkpoint import save_checkpoint
 from sterna.model.training.heldout import measure_heldout
 from sterna.model.training.report.metrics import MetricsWriter
 from sterna.model.training.report.progress import TrainProgress, TrainReporter
 from sterna.model.training.run_folder import RunFolder
+from sterna.model.training.saving import save_run
 from sterna.model.training.state import TrainState
 from sterna.model.training.stop import Stop
 from sterna.model.training.windows import WindowSampler
@@ -36,12 +36,17 @@ class Intervals:
 
 def train_steps(
     state: TrainState, sampler: WindowSampler, budget: Budget, heldout: bytes, *,
-    folder: RunFolder, intervals: Intervals, metrics: MetricsWriter, reporter: TrainReporter,
-    stop: Stop,
-) -> None:
+    folder: RunFolder, intervals: Intervals, metrics: MetricsWriter | None,
+    reporter: TrainReporter, stop: Stop,
+) -> int | None:
     """Take steps until the budget is spent or a signal came, then write the checkpoint.
 
-    Training time is that of the steps: what is done between them is not counted.
+    Training time is that of the steps: what is done between them is not counted. Several
+    processes go by the same numbers, so that all do the same next.
+
+    Returns
+    -------
+    The signal, also if another process got it; None if there was none.
 
     Raises
     ------
@@ -54,21 +59,22 @@ def train_steps(
     seconds_before, tokens_before = state.seconds, state.tokens
     next_save = time.monotonic() + intervals.checkpoint_seconds
     evaluations = _due(budget, intervals)
-    while not budget.spent and stop.signal is None:
+    _, signal, _ = _agreed(state, 0.0, stop, next_save)
+    while not budget.spent and signal is None:
         begin = time.monotonic()
-        state.advance(sampler.windows(state.step), recipe.learning_rate(
+        state.advance(sampler.windows(state.step, state.columns), recipe.learning_rate(
             state.step, budget.fraction), afresh=sampler.starts_afresh(state.step))
-        took = time.monotonic() - begin
+        took, signal, save = _agreed(state, time.monotonic() - begin, stop, next_save)
         state.seconds += took
         budget.took(took)
 
         if budget.spent:    # so that it is safe while the end is measured
-            save_checkpoint(state.checkpoint(budget.to_json()), folder.checkpoint)
+            save_run(state, folder, budget.to_json(), finished=False)
         measured = None
         if (due := _due(budget, intervals)) > evaluations:
             evaluations = due
             measured = state.heldout_bpb = _measure(state, heldout, budget, reporter)
-        if measured is not None or state.step % _STEPS_PER_ROW == 0:
+        if metrics is not None and (measured is not None or state.step % _STEPS_PER_ROW == 0):
             metrics.add({
                 "step": state.step, "seconds": state.seconds, "tokens": state.tokens,
                 "train_bpb": state.train_bpb, "heldout_bpb": measured, "lr": state.lr})
@@ -76,11 +82,24 @@ def train_steps(
         reporter.update(TrainProgress(
             budget.fraction, state.step, state.seconds, state.train_bpb, state.heldout_bpb,
             (state.tokens - tokens_before) / max(1e-9, state.seconds - seconds_before)))
-        if time.monotonic() >= next_save or (
+        if save or (
                 intervals.checkpoint_steps and state.step % intervals.checkpoint_steps == 0):
-            save_checkpoint(state.checkpoint(budget.to_json()), folder.checkpoint)
+            save_run(state, folder, budget.to_json(), finished=False)
             next_save = time.monotonic() + intervals.checkpoint_seconds
-    save_checkpoint(state.checkpoint(budget.to_json()), folder.checkpoint)
+        if state.processes.size == 1:
+            signal = stop.signal    # no other has to be told before it counts
+    save_run(state, folder, budget.to_json(), finished=budget.spent)
+    return signal
+
+
+def _agreed(
+    state: TrainState, took: float, stop: Stop, next_save: float,
+) -> tuple[float, int | None, bool]:
+    """What all processes go by: the time of the slowest, a signal that any of them got, and
+    whether the first is to save."""
+    every = state.processes.gather([took, stop.signal or 0, time.monotonic() >= next_save])
+    signal = int(max(signal for _, signal, _ in every))
+    return max(took for took, _, _ in every), signal or None, bool(every[0][2])
 
 
 def _due(budget: Budget, intervals: Intervals) -> int:
@@ -95,8 +114,8 @@ def _measure(
         reporter.message(f"measuring on {len(heldout):,} held-out bytes")
     try:
         settings = state.settings
-        return measure_heldout(
-            state.model, heldout, settings.recipe, settings.text.tokenizer)
+        return state.processes.first_says(measure_heldout(
+            state.model, heldout, settings.recipe, settings.text.tokenizer))
     except FloatingPointError as error:
         raise FloatingPointError(f"{error} after step {state.step}; lower lr "
                                  f"({state.settings.recipe.lr})") from error

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sterna.model.network.projection import Projection
+from sterna.model.training.distributed.layout import like, own
 from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["adamw", "restore_adamw", "set_learning_rate"]
@@ -45,7 +46,7 @@ def restore_adamw(optimizer: torch.optim.AdamW, saved: Any, step: int) -> None:
     optimizer
         Made by :func:`adamw` for the same model.
     saved
-        What ``optimizer.state_dict()`` gave.
+        What ``optimizer.state_dict()`` gave, whole or laid out as the parameters are.
     step
         Steps that had been done then.
 
@@ -64,7 +65,9 @@ def restore_adamw(optimizer: torch.optim.AdamW, saved: Any, step: int) -> None:
     state = {number: _checked(moments[number], parameter, step)
              for number, parameter in enumerate(parameters if step else ())}
     groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    optimizer.load_state_dict({"param_groups": groups, "state": {
+        number: {name: like(each, parameters[number]) if name in _MOMENTS else each
+                 for name, each in of_one.items()} for number, of_one in state.items()}})
 
 
 def _checked(found: Any, parameter: Tensor, step: int) -> dict[str, Tensor]:
@@ -77,8 +80,8 @@ def _checked(found: Any, parameter: Tensor, step: int) -> dict[str, Tensor]:
     for name in _MOMENTS:
         each = found[name]
         if each.dtype != parameter.dtype or each.shape != parameter.shape or (
-                not bool(each.isfinite().all())):
+                not bool(own(each).isfinite().all())):
             raise ValueError(f"{name} of a parameter is not finite, or of another shape or type")
-    if bool((found["exp_avg_sq"] < 0).any()):
+    if bool((own(found["exp_avg_sq"]) < 0).any()):
         raise ValueError("exp_avg_sq, a mean of squares, is negative")
     return {**found, "step": torch.tensor(float(step))}

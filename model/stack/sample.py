@@ -28,7 +28,8 @@ def sample_tokens(
         If the prompt alone is longer than a mixer allows.
     """
     logit = model.profile.logit
-    row = torch.from_numpy(prompt.astype(np.int64)).reshape(1, -1)
+    device = model.embedding.weight.device
+    row = torch.from_numpy(prompt.astype(np.int64)).reshape(1, -1).to(device)
     lengths = [each.mixer.longest for each in model.blocks() if each.mixer.longest is not None]
     room = min([tokens, *(longest - row.shape[1] + 1 for longest in lengths)])
     model.eval()    # ternary weights are then made once, not for every token
@@ -37,7 +38,7 @@ def sample_tokens(
         last = logits[:, -1]
         for count in range(room):
             integers = (last[0].double() * 2.0 ** logit.frac).round().clamp(logit.min, logit.max)
-            token = sampler(integers.numpy().astype(np.int64))
+            token = sampler(integers.cpu().numpy().astype(np.int64))
             yield token
             if count + 1 < room:
-                last, state = model.step(torch.tensor([token]), state)
+                last, state = model.step(torch.tensor([token], device=device), state)

@@ -60,7 +60,8 @@ def fit(
     while fraction < 1.0:
         if stopped():
             raise StoppedError
-        set_learning_rate(optimizer, recipe.learning_rate(done.steps, fraction))
+        set_learning_rate(optimizer, recipe.learning_rate(done.steps, fraction),
+                          recipe.decay(fraction))
         loss = task.loss(model, *task.sample(done.steps, seed))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

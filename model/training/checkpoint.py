@@ -68,6 +68,8 @@ class Checkpoint:
         The numeric profile that was trained for; the file has its name.
     budget
         ``to_json()`` of the budget, or None.
+    average
+        The average of the weights that is used in their place, by the names of parameters, or None.
     """
 
     config: ModelConfig
@@ -85,9 +87,11 @@ class Checkpoint:
     tokenizer: Tokenizer = BYTES
     profile: NumericProfile = S16
     budget: dict[str, Any] | None = None
+    average: dict[str, Tensor] | None = None
 
-    def model(self) -> LanguageModel:
-        """Return the model with these weights, on the CPU.
+    def model(self, *, averaged: bool = True) -> LanguageModel:
+        """Return the model with these weights, on the CPU; with their average, if there is one,
+        unless ``averaged`` is false.
 
         Raises
         ------
@@ -96,11 +100,12 @@ class Checkpoint:
             not finite.
         """
         model = LanguageModel(self.config, profile=self.profile)
+        weights = {**self.weights, **(self.average or {})} if averaged else self.weights
         try:
             for name, value in model.state_dict().items():
-                if name in self.weights and self.weights[name].dtype != value.dtype:
-                    raise TypeError(f"{name} is {self.weights[name].dtype}, not {value.dtype}")
-            model.load_state_dict(self.weights)
+                if name in weights and weights[name].dtype != value.dtype:
+                    raise TypeError(f"{name} is {weights[name].dtype}, not {value.dtype}")
+            model.load_state_dict(weights)
         except (RuntimeError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(
@@ -159,6 +164,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
     del content["format"]
+    content.setdefault("average", None)     # as it was before there were averages
     try:
         return Checkpoint(**checked_fields(content, list(Checkpoint.__slots__)))
     except ValueError as error:

@@ -145,6 +145,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "step": lambda name, value: check_whole(name, value, 0),
     "seconds": _check_seconds,
     "weights": _check_weights,
+    "average": lambda name, value: None if value is None else _check_weights(name, value),
     "optimizer": _check_dictionary,
     "carried": _check_carried,
     "train_bpb": _check_bpb,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sterna.model.training.budget import Budget
 from sterna.model.training.heldout import measure_heldout
-from sterna.model.training.report.metrics import MetricsWriter
+from sterna.model.training.record import Record
 from sterna.model.training.report.progress import TrainProgress, TrainReporter
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.saving import save_run
@@ -17,8 +17,6 @@ from sterna.model.training.stop import Stop
 from sterna.model.training.windows import WindowSampler
 
 __all__ = ["Intervals", "train_steps"]
-
-_STEPS_PER_ROW = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,8 @@ class Intervals:
 
 def train_steps(
     state: TrainState, sampler: WindowSampler, budget: Budget, heldout: bytes, *,
-    folder: RunFolder, intervals: Intervals, metrics: MetricsWriter | None,
-    reporter: TrainReporter, stop: Stop,
+    folder: RunFolder, intervals: Intervals, record: Record | None, reporter: TrainReporter,
+    stop: Stop,
 ) -> int | None:
     """Take steps until the budget is spent or a signal came, then write the checkpoint.
 
@@ -55,15 +53,16 @@ def train_steps(
     OSError
         If a file cannot be written.
     """
-    recipe = state.settings.recipe
     seconds_before, tokens_before = state.seconds, state.tokens
     next_save = time.monotonic() + intervals.checkpoint_seconds
     evaluations = _due(budget, intervals)
     _, signal, _ = _agreed(state, 0.0, stop, next_save)
     while not budget.spent and signal is None:
+        if record is not None:
+            record.before_step()
         begin = time.monotonic()
-        state.advance(sampler.windows(state.step, state.columns), recipe.learning_rate(
-            state.step, budget.fraction), afresh=sampler.starts_afresh(state.step))
+        state.advance(sampler.windows(state.step, state.columns), budget.fraction,
+                      afresh=sampler.starts_afresh(state.step))
         took, signal, save = _agreed(state, time.monotonic() - begin, stop, next_save)
         state.seconds += took
         budget.took(took)
@@ -74,10 +73,8 @@ def train_steps(
         if (due := _due(budget, intervals)) > evaluations:
             evaluations = due
             measured = state.heldout_bpb = _measure(state, heldout, budget, reporter)
-        if metrics is not None and (measured is not None or state.step % _STEPS_PER_ROW == 0):
-            metrics.add({
-                "step": state.step, "seconds": state.seconds, "tokens": state.tokens,
-                "train_bpb": state.train_bpb, "heldout_bpb": measured, "lr": state.lr})
+        if record is not None:
+            record.after_step(measured)
         assert state.train_bpb is not None
         reporter.update(TrainProgress(
             budget.fraction, state.step, state.seconds, state.train_bpb, state.heldout_bpb,
@@ -114,8 +111,9 @@ def _measure(
         reporter.message(f"measuring on {len(heldout):,} held-out bytes")
     try:
         settings = state.settings
-        return state.processes.first_says(measure_heldout(
-            state.model, heldout, settings.recipe, settings.text.tokenizer))
+        with state.averaged():
+            return state.processes.first_says(measure_heldout(
+                state.model, heldout, settings.recipe, settings.text.tokenizer))
     except FloatingPointError as error:
         raise FloatingPointError(f"{error} after step {state.step}; lower lr "
                                  f"({state.settings.recipe.lr})") from error

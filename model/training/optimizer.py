@@ -1,7 +1,9 @@
-"""The optimiser of a training run."""
+"""The optimiser of a training run, and the average of the weights that it makes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from sterna.model.network.projection import Projection
 from sterna.model.training.distributed.layout import like, own
 from sterna.model.training.recipe import TrainRecipe
 
-__all__ = ["adamw", "restore_adamw", "set_learning_rate"]
+__all__ = ["WeightAverage", "adamw", "restore_adamw", "set_learning_rate"]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -26,16 +28,23 @@ def adamw(model: nn.Module, recipe: TrainRecipe) -> torch.optim.AdamW:
     grouped = {id(parameter) for parameter in (*embeddings, *matrices)}
     rest = [each for each in model.parameters() if id(each) not in grouped]
     return torch.optim.AdamW(
-        [{"params": embeddings, "lr_factor": recipe.embedding_lr_factor, "weight_decay": 0.0},
-         {"params": matrices, "lr_factor": 1.0, "weight_decay": recipe.weight_decay},
-         {"params": rest, "lr_factor": 1.0, "weight_decay": 0.0}],
+        [{"params": embeddings, "lr_factor": recipe.embedding_lr_factor, "weight_decay": 0.0,
+          "decays": False},
+         {"params": matrices, "lr_factor": 1.0, "weight_decay": recipe.weight_decay,
+          "decays": True},
+         {"params": rest, "lr_factor": 1.0, "weight_decay": 0.0, "decays": False}],
         lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give every group of :func:`adamw` its share of the learning rate of the next step."""
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, lr: float, weight_decay: float,
+) -> None:
+    """Give every group of :func:`adamw` its share of the learning rate of the next step, and the
+    weight decay to the one that decays."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_factor"]
+        if group["decays"]:
+            group["weight_decay"] = weight_decay
 
 
 def restore_adamw(optimizer: torch.optim.AdamW, saved: Any, step: int) -> None:
@@ -85,3 +94,49 @@ def _checked(found: Any, parameter: Tensor, step: int) -> dict[str, Tensor]:
     if bool((own(found["exp_avg_sq"]) < 0).any()):
         raise ValueError("exp_avg_sq, a mean of squares, is negative")
     return {**found, "step": torch.tensor(float(step))}
+
+
+class WeightAverage:
+    """``average += (1 - decay) * (weights - average)`` after every step (Polyak averaging).
+
+    A matrix is made ternary after it is averaged, so codes follow the average.
+
+    Parameters
+    ----------
+    model
+        Whose parameters are averaged; the average begins with them.
+    decay
+        Of the average, from 0 to below 1; in step ``t`` at most ``(1 + t) / (10 + t)``, so that
+        the initial weights are soon forgotten.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._parameters, self._decay = dict(model.named_parameters()), decay
+        self.weights = {name: each.detach().clone() for name, each in self._parameters.items()}
+        """The average, by the names of the parameters."""
+
+    @torch.no_grad()
+    def follow(self, step: int) -> None:
+        """Take in the weights after step ``step`` (from 0)."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(
+            list(self.weights.values()), list(self._parameters.values()), 1.0 - decay)
+
+    def restore(self, weights: dict[str, Tensor]) -> None:
+        """Go on from ``weights``, by the same names."""
+        for name, each in self.weights.items():
+            each.copy_(weights[name])
+
+    def exchange(self) -> None:
+        """Give the model the average, and take its weights; again, and both are as before."""
+        for name, parameter in self._parameters.items():
+            parameter.data, self.weights[name] = self.weights[name], parameter.data
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Inside, the model has the average."""
+        self.exchange()
+        try:
+            yield
+        finally:
+            self.exchange()

@@ -75,7 +75,7 @@ def _numpy(tensor: Any) -> np.ndarray:
 
 
 def quantize_checkpoint(
-    path: str | Path, profile: NumericProfile, *, heldout: bytes | None = None,
+    path: str | Path, profile: NumericProfile | None = None, *, heldout: bytes | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> QuantizedModel:
     """Quantise a checkpoint, measure float and integer model, and record where it is from.
@@ -85,7 +85,7 @@ def quantize_checkpoint(
     path
         A checkpoint that training wrote.
     profile
-        Formats of the integer model.
+        Formats of the integer model; by default those that were trained for.
     heldout
         Text to measure on, UTF-8. None takes the held-out part of the training text if
         that was built in and this Python has the same; otherwise nothing is measured.
@@ -101,6 +101,7 @@ def quantize_checkpoint(
     """
     checkpoint = load_checkpoint(path)
     checkpoint.config.check_integer_form()
+    profile = profile or checkpoint.profile
     model = checkpoint.model()
     if heldout is None:
         heldout = _heldout_of(checkpoint)

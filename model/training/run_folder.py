@@ -14,12 +14,21 @@ try:
 except ImportError:     # not on Windows
     fcntl = None        # type: ignore[assignment]
 
-__all__ = ["CHECKPOINT_NAME", "METRICS_NAME", "PLOT_NAME", "RunFolder"]
+__all__ = ["CHECKPOINT_NAME", "CODES_NAME", "DESCRIPTION_NAME", "METRICS_NAME", "PLOT_NAME",
+           "REPORT_NAME", "SAMPLES_NAME", "RunFolder"]
 
 CHECKPOINT_NAME = "checkpoint.pt"
 """File of a run: all that is needed to go on, or to use the model."""
 METRICS_NAME = "metrics.csv"
 """File of a run: loss and learning rate by step."""
+CODES_NAME = "codes.csv"
+"""File of a run: shares of ternary codes that change or are zero, by step and projection."""
+SAMPLES_NAME = "samples.txt"
+"""File of a run: text that the model wrote while it was trained."""
+DESCRIPTION_NAME = "run.json"
+"""File of a run: what it is, the command that started it, and versions."""
+REPORT_NAME = "report.html"
+"""File of a run: all of these as one page."""
 PLOT_NAME = "loss.png"
 """File of a run: the losses as a picture."""
 _SHARDS_NAME = "shards"
@@ -35,6 +44,11 @@ class RunFolder:
         self.metrics = self.path / METRICS_NAME
         self.plot = self.path / PLOT_NAME
         self.shards = ShardFolder(self.path / _SHARDS_NAME)
+        self.codes = self.path / CODES_NAME
+        self.samples = self.path / SAMPLES_NAME
+        self.description = self.path / DESCRIPTION_NAME
+        self.report = self.path / REPORT_NAME
+        self.tensorboard = self.path / "tensorboard"
 
     @property
     def saved(self) -> Path:

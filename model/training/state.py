@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sterna.model.config import ModelConfig
+from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import PROFILES, S16, NumericProfile
 from sterna.model.stack.language_model import LanguageModel, ModelState
 from sterna.model.tokens.files import fitted
@@ -28,7 +30,12 @@ from sterna.model.training.distributed.layout import (
 )
 from sterna.model.training.distributed.processes import Processes
 from sterna.model.training.execution import Execution
-from sterna.model.training.optimizer import adamw, restore_adamw, set_learning_rate
+from sterna.model.training.optimizer import (
+    WeightAverage,
+    adamw,
+    restore_adamw,
+    set_learning_rate,
+)
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.step import add_gradient
 
@@ -55,6 +62,12 @@ class RunSettings:
         if fitted(self.text.tokenizer, self.config.vocab).vocab < self.text.tokenizer.vocab:
             raise ValueError(f"{self.text.name} is in {self.text.tokenizer.vocab} different "
                              f"tokens, so vocab must be at least that, got {self.config.vocab}")
+        if self.config.weights != "ternary" and self.profile != S16:
+            raise ValueError(f"profile {self.profile.name} is for ternary weights: float weights "
+                             f"have no formats")
+        if self.config.weights != "ternary" and self.recipe.float_start:
+            raise ValueError("float_start is for ternary weights: with float weights all of the "
+                             "run is in full precision")
 
     def differences(self, found: Checkpoint) -> list[str]:
         """In what a checkpoint is one of another run, in words; empty if in nothing."""
@@ -115,8 +128,11 @@ class TrainState:
         if execution.checkpoint_activations and config.residual != "plain":
             raise ValueError(f"residual {config.residual} keeps no activations of blocks: leave "
                              f"out checkpoint_activations")
+        if recipe.ema and processes.size > 1:
+            raise ValueError(f"ema is for one process, got {processes.size}")
         self._called = laid_out(self.model, execution.parallel, processes)
         self.optimizer = adamw(self.model, recipe)
+        self.average = WeightAverage(self.model, recipe.ema) if recipe.ema else None
         self.carried = self._initial_state()
         self.step, self.seconds, self.lr = 0, 0.0, 0.0
         self.train_bpb: float | None = None
@@ -128,15 +144,15 @@ class TrainState:
         """Tokens trained on so far."""
         return self.step * self.settings.recipe.tokens_per_step
 
-    def advance(self, windows: np.ndarray, lr: float, *, afresh: bool) -> None:
+    def advance(self, windows: np.ndarray, fraction: float, *, afresh: bool) -> None:
         """Do one step of the optimiser.
 
         Parameters
         ----------
         windows
             Tokens int64 ``[window + 1, own columns of the batch]``.
-        lr
-            The learning rate.
+        fraction
+            The used part of the budget, which learning rate and weight decay follow.
         afresh
             Whether they start from the zero state, and not from that of the step before.
 
@@ -148,18 +164,26 @@ class TrainState:
         recipe = self.settings.recipe
         if afresh:
             self.carried = self._initial_state()
-        self.lr = lr
-        set_learning_rate(self.optimizer, lr)
+        self.lr = recipe.learning_rate(self.step, fraction)
+        set_learning_rate(self.optimizer, self.lr, recipe.decay(fraction))
         self.optimizer.zero_grad(set_to_none=True)
-        loss, after = add_gradient(
-            self._called, torch.from_numpy(windows).to(self.device), self.carried,
-            recipe.accumulate, bf16=recipe.bf16)
+        with bit_linear.by(float_linear) if fraction < recipe.float_start else nullcontext():
+            loss, after = add_gradient(
+                self._called, torch.from_numpy(windows).to(self.device), self.carried,
+                recipe.accumulate, bf16=recipe.bf16)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_norm, foreach=True)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.follow(self.step)
         if recipe.carry_state:
             self.carried = after
         self.step += 1
         self._note_loss(loss, windows[1:])
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the model has the weights that are measured and used: their average, if the
+        recipe keeps one."""
+        return nullcontext() if self.average is None else self.average.in_use()
 
     def _note_loss(self, loss: Tensor, targets: np.ndarray) -> None:
         """Turn nats per own token into bits per byte of all, and take them into the running
@@ -211,7 +235,8 @@ class TrainState:
                 number: {name: self._whole(each) for name, each in moments.items()}
                 for number, moments in saved["state"].items()}},
             carried=tuple(tuple(self._whole(batch_in_parts(each, self.processes))
-                                for each in layer) for layer in self.carried))
+                                for each in layer) for layer in self.carried),
+            average=None if self.average is None else self.average.weights)
 
     def _whole(self, tensor: Tensor) -> Tensor:
         """All of a tensor, in the memory of the first process alone."""
@@ -240,9 +265,11 @@ class TrainState:
             If it is not, or if it contradicts itself; ``source`` is its name in the message.
         """
         self.check_same_run(found, source)
-        weights = found.model().state_dict()
+        weights = found.model(averaged=False).state_dict()
         self.model.load_state_dict({
             name: like(weights[name], each) for name, each in self.model.state_dict().items()})
+        if self.average is not None:
+            self.average.restore(dict(found.model().named_parameters()))
         try:
             restore_adamw(self.optimizer, found.optimizer, found.step)
         except (ValueError, RuntimeError) as error:

@@ -25,8 +25,8 @@ from sterna.model.training.distributed.processes import joined
 from sterna.model.training.execution import Execution
 from sterna.model.training.loop import Intervals, train_steps
 from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.record import Recorded, open_record
 from sterna.model.training.report.loss_plot import plot_loss
-from sterna.model.training.report.metrics import MetricsWriter
 from sterna.model.training.report.progress import QuietReporter, TrainReporter, default_reporter
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.saving import restore_run
@@ -84,6 +84,7 @@ def train(
     heldout_evaluations: int = 8,
     checkpoint_seconds: float = 60.0,
     checkpoint_steps: int | None = None,
+    recorded: Recorded | None = None,
     reporter: TrainReporter | None = None,
     quiet: bool = False,
 ) -> TrainResult:
@@ -119,8 +120,8 @@ def train(
     threads
         Number of CPU threads; by default what torch has.
     profile
-        Numeric profile whose limits hold while training; one of
-        :data:`sterna.model.profile.PROFILES`.
+        Numeric profile that is trained for, one of :data:`sterna.model.profile.PROFILES`: its
+        limits hold while training, and values are rounded to its formats if they are coarse.
     execution
         How the model lies over processes, and what is computed again to save memory. Every
         process that torchrun started calls this function with the same arguments.
@@ -130,6 +131,8 @@ def train(
         How often it is evaluated during the run, the end included.
     checkpoint_seconds, checkpoint_steps
         Write a checkpoint this often: in seconds, and (if given) also in steps.
+    recorded
+        What is left in the folder beyond ``metrics.csv`` and ``codes.csv``; by default no more.
     reporter
         Told about the progress; by default a bar on a terminal, plain lines otherwise.
     quiet
@@ -154,11 +157,13 @@ def train(
     OSError
         If ``run_dir`` cannot be written. ConnectionError, if another process of the run ended.
     """
+    recorded = recorded or Recorded()
     _check_numbers({
         "steps": (steps, 0, None), "threads": (threads, 1, _MOST_THREADS),
         "heldout_bytes": (heldout_bytes, 2, None),
         "heldout_evaluations": (heldout_evaluations, 1, None),
-        "checkpoint_steps": (checkpoint_steps, 1, None), "seed": (seed, 0, (1 << 63) - 1)})
+        "checkpoint_steps": (checkpoint_steps, 1, None),
+        "sample_every": (recorded.sample_every, 1, None), "seed": (seed, 0, (1 << 63) - 1)})
     if (steps is None) == (minutes is None):
         raise ValueError("give the budget either in steps or in minutes")
     if minutes is not None and not 0.0 < real_number("minutes", minutes) < math.inf:
@@ -178,15 +183,17 @@ def train(
         processes.on_first(lambda: stack.enter_context(folder.locked(shown.message)))
         resumes = bool(processes.first_says(processes.on_first(lambda: folder.resumes(**how))))
         budget = _begin(state, folder if resumes else None, steps, minutes, shown)
-        metrics = processes.on_first(lambda: stack.enter_context(
-            closing(MetricsWriter(folder.metrics, state.step))))
+        record = processes.on_first(lambda: stack.enter_context(
+            open_record(state, folder, recorded)))
         kernels = cpu_kernels(shown.message) if state.device.type == "cpu" else None
         with (arithmetic(threads, config.weights), use_kernels(kernels),
               stop_requested() as stop):
             stop_signal = train_steps(
-                state, sampler, budget, heldout, folder=folder, metrics=metrics,
+                state, sampler, budget, heldout, folder=folder, record=record,
                 reporter=shown, stop=stop, intervals=Intervals(
                     heldout_evaluations, checkpoint_seconds, checkpoint_steps))
+        if state.average is not None:
+            state.average.exchange()        # what was measured is what is returned
         processes.on_first(lambda: plot_loss(
             folder.metrics, folder.plot,
             title=f"{text.name}, d = {config.d}, {config.layers} layers"))

@@ -11,8 +11,11 @@ from sterna.model.files import write_atomically
 
 __all__ = ["COLUMNS", "MetricsWriter", "read_metrics"]
 
-COLUMNS = ("step", "seconds", "tokens", "train_bpb", "heldout_bpb", "lr")
-"""Columns of a ``metrics.csv``; a cell without a figure is empty."""
+COLUMNS = ("step", "seconds", "tokens", "train_bpb", "heldout_bpb", "lr", "flips", "zeros")
+"""Columns of a ``metrics.csv``; a cell without a figure is empty. Flips are the share of all
+ternary codes that this one step changed, zeros the share that is 0 after it."""
+
+_FORMER_COLUMNS = COLUMNS[:6]
 
 
 class MetricsWriter:
@@ -41,7 +44,7 @@ class MetricsWriter:
         self._file = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115
 
     def add(self, row: Mapping[str, float | None]) -> None:
-        """Append one row; a figure that is None or NaN leaves its cell empty."""
+        """Append one row; a figure that is missing, None or NaN leaves its cell empty."""
         csv.writer(self._file).writerow(_cells(row))
         self._file.flush()
 
@@ -51,17 +54,18 @@ class MetricsWriter:
 
 
 def _cells(row: Mapping[str, float | None]) -> list[str]:
-    formats = {"step": ".0f", "tokens": ".0f", "seconds": ".2f", "lr": ".6g"}
+    formats = {"step": ".0f", "tokens": ".0f", "seconds": ".2f", "lr": ".6g", "flips": ".6g"}
     cells = []
     for name in COLUMNS:
-        value = row[name]
+        value = row.get(name)
         known = value is not None and value == value
         cells.append(format(value, formats.get(name, ".5f")) if known else "")
     return cells
 
 
 def read_metrics(path: str | Path) -> dict[str, list[float]]:
-    """Return the columns of a ``metrics.csv``; empty cells are NaN.
+    """Return the columns of a ``metrics.csv``; empty cells are NaN, and so are columns that files
+    did not have when they were written.
 
     Raises
     ------
@@ -75,16 +79,17 @@ def read_metrics(path: str | Path) -> dict[str, list[float]]:
             rows = list(reader)
     except OSError as error:
         raise ValueError(f"{path}: cannot read the metrics ({error.strerror})") from error
-    if tuple(header) != COLUMNS:
+    if tuple(header) not in (COLUMNS, _FORMER_COLUMNS):
         raise ValueError(f"{path}: the columns must be {', '.join(COLUMNS)}, got {header}")
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
     for number, row in enumerate(rows, start=2):
-        if len(row) != len(COLUMNS):
+        if len(row) != len(header):
             # A run that was killed may leave half a line behind; only the last can be.
             if number == len(rows) + 1:
                 break
             raise ValueError(
-                f"{path}, line {number}: expected {len(COLUMNS)} cells, got {len(row)}")
+                f"{path}, line {number}: expected {len(header)} cells, got {len(row)}")
+        row += [""] * (len(COLUMNS) - len(row))
         for name, cell in zip(COLUMNS, row, strict=True):
             try:
                 columns[name].append(float(cell) if cell else float("nan"))

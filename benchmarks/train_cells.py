@@ -1,0 +1,118 @@
+"""What the benchmarks of training share: runs by name, each in a process of its own, whose results
+are kept in a file, so that a benchmark that is stopped goes on where it was."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from sterna.model.corpus import Corpus, builtin_corpus
+
+__all__ = ["Cell", "arguments", "run_cells"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run. ``recipe`` has what differs from the default; ``integers`` asks for the
+    held-out figures of both profiles' integers, too."""
+
+    d: int
+    layers: int
+    steps: int
+    seed: int = 0
+    profile: str = "S16"
+    docstrings: bool = False
+    heldout_bytes: int = 16384
+    integers: bool = False
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What tells it from others, in words."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+@cache
+def corpus_of(docstrings: bool) -> Corpus:
+    """The built-in text: collecting docstrings imports the standard library, once a process."""
+    return builtin_corpus(docstrings=docstrings)
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """Train; return held-out bits per byte, the median share of codes that a step flips, weights,
+    tokens, and CPU seconds."""
+    from sterna.model.config import ModelConfig
+    from sterna.model.profile import PROFILES
+    from sterna.model.quantized.evaluate import evaluate
+    from sterna.model.training.quantize import quantize
+    from sterna.model.training.report.metrics import read_metrics
+    from sterna.model.training.train import TrainRecipe, train
+
+    begin = time.process_time()
+    corpus = corpus_of(cell.docstrings)
+    config = ModelConfig(cell.d, cell.layers, 3 * cell.d)
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(
+            config, corpus, run_dir=folder, steps=cell.steps, seed=cell.seed, threads=1,
+            recipe=TrainRecipe(**cell.recipe), profile=PROFILES[cell.profile], quiet=True,
+            heldout_bytes=cell.heldout_bytes, heldout_evaluations=1)
+        flips = [each for each in read_metrics(Path(folder) / "metrics.csv")["flips"]
+                 if each == each]
+    found: dict[str, Any] = {
+        "heldout_bpb": result.heldout_bpb, "flips": statistics.median(flips) if flips else None,
+        "weights": config.ternary_weights, "tokens": result.tokens}
+    if cell.integers:
+        for name, profile in PROFILES.items():
+            integers = evaluate(quantize(result.model, profile),
+                                corpus.heldout[:cell.heldout_bytes])
+            found[name] = integers.bits_per_byte
+    return {**found, "cpu_seconds": round(time.process_time() - begin, 1)}
+
+
+def run_cells(cells: Iterable[Cell], path: Path, jobs: int) -> dict[str, dict[str, Any]]:
+    """The result of every cell by its key; those that ``path`` has are not run again.
+
+    A cell whose loss stops being finite has no held-out figure.
+    """
+    known = json.loads(path.read_text()) if path.exists() else {"cells": {}}
+    versions = {name: version(name) for name in ("sterna", "torch")}
+    known["machine"] = {**versions, "python": platform.python_version(), "jobs": jobs}
+    wanted = {cell.key: cell for cell in cells}
+    missing = [cell for key, cell in wanted.items() if key not in known["cells"]]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(run_cell, cell): cell for cell in missing}
+        for count, future in enumerate(as_completed(running), start=1):
+            try:
+                found = future.result()
+            except FloatingPointError:
+                found = {"heldout_bpb": None, "flips": None}
+            known["cells"][running[future].key] = found
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_suffix(".part")
+            temporary.write_text(json.dumps(known, indent=1))
+            temporary.replace(path)
+            print(f"{count} of {len(missing)}: {running[future].key}: {found}", flush=True)
+    return {key: known["cells"][key] for key in wanted}
+
+
+def arguments(description: str, output: str) -> argparse.ArgumentParser:
+    """The options that all of these benchmarks have."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, a thread each")
+    parser.add_argument("-o", "--output", type=Path, default=Path(output),
+                        help="file of results; those in it are not measured again")
+    parser.add_argument("--tiny", action="store_true",
+                        help="a few steps of small models: to see that it runs, not to measure")
+    return parser

@@ -1,0 +1,143 @@
+"""The report of a training run: one file, made from what the run left in its folder."""
+
+from __future__ import annotations
+
+import html
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sterna.cli.reports.error_plot import error_html
+from sterna.cli.reports.page import (
+    Outcome,
+    Verdict,
+    html_figure,
+    html_heading,
+    html_page,
+    html_table,
+)
+from sterna.cli.reports.run_plots import codes_plot, loss_plot, rate_plot
+from sterna.export.float.rounding_error import rounding_errors
+from sterna.model.files import write_atomically
+from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.tokens.files import fitted
+from sterna.model.training.report.codes import CodeShares, read_codes
+from sterna.model.training.report.metrics import read_metrics
+from sterna.model.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from sterna.model.training.checkpoint import Checkpoint
+
+__all__ = ["write_run_report"]
+
+_ERROR_TOKENS = 256
+
+
+def write_run_report(folder: RunFolder, path: Path | None = None) -> Path:
+    """Write the report of the run in ``folder``, by default into it, and return where.
+
+    Files that a run of an older version did not leave are left out of the page.
+
+    Raises
+    ------
+    ValueError
+        If the folder has no checkpoint, or a file in it cannot be read.
+    OSError
+        If the page cannot be written.
+    """
+    from sterna.model.training.checkpoint import load_checkpoint
+    from sterna.model.training.report.samples import read_samples
+
+    checkpoint = load_checkpoint(folder.checkpoint)
+    columns = read_metrics(folder.metrics)
+    codes = read_codes(folder.codes) if folder.codes.exists() else {}
+    body = [html_figure(loss_plot(columns), "Bits per byte. The training loss is a running mean."),
+            html_figure(rate_plot(columns), "Learning rate of the matrices and biases.")]
+    if any(value == value for value in columns["zeros"]):
+        body += [html_heading("Ternary codes"), html_figure(
+            codes_plot(columns),
+            "Share of all codes that one step changes (every tenth step is looked at), and share "
+            "that is zero.")]
+    body += [_layers(checkpoint, codes), _integers(checkpoint)]
+    if folder.samples.exists() and (samples := read_samples(folder.samples)):
+        body.append(_samples(samples))
+    body.append(_settings(folder, checkpoint))
+    page = html_page(f"Training run: {folder.path.name}", _verdict(checkpoint, columns),
+                     "\n".join(each for each in body if each))
+    return write_atomically(path or folder.report, page)
+
+
+def _verdict(checkpoint: Checkpoint, columns: Mapping[str, Sequence[float]]) -> Verdict:
+    held = checkpoint.heldout_bpb
+    tokens = int(columns["tokens"][-1]) if columns["tokens"] else 0
+    figures = [("not measured" if held is None else f"{held:.4f}", "held-out bits per byte"),
+               (f"{checkpoint.step:,}", "steps"), (f"{tokens:,}", "tokens"),
+               (f"{checkpoint.seconds:,.0f} s", "training time")]
+    config = checkpoint.config
+    return Verdict(
+        Outcome.NOTE, "trained",
+        f"{checkpoint.corpus_name}; d {config.d}, {config.layers} layers, {config.mixer} and "
+        f"{config.channel}, for profile {checkpoint.profile.name}.", tuple(figures))
+
+
+def _layers(checkpoint: Checkpoint, codes: Mapping[int, Mapping[str, CodeShares]]) -> str:
+    """Every projection: what making it ternary loses, and its codes at the last look."""
+    from sterna.model.training.report.weight_error import ternary_errors
+
+    errors = ternary_errors(checkpoint.model())
+    if not errors:
+        return ""
+    last = codes[max(codes)] if codes else {}
+    rows = []
+    for name, error in errors.items():
+        shares = last.get(name)
+        rows.append((name, f"{error:.3f}", *(
+            ("", "") if shares is None else (f"{shares.zeros:.1%}", f"{shares.flips:.3%}"))))
+    at = f" at step {max(codes):,}" if codes else ""
+    return html_heading(
+        "Projections: the error is that of the ternary matrix against its latent weights, the "
+        "root of the sum of squares of the difference over that of the weights."
+    ) + html_table(("projection", "ternary error", f"zeros{at}", f"flips{at}"), rows,
+                   numeric=(1, 2, 3))
+
+
+def _integers(checkpoint: Checkpoint) -> str:
+    """What the integers of the profile lose, by layer; nothing for a model without them."""
+    from sterna.model.training.quantize import quantize
+
+    if not checkpoint.config.has_integer_form:
+        return ""
+    model = quantize(checkpoint.model(), checkpoint.profile, tokenizer=checkpoint.tokenizer)
+    tokenizer = fitted(checkpoint.tokenizer, model.config.vocab)
+    tokens = tokenizer.encode(bundled_heldout(model.config.vocab))[:_ERROR_TOKENS]
+    errors = rounding_errors(model, tokens.reshape(1, -1))
+    return html_heading(f"Integers of profile {checkpoint.profile.name}") + error_html(
+        errors, tokens.size)
+
+
+def _samples(samples: Mapping[int, str]) -> str:
+    return html_heading("Text while training") + "".join(
+        f"<h3>Step {step:,}</h3><pre>{html.escape(text)}</pre>"
+        for step, text in samples.items())
+
+
+def _settings(folder: RunFolder, checkpoint: Checkpoint) -> str:
+    """Command, recipe and versions."""
+    described: dict[str, Any] = {}
+    if folder.description.exists():
+        try:
+            described = json.loads(folder.description.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{folder.description}: cannot read it ({error})") from error
+    rows = [(name, value) for name, value in (
+        *checkpoint.config.to_json().items(), *checkpoint.recipe.items(),
+        ("seed", checkpoint.seed), ("text", checkpoint.corpus_name),
+        ("tokenizer", checkpoint.tokenizer.kind), ("profile", checkpoint.profile.name))]
+    for topic in ("versions", "machine"):
+        rows += [*described.get(topic, {}).items()]
+    command = described.get("command")
+    said = f"<pre>{html.escape(shlex.join(command))}</pre>" if command else ""
+    return html_heading("How it was made") + said + html_table(
+        ("setting", "value"), [(name, str(value)) for name, value in rows])

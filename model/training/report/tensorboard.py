@@ -1,0 +1,50 @@
+"""The figures of a run for TensorBoard, if its package is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sterna.model.extras import install_command
+
+__all__ = ["TensorBoardWriter"]
+
+
+class TensorBoardWriter:
+    """Writes event files, which ``tensorboard --logdir`` shows.
+
+    Parameters
+    ----------
+    folder
+        Where to; TensorBoard itself leaves out steps that a resumed run repeats.
+    resume_step
+        The step that the run goes on from, 0 for a new one.
+
+    Raises
+    ------
+    ValueError
+        If the package ``tensorboard`` is not installed.
+    """
+
+    def __init__(self, folder: str | Path, resume_step: int = 0) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ValueError(
+                f"--tensorboard needs the package tensorboard: {install_command('tensorboard')}"
+            ) from error
+        self._writer = SummaryWriter(
+            str(folder), purge_step=resume_step + 1 if resume_step else None)
+
+    def add(self, row: Mapping[str, float | None]) -> None:
+        """Write the figures of one row of ``metrics.csv``, under the names of its columns."""
+        step = row["step"]
+        assert step is not None
+        for name, value in row.items():
+            if name != "step" and value is not None and value == value:
+                self._writer.add_scalar(
+                    name, value, int(step))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()

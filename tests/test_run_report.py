@@ -1,0 +1,113 @@
+"""What a run records: shares of codes, samples, TensorBoard's events and the page of all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import refusal
+from page_checks import check_page
+from test_train import CONFIG, CORPUS, RECIPE
+
+from sterna.cli.reports.run_page import write_run_report
+from sterna.model.training.record import Recorded
+from sterna.model.training.report.codes import CodeShares, CodesWriter, read_codes
+from sterna.model.training.report.metrics import read_metrics
+from sterna.model.training.report.samples import SampleWriter, read_samples
+from sterna.model.training.run_folder import RunFolder
+from sterna.model.training.train import train
+
+
+def test_a_run_leaves_what_its_report_tells(tmp_path: Path) -> None:
+    recorded = Recorded(sample_every=60, command=("sterna", "train", "--steps", "100"))
+    folder = RunFolder(tmp_path / "a run")
+    train(CONFIG, CORPUS, run_dir=folder.path, steps=100, recipe=RECIPE, threads=1, quiet=True,
+          heldout_bytes=500, heldout_evaluations=2, recorded=recorded)
+    columns = read_metrics(folder.metrics)
+    watched = [share for share in columns["flips"] if share == share]
+    assert len(watched) == 10
+    assert all(0.0 < share < 0.2 for share in watched)
+    (step, shares), = read_codes(folder.codes).items()
+    assert (step, len(shares)) == (100, 2 * 7 + 1)
+    assert list(read_samples(folder.samples)) == [60]
+    assert json.loads(folder.description.read_text())["command"][:2] == ["sterna", "train"]
+
+    path = write_run_report(folder)
+    page = path.read_text(encoding="utf-8")
+    assert path == folder.report
+    check_page(page)
+    for said in ("sterna train --steps 100", "layers.1.channel.down", "Text while training",
+                 "bits per byte", "learning rate", "changed by a step", "weight_decay", "torch"):
+        assert said in page, said
+    assert not re.search(r'(?:src|href)="http', page)
+
+
+def test_a_page_leaves_out_what_an_older_run_did_not_write(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    train(CONFIG, CORPUS, run_dir=tmp_path, steps=2, recipe=RECIPE, threads=1, quiet=True,
+          heldout_bytes=500)
+    for path in (folder.codes, folder.description):
+        path.unlink()
+    rows = [line.rsplit(",", 2)[0] for line in folder.metrics.read_text().splitlines()]
+    folder.metrics.write_text("\n".join(rows) + "\n")
+    page = write_run_report(folder, tmp_path / "other.html").read_text(encoding="utf-8")
+    assert "Ternary codes" not in page
+    assert "Projections" in page
+
+
+def test_codes_of_a_resumed_run_are_kept_up_to_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "codes.csv"
+    writer = CodesWriter(path)
+    for step in (100, 200, 300):
+        writer.add(step, {"head": CodeShares(step / 1e6, 0.25)})
+    writer.close()
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("400,he")        # killed
+    CodesWriter(path, resume_step=200).close()
+    assert read_codes(path) == {step: {"head": CodeShares(step / 1e6, 0.25)}
+                                for step in (100, 200)}
+    path.write_text("step,projection,flips,zeros\nx,head,0,0\n1,head,0,0\n")
+    with pytest.raises(ValueError, match=r"codes\.csv, line 2"):
+        read_codes(path)
+
+
+def test_samples_are_read_back_whatever_the_model_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "samples.txt"
+    path.write_text("--- step 10 ---\nThe a\nb\n\n--- step 20 ---\nThe c\n\n")
+    assert read_samples(path) == {10: "The a\nb", 20: "The c"}
+    SampleWriter(path, resume_step=10)
+    assert read_samples(path) == {10: "The a\nb"}
+
+
+def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder = RunFolder(tmp_path)
+    train(CONFIG, CORPUS, run_dir=tmp_path, steps=20, recipe=RECIPE, threads=1, quiet=True,
+          heldout_bytes=500, heldout_evaluations=1, recorded=Recorded(tensorboard=True))
+    events = accumulator.EventAccumulator(str(folder.tensorboard)).Reload()
+    losses = {each.step: each.value for each in events.Scalars("train_bpb")}
+    columns = read_metrics(folder.metrics)
+    assert losses == pytest.approx(dict(zip(columns["step"], columns["train_bpb"], strict=True)),
+                                   abs=1e-4)
+    assert "zeros" in events.Tags()["scalars"]
+
+
+def test_without_its_package_tensorboard_is_refused_with_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
+    with pytest.raises(ValueError, match=r"needs the package tensorboard: .*tensorboard\]"):
+        train(CONFIG, CORPUS, run_dir=tmp_path, steps=2, recipe=RECIPE, quiet=True,
+              recorded=Recorded(tensorboard=True))
+
+
+def test_a_report_of_no_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "checkpoint" in refusal(capsys, "report-run", tmp_path, "--quiet")
+    assert ".html" in refusal(capsys, "report-run", tmp_path, "-o", "x.txt")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.model.checks import check_fields, check_whole
+from sterna.model.checks import check_fields, check_whole, real_number
 from sterna.model.tokens.files import tokenizer_from_json
 from sterna.model.tokens.tokenizer import Tokenizer
 
@@ -35,6 +35,7 @@ VERSION = 1
 _FORMAT = "sterna token shards"
 _MAGIC = b"sternatk"
 _HEADER = struct.Struct("<8sIIQ8x")
+_MOST = (1 << 63) - 1       # bytes of a file that there can be
 _FIELDS = ("format", "version", "tokenizer", "vocab", "separator", "split", "train", "heldout",
            "shards", "sources", "sha256")
 
@@ -182,23 +183,50 @@ def _parse(content: Any) -> Index:
                          f"reads version {VERSION}: build it again")
     check_fields("the index", content, _FIELDS)
     check_whole("vocab", content["vocab"], 2)
-    shards = tuple(Shard(**_whole(entry, "tokens", 1)) for entry in content["shards"])
+    shards = tuple(Shard(**_whole(entry, tokens=1)) for entry in content["shards"])
     for number, shard in enumerate(shards):
         if shard.file != shard_name(number):    # nor is any other folder's file read
             raise ValueError(f"shard {number} must be {shard_name(number)}, got {shard.file!r}")
     if not shards:
         raise ValueError("there is no shard")
-    train, heldout = (Part(**_whole(content[part], "bytes", 0)) for part in ("train", "heldout"))
-    index = Index(
-        tokenizer_from_json(content["tokenizer"], content["vocab"]), content["separator"],
-        content["split"], train, heldout, shards, tuple(content["sources"]))
+    train, heldout = (
+        Part(**_whole(content[part], bytes=0, documents=0)) for part in ("train", "heldout"))
+    tokenizer = tokenizer_from_json(content["tokenizer"], content["vocab"])
+    if tokenizer.vocab != content["vocab"]:
+        raise ValueError(f"vocab must be that of its tokenizer, {tokenizer.vocab:,}, got "
+                         f"{content['vocab']:,}")
+    _check_words(content)
+    index = Index(tokenizer, content["separator"], content["split"], train, heldout, shards,
+                  tuple(content["sources"]))
     if index.sha256 != content["sha256"]:
         raise ValueError("its parts do not have the hash that it says: the file was changed")
     return index
 
 
-def _whole(entry: dict[str, Any], field: str, low: int) -> dict[str, Any]:
-    check_whole(field, entry[field], low)
+def _check_words(content: dict[str, Any]) -> None:
+    """Check what is shown to people, and not in the hash."""
+    if not isinstance(content["separator"], str):
+        raise ValueError(f"separator must be text, got {content['separator']!r:.80}")
+    split = content["split"]
+    if not isinstance(split, dict) or not (
+            isinstance(split.get("file"), str) or {"fraction", "seed"} <= split.keys()):
+        raise ValueError(f"split must have a file, or a fraction and a seed, got {split!r:.80}")
+    if "file" not in split:
+        real_number("fraction", split["fraction"])
+    if not isinstance(content["sources"], list):
+        raise ValueError(f"sources must be a list, got {content['sources']!r:.80}")
+    for source in content["sources"]:
+        _whole(source, files=0, documents=0, bytes=0)
+        if not isinstance(source.get("name"), str):
+            raise ValueError(f"a source must have a name, got {source!r:.80}")
+
+
+def _whole(entry: Any, **lows: int) -> dict[str, Any]:
+    """An object whose fields of these names are numbers from these on."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"expected an object with {', '.join(lows)}, got {entry!r:.80}")
+    for field, low in lows.items():
+        check_whole(field, entry.get(field), low, _MOST)
     return entry
 
 

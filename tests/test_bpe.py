@@ -131,6 +131,8 @@ def test_a_text_with_too_few_pairs_is_refused() -> None:
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"merges": [[256, 1]]}, "merge 0 must be of two of the 256 tokens before it, got 256 and 1"),
+    ({"merges": [[97, 97], *([token, token] for token in range(256, 316))]},
+     "spell at most 16,777,216 bytes together, merge 22 makes it 16,777,470"),
     ({"merges": [[1, 2], [1, 2]]}, "merge 1 is there twice: 1 and 2"),
     ({"merges": [[1, 2, 3]]}, "two for each merge"),
     ({"merges": [[1], [1, 2]]}, "two for each merge"),
@@ -148,6 +150,12 @@ def test_a_wrong_tokenizer_file_is_refused(tmp_path: Path, change: dict, message
     with pytest.raises(ValueError, match=message) as caught:
         load_tokenizer(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_nested_too_deep_is_no_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text("[" * 99_999)
+    with pytest.raises(ValueError, match=r"t\.json: not a Sterna tokenizer"):
+        load_tokenizer(tmp_path / "t.json")
 
 
 def test_a_tokenizer_belongs_to_a_vocabulary(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ class GraphInfo:
                 NumericProfile.from_json(json.loads(found["sterna.formats"])), config,
                 found["sterna.model_sha256"], found["sterna.version"],
                 tokenizer_from_json(tokenizer, config.vocab))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise OnnxFileError(f"the metadata of the graph is damaged ({error})") from error
 
 

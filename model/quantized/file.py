@@ -268,7 +268,7 @@ def _read_header(blob: bytes) -> dict[str, Any]:
         header = json.loads(json.loads(blob[8:8 + size])["__metadata__"][_HEADER_KEY])
         if not isinstance(header, dict):
             raise ValueError
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError("not a Sterna quantised model (or cut off in its header)") from error
     return header
 

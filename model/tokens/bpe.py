@@ -17,13 +17,17 @@ from sterna.model.checks import check_fields
 from sterna.model.tokens.tokenizer import check_tokens
 from sterna.model.tokens.words import last_cut, words_of
 
-__all__ = ["BPE_VERSION", "MOST_TOKENS", "BytePairTokenizer"]
+__all__ = ["BPE_VERSION", "MOST_BYTES", "MOST_TOKENS", "BytePairTokenizer"]
 
 BPE_VERSION = 1
 """Of the rules, which a list of merges means nothing without: words, and the order of merges."""
 
 MOST_TOKENS = 1 << 16
 """The largest vocabulary: a token is a number of 16 bits."""
+
+MOST_BYTES = 1 << 24
+"""What all tokens together may spell: a file of 60 merges, each of the one before it twice, would
+otherwise fill any memory."""
 
 _FORMAT = "sterna tokenizer"
 _FIELDS = ("format", "version", "kind", "merges")
@@ -50,7 +54,7 @@ class BytePairTokenizer:
     ------
     ValueError
         If a merge is of tokens that are not there yet, is there twice, or there are more than
-        65,536 tokens.
+        65,536 tokens, or they spell more than 16 MiB together.
 
     >>> tokenizer = BytePairTokenizer([(116, 104), (256, 101)])
     >>> tokenizer.vocab, tokenizer.spellings[256:]
@@ -67,6 +71,7 @@ class BytePairTokenizer:
         spellings = [bytes([value]) for value in range(_BYTES)]
         token_of = {spelling: token for token, spelling in enumerate(spellings)}
         made: dict[int, tuple[int, int]] = {}
+        size = _BYTES
         for rank, (left, right) in enumerate(self.merges.tolist()):
             if max(left, right) >= len(spellings):
                 raise ValueError(
@@ -78,6 +83,10 @@ class BytePairTokenizer:
             token = token_of.setdefault(spelling, len(spellings))
             if token == len(spellings):
                 spellings.append(spelling)
+                size += len(spelling)
+            if size > MOST_BYTES:
+                raise ValueError(f"the tokens must spell at most {MOST_BYTES:,} bytes together, "
+                                 f"merge {rank} makes it {size:,}")
             made[_pair(left, right)] = rank, token
         if len(spellings) > MOST_TOKENS:
             raise ValueError(

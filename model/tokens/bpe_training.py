@@ -26,7 +26,7 @@ def train_bpe(texts: Iterable[bytes], vocab: int) -> BytePairTokenizer:
     Parameters
     ----------
     texts
-        UTF-8 texts; of what is not UTF-8 nothing is learnt.
+        UTF-8 texts; what is not UTF-8 counts as U+FFFD.
     vocab
         Number of tokens, from 257 to 65,536.
 

@@ -72,7 +72,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     except OSError as error:
         raise ValueError(
             f"{path}: cannot read the tokenizer ({error.strerror or error})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         what = "not a Sterna tokenizer" if isinstance(
-            error, (json.JSONDecodeError, UnicodeDecodeError)) else error
+            error, (json.JSONDecodeError, UnicodeDecodeError, RecursionError)) else error
         raise ValueError(f"{path}: {what}") from error

@@ -3,7 +3,7 @@
     python benchmarks/data_build.py [--megabytes 1000] [--vocab 1024] [--jobs 1 2] [--steps 20]
 
 Writes a synthetic text (words by Zipf's law, lines of twelve, from a seed) to a temporary folder,
-builds it with ``sterna data build`` as bytes and as byte pairs, with each number of processes,
+builds it with ``sterna data build`` as bytes, and as byte pairs with each number of processes,
 reads windows from all over it, and trains ``tiny`` on it for a few steps. Every part is a process
 of its own, whose peak of resident memory the system tells; where several encode, it is that of
 the largest. What is read is also told as memory of the process itself and pages of
@@ -90,12 +90,13 @@ def main() -> None:
         print(f"{megabytes:,.0f} MB of text\n")
         print("part".ljust(34) + "".join(
             head.rjust(12) for head in ("wall s", "CPU s", "MB/s", "peak MB")))
-        for kind, tokens in (("bytes", "bytes"), (f"{options.vocab:,} tokens", tokenizer)):
-            for jobs in options.jobs:
-                data = folder / f"{kind}-{jobs}"
-                wall, cpu, peak = sterna(
-                    "data", "build", text, "-o", data, "--tokenizer", tokens, "--jobs", jobs)
-                show(f"build, {kind}, --jobs {jobs}", wall, cpu, f"{megabytes / wall:.1f}", peak)
+        pairs = [("--tokenizer", tokenizer, "--jobs", jobs) for jobs in options.jobs]
+        for kind, builds in (("bytes", [()]), (f"{options.vocab:,} tokens", pairs)):
+            for more in builds:
+                name = ", ".join([f"build, {kind}", *(f"--jobs {jobs}" for jobs in more[3:])])
+                data = folder / name
+                wall, cpu, peak = sterna("data", "build", text, "-o", data, *more)
+                show(name, wall, cpu, f"{megabytes / wall:.1f}", peak)
             index = json.loads((data / "index.json").read_text())
             print(f"  {index['train']['bytes'] / sum(s['tokens'] for s in index['shards']):.3f} "
                   f"bytes per token")

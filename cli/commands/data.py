@@ -47,13 +47,15 @@ def build(
     kind: Annotated[str, typer.Option(
         "--format", help="What the inputs are: auto (by their names), text, jsonl or parquet.",
     )] = FORMATS[0],
-    column: Annotated[str, typer.Option(
-        help="Field of JSON lines, and column of tables, that holds the text.")] = "text",
+    column: Annotated[str | None, typer.Option(
+        help="Field of JSON lines, and column of tables, that holds the text. Default: text.",
+    )] = None,
     separator: Annotated[str, typer.Option(
         help="Text between two documents; \\n is a line feed. Default: an empty line.",
         show_default=False)] = SEPARATOR,
     shard_tokens: Annotated[int, typer.Option(help="Tokens of a shard.")] = SHARD_TOKENS,
-    jobs: Annotated[int, typer.Option(help="Processes that make tokens.")] = 1,
+    jobs: Annotated[int | None, typer.Option(
+        help="Processes that make tokens with a tokenizer. Default: 1.")] = None,
     overwrite: Annotated[bool, typer.Option(
         "--overwrite", help="Replace the data folder of that name.")] = False,
     quiet: QuietOption = False,
@@ -70,10 +72,14 @@ def build(
         if given is not None and heldout_file is not None:
             raise ValueError(f"{option} is for a part of the inputs: leave it out with "
                              f"--heldout-file")
+    if jobs is not None and tokenizer == ByteTokenizer.kind:
+        raise ValueError("--jobs is for --tokenizer FILE: bytes are tokens as they are read")
+    if seed is not None and heldout == 0:
+        raise ValueError("--seed chooses what is held out: leave it out with --heldout 0")
     options = BuildOptions(
         _tokenizer(tokenizer), Split(Split().fraction if heldout is None else heldout, seed or 0),
         heldout_file, choose("--format", kind, FORMATS), column, separator.replace("\\n", "\n"),
-        shard_tokens, jobs=jobs)
+        shard_tokens, jobs=1 if jobs is None else jobs)
     with Stages(quiet) as stage:
         stage(f"build {output}")
         speed = _Speed(stage)

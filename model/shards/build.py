@@ -36,6 +36,9 @@ SEPARATOR = "\n\n"
 SHARD_TOKENS = 1 << 27
 """Tokens of a shard, unless another number is asked for: 256 MiB of uint16."""
 
+_COLUMN = "text"
+_MOST_JOBS = 256        # some text waits in memory for each
+
 Progress = Callable[[int, int, int], None]
 
 
@@ -52,7 +55,8 @@ class BuildOptions:
     heldout_file
         A text of one's own to hold out in its place.
     kind, column
-        What the inputs are, one of ``FORMATS``; the field or column of texts in those with rows.
+        What the inputs are, one of ``FORMATS``; the field or column of texts in those with rows,
+        which is ``text`` if that is None.
     separator
         Text between two documents, encoded by itself.
     shard_tokens
@@ -65,14 +69,14 @@ class BuildOptions:
     Raises
     ------
     ValueError
-        If a number is out of range.
+        If a number is out of range, or ``kind`` is something else.
     """
 
     tokenizer: Tokenizer = field(default_factory=ByteTokenizer)
     split: Split = field(default_factory=Split)
     heldout_file: Path | None = None
     kind: str = FORMATS[0]
-    column: str = "text"
+    column: str | None = None
     separator: str = SEPARATOR
     shard_tokens: int = SHARD_TOKENS
     block_bytes: int = 1 << 20
@@ -81,7 +85,9 @@ class BuildOptions:
     def __post_init__(self) -> None:
         check_whole("shard_tokens", self.shard_tokens, 1)
         check_whole("block_bytes", self.block_bytes, 1)
-        check_whole("jobs", self.jobs, 1)
+        check_whole("jobs", self.jobs, 1, _MOST_JOBS)
+        if self.kind not in FORMATS:
+            raise ValueError(f"kind must be one of {', '.join(FORMATS)}, got {self.kind!r}")
 
 
 def build(
@@ -122,6 +128,7 @@ def build(
     """
     folder = Path(folder)
     found = find_inputs(inputs, options.kind)
+    _check_inputs(found, options)
     check_target(folder, overwrite, inputs)
     try:
         with new_folder(folder) as new:
@@ -132,6 +139,20 @@ def build(
         # Name the folder that was wanted, not the temporary one.
         reason = f"cannot write ({error.strerror or error})"
         raise OSError(error.errno, reason, str(folder)) from error
+
+
+def _check_inputs(inputs: list[Input], options: BuildOptions) -> None:
+    """Refuse what would train on the text to judge by, and a column that nothing has."""
+    files = [file for each in inputs for file in each.files]
+    if options.column is not None and all(file.kind == "text" for file in files):
+        raise ValueError("--column is for JSON lines, Parquet and data sets, and all inputs are "
+                         "text: leave it out, or say what they are with --format")
+    if options.heldout_file is not None:
+        wanted = options.heldout_file.resolve()
+        for file in files:
+            if Path(file.path).resolve() == wanted:
+                raise ValueError(f"{options.heldout_file} is to be held out, and is also among "
+                                 f"the inputs: it would be trained on")
 
 
 def check_target(folder: Path, overwrite: bool, inputs: Sequence[str] = ()) -> None:
@@ -175,7 +196,7 @@ def _build(
     split = _split(inputs, options)
     with writer, (new / HELDOUT).open("wb") as heldout:
         sides = Sides(options.tokenizer, split, options.separator, heldout, options.block_bytes)
-        pieces = sides.divide(inputs, options.column, meter, new)
+        pieces = sides.divide(inputs, options.column or _COLUMN, meter, new)
         for tokens in encode_batches(
                 options.tokenizer, batches(pieces, options.block_bytes), options.jobs):
             writer.write(tokens)

@@ -6,10 +6,11 @@ import gzip
 import io
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from hypothesis import strategies as st
 from shard_parts import PairTokenizer, stored_tokens
 
 from sterna.model.shards.build import BuildOptions, build
+from sterna.model.shards.encode import encode_batches
+from sterna.model.shards.pieces import Piece
 from sterna.model.shards.split import Split
 from sterna.model.shards.text import ShardText
-from sterna.model.tokens.tokenizer import ByteTokenizer
+from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer
 
 ALL = Split(0.0)
 TEXTS = st.text(st.sampled_from("ab \né中🐦"), max_size=30)
@@ -165,6 +168,17 @@ def test_a_fault_in_another_process_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"in.jsonl, line 2: .*byte 195 at offset 2"):
         build([source], tmp_path / "out", BuildOptions(ByteTokenizer(128), ALL, jobs=2))
     assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_is_heard_while_the_first_texts_are_waited_for() -> None:
+    before, handlers = signal.getsignal(signal.SIGINT), list[object]()
+
+    def waiting() -> Iterator[list[Piece]]:
+        handlers.append(signal.getsignal(signal.SIGINT))
+        yield from ()
+
+    assert list(encode_batches(BYTES, waiting(), 2)) == []
+    assert handlers == [before] != [signal.SIG_IGN]
 
 
 # Kinds of sources ---------------------------------------------------------------------

@@ -62,8 +62,9 @@ def encode_batches(
         jobs, multiprocessing.get_context("spawn"), _begin, (tokenizer,))
     rest = iter(waiting)
     try:
+        first = list(islice(rest, jobs))    # heeds Ctrl-C: a pipe may keep us waiting
         with deaf_to_ctrl_c():      # every process starts here, with the first batches
-            running = deque(pool.submit(_encode, batch) for batch in islice(rest, jobs))
+            running = deque(_submit(pool, first))
         while running:
             running += _submit(pool, islice(rest, jobs * _AHEAD - len(running)))
             yield running.popleft().result()

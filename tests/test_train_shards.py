@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -26,6 +27,7 @@ PAIRS = BytePairTokenizer([(116, 111), (32, 256), (115, 32), (110, 101)])
 
 
 def built(folder: Path, tokenizer: Tokenizer) -> Path:
+    folder.mkdir(exist_ok=True)
     (folder / "in.txt").write_text(TEXT)
     build([str(folder / "in.txt")], folder / "data", BuildOptions(
         tokenizer, Split(0.1), shard_tokens=1000))
@@ -59,6 +61,20 @@ def test_the_command_trains_on_a_data_folder(
     assert code == 0
     assert f"data: {len(ShardText(data)):,} tokens of " in err
     assert json.loads(out)["tokens"] == 2 * 8 * 64
+    heldout = ShardText(data).heldout()
+    code, measured, _ = run(capsys, "evaluate", tmp_path / "run", "--json")
+    assert (code, json.loads(measured)["bits_per_byte"]) == (0, json.loads(out)["heldout_bpb"])
+    quantize = ("quantize", tmp_path / "run", "-o", tmp_path / "m.safetensors")
+    code, out, _ = run(capsys, *quantize, "--json")
+    assert (code, json.loads(out)["text_sha256"]) == (0, hashlib.sha256(heldout).hexdigest())
+    built(tmp_path / "other", BYTES).rename(data.with_name("new"))
+    data.rename(data.with_name("old"))
+    assert "cannot be read: --text names a text" in refusal(capsys, "evaluate", tmp_path / "run")
+    data.with_name("new").rename(data)
+    assert "holds something else now: --text" in refusal(capsys, "evaluate", tmp_path / "run")
+    code, _, err = run(capsys, *quantize)
+    assert code == 0
+    assert "nothing is measured: the data folder of the run" in err
     for more, message in ((("--text", "a.txt"), "give the text as --text or as --data"),
                           (("--docstrings",), "leave it out with --data")):
         assert message in refusal(capsys, "train", "--data", data, "--steps", 1, *more)

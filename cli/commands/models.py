@@ -29,7 +29,8 @@ def evaluate(
         "--onnx", metavar="FORM", help="Use the model's ONNX graph of this form in place of "
                                        "the integer reference.")] = None,
     text: Annotated[Path | None, typer.Option(
-        help="UTF-8 text. Default: the held-out text of the bundled models.")] = None,
+        help="UTF-8 text. Default: the held-out text of the bundled models; for a checkpoint "
+             "that was trained on a data folder, that of the folder.")] = None,
     limit: Annotated[int | None, typer.Option(
         "--bytes", metavar="N", help="Use only the first N bytes of the text.")] = None,
     sequences: Annotated[int, typer.Option(
@@ -58,9 +59,12 @@ def evaluate(
         with Stages(quiet) as stage:
             stage("load torch", quick=True)
             from sterna.model.training.checkpoint import load_checkpoint
+            from sterna.model.training.heldout import heldout_of_folder
             from sterna.model.training.quantize import evaluate_checkpoint
             checkpoint = load_checkpoint(model)
-            data = text_of(text, checkpoint.config.vocab, limit)
+            data = (heldout_of_folder(checkpoint)[:limit]
+                    if text is None and checkpoint.data_folder is not None
+                    else text_of(text, checkpoint.config.vocab, limit))
             stage("evaluating")
             result = evaluate_checkpoint(checkpoint, data, sequences=sequences)
         name = "float"

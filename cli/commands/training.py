@@ -169,8 +169,8 @@ def train(
         resume=resume, auto_resume=auto_resume, overwrite=overwrite)
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
+        from sterna.model.training.heldout import HELDOUT_BYTES
         from sterna.model.training.record import Recorded
-        from sterna.model.training.train import HELDOUT_BYTES
         from sterna.model.training.train import train as run_training
     corpus = (_corpus(text, docstrings, tokens or fitted(BYTES, shape.vocab), quiet)
               if shards is None else _said(shards, quiet))
@@ -276,7 +276,7 @@ def quantize(
         help="Numeric profile: S16 or C12. Default: the one that was trained for.")] = None,
     text: Annotated[Path | None, typer.Option(
         help="Text to measure on. Default: the held-out part of the training text, if that "
-             "is the built-in one.")] = None,
+             "is the built-in one or a data folder.")] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:

@@ -37,7 +37,8 @@ class ShardText:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
+        self.folder = Path(folder)
+        """Where it lies."""
         self.index = read_index(folder)
         """What the folder says about itself."""
         self._ends = list(accumulate(shard.tokens for shard in self.index.shards))
@@ -47,7 +48,7 @@ class ShardText:
     @property
     def name(self) -> str:
         """The name of the folder."""
-        return self._folder.resolve().name
+        return self.folder.resolve().name
 
     @property
     def sha256(self) -> str:
@@ -79,7 +80,7 @@ class ShardText:
 
     def heldout(self, most_bytes: int | None = None) -> bytes:
         """The held-out text, or its beginning; no more of the file is read."""
-        with (self._folder / HELDOUT).open("rb") as file:
+        with (self.folder / HELDOUT).open("rb") as file:
             if most_bytes is None:
                 return file.read()
             return first_characters(file.read(most_bytes + 1), most_bytes)
@@ -87,5 +88,5 @@ class ShardText:
     def _map(self, number: int) -> np.ndarray:
         """The tokens of one shard, in their stored type."""
         shard = self.index.shards[number]
-        return np.memmap(self._folder / shard.file, self.index.dtype, "r",
+        return np.memmap(self.folder / shard.file, self.index.dtype, "r",
                          self._header_bytes, (shard.tokens,))

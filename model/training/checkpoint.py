@@ -70,6 +70,8 @@ class Checkpoint:
         ``to_json()`` of the budget, or None.
     average
         The average of the weights that is used in their place, by the names of parameters, or None.
+    data_folder
+        Where the data folder was that was trained on, or None if it was another text.
     """
 
     config: ModelConfig
@@ -88,6 +90,7 @@ class Checkpoint:
     profile: NumericProfile = S16
     budget: dict[str, Any] | None = None
     average: dict[str, Tensor] | None = None
+    data_folder: str | None = None
 
     def model(self, *, averaged: bool = True) -> LanguageModel:
         """Return the model with these weights, on the CPU; with their average, if there is one,
@@ -164,7 +167,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
     del content["format"]
-    content.setdefault("average", None)     # as it was before there were averages
+    for name in ("average", "data_folder"):     # as it was before there were these
+        content.setdefault(name, None)
     try:
         return Checkpoint(**checked_fields(content, list(Checkpoint.__slots__)))
     except ValueError as error:

@@ -90,6 +90,11 @@ def _check_text(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be text, got {value!r:.80}")
 
 
+def _check_folder(name: str, value: Any) -> None:
+    if value is not None:
+        _check_text(name, value)
+
+
 def _check_hash(name: str, value: Any) -> None:
     if not isinstance(value, str) or not re.fullmatch("[0-9a-f]*", value):
         raise ValueError(f"{name} must be a hash in hexadecimal, got {value!r:.80}")
@@ -152,4 +157,5 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "heldout_bpb": _check_bpb,
     "profile": _check_profile,
     "budget": _check_budget,
+    "data_folder": _check_folder,
 }

@@ -26,7 +26,7 @@ from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.checkpoint import Checkpoint, load_checkpoint
-from sterna.model.training.heldout import heldout_window, measure_heldout
+from sterna.model.training.heldout import heldout_of_folder, heldout_window, measure_heldout
 from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["evaluate_checkpoint", "quantize", "quantize_checkpoint"]
@@ -88,7 +88,8 @@ def quantize_checkpoint(
         Formats of the integer model; by default those that were trained for.
     heldout
         Text to measure on, UTF-8. None takes the held-out part of the training text if
-        that was built in and this Python has the same; otherwise nothing is measured.
+        that was built in and this Python has the same, or the beginning of that of the data folder
+        if it is still there; otherwise nothing is measured.
     note
         Called with a line of text before each stage.
 
@@ -104,7 +105,7 @@ def quantize_checkpoint(
     profile = profile or checkpoint.profile
     model = checkpoint.model()
     if heldout is None:
-        heldout = _heldout_of(checkpoint)
+        heldout = _heldout_of(checkpoint, note)
     provenance: dict[str, Any] = {
         "training": {
             "corpus": checkpoint.corpus_name, "corpus_sha256": checkpoint.corpus_sha256,
@@ -117,7 +118,6 @@ def quantize_checkpoint(
         },
     }
     if heldout is None:
-        note("the training text is not at hand: nothing is measured (--text measures)")
         return quantize(model, profile, provenance, checkpoint.tokenizer)
     note(f"evaluating the float model on {len(heldout):,} bytes")
     float_bpb = measure_heldout(
@@ -165,12 +165,22 @@ def evaluate_checkpoint(
     return Evaluation(bits, predictions)
 
 
-def _heldout_of(checkpoint: Checkpoint) -> bytes | None:
-    """The held-out part of a built-in corpus, if this Python's is the one trained on."""
+def _heldout_of(checkpoint: Checkpoint, note: Callable[[str], None]) -> bytes | None:
+    """The held-out part of the text trained on, if that is a data folder or this Python's manual
+    and still the same; else None, which is noted."""
+    if checkpoint.data_folder is not None:
+        try:
+            return heldout_of_folder(checkpoint)
+        except ValueError as error:
+            note(f"nothing is measured: {error}")
+            return None
+    missing = "the training text is not at hand: nothing is measured (--text measures)"
     if not checkpoint.corpus_name.startswith(BUILTIN_NAME):
+        note(missing)
         return None
     text = builtin_corpus(docstrings=checkpoint.corpus_name.startswith(DOCSTRINGS_NAME))
     for corpus in (text, text.as_ascii()):
         if corpus.sha256 == checkpoint.corpus_sha256:
             return corpus.heldout
+    note(missing)
     return None

@@ -15,6 +15,7 @@ from torch import Tensor
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import PROFILES, S16, NumericProfile
+from sterna.model.shards.text import ShardText
 from sterna.model.stack.language_model import LanguageModel, ModelState
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.text import TokenText
@@ -82,6 +83,10 @@ class RunSettings:
         if not result and found.corpus_sha256 != self.text.sha256:
             result.append(f"another text of the name {self.text.name}")
         return result
+
+
+def _folder_of(text: TokenText) -> str | None:
+    return str(text.folder.resolve()) if isinstance(text, ShardText) else None
 
 
 def _facts(config: ModelConfig, recipe: TrainRecipe, others: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +227,7 @@ class TrainState:
             seed=settings.seed, step=self.step, seconds=self.seconds,
             weights={}, optimizer={}, carried=(), train_bpb=self.train_bpb,
             heldout_bpb=self.heldout_bpb, tokenizer=settings.text.tokenizer,
-            profile=settings.profile, budget=budget)
+            profile=settings.profile, budget=budget, data_folder=_folder_of(settings.text))
 
     def checkpoint(self, budget: dict[str, Any]) -> Checkpoint:
         """All that is needed to go on, for the first process; called by all, and of no use to the

@@ -23,6 +23,7 @@ from sterna.model.training.arithmetic import arithmetic, training_device
 from sterna.model.training.budget import Budget, StepBudget, TimeBudget
 from sterna.model.training.distributed.processes import joined
 from sterna.model.training.execution import Execution
+from sterna.model.training.heldout import HELDOUT_BYTES
 from sterna.model.training.loop import Intervals, train_steps
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.record import Recorded, open_record
@@ -34,10 +35,7 @@ from sterna.model.training.state import RunSettings, TrainState
 from sterna.model.training.stop import stop_requested
 from sterna.model.training.windows import WindowSampler
 
-__all__ = ["HELDOUT_BYTES", "TrainRecipe", "TrainResult", "train"]
-
-HELDOUT_BYTES = 1 << 16
-"""So many bytes of the held-out text are measured, if no other number is given."""
+__all__ = ["TrainRecipe", "TrainResult", "train"]
 
 _MOST_THREADS = 1024
 

@@ -121,7 +121,7 @@ def test_a_changed_field_is_refused_or_changes_nothing(
     (("optimizer", "state", 0, "exp_avg"), torch.zeros(3), "exp_avg of a parameter is not finite"),
     (("tokenizer",), {"kind": "words"}, "unexpected contents"),
     (("profile",), "S17", "profile must be one of S16, C12, got 'S17'"),
-    (("budget",), {"steps": -4}, "steps of the budget must be a whole number from 1"),
+    (("budget",), {"steps": -4}, "steps of the budget must be a whole number from 0"),
     (("corpus_sha256",), "xyz", "corpus_sha256 must be a hash in hexadecimal"),
 ])
 def test_what_is_wrong_is_named(

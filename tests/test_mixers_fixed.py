@@ -188,7 +188,7 @@ def test_gmlp_is_its_formula(causal: bool) -> None:
     mixer = moved(GMLP(init(), length=LENGTH, causal=causal))
 
     def naive(x: Tensor) -> Tensor:
-        u, v = (F.gelu(linear(mixer, name, x)) for name in ("u", "v"))
+        u, v = (F.gelu(linear(mixer, name, x)) for name in ("uv.u", "uv.v"))
         centred = v - v.mean(-1, keepdim=True)
         v = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
         v = v * mixer.get_parameter("norm.weight") + mixer.get_parameter("norm.bias")

@@ -50,7 +50,7 @@ class Joint(KeepsCodes, nn.ModuleDict):
         modules = tuple(self.values())
         if not self.training and _are(BitLinear, modules):
             weights, biases = _weights_and_biases(modules)
-            given = [parameter for each in modules for parameter in each.parameters()]
+            given = [*weights, *(each.bias for each in modules if isinstance(each.bias, Tensor))]
             if self.keeps(given):
                 codes, scales, bias = self.kept.get(given, lambda: (
                     *codes_and_row_scale(weights), torch.cat(biases) if biases else None))

@@ -65,7 +65,6 @@ SHAPES = [
     Shape(ModelConfig(12, 2, 21, 65), "C12", 4, 8, sequences=2),
     Shape(ModelConfig(10, 1, 7, 65), "S16", 1, 8, sequences=2),
     Shape(ModelConfig(10, 1, 13, 65), "C12", 1, 8),
-    Shape(ModelConfig(16, 1, 40, 1000), "C12", 8, 16),
     Shape(ModelConfig(16, 1, 40, 1000), "S16", 8, 16, sequences=2),
     Shape(ModelConfig(33, 3, 50, 20), "S16", 3, 12, sequences=2, kind="minus"),
     Shape(ModelConfig(40, 1, 24, 30), "C12", 8, 40, kind="plus"),
@@ -74,6 +73,5 @@ SHAPES = [
     Shape(ModelConfig(5, 1, 9, 2), "S16", 2, 4, sequences=2, kind="zero"),
     Shape(ModelConfig(3, 2, 5, 7), "C12", 5, 5, sequences=2),
     Shape(ModelConfig(6, 1, 10, 20), "S16", 4, 32),
-    Shape(ModelConfig(24, 2, 70, 100), "S16", 8, 64, kind="minus"),
     Shape(ModelConfig(50, 2, 30, 40), "C12", 2, 16, sequences=2, kind="ends", quant_lanes=2),
 ]

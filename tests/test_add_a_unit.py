@@ -67,7 +67,7 @@ def test_its_files_pass_the_linter(checkout: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_listed_emitted_and_simulated(checkout: Path) -> None:
+def test_it_is_listed_and_emitted(checkout: Path) -> None:
     assert "silu" in sterna(checkout, "units").stdout
     emitted = sterna(checkout, "verilog", "tiny-c12", "--unit", "silu", "--lanes", "4", "-o",
                      "build/silu")
@@ -76,6 +76,10 @@ def test_it_is_listed_emitted_and_simulated(checkout: Path) -> None:
     refused = sterna(checkout, "verilog", "tiny-c12", "--unit", "silu", "--rows", "4", "-o",
                      "build/other")
     assert refused.stderr == "sterna: unit silu has no size rows: it has lanes\n"
+
+
+@pytest.mark.long
+def test_it_is_simulated(checkout: Path) -> None:
     simulated = sterna(checkout, "simulate", "tiny-c12", "--unit", "silu", "--lanes", "4",
                        "--tokens", "2")
     assert simulated.returncode == 0, simulated.stdout + simulated.stderr

@@ -52,7 +52,7 @@ def test_random_products_are_exact_while_both_ends_pause(style, pauses):
 
 @pytest.mark.slow
 @every_style
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.data())
 def test_any_geometry_is_exact(style, data):
     cols = data.draw(st.integers(1, 20), "cols")

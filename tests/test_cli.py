@@ -339,7 +339,7 @@ def test_train_quantize_and_use_the_result(
     capsys: pytest.CaptureFixture[str], tmp_path: Path,
 ) -> None:
     text = tmp_path / "text.txt"
-    text.write_bytes(bundled_heldout())
+    text.write_bytes(bundled_heldout()[:20_000])
     code, out, _ = run(
         capsys, "train", "--config", "nano", "--text", text, "--steps", 30, "-o",
         tmp_path / "run", "--quiet", "--json")

@@ -33,7 +33,7 @@ MADE = {"onnxruntime_loop.py", "onnxruntime_tokens.py", "loop.mjs"}
 """Those that need an exported model."""
 needs_icarus = pytest.mark.skipif(not shutil.which("iverilog"), reason="Icarus is not installed")
 MARKS: dict[str, list[Any]] = {
-    "corpus_to_bitstream.py": [pytest.mark.long], "matrix_to_verilog.py": [pytest.mark.slow],
+    "corpus_to_bitstream.py": [pytest.mark.long], "matrix_to_verilog.py": [pytest.mark.long],
     "matrix_in_simulators.py": [pytest.mark.slow, needs_icarus],
     "my_cocotb_test.py": [needs_icarus]}
 

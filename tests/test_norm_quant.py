@@ -70,7 +70,8 @@ def extreme_vectors(profile: NumericProfile, length: int) -> list[np.ndarray]:
     return vectors
 
 
-@pytest.mark.parametrize(("rows", "lanes"), [(1, 1), (2, 8), (8, 8)])
+@pytest.mark.parametrize(("profile", "rows", "lanes"), [
+    (S16, 1, 1), (C12, 1, 1), (C12, 2, 8), (S16, 8, 8)], ids=name)
 def test_extremes_equal_the_reference(profile, rows, lanes):
     dut = NormQuant(NormParams(profile, rows=rows, lanes=lanes, channels=11, trace=True))
     check(dut, [extreme_vectors(profile, 11)])
@@ -87,8 +88,8 @@ def test_every_maximum_of_a_small_format_equals_the_reference(digit_bits, recipr
 
 @pytest.mark.parametrize(("rows", "lanes", "sequences", "profile", "pauses"), [
     (rows, rows * words, *rest) for rows, words, *rest in pairwise(
-        [1, 2, 3, 5, 8, 17], [1, 2, 3, 4], [1, 2], [S16, C12], PAUSES,
-        where=lambda rows, words, *_: rows * words <= 32)], ids=name)
+        [1, 3, 8], [1, 2, 3, 4], [1, 2], [S16, C12], PAUSES,
+        where=lambda rows, words, *_: rows * words <= 24)], ids=name)
 def test_random_vectors_equal_the_reference_while_every_end_pauses(
         profile, rows, lanes, sequences, pauses):
     rng = np.random.default_rng(pauses.seed + 100)
@@ -101,7 +102,7 @@ def test_random_vectors_equal_the_reference_while_every_end_pauses(
 @pytest.mark.parametrize(("options", "profile", "sequences"), pairwise(
     [{}, {"digit_bits": 1, "root_digit_bits": 1}, {"digit_bits": 2, "root_digit_bits": 4},
      {"digit_bits": 3, "root_digit_bits": 3}, {"digit_bits": 5}, {"routing_registers": True},
-     {"routing_registers": True, "digit_bits": 2}], [TINY, UNEVEN, S16], [1, 2]), ids=name)
+     {"routing_registers": True, "digit_bits": 2}], [TINY, UNEVEN], [1, 2]), ids=name)
 def test_any_digits_and_formats_equal_the_reference(profile, options, sequences):
     rng = np.random.default_rng(7)
     dut = NormQuant(NormParams(
@@ -109,7 +110,8 @@ def test_any_digits_and_formats_equal_the_reference(profile, options, sequences)
     check(dut, [random_vectors(profile, rng, 21, 6) for _ in range(sequences)])
 
 
-@pytest.mark.parametrize(("rows", "lanes"), [(1, 4), (2, 8), (4, 4), (4, 12)])
+@pytest.mark.parametrize(("profile", "rows", "lanes"), [
+    (S16, 1, 4), (C12, 2, 8), (S16, 4, 4), (C12, 4, 12)], ids=name)
 def test_nothing_of_a_longer_vector_leaks_into_a_shorter_one(profile, rows, lanes):
     low, high = limits(profile)
     dut = NormQuant(
@@ -123,7 +125,7 @@ def test_nothing_of_a_longer_vector_leaks_into_a_shorter_one(profile, rows, lane
 def test_the_longest_loud_vector_does_not_overflow(profile):
     low, high = limits(profile)
     for channels in (128, 130):
-        dut = NormQuant(NormParams(profile, rows=8, lanes=32, channels=channels, trace=True))
+        dut = NormQuant(NormParams(profile, rows=8, lanes=8, channels=channels, trace=True))
         events = check(dut, [[np.full(channels, low), np.full(channels, high)]])
         assert events.scales[0][2]["s"] == dut.params.sum_max
         assert events.scales[0][2]["n"] == dut.params.norm_max
@@ -133,7 +135,7 @@ def test_reset_at_any_time_forgets_the_vectors_before(profile):
     rng = np.random.default_rng(9)
     dut = NormQuant(NormParams(profile, rows=2, lanes=4, channels=18, sequences=2, trace=True))
     pauses = NormPauses(0.1, 0.3, 0.5, seed=5)
-    cuts: list[int | None] = [1, 5, 9, 10, 11, 12, 13, 14, 16, 18, 20, 23, 26, 29, 33, 40, 50, 70]
+    cuts: list[int | None] = [1, 9, 11, 12, 13, 14, 16, 20, 26, 33, 50, 70]
     phases, limit = [], []
     for cut in cuts:
         phases += [[random_vectors(profile, rng, 18, 4) for _ in range(2)] for _ in range(2)]
@@ -164,7 +166,6 @@ def test_a_sequence_that_waits_long_is_not_passed_over(profile):
     (S16, {"rows": 8, "lanes": 8, "channels": 128, "digit_bits": 4}, (3, 10, 16, 1)),
     (S16, {"rows": 8, "lanes": 8, "channels": 128, "routing_registers": True}, (3, 10, 19, 1)),
     (C12, {"rows": 2, "lanes": 2, "channels": 128}, (2, 9, 15, 1)),
-    (C12, {"rows": 16, "lanes": 16, "channels": 128}, (3, 9, 17, 1)),
     (C12, {"rows": 32, "lanes": 32, "channels": 128}, (4, 9, 17, 1)),
     (TINY, {"rows": 4, "lanes": 4, "channels": 20, "digit_bits": 5}, (2, 6, 12, 1)),
 ])
@@ -206,7 +207,7 @@ def test_largest_element_always_becomes_127(profile):
 
 @pytest.mark.parametrize(("sizes", "profile"), [
     ({"rows": 1, "lanes": 1, "digit_bits": 3}, C12),
-    ({"rows": 2, "lanes": 8, "sequences": 2, "digit_bits": 4}, S16)])
+    ({"rows": 2, "lanes": 4, "sequences": 2, "digit_bits": 4}, S16)])
 def test_a_lane_has_two_multipliers_and_a_bank_one_memory(sizes, profile, tmp_path):
     dut = NormQuant(NormParams(profile, channels=64, **sizes))
     path = tmp_path / "norm_quant.v"

@@ -98,9 +98,10 @@ def test_claims_can_be_chosen(capsys):
 
 
 @pytest.mark.parametrize("claim", [
-    # The accumulator's width takes seconds; the rows take minutes.
+    # The width of a narrow accumulator takes a second; the rows take minutes.
     pytest.param(claim, id=f"{claim.text} ({claim.cells})",
-                 marks=() if claim.fault is Fault.WIDTH else pytest.mark.long)
+                 marks=() if claim.fault is Fault.WIDTH and "384" not in claim.text
+                 else pytest.mark.long)
     for claim in CLAIMS])
 def test_claim_is_proven_and_its_fault_noticed(claim: Claim):
     outcome = command.prove(claim)

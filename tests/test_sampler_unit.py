@@ -154,8 +154,9 @@ def test_greedy_extremes_and_ties_take_the_lowest_index(rows, vocab):
     check(dut, [Draw(vector) for vector in vectors])
 
 
-@pytest.mark.parametrize("pauses", PAUSES, ids=str)
-@pytest.mark.parametrize(("rows", "vocab"), SHAPES)
+@pytest.mark.parametrize(("rows", "vocab", "pauses"), [
+    (*shape, PAUSES[(index + more) % len(PAUSES)])
+    for index, shape in enumerate(SHAPES) for more in range(2)], ids=str)
 def test_greedy_and_sampled_tokens_equal_the_model_while_both_ends_pause(rows, vocab, pauses):
     rng = np.random.default_rng(pauses.seed)
     draws = [Draw(random_logits(rng, vocab, S16.logit),
@@ -179,7 +180,7 @@ def test_a_sampler_without_temperature_takes_the_largest_and_has_no_ports_for_mo
         assert run.taken_at == [end + dut.params.greedy_steps for end in ends]
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("temperature", [0.01, 1.0, 100.0])
 def test_many_draws_equal_the_model(temperature):
     vocab = 65
     rng = np.random.default_rng(11)

@@ -275,7 +275,7 @@ def test_logic_that_does_not_fit_is_reported_with_numbers(run, model_file, cache
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("target", ["ice40-up5k", "ecp5-25k"])
+@pytest.mark.parametrize("target", ["ice40-up5k"])
 def test_without_sizes_the_bundled_model_fits(run, target, tmp_path):
     assert FITTING[target] == "micro"
     code, out, err = run("micro", "--target", target, "--quiet", "-o", tmp_path / "report")

@@ -96,6 +96,19 @@ def test_few_shards_are_open_at_a_time(
     assert tokens._shard.cache_info().currsize == 2
 
 
+def test_a_folder_that_is_replaced_is_read_no_further(tmp_path: Path) -> None:
+    folder = built(tmp_path, BYTES)
+    text = ShardText(folder)
+    first = text.piece(0, 100)
+    folder.rename(tmp_path / "old")
+    with pytest.raises(ShardError, match="data: was replaced or removed while it was read"):
+        text.piece(997, 5)
+    built(tmp_path, BYTES)
+    assert np.array_equal(text.piece(0, 100), first)      # which is mapped
+    with pytest.raises(ShardError, match="data: was replaced or removed while it was read"):
+        text.piece(997, 5)
+
+
 # Damage -------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna.model.shards.files import HELDOUT, pack_header, read_index
+from sterna.model.shards.files import HELDOUT, INDEX, ShardError, pack_header, read_index
 from sterna.model.tokens.text import first_characters
 from sterna.model.tokens.tokenizer import Tokenizer
 
@@ -39,6 +39,7 @@ class ShardText:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         """Where it lies."""
+        self._written = self._stamp()
         self.index = read_index(folder)
         """What the folder says about itself."""
         self._ends = list(accumulate(shard.tokens for shard in self.index.shards))
@@ -85,8 +86,24 @@ class ShardText:
                 return file.read()
             return first_characters(file.read(most_bytes + 1), most_bytes)
 
+    def _stamp(self) -> tuple[int, ...] | None:
+        """What tells this index from one that was written in its place; None if there is none."""
+        try:
+            found = (self.folder / INDEX).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
     def _map(self, number: int) -> np.ndarray:
-        """The tokens of one shard, in their stored type."""
+        """The tokens of one shard, in their stored type.
+
+        Raises
+        ------
+        ShardError
+            If the folder is not the one that was opened, which may have had other tokens.
+        """
         shard = self.index.shards[number]
+        if self._stamp() != self._written:
+            raise ShardError(f"{self.folder}: was replaced or removed while it was read")
         return np.memmap(self.folder / shard.file, self.index.dtype, "r",
                          self._header_bytes, (shard.tokens,))

@@ -338,6 +338,9 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     for device in ("toaster", "meta"):
         with pytest.raises(ValueError, match=f"cannot train on device '{device}'"):
             train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, device=device)
+    for seconds in (-1.0, math.nan, "60"):
+        with pytest.raises(ValueError, match="checkpoint_seconds must be"):
+            train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, checkpoint_seconds=seconds)
     with pytest.raises(ValueError, match=r"so vocab must be at least .*, got 100"):
         train(replace(CONFIG, vocab=100), CORPUS, run_dir=tmp_path, steps=1)
     with pytest.raises(ValueError, match="window of 40 bytes needs a train text"):

@@ -19,6 +19,7 @@ from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.files import save_tokenizer
 from sterna.model.tokens.text import MemoryText
+from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
 from sterna.model.training.step import add_gradient, next_token_loss
 from sterna.model.training.train import TrainRecipe, train
@@ -61,6 +62,22 @@ def test_a_run_is_gone_on_with_in_the_same_tokens_and_profile_alone(tmp_path: Pa
         train(replace(CONFIG, vocab=300), MemoryText(CORPUS, PAIRS), run_dir=tmp_path, steps=1)
     with pytest.raises(ValueError, match="profile must be one of S16, C12, which a checkpoint"):
         trained(PAIRS, profile=replace(C12, name="mine"), resume=True)
+
+
+def test_heldout_text_that_cannot_be_measured_is_refused_before_a_step(tmp_path: Path) -> None:
+    def trained(heldout: bytes, tokenizer: Tokenizer, most: int = 9) -> None:
+        text = MemoryText(replace(CORPUS, heldout=heldout), tokenizer)
+        train(replace(CONFIG, vocab=tokenizer.vocab), text, run_dir=tmp_path / "run", steps=1,
+              recipe=RECIPE, quiet=True, heldout_bytes=most)
+
+    with pytest.raises(ValueError, match=r"its first 3 bytes \(heldout_bytes\) have 1, in whole"):
+        trained(CORPUS.heldout[CORPUS.heldout.index(b"the "):], PAIRS, 3)
+    with pytest.raises(ValueError, match=r"first 2 bytes .* have 0, in whole characters"):
+        trained("\u8a9e\u5b66".encode(), BYTES, 2)
+    with pytest.raises(ValueError, match="the byte 232 at offset 0"):
+        trained("\u8a9e\u5b66".encode(), ByteTokenizer(128))
+    assert list(tmp_path.iterdir()) == []
+    trained("\u8a9e\u5b66".encode(), BYTES)
 
 
 def test_the_tokenizer_goes_along_through_the_commands(

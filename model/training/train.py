@@ -17,6 +17,7 @@ from sterna.model.network.kernels import use_kernels
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokenizer import VOCAB
+from sterna.model.tokens.files import fitted
 from sterna.model.tokens.text import MemoryText, TokenText
 from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.arithmetic import arithmetic, training_device
@@ -166,6 +167,8 @@ def train(
         raise ValueError("give the budget either in steps or in minutes")
     if minutes is not None and not 0.0 < real_number("minutes", minutes) < math.inf:
         raise ValueError(f"minutes must be above 0, got {minutes}")
+    if not 0.0 <= real_number("checkpoint_seconds", checkpoint_seconds) <= math.inf:
+        raise ValueError(f"checkpoint_seconds must be at least 0, got {checkpoint_seconds}")
     text = _in_tokens(corpus, config)
     settings = RunSettings(config, recipe or TrainRecipe.of(config.weights), seed, text, profile)
     folder = RunFolder(run_dir)
@@ -175,7 +178,7 @@ def train(
         processes.on_first(lambda: folder.resumes(**how))   # refused before the model is made
         sampler = WindowSampler(text, settings.recipe, seed)
         state = TrainState(settings, processes, execution)
-        heldout = text.heldout(heldout_bytes)
+        heldout = _heldout(settings, heldout_bytes)
         shown = (reporter or default_reporter(quiet)) if processes.is_first else QuietReporter()
         stack.enter_context(closing(shown))
         processes.on_first(lambda: stack.enter_context(folder.locked(shown.message)))
@@ -213,8 +216,6 @@ def _check_numbers(numbers: dict[str, tuple[object, int, int | None]]) -> None:
 def _in_tokens(corpus: Corpus | TokenText, config: ModelConfig) -> TokenText:
     """The text in tokens that the model has."""
     if not isinstance(corpus, Corpus):
-        if not len(corpus) or len(corpus.heldout(2)) < 2:
-            raise ValueError(f"{corpus.name} has too little text")
         return corpus
     if not corpus.train or len(corpus.heldout) < 2:
         raise ValueError(
@@ -227,6 +228,18 @@ def _in_tokens(corpus: Corpus | TokenText, config: ModelConfig) -> TokenText:
             f"the corpus {corpus.name} has the byte {largest}, so vocab must be at least "
             f"{largest + 1}, got {config.vocab}")
     return MemoryText(corpus, ByteTokenizer(min(config.vocab, VOCAB)))
+
+
+def _heldout(settings: RunSettings, most_bytes: int) -> bytes:
+    """The text to judge by, or its beginning; the model knows all of it."""
+    text, vocab = settings.text, settings.config.vocab
+    found = text.heldout(most_bytes)
+    tokens = fitted(text.tokenizer, vocab).encode(found).size
+    if tokens < 2:
+        raise ValueError(
+            f"{text.name} has too little held-out text: at least 2 tokens are needed, and its "
+            f"first {most_bytes} bytes (heldout_bytes) have {tokens}, in whole characters")
+    return found
 
 
 def _begin(

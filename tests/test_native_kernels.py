@@ -284,6 +284,38 @@ def test_tensors_that_no_kernel_is_for_go_to_torch(kernels: Kernels) -> None:
     assert kernels_for(x) is None
 
 
+def test_results_are_float32_whatever_torch_makes_by_default(kernels: Kernels) -> None:
+    inputs, make = layer(9, [5, 6], (4,), True, 0), normal(0)
+    calls = [(as_layer(2, 1.5), inputs), (mlgru_scan, gates(5, 2, 9, 1)),
+             (lambda z, state: gated_scan(z, state, REAL), [make(5, 2, 9), make(2, 3)]),
+             (lambda z: gated_silu(z, LIMITS), [make(5, 6)])]
+    with use_kernels(kernels), arithmetic(1):
+        expected = [values_and_gradients(*call) for call in calls]
+        torch.set_default_dtype(torch.float64)
+        try:
+            found = [values_and_gradients(*call) for call in calls]
+        finally:
+            torch.set_default_dtype(torch.float32)
+    for ours, others in zip(found, expected, strict=True):
+        assert all(one.dtype == torch.float32 for one in ours)
+        assert_near(ours, others, 1e-6)     # the gradients that came in have been rounded once
+
+
+def test_shapes_that_do_not_fit_are_refused_and_not_read_beyond(kernels: Kernels) -> None:
+    x = torch.ones(5, 2, 6)
+    with use_kernels(kernels):
+        for refused, what in (
+            (lambda: bit_linear(x, [torch.ones(3, 7)], None), r"matrix must be \[3, 6\]"),
+            (lambda: bit_linear(x, [torch.ones(3, 6)], [torch.ones(2)]), r"bias must be \[3\]"),
+            (lambda: mlgru_scan(x, x, torch.ones(1, 6)), r"state must be \[2, 6\]"),
+            (lambda: mlgru_scan(x[:4], x, x[0]), r"gates must be \[5, 2, 6\]"),
+            (lambda: gated_scan(x, torch.ones(2, 3), REAL), r"must be \[5, 2, 9\]"),
+            (lambda: gated_silu(torch.ones(2, 5), REAL), r"must be \[2, 4\], got \[2, 5\]"),
+        ):
+            with pytest.raises(ValueError, match=what):
+                refused()
+
+
 def test_without_a_compiler_or_with_the_switch_torch_computes_and_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:

@@ -1,7 +1,8 @@
 """The compiled kernels as functions of torch tensors, with gradients.
 
-Tensors are float32 on the CPU and not empty. What each computes is told where torch's form of it
-is: :mod:`sterna.model.network.bitlinear`, ``recurrence`` and ``gates``.
+Tensors are float32 on the CPU and not empty; shapes that do not fit are a ValueError. What each
+computes is told where torch's form of it is: :mod:`sterna.model.network.bitlinear`,
+``recurrence`` and ``gates``.
 """
 
 from __future__ import annotations
@@ -67,6 +68,12 @@ class NativeFunctions:
         return result
 
 
+def _same(what: str, found: Sequence[int], expected: Sequence[int]) -> None:
+    """Refuse a shape that the library would read beyond, as nothing there checks one."""
+    if tuple(found) != tuple(expected):
+        raise ValueError(f"{what} must be {list(expected)}, got {list(found)}")
+
+
 def _pointers(tensors: Sequence[Tensor]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*[each.data_ptr() for each in tensors])
 
@@ -82,11 +89,15 @@ class _BitLinear(torch.autograd.Function):
         scales = torch.stack([ternary_scale(weight) for weight in weights])
         rows = [weight.shape[0] for weight in weights]
         columns, count = x.shape[-1], sum(rows)
+        for number, weight in enumerate(weights):
+            _same("a matrix", weight.shape, (rows[number], columns))
+            if biases:
+                _same("its bias", biases[number].shape, (rows[number],))
         tokens = x.numel() // columns
-        q = torch.empty((tokens, -(-columns // 4) * 4), dtype=torch.int8)
-        gain, inverse = torch.empty(2, tokens).unbind()
-        codes = torch.empty((count, columns), dtype=torch.int8)
-        out = torch.empty((*x.shape[:-1], count))
+        q = x.new_empty((tokens, -(-columns // 4) * 4), dtype=torch.int8)
+        gain, inverse = x.new_empty(2, tokens).unbind()
+        codes = x.new_empty((count, columns), dtype=torch.int8)
+        out = x.new_empty((*x.shape[:-1], count))
         arrays = (_pointers(weights), _pointers(biases) if biases else None,
                   (ctypes.c_int64 * parts)(*rows))
         library.bit_linear_forward(BitLinearCall(
@@ -105,8 +116,8 @@ class _BitLinear(torch.autograd.Function):
         q, gain, inverse, codes, scales, out = ctx.saved_tensors
         grad = grad.contiguous()
         rows, columns = codes.shape
-        to_x, to_weights = torch.empty(ctx.shape), torch.empty((rows, columns))
-        to_biases = torch.empty(rows) if ctx.has_biases else None
+        to_x, to_weights = grad.new_empty(ctx.shape), grad.new_empty((rows, columns))
+        to_biases = grad.new_empty(rows) if ctx.has_biases else None
         sizes = (ctypes.c_int64 * len(ctx.rows))(*ctx.rows)
         # As torch's own product does by this setting, where the processor can.
         halves = torch.get_float32_matmul_precision() == "medium"
@@ -131,6 +142,8 @@ class _Scan(torch.autograd.Function):
     def forward(
         ctx: Any, library: Any, forget: Tensor, candidate: Tensor, initial: Tensor,
     ) -> Tensor:
+        _same("forget gates", forget.shape, candidate.shape)
+        _same("the initial state", initial.shape, candidate.shape[1:])
         given = [each.contiguous() for each in (forget, candidate, initial)]
         states = torch.empty_like(given[1])
         library.scan_forward(ScanCall(
@@ -158,7 +171,8 @@ class _GatedScan(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         z, initial = z.contiguous(), initial.contiguous()
         steps, batch, channels = len(z), *initial.shape
-        states, out = torch.empty(2, steps, batch, channels).unbind()
+        _same("pre-activations", z.shape, (steps, batch, 3 * channels))
+        states, out = z.new_empty(2, steps, batch, channels).unbind()
         library.gated_scan_forward(GatedScanCall(
             steps, batch, channels, torch.get_num_threads(),
             *(each.data_ptr() for each in (z, initial, states, out))))
@@ -186,7 +200,8 @@ class _GatedSilu(torch.autograd.Function):
     def forward(ctx: Any, library: Any, z: Tensor, limit: float) -> Tensor:
         z = z.contiguous()
         channels = z.shape[-1] // 2
-        out = torch.empty((*z.shape[:-1], channels))
+        _same("pre-activations", z.shape, (*z.shape[:-1], 2 * channels))
+        out = z.new_empty((*z.shape[:-1], channels))
         library.gated_silu_forward(GatedSiluCall(
             out.numel() // channels, channels, torch.get_num_threads(), limit,
             z.data_ptr(), out.data_ptr()))
@@ -209,6 +224,7 @@ class _GatedSilu(torch.autograd.Function):
 class _LimitedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, library: Any, first: Tensor, second: Tensor, limit: float) -> Tensor:
+        _same("what is added", second.shape, first.shape)
         first, second = first.contiguous(), second.contiguous()
         out = torch.empty_like(first)
         library.limited_sum_forward(LimitedSumCall(

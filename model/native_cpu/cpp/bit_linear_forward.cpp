@@ -1,7 +1,8 @@
 // The pass forward of a BitLinear: quantise both sides, multiply whole numbers, scale, limit.
 //
 // Every rounding is that of model/network/quantizers.py, so the result is the same to the last
-// bit. The sums are exact: of int8 in int32, or of floats below 2^24.
+// bit. The sums are exact: of int8 in int32, or of floats below 2^24. (Torch's sum of squares is
+// exact up to 2^24 only, as it always is up to 1,040 columns.)
 
 #include <omp.h>
 

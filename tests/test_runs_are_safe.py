@@ -23,6 +23,7 @@ from sterna.model.corpus import Corpus
 from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.training import loop, run_folder
 from sterna.model.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from sterna.model.training.report.metrics import read_metrics
 from sterna.model.training.report.progress import QuietReporter, TrainProgress
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.train import TrainRecipe, TrainResult, train
@@ -176,6 +177,30 @@ def test_only_so_much_of_the_heldout_text_is_measured(tmp_path: Path) -> None:
     result = train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, recipe=recipe, quiet=True,
                    overwrite=True)
     assert result.heldout_bpb == heldout_bpb(result.model, CORPUS.heldout, window=50)
+
+
+def test_a_run_killed_while_its_end_is_measured_is_measured_when_resumed(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure, asked = loop.measure_heldout, []
+
+    def killed(*arguments: object) -> float:
+        asked.append(arguments)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return measure(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "measure_heldout", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    assert load_checkpoint(tmp_path).heldout_bpb is None    # not that of the step before
+    result = run(tmp_path, resume=True)
+    assert result.heldout_bpb == pytest.approx(heldout_bpb(result.model, CORPUS.heldout), rel=1e-5)
+    assert load_checkpoint(tmp_path).heldout_bpb == result.heldout_bpb
+    again = run(tmp_path, resume=True)
+    assert again.heldout_bpb == result.heldout_bpb
+    metrics = read_metrics(tmp_path / "metrics.csv")
+    assert metrics["step"] == [1, 2]
+    assert metrics["heldout_bpb"][1] == pytest.approx(result.heldout_bpb, abs=1e-5)
 
 
 def test_measuring_takes_nothing_from_the_budget(

@@ -40,7 +40,9 @@ def train_steps(
     """Take steps until the budget is spent or a signal came, then write the checkpoint.
 
     Training time is that of the steps: what is done between them is not counted. Several
-    processes go by the same numbers, so that all do the same next.
+    processes go by the same numbers, so that all do the same next. The end of a run is measured
+    also if it is resumed there, as it may have been killed before it was measured, or been
+    measured on less text.
 
     Returns
     -------
@@ -57,6 +59,11 @@ def train_steps(
     next_save = time.monotonic() + intervals.checkpoint_seconds
     evaluations = _due(budget, intervals)
     _, signal, _ = _agreed(state, 0.0, stop, next_save)
+    if budget.spent and state.step:     # resumed at its end, whose last measure may be missing
+        missing = state.heldout_bpb is None
+        state.heldout_bpb = _measure(state, heldout, budget, reporter)
+        if missing and record is not None:
+            record.after_step(state.heldout_bpb)
     while not budget.spent and signal is None:
         if record is not None:
             record.before_step()
@@ -68,6 +75,7 @@ def train_steps(
         budget.took(took)
 
         if budget.spent:    # so that it is safe while the end is measured
+            state.heldout_bpb = None
             save_run(state, folder, budget.to_json(), finished=False)
         measured = None
         if (due := _due(budget, intervals)) > evaluations:

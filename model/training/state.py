@@ -139,7 +139,8 @@ class TrainState:
         self.optimizer = adamw(self.model, recipe)
         self.average = WeightAverage(self.model, recipe.ema) if recipe.ema else None
         self.carried = self._initial_state()
-        self.step, self.seconds, self.lr = 0, 0.0, 0.0
+        self.step, self.seconds = 0, 0.0
+        self.lr: float | None = None    # of the last step; none was done yet
         self.train_bpb: float | None = None
         self.heldout_bpb: float | None = None
         self._lengths = np.array([len(each) for each in settings.text.tokenizer.spellings])

@@ -339,6 +339,7 @@ def test_a_build_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 def test_numbers_out_of_range_are_refused() -> None:
     for make in (lambda: BuildOptions(shard_tokens=0), lambda: BuildOptions(jobs=0),
                  lambda: BuildOptions(jobs=257), lambda: BuildOptions(kind="csv"),
+                 lambda: BuildOptions(separator="\udcff"),
                  lambda: BuildOptions(block_bytes=0), lambda: Split(0.6), lambda: Split(-0.1),
                  lambda: Split(float("nan")), lambda: Split(0.1, -1)):
         with pytest.raises(ValueError, match="must be"):

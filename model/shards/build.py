@@ -69,7 +69,7 @@ class BuildOptions:
     Raises
     ------
     ValueError
-        If a number is out of range, or ``kind`` is something else.
+        If a number is out of range, or ``kind`` or ``separator`` something else.
     """
 
     tokenizer: Tokenizer = field(default_factory=ByteTokenizer)
@@ -86,6 +86,10 @@ class BuildOptions:
         check_whole("shard_tokens", self.shard_tokens, 1)
         check_whole("block_bytes", self.block_bytes, 1)
         check_whole("jobs", self.jobs, 1, _MOST_JOBS)
+        try:
+            self.separator.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"separator must be UTF-8 text, got {self.separator!r}") from error
         if self.kind not in FORMATS:
             raise ValueError(f"kind must be one of {', '.join(FORMATS)}, got {self.kind!r}")
 

@@ -79,7 +79,8 @@ def test_a_signal_to_one_process_stops_all_at_one_step_and_resuming_is_exact(
         folder: Path, found: dict[str, Any], layout: str) -> None:
     assert found[f"{layout} stopped"] == [[STOPPED_AT, 15, True]] * 2
     assert off(folder / f"{layout} resumed", folder / f"{layout} carried") == 0.0
-    assert found[f"{layout} files"] == ["checkpoint.pt", "loss.png", "metrics.csv"]
+    assert found[f"{layout} files"] == [
+        "checkpoint.pt", "codes.csv", "loss.png", "metrics.csv", "run.json"]
 
 
 @pytest.mark.slow

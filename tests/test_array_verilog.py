@@ -57,7 +57,8 @@ def test_a_style_agrees_with_both_references_in_verilator(style):
 
 @has_icarus
 @pytest.mark.slow
-@vendor_styles
+@pytest.mark.parametrize("style", [     # the tables take eight seconds each
+    pytest.param(style, marks=[pytest.mark.long] if "table" in style else []) for style in FILES])
 def test_a_style_agrees_with_both_references_in_icarus(style):
     report = simulate(SMALL, "mac", TOKENS[:2], rows=2, cols=7, style=style,
                       simulator=Simulator.ICARUS)

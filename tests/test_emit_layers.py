@@ -155,7 +155,9 @@ def test_a_wrong_weight_fails_the_test_of_the_folder(tmp_path):
 
 @pytest.mark.slow
 @_has_icarus
-@pytest.mark.parametrize("style", ["ecp5-chain", "ecp5-table", "xc7-pair", "xc7-table"])
+@pytest.mark.parametrize("style", [
+    "ecp5-chain", "xc7-table", pytest.param("ecp5-table", marks=pytest.mark.long),
+    pytest.param("xc7-pair", marks=pytest.mark.long)])
 def test_layers_of_the_cells_of_a_family_in_verilog(style, tmp_path):
     rng = np.random.default_rng(1)
     gates = [_with_numbers(rng.integers(-1, 2, (9, 20)), rng) for _ in range(3)]

@@ -18,7 +18,7 @@ from sterna.export.native.build import OPS_SOURCES
 PROGRAM = Path(__file__).with_name("native_selfcheck.cpp")
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", f"-I{OPS_SOURCES}")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def _need(*tools: str) -> None:
@@ -70,7 +70,6 @@ def test_older_x86_takes_the_kernels_it_has(
         *(f"{kernel} exact" for kernel in kernels), here[-1]]
 
 
-@pytest.mark.long
 def test_neon_is_exact_under_emulation(here: list[str], tmp_path: Path) -> None:
     _need("aarch64-linux-gnu-g++", "qemu-aarch64-static")
     program = _compile("aarch64-linux-gnu-g++", tmp_path, "-static")

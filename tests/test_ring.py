@@ -60,7 +60,7 @@ def nccl() -> Any:
 
 @pytest.fixture(scope="module", params=[
     pytest.param((2, "gloo"), id="2"),
-    pytest.param((4, "gloo"), id="4", marks=pytest.mark.slow), nccl()])
+    pytest.param((4, "gloo"), id="4", marks=pytest.mark.long), nccl()])
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
           ) -> dict[str, Any]:
     processes, backend = request.param

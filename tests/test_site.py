@@ -103,7 +103,7 @@ def test_a_dead_end_is_noticed(tmp_path: Path) -> None:
     assert dead_ends(tmp_path) == ["a.html: #y", "a.html: b.html"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_site_is_built_without_a_warning_and_holds_every_public_name(tmp_path: Path) -> None:
     done = build(ROOT, tmp_path / "site")
     assert (done.returncode, done.stderr) == (0, "")

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,10 +26,15 @@ SHARED = {80: 163 * 1024, 90: 227 * 1024}
 FORMS = [(kernel, form) for kernel in KERNELS for form in kernel.forms]
 
 
-@pytest.fixture(autouse=True)
-def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was compiled before is compiled again."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+@pytest.fixture(scope="session", autouse=True)
+def new_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What was compiled before is compiled again, but once for all tests and processes."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:     # each has a folder in one of the run
+        folder = folder.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
+        yield
 
 
 def instructions(made: Compiled) -> list[str]:

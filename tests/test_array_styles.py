@@ -28,7 +28,7 @@ from sterna.hw.units.mac.packing import (
 )
 
 SHAPES = [(1, 1, 1), (1, 2, 5), (2, 3, 3), (1, 4, 9), (3, 5, 17), (2, 9, 18), (1, 13, 30)]
-PAUSES = [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.1, 0.9, 4), Pauses(0.4, 0.6, 3)]
+PAUSES = [STEADY, Pauses(0.4, 0.6, 3)]
 every_style = pytest.mark.parametrize("style", list(ArrayStyle))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 PATIENCE_S = 120
+WAYS = [pytest.param(True, id="terminal"), pytest.param(False, id="kill", marks=pytest.mark.long)]
 
 
 def interrupted(
@@ -55,7 +56,7 @@ def check_message(errors: str, message: str = "sterna: interrupted") -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [True, False], ids=["terminal", "kill"])
+@pytest.mark.parametrize("group", WAYS)
 def test_while_a_simulation_compiles(tmp_path: Path, group: bool) -> None:
     work = tmp_path / "work"
     interrupted(
@@ -86,7 +87,7 @@ def test_while_a_netlist_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [True, False], ids=["terminal", "kill"])
+@pytest.mark.parametrize("group", WAYS)
 def test_while_claims_are_proven(tmp_path: Path, group: bool) -> None:
     interrupted(
         tmp_path, (), lambda out, err: len(list(tmp_path.glob("sterna-proof-*/yosys.log"))) == 2,

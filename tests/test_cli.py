@@ -347,7 +347,7 @@ def test_train_quantize_and_use_the_result(
     trained = json.loads(out)
     assert trained["steps"] == 30
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "checkpoint.pt", "metrics.csv", "loss.png"}
+        "checkpoint.pt", "metrics.csv", "codes.csv", "loss.png", "report.html", "run.json"}
     model = tmp_path / "nano.safetensors"
     code, out, _ = run(
         capsys, "quantize", trained["checkpoint"], "-o", model, "--text", text, "--quiet",

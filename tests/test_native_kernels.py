@@ -30,7 +30,9 @@ from sterna.model.training.train import train
 
 PROCESSORS = ["native"]
 if platform.machine() == "x86_64":
-    PROCESSORS.append(pytest.param("x86-64-v3", marks=pytest.mark.slow))  # AVX2, float32 only
+    # Products forward in int8 with sums of 16 bits, and in float32.
+    PROCESSORS += [pytest.param(each, marks=pytest.mark.slow)
+                   for each in ("x86-64-v3", "x86-64-v3 -mno-avx2")]
 
 REAL, LIMITS = Numerics(), Limits(S16)     # products reach 32, the residual stream 16
 
@@ -43,7 +45,7 @@ checked = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], 
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     """The kernels, from the cache of whoever runs the tests."""
     try:
-        return kernels_of_library(kernel_library(request.param).build())
+        return kernels_of_library(kernel_library(*request.param.split()).build())
     except NoCompilerError as error:
         pytest.skip(str(error))
 
@@ -149,6 +151,18 @@ def test_a_long_row_and_many_tokens_are_no_exception(kernels: Kernels) -> None:
     expected = values_and_gradients(form, inputs)
     with use_kernels(kernels), arithmetic(2):
         assert_near(values_and_gradients(form, inputs), expected, 1e-6)
+
+
+@pytest.mark.parametrize("columns", [256, 257, 1000])
+def test_sums_at_their_ends_do_not_wrap(kernels: Kernels, columns: int) -> None:
+    """Sums of 16 bits hold 256 columns: 127 * 2 * 256 of them is just below their end."""
+    signs = torch.tensor([[1.0], [-1.0]])
+    inputs = [signs.expand(2, columns).contiguous() for _ in range(2)]
+    with use_kernels(kernels):
+        ours = bit_linear(inputs[0], inputs[1:], None)
+    whole = torch.full((2,), float(columns))    # every vector normalised is of ones
+    assert torch.equal(ours, bit_linear(inputs[0], inputs[1:], None))
+    torch.testing.assert_close(ours, torch.diag(whole) - torch.diag(whole).flip(0))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

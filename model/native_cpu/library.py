@@ -32,11 +32,11 @@ def switched_off() -> bool:
     return os.environ.get(SWITCH) == "0"
 
 
-def kernel_library(processor: str = "native") -> CppLibrary:
+def kernel_library(processor: str = "native", *options: str) -> CppLibrary:
     """What is built: for the processor at hand, or for another that it can stand in for, by the
-    name that g++ has for it."""
+    name that g++ has for it and ``options`` that take from it."""
     return CppLibrary(
-        "sterna-training", KERNEL_SOURCES, (*_FLAGS, f"-march={processor}"),
+        "sterna-training", KERNEL_SOURCES, (*_FLAGS, f"-march={processor}", *options),
         "the kernels of training", this_processor=True)
 
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "vectors.hpp"
 
@@ -59,7 +60,31 @@ struct Int8 {
             _mm512_set1_epi32(left)));
     }
 };
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+#define STERNA_INT8 1
+// The right side is unsigned and at most 2, the left side signed and at most 127: sums of 16 bits,
+// two to a word of sums, hold kSteps steps of 2 * 2 * 127.
+struct Int8 {
+    static constexpr int kValues = 4;
+    static constexpr int64_t kSteps = 64;
+    using Sums = Ints;
+    static Sums dot(Sums sums, int32_t left, Ints right) {
+        return reinterpret_cast<Sums>(_mm256_add_epi16(
+            reinterpret_cast<__m256i>(sums),
+            _mm256_maddubs_epi16(reinterpret_cast<__m256i>(right), _mm256_set1_epi32(left))));
+    }
+    static Sums widened(Sums sums) {
+        return reinterpret_cast<Sums>(
+            _mm256_madd_epi16(reinterpret_cast<__m256i>(sums), _mm256_set1_epi16(1)));
+    }
+};
 #endif
+
+// Whether a product's sums are to be widened after every kSteps steps.
+template <class Product, class = void>
+constexpr bool kIsNarrow = false;
+template <class Product>
+constexpr bool kIsNarrow<Product, std::void_t<decltype(Product::kSteps)>> = true;
 
 // Words of the left side: `row` from one row to the next, `depth` from one step to the next.
 struct Left {
@@ -80,10 +105,11 @@ inline int64_t panel_at(int64_t column, int64_t step, int64_t depth) {
     return column / kPanel * depth * kPanel + step * kPanel + column % kPanel;
 }
 
-template <class Product, int kRows, int kVectors, class Store>
-inline void tile(Left left, const int32_t* right, int64_t depth, const Store& put) {
-    typename Product::Sums sums[kRows][kVectors] = {};
-    for (int64_t step = 0; step < depth; ++step) {
+template <class Product, int kRows, int kVectors>
+inline void add_tile(
+    Left left, const int32_t* right, int64_t begin, int64_t end,
+    typename Product::Sums (&sums)[kRows][kVectors]) {
+    for (int64_t step = begin; step < end; ++step) {
         Ints columns[kVectors];
         for (int v = 0; v < kVectors; ++v)
             columns[v] = *reinterpret_cast<const Ints*>(right + step * kPanel + v * kLanes);
@@ -92,6 +118,22 @@ inline void tile(Left left, const int32_t* right, int64_t depth, const Store& pu
             for (int v = 0; v < kVectors; ++v)
                 sums[row][v] = Product::dot(sums[row][v], word, columns[v]);
         }
+    }
+}
+
+template <class Product, int kRows, int kVectors, class Store>
+inline void tile(Left left, const int32_t* right, int64_t depth, const Store& put) {
+    typename Product::Sums sums[kRows][kVectors] = {};
+    if constexpr (kIsNarrow<Product>) {
+        for (int64_t begin = 0; begin < depth; begin += Product::kSteps) {
+            typename Product::Sums narrow[kRows][kVectors] = {};
+            add_tile<Product, kRows, kVectors>(
+                left, right, begin, std::min(depth, begin + Product::kSteps), narrow);
+            for (int row = 0; row < kRows; ++row)
+                for (int v = 0; v < kVectors; ++v) sums[row][v] += Product::widened(narrow[row][v]);
+        }
+    } else {
+        add_tile<Product, kRows, kVectors>(left, right, 0, depth, sums);
     }
     for (int row = 0; row < kRows; ++row)
         for (int v = 0; v < kVectors; ++v) put(row, v * kLanes, sums[row][v]);

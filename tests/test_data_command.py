@@ -58,7 +58,8 @@ def test_standard_input_and_options_of_a_build(
     assert json.loads(printed)["train"]["documents"] == 2
     text = ShardText(tmp_path / "d")
     assert bytes(text.piece(0, len(text)).tolist()) == b"one\n--\ntwo"
-    assert "the file held" in run(capsys, "data", "info", tmp_path / "d")[1]
+    code, printed, _ = run(capsys, "data", "info", tmp_path / "d", "--verify")
+    assert (code, "the file held" in printed) == (0, True)
 
 
 def test_a_folder_that_was_changed_fails_the_check(
@@ -83,6 +84,9 @@ def test_a_folder_that_was_changed_fails_the_check(
     (("build", "in.txt", "-o", "d", "--seed", 0, "--heldout", 0), "leave it out with --heldout 0"),
     (("build", "in.txt", "-o", "d", "--column", "text"), "--column is for JSON lines, Parquet and"),
     (("build", "in.txt", "-o", "d", "--jobs", 2), "--jobs is for --tokenizer FILE: bytes are"),
+    (("build", "in.txt", "-o", "d", "--seed", 0), "--seed is for several documents, and"),
+    (("build", ".", "-o", "../d", "--separator", "--"), "--separator is for several documents"),
+    (("build", "hf:some/set", "-o", "d", "--format", "jsonl"), "--format says what files are, an"),
     (("build", ".", "-o", "../d", "--heldout-file", "./in.txt"),
      "in.txt is to be held out, and is also among the inputs"),
     (("build", "in.txt", "-o", "d", "--format", "csv"), "--format must be one of auto, text"),

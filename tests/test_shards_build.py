@@ -25,6 +25,7 @@ from sterna.model.shards.encode import encode_batches
 from sterna.model.shards.pieces import Piece
 from sterna.model.shards.split import Split
 from sterna.model.shards.text import ShardText
+from sterna.model.shards.verify import verify
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer
 
 ALL = Split(0.0)
@@ -99,6 +100,7 @@ def test_a_short_document_is_on_one_side_and_so_are_its_copies(
         assert [text for text in texts if text in train] == train
         assert [text for text in texts if text in heldout] == heldout
         assert (index.train.documents, index.heldout.documents) == (len(train), len(heldout))
+        assert verify(folder / "out") == []     # by all of its counts, too
 
 
 def test_about_the_fraction_is_held_out_and_another_seed_chooses_others(tmp_path: Path) -> None:

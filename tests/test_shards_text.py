@@ -225,3 +225,21 @@ def test_an_index_that_does_not_fit_its_shards_is_found(whole: Path, tmp_path: P
     (folder / "x").rename(folder / "train-00001.bin")
     assert verify(folder) == [
         f"{folder}: the shards are not those of this index, or not in its order"]
+
+
+@pytest.mark.parametrize(("part", "field", "message"), [
+    ("train", "bytes", "train has {0} bytes, and the tokens spell"),
+    ("train", "documents", "the sources have 1 documents, and what was made of them"),
+    ("sources", "bytes", "the sources have {0} bytes of text, and what was made of them"),
+    ("sources", "documents", "the sources have {0} documents, and what was made of them"),
+])
+def test_a_count_that_is_not_that_of_the_tokens_is_found(
+    whole: Path, tmp_path: Path, part: str, field: str, message: str,
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "data")
+    index = json.loads((folder / "index.json").read_text())
+    entry = index["sources"][0] if part == "sources" else index[part]
+    entry[field] += 5
+    set_index(folder, **{part: index[part]})
+    assert any(line.startswith(f"{folder}/index.json: " + message.format(f"{entry[field]:,}"))
+               for line in verify(folder))

@@ -13,7 +13,7 @@ from sterna.cli.terminal.options import JsonOption, QuietOption, choose
 from sterna.model.shards.build import SEPARATOR, SHARD_TOKENS, BuildOptions
 from sterna.model.shards.build import build as build_folder
 from sterna.model.shards.files import Index, read_index
-from sterna.model.shards.inputs import FORMATS
+from sterna.model.shards.inputs import DATASET, FORMATS, are_one_document, find_inputs
 from sterna.model.shards.split import Split
 from sterna.model.shards.verify import verify as verify_folder
 from sterna.model.tokens.files import load_tokenizer
@@ -50,9 +50,8 @@ def build(
     column: Annotated[str | None, typer.Option(
         help="Field of JSON lines, and column of tables, that holds the text. Default: text.",
     )] = None,
-    separator: Annotated[str, typer.Option(
-        help="Text between two documents; \\n is a line feed. Default: an empty line.",
-        show_default=False)] = SEPARATOR,
+    separator: Annotated[str | None, typer.Option(
+        help="Text between two documents; \\n is a line feed. Default: an empty line.")] = None,
     shard_tokens: Annotated[int, typer.Option(help="Tokens of a shard.")] = SHARD_TOKENS,
     jobs: Annotated[int | None, typer.Option(
         help="Processes that make tokens with a tokenizer. Default: 1.")] = None,
@@ -76,9 +75,12 @@ def build(
         raise ValueError("--jobs is for --tokenizer FILE: bytes are tokens as they are read")
     if seed is not None and heldout == 0:
         raise ValueError("--seed chooses what is held out: leave it out with --heldout 0")
+    choose("--format", kind, FORMATS)
+    _check_documents(inputs, kind, {"--seed": seed, "--separator": separator})
     options = BuildOptions(
         _tokenizer(tokenizer), Split(Split().fraction if heldout is None else heldout, seed or 0),
-        heldout_file, choose("--format", kind, FORMATS), column, separator.replace("\\n", "\n"),
+        heldout_file, kind, column,
+        SEPARATOR if separator is None else separator.replace("\\n", "\n"),
         shard_tokens, jobs=1 if jobs is None else jobs)
     with Stages(quiet) as stage:
         stage(f"build {output}")
@@ -98,7 +100,8 @@ def info(
     folder: Annotated[Path, typer.Argument(
         metavar="FOLDER", help="A folder that sterna data build wrote.")],
     verify: Annotated[bool, typer.Option(
-        "--verify", help="Read all of it, and compare it with the hashes in its index.")] = False,
+        "--verify", help="Read all of it, and compare it with the hashes and counts in its "
+                         "index.")] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -124,6 +127,18 @@ def info(
     for line in wrong:
         say(f"sterna: {line}")
     return 1 if wrong else 0
+
+
+def _check_documents(inputs: list[str], kind: str, given: dict[str, object]) -> None:
+    """Refuse options that would change nothing: of what files are where there are none, and of
+    several documents where there is one."""
+    if kind != FORMATS[0] and all(each.startswith(DATASET) for each in inputs):
+        raise ValueError(f"--format says what files are, and all inputs are data sets ({DATASET}): "
+                         f"leave it out")
+    several = [option for option, value in given.items() if value is not None]
+    if several and are_one_document(find_inputs(inputs, kind)):
+        raise ValueError(f"{several[0]} is for several documents, and one text file is one: leave "
+                         f"it out")
 
 
 def _tokenizer(named: str) -> Tokenizer:

@@ -21,7 +21,7 @@ from sterna.model.shards.files import (
     read_index,
     token_dtype,
 )
-from sterna.model.shards.inputs import FORMATS, STDIN, Input, find_inputs
+from sterna.model.shards.inputs import FORMATS, STDIN, Input, are_one_document, find_inputs
 from sterna.model.shards.pieces import batches
 from sterna.model.shards.sides import Sides
 from sterna.model.shards.split import Split
@@ -221,8 +221,7 @@ def _build(
 def _split(inputs: list[Input], options: BuildOptions) -> Split:
     if options.heldout_file is not None:
         return Split(0.0, options.split.seed)
-    files = [file for each in inputs for file in each.files]
-    if len(files) == 1 and files[0].kind == "text":     # there is no other document to choose
+    if are_one_document(inputs):    # there is no other to choose
         return Split(options.split.fraction, options.split.seed, 1)
     return options.split
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-__all__ = ["DATASET", "FORMATS", "STDIN", "Input", "InputFile", "find_inputs"]
+__all__ = ["DATASET", "FORMATS", "STDIN", "Input", "InputFile", "are_one_document", "find_inputs"]
 
 FORMATS = ("auto", "text", "jsonl", "parquet")
 """What ``--format`` may be."""
@@ -82,6 +82,12 @@ def find_inputs(inputs: Sequence[str], kind: str = "auto") -> list[Input]:
     if len(set(inputs)) < len(inputs):
         raise ValueError(f"an input is there twice: {max(inputs, key=list(inputs).count)}")
     return [_input(each, kind) for each in inputs]
+
+
+def are_one_document(inputs: Sequence[Input]) -> bool:
+    """Whether all that is read is one text file, which is one document."""
+    files = [file for each in inputs for file in each.files]
+    return len(files) == 1 and files[0].kind == "text"
 
 
 def _input(named: str, kind: str) -> Input:

@@ -44,7 +44,7 @@ class Backward {
             chunk_depth_ * wide_rows_, wide_rows_, blocks_ * wide_rows_,
             a.threads * kBlock * depth_, a.threads * kBlock * wide_columns_};
         int64_t total = 0;
-        for (int64_t size : sizes) total += Scratch::padded(size + 1);
+        for (int64_t size : sizes) total += Scratch::size<int32_t>(size);
         Scratch scratch = Scratch::of(total);
         codes_ = scratch.take<int32_t>(sizes[0]);
         vectors_ = scratch.take<int32_t>(sizes[1]);

@@ -99,8 +99,9 @@ void forward(const BitLinear& a) {
     const int64_t depth = words(a.columns, Codes::kValues), stride = words(a.columns, 4) * 4;
     const int64_t padded_rows = panels(a.rows) * kPanel;
     Scratch scratch = Scratch::of(
-        Scratch::padded(panel_words(a.rows, depth)) + 3 * Scratch::padded(2 * padded_rows)
-        + a.threads * Scratch::padded(kBlock * depth));
+        Scratch::size<int32_t>(panel_words(a.rows, depth))
+        + Scratch::size<const float*>(padded_rows) + 2 * Scratch::size<float>(padded_rows)
+        + Scratch::size<int32_t>(a.threads * kBlock * depth));
     int32_t* right = scratch.take<int32_t>(panel_words(a.rows, depth));
     const float** latent = scratch.take<const float*>(padded_rows);
     float* scale = scratch.take<float>(padded_rows);

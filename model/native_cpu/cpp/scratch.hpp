@@ -2,6 +2,7 @@
 // system cost more than the arithmetic on them.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -10,11 +11,11 @@ namespace sterna {
 
 class Scratch {
   public:
-    // Where `words` of 32 bits and then more may stand; what was there before is lost.
+    // Where `words` of 32 bits may stand: the sum of size() over all that is taken. What was there
+    // before is lost.
     static Scratch of(int64_t words) {
         thread_local int64_t size = 0;
         thread_local std::unique_ptr<int32_t[], Free> memory;
-        words += kSpare;
         if (words > size) {
             memory.reset();
             size = 0;
@@ -22,18 +23,25 @@ class Scratch {
                 static_cast<size_t>(words) * sizeof(int32_t), std::align_val_t{kAlignment})));
             size = words;
         }
-        return Scratch(memory.get());
+        return Scratch(memory.get(), words);
     }
 
     template <class Value>
     Value* take(int64_t count) {
         Value* taken = reinterpret_cast<Value*>(next_);
-        next_ += padded(count * static_cast<int64_t>(sizeof(Value)) / 4 + 1);
+        next_ += size<Value>(count);
+        assert(next_ <= end_);
         return taken;
     }
 
-    // What take() needs for so many words.
-    static int64_t padded(int64_t words) { return (words + kLine - 1) / kLine * kLine + kLine; }
+    // The words that take() uses: those of the values, up to the end of a line of the cache, and
+    // a line, so that no two arrays are neighbours in one.
+    template <class Value>
+    static int64_t size(int64_t count) {
+        static_assert(sizeof(Value) % sizeof(int32_t) == 0);
+        const int64_t words = count * static_cast<int64_t>(sizeof(Value) / sizeof(int32_t));
+        return (words + kLine - 1) / kLine * kLine + kLine;
+    }
 
   private:
     struct Free {
@@ -41,10 +49,11 @@ class Scratch {
             ::operator delete[](memory, std::align_val_t{kAlignment});
         }
     };
-    static constexpr int64_t kLine = 16, kSpare = 64;
+    static constexpr int64_t kLine = 16;    // words, which are 64 bytes
     static constexpr size_t kAlignment = 64;
-    explicit Scratch(int32_t* next) : next_(next) {}
+    Scratch(int32_t* first, int64_t words) : next_(first), end_(first + words) {}
     int32_t* next_;
+    const int32_t* end_;
 };
 
 }  // namespace sterna

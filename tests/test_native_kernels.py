@@ -247,6 +247,12 @@ def test_gates_products_and_sums_are_those_of_torch(
             assert_near(values_and_gradients(function, inputs), expected, 2e-6)
 
 
+def test_results_of_the_gated_recurrence_hold_no_memory_but_their_own(kernels: Kernels) -> None:
+    with use_kernels(kernels):
+        for each in gated_scan(torch.ones(5, 2, 9), torch.ones(2, 3), REAL):
+            assert each.untyped_storage().nbytes() == 4 * each.numel()
+
+
 class Halves(Limits):
     """Limits that also round states."""
 

@@ -172,7 +172,7 @@ class _GatedScan(torch.autograd.Function):
         z, initial = z.contiguous(), initial.contiguous()
         steps, batch, channels = len(z), *initial.shape
         _same("pre-activations", z.shape, (steps, batch, 3 * channels))
-        states, out = z.new_empty(2, steps, batch, channels).unbind()
+        states, out = (z.new_empty(steps, batch, channels) for _ in range(2))
         library.gated_scan_forward(GatedScanCall(
             steps, batch, channels, torch.get_num_threads(),
             *(each.data_ptr() for each in (z, initial, states, out))))

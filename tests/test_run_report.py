@@ -65,7 +65,8 @@ def test_codes_of_a_resumed_run_are_kept_up_to_its_checkpoint(tmp_path: Path) ->
         writer.add(step, {"head": CodeShares(step / 1e6, 0.25)})
     writer.close()
     with open(path, "a", encoding="utf-8") as file:
-        file.write("400,he")        # killed
+        file.write("400,head,0.1,0.2")      # killed: it was to be 0.25
+    assert list(read_codes(path)) == [100, 200, 300]
     CodesWriter(path, resume_step=200).close()
     assert read_codes(path) == {step: {"head": CodeShares(step / 1e6, 0.25)}
                                 for step in (100, 200)}
@@ -76,10 +77,11 @@ def test_codes_of_a_resumed_run_are_kept_up_to_its_checkpoint(tmp_path: Path) ->
 
 def test_samples_are_read_back_whatever_the_model_wrote(tmp_path: Path) -> None:
     path = tmp_path / "samples.txt"
-    path.write_text("--- step 10 ---\nThe a\nb\n\n--- step 20 ---\nThe c\n\n")
-    assert read_samples(path) == {10: "The a\nb", 20: "The c"}
-    SampleWriter(path, resume_step=10)
-    assert read_samples(path) == {10: "The a\nb"}
+    path.write_bytes(b"--- step 10 ---\nThe a\r--- step 7 ---\n\n--- step 20 ---\nThe c\n\n")
+    first = {10: "The a\r--- step 7 ---"}
+    assert read_samples(path) == first | {20: "The c"}
+    SampleWriter(path, resume_step=10).close()
+    assert read_samples(path) == first
 
 
 def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:

@@ -35,9 +35,11 @@ def test_metrics_of_a_killed_run_can_be_read_and_gone_on_with(tmp_path: Path) ->
     path.write_text(path.read_text().replace("2.00000", "two"))
     with pytest.raises(ValueError, match=r"metrics\.csv, line 2: train_bpb is not a number"):
         plot_loss(path, tmp_path / "x.png", title="x")
-    path.write_text("a,b\n")
-    with pytest.raises(ValueError, match="columns must be step, seconds"):
-        read_metrics(path)
+    for content, message in ((b"a,b\n", "columns must be step, seconds"),
+                             (b"", r"got \[\]"), (b"\xff\n", r"metrics\.csv: not UTF-8")):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            read_metrics(path)
 
 
 def test_a_spike_does_not_ruin_the_scale_and_is_named(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ def open_record(state: TrainState, folder: RunFolder, what: Recorded) -> Iterato
             figures.append(stack.enter_context(
                 closing(TensorBoardWriter(folder.tensorboard, at))))
         codes = stack.enter_context(closing(CodesWriter(folder.codes, at)))
-        samples = None if what.sample_every is None else SampleWriter(folder.samples, at)
+        samples = None if what.sample_every is None else stack.enter_context(
+            closing(SampleWriter(folder.samples, at)))
         if samples is None and not at:
             folder.samples.unlink(missing_ok=True)      # those of a run that is replaced
         write_atomically(folder.description, json.dumps(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sterna.model.files import write_atomically
+from sterna.model.training.report.csv_rows import csv_text, read_rows
+from sterna.model.training.report.step_file import StepFile
 
 __all__ = ["CodeShares", "CodesWriter", "read_codes"]
 
@@ -23,41 +22,24 @@ class CodeShares:
     zeros: float
 
 
-class CodesWriter:
-    """Appends to a ``codes.csv``: a row for each projection.
+class CodesWriter(StepFile):
+    """A ``codes.csv``: at some steps, a row for each projection."""
 
-    Parameters
-    ----------
-    path
-        The file; replaced, unless a run is resumed.
-    resume_step
-        Rows up to this step are kept.
-    """
+    head = csv_text([_COLUMNS])
 
-    def __init__(self, path: str | Path, resume_step: int = 0) -> None:
-        path = Path(path)
-        kept = {step: shares for step, shares in read_codes(path).items()
-                if step <= resume_step} if resume_step and path.exists() else {}
-        head = io.StringIO(newline="")
-        csv.writer(head).writerow(_COLUMNS)
-        for step, shares in kept.items():
-            csv.writer(head).writerows(_rows(step, shares))
-        write_atomically(path, head.getvalue())
-        self._file = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115
+    @staticmethod
+    def entries(path: Path) -> Iterable[tuple[int, str]]:
+        """Step and rows of every entry of such a file; ValueError as of :func:`read_codes`."""
+        return [(step, _rows(step, shares)) for step, shares in read_codes(path).items()]
 
     def add(self, step: int, shares: Mapping[str, CodeShares]) -> None:
         """Append the shares of a step, by projection; at once on disk."""
-        csv.writer(self._file).writerows(_rows(step, shares))
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        self.append(_rows(step, shares))
 
 
-def _rows(step: int, shares: Mapping[str, CodeShares]) -> list[tuple[object, ...]]:
-    return [(step, name, f"{each.flips:.6g}", f"{each.zeros:.5f}")
-            for name, each in shares.items()]
+def _rows(step: int, shares: Mapping[str, CodeShares]) -> str:
+    return csv_text((step, name, f"{each.flips:.6g}", f"{each.zeros:.5f}")
+                    for name, each in shares.items())
 
 
 def read_codes(path: str | Path) -> dict[int, dict[str, CodeShares]]:
@@ -68,20 +50,11 @@ def read_codes(path: str | Path) -> dict[int, dict[str, CodeShares]]:
     ValueError
         If the file cannot be read, or a row is not one of such a file. The last may be cut off.
     """
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
-    except OSError as error:
-        raise ValueError(f"{path}: cannot read the codes ({error.strerror})") from error
-    if tuple(header) != _COLUMNS:
-        raise ValueError(f"{path}: the columns must be {', '.join(_COLUMNS)}, got {header}")
     found: dict[int, dict[str, CodeShares]] = {}
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(_COLUMNS) and number == len(rows) + 1:
-            break       # a run was killed while it wrote
+    for place, row in read_rows(path, _COLUMNS):
+        step, name, flips, zeros = row
         try:
-            step, name, flips, zeros = row
             found.setdefault(int(step), {})[name] = CodeShares(float(flips), float(zeros))
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {row} is no row of {_COLUMNS}") from error
+            raise ValueError(f"{place}: {row} is no row of {', '.join(_COLUMNS)}") from error
     return found

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sterna.model.files import write_atomically
+from sterna.model.training.report.csv_rows import csv_text, read_rows
+from sterna.model.training.report.step_file import StepFile
 
 __all__ = ["COLUMNS", "MetricsWriter", "read_metrics"]
 
@@ -18,39 +17,22 @@ ternary codes that this one step changed, zeros the share that is 0 after it."""
 _FORMER_COLUMNS = COLUMNS[:6]
 
 
-class MetricsWriter:
-    """Appends rows to a ``metrics.csv``, each at once on disk.
+class MetricsWriter(StepFile):
+    """A ``metrics.csv``: at some steps, a row of figures."""
 
-    Parameters
-    ----------
-    path
-        The file; replaced, unless a run is resumed.
-    resume_step
-        Rows up to this step are kept: a resumed run repeats those after its checkpoint.
-    """
+    head = csv_text([COLUMNS])
 
-    def __init__(self, path: str | Path, resume_step: int = 0) -> None:
-        path = Path(path)
-        kept: list[dict[str, float]] = []
-        if resume_step and path.exists():
-            columns = read_metrics(path)
-            rows = zip(*(columns[name] for name in COLUMNS), strict=True) if columns else ()
-            kept = [dict(zip(COLUMNS, row, strict=True)) for row in rows
-                    if row[0] <= resume_step]
-        head = io.StringIO(newline="")
-        csv.writer(head).writerow(COLUMNS)
-        csv.writer(head).writerows(_cells(row) for row in kept)
-        write_atomically(path, head.getvalue())
-        self._file = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115
+    @staticmethod
+    def entries(path: Path) -> Iterable[tuple[float, str]]:
+        """Step and row of every entry of such a file; ValueError as of :func:`read_metrics`."""
+        columns = read_metrics(path)
+        return [(row[0], csv_text([_cells(dict(zip(COLUMNS, row, strict=True)))]))
+                for row in zip(*columns.values(), strict=True)]
 
     def add(self, row: Mapping[str, float | None]) -> None:
-        """Append one row; a figure that is missing, None or NaN leaves its cell empty."""
-        csv.writer(self._file).writerow(_cells(row))
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Append a row, at once on disk; a figure that is missing, None or NaN leaves its cell
+        empty."""
+        self.append(csv_text([_cells(row)]))
 
 
 def _cells(row: Mapping[str, float | None]) -> list[str]:
@@ -72,28 +54,11 @@ def read_metrics(path: str | Path) -> dict[str, list[float]]:
     ValueError
         If the file cannot be read, lacks a column, or a cell is not a number.
     """
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            rows = list(reader)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot read the metrics ({error.strerror})") from error
-    if tuple(header) not in (COLUMNS, _FORMER_COLUMNS):
-        raise ValueError(f"{path}: the columns must be {', '.join(COLUMNS)}, got {header}")
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(header):
-            # A run that was killed may leave half a line behind; only the last can be.
-            if number == len(rows) + 1:
-                break
-            raise ValueError(
-                f"{path}, line {number}: expected {len(header)} cells, got {len(row)}")
-        row += [""] * (len(COLUMNS) - len(row))
+    for place, row in read_rows(path, COLUMNS, _FORMER_COLUMNS):
         for name, cell in zip(COLUMNS, row, strict=True):
             try:
                 columns[name].append(float(cell) if cell else float("nan"))
             except ValueError as error:
-                raise ValueError(
-                    f"{path}, line {number}: {name} is not a number: {cell!r}") from error
+                raise ValueError(f"{place}: {name} is not a number: {cell!r}") from error
     return columns

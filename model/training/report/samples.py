@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from sterna.model.files import write_atomically
+from sterna.model.files import read_text
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.stack.sample import sample_tokens
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.stream import TextStream
 from sterna.model.tokens.tokenizer import Tokenizer
+from sterna.model.training.report.step_file import StepFile
 
 __all__ = ["SAMPLE_PROMPT", "SampleWriter", "read_samples"]
 
@@ -22,24 +24,16 @@ _TOKENS, _TEMPERATURE, _SEED = 160, 0.7, 1
 _HEAD = re.compile(r"^--- step (\d+) ---$", re.M)
 
 
-class SampleWriter:
-    """Appends to a ``samples.txt``: the step, and a text that the model writes then.
+class SampleWriter(StepFile):
+    """A ``samples.txt``: at some steps, a text that the model writes then.
 
     The sampler has the same seed each time, so that texts differ by the weights alone.
-
-    Parameters
-    ----------
-    path
-        The file; replaced, unless a run is resumed.
-    resume_step
-        Samples up to this step are kept.
     """
 
-    def __init__(self, path: str | Path, resume_step: int = 0) -> None:
-        self._path = Path(path)
-        kept = read_samples(path) if resume_step and self._path.exists() else {}
-        write_atomically(self._path, "".join(
-            _entry(step, text) for step, text in kept.items() if step <= resume_step))
+    @staticmethod
+    def entries(path: Path) -> Iterable[tuple[int, str]]:
+        """Step and text of every entry of such a file; ValueError as of :func:`read_samples`."""
+        return [(step, _entry(step, text)) for step, text in read_samples(path).items()]
 
     def add(self, step: int, model: LanguageModel, tokenizer: Tokenizer) -> None:
         """Let the model write, and append it; at once on disk."""
@@ -49,8 +43,7 @@ class SampleWriter:
             model, tokens.encode(SAMPLE_PROMPT.encode()), tokens=_TOKENS,
             sampler=Sampler(temperature=_TEMPERATURE, seed=_SEED))
         text = stream.add(list(drawn)) + stream.end()
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(_entry(step, SAMPLE_PROMPT + text))
+        self.append(_entry(step, SAMPLE_PROMPT + text))
 
 
 def _entry(step: int, text: str) -> str:
@@ -64,12 +57,8 @@ def read_samples(path: str | Path) -> dict[int, str]:
     Raises
     ------
     ValueError
-        If the file cannot be read.
+        If the file cannot be read, or is not UTF-8.
     """
-    try:
-        content = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot read the samples ({error})") from error
-    parts = _HEAD.split(content)[1:]
+    parts = _HEAD.split(read_text(path, at_least=0).decode())[1:]
     return {int(step): text.strip("\n")
             for step, text in zip(parts[::2], parts[1::2], strict=True)}

@@ -7,14 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sterna.cli.reports.page import (
-    Outcome,
-    Verdict,
-    html_figure,
-    html_heading,
-    html_page,
-    html_table,
-)
+from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_file, svg_of
 from sterna.model.files import write_atomically
 
@@ -114,7 +107,7 @@ def _page(result: AttentionResult, plot: str) -> str:
     from sterna.model.study.attention_contestants import CONTESTANTS
     from sterna.model.study.attention_result import findings
     said = findings(result)
-    verdict = Verdict(Outcome.NOTE, "ATTENTION TIMED", said[0] if said else "Nothing to compare.")
+    verdict = Verdict.note("ATTENTION TIMED", said[0] if said else "Nothing to compare.")
     caption = ("Median time of a call over the sequences in it. All contestants of a length were "
                "called in turn, so that what else the machine does hits all alike.")
     tables = "".join(

@@ -6,14 +6,7 @@ import html
 from pathlib import Path
 
 from sterna.cli.reports.cycle_tables import cycle_tables, headline, number, verdict
-from sterna.cli.reports.page import (
-    Outcome,
-    Verdict,
-    html_figure,
-    html_heading,
-    html_page,
-    html_table,
-)
+from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
 from sterna.cli.reports.stage_bars import stage_bars
 from sterna.cli.reports.waterfall_plot import WATERFALL_TEXT, waterfall_plot
 from sterna.hw.core.timing.cycle_report import CycleReport
@@ -60,8 +53,8 @@ not count, and the rows need not add up.</p>
 def _verdict(report: CycleReport) -> Verdict:
     """Nothing is compared here, so it states what bounds the core."""
     state = report.greedy
-    return Verdict(
-        Outcome.NOTE, f"{number(state.cycles_per_token)} cycles per token", verdict(report)[0],
+    return Verdict.note(
+        f"{number(state.cycles_per_token)} cycles per token", verdict(report)[0],
         ((f"{state.utilisation:.1%}", "of them with a beat of the array"),
          (f"{report.memory.total:,}", "bits of memory")))
 

@@ -99,6 +99,13 @@ class Verdict:
     sentence: str
     figures: tuple[tuple[str, str], ...] = ()
 
+    @classmethod
+    def note(
+        cls, word: str, sentence: str, figures: Sequence[tuple[str, str]] = (),
+    ) -> Verdict:
+        """What a page says that compares nothing and only states figures."""
+        return cls(Outcome.NOTE, word, sentence, tuple(figures))
+
     def html(self) -> str:
         """The verdict as a section of a page."""
         figures = "".join(

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sterna.cli.reports.error_plot import error_html
-from sterna.cli.reports.page import (
-    Outcome,
-    Verdict,
-    html_figure,
-    html_heading,
-    html_page,
-    html_table,
-)
+from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
 from sterna.cli.reports.run_plots import codes_plot, loss_plot, rate_plot
 from sterna.export.float.rounding_error import rounding_errors
 from sterna.model.files import write_atomically
@@ -76,10 +69,10 @@ def _verdict(checkpoint: Checkpoint, columns: Mapping[str, Sequence[float]]) -> 
                (f"{checkpoint.step:,}", "steps"), (f"{tokens:,}", "tokens"),
                (f"{checkpoint.seconds:,.0f} s", "training time")]
     config = checkpoint.config
-    return Verdict(
-        Outcome.NOTE, "trained",
+    return Verdict.note(
+        "trained",
         f"{checkpoint.corpus_name}; d {config.d}, {config.layers} layers, {config.mixer} and "
-        f"{config.channel}, for profile {checkpoint.profile.name}.", tuple(figures))
+        f"{config.channel}, for profile {checkpoint.profile.name}.", figures)
 
 
 def _layers(checkpoint: Checkpoint, codes: Mapping[int, Mapping[str, CodeShares]]) -> str:

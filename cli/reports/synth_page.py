@@ -88,9 +88,9 @@ def _verdict(report: SynthReport) -> Verdict:
             f"{report.required_mhz:g} MHz required, {report.best.fmax_mhz:.1f} MHz reached on "
             f"{device}.", tuple(figures))
     if not limited:
-        return Verdict(
-            Outcome.NOTE, "SYNTHESISED", f"{device}: a family, whose devices have different "
-            "limits, so there is none to compare with.", tuple(figures))
+        return Verdict.note(
+            "SYNTHESISED", f"{device}: a family, whose devices have different "
+            "limits, so there is none to compare with.", figures)
     said = f"Every resource suffices on {device}."
     if report.required_mhz is not None:
         said += f" The clock of {report.required_mhz:g} MHz is reached."

@@ -7,14 +7,7 @@ import json
 from pathlib import Path
 
 from sterna.cli.reports.cycle_tables import CycleTable
-from sterna.cli.reports.page import (
-    Outcome,
-    Verdict,
-    html_figure,
-    html_heading,
-    html_page,
-    html_table,
-)
+from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
 from sterna.cli.reports.vector import svg_file
 from sterna.cli.study.plots import seconds_plot, state_plot
 from sterna.cli.study.tables import Found, findings, study_tables
@@ -96,8 +89,8 @@ def _page(found: Found, plots: dict[str, str]) -> str:
     said = findings(found)
     count = len(found["rows"])
     left = f"; {found['missing']:,} cells are not there yet" if found["missing"] else ""
-    verdict = Verdict(
-        Outcome.NOTE, f"{count} ROWS COMPARED" if count > 1 else "ONE ROW MEASURED",
+    verdict = Verdict.note(
+        f"{count} ROWS COMPARED" if count > 1 else "ONE ROW MEASURED",
         (said[0] if said else "Each trained and measured the same way.") + left)
     captions = {
         "state": "State of all layers in float32, for one sequence. A bar is the deviation over "

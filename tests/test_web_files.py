@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,12 +13,12 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from node_script import SOURCES, run_in_node
 
 from sterna.cli.main import main
 from sterna.export.forms.forms import build
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.runtime.runtime import OnnxStep
-from sterna.export.web import page as web
 from sterna.export.web import runtime_files as webruntime
 from sterna.export.web.page import CHECK_PROMPT, record_reference, write_page
 from sterna.export.web.runtime_files import WebRuntimeError, runtime_files
@@ -32,7 +30,6 @@ from sterna.model.quantized.bundled import BUNDLED
 from sterna.model.quantized.sampling import EXP_TABLE, Sampler
 from sterna.model.quantized.synthetic import random_model
 
-PAGE = Path(web.__file__).parent / "sources"
 STAND_IN = {name: f"stands for {name}".encode() for name in webruntime.WEB_RUNTIME}
 
 
@@ -79,7 +76,7 @@ def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(
     files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
     assert files["ort.wasm"] == STAND_IN["ort-wasm-simd-threaded.wasm"]
-    sources = {path.name for path in PAGE.iterdir() if path.suffix in (
+    sources = {path.name for path in SOURCES.iterdir() if path.suffix in (
         ".js", ".html", ".css", ".txt")}
     assert set(files) == sources | {
         "check.json", "model.onnx", "ort.js", "ort.wasm", "params.json"}
@@ -205,18 +202,6 @@ console.log(JSON.stringify(cases.map(({ logits, temperature, seed }) => {
 """
 
 
-@pytest.fixture(scope="module")
-def node_sampler(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node")
-    folder = tmp_path_factory.mktemp("node")
-    shutil.copy(PAGE / "sampler.js", folder)
-    (folder / "package.json").write_text('{"type": "module"}')
-    (folder / "draw.js").write_text(NODE)
-    return [node, str(folder / "draw.js")]
-
-
 CASES = st.lists(st.fixed_dictionaries({
     "logits": st.lists(st.integers(-(1 << 31), (1 << 31) - 1) | st.integers(-3000, 3000),
                        min_size=1, max_size=256),
@@ -226,7 +211,7 @@ CASES = st.lists(st.fixed_dictionaries({
 
 @pytest.mark.parametrize("logit_frac", [0, 8])
 def test_the_sampler_of_the_page_draws_the_same_tokens(
-    node_sampler: list[str], logit_frac: int,
+    tmp_path: Path, logit_frac: int,
 ) -> None:
     def draw(cases: list[dict]) -> list[list[int]]:
         samplers = [Sampler(temperature=case["temperature"], seed=case["seed"],
@@ -243,11 +228,9 @@ def test_the_sampler_of_the_page_draws_the_same_tokens(
     collect()
     # The seed 1 with equal logits makes the generator itself visible.
     found.append({"logits": [0] * 256, "temperature": 1.0, "seed": 1})
-    done = subprocess.run(
-        node_sampler, input=json.dumps({
-            "cases": found, "expTable": EXP_TABLE.tolist(), "logitFrac": logit_frac}),
-        capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == draw(found)
+    shutil.copy(SOURCES / "sampler.js", tmp_path)
+    assert run_in_node(tmp_path, NODE, {
+        "cases": found, "expTable": EXP_TABLE.tolist(), "logitFrac": logit_frac}) == draw(found)
 
 
 def test_the_bundled_models_fit_the_page() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from node_script import SOURCES, run_in_node
 from web_browser import need_runtime
 
 from sterna.export.forms.forms import build
@@ -26,7 +25,6 @@ from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.bpe_training import train_bpe
 from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
 
-SOURCES = Path(page.__file__).parent / "sources"
 TRAINED = train_bpe([bundled_heldout(), "größer, κόσμος 世界".encode() * 9], 600)
 DOUBLED = BytePairTokenizer([(97, 98), (98, 99), (256, 99), (97, 257), (258, 258)])
 NODE = """
@@ -49,29 +47,16 @@ PIECES = ("a", "abc", "the", " of", "ing", "23", " ", "  ", "\n", "\t", "\x0b", 
 texts = st.lists(st.sampled_from(PIECES) | st.characters(exclude_categories=["Cs"])).map("".join)
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    found = shutil.which("node")
-    if found is None:
-        pytest.skip("no node")
-    folder = tmp_path_factory.mktemp("node")
+def in_node(folder: Path, tokenizer: Tokenizer, said: list[str]) -> dict:
     shutil.copy(SOURCES / "text.js", folder)
-    (folder / "package.json").write_text('{"type": "module"}')
-    (folder / "tokens.js").write_text(NODE)
-    return [found, str(folder / "tokens.js")]
-
-
-def in_node(node: list[str], tokenizer: Tokenizer, said: list[str]) -> dict:
-    done = subprocess.run(node, input=json.dumps({
-        "content": page._tokenizer(tokenizer), "vocab": tokenizer.vocab, "texts": said,
-    }), capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    return run_in_node(folder, NODE, {
+        "content": page._tokenizer(tokenizer), "vocab": tokenizer.vocab, "texts": said})
 
 
 @pytest.mark.parametrize("tokenizer", [TRAINED, DOUBLED, ByteTokenizer()], ids=[
     "trained", "two ways to a spelling", "bytes"])
 def test_the_page_encodes_and_decodes_as_python_does(
-    node: list[str], tokenizer: Tokenizer,
+    tmp_path: Path, tokenizer: Tokenizer,
 ) -> None:
     said = [bundled_heldout()[:3000].decode(errors="ignore"), "abcabc bcabc"]
 
@@ -80,16 +65,16 @@ def test_the_page_encodes_and_decodes_as_python_does(
         said.append(text)
 
     collect()
-    found = in_node(node, tokenizer, said)
+    found = in_node(tmp_path, tokenizer, said)
     rows = [tokenizer.encode(text).tolist() for text in said]
     assert found["tokens"] == rows
     for pieces, row in zip(found["pieces"], rows, strict=True):
         assert "".join(pieces) == tokenizer.decode(row[1:])
 
 
-def test_a_token_is_named_by_what_it_spells(node: list[str]) -> None:
+def test_a_token_is_named_by_what_it_spells(tmp_path: Path) -> None:
     tokenizer = BytePairTokenizer([(32, 97), (10, 32), (195, 164), (195, 195)])
-    names = in_node(node, tokenizer, ["a"])["names"]
+    names = in_node(tmp_path, tokenizer, ["a"])["names"]
     assert names[256:] == ["“ a”", "“\\n ”", "“ä”", "bytes 195 195"]
     assert [names[token] for token in (97, 32, 10, 200)] == [
         "“a”", "space", "line end", "byte 200"]
@@ -134,18 +119,14 @@ console.log(JSON.stringify({ check, text: text + decoder.end() }));
 
 @pytest.mark.long
 def test_the_modules_of_the_page_compute_the_reference_and_write_what_generate_writes(
-    node: list[str], tmp_path: Path,
+    tmp_path: Path,
 ) -> None:
     """All of the page but what shows it, which needs a browser."""
     need_runtime()
     model = replace(random_model(ModelConfig(8, 1, 12, 600), C12, 4), tokenizer=TRAINED)
     folder = tmp_path / "page"
     write_page(model, folder)
-    (folder / "package.json").write_text('{"type": "module"}')
-    (folder / "run.js").write_text(PAGE_IN_NODE)
-    done = subprocess.run(
-        [node[0], "run.js"], cwd=folder, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = run_in_node(folder, PAGE_IN_NODE)
     prompt = len(TRAINED.encode(page.CHECK_PROMPT))
     assert found["check"]["mismatches"] == 0
     assert found["check"]["unit"] == "token"

@@ -107,39 +107,26 @@ def as_layer(parts: int, limit: float) -> Callable[..., Tensor]:
     return lambda x, *others: bit_linear(x, others[:parts], others[parts:] or None, limit)
 
 
-cases = {
-    "columns": st.integers(3, 150), "rows": st.lists(st.integers(1, 90), min_size=1, max_size=3),
-    "lead": st.sampled_from([(1,), (5,), (3, 50), (299,)]), "bias": st.booleans(),
-    "limit": st.sampled_from([math.inf, 1.5]), "seed": seeds, "count": threads}
-
-
+@pytest.mark.parametrize(("products", "skipped", "error"), [
+    ("highest", 0, 1e-6),
+    # A single gradient of the inputs may be cancelled down to its rounding in bfloat16: only the
+    # others are compared with what was added up.
+    ("medium", 2, 2e-2)])
 @checked
-@given(**cases)
-def test_a_projection_is_the_same_to_the_last_bit_and_its_gradients_to_a_millionth(
-    kernels: Kernels, columns: int, rows: list[int], lead: tuple[int, ...], bias: bool,
-    limit: float, seed: int, count: int,
+@given(
+    columns=st.integers(3, 150), rows=st.lists(st.integers(1, 90), min_size=1, max_size=3),
+    lead=st.sampled_from([(1,), (5,), (3, 50), (299,)]), bias=st.booleans(),
+    limit=st.sampled_from([math.inf, 1.5]), seed=seeds, count=threads)
+def test_a_projection_is_the_same_to_the_last_bit_and_its_gradients_nearly(
+    kernels: Kernels, products: str, skipped: int, error: float, columns: int, rows: list[int],
+    lead: tuple[int, ...], bias: bool, limit: float, seed: int, count: int,
 ) -> None:
     inputs, form = layer(columns, rows, lead, bias, seed), as_layer(len(rows), limit)
     expected = values_and_gradients(form, inputs)
-    with use_kernels(kernels), arithmetic(count):
+    with use_kernels(kernels), arithmetic(count, products):
         ours = values_and_gradients(form, inputs)
     assert torch.equal(ours[0], expected[0])
-    assert_near(ours, expected, 1e-6)
-
-
-@checked
-@given(**cases)
-def test_products_of_bfloat16_keep_two_digits_of_gradients_and_every_bit_of_values(
-    kernels: Kernels, columns: int, rows: list[int], lead: tuple[int, ...], bias: bool,
-    limit: float, seed: int, count: int,
-) -> None:
-    inputs, form = layer(columns, rows, lead, bias, seed), as_layer(len(rows), limit)
-    expected = values_and_gradients(form, inputs)
-    with use_kernels(kernels), arithmetic(count, "medium"):
-        ours = values_and_gradients(form, inputs)
-    assert torch.equal(ours[0], expected[0])
-    # A single input may be cancelled down to its rounding: compare with what was added up.
-    assert_near(ours[2:], expected[2:], 2e-2)
+    assert_near(ours[skipped:], expected[skipped:], error)
 
 
 def test_a_long_row_and_many_tokens_are_no_exception(kernels: Kernels) -> None:

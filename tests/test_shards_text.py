@@ -96,6 +96,21 @@ def test_few_shards_are_open_at_a_time(
     assert tokens._shard.cache_info().currsize == 2
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux tells what is resident")
+def test_what_was_read_does_not_stay_resident(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text(TEXT * 200)
+    build([str(tmp_path / "in.txt")], tmp_path / "data", BuildOptions(BYTES, Split(0.1)))
+    tokens = ShardText(tmp_path / "data")
+    for start in range(0, 1024 * 2500, 2500):
+        tokens.piece(start % len(tokens), 129)
+    maps = Path("/proc/self/smaps").read_text().split("\n")
+    at = next(number for number, line in enumerate(maps) if str(tmp_path) in line)
+    size, resident = (next(int(line.split()[1]) for line in maps[at:] if line.startswith(name))
+                      for name in ("Size:", "Rss:"))
+    assert size > 2000       # kB
+    assert resident < 64
+
+
 def test_a_folder_that_is_replaced_is_read_no_further(tmp_path: Path) -> None:
     folder = built(tmp_path, BYTES)
     text = ShardText(folder)

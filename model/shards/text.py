@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from bisect import bisect_right
 from functools import lru_cache
 from itertools import accumulate
@@ -16,6 +17,27 @@ from sterna.model.tokens.tokenizer import Tokenizer
 __all__ = ["ShardText"]
 
 _MOST_OPEN = 64     # a map takes one of the files that a process may have open
+_ADVISES = hasattr(mmap, "MADV_RANDOM") and hasattr(mmap, "MADV_DONTNEED")  # not on Windows
+_READS_KEPT = 256
+
+
+class _Mapped:
+    """The tokens of a shard in their stored type, mapped into memory."""
+
+    def __init__(self, path: Path, dtype: np.dtype, count: int, begin: int) -> None:
+        with path.open("rb") as file:
+            self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if _ADVISES:    # windows lie anywhere: what is beside one is not read ahead
+            self._memory.madvise(mmap.MADV_RANDOM)
+        self.tokens = np.frombuffer(self._memory, dtype, count, begin)
+        self._reads = 0
+
+    def was_read(self) -> None:
+        """Count a read, and let go of the pages of the last some hundred, which the system keeps
+        as long as it likes: else all that a long run ever read would be resident."""
+        self._reads += 1
+        if _ADVISES and self._reads % _READS_KEPT == 0:
+            self._memory.madvise(mmap.MADV_DONTNEED)
 
 
 class ShardText:
@@ -72,9 +94,10 @@ class ShardText:
         while filled < count:
             number = bisect_right(self._ends, start)
             shard = self._shard(number)
-            offset = start - (self._ends[number] - len(shard))
-            found = shard[offset:offset + count - filled]
+            offset = start - (self._ends[number] - len(shard.tokens))
+            found = shard.tokens[offset:offset + count - filled]
             tokens[filled:filled + len(found)] = found
+            shard.was_read()
             filled += len(found)
             start = (start + len(found)) % len(self)
         return tokens
@@ -94,8 +117,8 @@ class ShardText:
             return None
         return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _map(self, number: int) -> np.ndarray:
-        """The tokens of one shard, in their stored type.
+    def _map(self, number: int) -> _Mapped:
+        """One shard.
 
         Raises
         ------
@@ -105,5 +128,5 @@ class ShardText:
         shard = self.index.shards[number]
         if self._stamp() != self._written:
             raise ShardError(f"{self.folder}: was replaced or removed while it was read")
-        return np.memmap(self.folder / shard.file, self.index.dtype, "r",
-                         self._header_bytes, (shard.tokens,))
+        return _Mapped(
+            self.folder / shard.file, self.index.dtype, shard.tokens, self._header_bytes)

@@ -72,15 +72,16 @@ class RunSettings:
 
     def differences(self, found: Checkpoint) -> list[str]:
         """In what a checkpoint is one of another run, in words; empty if in nothing."""
+        same = found.corpus_sha256 == self.text.sha256      # whatever its file is called by now
         theirs = _facts(found.config, TrainRecipe(**found.recipe), {
-            "text": found.corpus_name, "tokenizer": found.tokenizer, "seed": found.seed,
-            "profile": found.profile})
+            "text": self.text.name if same else found.corpus_name, "tokenizer": found.tokenizer,
+            "seed": found.seed, "profile": found.profile})
         ours = _facts(self.config, self.recipe, {
             "text": self.text.name, "tokenizer": self.text.tokenizer, "seed": self.seed,
             "profile": self.profile})
         result = [f"{name} {theirs[name]}, not {value}" for name, value in ours.items()
                   if theirs[name] != value]
-        if not result and found.corpus_sha256 != self.text.sha256:
+        if not result and not same:
             result.append(f"another text of the name {self.text.name}")
         return result
 

@@ -320,7 +320,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_a_text_of_one_byte_is_trained_on(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
-    with pytest.raises(ValueError, match="none of 1 documents came to be held out"):
+    with pytest.raises(ValueError, match="nothing of 1 document came to be held out with"):
         build([str(tmp_path / "a")], tmp_path / "out", BuildOptions(split=Split(0.5)))
 
 

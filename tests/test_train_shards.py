@@ -78,5 +78,10 @@ def test_the_command_trains_on_a_data_folder(
     for more, message in ((("--text", "a.txt"), "give the text as --text or as --data"),
                           (("--docstrings",), "leave it out with --data")):
         assert message in refusal(capsys, "train", "--data", data, "--steps", 1, *more)
+    build([str(tmp_path / "in.txt")], tmp_path / "all", BuildOptions(split=Split(0.0)))
+    code, _, err = run(
+        capsys, "train", "--data", tmp_path / "all", "--steps", 1, "-o", tmp_path / "none")
+    assert (code, err.splitlines()[-1]) == (
+        2, "sterna: all holds out no text to judge by, which training needs")
     assert "gone: no data folder" in refusal(
         capsys, "train", "--data", tmp_path / "gone", "--steps", 1)

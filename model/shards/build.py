@@ -231,8 +231,9 @@ def _check_sides(sides: Sides, split: Split, options: BuildOptions) -> None:
         there = "all documents are held out" if sides.heldout.bytes else "the inputs hold no text"
         raise ValueError(f"there is nothing to train on: {there}")
     if not sides.heldout.bytes and (split.fraction or options.heldout_file):
+        documents = sides.train.documents
         raise ValueError(
             f"{options.heldout_file}: the text to hold out is empty" if options.heldout_file else
-            f"none of {sides.train.documents:,} documents came to be held out with --heldout "
-            f"{split.fraction:g}: take a larger part, name a text of your own with "
-            f"--heldout-file, or take --heldout 0 for none")
+            f"nothing of {documents:,} document{'s' if documents > 1 else ''} came to be held out "
+            f"with --heldout {split.fraction:g}: take a larger part, or name a text of your own "
+            f"with --heldout-file")

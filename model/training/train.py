@@ -234,6 +234,8 @@ def _heldout(settings: RunSettings, most_bytes: int) -> bytes:
     """The text to judge by, or its beginning; the model knows all of it."""
     text, vocab = settings.text, settings.config.vocab
     found = text.heldout(most_bytes)
+    if not found:
+        raise ValueError(f"{text.name} holds out no text to judge by, which training needs")
     tokens = fitted(text.tokenizer, vocab).encode(found).size
     if tokens < 2:
         raise ValueError(

@@ -256,6 +256,17 @@ def test_a_file_in_the_place_of_a_folder_is_refused_before_the_work(
     assert err.endswith(f"sterna: --output must name a folder, and {tmp_path}/file is a file\n")
 
 
+@pytest.mark.parametrize("command", [("quantize", "run"), ("tokenizer", "train", "text")])
+def test_a_folder_in_the_place_of_a_file_is_refused_before_the_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: tuple[str, ...],
+) -> None:
+    (tmp_path / "file").touch()
+    assert f"--output must name a file, and {tmp_path} is a folder" in refusal(
+        capsys, *command, "-o", tmp_path)
+    assert f"--output must lie in a folder, and {tmp_path}/file is a file" in refusal(
+        capsys, *command, "-o", tmp_path / "file" / "m")
+
+
 @pytest.mark.parametrize(("options", "message"), [
     (("--rows", 0), "rows must be a whole number from 1"),
     (("--tokens", 1), "tokens must be a whole number from 2 to 65535, got 1"),

@@ -291,6 +291,12 @@ def test_a_run_is_named_by_its_folder(
                     ("export", tmp_path, "-o", tmp_path / "onnx")):
         assert f"cannot read the checkpoint {tmp_path}/checkpoint.pt (No such file or dire" in (
             refusal(capsys, *command))
+    (tmp_path / "run" / "checkpoint.pt").rename(tmp_path / "checkpoint.pt")
+    for command in (("evaluate",), ("report-run", "--quiet")):
+        assert "run without a checkpoint.pt so far: it writes one every minute" in (
+            refusal(capsys, *command, tmp_path / "run"))
+    assert f"checkpoint.pt is a file: give the folder of a run, {tmp_path}" in (
+        refusal(capsys, "report-run", tmp_path / "checkpoint.pt"))
 
 
 def test_characters_that_a_vocabulary_lacks_are_counted(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, print_table
-from sterna.cli.terminal.options import JsonOption, QuietOption
+from sterna.cli.terminal.options import JsonOption, QuietOption, check_file
 
 if TYPE_CHECKING:
     from sterna.model.tokens.tokenizer import Tokenizer
@@ -49,6 +49,7 @@ def train(
     """
     from sterna.model.tokens.bpe_training import train_bpe
     from sterna.model.tokens.files import save_tokenizer
+    check_file(output)
     parts = _parts(texts or [], docstrings, whole)
     with Stages(quiet) as stage:
         stage(f"count pairs in {sum(map(len, parts)):,} bytes")

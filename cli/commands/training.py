@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, say
-from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
+from sterna.cli.terminal.options import JsonOption, QuietOption, check_file, check_folder, choose
 from sterna.model.checks import check_whole
 from sterna.model.config import NAMED_CONFIGS, NORMS, RESIDUALS, WEIGHTS, ModelConfig
 from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, left_out
@@ -217,6 +217,8 @@ def report_run(
     """
     if output is not None and output.suffix != ".html":
         raise ValueError(f"--output must end in .html, got {output}")
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file: give the folder of a run, {folder.parent}")
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
         from sterna.cli.reports.run_page import write_run_report
@@ -288,6 +290,7 @@ def quantize(
     """
     from sterna.model.files import read_text
     numbers = None if profile is None else PROFILES[choose("--profile", profile, PROFILES)]
+    check_file(output)
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
         from sterna.model.training.quantize import quantize_checkpoint

@@ -43,7 +43,7 @@ def write_run_report(folder: RunFolder, path: Path | None = None) -> Path:
     from sterna.model.training.checkpoint import load_checkpoint
     from sterna.model.training.report.samples import read_samples
 
-    checkpoint = load_checkpoint(folder.checkpoint)
+    checkpoint = load_checkpoint(folder.path)
     columns = read_metrics(folder.metrics)
     codes = read_codes(folder.codes) if folder.codes.exists() else {}
     body = [html_figure(loss_plot(columns), "Bits per byte. The training loss is a running mean."),

@@ -12,7 +12,7 @@ from sterna.cli.terminal.completion import complete_model
 from sterna.model.quantized.bundled import BUNDLED
 
 __all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "WavesOption",
-           "check_folder", "choose", "is_checkpoint"]
+           "check_file", "check_folder", "choose", "is_checkpoint"]
 
 MODEL_HELP = f"A quantised file or a bundled model ({', '.join(BUNDLED)})"
 
@@ -23,6 +23,22 @@ WavesOption = Annotated[Path | None, typer.Option(
     "--waves", metavar="FILE.fst|vcd",
     help="Write waves of a simulation to this file, with views for GTKWave and Surfer beside it.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def check_file(path: Path, option: str = "--output") -> None:
+    """Refuse a name for a file that a folder has, or that lies in a file, before any work is
+    done for it.
+
+    Raises
+    ------
+    ValueError
+        Naming the option and what is there.
+    """
+    if path.is_dir():
+        raise ValueError(f"{option} must name a file, and {path} is a folder")
+    for place in path.parents:
+        if place.exists() and not place.is_dir():
+            raise ValueError(f"{option} must lie in a folder, and {place} is a file")
 
 
 def check_folder(folder: Path, option: str = "--output") -> None:

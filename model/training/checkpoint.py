@@ -160,6 +160,10 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
             raise CheckpointError(
                 f"{folder.path} has a run of several processes that is not finished, and no "
                 f"{CHECKPOINT_NAME} yet: go on with it, by one process too, with --resume")
+        if not path.exists() and folder.description.exists():
+            raise CheckpointError(
+                f"{folder.path} has a run without a {CHECKPOINT_NAME} so far: it writes one every "
+                f"minute, and at its end")
     content = _content(path)
     if isinstance(content, dict) and content.get("format") in _OLDER_FORMATS:
         _bring_up_to_date(content)

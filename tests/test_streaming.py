@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -181,18 +182,19 @@ def test_the_command_trains_reads_and_writes(
 def test_an_interruption_in_training_says_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
+    asked: list[object] = []
+    signals = [signal.SIGINT, signal.SIGTERM]
 
     def interrupted(*_: object, **options: object) -> SimpleNamespace:
         asked.append(options["resume"])
-        return SimpleNamespace(interrupted=True)
+        return SimpleNamespace(interrupted=True, stop_signal=signals[len(asked) - 1])
 
     monkeypatch.setattr("sterna.model.training.train.train", interrupted)
-    for option in ((), ("--resume",)):
+    for option, expected in (((), 130), (("--resume",), 143)):
         if option:
             (tmp_path / "checkpoint.pt").touch()
         code, _, err = run(capsys, "bench", "streaming", "--quiet", "-o", tmp_path, *option)
-        assert code == 130
+        assert code == expected
         assert f"go on with the same command and --resume -o {tmp_path}" in err
     assert asked == [False, True]
 

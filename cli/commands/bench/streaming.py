@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, print_table, progress_bar, say
-from sterna.cli.terminal.interrupt import INTERRUPTED
 from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
 from sterna.model.config import NAMED_CONFIGS, WEIGHTS, ModelConfig
 from sterna.model.training.run_folder import RunFolder
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sterna.model.corpus import Corpus
     from sterna.model.study.streaming import Note, Streaming
     from sterna.model.training.checkpoint import Checkpoint
+    from sterna.model.training.train import TrainResult
 
 __all__ = ["show_streaming", "streaming", "write_streaming"]
 
@@ -100,28 +101,26 @@ def streaming(
     if checkpoint is None:
         trained = _train(shape, corpus, plan, output, 1000 if steps is None else steps,
                          seed or 0, resume, overwrite, quiet)
-        if trained is None:
+        if trained.interrupted:
             say(f"go on with the same command and --resume -o {output}")
-            return INTERRUPTED
-        found = trained
+            return 128 + (trained.stop_signal or signal.SIGINT)
+        found = load_checkpoint(trained.checkpoint)
     return _stream(found, corpus, plan, output, quiet, as_json)
 
 
 def _train(
     shape: ModelConfig, corpus: Corpus, plan: Streaming, output: Path, steps: int, seed: int,
     resume: bool, overwrite: bool, quiet: bool,
-) -> Checkpoint | None:
-    """Train a model in the output folder; None if Ctrl-C ended it."""
-    from sterna.model.training.checkpoint import load_checkpoint
+) -> TrainResult:
+    """Train a model in the output folder, or begin to."""
     from sterna.model.training.recipe import TrainRecipe
     from sterna.model.training.train import train
     say(f"train {shape.mixer} with {shape.weights} weights, d {shape.d}, {shape.layers} layers, "
         f"in windows of {plan.keys} bytes", quiet)
-    result = train(
+    return train(
         shape, corpus, run_dir=output, steps=steps, seed=seed, resume=resume, overwrite=overwrite,
         quiet=quiet,
         recipe=TrainRecipe.of(shape.weights, window=plan.keys), heldout_evaluations=1)
-    return None if result.interrupted else load_checkpoint(result.checkpoint)
 
 
 def _stream(

@@ -180,8 +180,12 @@ def test_heldout_bpb_counts_every_byte_but_the_first_of_each_sequence() -> None:
     assert len(bits) == 96
     expected = sum(bits) / len(bits)
     for chunk_tokens in (1, 5, 32, 1000):
-        found = heldout_bpb(model, text, sequences=3, chunk_tokens=chunk_tokens)
+        told: list[tuple[int, int]] = []
+        found = heldout_bpb(model, text, sequences=3, chunk_tokens=chunk_tokens,
+                            progress=lambda *said, told=told: told.append(said))
         assert found == pytest.approx(expected, rel=1e-10)
+        assert told == [(3 * min(end, 32), 96)
+                        for end in range(chunk_tokens, 32 + chunk_tokens, chunk_tokens)]
 
 
 def test_heldout_bpb_of_a_model_without_knowledge_is_8_bits() -> None:

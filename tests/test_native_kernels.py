@@ -371,6 +371,9 @@ class Lines:
     def update(self, progress: object) -> None:
         pass
 
+    def measured(self, done: int, total: int) -> None:
+        pass
+
     def message(self, text: str) -> None:
         self.lines.append(text)
 

@@ -96,6 +96,7 @@ class Recorder:
     def __init__(self, stop_at: int = 0) -> None:
         self.stop_at = stop_at
         self.updates: list[TrainProgress] = []
+        self.measures: list[tuple[int, int]] = []
         self.messages: list[str] = []
         self.closed = 0
 
@@ -103,6 +104,9 @@ class Recorder:
         self.updates.append(progress)
         if progress.step == self.stop_at:
             signal.raise_signal(signal.SIGINT)
+
+    def measured(self, done: int, total: int) -> None:
+        self.measures.append((done, total))
 
     def message(self, text: str) -> None:
         self.messages.append(text)
@@ -136,6 +140,7 @@ def test_training_learns_and_leaves_its_files(tmp_path: Path) -> None:
     assert [update.step for update in recorder.updates] == list(range(1, 121))
     assert recorder.updates[-1].fraction == 1.0
     assert recorder.updates[-1].tokens_per_second > 0
+    assert recorder.measures == 4 * [(16 * 124, 16 * 124)]      # of 2,000 bytes
     assert recorder.closed == 1
     assert heldout_bpb(load_checkpoint(result.checkpoint).model(), CORPUS.heldout) == pytest.approx(
         result.heldout_bpb, abs=1e-3)

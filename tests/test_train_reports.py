@@ -75,22 +75,26 @@ def test_reporters_show_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     progress = TrainProgress(0.5, 70, 3.0, 2.0, 2.5, 1234.5)
     lines = LineReporter(interval_seconds=0.0)
     lines.update(progress)
+    lines.measured(16, 64)
     lines.message("done")
     lines.close()
     text = capsys.readouterr().err
     assert "50%  step     70  loss 1.386  2.000 bpb  held-out 2.500  1,234 tokens/s" in text
-    assert text.endswith("done\n")
+    assert text.endswith("25% of the held-out text is measured\ndone\n")
 
     quiet = default_reporter(quiet=True)
     quiet.update(progress)
+    quiet.measured(16, 64)
     quiet.message("unseen")
     quiet.close()
     assert capsys.readouterr() == ("", "")
 
-    bar = BarReporter(Console())
+    bar = BarReporter(Console(width=120))
     bar.update(progress)
+    bar.measured(16, 64)
     bar.message("a [message]")
     bar.close()
     text = capsys.readouterr().out
     assert "a [message]" in text
+    assert "measuring held-out text: 25%" in text
     assert isinstance(default_reporter(), LineReporter)

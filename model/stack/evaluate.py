@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = ["heldout_bpb"]
 def heldout_bpb(
     model: LanguageModel, text: bytes, *, sequences: int = 16, chunk_tokens: int = 256,
     window: int | None = None, tokenizer: Tokenizer = BYTES,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> float:
     """Return bits per byte of ``text``, with the state carried.
 
@@ -50,6 +52,8 @@ def heldout_bpb(
         Predictions from each start; ``sequences`` windows are then evaluated at once.
     tokenizer
         What the model was trained with.
+    progress
+        Called now and then with the number of predictions that are measured, and of all.
 
     Raises
     ------
@@ -64,14 +68,23 @@ def heldout_bpb(
     else:
         pieces = [contiguous_sequences(tokens, max(1, min(sequences, tokens.size // 2)))]
     device = model.embedding.weight.device
-    nats = sum(_nats(model, torch.tensor(piece.T, device=device), chunk_tokens)
+    done, total = 0, sum(piece[:, 1:].size for piece in pieces)
+
+    def move(count: int) -> None:
+        nonlocal done
+        progress(done := done + count, total)
+
+    nats = sum(_nats(model, torch.tensor(piece.T, device=device), chunk_tokens, move)
                for piece in pieces)
     judged = sum(spelled_bytes(tokenizer, piece[:, 1:]) for piece in pieces)
     return nats / math.log(2) / judged
 
 
-def _nats(model: LanguageModel, rows: Tensor, chunk_tokens: int) -> float:
-    """The sum of the losses of predicting ``rows [time, batch]`` from the second on."""
+def _nats(
+    model: LanguageModel, rows: Tensor, chunk_tokens: int, move: Callable[[int], None],
+) -> float:
+    """The sum of the losses of predicting ``rows [time, batch]`` from the second on; ``move`` is
+    called with the number of each chunk."""
     state = model.initial_state(rows.shape[1])
     nats = 0.0
     for start in range(0, rows.shape[0] - 1, chunk_tokens):
@@ -80,4 +93,5 @@ def _nats(model: LanguageModel, rows: Tensor, chunk_tokens: int) -> float:
         logits, state = model(piece[:-1].t(), state)
         nats += float(F.cross_entropy(
             logits.transpose(0, 1).flatten(0, 1), piece[1:].flatten(), reduction="sum").double())
+        move(piece[1:].numel())
     return nats

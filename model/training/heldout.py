@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from sterna.model.shards.files import ShardError
 from sterna.model.shards.text import ShardText
@@ -50,15 +51,19 @@ def heldout_window(model: LanguageModel, recipe: TrainRecipe) -> int | None:
 
 def measure_heldout(
     model: LanguageModel, text: bytes, recipe: TrainRecipe, tokenizer: Tokenizer = BYTES,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> float:
     """Bits per byte of a text, which the tokenizer makes into the tokens of the model.
+
+    ``progress`` is called now and then with the number of predictions so far, and of all.
 
     Raises
     ------
     FloatingPointError
         If they are not finite: a step spoiled the weights, which its own loss does not tell.
     """
-    found = heldout_bpb(model, text, window=heldout_window(model, recipe), tokenizer=tokenizer)
+    found = heldout_bpb(model, text, window=heldout_window(model, recipe), tokenizer=tokenizer,
+                        progress=progress)
     if not math.isfinite(found):
         raise FloatingPointError("the held-out loss is not finite")
     return found

@@ -121,7 +121,8 @@ def _measure(
         settings = state.settings
         with state.averaged():
             return state.processes.first_says(measure_heldout(
-                state.model, heldout, settings.recipe, settings.text.tokenizer))
+                state.model, heldout, settings.recipe, settings.text.tokenizer,
+                reporter.measured))
     except FloatingPointError as error:
         raise FloatingPointError(f"{error} after step {state.step}; lower lr "
                                  f"({state.settings.recipe.lr})") from error

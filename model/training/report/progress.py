@@ -46,6 +46,9 @@ class TrainReporter(Protocol):
     def update(self, progress: TrainProgress) -> None:
         """Note the progress; called after every step, so it returns quickly."""
 
+    def measured(self, done: int, total: int) -> None:
+        """Note how many of the predictions of the held-out text are measured."""
+
     def message(self, text: str) -> None:
         """Show one line of text."""
 
@@ -57,6 +60,9 @@ class QuietReporter:
     """Shows nothing."""
 
     def update(self, progress: TrainProgress) -> None:
+        """Do nothing."""
+
+    def measured(self, done: int, total: int) -> None:
         """Do nothing."""
 
     def message(self, text: str) -> None:
@@ -75,9 +81,11 @@ class LineReporter:
 
     def update(self, progress: TrainProgress) -> None:
         """Print the progress if the interval has passed."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._interval_seconds
-            self.message(f"{progress.fraction:4.0%}  {progress}")
+        self._say(f"{progress.fraction:4.0%}  {progress}")
+
+    def measured(self, done: int, total: int) -> None:
+        """Print how far it is, if the interval has passed."""
+        self._say(f"{done / total:.0%} of the held-out text is measured")
 
     def message(self, text: str) -> None:
         """Print one line to standard error; nowhere if that is closed."""
@@ -86,6 +94,11 @@ class LineReporter:
 
     def close(self) -> None:
         """Do nothing: lines need no end."""
+
+    def _say(self, line: str) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._interval_seconds
+            self.message(line)
 
 
 class BarReporter:
@@ -102,6 +115,10 @@ class BarReporter:
     def update(self, progress: TrainProgress) -> None:
         """Move the bar."""
         self._progress.update(self._task, completed=progress.fraction, figures=str(progress))
+
+    def measured(self, done: int, total: int) -> None:
+        """Say beside the bar how far it is."""
+        self._progress.update(self._task, figures=f"measuring held-out text: {done / total:.0%}")
 
     def message(self, text: str) -> None:
         """Print one line above the bar."""

@@ -16,26 +16,12 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-
 from sterna.model.corpus import builtin_corpus
 from sterna.model.tokens.bpe import BytePairTokenizer
-from sterna.model.tokens.bpe_training import _UNICODE_WORDS, _printable_bytes, train_bpe
+from sterna.model.tokens.bpe_training import train_bpe
+from sterna.model.tokens.tokenizers_package import package_tokenizer
 
 RUNS = 5
-
-
-def package(tokenizer: BytePairTokenizer) -> Tokenizer:
-    """The tokenizer of the package with the same merges and numbers."""
-    characters = _printable_bytes()
-    names = ["".join(characters[byte] for byte in each) for each in tokenizer.spellings]
-    found = Tokenizer(models.BPE(
-        {name: token for token, name in enumerate(names)},
-        [(names[left], names[right]) for left, right in tokenizer.merges.tolist()]))
-    found.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(_UNICODE_WORDS), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    return found
 
 
 def main() -> None:
@@ -46,7 +32,7 @@ def main() -> None:
           f"{len(text):,} bytes, best of {RUNS}")
     for vocab in parser.parse_args().vocab:
         trained = train_bpe([text], vocab)
-        other = package(trained)
+        other = package_tokenizer(trained)
         seconds: dict[str, float] = {}
 
         def run(name: str, work: Callable[[], Any], seconds: dict[str, float] = seconds) -> Any:

@@ -10,38 +10,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokens import bpe
 from sterna.model.tokens.bpe import BytePairTokenizer
-from sterna.model.tokens.bpe_training import _UNICODE_WORDS, _printable_bytes, train_bpe
+from sterna.model.tokens.bpe_training import train_bpe
 from sterna.model.tokens.files import load_tokenizer, save_tokenizer, tokenizer_from_json
 from sterna.model.tokens.tokenizer import ByteTokenizer, spelled_bytes
+from sterna.model.tokens.tokenizers_package import package_tokenizer
 from sterna.model.tokens.words import words_of
 
 TRAINED = train_bpe([bundled_heldout(), "größer, κόσμος 世界 naïve".encode() * 9], 700)
+PACKAGE = package_tokenizer(TRAINED)
 PIECES = ("a", "the", " of", "ing", "x1", "23", " ", "  ", "\n", "\t", "\r\n", "\x0b", "\x00", "_",
           "...", "--", "größer", "世界", "κόσμος", "\x7f", "\xa0", "\u2003", "naïve", "😀")
 texts = st.lists(st.sampled_from(PIECES) | st.characters(exclude_categories=["Cs"])).map("".join)
 mixed = st.lists(
     st.sampled_from([piece.encode() for piece in PIECES]) | st.binary(max_size=3)).map(b"".join)
-
-
-def oracle() -> Tokenizer:
-    """The package's tokenizer with the same merges and our numbers."""
-    characters = _printable_bytes()
-    names = ["".join(characters[byte] for byte in spelling) for spelling in TRAINED.spellings]
-    found = Tokenizer(models.BPE(
-        {name: token for token, name in enumerate(names)},
-        [(names[left], names[right]) for left, right in TRAINED.merges.tolist()]))
-    found.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(_UNICODE_WORDS), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    return found
-
-
-ORACLE = oracle()
 
 
 def naive_tokens(tokenizer: BytePairTokenizer, text: bytes) -> list[int]:
@@ -62,12 +47,12 @@ def naive_tokens(tokenizer: BytePairTokenizer, text: bytes) -> list[int]:
 
 @given(texts)
 def test_a_text_has_the_tokens_that_the_package_gives_it(text: str) -> None:
-    assert TRAINED.encode(text).tolist() == ORACLE.encode(text).ids
+    assert TRAINED.encode(text).tolist() == PACKAGE.encode(text).ids
 
 
 def test_a_long_text_has_the_tokens_that_the_package_gives_it() -> None:
     text = bundled_heldout().decode()
-    assert TRAINED.encode(text).tolist() == ORACLE.encode(text).ids
+    assert TRAINED.encode(text).tolist() == PACKAGE.encode(text).ids
 
 
 @given(mixed)

@@ -343,7 +343,8 @@ def test_numbers_out_of_range_are_refused() -> None:
                  lambda: BuildOptions(jobs=257), lambda: BuildOptions(kind="csv"),
                  lambda: BuildOptions(separator="\udcff"),
                  lambda: BuildOptions(block_bytes=0), lambda: Split(0.6), lambda: Split(-0.1),
-                 lambda: Split(float("nan")), lambda: Split(0.1, -1)):
+                 lambda: Split(float("nan")), lambda: Split(0.1, -1),
+                 lambda: Split(long_bytes=0)):
         with pytest.raises(ValueError, match="must be"):
             make()
 
@@ -379,9 +380,11 @@ def test_parquet_is_read_by_row_groups(tmp_path: Path) -> None:
 def test_a_saved_data_set_of_hugging_face(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_dict({"text": ["eins", None, "zwei"], "n": [1, 2, 3]})
-    rows.save_to_disk(tmp_path / "plain")
+    for name in ("plain", "a:b"):
+        rows.save_to_disk(tmp_path / name)
     datasets.DatasetDict({"train": rows, "dev": rows.select([0])}).save_to_disk(tmp_path / "both")
     for source, expected in ((f"{tmp_path}/plain", b"eins|zwei"),
+                             (f"{tmp_path}/a:b", b"eins|zwei"),
                              (f"hf:{tmp_path}/both", b"eins|zwei"),
                              (f"hf:{tmp_path}/both:dev", b"eins")):
         build([source], tmp_path / "out", BuildOptions(split=ALL, separator="|"), overwrite=True)

@@ -125,7 +125,7 @@ def _rows(source: InputFile, column: str, meter: Meter) -> Iterator[Document]:
 
 def _texts(source: InputFile, column: str, meter: Meter) -> Iterator[tuple[str, str | None]]:
     if source.kind == "dataset":
-        yield from dataset_texts(source, column)
+        yield from dataset_texts(source.path, column)
         return
     with _opened(source, meter) as file:
         if source.kind == "parquet":

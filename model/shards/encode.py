@@ -45,7 +45,7 @@ def encode_batches(
 ) -> Iterator[np.ndarray]:
     """The tokens of every batch, in order, made by ``jobs`` processes.
 
-    No more batches are asked for than are at work or wait beside one.
+    At most two batches for each process are asked for ahead of the one that is given out.
 
     Raises
     ------

@@ -76,7 +76,7 @@ class Index:
     separator
         The text between two documents.
     split
-        How the held-out text was chosen: ``fraction`` and ``seed``, or the name of a ``file``.
+        How the held-out text was chosen: :meth:`Split.to_json`, or the name of a ``file``.
     train, heldout
         Size and hash of the two parts.
     shards

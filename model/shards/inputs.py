@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from sterna.model.shards.tables import is_saved_dataset
+
 __all__ = ["DATASET", "FORMATS", "STDIN", "Input", "InputFile", "are_one_document", "find_inputs"]
 
 FORMATS = ("auto", "text", "jsonl", "parquet")
@@ -20,7 +22,6 @@ DATASET = "hf:"
 
 _KINDS = {".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".jsonl": "jsonl",
           ".ndjson": "jsonl", ".parquet": "parquet"}
-_SAVED = ("dataset_dict.json", "state.json")    # of datasets' save_to_disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _input(named: str, kind: str) -> Input:
 
 
 def _files_in(folder: Path, kind: str) -> list[InputFile]:
-    if kind == "auto" and any((folder / each).is_file() for each in _SAVED):
+    if kind == "auto" and is_saved_dataset(folder):
         return [InputFile("dataset", str(folder))]
     found = list(_below(folder, kind))
     if not found:

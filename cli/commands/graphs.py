@@ -181,7 +181,7 @@ def generate(
                               "ending in .pt or its folder (the float model).")],
     prompt: Annotated[list[str] | None, typer.Option(
         help="Text to continue; several are continued side by side. [default: 'The ']")] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens (bytes) to write.")] = 200,
+    tokens: Annotated[int, typer.Option(help="Tokens to write.")] = 200,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.7,
     top_k: Annotated[int | None, typer.Option(
         help="Draw only from the K most likely tokens.", metavar="K")] = None,

@@ -122,8 +122,11 @@ def _settings(folder: RunFolder, checkpoint: Checkpoint) -> str:
     if folder.description.exists():
         try:
             described = json.loads(folder.description.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{folder.description}: cannot read it ({error})") from error
+        except OSError as error:
+            raise ValueError(
+                f"{folder.description}: cannot read it ({error.strerror or error})") from error
+        except ValueError as error:
+            raise ValueError(f"{folder.description}: not JSON ({error})") from error
     rows = [(name, value) for name, value in (
         *checkpoint.config.to_json().items(), *checkpoint.recipe.items(),
         ("seed", checkpoint.seed), ("text", checkpoint.corpus_name),

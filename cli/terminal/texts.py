@@ -15,6 +15,10 @@ from sterna.model.tokens.tokenizer import BYTES
 
 __all__ = ["check_prompts", "text_of", "tokens_of"]
 
+_HINTS = {"--check": ": leave the check out with --check 0"}
+_HINT = ": give another text with --text"       # for all other options
+
+
 def check_prompts(prompts: Sequence[str], vocab: int) -> None:
     """Refuse prompts with a character that a model does not know.
 
@@ -31,10 +35,6 @@ def check_prompts(prompts: Sequence[str], vocab: int) -> None:
                 raise ValueError(
                     f"--prompt {prompt!r} has the character {character!r}, and this model "
                     f"knows {known_bytes(vocab)}")
-
-
-_HINTS = {"--check": ": leave the check out with --check 0"}
-_HINT = ": give another text with --text"
 
 
 def text_of(

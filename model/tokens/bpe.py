@@ -177,11 +177,11 @@ class _Words(dict[bytes, bytes]):
     def __missing__(self, word: bytes) -> bytes:
         if len(self) >= _MOST_KNOWN_WORDS:
             self.clear()
-        tokens = self[word] = np.array(merge_word(word, self._made), dtype=np.uint16).tobytes()
+        tokens = self[word] = np.array(_merged_word(word, self._made), dtype=np.uint16).tobytes()
         return tokens
 
 
-def merge_word(word: bytes, made: dict[int, tuple[int, int]]) -> list[int]:
+def _merged_word(word: bytes, made: dict[int, tuple[int, int]]) -> list[int]:
     """The tokens of one word; ``made`` gives the rank and the token of a pair.
 
     A heap holds the pairs by rank and place, so that a word of n bytes, which may be a text

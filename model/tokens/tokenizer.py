@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sterna.model.checks import check_whole
-from sterna.model.tokenizer import VOCAB, check_bytes, encode
+from sterna.model.tokenizer import VOCAB, check_bytes, decode, encode
 
 __all__ = ["BYTES", "ByteTokenizer", "Tokenizer", "check_tokens", "spelled_bytes"]
 
@@ -106,11 +106,10 @@ class ByteTokenizer:
 
     def decode(self, tokens: np.ndarray | list[int]) -> str:
         """The text of bytes; what is not UTF-8 becomes U+FFFD."""
-        values = check_tokens(tokens, self.vocab)
-        return values.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+        return decode(check_tokens(tokens, self.vocab))
 
     def to_json(self) -> str:
-        """``bytes``, as files have always said; the model's shape has the vocabulary."""
+        """``bytes``; how many of them there are, the shape of the model says."""
         return self.kind
 
     def last_cut(self, text: bytes) -> int:

@@ -7,6 +7,7 @@
 #include <omp.h>
 
 #include "bit_linear.hpp"
+#include "entry.hpp"
 #include "products.hpp"
 #include "scratch.hpp"
 
@@ -196,12 +197,14 @@ class Backward {
     float *scale_, *biases_, *arrived_;
 };
 
+void bit_linear_backward(const BitLinear& a) {
+#if STERNA_BFLOAT16
+    if (a.halves) return Backward<BFloat16>(a).run();
+#endif
+    Backward<Float32>(a).run();
+}
+
 }  // namespace
 }  // namespace sterna
 
-extern "C" __attribute__((visibility("default"))) void sterna_bit_linear_backward(const sterna::BitLinear* layer) {
-#if STERNA_BFLOAT16
-    if (layer->halves) return sterna::Backward<sterna::BFloat16>(*layer).run();
-#endif
-    sterna::Backward<sterna::Float32>(*layer).run();
-}
+STERNA_ENTRY(bit_linear_backward, BitLinear)

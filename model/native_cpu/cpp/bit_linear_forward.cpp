@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "bit_linear.hpp"
+#include "entry.hpp"
 #include "products.hpp"
 #include "scratch.hpp"
 
@@ -74,7 +75,9 @@ struct Codes : Int8 {
         std::memcpy(word, four, sizeof four);
     }
     // The right side holds the codes plus one, as it is unsigned.
-    static Floats whole(Ints sums, int32_t sum) { return __builtin_convertvector(sums - sum, Floats); }
+    static Floats whole(Ints sums, int32_t sum) {
+        return __builtin_convertvector(sums - sum, Floats);
+    }
 };
 #else
 struct Codes : Float32 {
@@ -95,7 +98,7 @@ struct Codes : Float32 {
 };
 #endif
 
-void forward(const BitLinear& a) {
+void bit_linear_forward(const BitLinear& a) {
     const int64_t depth = words(a.columns, Codes::kValues), stride = words(a.columns, 4) * 4;
     const int64_t padded_rows = panels(a.rows) * kPanel;
     Scratch scratch = Scratch::of(
@@ -156,6 +159,4 @@ void forward(const BitLinear& a) {
 }  // namespace
 }  // namespace sterna
 
-extern "C" __attribute__((visibility("default"))) void sterna_bit_linear_forward(const sterna::BitLinear* layer) {
-    sterna::forward(*layer);
-}
+STERNA_ENTRY(bit_linear_forward, BitLinear)

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "entry.hpp"
 #include "gates.hpp"
 #include "products.hpp"
 
@@ -145,26 +146,12 @@ void limited_sum_backward(const LimitedSum& a) {
 }  // namespace
 }  // namespace sterna
 
-#define STERNA_EXPORT extern "C" __attribute__((visibility("default")))
-
-STERNA_EXPORT void sterna_gated_scan_forward(const sterna::GatedScan* a) {
-    sterna::gated_scan_forward(*a);
-}
-STERNA_EXPORT void sterna_gated_scan_backward(const sterna::GatedScan* a) {
-    sterna::gated_scan_backward(*a);
-}
-STERNA_EXPORT void sterna_gated_silu_forward(const sterna::GatedSilu* a) {
-    sterna::gated_silu_forward(*a);
-}
-STERNA_EXPORT void sterna_gated_silu_backward(const sterna::GatedSilu* a) {
-    sterna::gated_silu_backward(*a);
-}
-STERNA_EXPORT void sterna_limited_sum_forward(const sterna::LimitedSum* a) {
-    sterna::limited_sum_forward(*a);
-}
-STERNA_EXPORT void sterna_limited_sum_backward(const sterna::LimitedSum* a) {
-    sterna::limited_sum_backward(*a);
-}
+STERNA_ENTRY(gated_scan_forward, GatedScan)
+STERNA_ENTRY(gated_scan_backward, GatedScan)
+STERNA_ENTRY(gated_silu_forward, GatedSilu)
+STERNA_ENTRY(gated_silu_backward, GatedSilu)
+STERNA_ENTRY(limited_sum_forward, LimitedSum)
+STERNA_ENTRY(limited_sum_backward, LimitedSum)
 
 STERNA_EXPORT const char* sterna_training_features() {
 #if defined(__AVX512F__)

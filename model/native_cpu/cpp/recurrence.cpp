@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "entry.hpp"
 #include "gates.hpp"
 
 namespace sterna {
@@ -70,12 +71,5 @@ void scan_backward(const Scan& a) {
 }  // namespace
 }  // namespace sterna
 
-extern "C" __attribute__((visibility("default"))) void sterna_scan_forward(
-    const sterna::Scan* scan) {
-    sterna::scan_forward(*scan);
-}
-
-extern "C" __attribute__((visibility("default"))) void sterna_scan_backward(
-    const sterna::Scan* scan) {
-    sterna::scan_backward(*scan);
-}
+STERNA_ENTRY(scan_forward, Scan)
+STERNA_ENTRY(scan_backward, Scan)

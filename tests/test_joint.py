@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules import module
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
 
 from sterna.model.config import ModelConfig
 from sterna.model.mixers.attention import Attention
@@ -99,9 +100,17 @@ def test_projections_are_one_product_until_somebody_watches(ternary: bool) -> No
     assert (plain.count, watched.count) == (1, 3)
     joint.prepared()(x)
     assert len(calls) == 2
-    with register_module_forward_hook(lambda module, *_: calls.append(2)):
-        joint(x)
-    assert calls.count(2) == 4      # the joint and its three projections
+
+
+@pytest.mark.parametrize("register", [
+    module.register_module_forward_pre_hook, module.register_module_forward_hook,
+    module.register_module_full_backward_pre_hook, module.register_module_full_backward_hook])
+def test_a_hook_on_all_modules_is_called_for_each_projection(
+        register: Callable[[Callable[..., None]], RemovableHandle]) -> None:
+    joint, x, calls = joint_of(True), normal(4, D, seed=2).requires_grad_(), []
+    with register(lambda *_: calls.append(1)):
+        joint(x).sum().backward()
+    assert len(calls) == 4      # the joint and its three projections
 
 
 @KINDS

@@ -14,7 +14,7 @@ from test_train import CONFIG, CORPUS, RECIPE, run
 from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import C12
 from sterna.model.stack.language_model import heldout_bpb
-from sterna.model.training.checkpoint import load_checkpoint
+from sterna.model.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from sterna.model.training.optimizer import WeightAverage
 from sterna.model.training.quantize import quantize_checkpoint
 from sterna.model.training.recipe import TrainRecipe
@@ -113,6 +113,15 @@ def test_all_of_it_is_resumed_exactly_and_the_average_is_what_is_kept(tmp_path: 
     assert heldout_bpb(kept.model(), CORPUS.heldout[:300]) == whole.heldout_bpb
     last = kept.model(averaged=False)
     assert not torch.equal(last.head.weight, whole.model.head.weight)
+    assert kept.average is not None
+    assert kept.average.keys() == dict(last.named_parameters()).keys()
+    save_checkpoint(replace(kept, average=None), tmp_path / "whole" / "checkpoint.pt")
+    with pytest.raises(CheckpointError, match="does not hold the average of the weights"):
+        train(CONFIG, CORPUS, **{**arguments, "run_dir": tmp_path / "whole"}, resume=True)
+    save_checkpoint(kept, tmp_path / "whole" / "checkpoint.pt")
+    del kept.average["head.weight"]
+    with pytest.raises(CheckpointError, match="the average is not one of all parameters"):
+        kept.model()
     # The checkpoint says what it was trained for.
     assert quantize_checkpoint(tmp_path / "whole", heldout=CORPUS.heldout[:300]).profile == C12
 

@@ -109,6 +109,10 @@ class Checkpoint:
                 if name in weights and weights[name].dtype != value.dtype:
                     raise TypeError(f"{name} is {weights[name].dtype}, not {value.dtype}")
             model.load_state_dict(weights)
+            if self.average is not None and not (
+                    set(self.average) <= set(self.weights)
+                    and len(self.average) == sum(1 for _ in model.parameters())):
+                raise TypeError("the average is not one of all parameters")
         except (RuntimeError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(

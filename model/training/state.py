@@ -134,8 +134,9 @@ class TrainState:
         if execution.checkpoint_activations and config.residual != "plain":
             raise ValueError(f"residual {config.residual} keeps no activations of blocks: leave "
                              f"out checkpoint_activations")
-        if recipe.ema and processes.size > 1:
-            raise ValueError(f"ema is for one process, got {processes.size}")
+        if recipe.ema and (processes.size > 1 or execution.parallel == "fsdp"):
+            raise ValueError(f"ema is for one process that has all weights, got {processes.size}"
+                             f"{' and parallel fsdp' * (execution.parallel == 'fsdp')}")
         self._called = laid_out(self.model, execution.parallel, processes)
         self.optimizer = adamw(self.model, recipe)
         self.average = WeightAverage(self.model, recipe.ema) if recipe.ema else None
@@ -276,6 +277,8 @@ class TrainState:
         self.model.load_state_dict({
             name: like(weights[name], each) for name, each in self.model.state_dict().items()})
         if self.average is not None:
+            if found.average is None:
+                raise CheckpointError(f"{source} does not hold the average of the weights")
             self.average.restore(dict(found.model().named_parameters()))
         try:
             restore_adamw(self.optimizer, found.optimizer, found.step)
@@ -287,7 +290,7 @@ class TrainState:
             try:
                 self.restore_carried(tuple(
                     tuple(each[self.columns] for each in layer) for layer in found.carried))
-            except ValueError as error:
+            except (ValueError, IndexError) as error:   # a state may have no dimension to split
                 raise CheckpointError(f"{source} does not hold the state of its own mixers "
                                       f"({error})") from error
         self.go_to(found)

@@ -15,6 +15,7 @@ from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import C12
 from sterna.model.stack.language_model import heldout_bpb
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from sterna.model.training.distributed.processes import Processes
 from sterna.model.training.optimizer import WeightAverage
 from sterna.model.training.quantize import quantize_checkpoint
 from sterna.model.training.recipe import TrainRecipe
@@ -130,7 +131,7 @@ def test_flips_and_zeros_are_counted_by_projection() -> None:
     from sterna.model.stack.language_model import LanguageModel
 
     model = LanguageModel(CONFIG, seed=1)
-    watch = CodeWatch(model)
+    watch = CodeWatch(model, Processes(torch.device("cpu")))
     watch.begin()
     with torch.no_grad():
         weight = model.head.weight

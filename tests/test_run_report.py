@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import refusal
@@ -16,6 +18,7 @@ from sterna.cli.reports.run_page import write_run_report
 from sterna.model.training.record import Recorded
 from sterna.model.training.report.codes import CodeShares, CodesWriter, read_codes
 from sterna.model.training.report.metrics import read_metrics
+from sterna.model.training.report.progress import QuietReporter, TrainProgress
 from sterna.model.training.report.samples import SampleWriter, read_samples
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.train import train
@@ -103,9 +106,49 @@ def test_without_its_package_tensorboard_is_refused_with_how_to_get_it(
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
+    train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True, heldout_bytes=500)
+    before = contents(tmp_path)
     with pytest.raises(ValueError, match=r"needs the package tensorboard: .*tensorboard\]"):
         train(CONFIG, CORPUS, run_dir=tmp_path, steps=2, recipe=RECIPE, quiet=True,
-              recorded=Recorded(tensorboard=True))
+              recorded=Recorded(tensorboard=True), overwrite=True)
+    assert contents(tmp_path) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_what_a_run_left_stays_until_the_checkpoint_of_the_one_that_replaces_it(
+        tmp_path: Path) -> None:
+    folder, recorded = RunFolder(tmp_path), Recorded(sample_every=20, command=("first",))
+    options: dict[str, Any] = {"run_dir": tmp_path, "threads": 1, "heldout_bytes": 500}
+    train(CONFIG, CORPUS, **options, steps=20, recipe=RECIPE, quiet=True, recorded=recorded)
+    write_run_report(folder)
+    before = contents(tmp_path)
+    with pytest.raises(FloatingPointError):
+        train(CONFIG, CORPUS, **options, steps=500, recipe=replace(RECIPE, lr=1e38),
+              overwrite=True, quiet=True)
+    assert contents(tmp_path) == before
+
+    class Looks(QuietReporter):
+        """The files before and after the first checkpoint."""
+
+        def __init__(self) -> None:
+            self.found: dict[int, dict[str, bytes]] = {}
+
+        def update(self, progress: TrainProgress) -> None:
+            self.found[progress.step] = contents(tmp_path)
+
+    looks = Looks()
+    train(CONFIG, CORPUS, **options, steps=33, recipe=RECIPE, overwrite=True, seed=1,
+          checkpoint_steps=15, heldout_evaluations=1, reporter=looks)
+    for step, there in looks.found.items():
+        old = {name: there.get(name) == content for name, content in before.items()
+               if name != "codes.csv"}       # too few steps for a row
+        assert set(old.values()) == {step <= 15}, (step, old)
+    assert read_metrics(folder.metrics)["step"] == [10, 20, 30, 33]
+    assert sorted(contents(tmp_path)) == [
+        "checkpoint.pt", "codes.csv", "loss.png", "metrics.csv", "run.json"]
 
 
 def test_a_report_of_no_run_is_refused(

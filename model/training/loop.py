@@ -34,7 +34,7 @@ class Intervals:
 
 def train_steps(
     state: TrainState, sampler: WindowSampler, budget: Budget, heldout: bytes, *,
-    folder: RunFolder, intervals: Intervals, record: Record | None, reporter: TrainReporter,
+    folder: RunFolder, intervals: Intervals, record: Record, reporter: TrainReporter,
     stop: Stop,
 ) -> int | None:
     """Take steps until the budget is spent or a signal came, then write the checkpoint.
@@ -55,6 +55,10 @@ def train_steps(
     OSError
         If a file cannot be written.
     """
+    def keep(*, finished: bool) -> None:
+        save_run(state, folder, budget.to_json(), finished=finished)
+        record.begin()
+
     seconds_before, tokens_before = state.seconds, state.tokens
     next_save = time.monotonic() + intervals.checkpoint_seconds
     evaluations = _due(budget, intervals)
@@ -62,11 +66,10 @@ def train_steps(
     if budget.spent and state.step:     # resumed at its end, whose last measure may be missing
         missing = state.heldout_bpb is None
         state.heldout_bpb = _measure(state, heldout, budget, reporter)
-        if missing and record is not None:
+        if missing:
             record.after_step(state.heldout_bpb)
     while not budget.spent and signal is None:
-        if record is not None:
-            record.before_step()
+        record.before_step()
         begin = time.monotonic()
         state.advance(sampler.windows(state.step, state.columns), budget.fraction,
                       afresh=sampler.starts_afresh(state.step))
@@ -76,24 +79,23 @@ def train_steps(
 
         if budget.spent:    # so that it is safe while the end is measured
             state.heldout_bpb = None
-            save_run(state, folder, budget.to_json(), finished=False)
+            keep(finished=False)
         measured = None
         if (due := _due(budget, intervals)) > evaluations:
             evaluations = due
             measured = state.heldout_bpb = _measure(state, heldout, budget, reporter)
-        if record is not None:
-            record.after_step(measured)
+        record.after_step(measured)
         assert state.train_bpb is not None
         reporter.update(TrainProgress(
             budget.fraction, state.step, state.seconds, state.train_bpb, state.heldout_bpb,
             (state.tokens - tokens_before) / max(1e-9, state.seconds - seconds_before)))
         if save or (
                 intervals.checkpoint_steps and state.step % intervals.checkpoint_steps == 0):
-            save_run(state, folder, budget.to_json(), finished=False)
+            keep(finished=False)
             next_save = time.monotonic() + intervals.checkpoint_seconds
         if state.processes.size == 1:
             signal = stop.signal    # no other has to be told before it counts
-    save_run(state, folder, budget.to_json(), finished=budget.spent)
+    keep(finished=budget.spent)
     return signal
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -17,8 +17,8 @@ from sterna.model.files import write_atomically
 from sterna.model.training.report.code_watch import CodeWatch, overall
 from sterna.model.training.report.codes import CodesWriter
 from sterna.model.training.report.metrics import MetricsWriter
-from sterna.model.training.report.samples import SampleWriter
-from sterna.model.training.report.tensorboard import TensorBoardWriter
+from sterna.model.training.report.samples import SampleWriter, sample_text
+from sterna.model.training.report.tensorboard import TensorBoardWriter, check_tensorboard
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.state import RunSettings, TrainState
 
@@ -44,80 +44,131 @@ class Recorded:
 class Record:
     """Watches the steps of a run; made by :func:`open_record`.
 
+    Every process has one, as codes may lie over all of them; the first writes. The files of a run
+    that this one replaces stay until :meth:`begin`: rows and texts wait for it.
+
     Parameters
     ----------
     state
         The run.
-    figures
-        Every row of figures goes to all of these.
-    codes
-        Gets the shares of codes by projection.
-    samples, sample_every
-        Gets a text every so many steps.
+    what
+        What is recorded.
+    files
+        Opens the files.
     """
 
-    def __init__(
-        self, state: TrainState, figures: Sequence[MetricsWriter | TensorBoardWriter],
-        codes: CodesWriter, *, samples: SampleWriter | None = None, sample_every: int = 1,
-    ) -> None:
-        self._state, self._figures, self._codes = state, figures, codes
-        if samples is not None and state.processes.size > 1:
-            raise ValueError(f"sample_every is for one process, got {state.processes.size}")
-        self._samples, self._every = samples, sample_every
-        self._watch = CodeWatch(state.model)
+    def __init__(self, state: TrainState, what: Recorded, files: Callable[[], _Files]) -> None:
+        self._state, self._every, self._files = state, what.sample_every, files
+        self._writes = state.processes.is_first
+        self._open: _Files | None = None
+        self._waiting: list[Callable[[_Files], object]] = []
+        self._watch = CodeWatch(state.model, state.processes)
         self._watched = False
 
+    def begin(self) -> None:
+        """Open the files, if they are not open yet, and write what waits.
+
+        Raises
+        ------
+        ValueError
+            If a file of a resumed run cannot be read.
+        OSError
+            If a file cannot be written.
+        """
+        if self._writes and self._open is None:
+            self._open = self._files()
+            for write in self._waiting:
+                write(self._open)
+            self._waiting.clear()
+
     def before_step(self) -> None:
-        """Look at the codes, if they are looked at after the step."""
+        """Look at the codes, if they are looked at after the step; called by all processes."""
         self._watched = (self._state.step + 1) % _STEPS_PER_ROW == 0
         if self._watched:
             self._watch.begin()
 
     def after_step(self, heldout_bpb: float | None) -> None:
-        """Write what is due; the held-out figure is given if it was measured now."""
+        """Write what is due; the held-out figure is given if it was measured now. Called by all
+        processes."""
         state = self._state
         counts = self._watch.end() if self._watched else {}
+        if not self._writes:
+            return
         if heldout_bpb is not None or self._watched:
             shares = overall(counts)
-            for each in self._figures:
-                each.add({
-                    "step": state.step, "seconds": state.seconds, "tokens": state.tokens,
-                    "train_bpb": state.train_bpb, "heldout_bpb": heldout_bpb, "lr": state.lr,
-                    "flips": None if shares is None else shares.flips,
-                    "zeros": None if shares is None else shares.zeros})
+            row = {"step": state.step, "seconds": state.seconds, "tokens": state.tokens,
+                   "train_bpb": state.train_bpb, "heldout_bpb": heldout_bpb, "lr": state.lr,
+                   "flips": None if shares is None else shares.flips,
+                   "zeros": None if shares is None else shares.zeros}
+            self._write(lambda files: [each.add(row) for each in files.figures])
         if counts and state.step % _STEPS_PER_CODES == 0:
-            self._codes.add(state.step, {name: each.shares for name, each in counts.items()})
-        if self._samples is not None and state.step % self._every == 0:
+            step, found = state.step, {name: each.shares for name, each in counts.items()}
+            self._write(lambda files: files.codes.add(step, found))
+        if self._every is not None and state.step % self._every == 0:
+            step = state.step
             with state.averaged():
-                self._samples.add(state.step, state.model, state.settings.text.tokenizer)
+                text = sample_text(state.model, state.settings.text.tokenizer)
+
+            def add(files: _Files) -> None:
+                for each in files.samples:
+                    each.add(step, text)
+
+            self._write(add)
+
+    def _write(self, write: Callable[[_Files], object]) -> None:
+        if self._open is None:
+            self._waiting.append(write)
+        else:
+            write(self._open)
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What is written to: figures by row, shares of codes by projection, texts."""
+
+    figures: Sequence[MetricsWriter | TensorBoardWriter]
+    codes: CodesWriter
+    samples: Sequence[SampleWriter]
 
 
 @contextmanager
 def open_record(state: TrainState, folder: RunFolder, what: Recorded) -> Iterator[Record]:
-    """Open the files of a run's record; rows after the step of ``state`` are left out of them.
+    """What records a run. When it begins, rows after the step of ``state`` are left out of the
+    files that are there.
 
     Raises
     ------
     ValueError
-        If a file of a resumed run cannot be read, or the package for TensorBoard is missing.
-    OSError
-        If a file cannot be written.
+        If what is to be recorded cannot be: there are several processes, or the package for
+        TensorBoard is missing. No file has been touched then.
     """
+    if what.sample_every is not None and state.processes.size > 1:
+        raise ValueError(f"sample_every is for one process, got {state.processes.size}")
+    if what.tensorboard:
+        check_tensorboard()
+    at = state.step
     with ExitStack() as stack:
-        at = state.step
-        figures: list[MetricsWriter | TensorBoardWriter] = [
-            stack.enter_context(closing(MetricsWriter(folder.metrics, at)))]
-        if what.tensorboard:
-            figures.append(stack.enter_context(
-                closing(TensorBoardWriter(folder.tensorboard, at))))
-        codes = stack.enter_context(closing(CodesWriter(folder.codes, at)))
-        samples = None if what.sample_every is None else stack.enter_context(
-            closing(SampleWriter(folder.samples, at)))
-        if samples is None and not at:
-            folder.samples.unlink(missing_ok=True)      # those of a run that is replaced
-        write_atomically(folder.description, json.dumps(
-            describe_run(state.settings, what.command), indent=2) + "\n")
-        yield Record(state, figures, codes, samples=samples, sample_every=what.sample_every or 1)
+        def files() -> _Files:
+            if not at:      # what is left of a run that is replaced
+                events = folder.tensorboard.glob("events.out.tfevents.*")
+                for path in (folder.report, folder.plot, folder.samples, *events):
+                    path.unlink(missing_ok=True)
+            figures: list[MetricsWriter | TensorBoardWriter] = [
+                stack.enter_context(closing(MetricsWriter(folder.metrics, at)))]
+            if what.tensorboard:
+                figures.append(stack.enter_context(
+                    closing(TensorBoardWriter(folder.tensorboard, at))))
+            codes = stack.enter_context(closing(CodesWriter(folder.codes, at)))
+            write_atomically(folder.description, json.dumps(
+                describe_run(state.settings, what.command), indent=2) + "\n")
+            samples = [] if what.sample_every is None else [stack.enter_context(
+                closing(SampleWriter(folder.samples, at)))]
+            return _Files(figures, codes, samples)
+
+        record = Record(state, what, files)
+        if at or not folder.has_checkpoint():    # nothing is replaced
+            record.begin()
+        yield record
 
 
 def describe_run(settings: RunSettings, command: Sequence[str]) -> dict[str, Any]:

@@ -56,6 +56,10 @@ class RunFolder:
         processes wrote, or the file."""
         return self.shards.newest() or self.checkpoint
 
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint of one process or of several."""
+        return self.checkpoint.exists() or self.shards.newest() is not None
+
     def resumes(self, *, resume: bool, auto_resume: bool, overwrite: bool) -> bool:
         """Whether a run in this folder goes on from its checkpoint; False if it starts anew.
 
@@ -76,7 +80,7 @@ class RunFolder:
         """
         if resume + auto_resume + overwrite > 1:
             raise ValueError("give one of --resume, --auto-resume and --overwrite, not more")
-        there = self.checkpoint.exists() or self.shards.newest() is not None
+        there = self.has_checkpoint()
         if resume and not there:
             raise ValueError(f"there is no run to resume in {self.path}: it has no "
                              f"{CHECKPOINT_NAME}; leave out --resume to start one")

@@ -48,7 +48,8 @@ class TrainResult:
     ``seconds`` is the time of its steps. ``train_bpb`` is a running mean of the training loss, NaN
     before the first step; ``heldout_bpb`` is None only if the run was interrupted before it was
     measured, on ``heldout_bytes`` of text. ``stop_signal`` is the number of the signal that
-    interrupted it.
+    interrupted it. ``checkpoint`` is the file, or, of several processes that are interrupted, the
+    folder of their parts.
     """
 
     model: LanguageModel
@@ -184,8 +185,9 @@ def train(
         processes.on_first(lambda: stack.enter_context(folder.locked(shown.message)))
         resumes = bool(processes.first_says(processes.on_first(lambda: folder.resumes(**how))))
         budget = _begin(state, folder if resumes else None, steps, minutes, shown)
-        record = processes.on_first(lambda: stack.enter_context(
-            open_record(state, folder, recorded)))
+        record = stack.enter_context(open_record(state, folder, recorded))
+        if resumes or not processes.first_says(processes.on_first(folder.has_checkpoint)):
+            processes.on_first(record.begin)
         kernels = cpu_kernels(shown.message) if state.device.type == "cpu" else None
         with (arithmetic(threads, config.weights), use_kernels(kernels),
               stop_requested() as stop):
@@ -198,13 +200,14 @@ def train(
         processes.on_first(lambda: plot_loss(
             folder.metrics, folder.plot,
             title=f"{text.name}, d = {config.d}, {config.layers} layers"))
+        saved = folder.saved
         if not budget.spent:
-            shown.message(f"interrupted at step {state.step}; {folder.saved} is saved, and "
+            shown.message(f"interrupted at step {state.step}; {saved} is saved, and "
                           f"resuming goes on from it")
     return TrainResult(
         state.model, state.step, state.tokens, state.seconds,
         math.nan if state.train_bpb is None else state.train_bpb, state.heldout_bpb,
-        not budget.spent, folder.checkpoint, len(heldout), stop_signal)
+        not budget.spent, saved, len(heldout), stop_signal)
 
 
 def _check_numbers(numbers: dict[str, tuple[object, int, int | None]]) -> None:

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.quantizers import ternary_codes_and_scale
+from sterna.model.network.quantizers import SMALLEST_SCALE, ternary_codes_and_scale
+from sterna.model.training.distributed.layout import own
+from sterna.model.training.distributed.processes import Processes
 from sterna.model.training.report.codes import CodeShares
 
 __all__ = ["CodeCounts", "CodeWatch", "overall"]
@@ -34,38 +36,58 @@ class CodeWatch:
     """Compares the codes before and after a step.
 
     It costs two more times of making the codes, about a tenth of a step, so it is for a sample of
-    the steps.
+    the steps. Of matrices that lie over several processes each counts its own rows; then scales,
+    and with them a code in millions, may differ from those of training by the last bit.
 
     Parameters
     ----------
     model
         Its :class:`~sterna.model.network.bitlinear.BitLinear` projections are watched, by the
-        names of their modules; but none that lies over several processes, as of FSDP.
+        names of their modules.
+    processes
+        Those that have parts of it. If each has all of it, the first alone counts.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._weights = {name: each.weight for name, each in model.named_modules()
-                         if isinstance(each, BitLinear) and not isinstance(each.weight, DTensor)}
-        self._before: dict[str, Tensor] = {}
+    def __init__(self, model: nn.Module, processes: Processes) -> None:
+        weights = {name: each.weight for name, each in model.named_modules()
+                   if isinstance(each, BitLinear)}
+        self._processes = processes
+        self._in_parts = any(isinstance(each, DTensor) for each in weights.values())
+        self._weights = weights if self._in_parts or processes.is_first else {}
+        self._before: list[Tensor] = []
 
     def begin(self) -> None:
-        """Note the codes before a step."""
-        self._before = {name: self._codes(weight) for name, weight in self._weights.items()}
+        """Note the codes before a step; called by all processes."""
+        self._before = self._codes()
 
     def end(self) -> dict[str, CodeCounts]:
-        """Compare with those after it, by projection; empty for a model without such."""
-        found = {}
-        for name, weight in self._weights.items():
-            codes = self._codes(weight)
-            found[name] = CodeCounts(
-                codes.numel(), int(torch.count_nonzero(codes != self._before[name])),
-                codes.numel() - int(torch.count_nonzero(codes)))
-        self._before = {}
-        return found
+        """Compare with those after it, by projection; called by all processes. Empty for a model
+        without such, and on a process that does not count."""
+        counts: list[float] = []
+        for before, after in zip(self._before, self._codes(), strict=True):
+            counts += (after.numel(), int(torch.count_nonzero(after != before)),
+                       after.numel() - int(torch.count_nonzero(after)))
+        self._before = []
+        numbers = iter(map(int, self._summed(counts)))
+        return {name: CodeCounts(next(numbers), next(numbers), next(numbers))
+                for name in self._weights}
 
-    @staticmethod
-    def _codes(weight: Tensor) -> Tensor:
-        return ternary_codes_and_scale(weight)[0].to(torch.int8)
+    def _codes(self) -> list[Tensor]:
+        """Those that this process has of each matrix, int8."""
+        weights = list(self._weights.values())
+        if not self._in_parts:
+            return [ternary_codes_and_scale(each)[0].to(torch.int8) for each in weights]
+        means = self._summed([
+            own(each).detach().float().abs().mean(dim=1).sum().item() / each.shape[0]
+            for each in weights])
+        return [(own(each).detach().float() / max(mean, SMALLEST_SCALE)).round_().clamp_(-1, 1)
+                .to(torch.int8) for each, mean in zip(weights, means, strict=True)]
+
+    def _summed(self, numbers: list[float]) -> list[float]:
+        """The sums over all processes that count."""
+        if not self._in_parts:
+            return numbers
+        return [sum(each) for each in zip(*self._processes.gather(numbers), strict=True)]
 
 
 def overall(counts: Mapping[str, CodeCounts]) -> CodeShares | None:

@@ -15,7 +15,7 @@ from sterna.model.tokens.stream import TextStream
 from sterna.model.tokens.tokenizer import Tokenizer
 from sterna.model.training.report.step_file import StepFile
 
-__all__ = ["SAMPLE_PROMPT", "SampleWriter", "read_samples"]
+__all__ = ["SAMPLE_PROMPT", "SampleWriter", "read_samples", "sample_text"]
 
 SAMPLE_PROMPT = "The "
 """What every sample goes on from."""
@@ -24,26 +24,30 @@ _TOKENS, _TEMPERATURE, _SEED = 160, 0.7, 1
 _HEAD = re.compile(r"^--- step (\d+) ---$", re.M)
 
 
-class SampleWriter(StepFile):
-    """A ``samples.txt``: at some steps, a text that the model writes then.
+def sample_text(model: LanguageModel, tokenizer: Tokenizer) -> str:
+    """What a model writes after :data:`SAMPLE_PROMPT`, with it.
 
     The sampler has the same seed each time, so that texts differ by the weights alone.
     """
+    tokens = fitted(tokenizer, model.config.vocab)
+    stream = TextStream(tokens)
+    drawn = sample_tokens(
+        model, tokens.encode(SAMPLE_PROMPT.encode()), tokens=_TOKENS,
+        sampler=Sampler(temperature=_TEMPERATURE, seed=_SEED))
+    return SAMPLE_PROMPT + stream.add(list(drawn)) + stream.end()
+
+
+class SampleWriter(StepFile):
+    """A ``samples.txt``: at some steps, a text that the model wrote then."""
 
     @staticmethod
     def entries(path: Path) -> Iterable[tuple[int, str]]:
         """Step and text of every entry of such a file; ValueError as of :func:`read_samples`."""
         return [(step, _entry(step, text)) for step, text in read_samples(path).items()]
 
-    def add(self, step: int, model: LanguageModel, tokenizer: Tokenizer) -> None:
-        """Let the model write, and append it; at once on disk."""
-        tokens = fitted(tokenizer, model.config.vocab)
-        stream = TextStream(tokens)
-        drawn = sample_tokens(
-            model, tokens.encode(SAMPLE_PROMPT.encode()), tokens=_TOKENS,
-            sampler=Sampler(temperature=_TEMPERATURE, seed=_SEED))
-        text = stream.add(list(drawn)) + stream.end()
-        self.append(_entry(step, SAMPLE_PROMPT + text))
+    def add(self, step: int, text: str) -> None:
+        """Append a text; at once on disk."""
+        self.append(_entry(step, text))
 
 
 def _entry(step: int, text: str) -> str:

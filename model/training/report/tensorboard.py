@@ -7,7 +7,23 @@ from pathlib import Path
 
 from sterna.model.extras import install_command
 
-__all__ = ["TensorBoardWriter"]
+__all__ = ["TensorBoardWriter", "check_tensorboard"]
+
+
+def check_tensorboard() -> None:
+    """Refuse to go on without the package.
+
+    Raises
+    ------
+    ValueError
+        If ``tensorboard`` is not installed.
+    """
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"--tensorboard needs the package tensorboard: {install_command('tensorboard')}"
+        ) from error
 
 
 class TensorBoardWriter:
@@ -19,20 +35,10 @@ class TensorBoardWriter:
         Where to; TensorBoard itself leaves out steps that a resumed run repeats.
     resume_step
         The step that the run goes on from, 0 for a new one.
-
-    Raises
-    ------
-    ValueError
-        If the package ``tensorboard`` is not installed.
     """
 
     def __init__(self, folder: str | Path, resume_step: int = 0) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ValueError(
-                f"--tensorboard needs the package tensorboard: {install_command('tensorboard')}"
-            ) from error
+        from torch.utils.tensorboard import SummaryWriter
         self._writer = SummaryWriter(
             str(folder), purge_step=resume_step + 1 if resume_step else None)
 

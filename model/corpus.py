@@ -70,10 +70,8 @@ def as_ascii(text: bytes) -> bytes:
     b'Cafe ...'
     """
     # Of each character by itself: what the decomposition puts in order are accents, which go.
-    pieces = codecs.iterdecode((text[start:start + _PIECE_BYTES] for start in range(
-        0, len(text), _PIECE_BYTES)), "utf-8")
-    return b"".join(
-        unicodedata.normalize("NFKD", piece).encode("ascii", "ignore") for piece in pieces)
+    return b"".join(unicodedata.normalize("NFKD", piece).encode("ascii", "ignore")
+                    for piece in _characters(text))
 
 
 def left_out(text: bytes) -> str:
@@ -83,8 +81,7 @@ def left_out(text: bytes) -> str:
     '2 of 13 characters have no spelling in ASCII and are left out, most of them \u03a9'
     """
     counts: Counter[str] = Counter()
-    for piece in codecs.iterdecode((text[start:start + _PIECE_BYTES] for start in range(
-            0, len(text), _PIECE_BYTES)), "utf-8"):
+    for piece in _characters(text):
         counts.update(piece)
     lost = Counter({
         each: count for each, count in counts.items()
@@ -95,6 +92,12 @@ def left_out(text: bytes) -> str:
         return said
     (most, _), = lost.most_common(1)
     return f"{said} and are left out, most of them {most}"
+
+
+def _characters(text: bytes) -> Iterator[str]:
+    """UTF-8 text as characters, in pieces: at once they would take up to four times its size."""
+    return codecs.iterdecode((text[start:start + _PIECE_BYTES] for start in range(
+        0, len(text), _PIECE_BYTES)), "utf-8")
 
 
 def _long_lines(text: str) -> set[str]:

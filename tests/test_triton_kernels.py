@@ -151,6 +151,17 @@ def test_what_is_not_finite_is_not_hidden(wrong: float, limit: float) -> None:
     assert not finite[1].any()
 
 
+@pytest.mark.parametrize("of", [
+    lambda x: absmax.absmax_quantize(x), lambda x: project(x, random(5, 6)),
+    lambda x: recurrence.scan_one_pass(x[:, None].sigmoid(), x[:, None], x[:1])],
+    ids=["quantiser", "projection", "scan"])
+def test_a_gradient_of_a_gradient_is_refused_and_not_left_out(of: Callable[..., Tensor]) -> None:
+    x = random(3, 6).requires_grad_()
+    (grad,) = torch.autograd.grad(of(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="twice"):
+        grad.sum().backward()
+
+
 def test_saturated_outputs_pass_no_gradient() -> None:
     x, weight = random(6, 16), random(9, 16).requires_grad_()
     free = project(x, weight.detach())

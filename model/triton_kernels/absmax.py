@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from sterna.model.triton_kernels.kernel import Form, Kernel
 from sterna.model.triton_kernels.limits import WIDEST_ROW
@@ -136,6 +137,7 @@ class _AbsmaxQuantize(torch.autograd.Function):
         return (codes * inverses[:, None]).view(x.shape)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         codes, gains, inverses = ctx.saved_tensors
         return absmax_gradient(

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from sterna.model.triton_kernels.absmax import absmax_codes, absmax_gradient
 from sterna.model.triton_kernels.products import input_gradient, product, weight_gradient
@@ -42,6 +43,7 @@ class _BitLinear(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         codes, gains, inverses, ternary, row_scales, clamped = ctx.saved_tensors
         shape = grad.shape

@@ -103,6 +103,9 @@ def train(
         "--checkpoint-activations", help="Keep the inputs of blocks alone and compute blocks "
                                          "again in the backward pass: less memory, the same "
                                          "weights.")] = False,
+    compile_blocks: Annotated[bool, typer.Option(
+        "--compile", help="Let torch.compile compile the blocks, at the first step, in place of "
+                          "this package's kernels.")] = False,
     parallel: Annotated[str | None, typer.Option(
         help="Under torchrun: ddp, every process has the model, or fsdp, every process has a part "
              "of each weight. Default: ddp.")] = None,
@@ -178,7 +181,7 @@ def train(
         shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
         resume=resume, auto_resume=auto_resume, overwrite=overwrite, device=device,
         threads=threads, quiet=quiet, checkpoint_steps=checkpoint_steps, profile=numbers,
-        execution=Execution(parallel, checkpoint_activations),
+        execution=Execution(parallel, checkpoint_activations, compile_blocks),
         recorded=Recorded(sample_every, tensorboard, _command()),
         heldout_bytes=HELDOUT_BYTES if heldout_bytes is None else heldout_bytes)
     if is_first_process():

@@ -102,11 +102,11 @@ def _triton_installed() -> bool:
 def by_triton(*tensors: Tensor) -> bool:
     """Whether the kernels of ``model/triton_kernels`` compute with these tensors.
 
-    They do if all are plain tensors, float32 and on a CUDA device, and Triton is installed (the
-    extra ``triton``). Tensors of other classes know what torch's operators do to them, and nothing
-    of kernels: those of an exporter, or distributed ones.
+    They do if all are plain tensors, float32 and on a CUDA device, Triton is installed (the extra
+    ``triton``), and torch does not compile. Tensors of other classes know what torch's operators
+    do to them, and nothing of kernels: those of an exporter, or distributed ones.
     ``with by_triton.by(lambda *tensors: False)`` leaves all to torch.
     """
-    return _triton_installed() and all(
+    return not torch.compiler.is_compiling() and _triton_installed() and all(
         type(tensor) in (Tensor, torch.nn.Parameter) and tensor.is_cuda
         and tensor.dtype == torch.float32 for tensor in tensors)

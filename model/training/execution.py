@@ -21,7 +21,11 @@ class Execution:
     checkpoint_activations
         Whether a block keeps nothing but its input for the backward pass, and computes itself
         again there: less memory, about a third more work, the same numbers.
+    compile
+        Whether ``torch.compile`` compiles the blocks, at the first step. Then neither the compiled
+        kernels of this package nor Triton's compute in them; last digits differ.
     """
 
     parallel: str | None = None
     checkpoint_activations: bool = False
+    compile: bool = False

@@ -121,7 +121,7 @@ def _measure(
         reporter.message(f"measuring on {len(heldout):,} held-out bytes")
     try:
         settings = state.settings
-        with state.averaged():
+        with state.in_use():
             return state.processes.first_says(measure_heldout(
                 state.model, heldout, settings.recipe, settings.text.tokenizer,
                 reporter.measured))

@@ -106,7 +106,7 @@ class Record:
             self._write(lambda files: files.codes.add(step, found))
         if self._every is not None and state.step % self._every == 0:
             step = state.step
-            with state.averaged():
+            with state.in_use():
                 text = sample_text(state.model, state.settings.text.tokenizer)
 
             def add(files: _Files) -> None:

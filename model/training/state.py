@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import PROFILES, S16, NumericProfile
 from sterna.model.shards.text import ShardText
+from sterna.model.stack.compiled import compile_blocks, uncompiled
 from sterna.model.stack.language_model import LanguageModel, ModelState
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.text import TokenText
@@ -137,6 +139,9 @@ class TrainState:
         if recipe.ema and (processes.size > 1 or execution.parallel == "fsdp"):
             raise ValueError(f"ema is for one process that has all weights, got {processes.size}"
                              f"{' and parallel fsdp' * (execution.parallel == 'fsdp')}")
+        self._compiled = execution.compile
+        if self._compiled:
+            compile_blocks(self.model, self.device)
         self._called = laid_out(self.model, execution.parallel, processes)
         self.optimizer = adamw(self.model, recipe)
         self.average = WeightAverage(self.model, recipe.ema) if recipe.ema else None
@@ -188,10 +193,13 @@ class TrainState:
         self.step += 1
         self._note_loss(loss, windows[1:])
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """Inside, the model has the weights that are measured and used: their average, if the
-        recipe keeps one."""
-        return nullcontext() if self.average is None else self.average.in_use()
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Inside, the model is as it is measured and used: with the average of its weights, if the
+        recipe keeps one, and not compiled, as texts of other lengths come then."""
+        with (nullcontext() if self.average is None else self.average.in_use(),
+              uncompiled() if self._compiled else nullcontext()):
+            yield
 
     def _note_loss(self, loss: Tensor, targets: np.ndarray) -> None:
         """Turn nats per own token into bits per byte of all, and take them into the running

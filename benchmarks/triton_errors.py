@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -25,10 +28,6 @@ from sterna.model.network.quantizers import (
     ternary_scale,
 )
 from sterna.model.network.recurrence import naive_mlgru
-from sterna.model.triton_kernels.absmax import absmax_quantize
-from sterna.model.triton_kernels.bitlinear import bit_linear
-from sterna.model.triton_kernels.recurrence import scan_chunked, scan_one_pass
-from sterna.model.triton_kernels.ternary import ternary_codes
 
 SCANS = ((1, 1, 1), (64, 2, 96), (70, 3, 33))
 """Time, batch, channels."""
@@ -102,6 +101,7 @@ def _worst(
 
 def scans(device: str) -> Iterator[Errors]:
     """Both forms of the recurrence."""
+    from sterna.model.triton_kernels.recurrence import scan_chunked, scan_one_pass
     for form in (scan_one_pass, scan_chunked):
         inputs, found = Inputs(device), []
         for time, batch, channels in SCANS:
@@ -117,6 +117,8 @@ def scans(device: str) -> Iterator[Errors]:
 
 def quantisers(device: str) -> Iterator[Errors]:
     """Both quantisers."""
+    from sterna.model.triton_kernels.absmax import absmax_quantize
+    from sterna.model.triton_kernels.ternary import ternary_codes
     inputs, found = Inputs(device), []
     for shape in VECTORS:
         x = inputs.normal(*shape, scale=5.0)
@@ -133,6 +135,7 @@ def quantisers(device: str) -> Iterator[Errors]:
 
 def projections(device: str) -> Iterator[Errors]:
     """BitLinear without and with biases and a limit."""
+    from sterna.model.triton_kernels.bitlinear import bit_linear
     for form in ("plain", "bias", "bias and limit"):
         inputs, found = Inputs(device), []
         for shape, rows in PROJECTIONS:
@@ -157,20 +160,35 @@ def errors(device: str = "cpu") -> list[Errors]:
     return [*scans(device), *quantisers(device), *projections(device)]
 
 
-def main() -> None:
-    """Print the errors, as a table or as JSON."""
+def missing(device: str) -> str | None:
+    """What is missing to run the kernels on a device; None if nothing."""
+    if find_spec("triton") is None:
+        return "this needs Triton: a torch for CUDA brings it, or the extra triton"
+    if device == "cuda":
+        return None if torch.cuda.is_available() else (
+            "this needs a CUDA device, and torch sees none")
+    return None if os.environ.get("TRITON_INTERPRET") == "1" else (
+        "on the CPU this needs Triton's interpreter: set TRITON_INTERPRET=1")
+
+
+def main() -> int:
+    """Print the errors, as a table or as JSON; 2 without a device to run on."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if reason := missing(options.device):
+        print(reason, file=sys.stderr)
+        return 2
     found = errors(options.device)
     if options.json:
         print(json.dumps([asdict(each) for each in found]))
-        return
+        return 0
     for each in found:
         backward = "-" if each.backward is None else f"{each.backward:.1e}"
         print(f"{each.what:18} {each.form:18} {each.forward:8.1e} {backward:>8}  {each.shapes}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

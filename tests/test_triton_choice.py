@@ -33,12 +33,13 @@ def test_float32_on_a_gpu_is_taken_if_triton_is_there(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_timings_without_a_gpu_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("command", ["triton_gpu", "triton_errors --device cuda"])
+def test_measures_without_a_gpu_are_refused(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.setattr("sys.argv", ["triton_gpu.py"])
-    script = importlib.import_module("triton_gpu")
+    monkeypatch.setattr("sys.argv", command.split())
+    script = importlib.import_module(command.split()[0])
     for installed, message in ((True, "this needs a CUDA device"), (False, "this needs Triton")):
         monkeypatch.setattr(script, "find_spec", lambda name, there=installed: there or None)
         assert script.main() == 2

@@ -41,11 +41,13 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Text to train on and text to judge by, as UTF-8 bytes, with a name for people."""
+    """Text to train on and text to judge by, as UTF-8 bytes, with a name for people, and the file
+    that it was read from, if it was."""
 
     name: str
     train: bytes = field(repr=False)
     heldout: bytes = field(repr=False)
+    file: Path | None = field(default=None, repr=False, compare=False)
 
     @property
     def sha256(self) -> str:
@@ -57,7 +59,7 @@ class Corpus:
 
     def as_ascii(self) -> Corpus:
         """Return the text in ASCII, for models whose vocabulary is that."""
-        return Corpus(f"{self.name}-ascii", as_ascii(self.train), as_ascii(self.heldout))
+        return Corpus(f"{self.name}-ascii", as_ascii(self.train), as_ascii(self.heldout), self.file)
 
 
 def as_ascii(text: bytes) -> bytes:
@@ -242,4 +244,4 @@ def corpus_from_file(path: str | Path, heldout_fraction: float = 0.1) -> Corpus:
     cut = min(cut, len(data) - _SMALLEST_HELDOUT_BYTES)
     while data[cut] & 0xC0 == 0x80:  # inside a character
         cut += 1
-    return Corpus(Path(path).name, data[:cut], data[cut:])
+    return Corpus(Path(path).name, data[:cut], data[cut:], Path(path).resolve())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from sterna.model.shards.text import ShardText
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
+from sterna.model.training.checkpoint import load_checkpoint, save_checkpoint
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.train import train
 
@@ -85,3 +87,35 @@ def test_the_command_trains_on_a_data_folder(
         2, "sterna: all holds out no text to judge by, which training needs")
     assert "gone: no data folder" in refusal(
         capsys, "train", "--data", tmp_path / "gone", "--steps", 1)
+
+
+def test_a_run_is_measured_on_its_own_text_or_says_on_which(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:
+    text, other = tmp_path / "in.txt", tmp_path / "other.txt"
+    text.write_text(TEXT + "é\n", encoding="utf-8")
+    other.write_text(TEXT[::-1])
+    code, out, _ = run(capsys, "train", "--config", "micro", "--steps", 1, "--text", text,
+                       "-o", tmp_path / "run", "--no-report", "--json")
+    assert code == 0
+    evaluate, own = ("evaluate", tmp_path / "run"), "the held-out part of in.txt-ascii"
+    code, measured, err = run(capsys, *evaluate, "--json")
+    assert (code, json.loads(measured)["text"]) == (0, own)
+    assert json.loads(measured)["bits_per_byte"] == pytest.approx(
+        json.loads(out)["heldout_bpb"], rel=1e-6)
+    assert "another text" not in err
+    assert f"predictions of {other} (float)\n" in run(capsys, *evaluate, "--text", other)[1]
+    model = tmp_path / "m.safetensors"
+    code, out, _ = run(capsys, "quantize", tmp_path / "run", "-o", model, "--json")
+    assert json.loads(out)["predictions"] == json.loads(measured)["predictions"]
+
+    checkpoint = load_checkpoint(tmp_path / "run")      # as one of before, that names no file
+    save_checkpoint(replace(checkpoint, text_file=None), tmp_path / "old.pt")
+    for each, name in ((tmp_path / "old.pt", "float"), (model, "S16")):
+        code, out, err = run(capsys, "evaluate", each, "--bytes", 300)
+        assert out.endswith(f" predictions of the bundled held-out text ({name})\n")
+        assert f"{each} was trained on another text, in.txt-ascii: --text names one" in err
+    text.write_text(TEXT)
+    assert "is another one now: --text names a text" in refusal(capsys, *evaluate)
+    text.unlink()
+    assert "cannot be read: --text names a text" in refusal(capsys, *evaluate)

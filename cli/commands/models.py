@@ -10,15 +10,18 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from sterna.cli.terminal.console import Stages, out, print_json, print_table, progress_bar
+from sterna.cli.terminal.console import Stages, out, print_json, print_table, progress_bar, say
 from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption, is_checkpoint
 from sterna.cli.terminal.texts import text_of
 from sterna.model.config import ModelConfig
+from sterna.model.corpus import BUILTIN_NAME
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.tokens.tokenizer import BYTES
 
 __all__ = ["COMMANDS", "evaluate", "info"]
+
+_BUNDLED_TEXT = "the bundled held-out text"
 
 
 def evaluate(
@@ -29,8 +32,9 @@ def evaluate(
         "--onnx", metavar="FORM", help="Use the model's ONNX graph of this form in place of "
                                        "the integer reference.")] = None,
     text: Annotated[Path | None, typer.Option(
-        help="UTF-8 text. Default: the held-out text of the bundled models; for a checkpoint "
-             "that was trained on a data folder, that of the folder.")] = None,
+        help="UTF-8 text. Default: for a checkpoint the held-out part of the text that it was "
+             "trained on, if that is at hand, else the held-out text of the bundled models.",
+    )] = None,
     limit: Annotated[int | None, typer.Option(
         "--bytes", metavar="N", help="Use only the first N bytes of the text.")] = None,
     sequences: Annotated[int, typer.Option(
@@ -41,7 +45,7 @@ def evaluate(
     """Measure how well a model predicts held-out text.
 
     The figure is in bits per byte, computed by the integer reference, by an ONNX graph or by
-    the float model of a checkpoint.
+    the float model of a checkpoint. The text that was measured is named with it.
 
     Example: sterna evaluate tiny --bytes 4096
     """
@@ -51,6 +55,7 @@ def evaluate(
         raise ValueError(f"--bytes must be at least 2, got {limit}")
     if sequences < 1:
         raise ValueError(f"--sequences must be at least 1, got {sequences}")
+    measured, trained_on = _BUNDLED_TEXT if text is None else str(text), None
     if is_checkpoint(model):
         if onnx is not None:
             raise ValueError(
@@ -59,14 +64,19 @@ def evaluate(
         with Stages(quiet) as stage:
             stage("load torch", quick=True)
             from sterna.model.training.checkpoint import load_checkpoint
-            from sterna.model.training.heldout import heldout_of_folder
+            from sterna.model.training.heldout import heldout_of_run
             from sterna.model.training.quantize import evaluate_checkpoint
             checkpoint = load_checkpoint(model)
-            data = (heldout_of_folder(checkpoint)[:limit]
-                    if text is None and checkpoint.data_folder is not None
-                    else text_of(text, checkpoint.config.vocab, limit))
+            own = None if text is not None else heldout_of_run(checkpoint)
+            if own is not None:
+                data, measured = own[:limit], f"the held-out part of {checkpoint.corpus_name}"
+            else:
+                data = text_of(text, checkpoint.config.vocab, limit)
+                trained_on = checkpoint.corpus_name
             stage("evaluating")
-            result = evaluate_checkpoint(checkpoint, data, sequences=sequences)
+            result = evaluate_checkpoint(
+                checkpoint, data, sequences=sequences,
+                progress=lambda done, total: stage.detail(f"{done / total:.0%}"))
         name = "float"
     elif onnx is not None or model.endswith(".onnx"):
         from sterna.cli.commands.graphs import open_model
@@ -88,12 +98,23 @@ def evaluate(
         with display:
             result = run_evaluation(loaded, data, sequences=sequences, progress=move)
         name = loaded.profile.name
+        trained_on = _trained_on(loaded)
+    if trained_on is not None and text is None:
+        say(f"{model} was trained on another text, {trained_on}: --text names one to measure on")
     if as_json:
-        print_json({"bits_per_byte": result.bits_per_byte, "predictions": result.predictions})
+        print_json({"bits_per_byte": result.bits_per_byte, "predictions": result.predictions,
+                    "text": measured})
     else:
         out.print(f"{result.bits_per_byte:.4f} bits per byte over {result.predictions:,} "
-                  f"predictions ({name})")
+                  f"predictions of {measured} ({name})")
     return 0
+
+
+def _trained_on(model: QuantizedModel) -> str | None:
+    """The name of the text that a model was trained on, if that is known not to be built in."""
+    training = model.provenance.get("training")
+    corpus = training.get("corpus") if isinstance(training, dict) else None
+    return corpus if isinstance(corpus, str) and not corpus.startswith(BUILTIN_NAME) else None
 
 
 def info(

@@ -281,7 +281,7 @@ def quantize(
         help="Numeric profile: S16 or C12. Default: the one that was trained for.")] = None,
     text: Annotated[Path | None, typer.Option(
         help="Text to measure on. Default: the held-out part of the training text, if that "
-             "is the built-in one or a data folder.")] = None,
+             "is at hand.")] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:

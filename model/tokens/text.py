@@ -60,6 +60,7 @@ class MemoryText:
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer) -> None:
         self.name, self.sha256, self.tokenizer = corpus.name, corpus.sha256, tokenizer
+        self.file = corpus.file
         if isinstance(tokenizer, ByteTokenizer):    # which are tokens as they lie there
             check_bytes(corpus.train, tokenizer.vocab, corpus.name)
             self._tokens = np.frombuffer(corpus.train, dtype=np.uint8)

@@ -72,6 +72,8 @@ class Checkpoint:
         The average of the weights that is used in their place, by the names of parameters, or None.
     data_folder
         Where the data folder was that was trained on, or None if it was another text.
+    text_file
+        Where the text file was, the same way.
     """
 
     config: ModelConfig
@@ -91,6 +93,7 @@ class Checkpoint:
     budget: dict[str, Any] | None = None
     average: dict[str, Tensor] | None = None
     data_folder: str | None = None
+    text_file: str | None = None
 
     def model(self, *, averaged: bool = True) -> LanguageModel:
         """Return the model with these weights, on the CPU; with their average, if there is one,
@@ -175,7 +178,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
     del content["format"]
-    for name in ("average", "data_folder"):     # as it was before there were these
+    for name in ("average", "data_folder", "text_file"):    # as it was before there were these
         content.setdefault(name, None)
     try:
         return Checkpoint(**checked_fields(content, list(Checkpoint.__slots__)))

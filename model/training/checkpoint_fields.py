@@ -90,7 +90,7 @@ def _check_text(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be text, got {value!r:.80}")
 
 
-def _check_folder(name: str, value: Any) -> None:
+def _check_place(name: str, value: Any) -> None:
     if value is not None:
         _check_text(name, value)
 
@@ -157,5 +157,6 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "heldout_bpb": _check_bpb,
     "profile": _check_profile,
     "budget": _check_budget,
-    "data_folder": _check_folder,
+    "data_folder": _check_place,
+    "text_file": _check_place,
 }

@@ -5,28 +5,67 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from sterna.model.corpus import (
+    BUILTIN_NAME,
+    DOCSTRINGS_NAME,
+    Corpus,
+    builtin_corpus,
+    corpus_from_file,
+)
 from sterna.model.shards.files import ShardError
 from sterna.model.shards.text import ShardText
 from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.stack.language_model import LanguageModel
+from sterna.model.tokens.text import first_characters
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.checkpoint import Checkpoint
 from sterna.model.training.recipe import TrainRecipe
 
-__all__ = ["HELDOUT_BYTES", "heldout_of_folder", "heldout_window", "measure_heldout"]
+__all__ = ["HELDOUT_BYTES", "heldout_of_run", "heldout_window", "measure_heldout"]
 
 HELDOUT_BYTES = 1 << 16
 """Of the held-out text so much is measured, unless another number is asked for."""
 
 
-def heldout_of_folder(checkpoint: Checkpoint) -> bytes:
-    """The held-out text of the data folder that was trained on, as training measures it.
+def heldout_of_run(checkpoint: Checkpoint) -> bytes | None:
+    """The held-out part of the text that was trained on, as training measures it.
+
+    That is the text of a data folder or of a file, where the checkpoint says, or the built-in one,
+    if this Python has the same; else None, as nobody knows where the text is.
 
     Raises
     ------
     ValueError
-        If the folder is gone, damaged or another one now, or holds nothing out.
+        If the folder or file is gone, damaged or another one now, or holds nothing out.
     """
+    if checkpoint.data_folder is not None:
+        return _of_folder(checkpoint)
+    if checkpoint.text_file is not None:
+        wanted = f"the text of the run, {checkpoint.text_file},"
+        try:
+            corpus = corpus_from_file(checkpoint.text_file)
+        except ValueError as error:
+            raise ValueError(f"{wanted} cannot be read: --text names a text to measure on "
+                             f"({error})") from error
+        found = _same_text(checkpoint, corpus)
+        if found is None:
+            raise ValueError(f"{wanted} is another one now: --text names a text to measure on")
+        return found
+    if not checkpoint.corpus_name.startswith(BUILTIN_NAME):
+        return None
+    return _same_text(checkpoint, builtin_corpus(
+        docstrings=checkpoint.corpus_name.startswith(DOCSTRINGS_NAME)))
+
+
+def _same_text(checkpoint: Checkpoint, corpus: Corpus) -> bytes | None:
+    """What a corpus holds out, as it is or in ASCII, if it is what was trained on; else None."""
+    for each in (corpus, corpus.as_ascii()):
+        if each.sha256 == checkpoint.corpus_sha256:
+            return first_characters(each.heldout, HELDOUT_BYTES)
+    return None
+
+
+def _of_folder(checkpoint: Checkpoint) -> bytes:
     wanted = f"the data folder of the run, {checkpoint.data_folder},"
     try:
         text = ShardText(str(checkpoint.data_folder))

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from sterna.model.corpus import BUILTIN_NAME, DOCSTRINGS_NAME, builtin_corpus
 from sterna.model.network.quantizers import ternary_codes
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
@@ -26,7 +25,7 @@ from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.checkpoint import Checkpoint, load_checkpoint
-from sterna.model.training.heldout import heldout_of_folder, heldout_window, measure_heldout
+from sterna.model.training.heldout import heldout_of_run, heldout_window, measure_heldout
 from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["evaluate_checkpoint", "quantize", "quantize_checkpoint"]
@@ -87,9 +86,9 @@ def quantize_checkpoint(
     profile
         Formats of the integer model; by default those that were trained for.
     heldout
-        Text to measure on, UTF-8. None takes the held-out part of the training text if
-        that was built in and this Python has the same, or the beginning of that of the data folder
-        if it is still there; otherwise nothing is measured.
+        Text to measure on, UTF-8. None takes the held-out part of the training text, if it is
+        still at hand (:func:`sterna.model.training.heldout.heldout_of_run`); otherwise nothing is
+        measured.
     note
         Called with a line of text before each stage.
 
@@ -135,11 +134,13 @@ def quantize_checkpoint(
 
 def evaluate_checkpoint(
     checkpoint: Checkpoint, text: bytes, *, sequences: int = 16,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
     """Measure the float model of a checkpoint.
 
     As :func:`sterna.model.quantized.evaluate.evaluate` does an integer model; but in windows, each
-    from the start, if the recipe says so or a mixer's state grows with the text.
+    from the start, if the recipe says so or a mixer's state grows with the text. ``progress`` is
+    called now and then with the number of predictions so far, and of all.
 
     Raises
     ------
@@ -159,28 +160,20 @@ def evaluate_checkpoint(
         sequences = max(1, min(sequences, tokens // 2))
         predictions = sequences * (tokens // sequences - 1)
     bits = heldout_bpb(
-        model, text, sequences=sequences, window=window, tokenizer=checkpoint.tokenizer)
+        model, text, sequences=sequences, window=window, tokenizer=checkpoint.tokenizer,
+        progress=progress)
     if not math.isfinite(bits):
         raise FloatingPointError("the loss of the checkpoint's model is not finite")
     return Evaluation(bits, predictions)
 
 
 def _heldout_of(checkpoint: Checkpoint, note: Callable[[str], None]) -> bytes | None:
-    """The held-out part of the text trained on, if that is a data folder or this Python's manual
-    and still the same; else None, which is noted."""
-    if checkpoint.data_folder is not None:
-        try:
-            return heldout_of_folder(checkpoint)
-        except ValueError as error:
-            note(f"nothing is measured: {error}")
-            return None
-    missing = "the training text is not at hand: nothing is measured (--text measures)"
-    if not checkpoint.corpus_name.startswith(BUILTIN_NAME):
-        note(missing)
+    """The held-out part of the text trained on; None if it is not at hand, which is noted."""
+    try:
+        found = heldout_of_run(checkpoint)
+    except ValueError as error:
+        note(f"nothing is measured: {error}")
         return None
-    text = builtin_corpus(docstrings=checkpoint.corpus_name.startswith(DOCSTRINGS_NAME))
-    for corpus in (text, text.as_ascii()):
-        if corpus.sha256 == checkpoint.corpus_sha256:
-            return corpus.heldout
-    note(missing)
-    return None
+    if found is None:
+        note("the training text is not at hand: nothing is measured (--text measures)")
+    return found

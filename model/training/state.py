@@ -20,7 +20,7 @@ from sterna.model.shards.text import ShardText
 from sterna.model.stack.compiled import compile_blocks, uncompiled
 from sterna.model.stack.language_model import LanguageModel, ModelState
 from sterna.model.tokens.files import fitted
-from sterna.model.tokens.text import TokenText
+from sterna.model.tokens.text import MemoryText, TokenText
 from sterna.model.tokens.tokenizer import Tokenizer
 from sterna.model.training.checkpoint import Checkpoint, CheckpointError
 from sterna.model.training.checkpoint_fields import check_state
@@ -90,6 +90,10 @@ class RunSettings:
 
 def _folder_of(text: TokenText) -> str | None:
     return str(text.folder.resolve()) if isinstance(text, ShardText) else None
+
+
+def _file_of(text: TokenText) -> str | None:
+    return str(text.file) if isinstance(text, MemoryText) and text.file is not None else None
 
 
 def _facts(config: ModelConfig, recipe: TrainRecipe, others: dict[str, Any]) -> dict[str, Any]:
@@ -238,7 +242,8 @@ class TrainState:
             seed=settings.seed, step=self.step, seconds=self.seconds,
             weights={}, optimizer={}, carried=(), train_bpb=self.train_bpb,
             heldout_bpb=self.heldout_bpb, tokenizer=settings.text.tokenizer,
-            profile=settings.profile, budget=budget, data_folder=_folder_of(settings.text))
+            profile=settings.profile, budget=budget, data_folder=_folder_of(settings.text),
+            text_file=_file_of(settings.text))
 
     def checkpoint(self, budget: dict[str, Any]) -> Checkpoint:
         """All that is needed to go on, for the first process; called by all, and of no use to the

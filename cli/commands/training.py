@@ -172,22 +172,23 @@ def train(
         resume=resume, auto_resume=auto_resume, overwrite=overwrite)
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
+        from sterna.model.training.arithmetic import training_device
+        from sterna.model.training.distributed.processes import joined
         from sterna.model.training.heldout import HELDOUT_BYTES
         from sterna.model.training.record import Recorded
         from sterna.model.training.train import train as run_training
     corpus = (_corpus(text, docstrings, tokens or fitted(BYTES, shape.vocab), quiet)
               if shards is None else _said(shards, quiet))
-    result = run_training(
-        shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
-        resume=resume, auto_resume=auto_resume, overwrite=overwrite, device=device,
-        threads=threads, quiet=quiet, checkpoint_steps=checkpoint_steps, profile=numbers,
-        execution=Execution(parallel, checkpoint_activations, compile_blocks),
-        recorded=Recorded(sample_every, tensorboard, _command()),
-        heldout_bytes=HELDOUT_BYTES if heldout_bytes is None else heldout_bytes)
-    if is_first_process():
-        if report:
-            _report(output, quiet)
-        _show(result, output, as_json)
+    with joined(lambda local_rank: training_device(device, local_rank)) as processes:
+        result = run_training(
+            shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
+            resume=resume, auto_resume=auto_resume, overwrite=overwrite, device=device,
+            threads=threads, quiet=quiet, checkpoint_steps=checkpoint_steps, profile=numbers,
+            execution=Execution(parallel, checkpoint_activations, compile_blocks),
+            recorded=Recorded(sample_every, tensorboard, _command()),
+            heldout_bytes=HELDOUT_BYTES if heldout_bytes is None else heldout_bytes)
+        # A launcher ends all as soon as one has ended with a code that is not 0.
+        processes.on_first(lambda: _finish(result, output, report, quiet, as_json))
     return 128 + (result.stop_signal or signal.SIGINT) if result.interrupted else 0
 
 
@@ -196,11 +197,16 @@ def _command() -> tuple[str, ...]:
     return ("sterna", *sys.argv[1:]) if sys.argv[1:2] == ["train"] else ()
 
 
-def _report(folder: Path, quiet: bool) -> None:
-    from sterna.cli.reports.run_page import write_run_report
-    with Stages(quiet) as stage:
-        stage("write the report", quick=True)
-        write_run_report(RunFolder(folder))
+def _finish(
+    result: TrainResult, output: Path, report: bool, quiet: bool, as_json: bool,
+) -> None:
+    """Write the report, which needs all of the model in one file, and say what came out."""
+    if report and result.checkpoint.is_file():
+        from sterna.cli.reports.run_page import write_run_report
+        with Stages(quiet) as stage:
+            stage("write the report", quick=True)
+            write_run_report(RunFolder(output))
+    _show(result, output, as_json)
 
 
 def report_run(

@@ -114,7 +114,8 @@ def train(
         The same if there is a checkpoint, else start: for a command that is to be repeated
         after a failure, as by torchrun.
     overwrite
-        Start also if there is a checkpoint; it is replaced when the new run writes its first.
+        Start also if there is a checkpoint; it is replaced when the new run writes its first, and
+        so are the files beside it.
     device
         A torch device; by default ``cuda`` if present, else ``cpu``.
     threads

@@ -8,27 +8,32 @@ what takes time.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from test_train import CONFIG, CORPUS
 
+from sterna.cli.main import main as sterna
 from sterna.model.config import ModelConfig
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.distributed.processes import joined
 from sterna.model.training.execution import Execution
 from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.record import Recorded
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.train import TrainResult, train
 
@@ -40,16 +45,23 @@ SMALL_STEPS = TrainRecipe(lr=1e-3, batch=4, window=40)
 code of some activation soon, and a changed code changes weights by up to 6e-5."""
 CARRIED = replace(SMALL_STEPS, carry_state=True)
 IN_PARTS = replace(SMALL_STEPS, accumulate=2)
+UNEVEN = ModelConfig(d=17, layers=1, dff=25)
+"""Two processes have different numbers of rows."""
+REVERSIBLE = ModelConfig(d=16, layers=2, dff=24, residual="reversible")
+PIECES = STOPPED_AT * SMALL_STEPS.batch // 2
+"""What one of two processes reads in these steps."""
 
 
 class Interrupted(MemoryText):
-    """A text at whose so many-th piece the process that reads it is told to end."""
+    """A text at whose so many-th piece the process that reads it is told to end; each piece takes
+    it so many seconds."""
 
-    def __init__(self, pieces: int | None) -> None:
+    def __init__(self, pieces: int | None, seconds: float = 0.0) -> None:
         super().__init__(CORPUS, ByteTokenizer())
-        self._left = pieces
+        self._left, self._seconds = pieces, seconds
 
     def piece(self, start: int, count: int) -> np.ndarray:
+        time.sleep(self._seconds)
         if self._left is not None:
             self._left -= 1
             if self._left == 0:
@@ -73,20 +85,45 @@ def refused(call: Callable[[], object]) -> str:
         said = "nothing was refused"
     except ValueError as error:
         said = f"{type(error).__name__}: {error}"
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, said)
-    (only,) = set(found)
+    (only,) = set(every(said))
     return str(only)
+
+
+def is_last() -> bool:
+    return dist.get_rank() == dist.get_world_size() - 1
+
+
+def every(found: object) -> list[Any]:
+    """What each process found."""
+    all_of_it: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_of_it, found)
+    return all_of_it
 
 
 def stopped(folder: Path, **options: Any) -> list[int | None]:
     """Interrupt the last process alone; the step at which each stopped."""
-    last = dist.get_rank() == dist.get_world_size() - 1
-    share = CARRIED.batch // dist.get_world_size()
-    result = run(folder, pieces=STOPPED_AT * share if last else None, recipe=CARRIED, **options)
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, (result.step, result.stop_signal, result.interrupted))
-    return found
+    result = run(folder, pieces=PIECES if is_last() else None, recipe=CARRIED, **options)
+    return every((result.step, result.stop_signal, result.interrupted))
+
+
+def timed(folder: Path, pieces: int | None, **options: Any) -> list[tuple[int, float]]:
+    """Train for a time, one process being slower than the others; steps and seconds of each."""
+    text = Interrupted(pieces, 0.002) if is_last() else Interrupted(None)
+    result = train(CONFIG, text, run_dir=folder, minutes=0.03, recipe=SMALL_STEPS, threads=1,
+                   quiet=True, heldout_bytes=300, **options)
+    return every((result.step, result.seconds))
+
+
+def commanded(folder: Path, pieces: int | None, *options: str) -> list[Any]:
+    """The command: its exit code, its output and whether there is a report, of each process."""
+    text = Interrupted(pieces if is_last() else None)
+    with (patch("sterna.cli.commands.training._corpus", lambda *arguments: text),
+          redirect_stdout(io.StringIO()) as out):
+        code = sterna([
+            "train", "--d", "16", "--layers", "2", "--dff", "24", "--batch", "4", "--window", "40",
+            "--steps", "20", "--heldout-bytes", "300", "--threads", "1", "-o", str(folder),
+            *options])
+    return every((code, out.getvalue(), (folder / "report.html").exists()))
 
 
 def main(folder: Path) -> None:
@@ -94,7 +131,7 @@ def main(folder: Path) -> None:
     for parallel in ("ddp", "fsdp"):
         run(folder / parallel, parallel=parallel)
         run(folder / f"{parallel} parts", parallel=parallel, recipe=IN_PARTS,
-            checkpoint_activations=True)
+            checkpoint_activations=True, config=UNEVEN)
         whole = run(folder / f"{parallel} carried", parallel=parallel, recipe=CARRIED)
         found[f"{parallel} bpb"] = whole.heldout_bpb
         again = folder / f"{parallel} resumed"
@@ -102,9 +139,14 @@ def main(folder: Path) -> None:
         run(again, parallel=parallel, recipe=CARRIED, resume=True)
         found[f"{parallel} files"] = sorted(path.name for path in again.iterdir())
         # Left as it is, for one process to go on; and what one process left.
-        stopped(folder / f"{parallel} to one", parallel=parallel)
+        run(folder / f"{parallel} to one", steps=0, parallel=parallel, recipe=CARRIED)
+        stopped(folder / f"{parallel} to one", parallel=parallel, resume=True)
         run(folder / f"one to {parallel}", parallel=parallel, recipe=CARRIED, resume=True)
         run(folder / f"seed to {parallel}", parallel=parallel, resume=True)
+    run(folder / "ddp reversible", config=REVERSIBLE)
+    found["timed"] = [timed(folder / "timed", PIECES), timed(folder / "timed", None, resume=True)]
+    found["commanded"] = [commanded(folder / "commanded", PIECES),
+                          commanded(folder / "commanded", None, "--resume")]
     found["refused"] = refusals(folder)
     if dist.get_rank() == 0:
         (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
@@ -114,14 +156,15 @@ def refusals(folder: Path) -> dict[str, str]:
     """What is refused, by every process in the same words."""
     uneven = TrainRecipe(batch=3, window=40)
     deep = TrainRecipe(batch=4, window=40, accumulate=4)
-    reversible = ModelConfig(d=16, layers=2, dff=24, residual="reversible")
     with RunFolder(folder / "locked").locked() if dist.get_rank() == 0 else nullcontext():
         locked = refused(lambda: run(folder / "locked", parallel="ddp"))
     return {
         "batch": refused(lambda: run(folder / "no", recipe=uneven)),
         "accumulate": refused(lambda: run(folder / "no", recipe=deep)),
         "layout": refused(lambda: run(folder / "no", parallel="tp")),
-        "reversible": refused(lambda: run(folder / "no", parallel="fsdp", config=reversible)),
+        "reversible": refused(lambda: run(folder / "no", parallel="fsdp", config=REVERSIBLE)),
+        "samples": refused(lambda: run(folder / "no", recorded=Recorded(sample_every=1))),
+        "average": refused(lambda: run(folder / "no", recipe=replace(SMALL_STEPS, ema=0.9))),
         "finished": refused(lambda: run(folder / "ddp")),
         "locked": locked,
     }

@@ -9,14 +9,19 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed_worker import CARRIED, IN_PARTS, STEPS, STOPPED_AT, run
+import torch.distributed as dist
+from command_line import refusal
+from distributed_worker import CARRIED, IN_PARTS, REVERSIBLE, STEPS, STOPPED_AT, UNEVEN, run
 from test_train import SENTENCES
 
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
+from sterna.model.training.distributed.processes import meet
 from sterna.model.training.report.metrics import read_metrics
 
 HERE = Path(__file__).parent
@@ -42,7 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of one process here, and of two by tests/distributed_worker.py."""
     folder = tmp_path_factory.mktemp("distributed")
     run(folder / "one")
-    run(folder / "one parts", recipe=IN_PARTS)
+    run(folder / "one parts", recipe=IN_PARTS, config=UNEVEN)
+    run(folder / "one reversible", config=REVERSIBLE)
     run(folder / "one carried", recipe=CARRIED)
     for layout in ("ddp", "fsdp"):
         stopped = run(folder / f"one to {layout}", recipe=CARRIED,
@@ -69,6 +75,12 @@ def test_two_halves_of_a_batch_are_the_batch(
         folder: Path, found: dict[str, Any], layout: str) -> None:
     for kind in ("", " carried", " parts"):
         assert off(folder / (layout + kind), folder / ("one" + kind)) <= 1e-6, kind
+    ours, theirs = (read_metrics(folder / name / "metrics.csv") for name in (layout, "one"))
+    looked = [share for share in theirs["flips"] if share == share]
+    assert len(looked) == STEPS // 10
+    assert max(looked) > 0.0
+    for column in ("step", "tokens", "flips", "zeros"):
+        assert ours[column] == pytest.approx(theirs[column], abs=2e-4, nan_ok=True), column
     assert found[f"{layout} bpb"] == pytest.approx(
         load_checkpoint(folder / "one carried").heldout_bpb, abs=1e-5)
 
@@ -84,6 +96,60 @@ def test_a_signal_to_one_process_stops_all_at_one_step_and_resuming_is_exact(
 
 
 @pytest.mark.slow
+def test_a_time_is_the_same_number_of_steps_for_every_process(
+        folder: Path, found: dict[str, Any]) -> None:
+    """One is slower than the other, is interrupted, and all go on."""
+    for first, second in found["timed"]:
+        assert first == second
+    (cut, _), (end, _) = (first for first, _ in found["timed"])
+    assert cut == STOPPED_AT < end
+    rates = read_metrics(folder / "timed" / "metrics.csv")["lr"]
+    assert rates[-1] < 0.5 * max(rates)
+    assert off(folder / "ddp reversible", folder / "one reversible") <= 1e-6
+
+
+@pytest.mark.slow
+def test_the_command_ends_for_all_when_the_first_process_has_said_and_written_all(
+        folder: Path, found: dict[str, Any]) -> None:
+    """Else the launcher would end the first while it writes."""
+    (first, second), (resumed, other) = found["commanded"]
+    place = folder / "commanded" / "shards" / "a"
+    assert first[1].startswith(f"{place}: {STOPPED_AT} steps, ")
+    assert (first[0], second) == (143, [143, "", False])
+    assert resumed[1].startswith(f"{folder / 'commanded' / 'checkpoint.pt'}: {STEPS} steps, ")
+    assert (resumed[0], other) == (0, [0, "", True])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_in_parts_that_is_damaged_is_refused_in_a_line(
+        folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, there = folder / "fsdp to one" / "shards", tmp_path / "run" / "shards"
+    parts = [f"a/__{rank}_0.distcp" for rank in (0, 1)]
+    names = ["latest", *(f"a/{name}" for name in (".metadata", "run.pt", "sha256.json")), *parts]
+    assert sorted(path.name for path in (whole / "a").iterdir()) == sorted(
+        Path(name).name for name in names[1:])
+
+    def refused(name: str) -> str:
+        return refusal(capsys, "train", "--resume", "--steps", 20, "-o", there.parent, "--quiet")
+
+    for name in names:
+        content = (whole / name).read_bytes()
+        for cut in {0, 1, len(content) // 2, len(content) - 1} - {len(content.strip())}:
+            shutil.rmtree(there, ignore_errors=True)
+            shutil.copytree(whole, there)
+            (there / name).write_bytes(content[:cut])
+            assert "is damaged" in refused(name), (name, cut)
+        (there / name).unlink()
+        assert ("missing" in refused(name)) or (
+            name == "latest" and "there is no run to resume" in refused(name)), name
+    shutil.rmtree(there)
+    shutil.copytree(whole, there)
+    for name, other in (parts, parts[::-1]):
+        (there / name).write_bytes((whole / other).read_bytes())
+    assert "a: __0_0.distcp is damaged" in refused(parts[0])
+
+
+@pytest.mark.slow
 @LAYOUTS
 def test_a_run_goes_on_with_another_number_of_processes(
         folder: Path, tmp_path: Path, layout: str) -> None:
@@ -91,11 +157,31 @@ def test_a_run_goes_on_with_another_number_of_processes(
     assert off(folder / f"seed to {layout}", folder / "one") <= 1e-6
     there = tmp_path / "run"
     shutil.copytree(folder / f"{layout} to one", there)
+    shutil.copytree(there / "shards" / "a", there / "shards" / "b")     # a later one, cut off
+    for path in (there / "shards" / "b").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="of several processes that is not finished"):
         load_checkpoint(there)
     run(there, recipe=CARRIED, resume=True)
     assert off(there, folder / "one carried") <= 1e-6
     assert not (there / "shards").exists()
+
+
+def test_processes_that_start_anew_meet_in_spite_of_what_ended_ones_left() -> None:
+    """Twice in one store: now the first comes first, now last, which finds the words of before."""
+    store, words = dist.HashStore(), set()
+    with ThreadPoolExecutor() as threads:
+        for order in ((0, 1, 2), (1, 2, 0)):
+            found = []
+            for rank in order:
+                found.append(threads.submit(meet, store, rank, 3))
+                time.sleep(0.1)
+            (word,) = {each.result(60) for each in found}
+            words.add(word)
+    assert len(words) == 2
+    for rank in (0, 1):
+        with pytest.raises(ConnectionError, match="did not find each other"):
+            meet(store, rank, 2, timedelta(seconds=0.1))
 
 
 @pytest.mark.slow
@@ -106,6 +192,8 @@ def test_what_cannot_be_shared_is_refused_by_every_process(found: dict[str, Any]
     assert "(2 x 4), got 4" in said["accumulate"]
     assert "parallel must be ddp or fsdp, got 'tp'" in said["layout"]
     assert "residual plain, got reversible; ddp takes both" in said["reversible"]
+    assert "sample_every is for one process, got 2" in said["samples"]
+    assert "ema is for one process that has all weights, got 2" in said["average"]
     assert "has the checkpoint of a run" in said["finished"]
     assert "is in use by another run, process" in said["locked"]
 

@@ -9,7 +9,13 @@ import torch
 
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from sterna.model.training.distributed.layout import batch_in_parts, own
-from sterna.model.training.distributed.shards import load_tensors, save_tensors, shapes_of_tensors
+from sterna.model.training.distributed.shards import (
+    check_files,
+    list_files,
+    load_tensors,
+    save_tensors,
+    shapes_of_tensors,
+)
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.shard_folder import POSITION_NAME
 from sterna.model.training.state import TrainState
@@ -23,7 +29,8 @@ def save_run(
     """Write a checkpoint; called by all processes.
 
     One process writes one file. Several write their parts side by side, and one file only when
-    the run is finished, for whoever uses the model.
+    the run is finished, for whoever uses the model. Until then none is left of steps before, or of
+    a run that this one replaces: it would be used as if it were of this run and step.
 
     Raises
     ------
@@ -46,10 +53,12 @@ def save_run(
     place = processes.first_says(processes.on_first(folder.shards.free_place))
     assert place is not None
     save_tensors(_tensors(state), place)
+    processes.on_first(lambda: save_checkpoint(state.position(budget), place / POSITION_NAME))
+    list_files(place, processes)
 
     def publish() -> None:
-        save_checkpoint(state.position(budget), place / POSITION_NAME)
         folder.shards.publish(place)
+        folder.checkpoint.unlink(missing_ok=True)
 
     processes.on_first(publish)
 
@@ -66,12 +75,17 @@ def restore_run(state: TrainState, folder: RunFolder) -> tuple[Path, dict[str, A
     CheckpointError
         If it is damaged, or of another run.
     """
-    place = folder.shards.newest()
+    processes = state.processes
+    place = processes.first_says(processes.on_first(folder.shards.newest))
     if place is None:
         found = load_checkpoint(folder.checkpoint)
         state.restore(found, folder.checkpoint)
         return folder.checkpoint, found.budget
-    found = load_checkpoint(place / POSITION_NAME)
+    try:
+        check_files(place, processes)
+        found = load_checkpoint(place / POSITION_NAME)
+    except ValueError as error:
+        raise CheckpointError(f"cannot resume from {place}: {error}") from error
     state.check_same_run(found, place)
     try:
         _load_tensors(state, found.step, place)

@@ -29,12 +29,24 @@ class ShardFolder:
         self.path = path
 
     def newest(self) -> Path | None:
-        """The folder of the last whole checkpoint, or None."""
+        """The folder of the last whole checkpoint, or None if there was none yet.
+
+        Raises
+        ------
+        ValueError
+            If the file that names it says something else.
+        OSError
+            If it cannot be read.
+        """
+        latest = self.path / _LATEST
         try:
-            name = (self.path / _LATEST).read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError):
+            name = latest.read_bytes().strip().decode(errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        return self.path / name if name in _PLACES else None
+        if name not in _PLACES:
+            raise ValueError(f"{latest} is damaged: it must hold {' or '.join(_PLACES)}, got "
+                             f"{name!r:.40}; to give the run up, remove {self.path}")
+        return self.path / name
 
     def free_place(self) -> Path:
         """An empty folder for the next.

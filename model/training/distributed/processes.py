@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -16,10 +17,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from sterna.model.training.distributed.launch import is_launched, local_rank
 
-__all__ = ["Processes", "joined"]
+__all__ = ["Processes", "joined", "meet"]
 
 _Result = TypeVar("_Result")
 
+_POLL_S = 0.02
 _SETTLING_S = 0.2
 """Threads of gloo let go of their last tensors by themselves, for which they need Python: an
 interpreter that has ended by then aborts, with "terminate called without an active exception"."""
@@ -76,6 +78,13 @@ class Processes:
         found = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(found, own)
         return torch.stack(found).tolist()
+
+    def every(self, value: _Result) -> list[_Result]:
+        """What each process has for ``value``, first to last; anything that can be pickled."""
+        found = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(found, value)
+        return found
 
     def first_says(self, value: _Result) -> _Result:
         """What the first process has for ``value``."""
@@ -151,9 +160,53 @@ def _make_group(backend: str) -> None:
     processes that have ended, and torch 2.13 would take them for those of the new ones.
     """
     store, rank, size = next(iter(dist.rendezvous("env://")))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    dist.init_process_group(
-        backend, store=dist.PrefixStore(f"attempt {attempt}", store), rank=rank, world_size=size)
+    dist.init_process_group(backend, store=dist.PrefixStore(meet(store, rank, size), store),
+                            rank=rank, world_size=size)
+
+
+def meet(
+    store: dist.Store, rank: int, size: int, timeout: timedelta = timedelta(minutes=30),
+) -> str:
+    """A word that the living processes alone agree on, whatever ended ones left in the store.
+
+    Each of the others leaves a word of its own and waits for an answer to it. The first answers
+    whatever it finds, again and again, until all have come. (TORCHELASTIC_RESTART_COUNT would not
+    do: launchers on several machines may count differently, as one that starts its processes anew
+    because another has joined does not count that.)
+
+    Parameters
+    ----------
+    store
+        That of the launcher, which all processes of the run see.
+    rank, size
+        The number of this process, and how many there are.
+    timeout
+        The longest wait for the others; by default torch's own for joining a group.
+
+    Raises
+    ------
+    ConnectionError
+        If they do not come.
+    """
+    own, deadline = uuid.uuid4().hex, time.monotonic() + timeout.total_seconds()
+    try:
+        if rank:
+            store.set(f"here is {rank}", own)
+            store.wait([f"answer to {own}"], timeout)
+            word = store.get(f"answer to {own}").decode()
+            store.add(f"came to {word}", 1)
+            return word
+        while store.add(f"came to {own}", 0) < size - 1:
+            if time.monotonic() > deadline:
+                raise dist.DistStoreError("not all processes have come")
+            for key in (f"here is {other}" for other in range(1, size)):
+                if store.check([key]):
+                    store.set(f"answer to {store.get(key).decode()}", own)
+            time.sleep(_POLL_S)
+        return own
+    except dist.DistError as error:
+        raise ConnectionError(
+            f"the processes of the run did not find each other: {error!s:.200}") from error
 
 
 @contextmanager

@@ -36,8 +36,8 @@ class CodeWatch:
     """Compares the codes before and after a step.
 
     It costs two more times of making the codes, about a tenth of a step, so it is for a sample of
-    the steps. Of matrices that lie over several processes each counts its own rows; then scales,
-    and with them a code in millions, may differ from those of training by the last bit.
+    the steps. Of matrices that lie over several processes each counts its own rows. Their scales
+    may then differ from those of training in the last bit, as sums are made in another order.
 
     Parameters
     ----------

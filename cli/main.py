@@ -144,7 +144,7 @@ def _top(error: ModuleNotFoundError) -> str:
 
 def _message(error: Exception) -> str:
     if _is_usage(error):
-        said = error.format_message()                       # type: ignore[attr-defined]
+        said = error.format_message()     # type: ignore[attr-defined]  # which _is_usage saw
         return f"{said.replace('Value error, ', '').rstrip('.')} (see --help)"
     if isinstance(error, ModuleNotFoundError):
         package = _top(error)

@@ -43,7 +43,7 @@ def shaken(seed: int) -> LanguageModel:
 def put(model: LanguageModel, numerics: Numerics) -> None:
     for each in model.modules():
         if isinstance(getattr(each, "numerics", None), Numerics):
-            each.numerics = numerics    # type: ignore[assignment]
+            each.numerics = numerics
         if isinstance(each, BitLinear):
             assert isinstance(each._round_bias, partial)
             each._round_bias = partial(numerics.bias, **each._round_bias.keywords)

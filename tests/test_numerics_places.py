@@ -26,7 +26,7 @@ LAYER = Counter(x=2, z=2, sigmoid=3, silu=1, h=2, o=1, p=1)
 def put(model: nn.Module, numerics: Numerics) -> None:
     for each in model.modules():
         if isinstance(getattr(each, "numerics", None), Numerics):
-            each.numerics = numerics        # type: ignore[assignment]
+            each.numerics = numerics
 
 
 def trained(profile: NumericProfile = S16) -> LanguageModel:

@@ -56,7 +56,7 @@ def test_a_pattern_is_repeated_over_the_layers() -> None:
 def test_a_pattern_of_which_the_end_would_be_left_out_is_refused(
         choice: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ModelConfig(d=16, layers=2, dff=16, **choice)  # type: ignore[arg-type]
+        ModelConfig(d=16, layers=2, dff=16, **choice)
     assert ModelConfig(d=16, layers=2, dff=16, mixer="9*mlgru").mixer == "mlgru"
 
 
@@ -180,7 +180,7 @@ def test_a_name_belongs_to_one_class() -> None:
     with pytest.raises(ValueError, match="there already is a token mixer 'one': MLGRU"):
         registry.register("one")(Other)
     with pytest.raises(ValueError, match="Path must extend MLGRU"):
-        registry.register("two")(Path)  # type: ignore[type-var]
+        registry.register("two")(Path)
 
 
 def test_channel_mixers_are_chosen_the_same_way() -> None:

@@ -92,7 +92,7 @@ def test_all_of_it_is_resumed_exactly_and_the_average_is_what_is_kept(tmp_path: 
 
     class Halfway:
         def update(self, progress: object) -> None:
-            if progress.step == 7:  # type: ignore[attr-defined]
+            if progress.step == 7:
                 raise Stops
 
         def measured(self, done: int, total: int) -> None: ...

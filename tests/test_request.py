@@ -51,9 +51,9 @@ def test_a_request_checks_its_numbers(wrong: dict, message: str) -> None:
 def test_a_request_takes_any_row_of_tokens_and_numpys_numbers() -> None:
     tokens = np.array([1, 2, 3])
     assert Request(
-        tokens, tokens[1], predict=tokens > 1, stop_token=tokens[0]) == Request(  # type: ignore[arg-type]
+        tokens, tokens[1], predict=tokens > 1, stop_token=tokens[0]) == Request(
         (1, 2, 3), 2, predict=(False, True, True), stop_token=1)
-    assert hash(Request([1, 2])) == hash(Request((1, 2)))  # type: ignore[arg-type]
+    assert hash(Request([1, 2])) == hash(Request((1, 2)))
 
 
 @pytest.mark.parametrize(("requests", "message"), [

@@ -303,7 +303,7 @@ def test_what_does_not_fit_is_refused(alone: dist.ProcessGroup) -> None:
     with pytest.raises(ValueError, match="this one holds none"):
         mlgru_scan_parallel(draw(0, 1, 2), draw(0, 1, 2), draw(1, 2), alone)
     with pytest.raises(ValueError, match=r"expected a process group, such as .* got None"):
-        own_part(q, None)  # type: ignore[arg-type]
+        own_part(q, None)
 
 
 def test_a_mixer_that_cannot_share_sequences_is_named(alone: dist.ProcessGroup) -> None:

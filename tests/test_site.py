@@ -86,7 +86,7 @@ def test_a_name_without_a_docstring_is_noticed() -> None:
     assert undocumented("sterna.cli.main") == []
     assert undocumented("sterna.hw.units.mac.base.params") == []
     module = sys.modules[__name__]
-    module.__all__ = ["public_names", "listed"]  # type: ignore[attr-defined]
+    module.__all__ = ["public_names", "listed"]
     try:
         assert undocumented(__name__) == ["public_names"]
     finally:

@@ -105,10 +105,10 @@ def test_what_is_made_is_not_made_again_and_a_mixer_that_fails_stops_no_other(
     def note(each: TrainingCell, result: object, error: str) -> None:
         told.append((each.row.mixer, error))
 
-    make_cells(cells, tmp_path, 1, note)        # type: ignore[arg-type]
+    make_cells(cells, tmp_path, 1, note)
     assert told == [("mlgru", ""), (broken, "KeyError: 'gone'"), ("window", "")]
     told.clear()
-    make_cells(cells, tmp_path, 1, note)        # type: ignore[arg-type]
+    make_cells(cells, tmp_path, 1, note)
     assert told == [(broken, "KeyError: 'gone'")]
 
 
@@ -190,7 +190,7 @@ def test_a_row_that_is_swept_has_the_rate_that_was_best(tmp_path: Path) -> None:
     row = find_row("mlgru")
     study = Study(((row, (RECALL,)),), seeds=2, swept=("mlgru",), costs=Costs(16, 1, (4,)))
     rates = swept_rates("ternary", RECALL)
-    assert [each.recipe.lr for each in study.sweep_cells(tmp_path)   # type: ignore[attr-defined]
+    assert [each.recipe.lr for each in study.sweep_cells(tmp_path)
             ] == list(rates)
     for lr, value in zip(rates, (0.25, 0.5, 0.125), strict=True):
         written(cell(row, lr=lr).path(tmp_path), {"accuracy": value})

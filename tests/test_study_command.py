@@ -90,7 +90,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
         calls.append(self.title)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return real(self, stopped)          # type: ignore[arg-type]
+        return real(self, stopped)
 
     monkeypatch.setattr(TrainingCell, "make", interrupted)
     code, out, err = run(capsys, *arguments)

@@ -51,7 +51,7 @@ def test_sequences_belong_to_seed_and_step_and_are_held_out_from_both() -> None:
     asked = {}
 
     class Probe(LanguageModel):
-        def forward_time_major(self, tokens, state):  # type: ignore[no-untyped-def]
+        def forward_time_major(self, tokens, state):
             asked["tokens"] = tokens
             return super().forward_time_major(tokens, state)
 
@@ -65,7 +65,7 @@ def test_a_model_that_knows_the_answers_has_all_of_them_right() -> None:
     task = RecallTask(pairs=4, queries=6, vocab=16, judged=8)
 
     class Oracle(LanguageModel):
-        def forward_time_major(self, tokens, state):  # type: ignore[no-untyped-def]
+        def forward_time_major(self, tokens, state):
             given = tokens[:8].t()
             values = torch.stack([
                 line[1::2][(line[0::2].unsqueeze(0) == keys.unsqueeze(1)).int().argmax(1)]

@@ -46,7 +46,7 @@ def test_the_loss_is_told_in_bits_per_byte(tmp_path: Path) -> None:
 def test_a_run_is_gone_on_with_in_the_same_tokens_and_profile_alone(tmp_path: Path) -> None:
     def trained(tokenizer: BytePairTokenizer, **options: object) -> None:
         train(CONFIG, MemoryText(CORPUS, tokenizer), run_dir=tmp_path, steps=2, recipe=RECIPE,
-              quiet=True, **options)  # type: ignore[arg-type]
+              quiet=True, **options)
 
     trained(PAIRS, profile=C12)
     found = load_checkpoint(tmp_path)

@@ -56,7 +56,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def counted(kernel: Kernel, *arguments: object, form: Form) -> None:
         names.append(kernel.name)
-        launch(kernel, *arguments, form=form)   # type: ignore[arg-type]
+        launch(kernel, *arguments, form=form)
 
     monkeypatch.setattr(Kernel, "launch", counted)
     yield names

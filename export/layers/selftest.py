@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no types
 from onnx import helper
 
 from sterna.export.forms.selftest import (

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import onnx
 import onnxruntime
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no types
 
 from sterna.export.exact.traced import build_step
 from sterna.export.graph.metadata import GraphInfo, GraphKind, OnnxFileError

@@ -53,4 +53,5 @@ def _behind_call(frame: FrameType) -> str | None:
     if opname[code[at]] not in _FUSED_STORES:
         return None
     # Two indices of four bits each; what is stored first is in the upper ones.
+    # (The method is CPython's own, in no stub.)
     return frame.f_code._varname_from_oparg(code[at + 1] >> 4)  # type: ignore[attr-defined]

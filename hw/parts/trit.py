@@ -8,7 +8,7 @@ from amaranth.lib import enum
 __all__ = ["Trit", "from_codes", "to_codes"]
 
 
-class Trit(enum.Enum, shape=2):  # type: ignore[call-arg]
+class Trit(enum.Enum, shape=2):  # type: ignore[call-arg]  # shape is for Amaranth's metaclass
     """A ternary weight in two bits of two's complement.
 
     The code needs no decoder: bit 0 says *not zero*, bit 1 says *negative*, so the

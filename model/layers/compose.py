@@ -40,6 +40,7 @@ class ResidualLayer(Layer):
                 f"a layer with a residual must have {x.frac} fraction bits in its output, those "
                 f"of the residual stream, got {layer.output.frac}")
 
+    # In place of a field, which a property may not replace for mypy; nothing assigns either.
     @property
     def profile(self) -> NumericProfile:  # type: ignore[override]
         """That of the layer."""
@@ -108,6 +109,7 @@ class SequentialLayer(Layer):
                     f"layer {index + 1} adds to its input, which must have the format "
                     f"{following.input}; layer {index} gives {one.output}")
 
+    # In place of a field, which a property may not replace for mypy; nothing assigns either.
     @property
     def profile(self) -> NumericProfile:  # type: ignore[override]
         """That of all layers."""

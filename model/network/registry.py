@@ -113,7 +113,7 @@ class Registry(Generic[_Kind]):
             raise ValueError(
                 f"{place} has no class {attribute!r} that extends {self.kind.__name__}")
         missing = [] if found.__init__ is not self.kind.__init__ else ["__init__(self, init)"]
-        missing += sorted(found.__abstractmethods__)  # type: ignore[attr-defined]
+        missing += sorted(found.__abstractmethods__)  # type: ignore[attr-defined]  # of ABCMeta
         if missing:
             raise ValueError(f"{name} is no mixer yet: it does not define {', '.join(missing)}")
         return found
@@ -193,6 +193,7 @@ def _broken(what: str, error: BaseException) -> ValueError:
     return ValueError(f"{what}: {said}{where}")
 
 
+# An abstract class is what the others extend, and is not made itself.
 TOKEN_MIXERS: Registry[TokenMixer] = Registry("token mixer", TokenMixer)  # type: ignore[type-abstract]
 CHANNEL_MIXERS: Registry[ChannelMixer] = Registry("channel mixer", ChannelMixer)  # type: ignore[type-abstract]
 

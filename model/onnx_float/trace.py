@@ -149,7 +149,7 @@ def _put_loops(
                 f"{choice} cannot be traced for any number of tokens ({_reason(reason)}), and a "
                 f"loop over its step needs a state that does not grow: only the step graph can be "
                 f"had") from reason
-        block.mixer = _Scanned(block.mixer)     # type: ignore[assignment]
+        block.mixer = _Scanned(block.mixer)     # type: ignore[assignment]  # called as one
         looped.append(layer)
     return looped
 
@@ -159,7 +159,7 @@ def _traced(
 ) -> torch.export.ExportedProgram:
     """Trace a module whose free axes may have any length, or if there is an ``end`` up to that."""
     # As torch.onnx.export does, so that axes of length 0 and 1 are nothing special.
-    alike = _config.patch(backed_size_oblivious=True)   # type: ignore[attr-defined]
+    alike = _config.patch(backed_size_oblivious=True)   # type: ignore[attr-defined]  # dynamic
     with quietly(), torch.no_grad(), alike:
         program = torch.export.export(module, args, dynamic_shapes=axes, strict=False)
     for allowed in program.range_constraints.values():

@@ -194,6 +194,7 @@ def _merged_word(word: bytes, made: dict[int, tuple[int, int]]) -> list[int]:
     def propose(left: int) -> None:
         """Put the pair that begins at ``left`` on the heap, if it has a merge."""
         if left >= 0 and after[left] < len(word):
+            # What is still linked has not been merged into another: it is not None.
             pair = _pair(tokens[left], tokens[after[left]])     # type: ignore[arg-type]
             if pair in made:
                 heapq.heappush(waiting, (made[pair][0], left, pair))

@@ -12,7 +12,7 @@ from sterna.model.training.shard_folder import ShardFolder
 try:
     import fcntl
 except ImportError:     # not on Windows
-    fcntl = None        # type: ignore[assignment]
+    fcntl = None        # type: ignore[assignment]  # a module, or none
 
 __all__ = ["CHECKPOINT_NAME", "CODES_NAME", "DESCRIPTION_NAME", "METRICS_NAME", "PLOT_NAME",
            "REPORT_NAME", "SAMPLES_NAME", "RunFolder"]

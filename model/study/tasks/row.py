@@ -81,7 +81,7 @@ def code_hash(row: Row) -> str:
     With it results of another form of a mixer are not taken for those of this one.
     """
     classes = [TOKEN_MIXERS.find(choice.name) for choice in parse_pattern(row.mixer)]
-    classes += [CHANNEL_MIXERS.find(choice.name)      # type: ignore[misc]
+    classes += [CHANNEL_MIXERS.find(choice.name)      # type: ignore[misc]  # of the other kind
                 for choice in parse_pattern(row.channel)]
     files = {inspect.getsourcefile(each) for cls in classes for each in cls.__mro__
              if each.__module__.startswith("sterna.model.mixers.")

@@ -78,9 +78,10 @@ class Task(ABC):
 
     def settings(self) -> dict[str, Any]:
         """All that the figures depend on, as plain data."""
+        # Every task is a dataclass; this class of them all is none.
         return {"task": self.name, **asdict(self)}      # type: ignore[call-overload]
 
     def scaled(self, factor: float) -> Task:
         """The same task with ``factor`` times the budgets."""
-        return replace(                                 # type: ignore[type-var]
+        return replace(                                 # type: ignore[type-var]  # the same
             self, tokens=max(1, round(factor * self.tokens)), seconds=factor * self.seconds)

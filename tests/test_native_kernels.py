@@ -25,6 +25,7 @@ from sterna.model.network.kernels import Kernels, kernels_for, use_kernels
 from sterna.model.network.numerics import Limits, Numerics
 from sterna.model.network.recurrence import mlgru_scan, naive_mlgru
 from sterna.model.profile import S16
+from sterna.model.training.checkpoint import load_checkpoint
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.train import train
 
@@ -402,3 +403,13 @@ def test_training_says_what_computes_repeats_itself_and_learns_the_same(
     assert torch.equal(first, second)
     assert not torch.equal(first, torchs)   # gradients are rounded in other places
     assert results[0].train_bpb == pytest.approx(results[2].train_bpb, rel=0.02)
+
+    monkeypatch.setenv("STERNA_NATIVE", "1")
+    reporter, before = Lines(), load_checkpoint(tmp_path)
+    train(before.config, CORPUS, run_dir=tmp_path, resume=True, recipe=TrainRecipe(**before.recipe),
+          steps=61, threads=1, reporter=reporter)
+    assert any(line.startswith("the steps so far were computed with torch's operators:")
+               for line in reporter.lines)
+    assert before.computed_with == ("torch's operators",)
+    assert load_checkpoint(tmp_path).computed_with == (
+        "torch's operators", lines[0].removeprefix("computing with "))

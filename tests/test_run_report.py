@@ -43,7 +43,8 @@ def test_a_run_leaves_what_its_report_tells(tmp_path: Path) -> None:
     assert path == folder.report
     check_page(page)
     for said in ("sterna train --steps 100", "layers.1.channel.down", "Text while training",
-                 "bits per byte", "learning rate", "changed by a step", "weight_decay", "torch"):
+                 "bits per byte", "learning rate", "changed by a step", "weight_decay", "torch",
+                 "computed with"):
         assert said in page, said
     assert not re.search(r'(?:src|href)="http', page)
 

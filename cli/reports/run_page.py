@@ -130,7 +130,8 @@ def _settings(folder: RunFolder, checkpoint: Checkpoint) -> str:
     rows = [(name, value) for name, value in (
         *checkpoint.config.to_json().items(), *checkpoint.recipe.items(),
         ("seed", checkpoint.seed), ("text", checkpoint.corpus_name),
-        ("tokenizer", checkpoint.tokenizer.kind), ("profile", checkpoint.profile.name))]
+        ("tokenizer", checkpoint.tokenizer.kind), ("profile", checkpoint.profile.name),
+        ("computed with", ", then ".join(checkpoint.computed_with) or "not known"))]
     for topic in ("versions", "machine"):
         rows += [*described.get(topic, {}).items()]
     command = described.get("command")

@@ -74,6 +74,9 @@ class Checkpoint:
         Where the data folder was that was trained on, or None if it was another text.
     text_file
         Where the text file was, the same way.
+    computed_with
+        What computed the steps, one name after the other: the last digits of weights depend on it.
+        Empty if that is not known.
     """
 
     config: ModelConfig
@@ -94,6 +97,7 @@ class Checkpoint:
     average: dict[str, Tensor] | None = None
     data_folder: str | None = None
     text_file: str | None = None
+    computed_with: tuple[str, ...] = ()
 
     def model(self, *, averaged: bool = True) -> LanguageModel:
         """Return the model with these weights, on the CPU; with their average, if there is one,
@@ -180,6 +184,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     del content["format"]
     for name in ("average", "data_folder", "text_file"):    # as it was before there were these
         content.setdefault(name, None)
+    content.setdefault("computed_with", ())
     try:
         return Checkpoint(**checked_fields(content, list(Checkpoint.__slots__)))
     except ValueError as error:

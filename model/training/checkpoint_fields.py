@@ -95,6 +95,11 @@ def _check_place(name: str, value: Any) -> None:
         _check_text(name, value)
 
 
+def _check_texts(name: str, value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
+        raise ValueError(f"{name} must be a tuple of texts, got {value!r:.80}")
+
+
 def _check_hash(name: str, value: Any) -> None:
     if not isinstance(value, str) or not re.fullmatch("[0-9a-f]*", value):
         raise ValueError(f"{name} must be a hash in hexadecimal, got {value!r:.80}")
@@ -159,4 +164,5 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "budget": _check_budget,
     "data_folder": _check_place,
     "text_file": _check_place,
+    "computed_with": _check_texts,
 }

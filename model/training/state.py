@@ -154,6 +154,7 @@ class TrainState:
         self.lr: float | None = None    # of the last step; none was done yet
         self.train_bpb: float | None = None
         self.heldout_bpb: float | None = None
+        self.computed_with: tuple[str, ...] = ()
         self._lengths = np.array([len(each) for each in settings.text.tokenizer.spellings])
 
     @property
@@ -243,7 +244,7 @@ class TrainState:
             weights={}, optimizer={}, carried=(), train_bpb=self.train_bpb,
             heldout_bpb=self.heldout_bpb, tokenizer=settings.text.tokenizer,
             profile=settings.profile, budget=budget, data_folder=_folder_of(settings.text),
-            text_file=_file_of(settings.text))
+            text_file=_file_of(settings.text), computed_with=self.computed_with)
 
     def checkpoint(self, budget: dict[str, Any]) -> Checkpoint:
         """All that is needed to go on, for the first process; called by all, and of no use to the
@@ -333,6 +334,7 @@ class TrainState:
         """Take over the position, and the figures so far."""
         self.step, self.seconds = found.step, found.seconds
         self.train_bpb, self.heldout_bpb = found.train_bpb, found.heldout_bpb
+        self.computed_with = found.computed_with
 
     def _initial_state(self) -> ModelState:
         return self.model.initial_state(self.columns.stop - self.columns.start)

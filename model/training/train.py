@@ -13,7 +13,7 @@ from sterna.model.checks import check_whole, real_number
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.native_cpu.kernels import cpu_kernels
-from sterna.model.network.kernels import use_kernels
+from sterna.model.network.kernels import Kernels, by_triton, use_kernels
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokenizer import VOCAB
@@ -190,6 +190,8 @@ def train(
         if resumes or not processes.first_says(processes.on_first(folder.has_checkpoint)):
             processes.on_first(record.begin)
         kernels = cpu_kernels(shown.message) if state.device.type == "cpu" else None
+        if not budget.spent:
+            _note_what_computes(state, kernels, shown)
         with (arithmetic(threads, config.weights), use_kernels(kernels),
               stop_requested() as stop):
             stop_signal = train_steps(
@@ -262,3 +264,21 @@ def _begin(
     assert minutes is not None
     return TimeBudget(60.0 * minutes, state.seconds,
                       None if plan is None or "steps" in plan else plan)
+
+
+def _note_what_computes(
+    state: TrainState, kernels: Kernels | None, reporter: TrainReporter,
+) -> None:
+    """Record what computes the steps from here on, and tell if others did those before."""
+    name = "torch's operators"
+    if kernels is not None:
+        name = kernels.name
+    elif by_triton(state.model.embedding.weight):
+        name = "Triton's kernels"
+    before = state.computed_with[-1:]
+    if before == (name,):
+        return
+    if before:
+        reporter.message(f"the steps so far were computed with {before[0]}: the last digits of "
+                         f"weights may differ from those of a run by one of both")
+    state.computed_with += (name,)

@@ -6,9 +6,9 @@ Three rules are read off the same runs: the rate itself, the rate times the widt
 to 1/width), and the share of codes that a step flips (a target flip rate). A rule transfers if
 what it holds constant differs by less than a factor of two between the widths.
 
-About 15 minutes on two idle cores; if it is stopped, it goes on where it was.
+A quarter to half an hour on two idle cores; if it is stopped, it goes on where it was.
 
-    python benchmarks/lr_transfer.py --jobs 2 -o runs/lr_transfer.json --plot runs/lr_transfer.png
+    python benchmarks/lr_transfer.py --jobs 2 -o runs/lr_transfer.json --plot runs/lr_transfer.svg
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def main() -> None:
 
 def draw(path: Path, losses: Mapping[int, Mapping[float, float]]) -> None:
     """Loss against learning rate, a line for each width."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), dpi=120, layout="constrained")
@@ -99,7 +100,9 @@ def draw(path: Path, losses: Mapping[int, Mapping[float, float]]) -> None:
     axes.set(xlabel="peak learning rate", ylabel="held-out bits per byte")
     axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    svg = path.suffix == ".svg"
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "sterna"}):
+        figure.savefig(path, metadata={"Date": None} if svg else None)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_train import CONFIG, CORPUS, RECIPE, run
 
+from sterna.cli.main import main
 from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import C12
 from sterna.model.stack.language_model import heldout_bpb
@@ -146,3 +147,11 @@ def test_flips_and_zeros_are_counted_by_projection() -> None:
     shares = overall(found)
     assert shares is not None
     assert 0.2 < shares.zeros < 0.3      # a quarter of uniform weights
+
+
+def test_a_learning_rate_is_carried_over_to_a_width(tmp_path: Path) -> None:
+    given = ["--d", "32", "--layers", "1", "--dff", "32", "--steps", "0", "--quiet", "--no-report"]
+    assert main(["train", *given, "--lr", "0.01", "--lr-width", "128", "-o", str(tmp_path)]) == 0
+    assert load_checkpoint(tmp_path).recipe["lr"] == pytest.approx(0.04)
+    assert main(["train", *given, "--lr-width", "0", "-o", str(tmp_path / "no")]) == 2
+    assert not (tmp_path / "no").exists()

@@ -78,6 +78,9 @@ def train(
         "--overwrite", help="Replace the checkpoint in the output folder.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    lr_width: Annotated[int | None, typer.Option(
+        help="Width of the model that the learning rate is for; it is multiplied by this width "
+             "over that of the model, which keeps the best rate nearly the best.")] = None,
     warmup: Annotated[int | None, typer.Option(
         help="Steps in which the learning rate rises to its peak. Default: 50.")] = None,
     batch: Annotated[int | None, typer.Option(help="Windows per step.")] = None,
@@ -163,6 +166,8 @@ def train(
         "order": order, "eval_window": eval_window, "bf16": bf16 or None, "schedule": schedule,
         "float_start": float_start, "ema": ema}.items() if value is not None}
     recipe = TrainRecipe.of(weights, **given)
+    if lr_width is not None:
+        recipe = recipe.carried_over(lr_width, shape.d)
     numbers = PROFILES[choose("--profile", profile, PROFILES)]
     if heldout_bytes is not None:
         check_whole("--heldout-bytes", heldout_bytes, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sterna.model.checks import check_whole, real_number
@@ -141,6 +141,23 @@ class TrainRecipe:
         """
         defaults = {"lr": 3e-3, "weight_decay": 0.1} if weights == "float" else {}
         return cls(**{**defaults, **given})
+
+    def carried_over(self, lr_width: int, width: int) -> TrainRecipe:
+        """The recipe of a model of ``lr_width`` channels for one of ``width`` channels: the best
+        learning rate is in inverse proportion to the width (``benchmarks/lr_transfer.py``), as
+        that of hidden matrices is with Adam in arXiv 2203.03466, table 3.
+
+        >>> TrainRecipe(lr=0.01).carried_over(128, 512).lr
+        0.0025
+
+        Raises
+        ------
+        ValueError
+            If a width is not a whole number from 1 on.
+        """
+        for name, value in (("lr_width", lr_width), ("width", width)):
+            check_whole(name, value, 1, (1 << 31) - 1)
+        return replace(self, lr=self.lr * lr_width / width)
 
     @property
     def tokens_per_step(self) -> int:

@@ -143,8 +143,8 @@ class TrainState:
         if recipe.ema and (processes.size > 1 or execution.parallel == "fsdp"):
             raise ValueError(f"ema is for one process that has all weights, got {processes.size}"
                              f"{' and parallel fsdp' * (execution.parallel == 'fsdp')}")
-        self._compiled = execution.compile
-        if self._compiled:
+        self.compiled = execution.compile
+        if self.compiled:
             compile_blocks(self.model, self.device)
         self._called = laid_out(self.model, execution.parallel, processes)
         self.optimizer = adamw(self.model, recipe)
@@ -203,7 +203,7 @@ class TrainState:
         """Inside, the model is as it is measured and used: with the average of its weights, if the
         recipe keeps one, and not compiled, as texts of other lengths come then."""
         with (nullcontext() if self.average is None else self.average.in_use(),
-              uncompiled() if self._compiled else nullcontext()):
+              uncompiled() if self.compiled else nullcontext()):
             yield
 
     def _note_loss(self, loss: Tensor, targets: np.ndarray) -> None:

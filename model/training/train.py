@@ -271,7 +271,9 @@ def _note_what_computes(
 ) -> None:
     """Record what computes the steps from here on, and tell if others did those before."""
     name = "torch's operators"
-    if kernels is not None:
+    if state.compiled:
+        name = "blocks compiled by torch"
+    elif kernels is not None:
         name = kernels.name
     elif by_triton(state.model.embedding.weight):
         name = "Triton's kernels"

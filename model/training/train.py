@@ -39,6 +39,7 @@ from sterna.model.training.windows import WindowSampler
 __all__ = ["TrainRecipe", "TrainResult", "train"]
 
 _MOST_THREADS = 1024
+_LONGEST_CHARACTER = 4      # bytes in UTF-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ def _heldout(settings: RunSettings, most_bytes: int) -> bytes:
     """The text to judge by, or its beginning; the model knows all of it."""
     text, vocab = settings.text, settings.config.vocab
     found = text.heldout(most_bytes)
-    if not found:
+    if not found and not text.heldout(_LONGEST_CHARACTER):
         raise ValueError(f"{text.name} holds out no text to judge by, which training needs")
     tokens = fitted(text.tokenizer, vocab).encode(found).size
     if tokens < 2:

@@ -1,11 +1,8 @@
-"""Training: it learns, it stops and goes on exactly, and it leaves whole files."""
+"""Training: it learns, it leaves whole files."""
 
 import json
 import math
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,13 +23,11 @@ from sterna.model.stack.language_model import LanguageModel, heldout_bpb
 from sterna.model.stack.sample import sample_tokens
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
-from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
+from sterna.model.training.checkpoint import load_checkpoint
 from sterna.model.training.distributed.processes import Processes
 from sterna.model.training.optimizer import adamw
 from sterna.model.training.report.metrics import read_metrics
-from sterna.model.training.report.progress import (
-    TrainProgress,
-)
+from sterna.model.training.report.progress import TrainProgress
 from sterna.model.training.state import RunSettings, TrainState
 from sterna.model.training.train import TrainRecipe, TrainResult, train
 from sterna.model.training.windows import WindowSampler
@@ -43,17 +38,6 @@ SENTENCES = "".join(f"The swallow number {i} flies {i * i} miles to the south. "
                     for i in range(400)).encode()
 CORPUS = Corpus("swallows", SENTENCES[:-2000], SENTENCES[-2000:])
 
-CHILD = f"""
-import sys
-from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_train import CONFIG, CORPUS, RECIPE
-from sterna.model.training.train import train
-result = train(CONFIG, CORPUS, run_dir=sys.argv[1], recipe=RECIPE, threads=1,
-               steps=int(sys.argv[2]), checkpoint_steps=7, auto_resume=True)
-print("interrupted" if result.interrupted else "done", result.step)
-"""
-
 
 def run(folder: Path, steps: int, *, resume: bool = False, auto_resume: bool = False,
         overwrite: bool = False, seed: int = 0, recipe: TrainRecipe = RECIPE,
@@ -62,26 +46,6 @@ def run(folder: Path, steps: int, *, resume: bool = False, auto_resume: bool = F
     return train(config, corpus, run_dir=folder, steps=steps, seed=seed, recipe=recipe,
                  resume=resume, auto_resume=auto_resume, overwrite=overwrite, threads=1,
                  quiet=True)
-
-
-def start_child(folder: Path, steps: int) -> subprocess.Popen[str]:
-    """Train in another process, which resumes if it can."""
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", CHILD, str(folder), str(steps)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_step(folder: Path, step: int, child: subprocess.Popen[str]) -> None:
-    """Return once the child's metrics have reached ``step``."""
-    deadline = time.monotonic() + 120
-    path = folder / "metrics.csv"
-    while time.monotonic() < deadline:
-        if path.exists() and any(row >= step for row in read_metrics(path)["step"]):
-            return
-        assert child.poll() is None, child.communicate()
-        time.sleep(0.02)
-    child.kill()
-    raise AssertionError(f"no step {step} in time: {child.communicate()}")
 
 
 def assert_same_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
@@ -154,28 +118,6 @@ def test_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: Path
     assert not torch.equal(first["head.weight"], other["head.weight"])
 
 
-@pytest.mark.parametrize("carry", [False, True])
-def test_interrupted_run_goes_on_exactly(tmp_path: Path, carry: bool) -> None:
-    recipe = replace(RECIPE, carry_state=carry)
-    whole = run(tmp_path / "whole", 25, recipe=recipe)
-    recorder = Recorder(stop_at=11)
-    handler = signal.getsignal(signal.SIGINT)
-    stopped = train(CONFIG, CORPUS, run_dir=tmp_path / "cut", steps=25, recipe=recipe,
-                    threads=1, reporter=recorder)
-    assert stopped.interrupted
-    assert stopped.step == 11
-    assert "interrupted at step 11" in recorder.messages[-1]
-    assert signal.getsignal(signal.SIGINT) is handler
-    resumed = run(tmp_path / "cut", 25, resume=True, recipe=recipe)
-    assert not resumed.interrupted
-    assert_same_weights(resumed.model.state_dict(), whole.model.state_dict())
-    assert resumed.train_bpb == whole.train_bpb
-    assert resumed.heldout_bpb == whole.heldout_bpb
-    rows = [read_metrics(tmp_path / name / "metrics.csv") for name in ("whole", "cut")]
-    for column in ("step", "tokens", "train_bpb", "lr"):
-        assert rows[0][column] == pytest.approx(rows[1][column], rel=1e-5)
-
-
 class LastToken(TokenMixer):
     """A mixer of one's own whose state is a slice of the sequence."""
 
@@ -221,48 +163,6 @@ def test_a_classifier_reads_the_mean_over_time() -> None:
     tokens = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 9]])
     mean = (model.embedding(tokens) + model.positions.weight).mean(dim=1)
     torch.testing.assert_close(model(tokens), model.head(model.norm(mean)))
-
-
-def test_second_ctrl_c_is_not_held_back(tmp_path: Path) -> None:
-    class Impatient(Recorder):
-        def update(self, progress: TrainProgress) -> None:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-
-    impatient = Impatient()
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        train(CONFIG, CORPUS, run_dir=tmp_path, steps=9, recipe=RECIPE, reporter=impatient)
-    assert impatient.closed == 1
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_auto_resume_starts_without_a_checkpoint_and_after_the_end_does_nothing(
-    tmp_path: Path,
-) -> None:
-    first = run(tmp_path, 5, auto_resume=True)
-    again = run(tmp_path, 5, auto_resume=True)
-    assert again.step == 5
-    assert not again.interrupted
-    assert again.heldout_bpb == first.heldout_bpb
-    assert_same_weights(first.model.state_dict(), again.model.state_dict())
-
-
-def test_resume_refuses_another_run(tmp_path: Path) -> None:
-    run(tmp_path, 2)
-    other_text = Corpus("sparrows", CORPUS.train + b"!", CORPUS.heldout)
-    with pytest.raises(CheckpointError, match=r"checkpoint\.pt: it was trained with seed 0, not 3"):
-        run(tmp_path, 4, resume=True, seed=3)
-    with pytest.raises(CheckpointError, match=r"lr 0\.01, not 0\.02; window 40, not 20"):
-        run(tmp_path, 4, resume=True, recipe=replace(RECIPE, lr=0.02, window=20))
-    with pytest.raises(CheckpointError, match=r"it was trained with d 16, not 20\. Resume"):
-        run(tmp_path, 4, resume=True, config=replace(CONFIG, d=20))
-    with pytest.raises(CheckpointError, match="text swallows, not sparrows"):
-        run(tmp_path, 4, resume=True, corpus=other_text)
-    with pytest.raises(CheckpointError, match="another text of the name swallows"):
-        run(tmp_path, 4, resume=True, corpus=replace(other_text, name="swallows"))
-    renamed = replace(CORPUS, name="the same swallows")
-    assert run(tmp_path, 4, resume=True, corpus=renamed).step == 4
 
 
 def test_minutes_are_kept_and_count_all_sessions(tmp_path: Path) -> None:
@@ -371,43 +271,6 @@ def test_settings_of_torch_are_restored(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match="not finite at step"):
         run(tmp_path, 500, recipe=replace(RECIPE, lr=1e38))
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
-
-
-@pytest.mark.slow
-def test_killed_run_goes_on_exactly(tmp_path: Path) -> None:
-    steps = 120
-    child = start_child(tmp_path / "killed", steps)
-    try:
-        wait_for_step(tmp_path / "killed", 50, child)
-    finally:
-        child.kill()
-    child.communicate()
-    assert child.returncode == -signal.SIGKILL
-    assert 7 <= load_checkpoint(tmp_path / "killed" / "checkpoint.pt").step < steps
-    child = start_child(tmp_path / "killed", steps)
-    output, errors = child.communicate(timeout=120)
-    assert child.returncode == 0, errors
-    assert "resumed" in errors
-    assert output.endswith(f"done {steps}\n")
-    whole = run(tmp_path / "whole", steps)
-    assert_same_weights(
-        load_checkpoint(tmp_path / "killed" / "checkpoint.pt").weights, whole.model.state_dict())
-
-
-@pytest.mark.slow
-def test_ctrl_c_leaves_a_valid_checkpoint(tmp_path: Path) -> None:
-    child = start_child(tmp_path, 100_000)
-    wait_for_step(tmp_path, 20, child)
-    child.send_signal(signal.SIGINT)
-    output, errors = child.communicate(timeout=120)
-    assert child.returncode == 0, errors
-    assert "Traceback" not in errors
-    found = load_checkpoint(tmp_path / "checkpoint.pt")
-    assert f"interrupted at step {found.step}; " in errors
-    assert output.endswith(f"interrupted {found.step}\n")
-    assert found.step >= 20
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "checkpoint.pt", "codes.csv", "loss.png", "metrics.csv", "run.json"]
 
 
 def test_any_mixer_trains_and_what_it_cannot_do_is_said_before_a_file_is_touched(

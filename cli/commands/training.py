@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, say
-from sterna.cli.terminal.options import JsonOption, QuietOption, check_file, check_folder, choose
+from sterna.cli.terminal.options import (
+    JsonOption,
+    QuietOption,
+    check_file,
+    check_folder,
+    choose,
+    how_to_resume,
+)
 from sterna.model.checks import check_whole
 from sterna.model.config import NAMED_CONFIGS, NORMS, RESIDUALS, WEIGHTS, ModelConfig
 from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, left_out
@@ -194,6 +201,8 @@ def train(
             heldout_bytes=HELDOUT_BYTES if heldout_bytes is None else heldout_bytes)
         # A launcher ends all as soon as one has ended with a code that is not 0.
         processes.on_first(lambda: _finish(result, output, report, quiet, as_json))
+        if result.interrupted and processes.is_first:
+            say(how_to_resume(output, overwrite=overwrite, auto_resume=auto_resume))
     return 128 + (result.stop_signal or signal.SIGINT) if result.interrupted else 0
 
 
@@ -279,8 +288,6 @@ def _show(result: TrainResult, output: Path, as_json: bool) -> None:
                 f"{result.heldout_bpb:.4f} bits per byte over {result.heldout_bytes:,} bytes")
         out.print(f"{result.checkpoint}: {result.step:,} steps, {result.tokens:,} tokens, "
                   f"{result.seconds:.0f} s, held-out {held}")
-    if result.interrupted:
-        say(f"go on with the same command and --resume -o {output}")
 
 
 def quantize(

@@ -12,7 +12,7 @@ from sterna.cli.terminal.completion import complete_model
 from sterna.model.quantized.bundled import BUNDLED
 
 __all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "WavesOption",
-           "check_file", "check_folder", "choose", "is_checkpoint"]
+           "check_file", "check_folder", "choose", "how_to_resume", "is_checkpoint"]
 
 MODEL_HELP = f"A quantised file or a bundled model ({', '.join(BUNDLED)})"
 
@@ -23,6 +23,18 @@ WavesOption = Annotated[Path | None, typer.Option(
     "--waves", metavar="FILE.fst|vcd",
     help="Write waves of a simulation to this file, with views for GTKWave and Surfer beside it.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def how_to_resume(output: Path, *, overwrite: bool = False, auto_resume: bool = False) -> str:
+    """What to say when a run was interrupted that was started with these options.
+
+    >>> how_to_resume(Path("runs/a"), overwrite=True)
+    'go on with the same command and --resume -o runs/a in place of --overwrite'
+    """
+    if auto_resume:
+        return "go on with the same command"
+    return (f"go on with the same command and --resume -o {output}"
+            f"{' in place of --overwrite' * overwrite}")
 
 
 def check_file(path: Path, option: str = "--output") -> None:

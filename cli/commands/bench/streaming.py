@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, print_table, progress_bar, say
-from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
+from sterna.cli.terminal.options import (
+    JsonOption,
+    QuietOption,
+    check_folder,
+    choose,
+    how_to_resume,
+)
 from sterna.model.config import NAMED_CONFIGS, WEIGHTS, ModelConfig
 from sterna.model.training.run_folder import RunFolder
 
@@ -102,7 +108,7 @@ def streaming(
         trained = _train(shape, corpus, plan, output, 1000 if steps is None else steps,
                          seed or 0, resume, overwrite, quiet)
         if trained.interrupted:
-            say(f"go on with the same command and --resume -o {output}")
+            say(how_to_resume(output, overwrite=overwrite))
             return 128 + (trained.stop_signal or signal.SIGINT)
         found = load_checkpoint(trained.checkpoint)
     return _stream(found, corpus, plan, output, quiet, as_json)

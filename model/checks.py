@@ -24,9 +24,8 @@ def check_whole(name: str, value: object, low: int, high: int | None = None) -> 
     ValueError
         Naming the argument, the range and what came.
     """
-    right = isinstance(value, int) and not isinstance(value, bool)
-    # It is compared as what the line above found it to be, which mypy does not follow.
-    if not right or value < low or (high is not None and value > high):  # type: ignore[operator]
+    if (not isinstance(value, int) or isinstance(value, bool) or value < low
+            or (high is not None and value > high)):
         reach = f"from {low}" if high is None else f"from {low} to {high}"
         raise ValueError(f"{name} must be a whole number {reach}, got {value!r}")
 

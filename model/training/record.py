@@ -165,10 +165,7 @@ def open_record(state: TrainState, folder: RunFolder, what: Recorded) -> Iterato
                 closing(SampleWriter(folder.samples, at)))]
             return _Files(figures, codes, samples)
 
-        record = Record(state, what, files)
-        if at or not folder.has_checkpoint():    # nothing is replaced
-            record.begin()
-        yield record
+        yield Record(state, what, files)
 
 
 def describe_run(settings: RunSettings, command: Sequence[str]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class StepFile(ABC):
         kept = [text for step, text in self.entries(path)
                 if step <= resume_step] if resume_step and path.exists() else []
         write_atomically(path, self.head + "".join(kept))
-        self._file = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115
+        self._file = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115  (until close())
 
     @staticmethod
     @abstractmethod

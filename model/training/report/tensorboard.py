@@ -19,7 +19,7 @@ def check_tensorboard() -> None:
         If ``tensorboard`` is not installed.
     """
     try:
-        import torch.utils.tensorboard  # noqa: F401
+        import torch.utils.tensorboard  # noqa: F401  (whether it is there)
     except ImportError as error:
         raise ValueError(
             f"--tensorboard needs the package tensorboard: {install_command('tensorboard')}"

@@ -107,14 +107,17 @@ def ternary_scale(weight: Tensor) -> Tensor:
     return weight.detach().float().abs().mean(dim=1).mean().clamp_min_(SMALLEST_SCALE)
 
 
-def ternary_codes_and_scale(weight: Tensor) -> tuple[Tensor, Tensor]:
+def ternary_codes_and_scale(
+    weight: Tensor, scale: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return the codes (float32 -1, 0, +1, ``[rows, columns]``) and the scale (float32, no
     dimensions) of a matrix, without gradients.
 
-    ``s`` is that of :func:`ternary_scale` and the code is ``rint(weight / s)`` limited to ±1, in
-    float32 whatever the type of ``weight``.
+    ``s`` is that of :func:`ternary_scale`, or the given one, if these are some rows of a matrix,
+    and the code is ``rint(weight / s)`` limited to ±1, in float32 whatever the type of ``weight``.
     """
-    scale = ternary_scale(weight)
+    if scale is None:
+        scale = ternary_scale(weight)
     return (weight.detach().float() / scale).round_().clamp_(-1.0, 1.0), scale
 
 

@@ -77,11 +77,12 @@ class CodeWatch:
         weights = list(self._weights.values())
         if not self._in_parts:
             return [ternary_codes_and_scale(each)[0].to(torch.int8) for each in weights]
+        parts = [own(each).detach() for each in weights]
         means = self._summed([
-            own(each).detach().float().abs().mean(dim=1).sum().item() / each.shape[0]
-            for each in weights])
-        return [(own(each).detach().float() / max(mean, SMALLEST_SCALE)).round_().clamp_(-1, 1)
-                .to(torch.int8) for each, mean in zip(weights, means, strict=True)]
+            part.float().abs().mean(dim=1).sum().item() / each.shape[0]
+            for part, each in zip(parts, weights, strict=True)])
+        return [ternary_codes_and_scale(part, torch.tensor(max(mean, SMALLEST_SCALE)))[0]
+                .to(torch.int8) for part, mean in zip(parts, means, strict=True)]
 
     def _summed(self, numbers: list[float]) -> list[float]:
         """The sums over all processes that count."""

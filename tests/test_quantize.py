@@ -15,7 +15,8 @@ from sterna.model.profile import C12, PROFILES, NumericProfile
 from sterna.model.quantized.evaluate import evaluate, surprisal_bits
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
-from sterna.model.stack.language_model import LanguageModel, heldout_bpb
+from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokenizer import encode
 from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
 from sterna.model.training.quantize import quantize, quantize_checkpoint

@@ -14,7 +14,7 @@ from test_train import CONFIG, CORPUS, RECIPE, run
 from sterna.cli.main import main
 from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import C12
-from sterna.model.stack.language_model import heldout_bpb
+from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from sterna.model.training.distributed.processes import Processes
 from sterna.model.training.optimizer import WeightAverage

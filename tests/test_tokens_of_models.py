@@ -26,7 +26,8 @@ from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.evaluate import evaluate, evaluate_steps, surprisal_bits
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
-from sterna.model.stack.language_model import LanguageModel, heldout_bpb
+from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.bpe_training import train_bpe
 from sterna.model.tokens.files import load_tokenizer

@@ -19,7 +19,8 @@ from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.classifier import Classifier
-from sterna.model.stack.language_model import LanguageModel, heldout_bpb
+from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.stack.language_model import LanguageModel
 from sterna.model.stack.sample import sample_tokens
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer

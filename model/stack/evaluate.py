@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokenizer import contiguous_sequences
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer, spelled_bytes
-
-if TYPE_CHECKING:
-    from sterna.model.stack.language_model import LanguageModel
 
 __all__ = ["heldout_bpb"]
 

@@ -14,10 +14,9 @@ from sterna.model.network.mixer import State
 from sterna.model.network.projection import MixerInit
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.block import Block
-from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.stack.reversible import run_reversible
 
-__all__ = ["LanguageModel", "ModelState", "heldout_bpb"]
+__all__ = ["LanguageModel", "ModelState"]
 
 ModelState: TypeAlias = tuple[State, ...]
 """The state of the token mixer of every layer, first to last."""

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file
-from sterna.model.stack.language_model import LanguageModel, heldout_bpb
+from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.stack.language_model import LanguageModel
 from sterna.model.study.tasks.row import Row
 from sterna.model.study.tasks.task import Task
 from sterna.model.tokens.text import MemoryText

@@ -18,7 +18,7 @@ __all__ = ["ShardText"]
 
 _MOST_OPEN = 64     # a map takes one of the files that a process may have open
 _ADVISES = hasattr(mmap, "MADV_RANDOM") and hasattr(mmap, "MADV_DONTNEED")  # not on Windows
-_READS_KEPT = 256
+_READS_KEPT = 64
 
 
 class _Mapped:
@@ -30,13 +30,11 @@ class _Mapped:
         if _ADVISES:    # windows lie anywhere: what is beside one is not read ahead
             self._memory.madvise(mmap.MADV_RANDOM)
         self.tokens = np.frombuffer(self._memory, dtype, count, begin)
-        self._reads = 0
 
-    def was_read(self) -> None:
-        """Count a read, and let go of the pages of the last some hundred, which the system keeps
-        as long as it likes: else all that a long run ever read would be resident."""
-        self._reads += 1
-        if _ADVISES and self._reads % _READS_KEPT == 0:
+    def give_back(self) -> None:
+        """Let go of the pages that were read, which the system keeps as long as it likes: else all
+        that a long run ever read would be resident. They are read again when they are asked for."""
+        if _ADVISES:
             self._memory.madvise(mmap.MADV_DONTNEED)
 
 
@@ -67,6 +65,7 @@ class ShardText:
         self._ends = list(accumulate(shard.tokens for shard in self.index.shards))
         self._header_bytes = len(pack_header(self.index.dtype, 0))
         self._shard = lru_cache(_MOST_OPEN)(self._map)
+        self._read: list[_Mapped] = []      # since pages were given back
 
     @property
     def name(self) -> str:
@@ -97,7 +96,7 @@ class ShardText:
             offset = start - (self._ends[number] - len(shard.tokens))
             found = shard.tokens[offset:offset + count - filled]
             tokens[filled:filled + len(found)] = found
-            shard.was_read()
+            self._note_read(shard)
             filled += len(found)
             start = (start + len(found)) % len(self)
         return tokens
@@ -116,6 +115,13 @@ class ShardText:
         except OSError:
             return None
         return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _note_read(self, shard: _Mapped) -> None:
+        self._read.append(shard)
+        if len(self._read) >= _READS_KEPT:
+            for each in set(self._read):
+                each.give_back()
+            self._read.clear()
 
     def _map(self, number: int) -> _Mapped:
         """One shard.

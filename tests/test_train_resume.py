@@ -6,14 +6,17 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from command_line import run as run_command
 from test_train import CONFIG, CORPUS, RECIPE, Recorder, assert_same_weights, run
 
 from sterna.model.corpus import Corpus
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
 from sterna.model.training.report.metrics import read_metrics
 from sterna.model.training.report.progress import TrainProgress
+from sterna.model.training.state import TrainState
 from sterna.model.training.train import train
 
 CHILD = f"""
@@ -147,3 +150,27 @@ def test_ctrl_c_leaves_a_valid_checkpoint(tmp_path: Path) -> None:
     assert found.step >= 20
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "checkpoint.pt", "codes.csv", "loss.png", "metrics.csv", "run.json"]
+
+
+def test_the_hint_after_an_interruption_is_a_command_that_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = TrainState.advance
+
+    def interrupted_after_two(self: TrainState, *args: Any, **options: Any) -> None:
+        step(self, *args, **options)
+        if self.step % 2 == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(TrainState, "advance", interrupted_after_two)
+    command = ("train", "--d", 16, "--layers", 1, "--dff", 16, "--steps", 9, "--batch", 1,
+             "--window", 8, "--heldout-bytes", 256, "--quiet", "-o", tmp_path)
+    with_resume = f"go on with the same command and --resume -o {tmp_path}"
+    for options, hint, done in (
+            ((), with_resume, 2), (("--overwrite",), f"{with_resume} in place of --overwrite", 2),
+            (("--resume",), with_resume, 4), (("--auto-resume",), "go on with the same command", 6),
+    ):
+        code, _, err = run_command(capsys, *command, *options)
+        assert code == 130
+        assert hint in err.split("\n")
+        assert load_checkpoint(tmp_path).step == done

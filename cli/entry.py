@@ -16,6 +16,8 @@ __all__ = ["entry_point"]
 _SILENT = {"--quiet", "--json", "--help", "--version"}
 _CHECKED = (0, 1)
 """Exit codes of a command that did its work, whatever it found."""
+_GROUPS = {"data", "tokenizer"}
+"""Commands that have commands of their own."""
 
 
 def entry_point() -> None:
@@ -43,4 +45,5 @@ def _say_seconds(arguments: Sequence[str], seconds: float) -> None:
     """Tell how long a command took, on standard error, where no result is."""
     silent = not is_first_process() or _SILENT.intersection(arguments)
     if arguments and not arguments[0].startswith("-") and not silent:
-        note(f"sterna {arguments[0]} took {seconds:.1f} s")
+        words = 2 if arguments[0] in _GROUPS else 1
+        note(f"sterna {' '.join(arguments[:words])} took {seconds:.1f} s")

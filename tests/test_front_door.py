@@ -108,6 +108,8 @@ def test_the_time_of_a_command_is_told_where_no_result_is() -> None:
     assert re.fullmatch(r"sterna info took \d+\.\d s\n", done.stderr)
     assert "took" not in done.stdout
     assert sterna("info", "micro", "--json").stderr == ""
+    named = sterna("tokenizer", "info", "micro")
+    assert re.fullmatch(r"sterna tokenizer info took \d+\.\d s\n", named.stderr), named
     refused = sterna("info", "nowhere")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
 

@@ -169,7 +169,15 @@ class _Speed:
 
 
 def _shards(index: Index) -> str:
-    return f"{len(index.shards):,} shard{'s' if len(index.shards) > 1 else ''}"
+    return _counted(len(index.shards), "shard")
+
+
+def _text(size: int, documents: int) -> str:
+    return f"{size:,} bytes, {_counted(documents, 'document')}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _facts(folder: Path, index: Index) -> dict[str, Any]:
@@ -188,12 +196,11 @@ def _show(index: Index) -> None:
         ("tokens", f"{index.tokens:,} {index.dtype.name} in {_shards(index)}"),
         ("tokenizer", f"{index.tokenizer.kind}, {index.tokenizer.vocab:,} tokens, "
                       f"{index.train.bytes / index.tokens:.3f} bytes per token"),
-        ("to train on", f"{index.train.bytes:,} bytes, {index.train.documents:,} documents"),
-        ("held out", f"{index.heldout.bytes:,} bytes, {index.heldout.documents:,} documents: "
-                     f"{chosen}"),
+        ("to train on", _text(index.train.bytes, index.train.documents)),
+        ("held out", f"{_text(index.heldout.bytes, index.heldout.documents)}: {chosen}"),
         ("separator", repr(index.separator)),
-        *((f"from {source['name']}", f"{source['bytes']:,} bytes, {source['documents']:,} "
-                                     f"documents, {source['files']:,} files")
+        *((f"from {source['name']}", f"{_text(source['bytes'], source['documents'])}, "
+                                     f"{_counted(source['files'], 'file')}")
           for source in index.sources),
         ("sha256", index.sha256)])
 

@@ -37,7 +37,7 @@ test: $(VENV)/.test
 	$(PYTEST) -m "not long"
 
 test-long: $(VENV)/.test
-	$(PYTEST) -m long
+	$(PYTEST) -m long --durations 80
 
 test-fast: $(VENV)/.test
 	$(PYTEST) -m "not slow and not long"

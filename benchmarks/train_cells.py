@@ -20,12 +20,12 @@ from typing import Any
 
 from sterna.model.corpus import Corpus, builtin_corpus
 
-__all__ = ["Cell", "arguments", "run_cells"]
+__all__ = ["PLAIN", "Cell", "arguments", "run_cells"]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run. ``recipe`` has what differs from the default; ``integers`` asks for the
+    """One training run. ``recipe`` has what differs from :data:`PLAIN`; ``integers`` asks for the
     held-out figures of both profiles' integers, too."""
 
     d: int
@@ -42,6 +42,10 @@ class Cell:
     def key(self) -> str:
         """What tells it from others, in words."""
         return json.dumps(asdict(self), sort_keys=True)
+
+
+PLAIN = {"weight_decay": 0.5, "float_start": 0.0}
+"""What recipes are compared with: the defaults before these measurements chose others."""
 
 
 @cache
@@ -66,8 +70,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         result = train(
             config, corpus, run_dir=folder, steps=cell.steps, seed=cell.seed, threads=1,
-            recipe=TrainRecipe(**cell.recipe), profile=PROFILES[cell.profile], quiet=True,
-            heldout_bytes=cell.heldout_bytes, heldout_evaluations=1)
+            recipe=TrainRecipe(**{**PLAIN, **cell.recipe}), profile=PROFILES[cell.profile],
+            quiet=True, heldout_bytes=cell.heldout_bytes, heldout_evaluations=1)
         flips = [each for each in read_metrics(Path(folder) / "metrics.csv")["flips"]
                  if each == each]
     found: dict[str, Any] = {

@@ -15,15 +15,15 @@ import itertools
 import sysconfig
 import unicodedata
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sterna.model.files import read_text
 
 __all__ = ["BUILTIN_NAME", "DOCSTRINGS_NAME", "Corpus", "as_ascii", "builtin_corpus",
-           "corpus_from_file", "leaked_lines", "left_out"]
+           "corpus_from_file", "leaked_lines", "left_out", "with_general"]
 
 BUILTIN_NAME = "python-manual"
 """Name of the built-in corpus."""
@@ -42,16 +42,21 @@ _PIECE_BYTES = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """Text to train on and text to judge by, as UTF-8 bytes, with a name for people, and the file
-    that it was read from, if it was."""
+    that it was read from, if it was.
+
+    ``general`` is text of a more general kind to begin with, or empty: see
+    :attr:`sterna.model.training.recipe.TrainRecipe.general_share`.
+    """
 
     name: str
     train: bytes = field(repr=False)
     heldout: bytes = field(repr=False)
     file: Path | None = field(default=None, repr=False, compare=False)
+    general: bytes = field(default=b"", repr=False)
 
     @property
     def sha256(self) -> str:
-        """Hash of both parts, in hexadecimal; changes if one byte of either does."""
+        """Hash of train and held-out part, in hexadecimal; changes if one byte of either does."""
         digest = hashlib.sha256(len(self.train).to_bytes(8, "little"))
         digest.update(self.train)
         digest.update(self.heldout)
@@ -59,7 +64,8 @@ class Corpus:
 
     def as_ascii(self) -> Corpus:
         """Return the text in ASCII, for models whose vocabulary is that."""
-        return Corpus(f"{self.name}-ascii", as_ascii(self.train), as_ascii(self.heldout), self.file)
+        return Corpus(f"{self.name}-ascii", as_ascii(self.train), as_ascii(self.heldout), self.file,
+                      as_ascii(self.general))
 
 
 def as_ascii(text: bytes) -> bytes:
@@ -115,6 +121,16 @@ def leaked_lines(corpus: Corpus) -> float:
     held = [line for line in corpus.heldout.decode().split("\n")
             if len(line) >= _LONG_LINE_CHARS]
     return sum(line in known for line in held) / len(held) if held else 0.0
+
+
+def with_general(corpus: Corpus, text: bytes) -> Corpus:
+    """Return a corpus with a UTF-8 text as its general text.
+
+    Long lines (40 characters) that are held out, too, are left out of it.
+    """
+    held = {line for line in corpus.heldout.split(b"\n") if len(line) >= _LONG_LINE_CHARS}
+    lines = [line for line in text.split(b"\n") if line not in held]
+    return replace(corpus, general=b"\n".join(lines))
 
 
 def _group_by_shared_lines(lines: dict[str, set[str]]) -> list[list[str]]:
@@ -184,7 +200,7 @@ def _docstrings(folder: Path) -> Iterator[str]:
                 tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, OSError):
             continue
-        for node in ast.walk(tree):
+        for node in _statements(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef
                           | ast.AsyncFunctionDef):
                 text = ast.get_docstring(node)
@@ -192,7 +208,19 @@ def _docstrings(folder: Path) -> Iterator[str]:
                     yield text
 
 
-def builtin_corpus(docstrings: bool = False) -> Corpus:
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield what ``ast.walk`` does, in its order, without what is inside expressions."""
+    found: deque[ast.AST] = deque([tree])
+    while found:
+        node = found.popleft()
+        yield node
+        for name in node._fields:
+            if name in ("body", "handlers", "orelse", "finalbody", "cases"):
+                inner = getattr(node, name)
+                found.extend(inner if isinstance(inner, list) else ())
+
+
+def builtin_corpus(docstrings: bool = False, *, general: bool = False) -> Corpus:
     """Return the corpus that comes with Python: its reference manual.
 
     Its texts depend on the Python version; ``Corpus.sha256`` tells corpora apart.
@@ -205,16 +233,28 @@ def builtin_corpus(docstrings: bool = False) -> Corpus:
         before the docstrings, so that about half of what is read is of the kind that is
         judged. A docstring that shares a long line with the held-out text is left out.
         The held-out text is the same either way.
+    general
+        Give the docstrings as general text to begin with.
+
+    Raises
+    ------
+    ValueError
+        If the docstrings are to be both.
     """
+    if docstrings and general:
+        raise ValueError("the docstrings are part of the train text, or general text to begin "
+                         "with, but not both")
     train, heldout = _manual()
-    name = BUILTIN_NAME
-    if docstrings:
-        name = DOCSTRINGS_NAME
+    kept: list[str] = []
+    if docstrings or general:
         forbidden = _long_lines(heldout)
         unique = dict.fromkeys(_docstrings(Path(sysconfig.get_path("stdlib"))))
         kept = [text for text in unique if not forbidden & _long_lines(text)]
+    if docstrings:
         train = "\n\n".join([*[train] * _MANUAL_REPEATS, *kept])
-    return Corpus(name, train.encode(errors="replace"), heldout.encode())
+    return Corpus(
+        DOCSTRINGS_NAME if docstrings else BUILTIN_NAME, train.encode(errors="replace"),
+        heldout.encode(), general="\n\n".join(kept).encode(errors="replace") if general else b"")
 
 
 def corpus_from_file(path: str | Path, heldout_fraction: float = 0.1) -> Corpus:

@@ -40,7 +40,7 @@ from sterna.model.training.train import TrainResult, train
 STEPS = 20
 STOPPED_AT = 9
 """Steps after which an interrupted run stops."""
-SMALL_STEPS = TrainRecipe(lr=1e-3, batch=4, window=40)
+SMALL_STEPS = TrainRecipe(lr=1e-3, batch=4, window=40, float_start=0.0)
 """Other sums of the same numbers are rounded otherwise. With large steps that changes the 8-bit
 code of some activation soon, and a changed code changes weights by up to 6e-5."""
 CARRIED = replace(SMALL_STEPS, carry_state=True)
@@ -154,8 +154,8 @@ def main(folder: Path) -> None:
 
 def refusals(folder: Path) -> dict[str, str]:
     """What is refused, by every process in the same words."""
-    uneven = TrainRecipe(batch=3, window=40)
-    deep = TrainRecipe(batch=4, window=40, accumulate=4)
+    uneven = TrainRecipe(batch=3, window=40, float_start=0.0)
+    deep = TrainRecipe(batch=4, window=40, accumulate=4, float_start=0.0)
     with RunFolder(folder / "locked").locked() if dist.get_rank() == 0 else nullcontext():
         locked = refused(lambda: run(folder / "locked", parallel="ddp"))
     return {

@@ -35,7 +35,7 @@ def test_checkpoint_survives_the_file(tmp_path: Path) -> None:
     weights = read.model().state_dict()
     assert weights.keys() == written.weights.keys()
     assert all(torch.equal(weights[name], value) for name, value in written.weights.items())
-    assert (read.config, read.recipe, read.step) == (CONFIG, {"lr": 0.1}, 2)
+    assert (read.config, read.recipe["lr"], read.step) == (CONFIG, 0.1, 2)
     assert [p.name for p in tmp_path.iterdir()] == ["c.pt"]
 
 
@@ -102,3 +102,7 @@ def test_a_checkpoint_of_the_first_format_is_read(tmp_path: Path) -> None:
     weights = read.model().state_dict()
     assert all(torch.equal(weights[name], value) for name, value in new.weights.items())
     assert torch.equal(read.carried[1][0], content["carried"][1])
+    # What its recipe does not know of was not done.
+    assert not {"float_start", "general_share"} & new.recipe.keys()
+    assert (read.recipe["float_start"], read.recipe["general_share"]) == (0.0, 0.0)
+    assert read.general_sha256 is None

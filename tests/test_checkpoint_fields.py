@@ -20,7 +20,7 @@ from sterna.model.training.checkpoint import Checkpoint, CheckpointError, load_c
 from sterna.model.training.train import TrainRecipe, train
 
 CONFIG = ModelConfig(d=8, layers=2, dff=8, vocab=128)
-RECIPE = TrainRecipe(batch=2, window=16, warmup_steps=2, carry_state=True)
+RECIPE = TrainRecipe(batch=2, window=16, warmup_steps=2, carry_state=True, float_start=0.0)
 TEXT = "".join(f"{i} swallows fly {i * i} miles. " for i in range(300)).encode()
 CORPUS = Corpus("swallows", TEXT[:-1500], TEXT[-1500:])
 Content = dict[str, Any]

@@ -4,6 +4,7 @@ import ast
 import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, leaked_lines
+from sterna.model.corpus import (
+    Corpus,
+    builtin_corpus,
+    corpus_from_file,
+    leaked_lines,
+    with_general,
+)
 from sterna.model.tokenizer import contiguous_sequences, decode, encode
 
 
@@ -50,6 +57,21 @@ def test_docstrings_extend_the_train_text_only() -> None:
     documented = ast.get_docstring(ast.parse(Path(ast.__file__).read_bytes()))
     assert documented is not None
     assert documented.encode() in extended.train
+    begun = builtin_corpus(general=True)
+    assert (begun.sha256, begun.name) == (manual.sha256, manual.name)
+    assert documented.encode() in begun.general
+    assert extended.train.endswith(begun.general)
+    assert leaked_lines(replace(begun, train=begun.general)) == 0.0
+    assert max(begun.as_ascii().general) < 128
+    with pytest.raises(ValueError, match="but not both"):
+        builtin_corpus(docstrings=True, general=True)
+
+
+def test_what_is_held_out_is_left_out_of_the_general_text() -> None:
+    long = b"a line that is long enough to be known again"
+    corpus = with_general(Corpus("x", b"train", long + b"\nshort\n"), b"one\n" + long + b"\nshort")
+    assert corpus.general == b"one\nshort"
+    assert corpus.sha256 == Corpus("x", b"train", corpus.heldout).sha256
 
 
 def test_hash_sees_every_byte_and_the_cut() -> None:

@@ -29,7 +29,7 @@ from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.train import TrainRecipe, TrainResult, train
 
 CONFIG = ModelConfig(d=8, layers=1, dff=8)
-RECIPE = TrainRecipe(batch=2, window=16, warmup_steps=2)
+RECIPE = TrainRecipe(batch=2, window=16, warmup_steps=2, float_start=0.0)
 TEXT = "".join(f"{i} swallows fly {i * i} miles. " for i in range(300)).encode()
 CORPUS = Corpus("swallows", TEXT[:-1500], TEXT[-1500:])
 

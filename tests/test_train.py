@@ -34,7 +34,7 @@ from sterna.model.training.train import TrainRecipe, TrainResult, train
 from sterna.model.training.windows import WindowSampler
 
 CONFIG = ModelConfig(d=16, layers=2, dff=24)
-RECIPE = TrainRecipe(batch=4, window=40, warmup_steps=5)
+RECIPE = TrainRecipe(batch=4, window=40, warmup_steps=5, float_start=0.0)
 SENTENCES = "".join(f"The swallow number {i} flies {i * i} miles to the south. "
                     for i in range(400)).encode()
 CORPUS = Corpus("swallows", SENTENCES[:-2000], SENTENCES[-2000:])

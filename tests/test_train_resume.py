@@ -17,7 +17,7 @@ from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
 from sterna.model.training.report.metrics import read_metrics
 from sterna.model.training.report.progress import TrainProgress
 from sterna.model.training.state import TrainState
-from sterna.model.training.train import train
+from sterna.model.training.train import TrainResult, train
 
 CHILD = f"""
 import sys
@@ -71,6 +71,24 @@ def test_interrupted_run_goes_on_exactly(tmp_path: Path, carry: bool) -> None:
     rows = [read_metrics(tmp_path / name / "metrics.csv") for name in ("whole", "cut")]
     for column in ("step", "tokens", "train_bpb", "lr"):
         assert rows[0][column] == pytest.approx(rows[1][column], rel=1e-5)
+
+
+def test_a_run_that_began_with_general_text_goes_on_exactly_and_with_that_text_alone(
+    tmp_path: Path,
+) -> None:
+    def trained(name: str, corpus: Corpus, **options: Any) -> TrainResult:
+        return train(CONFIG, corpus, run_dir=tmp_path / name, steps=25, recipe=RECIPE, threads=1,
+                     **options)
+
+    begun = replace(CORPUS, general=CORPUS.train.upper())
+    whole, plain = trained("whole", begun, quiet=True), trained("plain", CORPUS, quiet=True)
+    assert whole.train_bpb != plain.train_bpb
+    assert trained("cut", begun, reporter=Recorder(stop_at=11)).step == 11
+    for other, said in ((CORPUS, "None"), (replace(begun, general=CORPUS.train), r"\w+")):
+        with pytest.raises(CheckpointError, match=rf"general text \w+, not {said}"):
+            trained("cut", other, resume=True, quiet=True)
+    resumed = trained("cut", begun, resume=True, quiet=True)
+    assert_same_weights(resumed.model.state_dict(), whole.model.state_dict())
 
 
 def test_second_ctrl_c_is_not_held_back(tmp_path: Path) -> None:

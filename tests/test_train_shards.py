@@ -45,7 +45,8 @@ def test_the_weights_are_those_of_the_text_in_memory(
     heldout = shards.heldout()
     memory = MemoryText(Corpus("data", TEXT.encode()[:-len(heldout)], heldout), tokenizer)
     config = ModelConfig(d=8, layers=1, dff=12, vocab=tokenizer.vocab)
-    recipe = TrainRecipe(batch=4, window=300, warmup_steps=2, carry_state=carry)
+    recipe = TrainRecipe(
+        batch=4, window=300, warmup_steps=2, carry_state=carry, float_start=0.0)
     results = [train(config, text, run_dir=tmp_path / str(number), steps=5, seed=3, recipe=recipe,
                      quiet=True) for number, text in enumerate((shards, memory))]
     weights = [result.model.state_dict() for result in results]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from sterna.model.tokens.files import save_tokenizer
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
+from sterna.model.training.heldout import heldout_of_run
 from sterna.model.training.step import add_gradient, next_token_loss
 from sterna.model.training.train import TrainRecipe, train
 from sterna.model.training.windows import WindowSampler
@@ -29,7 +31,7 @@ PAIRS = BytePairTokenizer([(116, 104), (256, 101), (257, 32), (97, 114)])
 TEXT = "".join(f"the {i} parts are there {i * i} times. " for i in range(300)).encode()
 CORPUS = Corpus("parts", TEXT[:-1500], TEXT[-1500:])
 CONFIG = ModelConfig(d=8, layers=1, dff=8, vocab=PAIRS.vocab)
-RECIPE = TrainRecipe(batch=2, window=16, warmup_steps=2)
+RECIPE = TrainRecipe(batch=2, window=16, warmup_steps=2, float_start=0.0)
 
 
 def test_the_loss_is_told_in_bits_per_byte(tmp_path: Path) -> None:
@@ -135,3 +137,46 @@ def test_a_run_that_accumulates_ends_with_the_same_weights(tmp_path: Path, carry
         recipe=replace(recipe, accumulate=parts)).model.state_dict() for parts in (1, 4))
     for name, value in one.items():
         torch.testing.assert_close(other[name], value, rtol=0.0, atol=2e-5)
+
+
+def test_general_text_of_a_file_is_read_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:
+    (tmp_path / "own.txt").write_bytes(CORPUS.train)
+    (tmp_path / "general.txt").write_bytes(CORPUS.train.upper())
+    common = ("train", "--config", "micro", "--layers", 1, "--steps", 2, "--window", 16, "--text",
+              tmp_path / "own.txt")
+    general = ("--general-text", tmp_path / "general.txt")
+    code, _, err = run(capsys, *common, *general, "-o", tmp_path / "run")
+    assert code == 0
+    assert re.search(r"own.txt-ascii: [\d,]+ bytes to train on, [\d,]+ of general text to begin "
+                     r"with, [\d,]+ held out", err)
+    found = load_checkpoint(tmp_path / "run")
+    assert found.general_sha256 is not None
+    assert found.recipe["general_share"] == 0.8
+    assert heldout_of_run(found) is not None
+    assert "general text" in refusal(
+        capsys, *common, "--resume", "-o", tmp_path / "run", "--quiet")
+    assert "does not go with carry_state" in refusal(
+        capsys, *common, *general, "--carry-state", "-o", tmp_path / "carried", "--quiet")
+    assert "general_share must be from 0 to 1, got 1.5" in refusal(
+        capsys, *common, *general, "--general-share", 1.5, "-o", tmp_path / "more")
+    assert "gone.txt" in refusal(
+        capsys, *common, "--general-text", tmp_path / "gone.txt", "-o", tmp_path / "gone")
+    for other in ("--docstrings", "--data=x"):
+        command = ("train", "--steps", 1, other, *general)
+        assert f"leave it out with {other.split('=')[0]}" in refusal(capsys, *command)
+
+
+@pytest.mark.parametrize(("options", "general"), [
+    ((), True), (("--docstrings",), False), (("--carry-state",), False),
+    (("--order", "epoch"), False), (("--general-share", 0), False)])
+def test_the_manual_has_docstrings_to_begin_with_where_they_are_read(
+    options: tuple[object, ...], general: bool, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("sterna.model.corpus._docstrings", lambda folder: iter(["words " * 40]))
+    code, _, err = run(capsys, "train", "--config", "micro", "--layers", 1, "--steps", 0, *options,
+                       "-o", tmp_path / "run")
+    assert code == 0
+    assert ("of general text to begin with" in err) == general

@@ -1,8 +1,9 @@
-"""Windows of the train text: what a step reads depends on seed and step alone."""
+"""Windows of the train text: what a step reads depends on seed, step and share of the budget."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,13 @@ from sterna.model.training.windows import WindowSampler
 def sampler_of(text: bytes, recipe: TrainRecipe, seed: int) -> WindowSampler:
     """Windows of a text in bytes."""
     return WindowSampler(MemoryText(Corpus("x", text, b""), ByteTokenizer()), recipe, seed)
+
+
+def with_general(share: float, batch: int = 400) -> WindowSampler:
+    """Windows of a text of zeros, and of a general text of ones."""
+    corpus = Corpus("x", bytes(300), b"", general=bytes([1]) * 200)
+    return WindowSampler(MemoryText(corpus, ByteTokenizer()), TrainRecipe(
+        batch=batch, window=20, general_share=share), seed=3)
 
 
 RECIPES = st.sampled_from([
@@ -110,3 +118,28 @@ def test_windows_reach_both_ends_of_the_text() -> None:
     assert sampler.starts_afresh(5)
     with pytest.raises(ValueError, match="needs a train text of at least 11 bytes, got 10"):
         sampler_of(bytes(10), TrainRecipe(window=10), 0)
+
+
+@given(share=st.floats(0.0, 1.0), fraction=st.floats(0.0, 1.0), step=st.integers(0, 10**6))
+def test_the_share_of_general_text_falls_to_none(share: float, fraction: float, step: int) -> None:
+    sampler = with_general(share)
+    windows = sampler.windows(step, fraction=fraction)
+    assert np.array_equal(windows.min(axis=0), windows.max(axis=0))     # of one text, each
+    expected = share * (1.0 - fraction)
+    # Six standard deviations of a mean of 400.
+    assert abs(windows[0].mean() - expected) <= 6 * (expected * (1 - expected) / 400) ** 0.5 + 1e-9
+    assert np.array_equal(windows, with_general(share).windows(step, fraction=fraction))
+    assert np.array_equal(windows[:, 7:30], sampler.windows(step, slice(7, 30), fraction))
+
+
+def test_general_text_is_read_from_end_to_end_and_only_where_windows_lie_anywhere() -> None:
+    corpus = Corpus("x", bytes(30), b"", general=bytes(range(100, 112)))
+    recipe = TrainRecipe(batch=64, window=10, general_share=1.0)
+    sampler = WindowSampler(MemoryText(corpus, ByteTokenizer()), recipe, 0)
+    assert set(sampler.windows(0, fraction=0.0).reshape(-1).tolist()) == set(range(100, 112))
+    assert not sampler.windows(0).any()
+    for change in ({"carry_state": True}, {"order": "epoch"}):
+        with pytest.raises(ValueError, match="does not go with carry_state or another order"):
+            WindowSampler(MemoryText(corpus, ByteTokenizer()), replace(recipe, **change), 0)
+    with pytest.raises(ValueError, match="a general text of at least 13 tokens, got 12"):
+        WindowSampler(MemoryText(corpus, ByteTokenizer()), replace(recipe, window=12), 0)

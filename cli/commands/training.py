@@ -19,15 +19,14 @@ from sterna.cli.terminal.options import (
     choose,
     how_to_resume,
 )
+from sterna.cli.terminal.train_texts import corpus_of, in_tokens, said
 from sterna.model.checks import check_whole
 from sterna.model.config import NAMED_CONFIGS, NORMS, RESIDUALS, WEIGHTS, ModelConfig
-from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, left_out
+from sterna.model.files import read_text
 from sterna.model.profile import PROFILES
 from sterna.model.shards.text import ShardText
-from sterna.model.tokenizer import ASCII_VOCAB
 from sterna.model.tokens.files import fitted, load_tokenizer
-from sterna.model.tokens.text import MemoryText
-from sterna.model.tokens.tokenizer import BYTES, Tokenizer
+from sterna.model.tokens.tokenizer import BYTES
 from sterna.model.training.distributed.launch import is_first_process
 from sterna.model.training.execution import Execution
 from sterna.model.training.recipe import TrainRecipe
@@ -63,6 +62,13 @@ def train(
     ] = None,
     docstrings: Annotated[bool, typer.Option(
         "--docstrings", help="Add the standard library's docstrings to the manual.")] = False,
+    general_text: Annotated[Path | None, typer.Option(
+        metavar="FILE",
+        help="UTF-8 text of a more general kind to begin with, of which less and less is read. "
+             "Default: with the manual, the standard library's docstrings.")] = None,
+    general_share: Annotated[float | None, typer.Option(
+        metavar="SHARE",
+        help="Share of the general text in the beginning; 0 leaves it out. Default: 0.8.")] = None,
     data: Annotated[Path | None, typer.Option(
         metavar="FOLDER",
         help="Train on what sterna data build wrote; the vocabulary is that of its tokenizer.",
@@ -156,6 +162,9 @@ def train(
                          + ("--text" if data is None else "--data"))
     if text is not None and data is not None:
         raise ValueError("give the text as --text or as --data, but not both")
+    if general_text is not None and (data is not None or docstrings):
+        raise ValueError("--general-text goes with --text or the built-in text: leave it out with "
+                         + ("--data" if docstrings is False else "--docstrings"))
     if tokenizer is not None and data is not None:
         raise ValueError("--tokenizer goes with a text: what sterna data build wrote has its own")
     shards = None if data is None else ShardText(data)
@@ -171,7 +180,8 @@ def train(
         "lr": lr, "batch": batch, "window": window, "weight_decay": weight_decay,
         "warmup_steps": warmup, "accumulate": accumulate, "carry_state": carry_state,
         "order": order, "eval_window": eval_window, "bf16": bf16 or None, "schedule": schedule,
-        "float_start": float_start, "ema": ema}.items() if value is not None}
+        "float_start": float_start, "ema": ema, "general_share": general_share,
+    }.items() if value is not None}
     recipe = TrainRecipe.of(weights, **given)
     if lr_width is not None:
         recipe = recipe.carried_over(lr_width, shape.d)
@@ -189,8 +199,9 @@ def train(
         from sterna.model.training.heldout import HELDOUT_BYTES
         from sterna.model.training.record import Recorded
         from sterna.model.training.train import train as run_training
-    corpus = (_corpus(text, docstrings, tokens or fitted(BYTES, shape.vocab), quiet)
-              if shards is None else _said(shards, quiet))
+    corpus = (said(shards, quiet) if shards is not None else
+              in_tokens(corpus_of(text, docstrings, general_text, recipe),
+                        tokens or fitted(BYTES, shape.vocab), quiet))
     with joined(lambda local_rank: training_device(device, local_rank)) as processes:
         result = run_training(
             shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
@@ -251,30 +262,6 @@ def report_run(
     return 0
 
 
-def _corpus(
-    text: Path | None, docstrings: bool, tokenizer: Tokenizer, quiet: bool,
-) -> Corpus | MemoryText:
-    """The text to train on, with what is said about it."""
-    corpus = builtin_corpus(docstrings=docstrings) if text is None else corpus_from_file(text)
-    if tokenizer.vocab <= ASCII_VOCAB:
-        whole, corpus = corpus, corpus.as_ascii()
-        say(left_out(whole.train + whole.heldout), quiet)
-    sizes = f"{len(corpus.train):,} bytes to train on, {len(corpus.heldout):,} held out"
-    if tokenizer.kind == BYTES.kind:
-        say(f"{corpus.name}: {sizes}", quiet)
-        return corpus
-    found = MemoryText(corpus, tokenizer)
-    say(f"{corpus.name}: {len(found):,} tokens of {sizes}", quiet)
-    return found
-
-
-def _said(shards: ShardText, quiet: bool) -> ShardText:
-    """The same, with what is said about it."""
-    say(f"{shards.name}: {len(shards):,} tokens of {shards.index.train.bytes:,} bytes to train on, "
-        f"{shards.index.heldout.bytes:,} bytes held out", quiet)
-    return shards
-
-
 def _show(result: TrainResult, output: Path, as_json: bool) -> None:
     if as_json:
         print_json({
@@ -309,7 +296,6 @@ def quantize(
 
     Example: sterna quantize runs/tiny -o tiny.safetensors --profile S16
     """
-    from sterna.model.files import read_text
     numbers = None if profile is None else PROFILES[choose("--profile", profile, PROFILES)]
     check_file(output)
     with Stages(quiet) as stage:

@@ -82,6 +82,11 @@ class ShardText:
         """What the tokens were made with."""
         return self.index.tokenizer
 
+    @property
+    def general(self) -> None:
+        """There is no other text to begin with."""
+        return None
+
     def __len__(self) -> int:
         """Number of tokens to train on."""
         return self._ends[-1]

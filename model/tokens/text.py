@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ from sterna.model.corpus import Corpus
 from sterna.model.tokenizer import check_bytes
 from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
 
-__all__ = ["MemoryText", "TokenText", "first_characters"]
+__all__ = ["GeneralText", "MemoryText", "TokenText", "first_characters"]
 
 
 class TokenText(Protocol):
@@ -28,6 +29,10 @@ class TokenText(Protocol):
     def tokenizer(self) -> Tokenizer:
         """What the tokens were made with."""
 
+    @property
+    def general(self) -> GeneralText | None:
+        """Text of a more general kind that training begins with, or None."""
+
     def __len__(self) -> int:
         """Number of tokens to train on."""
 
@@ -42,7 +47,51 @@ class TokenText(Protocol):
         characters."""
 
 
-class MemoryText:
+class _Tokens:
+    """A text in memory, in the tokens of a tokenizer; ValueError if it has not all of them."""
+
+    def __init__(self, text: bytes, tokenizer: Tokenizer, name: str) -> None:
+        self.tokenizer = tokenizer
+        if isinstance(tokenizer, ByteTokenizer):    # which are tokens as they lie there
+            check_bytes(text, tokenizer.vocab, name)
+            self._tokens = np.frombuffer(text, dtype=np.uint8)
+        else:
+            tokens = tokenizer.encode(text)
+            self._tokens = tokens.astype(np.min_scalar_type(tokenizer.vocab - 1))
+
+    def __len__(self) -> int:
+        """Number of tokens to train on."""
+        return len(self._tokens)
+
+    def piece(self, start: int, count: int) -> np.ndarray:
+        """Tokens from ``start`` on, int64 ``[count]``, going round at the end."""
+        there = self._tokens[start:start + count]
+        round_the_end = self._tokens[:count - len(there)]
+        return np.concatenate([there, round_the_end]).astype(np.int64)
+
+
+class GeneralText(_Tokens):
+    """Text of a more general kind that training begins with, in memory.
+
+    Parameters
+    ----------
+    text
+        UTF-8.
+    tokenizer
+        Has tokens for all of it.
+
+    Raises
+    ------
+    ValueError
+        If it has not.
+    """
+
+    def __init__(self, text: bytes, tokenizer: Tokenizer) -> None:
+        super().__init__(text, tokenizer, "the general text")
+        self.sha256 = hashlib.sha256(text).hexdigest()
+
+
+class MemoryText(_Tokens):
     """A corpus in memory, in the tokens of a tokenizer.
 
     Parameters
@@ -59,25 +108,10 @@ class MemoryText:
     """
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer) -> None:
-        self.name, self.sha256, self.tokenizer = corpus.name, corpus.sha256, tokenizer
-        self.file = corpus.file
-        if isinstance(tokenizer, ByteTokenizer):    # which are tokens as they lie there
-            check_bytes(corpus.train, tokenizer.vocab, corpus.name)
-            self._tokens = np.frombuffer(corpus.train, dtype=np.uint8)
-        else:
-            tokens = tokenizer.encode(corpus.train)
-            self._tokens = tokens.astype(np.min_scalar_type(tokenizer.vocab - 1))
+        super().__init__(corpus.train, tokenizer, corpus.name)
+        self.name, self.sha256, self.file = corpus.name, corpus.sha256, corpus.file
+        self.general = GeneralText(corpus.general, tokenizer) if corpus.general else None
         self._heldout = corpus.heldout
-
-    def __len__(self) -> int:
-        """Number of tokens to train on."""
-        return len(self._tokens)
-
-    def piece(self, start: int, count: int) -> np.ndarray:
-        """Tokens from ``start`` on, int64 ``[count]``, going round at the end."""
-        there = self._tokens[start:start + count]
-        round_the_end = self._tokens[:count - len(there)]
-        return np.concatenate([there, round_the_end]).astype(np.int64)
 
     def heldout(self, most_bytes: int | None = None) -> bytes:
         """The held-out text, or its beginning."""

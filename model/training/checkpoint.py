@@ -48,6 +48,8 @@ class Checkpoint:
         The training recipe as a flat dictionary; what it leaves out has its default.
     corpus_name, corpus_sha256
         Which text was trained on.
+    general_sha256
+        Which general text was trained on first, or None.
     seed
         Seed of the run.
     step
@@ -98,6 +100,7 @@ class Checkpoint:
     data_folder: str | None = None
     text_file: str | None = None
     computed_with: tuple[str, ...] = ()
+    general_sha256: str | None = None
 
     def model(self, *, averaged: bool = True) -> LanguageModel:
         """Return the model with these weights, on the CPU; with their average, if there is one,
@@ -182,9 +185,12 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
     del content["format"]
-    for name in ("average", "data_folder", "text_file"):    # as it was before there were these
+    # As it was before there were these.
+    for name in ("average", "data_folder", "text_file", "general_sha256"):
         content.setdefault(name, None)
     content.setdefault("computed_with", ())
+    if isinstance(content.get("recipe"), dict):
+        content["recipe"] = {"float_start": 0.0, "general_share": 0.0, **content["recipe"]}
     try:
         return Checkpoint(**checked_fields(content, list(Checkpoint.__slots__)))
     except ValueError as error:

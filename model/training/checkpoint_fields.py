@@ -105,6 +105,11 @@ def _check_hash(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a hash in hexadecimal, got {value!r:.80}")
 
 
+def _check_hash_or_none(name: str, value: Any) -> None:
+    if value is not None:
+        _check_hash(name, value)
+
+
 def _check_seconds(name: str, value: Any) -> None:
     if not 0.0 <= real_number(name, value) < math.inf:
         raise ValueError(f"{name} must be at least 0, got {value}")
@@ -151,6 +156,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "recipe": _check_recipe,
     "corpus_name": _check_text,
     "corpus_sha256": _check_hash,
+    "general_sha256": _check_hash_or_none,
     "seed": lambda name, value: check_whole(name, value, 0, (1 << 63) - 1),
     "step": lambda name, value: check_whole(name, value, 0),
     "seconds": _check_seconds,

@@ -71,8 +71,8 @@ def train_steps(
     while not budget.spent and signal is None:
         record.before_step()
         begin = time.monotonic()
-        state.advance(sampler.windows(state.step, state.columns), budget.fraction,
-                      afresh=sampler.starts_afresh(state.step))
+        state.advance(sampler.windows(state.step, state.columns, budget.fraction),
+                      budget.fraction, afresh=sampler.starts_afresh(state.step))
         took, signal, save = _agreed(state, time.monotonic() - begin, stop, next_save)
         state.seconds += took
         budget.took(took)

@@ -53,6 +53,9 @@ class TrainRecipe:
     float_start
         In this first part of the budget projections compute in full precision: neither weights nor
         activations are quantised. For ternary weights only.
+    general_share
+        If there is a text of a more general kind beside the one that is judged by, a window is from
+        it with this probability in the beginning; it falls in a straight line to none at the end.
     ema
         Decay of an average of the weights over the steps, which is what is measured and used;
         0 keeps none. In the first steps it is lower, ``(1 + step) / (10 + step)``.
@@ -84,7 +87,7 @@ class TrainRecipe:
     window: int = 128
     beta1: float = 0.9
     beta2: float = 0.99
-    weight_decay: float = 0.5
+    weight_decay: float = 0.3
     warmup_steps: int = 50
     final_lr_fraction: float = 0.02
     clip_norm: float = 1.0
@@ -94,8 +97,9 @@ class TrainRecipe:
     eval_window: int | None = None
     bf16: bool = False
     schedule: str = "cosine"
-    float_start: float = 0.0
+    float_start: float = 0.2
     ema: float = 0.0
+    general_share: float = 0.8
 
     def __post_init__(self) -> None:
         for name in ("lr", "embedding_lr_factor", "final_lr_fraction", "clip_norm"):
@@ -107,6 +111,8 @@ class TrainRecipe:
         for name in ("beta1", "beta2", "float_start", "ema"):
             if not 0.0 <= real_number(name, getattr(self, name)) < 1.0:
                 raise ValueError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
+        if not 0.0 <= real_number("general_share", self.general_share) <= 1.0:
+            raise ValueError(f"general_share must be from 0 to 1, got {self.general_share}")
         decay = real_number("weight_decay", self.weight_decay)
         if not 0.0 <= decay < math.inf:
             raise ValueError(f"weight_decay must be at least 0, got {decay}")
@@ -139,8 +145,8 @@ class TrainRecipe:
 
         Float weights take smaller steps and little decay; there are no codes to be changed.
         """
-        defaults = {"lr": 3e-3, "weight_decay": 0.1} if weights == "float" else {}
-        return cls(**{**defaults, **given})
+        smaller = {"lr": 3e-3, "weight_decay": 0.1, "float_start": 0.0}
+        return cls(**{**(smaller if weights == "float" else {}), **given})
 
     def carried_over(self, lr_width: int, width: int) -> TrainRecipe:
         """The recipe of a model of ``lr_width`` channels for one of ``width`` channels: the best

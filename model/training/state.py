@@ -77,10 +77,10 @@ class RunSettings:
         same = found.corpus_sha256 == self.text.sha256      # whatever its file is called by now
         theirs = _facts(found.config, TrainRecipe(**found.recipe), {
             "text": self.text.name if same else found.corpus_name, "tokenizer": found.tokenizer,
-            "seed": found.seed, "profile": found.profile})
+            "general text": found.general_sha256, "seed": found.seed, "profile": found.profile})
         ours = _facts(self.config, self.recipe, {
             "text": self.text.name, "tokenizer": self.text.tokenizer, "seed": self.seed,
-            "profile": self.profile})
+            "general text": getattr(self.text.general, "sha256", None), "profile": self.profile})
         result = [f"{name} {theirs[name]}, not {value}" for name, value in ours.items()
                   if theirs[name] != value]
         if not result and not same:
@@ -98,10 +98,10 @@ def _file_of(text: TokenText) -> str | None:
 
 def _facts(config: ModelConfig, recipe: TrainRecipe, others: dict[str, Any]) -> dict[str, Any]:
     """What two runs are compared by, by the names that are said."""
-    tokenizer: Tokenizer = others.pop("tokenizer")
-    others["profile"] = others["profile"].name
-    kind = f"{tokenizer.kind} {tokenizer.sha256[:12]}"
-    return {**asdict(config), **others, "tokenizer": kind, **asdict(recipe)}
+    tokenizer: Tokenizer = others["tokenizer"]
+    said = {"profile": others["profile"].name,
+            "tokenizer": f"{tokenizer.kind} {tokenizer.sha256[:12]}"}
+    return {**asdict(config), **others, **said, **asdict(recipe)}
 
 
 class TrainState:
@@ -244,11 +244,11 @@ class TrainState:
             weights={}, optimizer={}, carried=(), train_bpb=self.train_bpb,
             heldout_bpb=self.heldout_bpb, tokenizer=settings.text.tokenizer,
             profile=settings.profile, budget=budget, data_folder=_folder_of(settings.text),
-            text_file=_file_of(settings.text), computed_with=self.computed_with)
+            text_file=_file_of(settings.text), computed_with=self.computed_with,
+            general_sha256=getattr(settings.text.general, "sha256", None))
 
     def checkpoint(self, budget: dict[str, Any]) -> Checkpoint:
-        """All that is needed to go on, for the first process; called by all, and of no use to the
-        others."""
+        """All that is needed to go on, for the first process; called by all."""
         saved = self.optimizer.state_dict()
         return replace(
             self.position(budget),

@@ -1,4 +1,4 @@
-"""Which pieces of the train text a step sees: a function of (seed, step), nothing else."""
+"""Which pieces of the train text a step sees: a function of seed, step and share of the budget."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["WindowSampler"]
 
-_EPOCH = 1
-"""In the key of a shuffle: tells its two random numbers apart."""
+_EPOCH, _GENERAL = 1, 2
+"""In the key of a shuffle and of a draw: tells random numbers of one seed and step apart."""
 
 
 class WindowSampler:
     """Cuts windows from a text; any step can be asked for, in any order.
 
     That is what makes a resumed run see exactly what an uninterrupted one would. A process that
-    computes a share of the batch reads its columns alone.
+    computes a share of the batch reads its columns alone. If the text has general text beside it,
+    a window is from there with a probability of ``recipe.general_share`` in the beginning, which
+    falls in a straight line to none at the end.
 
     Parameters
     ----------
@@ -32,7 +34,8 @@ class WindowSampler:
     Raises
     ------
     ValueError
-        If the text is too short for one window.
+        If the text is too short for one window, or there is general text and windows follow each
+        other (``carry_state``) or are counted (``order`` epoch).
     """
 
     def __init__(self, text: TokenText, recipe: TrainRecipe, seed: int) -> None:
@@ -42,6 +45,14 @@ class WindowSampler:
                 f"a window of {recipe.window} {unit} needs a train text of at least "
                 f"{recipe.window + 1} {unit}, got {len(text)}")
         self._text = text
+        self._general = text.general if recipe.general_share else None
+        if self._general is not None:
+            if recipe.carry_state or recipe.order != "random":
+                raise ValueError("general text is read in windows that lie anywhere: it does not "
+                                 "go with carry_state or another order than random")
+            if len(self._general) < recipe.window + 1:
+                raise ValueError(f"a window of {recipe.window} needs a general text of at least "
+                                 f"{recipe.window + 1} tokens, got {len(self._general)}")
         self._recipe = recipe
         self._seed = seed
         # With the state carried, every sequence reads its share of the text once an epoch.
@@ -51,16 +62,34 @@ class WindowSampler:
         """Whether the windows of ``step`` start from the zero state."""
         return not self._recipe.carry_state or step % self._epoch_steps == 0
 
-    def windows(self, step: int, columns: slice = slice(None)) -> np.ndarray:
+    def windows(
+        self, step: int, columns: slice = slice(None), fraction: float = 1.0,
+    ) -> np.ndarray:
         """Return tokens as int64 ``[window + 1, columns]``: every row is followed by the next.
 
-        ``columns`` chooses windows of the batch, by default all; no others are read.
+        ``columns`` chooses windows of the batch, by default all; no others are read. ``fraction``
+        of the budget is used: what is left says how much of it is general text.
         """
+        length = self._recipe.window + 1
         starts = self._starts(step, np.arange(self._recipe.batch)[columns])
-        pieces = [self._text.piece(int(start), self._recipe.window + 1) for start in starts]
+        general = self._general_starts(step, fraction)[columns]
+        pieces = [
+            self._text.piece(int(start), length) if other < 0 or self._general is None else
+            self._general.piece(int(other), length)
+            for start, other in zip(starts, general, strict=True)]
         if not pieces:
             return np.empty((self._recipe.window + 1, 0), dtype=np.int64)
         return np.stack(pieces, axis=1)
+
+    def _general_starts(self, step: int, fraction: float) -> np.ndarray:
+        """Where the windows of a step begin in the general text; -1 if they are not of it."""
+        recipe, none = self._recipe, np.full(self._recipe.batch, -1)
+        if self._general is None:
+            return none
+        generator = np.random.default_rng([self._seed, step, _GENERAL])
+        starts = generator.integers(0, len(self._general) - recipe.window, recipe.batch)
+        share = recipe.general_share * (1.0 - fraction)
+        return np.where(generator.random(recipe.batch) < share, starts, none)
 
     def _starts(self, step: int, columns: np.ndarray) -> np.ndarray:
         """Where the windows of these columns begin."""

@@ -117,7 +117,7 @@ def timed(folder: Path, pieces: int | None, **options: Any) -> list[tuple[int, f
 def commanded(folder: Path, pieces: int | None, *options: str) -> list[Any]:
     """The command: its exit code, its output and whether there is a report, of each process."""
     text = Interrupted(pieces if is_last() else None)
-    with (patch("sterna.cli.commands.training._corpus", lambda *arguments: text),
+    with (patch("sterna.cli.commands.training.in_tokens", lambda *arguments: text),
           redirect_stdout(io.StringIO()) as out):
         code = sterna([
             "train", "--d", "16", "--layers", "2", "--dff", "24", "--batch", "4", "--window", "40",

@@ -170,13 +170,13 @@ def resident() -> int:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone can be told")
 def test_memory_is_kept_inside_of_the_block_and_given_back_after_it() -> None:
-    size = 200 * 2**20
+    size = 400 * 2**20      # beside which what others give back meanwhile is little
     before = resident()
     with memory_kept() as kept:
         if not kept:
             pytest.skip("not glibc")
         torch.ones(size // 4)
-        assert resident() - before > 0.9 * size
+        assert resident() - before > 0.75 * size
         return_memory()
         assert resident() - before < 0.5 * size
         torch.ones(size // 4)

@@ -1,7 +1,8 @@
 # make demo   the whole path on the bundled model; needs no torch
 # make quick  the same without simulation; needs no compiler
 # make test   every test but those of a minute or more each
-# make test-long   those
+# make test-long   of those, one of each file
+# make test-all    all of those
 # make test-browser  those of the page, in Chromium
 # make test-triton  the kernels for GPUs, without a GPU: interpreted, and compiled
 # make lint   static checks
@@ -18,11 +19,12 @@ BIN    := $(VENV)/bin
 export OPENBLAS_NUM_THREADS := 1
 # Tests at a time; two cores are assumed.
 JOBS   ?= 2
-# The slowest are shown, so that one that became slow is seen.
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal --durations 15
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
+# What the kernels for GPUs and their tests are made of.
+TRITON := $(sort $(wildcard model/triton_kernels/*.py tests/test_triton_*.py benchmarks/triton_*.py))
 SPHINX := $(BIN)/sphinx-build -q -c docs/site
 
-.PHONY: setup demo quick test test-fast test-long test-browser test-triton lint docs docs-links notebooks prove clean python tools
+.PHONY: setup demo quick test test-fast test-long test-all test-browser test-triton triton-passed lint docs docs-links notebooks prove clean python tools
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.test
@@ -37,7 +39,10 @@ test: $(VENV)/.test
 	$(PYTEST) -m "not long"
 
 test-long: $(VENV)/.test
-	$(PYTEST) -m long --durations 80
+	$(PYTEST) --sample
+
+test-all: $(VENV)/.test
+	$(PYTEST) -m long
 
 test-fast: $(VENV)/.test
 	$(PYTEST) -m "not slow and not long"
@@ -49,6 +54,11 @@ test-browser: $(VENV)/.test
 test-triton: $(VENV)/.triton
 	TRITON_INTERPRET=1 PYTHONPATH=$(CURDIR)/$(VENV)/triton $(PYTEST) tests/test_triton_kernels.py
 	PYTHONPATH=$(CURDIR)/$(VENV)/triton $(PYTEST) tests/test_triton_compile.py
+	(cat $(TRITON); grep -E '^(torch|triton)==' constraints.txt) | sha256sum > tests/data/triton.sha256
+
+# Whether test-triton passed with what these files hold now.
+triton-passed:
+	@(cat $(TRITON); grep -E '^(torch|triton)==' constraints.txt) | sha256sum | cmp -s - tests/data/triton.sha256
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

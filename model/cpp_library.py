@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sterna.model.files import cache_folder
+from sterna.model.cache import cache_folder
 
-__all__ = ["CompileError", "CppLibrary", "NoCompilerError"]
+__all__ = ["CompileError", "CppLibrary", "NoCompilerError", "compiler_key"]
 
 _ERROR_LINES = 3
 
@@ -60,7 +60,7 @@ class CppLibrary:
         compiler = shutil.which("g++")
         if compiler is None:
             return next(iter(sorted(folder.glob(f"{self._stem()}-*.so"))), None)
-        library = folder / f"{self._stem()}-{_compiler_key(compiler)}.so"
+        library = folder / f"{self._stem()}-{compiler_key(compiler)}.so"
         return library if library.exists() else None
 
     def build(
@@ -72,7 +72,7 @@ class CppLibrary:
         Parameters
         ----------
         folder
-            Made if missing; None takes :func:`sterna.model.files.cache_folder`.
+            Made if missing; None takes :func:`sterna.model.cache.cache_folder`.
         progress
             Called as ``progress(done, total)`` with the number of compiled files.
 
@@ -100,7 +100,7 @@ class CppLibrary:
             raise NoCompilerError(
                 f"g++ is not installed, and {self.what} are compiled with it: apt-get install g++ "
                 f"(or your system's package of that name)")
-        library = folder / f"{self._stem()}-{_compiler_key(compiler)}.so"
+        library = folder / f"{self._stem()}-{compiler_key(compiler)}.so"
         files = sorted(self.sources.glob("*.cpp"))
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=folder) as name:
@@ -141,7 +141,7 @@ class CppLibrary:
         return f"{self.name}-{digest.hexdigest()[:12]}"
 
 
-def _compiler_key(compiler: str) -> str:
+def compiler_key(compiler: str) -> str:
     """Hash of the compiler's version and of what it compiles for."""
     told = [subprocess.run([compiler, option], capture_output=True, text=True, check=False).stdout
             for option in ("--version", "-dumpmachine")]

@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["cache_folder", "read_text", "write_atomically"]
+__all__ = ["read_text", "write_atomically"]
 
 _PIECE_BYTES = 1 << 20
 
@@ -77,22 +77,3 @@ def _check_utf8(data: bytes, path: Path) -> None:
             at = start - begun + error.start
             raise ValueError(
                 f"{path}: not UTF-8 text (byte 0x{data[at]:02x} at offset {at})") from error
-
-
-def cache_folder() -> Path:
-    """Where things are kept that can be made again: the folder that ``STERNA_CACHE`` names, else
-    ``$XDG_CACHE_HOME/sterna``, else ``~/.cache/sterna``.
-
-    Raises
-    ------
-    ValueError
-        If neither is set and the user has no home.
-    """
-    named, base = os.environ.get("STERNA_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if named:
-        return Path(named)
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "sterna"
-    except RuntimeError as error:
-        raise ValueError(
-            "there is no home folder to keep a cache in: set STERNA_CACHE to a folder") from error

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
+import signal
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,16 +26,34 @@ from sterna.model.quantized.synthetic import random_model
 
 # Tests run side by side: more threads in each would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Nor do threads that wait spin meanwhile, as sterna's own do not.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# A shell starts a job in the background with Ctrl-C ignored; what is tested here would inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A shared machine is slow at times; what a property test must not do is depend on it.
 settings.register_profile("sterna", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("sterna")
 
+HEAVIEST = 20
+_LAST = pytest.StashKey[float]()
+
 ODD = ModelConfig(d=12, layers=2, dff=21, vocab=65)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", action="store_true", help="of the long tests of a file, the last")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The slowest first: what is begun last should not keep one of two cores waiting."""
+    if config.getoption("sample"):
+        chosen = {item.path: item for item in items if item.get_closest_marker("long")}
+        config.hook.pytest_deselected(items=[
+            item for item in items if item is not chosen.get(item.path)])
+        items[:] = chosen.values()
+
     def order(item: pytest.Item) -> tuple[float, bool, bool]:
         allowed = item.get_closest_marker("timeout")
         return (-max(allowed.args) if allowed else 0, not item.get_closest_marker("long"),
@@ -41,11 +62,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=order)
 
 
+def _user_seconds() -> float:
+    """CPU time outside the kernel, of this process and of all that it started and has ended."""
+    times = os.times()
+    return times.user + times.children_user
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Each report tells the CPU seconds since the last one."""
+    report = yield
+    now = _user_seconds()
+    report.user_seconds = now - item.config.stash.get(_LAST, now)
+    item.config.stash[_LAST] = now
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How long all tests took together, so that a rise is seen."""
-    seconds = sum(getattr(report, "duration", 0.0)
-                  for reports in terminalreporter.stats.values() for report in reports)
-    terminalreporter.write_line(f"all tests together, fixtures included: {seconds:.0f} s")
+    """What the tests cost, in CPU seconds: how busy the machine was does not show in them."""
+    spent: Counter[str] = Counter()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        spent[getattr(report, "nodeid", "")] += getattr(report, "user_seconds", 0)
+    terminalreporter.section(f"{HEAVIEST} heaviest tests of {spent.total():.0f} CPU seconds")
+    for name, seconds in spent.most_common(HEAVIEST):
+        terminalreporter.write_line(f"{seconds:7.1f} s  {name}")
 
 
 @pytest.fixture(params=sorted(PROFILES))

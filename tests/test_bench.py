@@ -160,6 +160,8 @@ def test_what_sets_the_memories_of_a_large_design_is_not_optimized(
     source = tmp_path / "unit.v"
     source.write_text("// " + "x" * (launch._SMALL if large else 10) + "\n")
     commands: list[list[str]] = []
+    monkeypatch.setattr(launch, "compiled", lambda target, key, make: make())
+    monkeypatch.setattr(launch, "simulation_key", lambda *made_of: "")
     monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command))
     launch._verilate([str(source)], "unit", ["clk"], tmp_path, waves=None)
     verilate, make = commands

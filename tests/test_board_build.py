@@ -25,10 +25,10 @@ from sterna.hw.board.top import BoardParams
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.emit.verilog import verilog_text
-from sterna.hw.flow.cache import Cache
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import PlaceRouteError
 from sterna.hw.flow.target import Resource
+from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model

@@ -16,8 +16,8 @@ from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign, board_design
 from sterna.hw.board.names import BoardName
 from sterna.hw.board.top import BoardParams
 from sterna.hw.emit.yosys import run_yosys
-from sterna.hw.flow.cache import default_cache
 from sterna.hw.flow.cached_tools import CachedTools
+from sterna.model.cache import user_cache
 from sterna.model.quantized import load_model
 from sterna.sim.board import BoardSimulation
 from sterna.sim.board_reference import ConversationReference
@@ -47,7 +47,7 @@ def test_the_netlist_of_micro_talks_as_under_onnxruntime(tmp_path: Path) -> None
     model = load_model("micro")
     board = BOARDS[BoardName.ICEBREAKER]
     design = board_design(model, BoardParams(board), board.sizes)
-    tools = CachedTools(board.target, default_cache(), 3600, lambda text, step: None)
+    tools = CachedTools(board.target, user_cache("synthesis"), 3600, lambda text, step: None)
     (tmp_path / "netlist.json").write_bytes(tools.map(design.verilog, TOP_MODULE).raw)
     run_yosys(tmp_path, "read_json netlist.json\nrename -hide c:*\ndelete t:$scopeinfo\n"
               "write_verilog -noattr netlist.v\n", timeout_s=600)

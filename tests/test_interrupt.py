@@ -29,9 +29,7 @@ def interrupted(
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *map(str, arguments)], stdout=out, stderr=err,
-            start_new_session=True, env={**os.environ, "TMPDIR": str(folder)},
-            # A test run in the background ignores the signal, and so would what it starts.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+            start_new_session=True, env={**os.environ, "TMPDIR": str(folder)})
     printed = [folder / "out", folder / "err"]
     deadline = time.monotonic() + PATIENCE_S
     try:
@@ -57,7 +55,10 @@ def check_message(errors: str, message: str = "sterna: interrupted") -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", WAYS)
-def test_while_a_simulation_compiles(tmp_path: Path, group: bool) -> None:
+def test_while_a_simulation_compiles(
+    tmp_path: Path, group: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STERNA_CACHE", "0")
     work = tmp_path / "work"
     interrupted(
         tmp_path, ("simulate", "tiny-c12", "--unit", "mlgru", "--tokens", 4, "-o", work),

@@ -8,7 +8,6 @@ import pytest
 
 from sterna.cli.main import main
 from sterna.export.native.build import MissingCompilerError, OpsError, build_ops
-from sterna.model.files import cache_folder
 
 
 def test_a_library_is_built_once(native_ops: Path) -> None:
@@ -55,22 +54,3 @@ def test_the_command_says_where_and_which_kernel(
     for option in (["--ops"], ["--ops-library", str(native_ops)]):
         assert main([*arguments, *option]) == 0
         assert capsys.readouterr().out == plain
-
-
-def test_the_cache_is_where_it_is_said_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("STERNA_CACHE", raising=False)
-    assert cache_folder() == tmp_path / "sterna"
-    monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "here"))
-    assert cache_folder() == tmp_path / "here"
-    monkeypatch.delenv("STERNA_CACHE")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", _no_home)
-    with pytest.raises(ValueError, match=r"no home folder .* set STERNA_CACHE"):
-        cache_folder()
-
-
-def _no_home() -> Path:
-    raise RuntimeError("Could not determine home directory.")

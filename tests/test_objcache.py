@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,20 +138,26 @@ def test_the_environment_names_it_unless_there_is_another(
 
 
 @pytest.mark.slow
-def test_a_simulation_is_made_of_what_is_kept(tmp_path: Path) -> None:
+def test_a_simulation_is_made_of_what_is_kept_and_kept_as_a_whole(tmp_path: Path) -> None:
     source = tmp_path / "pass.v"
-    source.write_text("""
+    source.write_text(f"// Made at {time.time_ns()}: not kept from an earlier run.\n" + """
 module pass(input clk, input rst, input [7:0] a__payload, input a__valid, output a__ready,
             output [7:0] b__payload, output b__valid, input b__ready);
   assign a__ready = b__ready, b__payload = a__payload, b__valid = a__valid;
 endmodule
 """)
     job = Job(["a"], ["b"], 1, [Phase("one", {"a": [1, 2]}, {"b": 2})])
-    result, = run_on(Simulator.VERILATOR, [source], "pass", job, tmp_path / "work")
-    assert result.outputs == {"b": [1, 2]}
+    for work in ("work", "again"):
+        result, = run_on(Simulator.VERILATOR, [source], "pass", job, tmp_path / work)
+        assert result.outputs == {"b": [1, 2]}
     command = objcache(Path(verilator_environment()["VERILATOR_ROOT"]))
     assert command is not None
     kept = {path.read_bytes() for path in Path(command.split("'")[9]).glob("*.o")}
     objects = list((tmp_path / "work").rglob("verilated*.o"))
     assert len(objects) >= 3
     assert all(path.read_bytes() in kept for path in objects)
+    assert not list((tmp_path / "again").rglob("*.o"))
+    # Another design of that name is another simulation.
+    source.write_text(source.read_text().replace("b__payload = a", "b__payload = ~a"))
+    result, = run_on(Simulator.VERILATOR, [source], "pass", job, tmp_path / "again")
+    assert result.outputs == {"b": [254, 253]}

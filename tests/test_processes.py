@@ -80,7 +80,8 @@ def test_a_simulation_that_is_stopped_leaves_no_process(
     with subprocess.Popen(
             [sys.executable, "-m", "sterna.cli", "simulate", "micro", "--unit", "core",
              "--rows", "2", "--cols", "16", "-o", str(tmp_path / "work")],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+            env={**os.environ, "STERNA_CACHE": "0"}) as process:
         try:
             wait_for(lambda: any("cc1plus" in line for line in of_folder(tmp_path)), 300)
             process.send_signal(number)

@@ -19,7 +19,6 @@ from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import core_params
 from sterna.hw.emit.yosys import run_yosys
-from sterna.hw.flow.cache import Cache
 from sterna.hw.flow.estimate import block_rams, estimate
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import pack
@@ -29,6 +28,7 @@ from sterna.hw.flow.synth_report import SeedRun, part_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, Resource
 from sterna.hw.flow.usual import FITTING
+from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model
@@ -40,7 +40,7 @@ ROUTED = [target for target in TARGETS.values() if target.router is not None]
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory) -> Cache:
-    return Cache(tmp_path_factory.mktemp("cache"))
+    return Cache(tmp_path_factory.mktemp("cache") / "synthesis")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def model_file(tmp_path_factory) -> Path:
 @pytest.fixture
 def run(capsys, cache, monkeypatch):
     """Run the command with the cache of this module."""
-    monkeypatch.setenv("STERNA_CACHE", str(cache.folder))
+    monkeypatch.setenv("STERNA_CACHE", str(cache.folder.parent))
 
     def call(*arguments: object) -> tuple[int, str, str]:
         code = main(["synth", *(str(argument) for argument in arguments)])

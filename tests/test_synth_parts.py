@@ -8,12 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.tools import MissingToolError
-from sterna.hw.flow.cache import Cache, cache_key, default_cache
 from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.place_route import (
@@ -37,6 +34,7 @@ from sterna.hw.flow.target import (
 )
 from sterna.hw.flow.wrapper import wrapper_text
 from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.synthetic import random_model
@@ -65,39 +63,6 @@ def test_the_log_of_nextpnr_tells_the_steps():
         RouterStep(RouterPhase.ROUTE, 9000, 16267), RouterStep(RouterPhase.ROUTE, 4, 17)]
 
 
-# --- Cache --------------------------------------------------------------------------------------
-
-@given(result=st.binary(max_size=300), key=st.text(min_size=1))
-def test_a_cache_gives_back_what_was_put(tmp_path_factory, result, key):
-    cache = Cache(tmp_path_factory.mktemp("cache"))
-    digest = cache_key(key=key)
-    assert cache.get(digest) is None
-    cache.put(digest, result)
-    assert cache.get(digest) == result
-    assert Cache(cache.folder).get(digest) == result
-    assert cache.get(cache_key(key=key + "x")) is None
-
-
-@pytest.mark.parametrize("damage", [
-    lambda data: b"", lambda data: data[:20], lambda data: data[:-1],
-    lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: bytes(len(data))])
-def test_a_damaged_entry_counts_as_missing(tmp_path, damage):
-    cache, key = Cache(tmp_path / "cache"), cache_key(seed=1)
-    cache.put(key, b"netlist" * 100)
-    (file,) = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    file.write_bytes(damage(file.read_bytes()))
-    assert cache.get(key) is None
-    cache.put(key, b"again")
-    assert cache.get(key) == b"again"
-
-
-def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path):
-    (tmp_path / "file").write_text("")
-    cache, key = Cache(tmp_path / "file"), cache_key(seed=1)
-    cache.put(key, b"netlist")
-    assert cache.get(key) is None
-
-
 def test_a_style_among_the_sizes_is_refused():
     model = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=32), S16, seed=1)
     with pytest.raises(ValueError, match="give the style as style=, not among the sizes"):
@@ -107,18 +72,6 @@ def test_a_style_among_the_sizes_is_refused():
 def test_a_target_without_a_router_names_those_with_one():
     with pytest.raises(ValueError, match="or take one of ecp5-85k, ecp5-25k, ice40-up5k, ice40-h"):
         check_router(TARGETS["xc7"])
-
-
-def test_a_cache_without_a_folder_keeps_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    cache = Cache(None)
-    cache.put("00", b"x")
-    assert cache.get("00") is None
-    assert list(tmp_path.iterdir()) == []
-    monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "elsewhere"))
-    assert default_cache().folder == tmp_path / "elsewhere"
-    monkeypatch.delenv("STERNA_CACHE")
-    assert default_cache().folder == Path("build/synth-cache")
 
 
 # --- Targets ------------------------------------------------------------------------------------

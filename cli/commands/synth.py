@@ -43,8 +43,8 @@ def synth(
         metavar="MHZ", help="With --pnr: clock to reach; exits with 1 if no seed reaches it.")
         ] = None,
     cache: Annotated[bool, typer.Option(
-        help="Keep the results of the tools in build/synth-cache, or in the folder that "
-             "STERNA_CACHE names.")] = True,
+        help="Keep what the tools make and reuse it: in the folder that STERNA_CACHE names, "
+             "else in the user's cache.")] = True,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", help="Write synth.json, synth.html and area.svg to this folder.")
         ] = None,
@@ -61,10 +61,10 @@ def synth(
     Example: sterna synth tiny --target ecp5-85k --unit mac --rows 4 --cols 16 --pnr
     """
     from sterna.cli.reports.synth_progress import synth_progress
-    from sterna.hw.flow.cache import Cache, default_cache
     from sterna.hw.flow.fit import FitError
     from sterna.hw.flow.synth import synth as run
     from sterna.hw.flow.target import TARGETS
+    from sterna.model.cache import Cache, user_cache
     if seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {seeds}")
     if seeds > 1 and not pnr:
@@ -78,7 +78,7 @@ def synth(
             report = run(
                 loaded, target, unit=unit, sizes=sizes, style=style, pnr=pnr,
                 seeds=range(1, seeds + 1), freq_mhz=freq, multipliers=dsp,
-                cache=default_cache() if cache else Cache(None), progress=progress)
+                cache=user_cache("synthesis") if cache else Cache(None), progress=progress)
     except FitError as error:
         if error.report is None:
             raise

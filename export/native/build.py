@@ -38,7 +38,7 @@ def build_ops(
     ----------
     folder
         Where to put the library, made if missing; None takes
-        :func:`sterna.model.files.cache_folder`.
+        :func:`sterna.model.cache.cache_folder`.
     sources
         Folder of the C++ sources; another one in tests that plant a fault.
     progress

@@ -13,7 +13,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from sterna.model.files import cache_folder, write_atomically
+from sterna.model.cache import cache_folder
+from sterna.model.files import write_atomically
 
 __all__ = [
     "WEB_RUNTIME", "WEB_RUNTIME_VERSION", "WebRuntimeError", "runtime_cache", "runtime_files",

@@ -16,7 +16,6 @@ from sterna.hw.board.boards import Board
 from sterna.hw.board.constraints import constraints_name, constraints_text
 from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign
 from sterna.hw.emit.processes import run_tool
-from sterna.hw.flow.cache import Cache, cache_key, default_cache
 from sterna.hw.flow.cached_tools import CachedTools, MappedDesign, Progress
 from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.fit import FitError
@@ -30,6 +29,7 @@ from sterna.hw.flow.place_route import (
 )
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import Resource
+from sterna.model.cache import Cache, cache_key, user_cache
 
 __all__ = ["Attempt", "Bitstream", "TimingError", "build_bitstream"]
 
@@ -125,7 +125,7 @@ def build_bitstream(
     YosysError, PlaceRouteError
         If a tool fails.
     """
-    flow = _Flow(design, cache or default_cache(), timeout_s,
+    flow = _Flow(design, cache or user_cache("synthesis"), timeout_s,
                  progress or (lambda text, step: None))
     mapped = flow.map()
     netlist = mapped.raw

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.flow.cache import Cache, cache_key
 from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.netlist.absorb import absorb_registers
@@ -31,6 +30,7 @@ from sterna.hw.flow.routed import Placement, SlackHistogram, placement_of, slack
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, Usage
 from sterna.hw.flow.synthesis import Family, MappedMemory, MemoryStyle, Synthesis, synthesize
 from sterna.hw.flow.target import FpgaTarget, Resource
+from sterna.model.cache import Cache, cache_key
 
 __all__ = ["CachedTools", "MappedDesign", "Progress", "has_router"]
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.flow.cache import Cache, default_cache
 from sterna.hw.flow.cached_tools import CachedTools, Progress
 from sterna.hw.flow.synth_report import BlockArea
 from sterna.hw.flow.target import FpgaTarget, style_for, target_named
 from sterna.hw.layers.layer_unit import LayerUnitParams
 from sterna.hw.layers.matrix_unit import MatrixUnitParams
+from sterna.model.cache import Cache, user_cache
 
 __all__ = ["LayerCost", "layer_cost"]
 
@@ -72,7 +72,7 @@ def layer_cost(
     target
         A target or its name, of the family of the unit's style.
     cache
-        Where results are kept; None takes :func:`~sterna.hw.flow.cache.default_cache`.
+        Where results are kept; None takes :func:`~sterna.model.cache.user_cache`.
     timeout_s
         Deadline in seconds of a run of Yosys.
     progress
@@ -104,7 +104,7 @@ def layer_cost(
             f"sterna.hw.flow.synth has the others")
     style_for(target, engine.mac.style.value)
     tools = CachedTools(
-        target, cache if cache is not None else default_cache(), timeout_s,
+        target, cache if cache is not None else user_cache("synthesis"), timeout_s,
         progress or (lambda text, step: None), absorb=True, free_carries=True, multipliers=True)
     text = emitted.verilog_path.read_text(encoding="utf-8")
     synthesis = tools.map(text, emitted.module).synthesis

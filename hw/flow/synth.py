@@ -14,7 +14,6 @@ from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.folder import emit_component
-from sterna.hw.flow.cache import Cache, default_cache
 from sterna.hw.flow.cached_tools import CachedTools, Progress, has_router
 from sterna.hw.flow.fit import FitError, check_fit, check_memories
 from sterna.hw.flow.place_route import check_router
@@ -24,6 +23,7 @@ from sterna.hw.flow.usual import usual_sizes, what_fits
 from sterna.hw.flow.wrapper import WRAPPER_INSTANCE, WRAPPER_MODULE, wrapper_text
 from sterna.hw.units.mac.unit import MAC
 from sterna.hw.units.spec import Sizes, UnitSpec
+from sterna.model.cache import Cache, user_cache
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["synth"]
@@ -67,7 +67,7 @@ def synth(
     multipliers
         Whether multiplier blocks may be used.
     cache
-        Where results are kept; None takes :func:`~sterna.hw.flow.cache.default_cache`.
+        Where results are kept; None takes :func:`~sterna.model.cache.user_cache`.
     timeout_s
         Deadline in seconds of each run of a tool.
     progress
@@ -96,8 +96,8 @@ def synth(
     params = spec.params_for(model, sizes)
     told = progress or (lambda text, step: None)
     tools = CachedTools(
-        target, cache if cache is not None else default_cache(), timeout_s, told, absorb=absorb,
-        free_carries=free_carries, multipliers=multipliers)
+        target, user_cache("synthesis") if cache is None else cache, timeout_s, told,
+        absorb=absorb, free_carries=free_carries, multipliers=multipliers)
 
     try:
         check_memories(model, spec, params, target)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from sterna.hw.emit.processes import run_tool
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.testbench.simulation import SimulationError
+from sterna.sim.bench.compiled import compiled, simulation_key
 from sterna.sim.bench.make import COMPILERS, PARALLEL
 from sterna.sim.bench.runner import reason_of, refuse_spaces
 
@@ -40,7 +39,8 @@ def build_library(
     sources: Sequence[Path], module: str, ports: Sequence[str], work: Path, *,
     harness: Path, memories: Sequence[tuple[str, str]] = (), waves: Path | None = None,
 ) -> Path:
-    """Compile a module with a clock loop, unless ``work`` holds the very same one already.
+    """Compile a module with a clock loop, unless ``work`` or the user's cache holds the very same
+    one already.
 
     With ``STERNA_QUICK_BUILD`` in the environment the C++ compiler optimizes nothing: that takes
     a third of the time, and what it makes runs several times slower.
@@ -83,30 +83,33 @@ def build_library(
     make = (*_MAKE, *(_QUICK if os.environ.get("STERNA_QUICK_BUILD") else _OPTIMIZED))
     trace = (f"--trace-{waves.suffix[1:]}",) if waves else ()
     headers = sorted((*harness.parent.glob("*.hpp"), _WAVES))
-    key = _key((harness, *headers, *sources), module, visible, (*trace, *make))
-    library = work / f"core-{key}.so"
-    if library.exists():
-        return library
-    work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".core-", dir=work) as name:
-        build = Path(name).resolve()
-        (build / "ports.vlt").write_text(visible)
-        log = work / "cpp_build.log"
-        with log.open("wb") as file:
-            for command in (
-                ["verilator", *_VERILATE, *trace, "-CFLAGS", f"-I{_WAVES.parent}",
-                 "--Mdir", str(build), "--top-module", module,
-                 str(build / "ports.vlt"), *(str(path.resolve()) for path in sources),
-                 str(harness)],
-                ["make", "-C", str(build), "-f", "Vcore.mk", f"-j{COMPILERS}", *make],
-            ):
-                status = run_tool(
-                    command, stdout=file, stderr=subprocess.STDOUT,
-                    env=environment).returncode
-                if status != 0:
-                    raise SimulationError(
-                        f"{command[0]} failed on {module}: {reason_of(log)}")
-        os.replace(build / "core.so", library)
+    key = simulation_key((harness, *headers, *sources), module, visible, _VERILATE, trace, make)
+    library = work / f"core-{key[:16]}.so"
+
+    def build() -> None:
+        with tempfile.TemporaryDirectory(prefix=".core-", dir=work) as name:
+            folder = Path(name).resolve()
+            (folder / "ports.vlt").write_text(visible)
+            log = work / "cpp_build.log"
+            with log.open("wb") as file:
+                for command in (
+                    ["verilator", *_VERILATE, *trace, "-CFLAGS", f"-I{_WAVES.parent}",
+                     "--Mdir", str(folder), "--top-module", module,
+                     str(folder / "ports.vlt"), *(str(path.resolve()) for path in sources),
+                     str(harness)],
+                    ["make", "-C", str(folder), "-f", "Vcore.mk", f"-j{COMPILERS}", *make],
+                ):
+                    status = run_tool(
+                        command, stdout=file, stderr=subprocess.STDOUT,
+                        env=environment).returncode
+                    if status != 0:
+                        raise SimulationError(
+                            f"{command[0]} failed on {module}: {reason_of(log)}")
+            os.replace(folder / "core.so", library)
+
+    if not library.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        compiled(library, key, build)
     return library
 
 
@@ -119,16 +122,3 @@ def load_library(
         function = getattr(library, f"{prefix}_{name}")
         function.restype, function.argtypes = result, arguments
     return library
-
-
-def _key(
-    sources: Sequence[Path], module: str, visible: str, make: tuple[str, ...],
-) -> str:
-    """Hash of all that makes the library."""
-    digest = hashlib.sha256()
-    parts = [path.read_bytes() for path in sources]
-    parts += [repr(part).encode() for part in (
-        module, visible, _VERILATE, make, version("verilator"), sys.platform)]
-    for part in parts:
-        digest.update(hashlib.sha256(part).digest())
-    return digest.hexdigest()[:16]

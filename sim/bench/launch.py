@@ -16,6 +16,7 @@ from typing import Any
 from cocotb_tools import config
 from cocotb_tools.runner import get_results, get_runner
 
+from sterna.sim.bench.compiled import compiled, simulation_key
 from sterna.sim.bench.make import COMPILERS, PARALLEL
 
 __all__ = ["main"]
@@ -87,21 +88,24 @@ def _verilate(
     visible = build / "ports.vlt"
     visible.write_text("`verilator_config\n" + "".join(
         f'public_flat_rw -module "{top}" -var "{port}"\n' for port in ports or ()))
-    libraries = config.libs_dir
-    subprocess.run(
-        ["verilator", "--cc", "--exe", "--vpi", "--Mdir", str(build), "--top-module", top,
-         "--prefix", "Vtop", "-o", top, "--output-split", "0" if small else _SPLIT,
-         "--timescale", "1ns/1ps", *([] if ports else ["--public-flat-rw"]),
-         # How Yosys writes Verilog is checked by a lint test of its own.
-         "-Wno-fatal", "-Wno-lint", "-Wno-style",
-         *([f"--trace-{Path(waves).suffix[1:]}"] if waves else []),
-         "-LDFLAGS", f"-Wl,-rpath,{libraries} -L{libraries} -lcocotbvpi_verilator",
-         str(config.share_dir / "lib" / "verilator" / "verilator.cpp"), str(visible), *sources],
-        check=True)
-    options = ["OPT_FAST=-O0"] if small else [f"-j{COMPILERS}", "OPT_FAST=-O1", *PARALLEL]
-    subprocess.run(
-        ["make", "-C", str(build), "-f", "Vtop.mk", f"VM_TRACE={int(bool(waves))}", "OPT_SLOW=-O0",
-         *options], check=True)
+    files = [str(config.share_dir / "lib" / "verilator" / "verilator.cpp"), str(visible), *sources]
+    options = [
+        "--cc", "--exe", "--vpi", "--top-module", top, "--prefix", "Vtop", "-o", top,
+        "--output-split", "0" if small else _SPLIT, "--timescale", "1ns/1ps",
+        *([] if ports else ["--public-flat-rw"]),
+        # How Yosys writes Verilog is checked by a lint test of its own.
+        "-Wno-fatal", "-Wno-lint", "-Wno-style",
+        *([f"--trace-{Path(waves).suffix[1:]}"] if waves else []),
+        "-LDFLAGS",
+        f"-Wl,-rpath,{config.libs_dir} -L{config.libs_dir} -lcocotbvpi_verilator"]
+    make = [f"VM_TRACE={int(bool(waves))}", "OPT_SLOW=-O0",
+            *(["OPT_FAST=-O0"] if small else [f"-j{COMPILERS}", "OPT_FAST=-O1", *PARALLEL])]
+
+    def run() -> None:
+        subprocess.run(["verilator", "--Mdir", str(build), *options, *files], check=True)
+        subprocess.run(["make", "-C", str(build), "-f", "Vtop.mk", *make], check=True)
+
+    compiled(build / top, simulation_key(files, options, make), run)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,104 @@
+"""What is kept by content: whole or not at all, up to a size, where the user wants it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sterna.model.cache import Cache, cache_folder, cache_key, user_cache
+
+
+@given(result=st.binary(max_size=300), key=st.text(min_size=1))
+def test_a_cache_gives_back_what_was_put(
+    tmp_path_factory: pytest.TempPathFactory, result: bytes, key: str,
+) -> None:
+    cache = Cache(tmp_path_factory.mktemp("cache"))
+    digest = cache_key(key=key)
+    assert cache.get(digest) is None
+    cache.put(digest, result)
+    assert cache.get(digest) == result
+    assert Cache(cache.folder).get(digest) == result
+    assert cache.get(cache_key(key=key + "x")) is None
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: b"", lambda data: data[:20], lambda data: data[:-1],
+    lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: bytes(len(data))])
+def test_a_damaged_entry_counts_as_missing(
+    tmp_path: Path, damage: Callable[[bytes], bytes],
+) -> None:
+    cache, key = Cache(tmp_path / "cache"), cache_key(seed=1)
+    cache.put(key, b"netlist" * 100)
+    (file,) = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    file.write_bytes(damage(file.read_bytes()))
+    assert cache.get(key) is None
+    cache.put(key, b"again")
+    assert cache.get(key) == b"again"
+
+
+def test_past_its_limit_it_forgets_what_was_not_used_for_longest(tmp_path: Path) -> None:
+    size = 32 + len(b"x\x9c") + 1000      # what zlib cannot make smaller, and a little
+    cache = Cache(tmp_path, limit_bytes=3 * size)
+    keys = [cache_key(number=number) for number in range(4)]
+    for at, key in enumerate(keys[:3]):
+        cache.put(key, os.urandom(980))
+        file, = tmp_path.glob(f"??/{key}.z")
+        os.utime(file, (at, at))
+    assert cache.get(keys[0]) is not None       # so the second is the oldest now
+    cache.put(keys[3], os.urandom(980))
+    assert [cache.get(key) is not None for key in keys] == [True, False, True, True]
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cache, key = Cache(tmp_path / "file"), cache_key(seed=1)
+    cache.put(key, b"netlist")
+    assert cache.get(key) is None
+
+
+def test_a_cache_without_a_folder_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cache = Cache(None)
+    cache.put("00", b"x")
+    assert cache.get("00") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cache_is_where_it_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("STERNA_CACHE", raising=False)
+    assert cache_folder() == tmp_path / "sterna"
+    assert user_cache("part").folder == tmp_path / "sterna" / "part"
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "here"))
+    assert cache_folder() == tmp_path / "here"
+    monkeypatch.delenv("STERNA_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", _no_home)
+    with pytest.raises(ValueError, match=r"no home folder .* set STERNA_CACHE"):
+        cache_folder()
+    assert user_cache("part").folder is None
+
+
+def _no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_with_0_nothing_is_kept(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from sterna.model.cache import cache_folder, user_cache\n"
+         "print(user_cache('part').folder, cache_folder().is_dir(), cache_folder())"],
+        env={**os.environ, "STERNA_CACHE": "0", "TMPDIR": str(tmp_path)}, check=True,
+        capture_output=True, text=True)
+    assert done.stdout.startswith(f"None True {tmp_path}")
+    assert list(tmp_path.iterdir()) == []

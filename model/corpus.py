@@ -12,6 +12,9 @@ import ast
 import codecs
 import hashlib
 import itertools
+import json
+import os
+import sys
 import sysconfig
 import unicodedata
 import warnings
@@ -20,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sterna.model.cache import cache_key, user_cache
 from sterna.model.files import read_text
 
 __all__ = ["BUILTIN_NAME", "DOCSTRINGS_NAME", "Corpus", "as_ascii", "builtin_corpus",
@@ -184,16 +188,37 @@ def _manual() -> tuple[str, str]:
             "\n".join(topics[name] for name in sorted(heldout)))
 
 
-def _docstrings(folder: Path) -> Iterator[str]:
-    """Yield every docstring of the Python sources below ``folder``, in sorted order.
+def _docstrings(folder: Path) -> list[str]:
+    """Every docstring of the Python sources below ``folder`` once, in sorted order of the files.
 
-    Sources are parsed, never imported. Tests and installed packages are left out.
+    Tests and installed packages are left out. To parse the sources takes seconds, so what they
+    gave is kept for as long as neither they nor this file change.
     """
     # lib2to3 left with Python 3.13.
     skipped = {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib2to3"}
-    for path in sorted(folder.rglob("*.py")):
-        if skipped.intersection(path.relative_to(folder).parts):
-            continue
+    paths: list[Path] = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = set(folders) - skipped
+        paths += (Path(root, name) for name in names if name.endswith(".py"))
+    paths.sort()
+    stats = [path.stat() for path in paths]
+    key = cache_key(
+        files=[(str(path), stat.st_size, stat.st_mtime_ns)
+               for path, stat in zip(paths, stats, strict=True)],
+        python=sys.version, code=hashlib.sha256(Path(__file__).read_bytes()).hexdigest())
+    cache = user_cache("corpus")
+    kept = cache.get(key)
+    if kept is not None:
+        found: list[str] = json.loads(kept)
+        return found
+    found = list(dict.fromkeys(_parsed_docstrings(paths)))
+    cache.put(key, json.dumps(found).encode())
+    return found
+
+
+def _parsed_docstrings(paths: list[Path]) -> Iterator[str]:
+    """The sources are parsed, never imported."""
+    for path in paths:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # an old source's escapes are not our matter
@@ -248,8 +273,8 @@ def builtin_corpus(docstrings: bool = False, *, general: bool = False) -> Corpus
     kept: list[str] = []
     if docstrings or general:
         forbidden = _long_lines(heldout)
-        unique = dict.fromkeys(_docstrings(Path(sysconfig.get_path("stdlib"))))
-        kept = [text for text in unique if not forbidden & _long_lines(text)]
+        kept = [text for text in _docstrings(Path(sysconfig.get_path("stdlib")))
+                if not forbidden & _long_lines(text)]
     if docstrings:
         train = "\n\n".join([*[train] * _MANUAL_REPEATS, *kept])
     return Corpus(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sterna.model import corpus as corpus_module
 from sterna.model.corpus import (
     Corpus,
     builtin_corpus,
@@ -65,6 +66,28 @@ def test_docstrings_extend_the_train_text_only() -> None:
     assert max(begun.as_ascii().general) < 128
     with pytest.raises(ValueError, match="but not both"):
         builtin_corpus(docstrings=True, general=True)
+
+
+def test_docstrings_are_parsed_once_until_a_source_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STERNA_CACHE", str(tmp_path / "cache"))
+    library, parsed, parse = tmp_path / "library", [], ast.parse
+
+    def counted(source: bytes) -> ast.Module:
+        parsed.append(source)
+        return parse(source)
+
+    monkeypatch.setattr(ast, "parse", counted)
+    for name, text in (("b/two.py", "B"), ("a.py", "A"), ("tests/no.py", "C"), ("c.py", "A")):
+        (library / name).parent.mkdir(parents=True, exist_ok=True)
+        (library / name).write_text(f'"""{text}"""')
+    for _ in range(2):
+        assert corpus_module._docstrings(library) == ["A", "B"]
+    assert len(parsed) == 3
+    (library / "b" / "two.py").write_text('"""BB"""')
+    assert corpus_module._docstrings(library) == ["A", "BB"]
+    assert len(parsed) == 6
 
 
 def test_what_is_held_out_is_left_out_of_the_general_text() -> None:

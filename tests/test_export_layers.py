@@ -102,7 +102,7 @@ def test_the_list_of_matrices_has_what_it_should() -> None:
 def _matrix(rows: int, columns: int, seed: int, gain: float = 1.0) -> TernaryMatrix:
     rng = np.random.default_rng(seed)
     return TernaryMatrix(rng.integers(-1, 2, (rows, columns)), 2 * gain / np.sqrt(columns),
-                         rng.normal(size=rows) * gain)
+                         np.clip(rng.normal(size=rows) * gain, -15, 15))
 
 
 def _layers(profile: NumericProfile, gain: float = 1.0) -> dict[str, Layer]:

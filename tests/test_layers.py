@@ -94,6 +94,20 @@ def test_a_layer_runs_on_tensors_of_torch_after_arrays_of_numpy():
     assert np.array_equal(state.numpy(), h)
 
 
+@given(bias=st.integers(-3000, 3000), act=st.integers(-128, 127), bits=st.integers(2, 12),
+       columns=st.integers(1, 9))
+def test_a_bias_counts_in_full_or_is_refused(bias, act, bits, columns):
+    """A bias was cut off to a bit more than the output: 700 - 720 became -128 for -20."""
+    matrix = TernaryMatrix(-np.ones((1, columns)), bias=[bias])
+    half = 1 << bits - 1
+    if -2 * half <= bias < 2 * half:
+        got = MatrixLayer.of(matrix, FixedPoint(bits, 0))(np.full(columns, act))
+        assert got.tolist() == [min(max(bias - columns * act, -half), half - 1)]
+    else:
+        with pytest.raises(ValueError, match=f"the bias of row 0 is {bias}, and with results of"):
+            MatrixLayer.of(matrix, FixedPoint(bits, 0))
+
+
 def test_a_matrix_keeps_its_own_bias():
     bias = np.ones(1)
     matrix = TernaryMatrix([[1]], bias=bias)
@@ -119,6 +133,9 @@ def _square(n: int) -> np.ndarray:
     (lambda: MatrixLayer.of(TernaryMatrix([[1]], 1e9), FixedPoint(8, 0)), "needs a shift of -"),
     (lambda: MatrixLayer.of(_square(3))(np.zeros(4, int)), r"acts must be \[..., 3\], got \[4\]"),
     (lambda: MatrixLayer.of(_square(3))(np.full(3, 128)), "acts must be from -128 to 127"),
+    (lambda: MatrixLayer.of(TernaryMatrix([[1]] * 2, bias=[0, 8]), FixedPoint(3, 0)),
+     "bias of row 1 is 8, .* of 3 bits, 0 of them .* from -8 to 7: give an output with more bits"),
+    (lambda: BitLinearLayer.of(TernaryMatrix([[1]], bias=[-99])), "the bias of row 0 is -99, and"),
     (lambda: BitLinearLayer.of(TernaryMatrix([[1]], 1e9)), "weights: a projection's scale"),
     (lambda: BitLinearLayer.of(_square(3)).step(np.zeros(3, int)), r"x must be \[batch, 3\]"),
     (lambda: BitLinearLayer.of(_square(3)).step(np.full((1, 3), 1 << 15)), "x must be from"),

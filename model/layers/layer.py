@@ -13,7 +13,7 @@ from array_api_compat import array_namespace, device
 from sterna.model.layers.ternary import Ternary, TernaryMatrix, ternary_matrix
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.quantized.file import Projection
-from sterna.model.quantized.fixed import quantize_projection
+from sterna.model.quantized.fixed import check_bias, quantize_projection
 from sterna.model.quantized.integer import IntegerMixers, saturate
 from sterna.model.quantized.taps import Tap, ignore
 
@@ -294,6 +294,7 @@ def _checked(profile: NumericProfile) -> NumericProfile:
 def _projection(
     name: str, matrix: TernaryMatrix, profile: NumericProfile, output: FixedPoint,
 ) -> Projection:
+    check_bias(name, matrix.bias, output)
     return quantize_projection(name, matrix.weight, matrix.scale, matrix.bias, profile, output)
 
 

@@ -10,7 +10,7 @@ from array_api_compat import array_namespace, device
 
 from sterna.model.layers.ternary import Ternary, ternary_matrix
 from sterna.model.profile import FixedPoint, NumericProfile, mantissa_and_shift
-from sterna.model.quantized.fixed import bias_format, to_fixed
+from sterna.model.quantized.fixed import bias_format, check_bias, to_fixed
 from sterna.model.quantized.integer import requantize, ternary_matmul
 
 __all__ = ["ACT_BITS", "MANTISSA_BITS", "MatrixLayer", "Requantization"]
@@ -76,7 +76,7 @@ class MatrixLayer:
         ------
         ValueError
             If the weights are not ternary, the scale cannot be represented, or there is one
-            and no output format.
+            and no output format, or a bias has over a bit more than the output.
         """
         matrix = ternary_matrix("weights", weights)
         if output is None:
@@ -85,12 +85,12 @@ class MatrixLayer:
                     "a scale or a bias needs an output format: output=FixedPoint(8, 0), "
                     "for example; without one the sums themselves come out")
             return cls(matrix.weight)
-        wider = bias_format(output)
+        check_bias("weights", matrix.bias, output)
         k, shift = mantissa_and_shift(
             matrix.scale * 2.0 ** output.frac, MANTISSA_BITS, MANTISSA_BITS)
         bias = np.zeros(matrix.rows) if matrix.bias is None else matrix.bias
         return cls(matrix.weight, Requantization(
-            k, shift, to_fixed("bias", bias, wider), output))
+            k, shift, to_fixed("bias", bias, bias_format(output)), output))
 
     @property
     def rows(self) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized.file import Projection
 
-__all__ = ["bias_format", "quantize_projection", "to_fixed"]
+__all__ = ["bias_format", "check_bias", "quantize_projection", "to_fixed"]
 
 
 def bias_format(output: FixedPoint) -> FixedPoint:
@@ -25,6 +25,21 @@ def bias_format(output: FixedPoint) -> FixedPoint:
     if output.bits > 23:
         raise ValueError(f"output must have 2 to 23 bits, got {output.bits}")
     return FixedPoint(output.bits + 1, output.frac)
+
+
+def check_bias(name: str, bias: np.ndarray | None, output: FixedPoint) -> None:
+    """Raise ValueError if a bias would be cut off to the bit more than its output that it has."""
+    wider = bias_format(output)
+    if bias is None:
+        return
+    step = 2.0 ** -wider.frac
+    low, high = (wider.min - 0.5) * step, (wider.max + 0.5) * step
+    outside = np.flatnonzero((bias < low) | (bias >= high))
+    if outside.size:
+        raise ValueError(
+            f"{name}: the bias of row {outside[0]} is {bias[outside[0]]:g}, and with results of "
+            f"{output.bits} bits, {output.frac} of them behind the point, it may be from "
+            f"{wider.min * step:g} to {wider.max * step:g}: give an output with more bits")
 
 
 def to_fixed(name: str, values: np.ndarray, fmt: FixedPoint) -> np.ndarray:

@@ -21,6 +21,7 @@ from cocotb_tools.runner import get_runner
 from wave_names import declared_signals, shown_signals
 
 import sterna.sim
+from sterna.hw import emit_matrix
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.selftest import ends
@@ -35,7 +36,7 @@ from sterna.sim import build_options, check, run_cocotb, simulator_environment
 from sterna.sim.bench import waves as waves_module
 from sterna.sim.bench.runner import Launch, Simulator
 from sterna.sim.bench.waves import check_waves, wave_groups, write_views
-from sterna.sim.testing.folder import FOLDER_VARIABLE
+from sterna.sim.testing.folder import FOLDER_VARIABLE, Folder
 from sterna.sim.testing.words import read_words, words_of
 
 BENCH = Path(__file__).parent / "data" / "own" / "glu_bench.py"
@@ -46,6 +47,12 @@ needs_icarus = pytest.mark.skipif(shutil.which("iverilog") is None, reason="no I
 @pytest.fixture(scope="module")
 def glu(tmp_path_factory: pytest.TempPathFactory) -> EmittedUnit:
     return emit_verilog(MODEL, "glu", tmp_path_factory.mktemp("own") / "glu", lanes=4)
+
+
+def test_a_folder_that_is_emitted_again_is_read_again(tmp_path: Path) -> None:
+    for rows in (3, 5):
+        emit_matrix(np.ones((rows, 8)), tmp_path / "matrix", name=f"of_{rows}")
+        assert Folder.read(tmp_path / "matrix").module == f"of_{rows}"
 
 
 @needs_icarus

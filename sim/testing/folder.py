@@ -31,7 +31,6 @@ class Folder:
     sources: tuple[Path, ...]
 
     @classmethod
-    @lru_cache
     def read(cls, path: Path) -> Folder:
         """Read ``params.json`` and ``filelist.f``.
 
@@ -67,7 +66,13 @@ class Folder:
                 f"the environment does not say which folder is simulated: start the test with "
                 f"run_cocotb, or add simulator_environment(folder) to os.environ (it sets "
                 f"{FOLDER_VARIABLE})")
-        return cls.read(Path(name))
+        return _read_once(Path(name))
+
+
+@lru_cache
+def _read_once(path: Path) -> Folder:
+    """In the simulator, where every driver and sink asks, and nothing writes the folder anew."""
+    return Folder.read(path)
 
 
 def simulator_environment(

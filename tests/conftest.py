@@ -26,7 +26,7 @@ from sterna.model.quantized.synthetic import random_model
 
 # Tests run side by side: more threads in each would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Nor do threads that wait spin meanwhile, as sterna's own do not.
+# Nor shall threads that wait keep a core busy.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A shell starts a job in the background with Ctrl-C ignored; what is tested here would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

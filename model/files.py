@@ -7,9 +7,15 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["read_text", "write_atomically"]
+__all__ = ["check_path", "read_text", "write_atomically"]
 
 _PIECE_BYTES = 1 << 20
+
+
+def check_path(name: str, path: object) -> None:
+    """Raise ValueError if an argument is no path."""
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"{name} must name a file or folder, got {path!r}")
 
 
 def write_atomically(path: Path, data: bytes | str) -> Path:

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 
 from sterna.model.checks import check_fields, check_whole
 
-__all__ = ["C12", "PROFILES", "S16", "FixedPoint", "NumericProfile", "mantissa_and_shift"]
+__all__ = [
+    "C12", "PROFILES", "S16", "FixedPoint", "NumericProfile", "mantissa_and_shift", "profile_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,3 +326,19 @@ sigmoid's 256 bytes directly."""
 
 PROFILES = {profile.name: profile for profile in (S16, C12)}
 """The profiles by name."""
+
+
+def profile_of(profile: NumericProfile | str) -> NumericProfile:
+    """The profile itself, or the one of a name.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+    if isinstance(profile, NumericProfile):
+        return profile
+    if not isinstance(profile, str) or profile not in PROFILES:
+        raise ValueError(
+            f"profile must be a NumericProfile or one of {', '.join(PROFILES)}, got {profile!r}")
+    return PROFILES[profile]

@@ -350,6 +350,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
             refused()
     with pytest.raises(ValueError, match=r"must end in \.onnx"):
         export_layer(np.eye(2), tmp_path / "m.pb")
+    with pytest.raises(ValueError, match="path must name a file or folder, got None"):
+        export_matrix(np.eye(2), None)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 

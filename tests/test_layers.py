@@ -108,6 +108,11 @@ def test_a_bias_counts_in_full_or_is_refused(bias, act, bits, columns):
             MatrixLayer.of(matrix, FixedPoint(bits, 0))
 
 
+def test_a_profile_may_be_given_by_its_name():
+    assert BitLinearLayer.of(_square(3), profile="C12").profile is C12
+    assert GluLayer.of(*[_square(3)] * 3, profile="S16").profile is S16
+
+
 def test_a_matrix_keeps_its_own_bias():
     bias = np.ones(1)
     matrix = TernaryMatrix([[1]], bias=bias)

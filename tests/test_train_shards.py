@@ -88,6 +88,13 @@ def test_the_command_trains_on_a_data_folder(
         2, "sterna: all holds out no text to judge by, which training needs")
     assert "gone: no data folder" in refusal(
         capsys, "train", "--data", tmp_path / "gone", "--steps", 1)
+    data = data.with_name("old")
+    for shard in data.glob("train-*.bin"):
+        shard.write_bytes(shard.read_bytes()[:-100] + b"\xff" * 100)
+    code, _, err = run(
+        capsys, "train", "--data", data, "--steps", 9, "-o", tmp_path / "none", "--quiet")
+    assert code == 2
+    assert "bin: is damaged: it holds token 65535, and the tokenizer has 260" in err
 
 
 def test_a_run_is_measured_on_its_own_text_or_says_on_which(

@@ -8,7 +8,7 @@ from sterna.export.forms.writer import check_graph_name, serialize
 from sterna.export.layers.layer_graph import build_layer
 from sterna.export.layers.matrix_graph import build_matrix
 from sterna.export.layers.selftest import describe_layer
-from sterna.model.files import write_atomically
+from sterna.model.files import check_path, write_atomically
 from sterna.model.layers import GluLayer, Layer, MatrixLayer, MlgruLayer
 from sterna.model.layers.arguments import LayerOrWeights, layer_of, matrix_layer_of
 from sterna.model.layers.ternary import Ternary
@@ -54,7 +54,7 @@ def export_matrix(
 
 def export_layer(
     layer_or_weights: LayerOrWeights, path: str | Path, *,
-    profile: NumericProfile | None = None, output: FixedPoint | None = None,
+    profile: NumericProfile | str | None = None, output: FixedPoint | None = None,
 ) -> Path:
     """Write a layer as an ONNX graph that computes its integers.
 
@@ -91,7 +91,7 @@ def export_layer(
 
 def export_mlgru(
     f: Ternary, c: Ternary, g: Ternary, out: Ternary, path: str | Path, *,
-    profile: NumericProfile = S16, output: FixedPoint | None = None,
+    profile: NumericProfile | str = S16, output: FixedPoint | None = None,
 ) -> Path:
     """Write an MLGRU of four ternary matrices; ``f``, ``c``, ``g`` are ``[d, columns]``, ``out``
     ``[rows, d]``. ``output`` None is ``profile.x``. The rest is as in :func:`export_layer`."""
@@ -100,7 +100,7 @@ def export_mlgru(
 
 def export_glu(
     gate: Ternary, up: Ternary, down: Ternary, path: str | Path, *,
-    profile: NumericProfile = S16, output: FixedPoint | None = None,
+    profile: NumericProfile | str = S16, output: FixedPoint | None = None,
 ) -> Path:
     """Write a GLU of three ternary matrices; ``gate`` and ``up`` are ``[dff, columns]``, ``down``
     ``[rows, dff]``. ``output`` None is ``profile.x``. The rest is as in :func:`export_layer`."""
@@ -108,6 +108,7 @@ def export_glu(
 
 
 def _write(layer: Layer | MatrixLayer, path: str | Path) -> Path:
+    check_path("path", path)
     path = check_graph_name(path)
     proto = build_matrix(layer) if isinstance(layer, MatrixLayer) else build_layer(layer)
     describe_layer(proto, layer)

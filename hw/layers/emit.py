@@ -27,6 +27,7 @@ from sterna.hw.layers.vectors import WEIGHTS_FILE, layer_vectors, matrix_vectors
 from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.model.checks import one_of
+from sterna.model.files import check_path
 from sterna.model.layers import (
     BitLinearLayer,
     GluLayer,
@@ -92,6 +93,7 @@ def emit_matrix(
     OSError
         If the folder cannot be written.
     """
+    check_path("folder", folder)
     several = isinstance(weights, Sequence) and not _is_rows(weights)
     layers = _each_layer(weights, output) if several else [matrix_layer_of(weights, output)]
     _check_name(name)
@@ -117,7 +119,7 @@ def emit_matrix(
 
 def emit_layer(
     layer_or_weights: LayerOrWeights, folder: str | Path, *,
-    profile: NumericProfile | None = None, output: FixedPoint | None = None,
+    profile: NumericProfile | str | None = None, output: FixedPoint | None = None,
     rows: int | None = None, cols: int | None = None, lanes: int | None = None,
     style: str = "generic", name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:
@@ -160,6 +162,7 @@ def emit_layer(
     OSError
         If the folder cannot be written.
     """
+    check_path("folder", folder)
     layer = layer_of(layer_or_weights, profile=profile, output=output)
     if isinstance(layer, MatrixLayer):
         raise ValueError("a MatrixLayer has no norm: write it with emit_matrix")
@@ -176,7 +179,7 @@ def emit_layer(
 
 def emit_mlgru(
     f: Ternary, c: Ternary, g: Ternary, out: Ternary, folder: str | Path, *,
-    profile: NumericProfile = S16, output: FixedPoint | None = None,
+    profile: NumericProfile | str = S16, output: FixedPoint | None = None,
     rows: int | None = None, cols: int | None = None, lanes: int | None = None,
     style: str = "generic", name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:
@@ -190,7 +193,7 @@ def emit_mlgru(
 
 def emit_glu(
     gate: Ternary, up: Ternary, down: Ternary, folder: str | Path, *,
-    profile: NumericProfile = S16, output: FixedPoint | None = None,
+    profile: NumericProfile | str = S16, output: FixedPoint | None = None,
     rows: int | None = None, cols: int | None = None, lanes: int | None = None,
     style: str = "generic", name: str | None = None, axis: bool = False,
 ) -> EmittedUnit:

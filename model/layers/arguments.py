@@ -16,7 +16,7 @@ LayerOrWeights: TypeAlias = Layer | MatrixLayer | Ternary
 
 
 def layer_of(
-    layer_or_weights: LayerOrWeights, *, profile: NumericProfile | None = None,
+    layer_or_weights: LayerOrWeights, *, profile: NumericProfile | str | None = None,
     output: FixedPoint | None = None,
 ) -> Layer | MatrixLayer:
     """The layer itself, or the BitLinear of weights in these formats.

@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from sterna.model.layers.ternary import Ternary, TernaryMatrix, ternary_matrix
-from sterna.model.profile import S16, FixedPoint, NumericProfile
+from sterna.model.profile import S16, FixedPoint, NumericProfile, profile_of
 from sterna.model.quantized.file import Projection
 from sterna.model.quantized.fixed import check_bias, quantize_projection
 from sterna.model.quantized.integer import IntegerMixers, saturate
@@ -177,7 +177,7 @@ class BitLinearLayer(_Mixer):
 
     @classmethod
     def of(
-        cls, weights: Ternary, *, profile: NumericProfile = S16,
+        cls, weights: Ternary, *, profile: NumericProfile | str = S16,
         output: FixedPoint | None = None,
     ) -> BitLinearLayer:
         """Make the layer of a ternary matrix.
@@ -197,7 +197,8 @@ class BitLinearLayer(_Mixer):
             If the weights are not ternary or the scale cannot be represented.
         """
         matrix = ternary_matrix("weights", weights)
-        fmt = _checked(profile).z if output is None else output
+        profile = profile_of(profile)
+        fmt = profile.z if output is None else output
         return cls(profile, {"linear": _projection("weights", matrix, profile, fmt)}, fmt)
 
     def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
@@ -216,7 +217,7 @@ class MlgruLayer(_Mixer):
     @classmethod
     def of(
         cls, f: Ternary, c: Ternary, g: Ternary, out: Ternary, *,
-        profile: NumericProfile = S16, output: FixedPoint | None = None,
+        profile: NumericProfile | str = S16, output: FixedPoint | None = None,
     ) -> MlgruLayer:
         """Make the layer of its four ternary matrices.
 
@@ -238,7 +239,8 @@ class MlgruLayer(_Mixer):
             If a matrix is not ternary, shapes do not fit each other, or a scale cannot be
             represented.
         """
-        fmt = _checked(profile).x if output is None else output
+        profile = profile_of(profile)
+        fmt = profile.x if output is None else output
         return cls(profile, _gated({"f": f, "c": c, "g": g}, ("out", out), profile, fmt), fmt)
 
     @property
@@ -257,7 +259,7 @@ class GluLayer(_Mixer):
     @classmethod
     def of(
         cls, gate: Ternary, up: Ternary, down: Ternary, *,
-        profile: NumericProfile = S16, output: FixedPoint | None = None,
+        profile: NumericProfile | str = S16, output: FixedPoint | None = None,
     ) -> GluLayer:
         """Make the layer of its three ternary matrices.
 
@@ -278,17 +280,12 @@ class GluLayer(_Mixer):
         ValueError
             As :meth:`MlgruLayer.of` does.
         """
-        fmt = _checked(profile).x if output is None else output
+        profile = profile_of(profile)
+        fmt = profile.x if output is None else output
         return cls(profile, _gated({"gate": gate, "up": up}, ("down", down), profile, fmt), fmt)
 
     def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
         return self.mixers(f"{at}glu.", x).glu(f"{at}glu", x, tap), state
-
-
-def _checked(profile: NumericProfile) -> NumericProfile:
-    if not isinstance(profile, NumericProfile):
-        raise ValueError(f"profile must be a NumericProfile like S16, got {profile!r}")
-    return profile
 
 
 def _projection(

@@ -92,7 +92,13 @@ class ShardText:
         return self._ends[-1]
 
     def piece(self, start: int, count: int) -> np.ndarray:
-        """Tokens from ``start`` on, int64 ``[count]``, going round at the end."""
+        """Tokens from ``start`` on, int64 ``[count]``, going round at the end.
+
+        Raises
+        ------
+        ShardError
+            If the folder was replaced meanwhile, or a token is none of the tokenizer's.
+        """
         tokens = np.empty(count, dtype=np.int64)
         filled = 0
         while filled < count:
@@ -100,6 +106,10 @@ class ShardText:
             shard = self._shard(number)
             offset = start - (self._ends[number] - len(shard.tokens))
             found = shard.tokens[offset:offset + count - filled]
+            if found.max() >= self.tokenizer.vocab:
+                raise ShardError(
+                    f"{self.folder / self.index.shards[number].file}: is damaged: it holds token "
+                    f"{found.max()}, and the tokenizer has {self.tokenizer.vocab}")
             tokens[filled:filled + len(found)] = found
             self._note_read(shard)
             filled += len(found)

@@ -22,6 +22,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
 # What the kernels for GPUs and their tests are made of.
 TRITON := $(sort $(wildcard model/triton_kernels/*.py tests/test_triton_*.py benchmarks/triton_*.py))
+TRITON_SUM = (cat $(TRITON); grep -E '^(torch|triton)==' constraints.txt) | sha256sum
 SPHINX := $(BIN)/sphinx-build -q -c docs/site
 
 .PHONY: setup demo quick test test-fast test-long test-all test-browser test-triton triton-passed lint docs docs-links notebooks prove clean python tools
@@ -54,11 +55,11 @@ test-browser: $(VENV)/.test
 test-triton: $(VENV)/.triton
 	TRITON_INTERPRET=1 PYTHONPATH=$(CURDIR)/$(VENV)/triton $(PYTEST) tests/test_triton_kernels.py
 	PYTHONPATH=$(CURDIR)/$(VENV)/triton $(PYTEST) tests/test_triton_compile.py
-	(cat $(TRITON); grep -E '^(torch|triton)==' constraints.txt) | sha256sum > tests/data/triton.sha256
+	$(TRITON_SUM) > tests/data/triton.sha256
 
 # Whether test-triton passed with what these files hold now.
 triton-passed:
-	@(cat $(TRITON); grep -E '^(torch|triton)==' constraints.txt) | sha256sum | cmp -s - tests/data/triton.sha256
+	@$(TRITON_SUM) | cmp -s - tests/data/triton.sha256
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

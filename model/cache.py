@@ -54,9 +54,10 @@ class Cache:
         path = self._path(key)
         try:
             data = path.read_bytes()
-            os.utime(path)
         except OSError:
             return None
+        with suppress(OSError):     # of a cache that may only be read
+            os.utime(path)
         digest, packed = data[:32], data[32:]
         if hashlib.sha256(packed).digest() != digest:
             return None

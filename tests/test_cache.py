@@ -44,16 +44,28 @@ def test_a_damaged_entry_counts_as_missing(
 
 
 def test_past_its_limit_it_forgets_what_was_not_used_for_longest(tmp_path: Path) -> None:
-    size = 32 + len(b"x\x9c") + 1000      # what zlib cannot make smaller, and a little
-    cache = Cache(tmp_path, limit_bytes=3 * size)
+    cache = Cache(tmp_path, limit_bytes=3500)       # three of these, which zlib makes no smaller
     keys = [cache_key(number=number) for number in range(4)]
     for at, key in enumerate(keys[:3]):
-        cache.put(key, os.urandom(980))
+        cache.put(key, os.urandom(1000))
         file, = tmp_path.glob(f"??/{key}.z")
         os.utime(file, (at, at))
     assert cache.get(keys[0]) is not None       # so the second is the oldest now
-    cache.put(keys[3], os.urandom(980))
+    cache.put(keys[3], os.urandom(1000))
     assert [cache.get(key) is not None for key in keys] == [True, False, True, True]
+
+
+def test_a_cache_that_may_only_be_read_gives_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache, key = Cache(tmp_path), cache_key(seed=1)
+    cache.put(key, b"netlist")
+
+    def refused(path: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refused)
+    assert cache.get(key) == b"netlist"
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:

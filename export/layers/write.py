@@ -69,7 +69,8 @@ def export_layer(
     path
         The file; it must end in ``.onnx``.
     profile
-        Numeric formats of a BitLinear from weights, None for S16; a layer has its own.
+        Numeric formats of a BitLinear from weights, or their name, None for S16; a layer has its
+        own.
     output
         Format of its results, 2 to 23 bits; None for ``profile.z``.
 

@@ -187,14 +187,15 @@ class BitLinearLayer(_Mixer):
         weights
             The matrix with its scale and bias, or its codes ``[rows, columns]`` alone.
         profile
-            Numeric formats.
+            Numeric formats, or their name.
         output
             Format of the result, 2 to 23 bits; None for that of pre-activations, ``profile.z``.
 
         Raises
         ------
         ValueError
-            If the weights are not ternary or the scale cannot be represented.
+            If the weights are not ternary, the scale cannot be represented or a bias does not fit
+            a bit more than the output.
         """
         matrix = ternary_matrix("weights", weights)
         profile = profile_of(profile)
@@ -228,7 +229,7 @@ class MlgruLayer(_Mixer):
         out
             Output projection, ``[rows, d]``.
         profile
-            Numeric formats.
+            Numeric formats, or their name.
         output
             Format of the result, 2 to 23 bits; None for that of the residual stream,
             ``profile.x``.
@@ -236,8 +237,8 @@ class MlgruLayer(_Mixer):
         Raises
         ------
         ValueError
-            If a matrix is not ternary, shapes do not fit each other, or a scale cannot be
-            represented.
+            If a matrix is not ternary, shapes do not fit each other, a scale cannot be
+            represented or a bias does not fit a bit more than its output.
         """
         profile = profile_of(profile)
         fmt = profile.x if output is None else output
@@ -270,7 +271,7 @@ class GluLayer(_Mixer):
         down
             Output projection, ``[rows, dff]``.
         profile
-            Numeric formats.
+            Numeric formats, or their name.
         output
             Format of the result, 2 to 23 bits; None for that of the residual stream,
             ``profile.x``.

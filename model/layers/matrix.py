@@ -75,8 +75,8 @@ class MatrixLayer:
         Raises
         ------
         ValueError
-            If the weights are not ternary, the scale cannot be represented, or there is one
-            and no output format, or a bias has over a bit more than the output.
+            If the weights are not ternary, the scale cannot be represented, a bias does not fit
+            a bit more than the output, or there is a scale or bias and no output format.
         """
         matrix = ternary_matrix("weights", weights)
         if output is None:

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def _verilate(
         subprocess.run(["verilator", "--Mdir", str(build), *options, *files], check=True)
         subprocess.run(["make", "-C", str(build), "-f", "Vtop.mk", *make], check=True)
 
-    compiled(build / top, simulation_key(files, options, make), run)
+    compiled(build / top, simulation_key(files, options, make, version("cocotb")), run)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ unit = emit_matrix(WEIGHTS, "matrix", rows=2, cols=8)
 for name in ("verilator", "icarus"):
     os.environ.update(simulator_environment(unit.folder, name))
     runner, place = get_runner(name), f"sim_build/{name}"
-    runner.build(**build_options(unit.folder, name), build_dir=place)
+    runner.build(**build_options(unit.folder, name, build_dir=place))
     tests, failures = get_results(runner.test(
         hdl_toplevel=unit.module, hdl_toplevel_lang="verilog", test_module="my_cocotb_test",
-        build_dir=place, test_dir="."))
+        build_dir=place))
     print(f"{name}: {tests - failures} of {tests} tests passed")
     assert (tests, failures) == (1, 0)

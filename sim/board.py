@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import weakref
 from pathlib import Path
@@ -60,14 +61,16 @@ class BoardSimulation:
         work.mkdir(parents=True, exist_ok=True)
         sources = []
         for name, text in design.simulation_files.items():
-            sources.append(work / name)
-            sources[-1].write_text(text, encoding="utf-8", newline="\n")
+            (work / name).write_text(text, encoding="utf-8", newline="\n")
+            if name.endswith(".v"):
+                sources.append(work / name)
         self._library = _load(build_library(
             sources, TOP_MODULE, (), work, harness=_HARNESS, waves=check_waves(waves)))
         bit_cycles = params.clock_hz / (host_baud or params.baud)
         pins = params.board.pins
-        self._board = ctypes.c_void_p(
-            self._library.board_new(bit_cycles, pins["led"].is_inverted))
+        with contextlib.chdir(work):        # where it reads its memories
+            self._board = ctypes.c_void_p(
+                self._library.board_new(bit_cycles, pins["led"].is_inverted))
         weakref.finalize(self, self._library.board_delete, self._board)
         if waves:
             pins_shown = [WaveSignal(name, 1) for name in ("clk", "rx", "tx", "led")]

@@ -90,6 +90,8 @@ struct Board {
     explicit Board(double bit_cycles) : sender(bit_cycles), receiver(bit_cycles) {
         context = std::make_unique<VerilatedContext>();
         top = std::make_unique<Vcore>(context.get(), "");
+        top->rx = 1;
+        top->eval();    // now, as it reads its memories from the current folder
     }
     ~Board() { top->final(); }
 

@@ -20,6 +20,7 @@ from sterna.hw.catalog import UNITS, emit_verilog
 from sterna.hw.emit.axis import AxisStream, axis_text
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.fields import FieldBits
+from sterna.hw.emit.memories import copy_memories
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.testbench.payloads import Fields, UnitPorts, pack_words, read_field
 from sterna.hw.testbench.scoreboard import Scoreboard, ScoredPhase
@@ -144,6 +145,7 @@ def through_the_wrapper(
         sources=done.sources, hdl_toplevel=top, build_dir=work / "build",
         timescale=("1ns", "1ps"), build_args=[] if simulator == "icarus" else [
             "--output-split", "0", "-Wno-fatal", "-Wno-lint", "-Wno-style"])
+    copy_memories(done.verilog_path, work)
     xml = runner.test(
         hdl_toplevel=top, test_module="axis_bench", build_dir=work / "build", test_dir=work,
         results_xml=str(work / "results.xml"))

@@ -24,7 +24,7 @@ from sterna.hw.board.names import BoardName
 from sterna.hw.board.top import BoardParams
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
 from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import PlaceRouteError
 from sterna.hw.flow.target import Resource
@@ -64,7 +64,7 @@ class Echo(wiring.Component):
 
 def echo(board, mhz: float = 0, baud: int = 0) -> BoardDesign:
     params = BoardParams(board, round(mhz * 1e6), baud)
-    return BoardDesign(params, CORE, "0" * 64, verilog_text(Echo(params), TOP_MODULE))
+    return BoardDesign(params, CORE, "0" * 64, verilog_files(Echo(params), TOP_MODULE))
 
 
 def unpacked(name: str, data: bytes, folder: Path) -> str:
@@ -138,7 +138,8 @@ def test_what_does_not_fit_is_told_with_the_numbers():
             "  assign tx = q; assign led = q;\nendmodule\n")
     with pytest.raises(FitError, match=(
             r"does not fit the icebreaker: DSP 9 needed, 8 available.* bundled models micro fits")):
-        build_bitstream(replace(echo(ICEBREAKER), verilog=text), cache=NO_CACHE)
+        build_bitstream(
+            replace(echo(ICEBREAKER), verilog={f"{TOP_MODULE}.v": text}), cache=NO_CACHE)
 
 
 def test_what_does_not_fit_is_told_in_the_words_of_the_target():
@@ -229,8 +230,10 @@ def design() -> BoardDesign:
 def test_sources_hold_the_design_its_pins_and_models_of_cells(design, tmp_path):
     write_sources(design, tmp_path / "source")
     names = {path.name for path in (tmp_path / "source").iterdir()}
-    assert names == {"board_top.v", "ulx3s-85f.lpf", "board_sim.v", "README.md", "params.json"}
-    assert (tmp_path / "source" / "board_top.v").read_text() == design.verilog
+    assert names == {"board_top.v", "ulx3s-85f.lpf", "board_sim.v", "README.md", "params.json",
+                     *design.verilog}
+    for name, text in design.verilog.items():
+        assert (tmp_path / "source" / name).read_text() == text
     manifest = json.loads((tmp_path / "source" / "params.json").read_text())
     assert manifest["clock_hz"] == 75_000_000
     assert "No physical board was used" in (tmp_path / "source" / "README.md").read_text()
@@ -244,7 +247,7 @@ def test_the_same_model_gives_the_same_verilog(design):
 
 
 def test_the_top_module_has_the_pins_of_the_board(design):
-    header = re.search(rf"^module {TOP_MODULE}\((.*?)\);", design.verilog, re.M)[1]
+    header = re.search(rf"^module {TOP_MODULE}\((.*?)\);", design.verilog["board_top.v"], re.M)[1]
     assert set(header.split(", ")) == set(ULX3S.pins)
 
 

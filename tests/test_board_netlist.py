@@ -38,7 +38,7 @@ class Netlist(BoardDesign):
         # The word of a block RAM that is written while it is read is undefined: here, wrong.
         wrong = READ.replace(
             "memory", "{16{WE && WCLKE && WADDR[7:0] == RADDR[7:0]}} ^ memory")
-        return {"cells_sim.v": cells.replace(READ, wrong), f"{TOP_MODULE}.v": self.verilog}
+        return {"cells_sim.v": cells.replace(READ, wrong), **self.verilog}
 
 
 @pytest.mark.long
@@ -56,7 +56,8 @@ def test_the_netlist_of_micro_talks_as_under_onnxruntime(tmp_path: Path) -> None
     assert {cell["type"] for cell in netlist["cells"].values()} >= {"SB_RAM40_4K", "SB_MAC16"}
 
     simulation = BoardSimulation(
-        Netlist(design.params, design.core, design.model_sha256, text), tmp_path / "work")
+        Netlist(design.params, design.core, design.model_sha256, {f"{TOP_MODULE}.v": text}),
+        tmp_path / "work")
     conversation = Conversation(simulation)
     conversation.meet()
     conversation.forget()

@@ -9,7 +9,7 @@ from digit_bench import check_restarts, check_results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.const_divider import ConstantDivider, ConstantDividerParams
 
@@ -77,9 +77,8 @@ def test_stated_cycles_and_widths_are_these(arguments, steps, latency, quotient_
 
 @pytest.mark.parametrize("options", [{}, {"head": 2032, "min_divisor": 2032}], ids=str)
 def test_there_is_no_multiplier_and_no_memory(options, tmp_path):
-    path = tmp_path / "const_divider.v"
     dut = ConstantDivider(ConstantDividerParams(24, 16, **options))
-    path.write_text(verilog_text(dut, "const_divider"))
+    path = write_verilog(dut, "const_divider", tmp_path)
     counts = cell_counts(path, "const_divider")
     assert counts.multipliers == 0
     assert counts.memory_bits == 0

@@ -20,7 +20,7 @@ from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, NumericProfile
@@ -86,8 +86,7 @@ def build(name: str, folder: Path) -> Built:
     profile, sizes = SHAPES[name]
     model = random_model(SMALL, profile, seed=11)
     image = build_image(model, CoreParams(SMALL, profile, **sizes))
-    source = folder / "core.v"
-    source.write_text(verilog_text(MatMulFreeCore(image), "core"))
+    source = write_verilog(MatMulFreeCore(image), "core", folder)
     return Built(model, image, source, CppCore([source], "core", image, folder))
 
 
@@ -238,7 +237,7 @@ def test_a_build_is_used_again_until_something_changes(
     after = {path: path.stat().st_mtime_ns for path in folder.glob("*.so")}
     assert len(after) == 2
     assert before.items() < after.items()
-    assert {path.suffix for path in folder.iterdir()} <= {".v", ".so", ".log"}
+    assert {path.suffix for path in folder.iterdir()} <= {".v", ".mem", ".so", ".log"}
 
 
 @pytest.mark.slow

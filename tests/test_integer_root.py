@@ -11,7 +11,7 @@ from digit_bench import check_restarts, check_results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.integer_root import IntegerRoot, IntegerRootParams
 from sterna.model.quantized.integer import isqrt as reference_isqrt
@@ -77,9 +77,8 @@ def test_stated_cycles_and_widths_are_these(arguments, root_bits, digits, latenc
 
 @pytest.mark.parametrize("digit_bits", [1, 2, 3, 4])
 def test_there_is_no_multiplier_and_no_memory(digit_bits, tmp_path):
-    path = tmp_path / "integer_root.v"
-    path.write_text(verilog_text(
-        IntegerRoot(IntegerRootParams(21, frac_bits=4, digit_bits=digit_bits)), "integer_root"))
+    root = IntegerRoot(IntegerRootParams(21, frac_bits=4, digit_bits=digit_bits))
+    path = write_verilog(root, "integer_root", tmp_path)
     counts = cell_counts(path, "integer_root")
     assert counts.multipliers == 0
     assert counts.memory_bits == 0

@@ -9,7 +9,7 @@ import pytest
 from norm_bench import NormPauses, check_cycles, check_events, run_norm
 from pairwise import pairwise
 
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.units.norm.gateware import NormQuant
 from sterna.hw.units.norm.params import NormParams
@@ -210,8 +210,7 @@ def test_largest_element_always_becomes_127(profile):
     ({"rows": 2, "lanes": 4, "sequences": 2, "digit_bits": 4}, S16)])
 def test_a_lane_has_two_multipliers_and_a_bank_one_memory(sizes, profile, tmp_path):
     dut = NormQuant(NormParams(profile, channels=64, **sizes))
-    path = tmp_path / "norm_quant.v"
-    path.write_text(verilog_text(dut, "norm_quant"))
+    path = write_verilog(dut, "norm_quant", tmp_path)
     counts = cell_counts(path, "norm_quant")
     assert counts.cells["$mul"] == counts.multipliers == 2 * dut.params.lanes
     assert counts.cells["$mem_v2"] == dut.params.banks * dut.params.sequences
@@ -220,8 +219,7 @@ def test_a_lane_has_two_multipliers_and_a_bank_one_memory(sizes, profile, tmp_pa
 
 def test_a_table_gives_both_quotients(tmp_path):
     dut = NormQuant(NormParams(TINY, rows=1, lanes=1, channels=20))
-    path = tmp_path / "norm_quant.v"
-    path.write_text(verilog_text(dut, "norm_quant"))
+    path = write_verilog(dut, "norm_quant", tmp_path)
     buffer = 20 * dut.params.y_bits
     assert cell_counts(path, "norm_quant").memory_bits == buffer + dut.params.table_bits
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.reciprocal_params import ReciprocalTableParams
 from sterna.hw.parts.reciprocal_table import ReciprocalTable
@@ -101,9 +101,8 @@ def test_stated_sizes_are_these(arguments, expected):
 
 
 def test_there_is_no_multiplier_and_the_memory_is_stated(tmp_path):
-    path = tmp_path / "reciprocal_table.v"
     table = ReciprocalTable(ReciprocalTableParams(9, 300))
-    path.write_text(verilog_text(table, "reciprocal_table"))
+    path = write_verilog(table, "reciprocal_table", tmp_path)
     counts = cell_counts(path, "reciprocal_table")
     assert counts.multipliers == 0
     assert counts.memory_bits == table.params.memory_bits

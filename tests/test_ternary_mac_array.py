@@ -17,7 +17,7 @@ from array_bench import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.trit import Trit, from_codes, to_codes
 from sterna.hw.testbench.amaranth import Pauses, run_stream
@@ -203,8 +203,7 @@ def test_a_wrong_minus_count_is_noticed():
 
 def test_array_has_no_multiplier(tmp_path: Path):
     array = TernaryMacArray(MacParams(2, 8, max_columns=32))
-    path = tmp_path / "array.v"
-    path.write_text(verilog_text(array, "array"))
+    path = write_verilog(array, "array", tmp_path)
     counts = cell_counts(path, "array")
     assert counts.multipliers == 0
     assert not [kind for kind in counts.cells if "mul" in kind or "macc" in kind]

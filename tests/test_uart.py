@@ -10,7 +10,7 @@ from cocotb_tools.runner import get_results, get_runner
 
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
 from sterna.hw.emit.tools import verilator_environment
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.testbench.amaranth import run_bench
 
 FAST = UartParams(16_000_000, 1_000_000)
@@ -160,17 +160,16 @@ endmodule
 @pytest.mark.slow
 def test_every_byte_passes_to_and_from_another_uart(tmp_path: Path, monkeypatch):
     params = UartParams(3_000_000, 115_200)
-    texts = {"echo": ECHO, "receiver": verilog_text(UartReceiver(params), "receiver"),
-             "transmitter": verilog_text(UartTransmitter(params), "transmitter")}
-    for name, text in texts.items():
-        (tmp_path / f"{name}.v").write_text(text)
+    (tmp_path / "echo.v").write_text(ECHO)
+    write_verilog(UartReceiver(params), "receiver", tmp_path)
+    write_verilog(UartTransmitter(params), "transmitter", tmp_path)
     (tmp_path / "uart_bench.py").write_text(BENCH)
     for name, value in verilator_environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     runner = get_runner("verilator")
     runner.build(
-        sources=[tmp_path / f"{name}.v" for name in texts], hdl_toplevel="echo",
+        sources=list(tmp_path.glob("*.v")), hdl_toplevel="echo",
         build_dir=tmp_path / "build", timescale=("1ns", "1ps"),
         # As in sterna.sim.bench.launch: the wheel builds one file of output only.
         build_args=["--output-split", "0", "-Wno-fatal", "-Wno-lint", "-Wno-style"])

@@ -23,9 +23,9 @@ from sterna.hw.core.unit import CORE
 from sterna.hw.emit import tools
 from sterna.hw.emit.documents import waiver_text
 from sterna.hw.emit.tools import MissingToolError, verilator_environment
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import verilog_files, write_verilog
 from sterna.hw.emit.yosys import YosysError, run_yosys
-from sterna.hw.flow.report import cell_counts, modules_below
+from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
 from sterna.hw.units.glu.params import GluParams
 from sterna.hw.units.mac.base.params import MacParams
@@ -39,7 +39,6 @@ from sterna.model import folder as folder_module
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError, write_folder
 from sterna.model.profile import C12, S16
-from sterna.model.quantized import load_model
 from sterna.model.quantized.synthetic import random_model
 
 CONFIG = ModelConfig(d=12, layers=2, dff=20, vocab=18)
@@ -247,62 +246,10 @@ def test_instantiation_template_fits_the_module(emitted, unit, tmp_path):
 
 def test_requantizer_is_lint_clean(tmp_path):
     params = RequantizeParams(17, 16, 16, 16, shifts=(9, 11, 12), lanes=2)
-    (tmp_path / "requantize.v").write_text(
-        verilog_text(Requantize(params), "requantize"))
+    write_verilog(Requantize(params), "requantize", tmp_path)
     (tmp_path / "sterna.vlt").write_text(waiver_text(["requantize.v"]))
     clean = lint(tmp_path, "sterna.vlt", "requantize.v")
     assert (clean.returncode, clean.stdout + clean.stderr) == (0, "")
-
-
-_MODULES = """\
-(* generator = "Amaranth" *)
-module \\top.a (x);
-  input x;
-  \\top.a.b  b (.x(x));
-  leaf leaf (.x(x));
-endmodule
-
-(* top =  1  *)
-module top(x);
-  input x;
-  \\top.a  a (.x(x));
-  \\top.c  c (.x(x));
-endmodule
-
-module \\top.a.b (x);
-  input x;
-endmodule
-
-module \\top.c (x);
-  input x;
-endmodule
-(* blackbox = 1 *)
-(* src = "leaf.v:1" *)
-module leaf(x);
-  input x;
-endmodule
-"""
-
-
-def test_the_modules_below_one_are_found_with_their_attributes():
-    below = modules_below(_MODULES, "top.a")
-    assert [line for line in below.splitlines() if line.startswith(("module", "(*"))] == [
-        '(* generator = "Amaranth" *)', "module \\top.a (x);", "module \\top.a.b (x);",
-        "(* blackbox = 1 *)", '(* src = "leaf.v:1" *)', "module leaf(x);"]
-    assert below.count("endmodule") == 3
-    assert modules_below(_MODULES, "leaf").count("endmodule") == 1
-    assert modules_below(_MODULES, "top").count("endmodule") == 5
-    assert modules_below(_MODULES, "other") == _MODULES
-
-
-@pytest.mark.slow
-def test_the_array_in_a_core_has_the_cells_of_the_whole_text(tmp_path, monkeypatch):
-    core = emit_verilog(load_model("micro"), "core", tmp_path / "core", rows=2, cols=16)
-    top = f"{core.module}__array"
-    counts = cell_counts(core.verilog_path, top)
-    monkeypatch.setattr("sterna.hw.flow.report.modules_below", lambda text, top: text)
-    assert counts == cell_counts(core.verilog_path, top)
-    assert counts.adders == 2 * 16
 
 
 def test_writing_verilog_leaves_garbage_collection_as_it_was(monkeypatch):
@@ -317,7 +264,7 @@ def test_writing_verilog_leaves_garbage_collection_as_it_was(monkeypatch):
         (gc.enable if before else gc.disable)()
         try:
             with pytest.raises(ValueError, match="no design"):
-                verilog_text(None, "m")
+                verilog_files(None, "m")
             assert gc.isenabled() == before
         finally:
             gc.enable()

@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.emit.derived_names import is_derived
 from sterna.hw.emit.names import Names, plain
 from sterna.hw.emit.rtlil import names_in
-from sterna.hw.emit.verilog import readable, verilog_text
+from sterna.hw.emit.verilog import readable, verilog_files
 from sterna.hw.flow.report import cell_counts
 
 
@@ -62,8 +62,13 @@ class Outer(wiring.Component):
 
 
 @pytest.fixture(scope="module")
-def text():
-    return verilog_text(Outer(), "outer")
+def files():
+    return verilog_files(Outer(), "outer")
+
+
+@pytest.fixture(scope="module")
+def text(files):
+    return files["outer.v"]
 
 
 def declared(text: str, module: str) -> set[str]:
@@ -74,8 +79,7 @@ def declared(text: str, module: str) -> set[str]:
 def test_no_name_is_escaped_and_no_two_are_the_same(text):
     assert "\\" not in text
     assert not re.search(r"[\s(,]\$(?!signed|unsigned)", text)
-    assert set(re.findall(r"^module (\w+)", text, re.M)) == {
-        "outer", "outer__inner", "outer__table"}
+    assert set(re.findall(r"^module (\w+)", text, re.M)) == {"outer", "outer__inner"}
     names = declared(text, "outer")
     assert {"total", "total_2", "total_3", "values_0", "values_1"} <= names
 
@@ -90,15 +94,48 @@ def test_what_has_no_name_is_named_after_what_it_is_for(text):
 
 
 def test_an_instance_is_not_hidden_by_a_signal_inside(text):
-    instances = re.findall(r"^  outer__(\w+) (\w+) \(", text, re.M)
-    assert dict(instances)["table"] == "table_"
-    for module, instance in instances:
-        assert instance not in declared(text, f"outer__{module}")
+    instances = re.findall(r"^  outer__inner (\w+) \(", text, re.M)
+    assert instances == ["inner", "table_"]
+    assert not declared(text, "outer__inner") & set(instances)
 
 
-def test_the_logic_is_that_of_amaranths_own_text(text, tmp_path):
+class Twins(wiring.Component):
+    """Four of a kind, each with a pair of equal modules, and two memories of zeros."""
+
+    def __init__(self):
+        super().__init__({"values": In(data.ArrayLayout(signed(8), 2)), "total": Out(signed(14)),
+                          "which": In(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        units = []
+        for number in range(4):
+            m.submodules[f"unit{number}"] = unit = Outer()
+            m.d.comb += [unit.values.eq(self.values), unit.which.eq(self.which)]
+            units.append(unit.sum)
+        for name in ("zeros", "nothing"):
+            m.submodules[name] = store = memory.Memory(shape=5, depth=3, init=[])
+            units.append(store.read_port().data)
+        m.d.comb += self.total.eq(sum(units))
+        return m
+
+
+def test_equal_modules_and_equal_contents_of_memories_come_once():
+    files = verilog_files(Twins(), "top")
+    modules = set(re.findall(r"^module (\w+)", files["top.v"], re.M))
+    assert modules == {"top", "top__unit", "top__unit0__inner"}
+    assert re.findall(r"^  (\w+) (unit\d) ", files["top.v"], re.M) == [
+        ("top__unit", f"unit{number}") for number in range(4)]
+    assert {name: text.split() for name, text in files.items() if name != "top.v"} == {
+        "top__unit__store.mem": ["03", "01", "04", "01"], "top__zeros_3x8.mem": ["00"] * 3}
+    assert files["top.v"].count('$readmemh("top__zeros_3x8.mem"') == 2
+
+
+def test_the_logic_is_that_of_amaranths_own_text(files, tmp_path):
     from amaranth.back import verilog
-    (tmp_path / "ours.v").write_text(text)
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "outer.v").rename(tmp_path / "ours.v")
     (tmp_path / "plain.v").write_text(verilog.convert(
         Outer(), name="outer", emit_src=False, strip_internal_attrs=True))
     assert cell_counts(tmp_path / "ours.v", "outer") == cell_counts(tmp_path / "plain.v", "outer")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from xc7_bench import run_verilog
 
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import verilog_files, write_verilog
 from sterna.hw.emit.yosys import run_yosys
 from sterna.hw.parts.bits import to_bits, to_ints
 from sterna.hw.parts.trit_codes import pack_triples, unpack_triples
@@ -74,8 +74,9 @@ def test_bad_pairs_are_refused(call, message):
 def test_pair_adder_is_right_for_every_code_and_activation(tmp_path):
     cases = [(code, x0, x1) for code in PAIRS for x0 in range(-8, 8) for x1 in range(-8, 8)]
     results = run_verilog(
-        tmp_path, verilog_text(PairAdder(4), "adder"), "adder", {"code": 4, "x0": 4, "x1": 4},
-        ("total", 5), [{"code": code, "x0": x0, "x1": x1} for code, x0, x1 in cases],
+        tmp_path, verilog_files(PairAdder(4), "adder")["adder.v"], "adder",
+        {"code": 4, "x0": 4, "x1": 4}, ("total", 5),
+        [{"code": code, "x0": x0, "x1": x1} for code, x0, x1 in cases],
         clocked=False)
     for (code, x0, x1), total in zip(cases, results, strict=True):
         w0, w1 = PAIRS[code]
@@ -86,7 +87,7 @@ def test_ternary_adder_is_right_for_every_operand(tmp_path):
     cases = [(*abc, clear) for abc in itertools.product(range(-8, 8), repeat=3)
              for clear in (0, 1)]
     results = run_verilog(
-        tmp_path, verilog_text(TernaryAdder(6), "adder"), "adder",
+        tmp_path, verilog_files(TernaryAdder(6), "adder")["adder.v"], "adder",
         {"a": 6, "b": 6, "c": 6, "clear": 1}, ("total", 6),
         [{"a": a, "b": b, "c": c, "clear": clear} for a, b, c, clear in cases], clocked=False)
     for (a, b, c, clear), total in zip(cases, results, strict=True):
@@ -143,8 +144,8 @@ class Schedule:
     def check(self, folder, row, module="row") -> int:
         """Simulate and return how many sums were right."""
         self.drain()
-        results = run_verilog(folder, verilog_text(row, module), module, self.inputs,
-                              ("sum", self.params.sum_bits), self.stimuli)
+        results = run_verilog(folder, verilog_files(row, module)[f"{module}.v"], module,
+                              self.inputs, ("sum", self.params.sum_bits), self.stimuli)
         wrong = [(cycle, signed(results[cycle]) if "x" not in results[cycle] else "x", total)
                  for cycle, total in self.expected.items()
                  if "x" in results[cycle] or signed(results[cycle]) != total]
@@ -220,7 +221,7 @@ def test_table_row_sums_exactly(cols, beats, act_bits, tmp_path):
 
 def cells_of(row, folder) -> dict[str, int]:
     """What Yosys makes of a row for the 7 series."""
-    (folder / "row.v").write_text(verilog_text(row, "row"))
+    write_verilog(row, "row", folder)
     run_yosys(folder, """
         read_verilog row.v
         synth_xilinx -family xc7 -flatten -noiopad -noclkbuf -top row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from importlib.resources import files
@@ -17,7 +18,7 @@ from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit import cells
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.target import style_for
 from sterna.hw.units.spec import Sizes
 from sterna.model.folder import write_folder
@@ -33,19 +34,21 @@ _FRAME_BITS = 10
 
 @dataclass(frozen=True, slots=True)
 class BoardDesign:
-    """A model on a board: ``verilog`` is the module ``board_top``, and all it has inside."""
+    """A model on a board: ``verilog`` is the module ``board_top``, with all it has inside, and
+    what its memories contain, texts by file name."""
 
     params: BoardParams
     core: CoreParams
     model_sha256: str
-    verilog: str
+    verilog: Mapping[str, str]
 
     @property
     def simulation_files(self) -> dict[str, str]:
-        """Verilog for a simulator, text by name: the module, and models of the vendor's cells."""
+        """Files for a simulator, text by name: the module, its memories, models of the vendor's
+        cells."""
         clock = files(cells).joinpath(_CLOCK_CELLS).read_text(encoding="utf-8")
-        return {_CLOCK_CELLS: clock, **cells.cell_models(self.verilog),
-                f"{TOP_MODULE}.v": self.verilog}
+        return {_CLOCK_CELLS: clock, **cells.cell_models(self.verilog[f"{TOP_MODULE}.v"]),
+                **self.verilog}
 
     @property
     def tokens_per_second(self) -> float:
@@ -93,7 +96,7 @@ def board_design(
     core = replace(CORE.params_for(model, sizes), **params.board.core)
     check_core(core)
     top = BoardTop(params, MatMulFreeCore(build_image(model, core)))
-    return BoardDesign(params, core, model.sha256, verilog_text(top, TOP_MODULE))
+    return BoardDesign(params, core, model.sha256, verilog_files(top, TOP_MODULE))
 
 
 def write_sources(design: BoardDesign, folder: Path) -> None:
@@ -108,7 +111,7 @@ def write_sources(design: BoardDesign, folder: Path) -> None:
     """
     board = design.params.board
     name = constraints_name(board)
-    models = [each for each in design.simulation_files if each != f"{TOP_MODULE}.v"]
+    models = [each for each in design.simulation_files if each not in design.verilog]
     write_folder(folder, {
         **design.simulation_files,
         name: constraints_text(board),
@@ -128,8 +131,9 @@ _README = """\
 # {top} for {board}
 
 `{top}.v` is the whole design: clock of {clock} MHz, serial line of {baud} baud, line protocol
-and core. `{constraints}` says where its pins are. {cells}: models of cells of the vendor, for a
-simulator; a synthesis tool must not read them.
+and core. `*.mem` are what its memories contain: synthesis reads them from beside it, a simulator
+from the folder in which it runs. `{constraints}` says where its pins are. {cells}: models of cells
+of the vendor, for a simulator; a synthesis tool must not read them.
 
 No physical board was used to test this.
 """

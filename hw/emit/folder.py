@@ -23,11 +23,19 @@ from sterna.hw.emit.documents import (
 )
 from sterna.hw.emit.fields import FieldBits
 from sterna.hw.emit.selftest.files import MADE_BY_TEST, README_SECTION, selftest_files
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import verilog_files
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["EmittedUnit", "emit_component", "interface_of"]
+
+_MEMORIES = """\
+## Contents of memories
+
+`*.mem` are what memories contain at the start, a hexadecimal word a line, read by `$readmemh`.
+Synthesis finds them beside the Verilog (Vivado: add them to the project). A simulator looks in the
+folder in which it runs, and only warns if they are not there: run it here, or copy them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +95,21 @@ def emit_component(
     module_ports = ports(component)
     fields = _fields_by_port(component)
     test = selftest_files(module, design.vectors) if design.vectors else {}
-    text = verilog_text(component, module)
-    models = cell_models(text)
+    verilog = verilog_files(component, module)
+    models = cell_models(verilog[f"{module}.v"])
     streams = axis_streams(module_ports, fields) if axis else []
     wrapper = {f"{module}_axis.v": axis_text(module, module_ports, streams)} if axis else {}
     files = {
         **models,
-        f"{module}.v": text,
+        **verilog,
         **wrapper,
         "filelist.f": "".join(f"{name}\n" for name in (*models, f"{module}.v", *wrapper)),
         "instance.v": instance_text(module, module_ports),
         "sterna.vlt": waiver_text([*models, f"{module}.v", *wrapper]),
         "README.md": readme_text(
             module, design.summary, module_ports, fields,
-            [design.sections, *([axis_section(module, streams)] if axis else []),
+            [design.sections, *([_MEMORIES] if len(verilog) > 1 else []),
+             *([axis_section(module, streams)] if axis else []),
              *([README_SECTION] if test else [])]),
         **design.extra_files,
         **test,

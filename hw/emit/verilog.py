@@ -1,4 +1,8 @@
-"""From a component to Verilog, with names that one can read."""
+"""From a component to Verilog, with names that one can read.
+
+The contents of memories are files beside it, which ``$readmemh`` reads: as assignments they were
+most of the lines, and the longest part of every tool's work.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from amaranth.back import rtlil
 from amaranth.lib import wiring
@@ -19,7 +24,7 @@ from sterna.hw.emit.rtlil import modules_of, renamed
 from sterna.hw.emit.variable_names import names_of_all_stores
 from sterna.hw.emit.yosys import YosysError
 
-__all__ = ["readable", "verilog_text"]
+__all__ = ["readable", "verilog_files", "write_verilog"]
 
 # What amaranth.back.verilog tells Yosys; the names are made before.
 _ATTRIBUTES = "-remove generator -remove top -remove amaranth.hierarchy -remove amaranth.decoding"
@@ -34,14 +39,26 @@ attrmap -modattr {_ATTRIBUTES}
 write_verilog -norename
 """
 _AT_START = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
+_OF_TYPES = "attribute \\enum_"     # each name and value, at each signal
+_KIND = re.compile(r"^(  cell )(\\\S+)", re.M)
 _STARTED = re.compile(rf"^( *)reg {AT_START} = 0;$", re.M)
 _MADE = re.compile(r"\\\$auto\$\S*:(\w+)\$\d+ |\b_\d+_\b")
 _MADE_FOR = re.compile(r"  assign [{ ]*(\w+)[^=\n]* = (\\\$auto\S+ |_\d+_)")
 _MODULE = re.compile(r"^module .*?^endmodule", re.M | re.S)
+_CONTENTS = re.compile(r"^  initial begin\n((?:    \w+\[\d+\] = \d+'h[0-9a-f]+;\n)+)  end$", re.M)
+_WORD = re.compile(r"'h([0-9a-f]+);")
 
 
-def verilog_text(component: wiring.Component, module: str) -> str:
+def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
     """Convert a component to Verilog, the same bytes each time, every name a plain one.
+
+    Returns
+    -------
+    dict
+        Text by file name: ``<module>.v``, then what its memories contain at the start, a file
+        each, ``<module within>__<memory>.mem``, with a hexadecimal word a line. Memories of equal
+        contents share a file (``<module>__zeros_...``). Simulators look for them in the folder in
+        which they run, and synthesis beside the Verilog.
 
     Raises
     ------
@@ -59,7 +76,17 @@ def verilog_text(component: wiring.Component, module: str) -> str:
     text = _AT_START.sub(AT_START, done.stdout)
     # In SystemVerilog an initial value in a declaration is no event; an assignment is one.
     text = _STARTED.sub(rf"\1reg {AT_START};\n\1initial {AT_START} = 0;", text)
-    return _MODULE.sub(_with_names_of_made, text) if _MADE.search(text) else text
+    names: dict[str, str] = {}
+    text = _MODULE.sub(
+        lambda found: _with_memory_files(_with_names_of_made(found[0]), module, names), text)
+    return {f"{module}.v": text, **{name: words for words, name in names.items()}}
+
+
+def write_verilog(component: wiring.Component, module: str, folder: Path) -> Path:
+    """Write :func:`verilog_files` into a folder; return the path of the Verilog file."""
+    for name, text in verilog_files(component, module).items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    return folder / f"{module}.v"
 
 
 def readable(text: str) -> str:
@@ -86,16 +113,58 @@ def readable(text: str) -> str:
         found = all_names(module, inner[module.name], avoided[module.name], ports)
         inner[module.name] = found
         ports[module.name] = {port: found[port] for port in module.ports}
-    return "\n".join(line for module in modules
-                     for line in renamed(module, inner[module.name], names, ports))
+    texts = {
+        names[module.name]: "\n".join(
+            line for line in renamed(module, inner[module.name], names, ports)
+            if not line.lstrip().startswith(_OF_TYPES))
+        for module in modules}
+    return "\n".join(_equal_once(texts, taken))
 
 
-def _with_names_of_made(module: re.Match[str]) -> str:
+def _equal_once(texts: dict[str, str], taken: Names) -> Iterator[str]:
+    """Modules, given by name, each before those in it; equal ones come once, as the first.
+
+    What several instances share loses their number: ``core__array__row``.
+    """
+    kept: dict[str, str] = {}
+    equal: dict[str, list[str]] = defaultdict(list)
+    for name, text in reversed(texts.items()):
+        text = _KIND.sub(lambda found: found[1] + kept.get(found[2], found[2]), text)
+        same = equal[text.replace(f"module {name}\n", "module\n", 1)]
+        same.append(name)
+        kept[name] = same[0]
+    shown = {}
+    for same in reversed(equal.values()):
+        shared = same[-1].rstrip("0123456789")
+        shown[same[0]] = (f"\\{taken.new(shared[1:])}" if len(same) > 1 and shared != same[-1]
+                          else same[-1])
+    for text, same in reversed(equal.items()):
+        text = _KIND.sub(lambda found: found[1] + shown.get(found[2], found[2]), text)
+        yield text.replace("module\n", f"module {shown[same[0]]}\n", 1)
+
+
+def _with_memory_files(text: str, top: str, names: dict[str, str]) -> str:
+    """A module of Verilog that reads its memories from files; ``names`` has them by contents."""
+    module = text.split("(", 1)[0].split()[1]
+
+    def read(found: re.Match[str]) -> str:
+        memory = found[1].split("[", 1)[0].strip()
+        words = _WORD.findall(found[1])
+        name = (f"{module}__{memory}.mem" if any(int(word, 16) for word in words) else
+                f"{top}__zeros_{len(words)}x{4 * len(words[0])}.mem")
+        name = names.setdefault("".join(f"{word}\n" for word in words), name)
+        return f'  initial $readmemh("{name}", {memory});'
+
+    return _CONTENTS.sub(read, text)
+
+
+def _with_names_of_made(text: str) -> str:
     """A module of Verilog with names for what Yosys made.
 
     That is the register behind a memory, and an inversion in place of ``x ^ 1``.
     """
-    text = module[0]
+    if not _MADE.search(text):
+        return text
     taken = Names(set(re.findall(r"\w+", text)))
     goals = {made: goal for goal, made in _MADE_FOR.findall(text)}
     names: dict[str, str] = {}

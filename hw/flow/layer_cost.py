@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.memories import files_of
 from sterna.hw.flow.cached_tools import CachedTools, Progress
 from sterna.hw.flow.synth_report import BlockArea
 from sterna.hw.flow.target import FpgaTarget, style_for, target_named
@@ -106,7 +107,6 @@ def layer_cost(
     tools = CachedTools(
         target, cache if cache is not None else user_cache("synthesis"), timeout_s,
         progress or (lambda text, step: None), absorb=True, free_carries=True, multipliers=True)
-    text = emitted.verilog_path.read_text(encoding="utf-8")
-    synthesis = tools.map(text, emitted.module).synthesis
+    synthesis = tools.map(files_of(emitted.verilog_path), emitted.module).synthesis
     return LayerCost(
         emitted.module, target, BlockArea.of_cells(synthesis, synthesis.cells), latency, period)

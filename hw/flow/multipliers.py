@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from sterna.hw.emit.memories import copy_memories
 from sterna.hw.emit.yosys import run_yosys
 
 __all__ = ["PROJECTION_MODULES", "ModuleCells", "Multiplier", "module_cells"]
@@ -21,6 +22,8 @@ PROJECTION_MODULES = ("array", "issuer", "activations", "weights", "dispatcher",
 _SCRIPT = """
 read_verilog design.v
 hierarchy -check -top {top}
+uniquify
+hierarchy -top {top}
 proc
 opt_expr
 opt_clean
@@ -47,11 +50,10 @@ class Multiplier:
 
 @dataclass(frozen=True, slots=True)
 class ModuleCells:
-    """What one module holds, without the modules in it.
+    """What one instance of a module holds, without the instances in it.
 
-    For Verilog made by Sterna the name of a module is the path of its instance. ``cells``
-    counts word-level cells by type (``$add``, ``$dffe``, ...), sorted by type; ``multipliers``
-    are sorted by width.
+    ``module`` is its path. ``cells`` counts word-level cells by type (``$add``, ``$dffe``, ...),
+    sorted by type; ``multipliers`` are sorted by width.
     """
 
     module: str
@@ -62,11 +64,8 @@ class ModuleCells:
 def module_cells(
     verilog_path: str | Path, top: str, *, timeout_s: float = 3600,
 ) -> dict[str, ModuleCells]:
-    """Return what every module of a Verilog file holds, by name, the hierarchy kept.
-
-    Verilog made by Sterna has a module for each instance, named by its path: what is called
-    ``matmul_free_core__array__row0`` there is ``matmul_free_core.array.row0`` here. A small core
-    takes 4 seconds, the bundled model at 8 x 128 most of a minute.
+    """Return what every instance in a Verilog file holds, by path, the hierarchy kept:
+    ``matmul_free_core.array.row0``.
 
     Parameters
     ----------
@@ -87,22 +86,22 @@ def module_cells(
     with tempfile.TemporaryDirectory(prefix="sterna-cells-") as name:
         folder = Path(name)
         shutil.copyfile(verilog_path, folder / "design.v")
+        copy_memories(Path(verilog_path), folder)
         run_yosys(folder, _SCRIPT.format(top=top), timeout_s=timeout_s)
         counted = json.loads((folder / "cells.json").read_text(encoding="utf-8"))["modules"]
         selected = json.loads((folder / "multipliers.json").read_text(encoding="utf-8"))
     counts = {escaped.removeprefix("\\"): module["num_cells_by_type"]
               for escaped, module in counted.items()}
-    paths = {module: module.replace("__", ".") for module in counts}
     found: dict[str, list[Multiplier]] = {module: [] for module in counts}
     for module, content in selected["modules"].items():
         for cell in content.get("cells", {}).values():
             widths = {port: len(bits) for port, bits in cell["connections"].items()}
             product_bits = widths.pop("Y")
             found[module].append(Multiplier(
-                paths[module], cell["type"], tuple(widths.values()), product_bits))
+                module, cell["type"], tuple(widths.values()), product_bits))
     return {
-        paths[module]: ModuleCells(
-            paths[module],
+        module: ModuleCells(
+            module,
             {kind: count for kind, count in sorted(cells.items()) if kind not in counts},
             tuple(sorted(found[module], key=lambda each: (each.product_bits,
                                                           each.operand_bits))))

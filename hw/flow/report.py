@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
+import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from sterna.hw.emit.memories import copy_memories
 from sterna.hw.emit.yosys import run_yosys
 
-__all__ = ["CellCounts", "cell_counts", "modules_below"]
+__all__ = ["CellCounts", "cell_counts"]
 
 # The coarse half of `synth`, without the passes that hide a multiplier in a `$macc`. It takes
 # seconds where mapping to gates takes minutes, and says more about an arithmetic unit.
@@ -32,11 +33,6 @@ memory -nomap
 opt_clean
 tee -o cells.json stat -json -width
 """
-_NAME = re.compile(r"\\\S+|[A-Za-z_][\w$]*")
-# A module with the attributes before it, of which `blackbox` would be one.
-_MODULE = re.compile(
-    rf"(?:^\(\*[^\n]*\*\)\n)*^module\s+({_NAME.pattern}).*?^endmodule[^\n]*\n",
-    re.DOTALL | re.MULTILINE)
 _BOOKKEEPING = {"$scopeinfo"}
 _MULTIPLIERS = {"$mul", "$macc", "$macc_v2"}
 
@@ -71,8 +67,7 @@ class CellCounts:
 def cell_counts(verilog_path: str | Path, top: str) -> CellCounts:
     """Count the word-level cells of a Verilog file.
 
-    The 8 x 128 array takes about 4 seconds, the MLGRU unit 2. Yosys gets no module but those
-    below the top: the memory images of a whole core would take it a minute to read.
+    The 8 x 128 array takes about 4 seconds, the MLGRU unit 2.
 
     Parameters
     ----------
@@ -90,8 +85,8 @@ def cell_counts(verilog_path: str | Path, top: str) -> CellCounts:
     """
     with tempfile.TemporaryDirectory(prefix="sterna-report-") as name:
         folder = Path(name)
-        text = Path(verilog_path).read_text(encoding="utf-8")
-        (folder / "unit.v").write_text(modules_below(text, top), encoding="utf-8")
+        shutil.copyfile(verilog_path, folder / "unit.v")
+        copy_memories(Path(verilog_path), folder)
         run_yosys(folder, _SCRIPT.format(file="unit.v", top=top))
         sized = _totals(folder / "cells.json")["num_cells_by_type"]
         memory_bits = _totals(folder / "memories.json")["num_memory_bits"]
@@ -107,35 +102,6 @@ def cell_counts(verilog_path: str | Path, top: str) -> CellCounts:
         if "dff" in kind:
             register_bits += count * int(width)
     return CellCounts(dict(sorted(cells.items())), register_bits, memory_bits)
-
-
-def modules_below(text: str, top: str) -> str:
-    """Return the Verilog of a module and of every module in it, in the order of the file.
-
-    Parameters
-    ----------
-    text
-        Verilog as Yosys writes it: ``module`` and ``endmodule`` begin lines of their own.
-    top
-        Name of the module. If there is none, the whole text is returned, for Yosys to say so.
-    """
-    modules = {_plain(found[1]): found[0] for found in _MODULE.finditer(text)}
-    if top not in modules:
-        return text
-    needed, left = set(), [top]
-    while left:
-        name = left.pop()
-        if name not in needed:
-            needed.add(name)
-            # Whatever is called like a module is taken for one: a few too many do no harm.
-            words = {_plain(word) for word in _NAME.findall(modules[name])}
-            left += words & modules.keys()
-    return "".join(modules[name] for name in modules if name in needed)
-
-
-def _plain(name: str) -> str:
-    """A name without the backslash that escapes it."""
-    return name.removeprefix("\\")
 
 
 def _totals(path: Path) -> dict:

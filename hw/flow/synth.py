@@ -14,6 +14,7 @@ from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.folder import emit_component
+from sterna.hw.emit.memories import files_of
 from sterna.hw.flow.cached_tools import CachedTools, Progress, has_router
 from sterna.hw.flow.fit import FitError, check_fit, check_memories
 from sterna.hw.flow.place_route import check_router
@@ -104,9 +105,9 @@ def synth(
     except FitError as error:
         raise FitError(f"{error}{what_fits(model, spec, target, tried)}") from None
     told("Verilog", None)
-    text, ports = _emit(model, spec, params)
+    files, ports = _emit(model, spec, params)
     module = spec.module
-    mapped = tools.map(text, module)
+    mapped = tools.map(files, module)
     usage = tools.count(mapped)
     blocks = {path: BlockArea.of_cells(mapped.synthesis, cells)
               for path, cells in mapped.hierarchy.area().items()}
@@ -127,8 +128,10 @@ def synth(
     aim = freq_mhz or target.clock_mhz
     placed = mapped
     if not check_router(target).out_of_context:
+        top = f"{module}.v"
         placed = tools.map(
-            text + wrapper_text(module, ports), WRAPPER_MODULE, WRAPPER_INSTANCE)
+            {**files, top: files[top] + wrapper_text(module, ports)}, WRAPPER_MODULE,
+            WRAPPER_INSTANCE)
     runs = tuple(tools.place(placed, aim, seed, f"seed {seed}, {number} of {len(seeds)}")
                  for number, seed in enumerate(seeds, start=1))
     return replace(report, runs=runs, aim_mhz=aim, required_mhz=freq_mhz)
@@ -163,12 +166,12 @@ def _check_run(
 
 def _emit(
     model: QuantizedModel, spec: UnitSpec, params: Any,
-) -> tuple[str, list[Port]]:
-    """The module of a unit: its Verilog and its ports."""
+) -> tuple[dict[str, str], list[Port]]:
+    """The module of a unit: its Verilog, contents of memories, and its ports."""
     with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
         emitted = emit_component(model, spec.design(model, params), Path(name) / "unit")
-        text = emitted.verilog_path.read_text(encoding="utf-8")
-    return text, [Port(**port) for port in emitted.manifest["ports"]]
+        files = files_of(emitted.verilog_path)
+    return files, [Port(**port) for port in emitted.manifest["ports"]]
 
 
 def _versions(target: FpgaTarget) -> dict[str, str]:

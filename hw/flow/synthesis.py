@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sterna.hw.emit.memories import copy_memories
 from sterna.hw.emit.yosys import YosysError, run_yosys
 
 __all__ = ["Family", "MappedMemory", "MemoryStyle", "Synthesis", "synthesize"]
@@ -187,6 +188,7 @@ def synthesize(
     with tempfile.TemporaryDirectory(prefix="sterna-synthesis-") as name:
         folder = Path(name)
         shutil.copyfile(verilog_path, folder / "design.v")
+        copy_memories(Path(verilog_path), folder)
         (folder / "commands.ys").write_text(command, encoding="utf-8")
         run_yosys(folder, _SCRIPT.format(
             before=_BEFORE.get(family, ""),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from amaranth.lib import wiring
 
-from sterna.hw.emit.verilog import verilog_text
+from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.proof.overflow import NoOverflow, OneBitLess
 from sterna.hw.proof.row_bench import Fault
 from sterna.hw.proof.row_claims import EqualRows, ExactRow
@@ -69,7 +69,7 @@ class Claim:
     def question(self, fault: Fault = Fault.NONE) -> Question:
         """Return what to ask, with a fault or without."""
         design = self.make(fault)
-        verilog = verilog_text(design, "proof")
+        verilog = verilog_files(design, "proof")["proof.v"]
         if fault is Fault.CELL:
             verilog = plant(verilog)
         solve = _FROM_RESET.format(clocks=self.clocks) if self.clocks else _INDUCTION

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from sterna.hw.emit.memories import copy_memories
 from sterna.hw.emit.processes import run_tool
 from sterna.hw.emit.tools import MissingToolError, verilator_environment
 from sterna.hw.testbench.job import Job, PhaseResult, read_results
@@ -81,6 +82,8 @@ def run_launch(launch: Launch, environment: Mapping[str, str]) -> Path:
         If it does not compile, or a test fails.
     """
     work = Path(launch.work)
+    for source in launch.sources:
+        copy_memories(Path(source), work)       # where the simulator runs
     log = work / "simulation.log"
     with log.open("wb") as file:
         status = run_tool(

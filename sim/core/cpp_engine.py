@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
@@ -38,7 +39,8 @@ class CppCore:
     Parameters
     ----------
     sources
-        The Verilog of a :class:`~sterna.hw.core.core.MatMulFreeCore`.
+        The Verilog of a :class:`~sterna.hw.core.core.MatMulFreeCore`, contents of its memories
+        beside it.
     module
         Name of its module.
     image
@@ -69,8 +71,9 @@ class CppCore:
             sources, module, _ports(params), work, harness=HARNESS,
             memories=[(f"{module}__mlgru", "state")], waves=check_waves(waves)))
         error = ctypes.create_string_buffer(500)
-        core = self._library.core_new(
-            params.sequences, params.logits, params.external_weights, error, len(error))
+        with contextlib.chdir(sources[-1].parent):      # where it reads its memories
+            core = self._library.core_new(
+                params.sequences, params.logits, params.external_weights, error, len(error))
         if not core:
             raise SimulationError(f"{module} does not fit its image: {error.value.decode()}")
         self._core = ctypes.c_void_p(core)

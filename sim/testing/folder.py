@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sterna.hw.emit.memories import copy_memories
 from sterna.hw.testbench.payloads import UnitPorts
 from sterna.model.checks import one_of
 from sterna.sim.bench.make import PRECOMPILED
@@ -114,12 +115,16 @@ def simulator_environment(
 
 
 def build_options(
-    folder: str | Path, simulator: Simulator | str = Simulator.VERILATOR,
+    folder: str | Path, simulator: Simulator | str = Simulator.VERILATOR, *,
+    build_dir: str | Path = "sim_build",
 ) -> dict[str, Any]:
     """Return the arguments of ``Runner.build`` of cocotb for an emitted folder.
 
-    Sources, waivers, the top module, the time scale; for Icarus that the sources are Verilog and
-    not SystemVerilog. Add ``waves`` or ``build_dir`` as you like.
+    Sources, waivers, the top module, the time scale, the build folder; for Icarus that the sources
+    are Verilog and not SystemVerilog. Add ``waves`` as you like.
+
+    The contents of memories are copied to ``build_dir``, as the simulator reads them from where it
+    runs: with another ``test_dir``, copy the folder's ``*.mem`` there.
 
     Raises
     ------
@@ -128,8 +133,12 @@ def build_options(
     """
     simulator = one_of("simulator", simulator, Simulator)
     found = Folder.read(Path(folder).resolve())
+    place = Path(build_dir)
+    place.mkdir(parents=True, exist_ok=True)
+    for path in found.sources:
+        copy_memories(path, place)
     waivers = [found.path / "sterna.vlt"] if simulator is Simulator.VERILATOR else []
     return {
         "sources": [*waivers, *found.sources], "hdl_toplevel": found.module, "always": True,
-        "timescale": ("1ns", "1ps"),
+        "timescale": ("1ns", "1ps"), "build_dir": place,
         "build_args": [] if simulator is Simulator.VERILATOR else ["-g2005"]}

@@ -241,6 +241,9 @@ def main(wanted: str = "") -> int:
         public.write_text("`verilator_config\n" + "".join(
             f'public_flat_rw -module "{top}" -var "{port["name"]}"\n' for port in unit["ports"]))
         sources = [FOLDER / "sterna.vlt", public, *sources]
+    BUILD.mkdir(exist_ok=True)
+    for path in FOLDER.glob("*.mem"):       # where the simulator reads them
+        shutil.copy(path, BUILD)
     runner = PortsOnly() if simulator == "verilator" else get_runner(simulator)
     runner.build(
         sources=sources, hdl_toplevel=top, build_dir=BUILD / simulator, always=True,

@@ -18,6 +18,7 @@ from sterna.hw.units.residual.unit import RESIDUAL
 from sterna.hw.units.sampler.unit import SAMPLER
 from sterna.hw.units.spec import UnitSpec
 from sterna.hw.units.weights.unit import WEIGHTS
+from sterna.model.folder import check_replaceable
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["UNITS", "emit_verilog", "unit_named"]
@@ -70,5 +71,6 @@ def emit_verilog(
         If the folder cannot be written.
     """
     spec = unit_named(unit)
+    check_replaceable(Path(out_dir))
     design = spec.tested_design(model, spec.params_for(model, sizes))
     return emit_component(model, design, out_dir, axis=axis)

@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["check_path", "read_text", "write_atomically"]
+__all__ = ["check_path", "check_writable", "read_text", "write_atomically"]
 
 _PIECE_BYTES = 1 << 20
 
@@ -16,6 +16,20 @@ def check_path(name: str, path: object) -> None:
     """Raise ValueError if an argument is no path."""
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"{name} must name a file or folder, got {path!r}")
+
+
+def check_writable(path: Path) -> None:
+    """Raise OSError if a file or folder of this name could not be written: before long work.
+
+    Nothing is made; the nearest folder that exists is tried.
+    """
+    place = next(each for each in path.absolute().parents if each.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        reason = f"cannot write ({error.strerror or error})"
+        raise OSError(error.errno, reason, str(path)) from error
 
 
 def write_atomically(path: Path, data: bytes | str) -> Path:

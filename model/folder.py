@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sterna.model.files import check_writable
+
 __all__ = ["MANIFEST", "OutputFolderError", "check_replaceable", "new_folder", "write_folder"]
 
 MANIFEST = "params.json"
@@ -109,7 +111,10 @@ def check_replaceable(folder: Path) -> None:
     ------
     OutputFolderError
         If ``folder`` is a file, or holds files that are not from an earlier call.
+    OSError
+        If nothing can be written there.
     """
+    check_writable(folder)
     if not folder.exists():
         return
     if not folder.is_dir():

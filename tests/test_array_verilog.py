@@ -32,6 +32,7 @@ def test_models_of_the_cells_are_shipped_beside_the_verilog(style, tmp_path):
     model, unit = emitted.sources
     assert (model.name, unit) == (FILES[style], emitted.verilog_path)
     assert (emitted.folder / "filelist.f").read_text() == f"{FILES[style]}\nternary_mac_array.v\n"
+    assert (emitted.folder / "synthesis.f").read_text() == "ternary_mac_array.v\n"
     assert emitted.manifest["files"].keys() >= {FILES[style]}
     assert emitted.manifest["params"]["style"] == style
     done = subprocess.run(

@@ -278,6 +278,19 @@ def test_an_output_folder_that_cannot_be_made_is_named(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.parametrize("command", [
+    "verilog tiny --unit core", "synth micro --unit glu --target ice40-hx8k", "web micro",
+    "build micro --board icebreaker", "export tiny", "data build README.md", "demo",
+    "tokenizer train README.md", "train --steps 1"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    capsys: pytest.CaptureFixture[str], command: str,
+) -> None:
+    # Nobody, root neither, makes a file in /proc. Any work would have said so on its own line.
+    code, out, err = run(capsys, *command.split(), "-o", "/proc/x.onnx")
+    assert (code, out) == (2, "")
+    assert err == "sterna: /proc/x.onnx: cannot write (No such file or directory)\n"
+
+
 def test_a_read_only_folder_is_named() -> None:
     # Root may write anywhere, so it becomes nobody, once everything has been imported.
     code = ("import os, sys\n"

@@ -109,7 +109,7 @@ def test_wrapper_has_the_ports_of_the_template(core):
     def connected(text: str) -> list[str]:
         return re.findall(r"^ +\.(\w+)\(", text[text.index("matmul_free_core "):], re.M)
 
-    template = (core.folder / "instance.v").read_text()
+    template = (core.folder / "instance.veo").read_text()
     assert connected(WRAPPER.read_text()) == connected(template)
 
 

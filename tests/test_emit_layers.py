@@ -108,7 +108,7 @@ def test_thirty_matrices_as_sums_as_results_and_as_layers(index):
     matrix = _with_numbers(weight, rng)
     if form == "sums":
         unit, run = run_matrices([MatrixLayer.of(weight)], sizes, acts[:1])
-        assert run.taken_at[-1] - run.sent_at[0] == unit.params.latency()
+        assert run.taken_at[-1] - run.sent_at[0] == unit.params.latencies[0]
     elif form == "results":
         run_matrices([MatrixLayer.of(matrix, _EIGHT)], sizes, acts)
     else:
@@ -230,9 +230,9 @@ def test_matrices_take_turns_and_the_rate_is_as_stated(seed):
             layers, sizes, [(matrix, rng.integers(-128, 128, layer.columns))] * 7)
         groups = unit.params.engine.groups(matrix)
         ends = run.taken_at[groups - 1::groups]
-        assert ends[0] - run.sent_at[0] == unit.params.latency(matrix)
+        assert ends[0] - run.sent_at[0] == unit.params.latencies[matrix]
         period = (ends[6] - ends[2]) / 4
-        assert unit.params.period(matrix) - 0.5 <= period <= unit.params.period(matrix)
+        assert unit.params.periods[matrix] - 0.5 <= period <= unit.params.periods[matrix]
 
 
 def test_area_and_cycles_come_from_one_call(tmp_path):
@@ -241,8 +241,9 @@ def test_area_and_cycles_come_from_one_call(tmp_path):
     cost = layer_cost(emitted, "ice40-hx8k", cache=Cache(tmp_path / "cache"))
     assert cost.area.lut > 50
     assert cost.area.dsp == 0
-    assert (cost.latency, cost.period) == ([emitted.params.latency()], [emitted.params.period()])
-    assert str(cost).startswith("ternary_matrix on ice40-hx8k: ")
+    assert (cost.latency, cost.period) == (emitted.params.latencies, emitted.params.periods)
+    assert str(cost).startswith(
+        f"ternary_matrix on ice40-hx8k: {cost.area.lut} LUTs ({cost.area.lut / 7680:.0%}), ")
     with pytest.raises(ValueError, match="target must be one of"):
         layer_cost(emitted, "ecp6")
     layer = emit_layer([[1]], tmp_path / "layer", profile=C12, style="xc7-pair")

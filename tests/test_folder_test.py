@@ -87,6 +87,15 @@ def test_every_core_passes_its_own_test(
     assert done.returncode == 0
 
 
+def test_without_cocotb_a_line_says_so(tmp_path: Path, nothing_else: dict[str, str]) -> None:
+    emitted = emit_verilog(TINIEST, "glu", tmp_path / "glu", lanes=4)
+    (tmp_path / "cocotb.py").write_text("raise ImportError('no cocotb')")
+    done = make(emitted.folder, {**nothing_else, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode
+    assert "the test of this folder needs cocotb 2 (no cocotb): pip install" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
 @pytest.fixture(scope="module")
 def glu(tmp_path_factory: pytest.TempPathFactory) -> EmittedUnit:
     """A small folder, to be copied before it is changed."""

@@ -22,6 +22,7 @@ from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit import tools
 from sterna.hw.emit.documents import waiver_text
+from sterna.hw.emit.memories import files_of
 from sterna.hw.emit.tools import MissingToolError, verilator_environment
 from sterna.hw.emit.verilog import verilog_files, write_verilog
 from sterna.hw.emit.yosys import YosysError, run_yosys
@@ -86,16 +87,17 @@ def lint(folder: Path, *files: str, wall: bool = True) -> subprocess.CompletedPr
 def test_folder_holds_what_the_manifest_says(emitted, unit):
     done = emitted[unit]
     files = contents(done.folder)
-    expected = {"README.md", "filelist.f", "instance.v", "params.json", "sterna.vlt",
-                "Makefile", "vectors.json", f"test_{MODULES[unit]}.py",
-                f"{MODULES[unit]}.v"} | ({WEIGHTS_FILE} if unit == "mac" else set())
+    expected = {"README.md", "filelist.f", "synthesis.f", "instance.veo", "params.json",
+                "sterna.vlt", "Makefile", "vectors.json", f"test_{MODULES[unit]}.py",
+                *files_of(done.verilog_path)} | ({WEIGHTS_FILE} if unit == "mac" else set())
     assert set(files) == expected
     manifest = json.loads(files["params.json"])
     assert manifest == done.manifest
     assert manifest["files"] == {
         name: hashlib.sha256(data).hexdigest() for name, data in files.items()
         if name != "params.json"}
-    assert files["filelist.f"].decode() == f"{MODULES[unit]}.v\n"
+    for files_for in ("filelist.f", "synthesis.f"):
+        assert files[files_for].decode() == f"{MODULES[unit]}.v\n"
     for name, value in manifest["derived"].items():
         assert value == getattr(done.params, name)
 
@@ -223,7 +225,7 @@ def test_every_size_is_lint_clean(unit, case, profile, tmp_path):
 
 def test_the_waivers_concern_no_other_file(emitted, tmp_path):
     (tmp_path / "top.v").write_text(
-        (emitted["glu"].folder / "instance.v").read_text().replace(
+        (emitted["glu"].folder / "instance.veo").read_text().replace(
             "wire", "module top;\nwire [7:0] nobody_reads_me;\nwire", 1) + "endmodule\n")
     unit = emitted["glu"]
     found = lint(tmp_path, "--top-module", "top", str(unit.folder / "sterna.vlt"), "top.v",
@@ -234,7 +236,7 @@ def test_the_waivers_concern_no_other_file(emitted, tmp_path):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_instantiation_template_fits_the_module(emitted, unit, tmp_path):
-    template = (emitted[unit].folder / "instance.v").read_text()
+    template = (emitted[unit].folder / "instance.veo").read_text()
     (tmp_path / "top.v").write_text(f"module top;\n{template}endmodule\n")
     (tmp_path / "unit.v").write_bytes(emitted[unit].verilog_path.read_bytes())
     waiver = waiver_text(["unit.v", "top.v"])

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, print_table, progress_bar, say
-from sterna.cli.terminal.options import JsonOption, QuietOption, choose
+from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
 from sterna.model.shards.build import SEPARATOR, SHARD_TOKENS, BuildOptions
 from sterna.model.shards.build import build as build_folder
 from sterna.model.shards.files import Index, read_index
@@ -76,6 +76,7 @@ def build(
     if seed is not None and heldout == 0:
         raise ValueError("--seed chooses what is held out: leave it out with --heldout 0")
     choose("--format", kind, FORMATS)
+    check_folder(output)
     _check_documents(inputs, kind, {"--seed": seed, "--separator": separator})
     options = BuildOptions(
         _tokenizer(tokenizer), Split(Split().fraction if heldout is None else heldout, seed or 0),

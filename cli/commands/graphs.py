@@ -17,6 +17,7 @@ from sterna.cli.terminal.options import (
     MODEL_HELP,
     JsonOption,
     QuietOption,
+    check_file,
     choose,
     is_checkpoint,
 )
@@ -66,6 +67,7 @@ def export(
     """
     from sterna.export.forms.writer import GraphChoice, check_graph_name, export_onnx
     from sterna.export.runtime.check import check_close, check_exact
+    check_file(output)
     wanted = GraphChoice(choose("--graphs", graphs, [each.value for each in GraphChoice]))
     if is_checkpoint(model):
         if form is not None:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sterna.cli.terminal.console import Stages, out, print_json, print_table
-from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption, choose
+from sterna.cli.terminal.options import (
+    MODEL_HELP,
+    JsonOption,
+    QuietOption,
+    check_file,
+    choose,
+)
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.profile import PROFILES
 from sterna.model.quantized import load_model
@@ -51,6 +57,8 @@ def report(
     from sterna.hw.core.timing.cycle_report import cycle_report
     if output is not None and output.suffix != ".html":
         raise ValueError(f"--output must end in .html, got {output}")
+    if output is not None:
+        check_file(output)
     with Stages(quiet) as stage:
         stage("run the cycle model", quick=True)
         image = _image(model, config, profile, rows, cols, sequences, quant_lanes)

@@ -251,6 +251,8 @@ def report_run(
     """
     if output is not None and output.suffix != ".html":
         raise ValueError(f"--output must end in .html, got {output}")
+    if output is not None:
+        check_file(output)
     if folder.is_file():
         raise ValueError(f"{folder} is a file: give the folder of a run, {folder.parent}")
     with Stages(quiet) as stage:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sterna.cli.terminal.completion import complete_model
+from sterna.model.files import check_writable
 from sterna.model.quantized.bundled import BUNDLED
 
 __all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "WavesOption",
@@ -45,12 +46,15 @@ def check_file(path: Path, option: str = "--output") -> None:
     ------
     ValueError
         Naming the option and what is there.
+    OSError
+        If nothing can be written there.
     """
     if path.is_dir():
         raise ValueError(f"{option} must name a file, and {path} is a folder")
     for place in path.parents:
         if place.exists() and not place.is_dir():
             raise ValueError(f"{option} must lie in a folder, and {place} is a file")
+    check_writable(path)
 
 
 def check_folder(folder: Path, option: str = "--output") -> None:
@@ -60,10 +64,13 @@ def check_folder(folder: Path, option: str = "--output") -> None:
     ------
     ValueError
         Naming the option and the file.
+    OSError
+        If nothing can be written there.
     """
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
             raise ValueError(f"{option} must name a folder, and {place} is a file")
+    check_writable(folder)
 
 
 def is_checkpoint(model: str) -> bool:

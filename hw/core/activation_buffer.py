@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.parts.memory_attributes import BLOCK_RAM, LUT_RAM, NEVER_COLLIDES
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 
 __all__ = ["ActivationBuffer"]
 
@@ -88,8 +88,7 @@ class ActivationBuffer(wiring.Component):
         params, chunk = self.params, self.chunks.payload
         for index in range(params.chunks_per_tile):
             m.submodules[f"bank{index}"] = store = memory.Memory(
-                shape=ArrayLayout(self._element, params.quant_lanes), depth=self._depth, init=[],
-                attrs=LUT_RAM)
+                shape=ArrayLayout(self._element, params.quant_lanes), depth=self._depth, init=[])
             write = store.write_port()
             read = store.read_port(domain="comb")
             m.d.comb += [

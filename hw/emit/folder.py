@@ -104,7 +104,8 @@ def emit_component(
         **verilog,
         **wrapper,
         "filelist.f": "".join(f"{name}\n" for name in (*models, f"{module}.v", *wrapper)),
-        "instance.v": instance_text(module, module_ports),
+        "synthesis.f": "".join(f"{name}\n" for name in (f"{module}.v", *wrapper)),
+        "instance.veo": instance_text(module, module_ports),
         "sterna.vlt": waiver_text([*models, f"{module}.v", *wrapper]),
         "README.md": readme_text(
             module, design.summary, module_ports, fields,

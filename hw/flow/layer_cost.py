@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.memories import files_of
 from sterna.hw.flow.cached_tools import CachedTools, Progress
 from sterna.hw.flow.synth_report import BlockArea
-from sterna.hw.flow.target import FpgaTarget, style_for, target_named
+from sterna.hw.flow.target import FpgaTarget, Resource, style_for, target_named
 from sterna.hw.layers.layer_unit import LayerUnitParams
 from sterna.hw.layers.matrix_unit import MatrixUnitParams
 from sterna.model.cache import Cache, user_cache
@@ -41,14 +40,17 @@ class LayerCost:
     module: str
     target: FpgaTarget
     area: BlockArea
-    latency: Sequence[int]
-    period: Sequence[int] | None
+    latency: tuple[int, ...]
+    period: tuple[int, ...] | None
 
     def __str__(self) -> str:
         area = self.area
-        lines = [
-            f"{self.module} on {self.target.name}: {area.lut:,} LUTs, {area.ff:,} flip-flops, "
-            f"{area.block_ram} block RAMs, {area.dsp} multipliers"]
+        used = ((area.lut, "LUTs", Resource.LUT), (area.ff, "flip-flops", Resource.FF),
+                (area.block_ram, "block RAMs", Resource.BLOCK_RAM),
+                (area.dsp, "multipliers", Resource.DSP))
+        lines = [f"{self.module} on {self.target.name}: " + ", ".join(
+            f"{number:,} {name}{self._share(number, resource)}"
+            for number, name, resource in used)]
         if self.period is None:
             lines += [f"{self.latency[0]:,} cycles from vector to result; the next may come sooner"]
         else:
@@ -58,6 +60,11 @@ class LayerCost:
                 for index, (latency, period) in enumerate(
                     zip(self.latency, self.period, strict=True))]
         return "\n".join(lines)
+
+    def _share(self, number: int, resource: Resource) -> str:
+        """Of what the device has, in per cent."""
+        available = self.target.available.get(resource)
+        return f" ({number / available:.0%})" if available and number else ""
 
 
 def layer_cost(
@@ -94,11 +101,10 @@ def layer_cost(
         raise ValueError(f"give what emit_matrix or emit_layer returned, got {emitted!r}")
     params = emitted.params
     if isinstance(params, MatrixUnitParams):
-        engine, matrices = params.engine, range(len(params.engine.shapes))
-        latency = [*map(params.latency, matrices)]
-        period: list[int] | None = [*map(params.period, matrices)]
+        engine, latency = params.engine, params.latencies
+        period: tuple[int, ...] | None = params.periods
     elif isinstance(params, LayerUnitParams):
-        engine, latency, period = params.post.engine, [params.latency], None
+        engine, latency, period = params.post.engine, (params.latency,), None
     else:
         raise ValueError(
             f"layer_cost takes what emit_matrix or emit_layer returned, got {emitted.module}: "

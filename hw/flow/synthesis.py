@@ -58,12 +58,8 @@ _COMMANDS = {
 # Switches that use, or leave unused, the multiplier blocks.
 _MULTIPLIERS = {
     Family.ECP5: ("", "-nodsp"), Family.XC7: ("", "-nodsp"), Family.ICE40: ("-dsp", "")}
-# iCE40 has no LUT RAM, and Yosys stops at a memory that asks for one ("no valid mapping found").
-# The wish is taken back there: what is read without a clock becomes flip-flops.
-_BEFORE = {Family.ICE40: "setattr -unset ram_style -unset syn_ramstyle a:ram_style=distributed"}
 _SCRIPT = """
 read_verilog design.v
-{before}
 tee -o synthesis.log script commands.ys
 tee -o cells.json stat -json
 tee -o rams.txt select -list {rams}
@@ -191,7 +187,6 @@ def synthesize(
         copy_memories(Path(verilog_path), folder)
         (folder / "commands.ys").write_text(command, encoding="utf-8")
         run_yosys(folder, _SCRIPT.format(
-            before=_BEFORE.get(family, ""),
             netlist="write_json netlist.json" if netlist_path else "",
             rams=" ".join(f"t:{kind}" for kind in sorted(_BLOCK_RAMS.keys() | _LUT_RAMS)),
         ), timeout_s=timeout_s)

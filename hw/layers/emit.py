@@ -28,6 +28,7 @@ from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.model.checks import one_of
 from sterna.model.files import check_path
+from sterna.model.folder import check_replaceable
 from sterna.model.layers import (
     BitLinearLayer,
     GluLayer,
@@ -83,7 +84,7 @@ def emit_matrix(
 
     Returns
     -------
-    The folder; ``params.latency(matrix)`` and ``params.period(matrix)`` of it are cycles.
+    The folder; ``params.latencies`` and ``params.periods`` of it are cycles, for each matrix.
 
     Raises
     ------
@@ -94,6 +95,7 @@ def emit_matrix(
         If the folder cannot be written.
     """
     check_path("folder", folder)
+    check_replaceable(Path(folder))
     several = isinstance(weights, Sequence) and not _is_rows(weights)
     layers = _each_layer(weights, output) if several else [matrix_layer_of(weights, output)]
     _check_name(name)
@@ -112,7 +114,7 @@ def emit_matrix(
          "sha256": hashlib.sha256(np.ascontiguousarray(each.weight).tobytes()).hexdigest(),
          "requantized": each.requantization is not None,
          "words_in": params.engine.act_words(index), "words_out": params.engine.groups(index),
-         "latency": params.latency(index), "period": params.period(index)}
+         "latency": params.latencies[index], "period": params.periods[index]}
         for index, each in enumerate(layers)]}
     return emit_component(origin, design, folder, axis=axis)
 
@@ -164,6 +166,7 @@ def emit_layer(
         If the folder cannot be written.
     """
     check_path("folder", folder)
+    check_replaceable(Path(folder))
     layer = layer_of(layer_or_weights, profile=profile, output=output)
     if isinstance(layer, MatrixLayer):
         raise ValueError("a MatrixLayer has no norm: write it with emit_matrix")

@@ -59,31 +59,36 @@ class MatrixUnitParams:
         weight memory is asked, or the port looked at."""
         return 1 + (self.engine.weights.latency if self.engine.rom else 1)
 
-    def latency(self, matrix: int = 0) -> int:
-        """Cycles from the first word of a vector taken to its last word of results offered.
+    @property
+    def latencies(self) -> tuple[int, ...]:
+        """For each matrix, cycles from the first word of a vector taken to its last word of
+        results offered.
 
         Of an idle unit, whose words come one per cycle and, without a memory, whose weights
         wait.
         """
-        engine = self.engine
         after = 0 if self.post is None else self.post.requantize.latency
-        return (engine.act_words(matrix) - 1 + self.first_beat_steps
-                + engine.beat_cycles(matrix) - 1 + engine.mac.latency + after)
+        return tuple(words - 1 + way + after for words, way in self._words_and_way)
 
-    def period(self, matrix: int = 0) -> int:
-        """Cycles from one vector to the next of the same matrix, when nothing waits.
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """For each matrix, cycles from one vector to the next of it, when nothing waits.
 
         A vector comes in while the one before it is multiplied, and sums of two may be on their
         way. The longest of the three counts: words, beats, or half the way of a vector from
         its first beat to its last sums. It is half a cycle less if that is odd.
         """
+        return tuple(
+            max(words, self.engine.beat_cycles(matrix) + self.first_beat_steps - 1, -(-way // 2))
+            for matrix, (words, way) in enumerate(self._words_and_way))
+
+    @property
+    def _words_and_way(self) -> list[tuple[int, int]]:
+        """For each matrix, words of a vector, and cycles from the last of them to the last sums."""
         engine = self.engine
-        words = engine.act_words(matrix)
-        beats = engine.beat_cycles(matrix) + self.first_beat_steps - 1
-        way = self.latency(matrix) - words + 1
-        if self.post is not None:
-            way -= self.post.requantize.latency
-        return max(words, beats, -(-way // 2))
+        return [(engine.act_words(matrix),
+                 self.first_beat_steps + engine.beat_cycles(matrix) - 1 + engine.mac.latency)
+                for matrix in range(len(engine.shapes))]
 
 
 class MatrixUnit(wiring.Component):

@@ -10,7 +10,7 @@ from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.layers.post_params import PostParams
-from sterna.hw.parts.memory_attributes import BLOCK_ROM
+from sterna.hw.parts.memory_attributes import rom_of
 from sterna.hw.parts.requantize import Requantize
 
 __all__ = ["Post"]
@@ -101,7 +101,7 @@ class Post(wiring.Component):
         params = self.params
         m.submodules.biases = store = memory.Memory(
             shape=params.bias_layout, depth=max(params.groups, 2), init=self._biases,
-            attrs=BLOCK_ROM)
+            attrs=rom_of(params.groups))
         port = store.read_port()
         address, first, now_first = Signal.like(port.addr), Signal(init=1), Signal()
         matrices = len(params.slots)

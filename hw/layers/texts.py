@@ -28,7 +28,7 @@ def matrix_sections(params: MatrixUnitParams) -> str:
     out = "sums" if params.post is None else "results"
     table = "\n".join(
         f"| {index} | {rows} | {columns} | {engine.act_words(index)} | {engine.groups(index)} | "
-        f"{params.latency(index)} | {params.period(index)} |"
+        f"{params.latencies[index]} | {params.periods[index]} |"
         for index, (rows, columns) in enumerate(engine.shapes))
     which = (" `matrix` says with which one it is multiplied; it is read with the first word, and "
              f"travels with its `{out}`." if engine.index_bits else "")

@@ -89,7 +89,7 @@ def matrix_vectors(
                 WEIGHTS_FILE, params.engine.first_word(matrix),
                 params.engine.matrix_words(matrix)))
     return Vectors([VectorPhase("random and extreme activations", inputs, {out: expected})],
-                   patience=_patience(max(map(params.latency, range(len(layers))))))
+                   patience=_patience(max(params.latencies)))
 
 
 def layer_vectors(layer: Layer, params: LayerUnitParams, ports: UnitPorts) -> Vectors:

@@ -14,7 +14,7 @@ from vcd.gtkw import GTKWSave
 
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import FST_HEADERS, MissingToolError, has_header
-from sterna.model.files import write_atomically
+from sterna.model.files import check_writable, write_atomically
 from sterna.sim.bench.runner import Simulator
 
 __all__ = [
@@ -45,7 +45,7 @@ def check_waves(
     MissingToolError
         If it is FST of Verilator, and the headers that this is compiled with are missing.
     OSError
-        If its folder cannot be made.
+        If it cannot be written.
     """
     if path is None:
         return None
@@ -61,6 +61,7 @@ def check_waves(
                 raise MissingToolError(
                     f"{header} is not installed, and Verilator needs it to write FST: "
                     f"apt-get install {package}, or name the wave file .vcd")
+    check_writable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

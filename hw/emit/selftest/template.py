@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cocotb
-from cocotb.clock import Clock
-from cocotb.triggers import RisingEdge
-from cocotb_tools.runner import Verilator, get_results, get_runner
+try:
+    import cocotb
+    from cocotb.clock import Clock
+    from cocotb.triggers import RisingEdge
+    from cocotb_tools.runner import Verilator, get_results, get_runner
+except ImportError as error:
+    sys.exit(f"the test of this folder needs cocotb 2 ({error}): pip install cocotb, or give the "
+             f"Python that has it: make PYTHON=...")
 
 from sterna.hw.emit.selftest.ends import Pause, StreamDriver, StreamSink
 

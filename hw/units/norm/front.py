@@ -10,7 +10,7 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.parts.memory_attributes import BLOCK_RAM, LUT_RAM, NEVER_COLLIDES
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.norm.params import NormParams
 
@@ -96,8 +96,8 @@ class NormFront(wiring.Component):
                 ]
 
         # Written only while not full and read only while full. A shallow memory is cheaper
-        # in LUTs than in blocks, which are wide and then mostly empty.
-        attrs = LUT_RAM if params.depth <= _LUT_DEPTH else BLOCK_RAM | NEVER_COLLIDES
+        # in LUTs than in blocks, which are wide and then mostly empty: that is left to the tool.
+        attrs = {} if params.depth <= _LUT_DEPTH else BLOCK_RAM | NEVER_COLLIDES
         for index in range(params.banks):
             m.submodules[f"bank{index}"] = buffer = memory.Memory(
                 shape=word.y.shape(), depth=params.depth, init=[], attrs=attrs)

@@ -8,7 +8,7 @@ from amaranth.hdl import Module, Signal, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.parts.memory_attributes import BLOCK_ROM
+from sterna.hw.parts.memory_attributes import rom_of
 from sterna.hw.parts.pipeline import advance_of
 from sterna.hw.units.weights.params import WeightRomParams
 
@@ -65,7 +65,7 @@ class WeightRom(wiring.Component):
         params, requests, beats = self.params, self.requests, self.beats
         m.submodules.rom = rom = memory.Memory(
             shape=unsigned(params.word_bits), depth=params.depth, init=self._words,
-            attrs=BLOCK_ROM)
+            attrs=rom_of(params.depth))
         port = rom.read_port()
 
         reading = Signal()

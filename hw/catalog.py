@@ -7,6 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from amaranth.lib import wiring
+
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.units.embedding.unit import EMBEDDING
@@ -74,3 +76,16 @@ def emit_verilog(
     check_replaceable(Path(out_dir))
     design = spec.tested_design(model, spec.params_for(model, sizes))
     return emit_component(model, design, out_dir, axis=axis)
+
+
+def model_component(model: QuantizedModel, unit: str, **sizes: Any) -> wiring.Component:
+    """The Amaranth component that :func:`emit_verilog` writes: its ``params`` has sizes and
+    latencies, its class lists the members.
+
+    Raises
+    ------
+    ValueError
+        If there is no such unit, it has no such size, or a size does not fit the model.
+    """
+    spec = unit_named(unit)
+    return spec.design(model, spec.params_for(model, sizes)).component

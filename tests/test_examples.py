@@ -162,7 +162,7 @@ def test_verilog_alone_needs_no_python_and_a_wrong_sum_is_noticed(tmp_path: Path
 
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("sh", "iverilog", "vvp", "tee", "grep"):
+    for name in ("sh", "cp", "iverilog", "vvp", "tee", "grep"):
         (tools / name).symlink_to(str(shutil.which(name)))
     assert not shutil.which("python3", path=str(tools))
     command, environment = [str(tools / "sh"), "run.sh"], {"PATH": str(tools)}

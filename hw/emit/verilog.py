@@ -82,11 +82,11 @@ def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
     return {f"{module}.v": text, **{name: words for words, name in names.items()}}
 
 
-def write_verilog(component: wiring.Component, module: str, folder: Path) -> Path:
+def write_verilog(component: wiring.Component, module: str, folder: str | Path) -> Path:
     """Write :func:`verilog_files` into a folder; return the path of the Verilog file."""
     for name, text in verilog_files(component, module).items():
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    return folder / f"{module}.v"
+        (Path(folder) / name).write_text(text, encoding="utf-8", newline="\n")
+    return Path(folder) / f"{module}.v"
 
 
 def readable(text: str) -> str:
@@ -153,7 +153,8 @@ def _with_memory_files(text: str, top: str, names: dict[str, str]) -> str:
         name = (f"{module}__{memory}.mem" if any(int(word, 16) for word in words) else
                 f"{top}__zeros_{len(words)}x{4 * len(words[0])}.mem")
         name = names.setdefault("".join(f"{word}\n" for word in words), name)
-        return f'  initial $readmemh("{name}", {memory});'
+        # With its bounds: Icarus warns of a memory [7:0] without.
+        return f'  initial $readmemh("{name}", {memory}, 0, {len(words) - 1});'
 
     return _CONTENTS.sub(read, text)
 

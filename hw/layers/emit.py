@@ -41,7 +41,8 @@ from sterna.model.layers.arguments import LayerOrWeights, layer_of, matrix_layer
 from sterna.model.layers.ternary import Ternary
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 
-__all__ = ["emit_glu", "emit_layer", "emit_matrix", "emit_mlgru"]
+__all__ = [
+    "emit_glu", "emit_layer", "emit_matrix", "emit_mlgru", "layer_component", "matrix_component"]
 
 
 def emit_matrix(
@@ -96,12 +97,8 @@ def emit_matrix(
     """
     check_path("folder", folder)
     check_replaceable(Path(folder))
-    several = isinstance(weights, Sequence) and not _is_rows(weights)
-    layers = _each_layer(weights, output) if several else [matrix_layer_of(weights, output)]
     _check_name(name)
-    if not isinstance(rom, bool):
-        raise ValueError(f"rom must be True or False, got {rom!r}")
-    params, contents = plan_matrices(layers, _sizes(rows, cols, lanes, style), rom=rom)
+    layers, params, contents = _planned(weights, output, rom, _sizes(rows, cols, lanes, style))
     unit = MatrixUnit(params, contents if rom else replace(contents, words=[]))
     ports = UnitPorts.of(interface_of(unit))
     design = UnitDesign(
@@ -167,9 +164,7 @@ def emit_layer(
     """
     check_path("folder", folder)
     check_replaceable(Path(folder))
-    layer = layer_of(layer_or_weights, profile=profile, output=output)
-    if isinstance(layer, MatrixLayer):
-        raise ValueError("a MatrixLayer has no norm: write it with emit_matrix")
+    layer = _layer_with_norm(layer_or_weights, profile, output)
     params, contents = plan_layer(layer, _sizes(rows, cols, lanes, style))
     name = _NAMES[type(layer)] if name is None else name
     _check_name(name)
@@ -207,6 +202,55 @@ def emit_glu(
     return emit_layer(
         GluLayer.of(gate, up, down, profile=profile, output=output), folder, rows=rows,
         cols=cols, lanes=lanes, style=style, name=name, axis=axis)
+
+
+def matrix_component(
+    weights: Ternary | MatrixLayer | Sequence[Ternary | MatrixLayer], *,
+    output: FixedPoint | None = None, rom: bool = True, rows: int | None = None,
+    cols: int | None = None, lanes: int | None = None, style: str = "generic",
+) -> MatrixUnit:
+    """The Amaranth component that :func:`emit_matrix` writes, with the same arguments and
+    errors::
+
+        m.submodules.fc = fc = matrix_component(weights, rows=4)
+        wiring.connect(m, fc.acts, ...)
+    """
+    _, params, contents = _planned(weights, output, rom, _sizes(rows, cols, lanes, style))
+    return MatrixUnit(params, contents if rom else replace(contents, words=[]))
+
+
+def layer_component(
+    layer_or_weights: LayerOrWeights, *, profile: NumericProfile | str | None = None,
+    output: FixedPoint | None = None, rows: int | None = None, cols: int | None = None,
+    lanes: int | None = None, style: str = "generic",
+) -> LayerUnit:
+    """The Amaranth component that :func:`emit_layer` writes, with the same arguments and errors.
+
+    Of an MLGRU or a GLU give ``MlgruLayer.of(...)`` or ``GluLayer.of(...)`` of
+    :mod:`sterna.model.layers`.
+    """
+    layer = _layer_with_norm(layer_or_weights, profile, output)
+    return LayerUnit(*plan_layer(layer, _sizes(rows, cols, lanes, style)))
+
+
+def _planned(
+    weights: Any, output: FixedPoint | None, rom: bool, sizes: ArraySizes,
+) -> tuple[list[MatrixLayer], MatrixUnitParams, Contents]:
+    several = isinstance(weights, Sequence) and not _is_rows(weights)
+    layers = _each_layer(weights, output) if several else [matrix_layer_of(weights, output)]
+    if not isinstance(rom, bool):
+        raise ValueError(f"rom must be True or False, got {rom!r}")
+    return layers, *plan_matrices(layers, sizes, rom=rom)
+
+
+def _layer_with_norm(
+    layer_or_weights: LayerOrWeights, profile: NumericProfile | str | None,
+    output: FixedPoint | None,
+) -> Layer:
+    layer = layer_of(layer_or_weights, profile=profile, output=output)
+    if isinstance(layer, MatrixLayer):
+        raise ValueError("a MatrixLayer has no norm: write it with emit_matrix")
+    return layer
 
 
 _TAKEN = ("instance", "ecp5", "xc7")

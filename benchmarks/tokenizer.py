@@ -45,7 +45,8 @@ def main() -> None:
             ours = BytePairTokenizer(trained.merges)
             tokens = run("new", lambda ours=ours: ours.encode(text)).tolist()
             run("words known", lambda ours=ours: ours.encode(text))
-            assert tokens == run("tokenizers", lambda other=other: other.encode(text.decode())).ids
+            assert tokens == run("tokenizers", lambda other=other: other.encode_batch_fast(
+                [text.decode()]))[0].ids
         speeds = ", ".join(f"{name} {len(text) / each / 1e6:.1f}" for name, each in seconds.items())
         print(f"{vocab:,} tokens, MB/s: {speeds}; {len(text) / len(tokens):.2f} bytes a token")
 

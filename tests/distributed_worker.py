@@ -25,9 +25,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from test_train import CONFIG, CORPUS
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from sterna.cli.main import main as sterna
 from sterna.model.config import ModelConfig
+from sterna.model.profile import C12
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.distributed.processes import joined
@@ -35,6 +37,7 @@ from sterna.model.training.execution import Execution
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.record import Recorded
 from sterna.model.training.run_folder import RunFolder
+from sterna.model.training.step import add_gradient
 from sterna.model.training.train import TrainResult, train
 
 STEPS = 20
@@ -123,7 +126,25 @@ def commanded(folder: Path, pieces: int | None, *options: str) -> list[Any]:
             "train", "--d", "16", "--layers", "2", "--dff", "24", "--batch", "4", "--window", "40",
             "--steps", "20", "--heldout-bytes", "300", "--threads", "1", "-o", str(folder),
             *options])
+    dist.barrier()      # the first writes the report after the others are let go
     return every((code, out.getvalue(), (folder / "report.html").exists()))
+
+
+def gathers(folder: Path) -> list[int]:
+    """How often processes gather weights in a step with weights as they are, then with codes."""
+    counts: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        with patch.object(_fsdp_param_group, "foreach_all_gather",
+                          wraps=_fsdp_param_group.foreach_all_gather) as gather:
+            result = add_gradient(*arguments)
+        counts.append(gather.call_count)
+        return result
+
+    with patch("sterna.model.training.state.add_gradient", counted):
+        run(folder, steps=2, parallel="fsdp", heldout_evaluations=1,
+            recipe=replace(SMALL_STEPS, float_start=0.5))
+    return counts
 
 
 def main(folder: Path) -> None:
@@ -147,6 +168,9 @@ def main(folder: Path) -> None:
     found["timed"] = [timed(folder / "timed", PIECES), timed(folder / "timed", None, resume=True)]
     found["commanded"] = [commanded(folder / "commanded", PIECES),
                           commanded(folder / "commanded", None, "--resume")]
+    found["gathers"] = gathers(folder / "gathers")
+    for name, layout in (("compact", None), ("fsdp compact", "fsdp")):
+        run(folder / name, parallel=layout, profile=C12, steps=5)
     found["refused"] = refusals(folder)
     if dist.get_rank() == 0:
         (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")

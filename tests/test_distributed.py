@@ -86,6 +86,14 @@ def test_two_halves_of_a_batch_are_the_batch(
 
 
 @pytest.mark.slow
+def test_blocks_gather_no_weights_for_the_backward_pass_of_codes(
+        folder: Path, found: dict[str, Any]) -> None:
+    """Two layers and the embedding forward; back, in floats, both layers again."""
+    assert found["gathers"] == [5, 3]
+    assert off(folder / "fsdp compact", folder / "compact", steps=5) <= 1e-6
+
+
+@pytest.mark.slow
 @LAYOUTS
 def test_a_signal_to_one_process_stops_all_at_one_step_and_resuming_is_exact(
         folder: Path, found: dict[str, Any], layout: str) -> None:

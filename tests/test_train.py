@@ -4,7 +4,9 @@ import json
 import math
 import signal
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ from sterna.model.training.optimizer import adamw
 from sterna.model.training.report.metrics import read_metrics
 from sterna.model.training.report.progress import TrainProgress
 from sterna.model.training.state import RunSettings, TrainState
+from sterna.model.training.step import add_gradient
 from sterna.model.training.train import TrainRecipe, TrainResult, train
 from sterna.model.training.windows import WindowSampler
 
@@ -267,9 +270,42 @@ def test_a_reporter_is_closed_also_if_the_metrics_are_damaged(tmp_path: Path) ->
     assert reporter.closed == 1
 
 
+def test_a_step_that_is_not_finite_is_skipped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def spoiled(model: torch.nn.Module, *arguments: Any) -> Any:
+        seen.append({name: each.detach().clone() for name, each in model.named_parameters()})
+        result = add_gradient(model, *arguments)
+        if len(seen) in (3, 5, 6):
+            next(model.parameters()).grad[0, 0] = math.inf
+        return result
+
+    monkeypatch.setattr("sterna.model.training.state.add_gradient", spoiled)
+    recorder, recipe = Recorder(), replace(RECIPE, carry_state=True, ema=0.9)
+    result = train(CONFIG, CORPUS, run_dir=tmp_path, steps=10, recipe=recipe, threads=1,
+                   heldout_steps=4, reporter=recorder)
+    changed = [any(not torch.equal(before[name], after[name]) for name in before)
+               for before, after in pairwise(seen)]
+    assert changed == [step not in (3, 5, 6) for step in range(1, 10)]
+    assert result.heldout_bpb is not None
+    assert [each.skipped for each in recorder.updates] == [0, 0, 1, 1, 2, 3, 3, 3, 3, 3]
+    assert "3 steps skipped" in str(recorder.updates[-1])
+    figures = read_metrics(tmp_path / "metrics.csv")
+    assert (figures["step"], figures["skipped"]) == ([4, 8, 10], [1, 3, 3])
+    assert all(0 < norm < math.inf for norm in figures["gradient_norm"])
+    kept = load_checkpoint(tmp_path)
+    assert kept.skipped == 3
+    assert {float(each["step"]) for each in kept.optimizer["state"].values()} == {10.0}
+    train(CONFIG, CORPUS, run_dir=tmp_path, steps=12, recipe=recipe, threads=1, resume=True,
+          quiet=True)
+    assert load_checkpoint(tmp_path).skipped == 3
+
+
 def test_settings_of_torch_are_restored(tmp_path: Path) -> None:
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    with pytest.raises(FloatingPointError, match="not finite at step"):
+    with pytest.raises(FloatingPointError, match="10 steps in a row, up to step 11; lower"):
         run(tmp_path, 500, recipe=replace(RECIPE, lr=1e38))
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
 

@@ -30,8 +30,8 @@ def test_metrics_of_a_killed_run_can_be_read_and_gone_on_with(tmp_path: Path) ->
     MetricsWriter(path, resume_step=20).close()
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
-    assert rows == [list(COLUMNS), ["10", "1.00", "10", "2.00000", "", "0.001", "", ""],
-                    ["20", "1.00", "20", "2.00000", "", "0.001", "", ""]]
+    assert rows == [list(COLUMNS), *(
+        [step, "1.00", step, "2.00000", "", "0.001", *[""] * 4] for step in ("10", "20"))]
     path.write_text(path.read_text().replace("2.00000", "two"))
     with pytest.raises(ValueError, match=r"metrics\.csv, line 2: train_bpb is not a number"):
         plot_loss(path, tmp_path / "x.png", title="x")
@@ -79,7 +79,8 @@ def test_reporters_show_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     lines.message("done")
     lines.close()
     text = capsys.readouterr().err
-    assert "50%  step     70  loss 1.386  2.000 bpb  held-out 2.500  1,234 tokens/s" in text
+    assert ("50%  step     70  loss 1.386  2.000 bpb  held-out 2.500  1,234 tokens/s  0:00:03 left"
+            in text)
     assert text.endswith("25% of the held-out text is measured\ndone\n")
 
     quiet = default_reporter(quiet=True)

@@ -15,18 +15,25 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def test_tensors_that_are_not_on_a_gpu_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_triton_installed", lambda: True)
+    monkeypatch.setattr(kernels, "_triton_wanted", lambda: True)
     assert not by_triton(torch.zeros(2))
     assert not by_triton(torch.zeros(2, device="meta"))
     with by_triton.by(lambda *tensors: True):
         assert by_triton(torch.zeros(2))
 
 
+def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "find_spec", lambda name: name)
+    for value, wanted in (("1", True), ("0", False)):
+        monkeypatch.setenv("STERNA_TRITON", value)
+        assert kernels._triton_wanted.__wrapped__() is wanted
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_float32_on_a_gpu_is_taken_if_triton_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     here, elsewhere = torch.zeros(2, device="cuda"), torch.zeros(2)
     for installed in (True, False):
-        monkeypatch.setattr(kernels, "_triton_installed", lambda installed=installed: installed)
+        monkeypatch.setattr(kernels, "_triton_wanted", lambda installed=installed: installed)
         assert by_triton(here, torch.nn.Parameter(here)) is installed
         assert not by_triton(here, elsewhere)
         assert not by_triton(here.double())

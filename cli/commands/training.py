@@ -112,9 +112,6 @@ def train(
     heldout_bytes: Annotated[int | None, typer.Option(
         help="Measure so much of the held-out text, from its beginning. Default: 65536.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW.")] = None,
-    bf16: Annotated[bool, typer.Option(
-        "--bf16", help="Compute float products, as those of attention, in bfloat16; ternary ones "
-                       "keep their precision.")] = False,
     checkpoint_activations: Annotated[bool, typer.Option(
         "--checkpoint-activations", help="Keep the inputs of blocks alone and compute blocks "
                                          "again in the backward pass: less memory, the same "
@@ -126,8 +123,13 @@ def train(
         help="Under torchrun: ddp, every process has the model, or fsdp, every process has a part "
              "of each weight. Default: ddp.")] = None,
     checkpoint_steps: Annotated[int | None, typer.Option(
-        metavar="N", help="Write a checkpoint every N steps too; one is written every minute.",
+        metavar="N", help="Write a checkpoint every N steps, too.",
     )] = None,
+    checkpoint_seconds: Annotated[float, typer.Option(
+        metavar="S", help="Write a checkpoint every S seconds.")] = 60.0,
+    eval_every: Annotated[int | None, typer.Option(
+        metavar="STEPS", help="Measure the held-out text every so many steps, and at the end. "
+                              "Default: eight times.")] = None,
     schedule: Annotated[str | None, typer.Option(
         help="How the learning rate falls: cosine, or two-stage, whose second half begins lower "
              "and goes without weight decay.")] = None,
@@ -179,7 +181,7 @@ def train(
     given = {name: value for name, value in {
         "lr": lr, "batch": batch, "window": window, "weight_decay": weight_decay,
         "warmup_steps": warmup, "accumulate": accumulate, "carry_state": carry_state,
-        "order": order, "eval_window": eval_window, "bf16": bf16 or None, "schedule": schedule,
+        "order": order, "eval_window": eval_window, "schedule": schedule,
         "float_start": float_start, "ema": ema, "general_share": general_share,
     }.items() if value is not None}
     recipe = TrainRecipe.of(weights, **given)
@@ -207,13 +209,18 @@ def train(
             shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
             resume=resume, auto_resume=auto_resume, overwrite=overwrite, device=device,
             threads=threads, quiet=quiet, checkpoint_steps=checkpoint_steps, profile=numbers,
+            checkpoint_seconds=checkpoint_seconds, heldout_steps=eval_every,
             execution=Execution(parallel, checkpoint_activations, compile_blocks),
             recorded=Recorded(sample_every, tensorboard, _command()),
             heldout_bytes=HELDOUT_BYTES if heldout_bytes is None else heldout_bytes)
-        # A launcher ends all as soon as one has ended with a code that is not 0.
-        processes.on_first(lambda: _finish(result, output, report, quiet, as_json))
-        if result.interrupted and processes.is_first:
-            say(how_to_resume(output, overwrite=overwrite, auto_resume=auto_resume))
+        is_first = processes.is_first
+        if result.interrupted:      # a launcher ends all as soon as one has ended with another code
+            processes.on_first(lambda: _finish(result, output, report, quiet, as_json))
+            if is_first:
+                say(how_to_resume(output, overwrite=overwrite, auto_resume=auto_resume))
+    # A report may take longer than the others may wait in a group.
+    if is_first and not result.interrupted:
+        _finish(result, output, report, quiet, as_json)
     return 128 + (result.stop_signal or signal.SIGINT) if result.interrupted else 0
 
 

@@ -55,7 +55,9 @@ class _BitLinear(torch.autograd.Function):
         codes, row_scale = (each.to(x.dtype) for each in codes_and_row_scale(weights))
         out, q, gain, inverse = _multiply(x, codes, row_scale, bias, limit)
         clamped = out if limit < math.inf else None
-        ctx.save_for_backward(q, gain, inverse, codes, row_scale, clamped)
+        # Whole numbers up to 127: a byte of each is kept, not four.
+        ctx.save_for_backward(
+            q.to(torch.int8), gain, inverse, codes.to(torch.int8), row_scale, clamped)
         ctx.limit = limit
         ctx.rows = [weight.shape[0] for weight in weights]
         ctx.has_bias = bias is not None
@@ -77,7 +79,7 @@ class _BitLinear(torch.autograd.Function):
             grad = grad * row_scale
         else:
             slope.mul_(row_scale)
-        to_x = absmax_gradient(grad @ codes, normalised, slope)
+        to_x = absmax_gradient(grad @ codes.to(grad.dtype), normalised, slope)
         return to_x.view(*shape[:-1], to_x.shape[-1]), None, to_bias, *to_weights
 
 

@@ -7,6 +7,7 @@ for GPUs, are not in the table: :func:`by_triton` says when they compute.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,8 +95,8 @@ def use_kernels(kernels: Kernels | None) -> Iterator[None]:
 
 
 @cache
-def _triton_installed() -> bool:
-    return find_spec("triton") is not None
+def _triton_wanted() -> bool:
+    return os.environ.get("STERNA_TRITON") != "0" and find_spec("triton") is not None
 
 
 @Replaceable
@@ -103,10 +104,11 @@ def by_triton(*tensors: Tensor) -> bool:
     """Whether the kernels of ``model/triton_kernels`` compute with these tensors.
 
     They do if all are plain tensors, float32 and on a CUDA device, Triton is installed (the extra
-    ``triton``), and torch does not compile. Tensors of other classes know what torch's operators
-    do to them, and nothing of kernels: those of an exporter, or distributed ones.
+    ``triton``), ``STERNA_TRITON`` is not 0, and torch does not compile. Tensors of other classes
+    know what torch's operators do to them, and nothing of kernels: those of an exporter, or
+    distributed ones.
     ``with by_triton.by(lambda *tensors: False)`` leaves all to torch.
     """
-    return not torch.compiler.is_compiling() and _triton_installed() and all(
+    return not torch.compiler.is_compiling() and _triton_wanted() and all(
         type(tensor) in (Tensor, torch.nn.Parameter) and tensor.is_cuda
         and tensor.dtype == torch.float32 for tensor in tensors)

@@ -79,6 +79,8 @@ class Checkpoint:
     computed_with
         What computed the steps, one name after the other: the last digits of weights depend on it.
         Empty if that is not known.
+    skipped
+        Steps that changed no weight, because their gradient was not finite.
     """
 
     config: ModelConfig
@@ -100,6 +102,7 @@ class Checkpoint:
     data_folder: str | None = None
     text_file: str | None = None
     computed_with: tuple[str, ...] = ()
+    skipped: int = 0
     general_sha256: str | None = None
 
     def model(self, *, averaged: bool = True) -> LanguageModel:
@@ -189,6 +192,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     for name in ("average", "data_folder", "text_file", "general_sha256"):
         content.setdefault(name, None)
     content.setdefault("computed_with", ())
+    content.setdefault("skipped", 0)
     if isinstance(content.get("recipe"), dict):
         content["recipe"] = {"float_start": 0.0, "general_share": 0.0, **content["recipe"]}
     try:

@@ -171,4 +171,5 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "data_folder": _check_place,
     "text_file": _check_place,
     "computed_with": _check_texts,
+    "skipped": lambda name, value: check_whole(name, value, 0),
 }

@@ -23,11 +23,13 @@ __all__ = ["Intervals", "train_steps"]
 class Intervals:
     """How often a run does what is no step.
 
-    The held-out text is measured ``heldout_evaluations`` times, the end included, and a checkpoint
-    written every ``checkpoint_seconds``, and (if given) every ``checkpoint_steps``.
+    The held-out text is measured ``heldout_evaluations`` times, the end included, or every
+    ``heldout_steps`` steps (if given) and at the end. A checkpoint is written every
+    ``checkpoint_seconds``, and (if given) every ``checkpoint_steps``.
     """
 
     heldout_evaluations: int = 8
+    heldout_steps: int | None = None
     checkpoint_seconds: float = 60.0
     checkpoint_steps: int | None = None
 
@@ -61,7 +63,7 @@ def train_steps(
 
     seconds_before, tokens_before = state.seconds, state.tokens
     next_save = time.monotonic() + intervals.checkpoint_seconds
-    evaluations = _due(budget, intervals)
+    evaluations = _due(state, budget, intervals)
     _, signal, _ = _agreed(state, 0.0, stop, next_save)
     if budget.spent and state.step:     # resumed at its end, whose last measure may be missing
         missing = state.heldout_bpb is None
@@ -81,14 +83,15 @@ def train_steps(
             state.heldout_bpb = None
             keep(finished=False)
         measured = None
-        if (due := _due(budget, intervals)) > evaluations:
+        if (due := _due(state, budget, intervals)) > evaluations:
             evaluations = due
             measured = state.heldout_bpb = _measure(state, heldout, budget, reporter)
         record.after_step(measured)
-        assert state.train_bpb is not None
         reporter.update(TrainProgress(
-            budget.fraction, state.step, state.seconds, state.train_bpb, state.heldout_bpb,
-            (state.tokens - tokens_before) / max(1e-9, state.seconds - seconds_before)))
+            budget.fraction, state.step, state.seconds,
+            math.nan if state.train_bpb is None else state.train_bpb, state.heldout_bpb,
+            (state.tokens - tokens_before) / max(1e-9, state.seconds - seconds_before),
+            state.skipped))
         if save or (
                 intervals.checkpoint_steps and state.step % intervals.checkpoint_steps == 0):
             keep(finished=False)
@@ -109,8 +112,10 @@ def _agreed(
     return max(took for took, _, _ in every), signal or None, bool(every[0][2])
 
 
-def _due(budget: Budget, intervals: Intervals) -> int:
+def _due(state: TrainState, budget: Budget, intervals: Intervals) -> int:
     """How many evaluations there are to have been."""
+    if intervals.heldout_steps is not None:
+        return state.step // intervals.heldout_steps + budget.spent
     return math.floor(budget.fraction * intervals.heldout_evaluations + 1e-9)
 
 

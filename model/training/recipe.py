@@ -71,9 +71,6 @@ class TrainRecipe:
         The held-out text is read in windows of so many tokens, each from the zero state. None
         carries the state through the text if it does not grow, and is else the window of
         training.
-    bf16
-        Whether float products, such as those of attention and of float weights, are computed in
-        bfloat16 in training. Ternary projections, quantisers and recurrences keep their precision.
 
     Raises
     ------
@@ -95,7 +92,6 @@ class TrainRecipe:
     accumulate: int = 1
     order: str = "random"
     eval_window: int | None = None
-    bf16: bool = False
     schedule: str = "cosine"
     float_start: float = 0.2
     ema: float = 0.0
@@ -129,8 +125,6 @@ class TrainRecipe:
                              f"has a window; got {self.accumulate}")
         if not isinstance(self.carry_state, bool):
             raise ValueError(f"carry_state must be true or false, got {self.carry_state!r}")
-        if not isinstance(self.bf16, bool):
-            raise ValueError(f"bf16 must be true or false, got {self.bf16!r}")
         if self.order not in ORDERS:
             raise ValueError(f"order must be {' or '.join(ORDERS)}, got {self.order!r}")
         if self.carry_state and self.order != "random":

@@ -99,7 +99,8 @@ class Record:
             row = {"step": state.step, "seconds": state.seconds, "tokens": state.tokens,
                    "train_bpb": state.train_bpb, "heldout_bpb": heldout_bpb, "lr": state.lr,
                    "flips": None if shares is None else shares.flips,
-                   "zeros": None if shares is None else shares.zeros}
+                   "zeros": None if shares is None else shares.zeros,
+                   "gradient_norm": state.gradient_norm, "skipped": state.skipped}
             self._write(lambda files: [each.add(row) for each in files.figures])
         if counts and state.step % _STEPS_PER_CODES == 0:
             step, found = state.step, {name: each.shares for name, each in counts.items()}

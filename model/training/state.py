@@ -26,6 +26,7 @@ from sterna.model.training.checkpoint import Checkpoint, CheckpointError
 from sterna.model.training.checkpoint_fields import check_state
 from sterna.model.training.distributed.layout import (
     batch_in_parts,
+    gather_for_backward,
     laid_out,
     like,
     own,
@@ -46,6 +47,9 @@ __all__ = ["RunSettings", "TrainState"]
 
 _SMOOTHING = 0.05
 """Weight of the newest loss in the running mean."""
+
+_MOST_SKIPPED = 10
+"""So many steps in a row that are not finite end the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,8 @@ class TrainState:
         self.train_bpb: float | None = None
         self.heldout_bpb: float | None = None
         self.computed_with: tuple[str, ...] = ()
+        self.gradient_norm = math.nan   # of the last step, before it was clipped
+        self.skipped = self._skipped_in_a_row = 0
         self._lengths = np.array([len(each) for each in settings.text.tokenizer.spellings])
 
     @property
@@ -163,7 +169,7 @@ class TrainState:
         return self.step * self.settings.recipe.tokens_per_step
 
     def advance(self, windows: np.ndarray, fraction: float, *, afresh: bool) -> None:
-        """Do one step of the optimiser.
+        """Do one step of the optimiser; one whose gradient is not finite changes no weight.
 
         Parameters
         ----------
@@ -177,26 +183,48 @@ class TrainState:
         Raises
         ------
         FloatingPointError
-            If the loss is not finite.
+            If the gradients of ten steps in a row are not finite.
         """
         recipe = self.settings.recipe
         if afresh:
             self.carried = self._initial_state()
+        in_floats = fraction < recipe.float_start
+        gather_for_backward(self.model, in_floats)
         self.lr = recipe.learning_rate(self.step, fraction)
         set_learning_rate(self.optimizer, self.lr, recipe.decay(fraction))
         self.optimizer.zero_grad(set_to_none=True)
-        with bit_linear.by(float_linear) if fraction < recipe.float_start else nullcontext():
+        with bit_linear.by(float_linear) if in_floats else nullcontext():
             loss, after = add_gradient(
                 self._called, torch.from_numpy(windows).to(self.device), self.carried,
-                recipe.accumulate, bf16=recipe.bf16)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_norm, foreach=True)
+                recipe.accumulate)
+        self.gradient_norm = float(whole(torch.nn.utils.clip_grad_norm_(
+            self.model.parameters(), recipe.clip_norm, foreach=True)))
+        if is_finite := math.isfinite(self.gradient_norm):
+            self._skipped_in_a_row = 0
+        else:
+            self._skip()
+            after = self._initial_state()
         self.optimizer.step()
-        if self.average is not None:
+        if self.average is not None and is_finite:
             self.average.follow(self.step)
         if recipe.carry_state:
             self.carried = after
         self.step += 1
         self._note_loss(loss, windows[1:])
+
+    def _skip(self) -> None:
+        """Make the step that comes one that changes the moments as one of gradient 0 does, so that
+        these stay of the same step as the run, and no weight."""
+        self.skipped += 1
+        self._skipped_in_a_row += 1
+        if self._skipped_in_a_row == _MOST_SKIPPED:
+            raise FloatingPointError(
+                f"the gradient was not finite in {_MOST_SKIPPED} steps in a row, up to step "
+                f"{self.step + 1}; lower lr ({self.settings.recipe.lr})")
+        for each in self.model.parameters():
+            if each.grad is not None:
+                own(each.grad).zero_()
+        set_learning_rate(self.optimizer, 0.0, 0.0)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -213,8 +241,7 @@ class TrainState:
             [loss.item() * targets.size, int(self._lengths[targets].sum())])
         bpb = sum(nats for nats, _ in every) / sum(size for _, size in every) / math.log(2.0)
         if not math.isfinite(bpb):
-            raise FloatingPointError(f"the loss is not finite at step {self.step}; lower lr "
-                                     f"({self.settings.recipe.lr})")
+            return
         before = bpb if self.train_bpb is None else self.train_bpb
         self.train_bpb = before + _SMOOTHING * (bpb - before)
 
@@ -245,6 +272,7 @@ class TrainState:
             heldout_bpb=self.heldout_bpb, tokenizer=settings.text.tokenizer,
             profile=settings.profile, budget=budget, data_folder=_folder_of(settings.text),
             text_file=_file_of(settings.text), computed_with=self.computed_with,
+            skipped=self.skipped,
             general_sha256=getattr(settings.text.general, "sha256", None))
 
     def checkpoint(self, budget: dict[str, Any]) -> Checkpoint:
@@ -334,7 +362,7 @@ class TrainState:
         """Take over the position, and the figures so far."""
         self.step, self.seconds = found.step, found.seconds
         self.train_bpb, self.heldout_bpb = found.train_bpb, found.heldout_bpb
-        self.computed_with = found.computed_with
+        self.computed_with, self.skipped = found.computed_with, found.skipped
 
     def _initial_state(self) -> ModelState:
         return self.model.initial_state(self.columns.stop - self.columns.start)

@@ -15,7 +15,7 @@ __all__ = ["add_gradient", "next_token_loss"]
 
 
 def next_token_loss(
-    model: nn.Module, windows: Tensor, state: ModelState, *, bf16: bool = False,
+    model: nn.Module, windows: Tensor, state: ModelState,
 ) -> tuple[Tensor, ModelState]:
     """The mean loss of predicting every token of windows from those before it.
 
@@ -27,22 +27,18 @@ def next_token_loss(
         Tokens int64 ``[window + 1, batch]``.
     state
         Of the token mixers before the windows.
-    bf16
-        Compute in bfloat16 what autocast takes for safe; ternary projections, quantisers and
-        recurrences keep their precision.
 
     Returns
     -------
     The loss in nats per token, and the state after the windows.
     """
-    with torch.autocast(windows.device.type, torch.bfloat16, enabled=bf16):
-        logits, after = model(windows[:-1].t(), state)
-        rows = logits.transpose(0, 1).flatten(0, 1)
-        return F.cross_entropy(rows, windows[1:].flatten()), after
+    logits, after = model(windows[:-1].t(), state)
+    rows = logits.transpose(0, 1).flatten(0, 1)
+    return F.cross_entropy(rows, windows[1:].flatten()), after
 
 
 def add_gradient(
-    model: nn.Module, windows: Tensor, state: ModelState, parts: int = 1, *, bf16: bool = False,
+    model: nn.Module, windows: Tensor, state: ModelState, parts: int = 1,
 ) -> tuple[Tensor, ModelState]:
     """Add the gradient of :func:`next_token_loss` to that of the parameters.
 
@@ -64,7 +60,7 @@ def add_gradient(
         before = state if parts == 1 else tuple(
             tuple(each[here] for each in layer) for layer in state)
         with nullcontext() if number == parts else local_gradients(model):
-            loss, after = next_token_loss(model, piece, before, bf16=bf16)
+            loss, after = next_token_loss(model, piece, before)
             share = loss * (piece.shape[1] / windows.shape[1])
             share.backward()
         total += share.detach()

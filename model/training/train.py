@@ -22,6 +22,7 @@ from sterna.model.tokens.text import MemoryText, TokenText
 from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.arithmetic import arithmetic, training_device
 from sterna.model.training.budget import Budget, StepBudget, TimeBudget
+from sterna.model.training.distributed.layout import own
 from sterna.model.training.distributed.processes import joined
 from sterna.model.training.execution import Execution
 from sterna.model.training.heldout import HELDOUT_BYTES
@@ -83,6 +84,7 @@ def train(
     execution: Execution | None = None,
     heldout_bytes: int = HELDOUT_BYTES,
     heldout_evaluations: int = 8,
+    heldout_steps: int | None = None,
     checkpoint_seconds: float = 60.0,
     checkpoint_steps: int | None = None,
     recorded: Recorded | None = None,
@@ -129,8 +131,9 @@ def train(
         process that torchrun started calls this function with the same arguments.
     heldout_bytes
         So much of the held-out text is measured, from its beginning.
-    heldout_evaluations
-        How often it is evaluated during the run, the end included.
+    heldout_evaluations, heldout_steps
+        It is evaluated so many times during the run, the end included, or every so many steps,
+        and at the end.
     checkpoint_seconds, checkpoint_steps
         Write a checkpoint this often: in seconds, and (if given) also in steps.
     recorded
@@ -164,6 +167,7 @@ def train(
         "steps": (steps, 0, None), "threads": (threads, 1, _MOST_THREADS),
         "heldout_bytes": (heldout_bytes, 2, None),
         "heldout_evaluations": (heldout_evaluations, 1, None),
+        "heldout_steps": (heldout_steps, 1, None),
         "checkpoint_steps": (checkpoint_steps, 1, None),
         "sample_every": (recorded.sample_every, 1, None), "seed": (seed, 0, (1 << 63) - 1)})
     if (steps is None) == (minutes is None):
@@ -198,7 +202,7 @@ def train(
             stop_signal = train_steps(
                 state, sampler, budget, heldout, folder=folder, record=record,
                 reporter=shown, stop=stop, intervals=Intervals(
-                    heldout_evaluations, checkpoint_seconds, checkpoint_steps))
+                    heldout_evaluations, heldout_steps, checkpoint_seconds, checkpoint_steps))
         if state.average is not None:
             state.average.exchange()        # what was measured is what is returned
         processes.on_first(lambda: plot_loss(
@@ -276,7 +280,7 @@ def _note_what_computes(
         name = "blocks compiled by torch"
     elif kernels is not None:
         name = kernels.name
-    elif by_triton(state.model.embedding.weight):
+    elif by_triton(own(state.model.embedding.weight)):      # what a block gathers is plain, too
         name = "Triton's kernels"
     before = state.computed_with[-1:]
     if before == (name,):

@@ -11,10 +11,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from sterna.model.network.bitlinear import BitLinear
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.training.distributed.processes import Processes
 
-__all__ = ["LAYOUTS", "batch_in_parts", "laid_out", "like", "local_gradients", "own", "whole"]
+__all__ = ["LAYOUTS", "batch_in_parts", "gather_for_backward", "laid_out", "like",
+           "local_gradients", "own", "whole"]
 
 LAYOUTS = ("ddp", "fsdp")
 """``ddp``: every process has all weights and moments. ``fsdp``: each has its part of them, and
@@ -64,6 +66,20 @@ def laid_out(model: LanguageModel, layout: str | None, processes: Processes) -> 
     return DistributedDataParallel(
         model, device_ids=None if processes.device.type == "cpu" else [processes.device],
         gradient_as_bucket_view=True)
+
+
+def gather_for_backward(model: LanguageModel, in_floats: bool) -> None:
+    """Under ``fsdp``, have blocks gather weights for the backward pass only if they need them.
+
+    A ternary projection keeps its codes, a byte a weight, and needs nothing else; a block that is
+    computed again does, as do float weights, gains, and all weights while they are computed with
+    as they are, ``in_floats``.
+    """
+    for block in model.blocks():
+        if isinstance(block, FSDPModule):
+            block.set_unshard_in_backward(in_floats or block.recomputes or any(
+                next(module.parameters(recurse=False), None) is not None
+                and not isinstance(module, BitLinear) for module in block.modules()))
 
 
 @contextmanager

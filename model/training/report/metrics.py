@@ -10,11 +10,14 @@ from sterna.model.training.report.step_file import StepFile
 
 __all__ = ["COLUMNS", "MetricsWriter", "read_metrics"]
 
-COLUMNS = ("step", "seconds", "tokens", "train_bpb", "heldout_bpb", "lr", "flips", "zeros")
+COLUMNS = ("step", "seconds", "tokens", "train_bpb", "heldout_bpb", "lr", "flips", "zeros",
+           "gradient_norm", "skipped")
 """Columns of a ``metrics.csv``; a cell without a figure is empty. Flips are the share of all
-ternary codes that this one step changed, zeros the share that is 0 after it."""
+ternary codes that this one step changed, zeros the share that is 0 after it. The norm of the
+gradient is that before it is clipped; skipped are the steps so far that changed nothing, as
+their gradient was not finite."""
 
-_FORMER_COLUMNS = COLUMNS[:6]
+_FORMER_COLUMNS = COLUMNS[:6], COLUMNS[:8]
 
 
 class MetricsWriter(StepFile):
@@ -36,7 +39,8 @@ class MetricsWriter(StepFile):
 
 
 def _cells(row: Mapping[str, float | None]) -> list[str]:
-    formats = {"step": ".0f", "tokens": ".0f", "seconds": ".2f", "lr": ".6g", "flips": ".6g"}
+    formats = {"step": ".0f", "tokens": ".0f", "seconds": ".2f", "lr": ".6g", "flips": ".6g",
+               "gradient_norm": ".6g", "skipped": ".0f"}
     cells = []
     for name in COLUMNS:
         value = row.get(name)
@@ -55,7 +59,7 @@ def read_metrics(path: str | Path) -> dict[str, list[float]]:
         If the file cannot be read, lacks a column, or a cell is not a number.
     """
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
-    for place, row in read_rows(path, COLUMNS, _FORMER_COLUMNS):
+    for place, row in read_rows(path, COLUMNS, *_FORMER_COLUMNS):
         for name, cell in zip(COLUMNS, row, strict=True):
             try:
                 columns[name].append(float(cell) if cell else float("nan"))

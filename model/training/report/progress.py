@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from rich.console import Console
@@ -24,7 +25,8 @@ class TrainProgress:
     ``fraction`` of the budget is used, after ``step`` steps and ``seconds``;
     ``train_bpb`` is a running mean of the training loss in bits per byte,
     ``heldout_bpb`` the last held-out figure (None before the first),
-    ``tokens_per_second`` the speed of this session.
+    ``tokens_per_second`` the speed of this session, ``skipped`` the number of steps that were not
+    finite and changed nothing.
     """
 
     fraction: float
@@ -33,11 +35,18 @@ class TrainProgress:
     train_bpb: float
     heldout_bpb: float | None
     tokens_per_second: float
+    skipped: int = 0
+
+    @property
+    def seconds_left(self) -> float:
+        """Estimated from those of the steps so far."""
+        return self.seconds * (1.0 / max(self.fraction, 1e-9) - 1.0)
 
     def __str__(self) -> str:
         held = "" if self.heldout_bpb is None else f"  held-out {self.heldout_bpb:.3f}"
         return (f"step {self.step:6d}  loss {self.train_bpb * 0.6931472:.3f}  "
-                f"{self.train_bpb:.3f} bpb{held}  {self.tokens_per_second:,.0f} tokens/s")
+                f"{self.train_bpb:.3f} bpb{held}  {self.tokens_per_second:,.0f} tokens/s"
+                f"{f'  {self.skipped} steps skipped' * bool(self.skipped)}")
 
 
 class TrainReporter(Protocol):
@@ -81,7 +90,8 @@ class LineReporter:
 
     def update(self, progress: TrainProgress) -> None:
         """Print the progress if the interval has passed."""
-        self._say(f"{progress.fraction:4.0%}  {progress}")
+        left = timedelta(seconds=round(progress.seconds_left))
+        self._say(f"{progress.fraction:4.0%}  {progress}  {left} left")
 
     def measured(self, done: int, total: int) -> None:
         """Print how far it is, if the interval has passed."""

@@ -299,9 +299,10 @@ def mantissa_and_shift(scale: float, mantissa_bits: int, scale_bits: int) -> tup
         k, exponent = k >> 1, exponent + 1
     shift = scale_bits - exponent
     if not 1 <= shift <= NumericProfile.max_shift:
+        low = 2.0 ** (scale_bits - NumericProfile.max_shift - 1)
         raise ValueError(
-            f"a projection's scale of {scale:g} needs a shift of {shift}; "
-            f"only 1 to {NumericProfile.max_shift} are possible")
+            f"a projection's scale must be from about {low:g} to below "
+            f"{2.0 ** (scale_bits - 1):g}, got {scale:g}")
     return k, shift
 
 

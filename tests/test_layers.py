@@ -135,7 +135,7 @@ def _square(n: int) -> np.ndarray:
     (lambda: TernaryMatrix([[1]], bias=[1, 2]), "bias must have a number for each of 1 rows"),
     (lambda: TernaryMatrix([[1]], bias=[math.inf]), "every bias must be finite"),
     (lambda: MatrixLayer.of(TernaryMatrix([[1]], 0.5)), "needs an output format"),
-    (lambda: MatrixLayer.of(TernaryMatrix([[1]], 1e9), FixedPoint(8, 0)), "needs a shift of -"),
+    (lambda: MatrixLayer.of(TernaryMatrix([[1]], 1e9), FixedPoint(8, 0)), "scale must be from about"),
     (lambda: MatrixLayer.of(_square(3))(np.zeros(4, int)), r"acts must be \[..., 3\], got \[4\]"),
     (lambda: MatrixLayer.of(_square(3))(np.full(3, 128)), "acts must be from -128 to 127"),
     (lambda: MatrixLayer.of(TernaryMatrix([[1]] * 2, bias=[0, 8]), FixedPoint(3, 0)),

@@ -23,7 +23,9 @@ def bias_format(output: FixedPoint) -> FixedPoint:
     if not isinstance(output, FixedPoint):
         raise ValueError(f"output must be a FixedPoint, got {output!r}")
     if output.bits > 23:
-        raise ValueError(f"output must have 2 to 23 bits, got {output.bits}")
+        raise ValueError(
+            f"output must have 2 to 23 bits, got {output.bits}: a bias has one bit more, and a "
+            f"format at most 24")
     return FixedPoint(output.bits + 1, output.frac)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.emit.memories import copy_memories
 from sterna.hw.emit.tools import verilator_environment
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
@@ -66,6 +67,7 @@ def macros(core, *, temperature: float, seed: int, deadline: int = 20_000) -> li
 def simulated(simulator: str, core, folder: Path, defines: list[str]) -> str:
     """Compile the bench with a simulator, run it and return what it prints."""
     sources = [BENCH, WRAPPER, core.verilog_path]
+    copy_memories(core.verilog_path, folder)
     environment = verilator_environment() if simulator == "verilator" else None
 
     def run(*command: object) -> str:

@@ -71,9 +71,10 @@ def test_the_netlist_as_yosys_made_it_agrees_in_verilator(unit: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_the_netlist_of_a_core_agrees_in_every_tensor_and_cycle(profile: str) -> None:
-    report = simulate_core_netlist(small(profile), [[3, 4, 5]], 4, rows=2, cols=8)
+    model = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=12), PROFILES[profile], seed=1)
+    report = simulate_core_netlist(model, [[3, 4, 5]], 3, rows=1, cols=4)
     assert report.passed, report.failure
-    assert report.checks.reference.values > 10_000
+    assert report.checks.reference.values > 2_000
     assert report.timing.events > 100
 
 

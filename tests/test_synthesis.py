@@ -16,7 +16,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.synthetic import random_model
 
-ROWS, COLS = 2, 4
+ROWS, COLS = 1, 4
 QUANT_LANES = 4
 
 # What stands side by side has one entry here: its numbers are left out.
@@ -35,6 +35,7 @@ EXPECTED_STYLES = {
     "norm.divide.table_.small_": {MemoryStyle.LOGIC},
     "norm.front.bank": {MemoryStyle.LUT},
     "post.biases": {MemoryStyle.BLOCK},
+    "residual.x": {MemoryStyle.LUT},
     "router.logits.queue.storage": {MemoryStyle.LUT},
     "sampler.draw.kept": {MemoryStyle.LUT},
     "sampler.draw.sums": {MemoryStyle.LUT},

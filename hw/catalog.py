@@ -23,7 +23,7 @@ from sterna.hw.units.weights.unit import WEIGHTS
 from sterna.model.folder import check_replaceable
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["UNITS", "emit_verilog", "unit_named"]
+__all__ = ["UNITS", "emit_verilog", "model_component", "unit_named"]
 
 UNITS: Mapping[str, UnitSpec] = MappingProxyType({spec.name: spec for spec in (
     MAC, MLGRU, NORM, GLU, RESIDUAL, EMBEDDING, SAMPLER, WEIGHTS, CORE)})

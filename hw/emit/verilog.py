@@ -77,9 +77,10 @@ def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
     # In SystemVerilog an initial value in a declaration is no event; an assignment is one.
     text = _STARTED.sub(rf"\1reg {AT_START};\n\1initial {AT_START} = 0;", text)
     names: dict[str, str] = {}
-    text = _MODULE.sub(
-        lambda found: _with_memory_files(_with_names_of_made(found[0]), module, names), text)
-    return {f"{module}.v": text, **{name: words for words, name in names.items()}}
+    taken = Names(set())
+    text = _MODULE.sub(lambda found: _with_memory_files(
+        _with_names_of_made(found[0]), module, names, taken), text)
+    return {f"{module}.v": text, **{f"{name}.mem": words for words, name in names.items()}}
 
 
 def write_verilog(component: wiring.Component, module: str, folder: str | Path) -> Path:
@@ -143,18 +144,20 @@ def _equal_once(texts: dict[str, str], taken: Names) -> Iterator[str]:
         yield text.replace("module\n", f"module {shown[same[0]]}\n", 1)
 
 
-def _with_memory_files(text: str, top: str, names: dict[str, str]) -> str:
+def _with_memory_files(text: str, top: str, names: dict[str, str], taken: Names) -> str:
     """A module of Verilog that reads its memories from files; ``names`` has them by contents."""
     module = text.split("(", 1)[0].split()[1]
 
     def read(found: re.Match[str]) -> str:
         memory = found[1].split("[", 1)[0].strip()
         words = _WORD.findall(found[1])
-        name = (f"{module}__{memory}.mem" if any(int(word, 16) for word in words) else
-                f"{top}__zeros_{len(words)}x{4 * len(words[0])}.mem")
-        name = names.setdefault("".join(f"{word}\n" for word in words), name)
+        contents = "".join(f"{word}\n" for word in words)
+        if contents not in names:
+            names[contents] = taken.new(
+                f"{module}__{memory}" if any(int(word, 16) for word in words) else
+                f"{top}__zeros_{len(words)}x{4 * len(words[0])}")
         # With its bounds: Icarus warns of a memory [7:0] without.
-        return f'  initial $readmemh("{name}", {memory}, 0, {len(words) - 1});'
+        return f'  initial $readmemh("{names[contents]}.mem", {memory}, 0, {len(words) - 1});'
 
     return _CONTENTS.sub(read, text)
 

@@ -33,15 +33,14 @@ class LayerCost:
         Cycles from the first word of a vector taken to its last result offered, for each matrix
         (one for a layer), when nothing waits.
     period
-        Cycles from one vector to the next, for each matrix of a matrix unit. None for a layer,
-        which may take the next vector before the last one's results are out.
+        Cycles from one vector to the next, the same way.
     """
 
     module: str
     target: FpgaTarget
     area: BlockArea
     latency: tuple[int, ...]
-    period: tuple[int, ...] | None
+    period: tuple[int, ...]
 
     def __str__(self) -> str:
         area = self.area
@@ -51,14 +50,11 @@ class LayerCost:
         lines = [f"{self.module} on {self.target.name}: " + ", ".join(
             f"{number:,} {name}{self._share(number, resource)}"
             for number, name, resource in used)]
-        if self.period is None:
-            lines += [f"{self.latency[0]:,} cycles from vector to result; the next may come sooner"]
-        else:
-            lines += [
-                f"matrix {index}: {latency:,} cycles from vector to result, one vector every "
-                f"{period:,}"
-                for index, (latency, period) in enumerate(
-                    zip(self.latency, self.period, strict=True))]
+        lines += [
+            f"{f'matrix {index}: ' * (len(self.period) > 1)}{latency:,} cycles from vector to "
+            f"result, one vector every {period:,}"
+            for index, (latency, period) in enumerate(
+                zip(self.latency, self.period, strict=True))]
         return "\n".join(lines)
 
     def _share(self, number: int, resource: Resource) -> str:
@@ -101,10 +97,9 @@ def layer_cost(
         raise ValueError(f"give what emit_matrix or emit_layer returned, got {emitted!r}")
     params = emitted.params
     if isinstance(params, MatrixUnitParams):
-        engine, latency = params.engine, params.latencies
-        period: tuple[int, ...] | None = params.periods
+        engine, latency, period = params.engine, params.latencies, params.periods
     elif isinstance(params, LayerUnitParams):
-        engine, latency, period = params.post.engine, (params.latency,), None
+        engine, latency, period = params.post.engine, (params.latency,), (params.period,)
     else:
         raise ValueError(
             f"layer_cost takes what emit_matrix or emit_layer returned, got {emitted.module}: "

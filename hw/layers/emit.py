@@ -152,7 +152,7 @@ def emit_layer(
 
     Returns
     -------
-    The folder; ``params.latency`` of it is the cycles of a vector.
+    The folder; ``params.latency`` and ``params.period`` of it are cycles.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def emit_layer(
     _check_name(name)
     unit = LayerUnit(params, contents)
     design = UnitDesign(
-        unit, name, derived=("latency",), summary=layer_summary(layer, params),
+        unit, name, derived=("latency", "period"), summary=layer_summary(layer, params),
         sections=layer_sections(layer, params),
         vectors=layer_vectors(layer, params, UnitPorts.of(interface_of(unit))))
     return emit_component({"layer": _described(layer)}, design, folder, axis=axis)

@@ -83,6 +83,29 @@ class LayerUnitParams:
         return last_sums + self.post.requantize.latency
 
     @property
+    def period(self) -> int:
+        """Cycles from one vector to the next, when nothing waits; with tables as for the latency.
+
+        The norm holds one vector: the next comes in when its chunks are out, and its scale is made
+        when the one before is known. With a cell a vector from outside follows the one that the
+        cell made of the vector before it, in the norm and in the array; if the array is the limit,
+        it may be three cycles more.
+        """
+        beats = self.post.engine.beat_cycles(0) + (
+            self.post.engine.weights.latency if self.post.engine.rom else 1)
+        if self.cell is None:
+            return max(beats, self._apart(0))
+        second = self._last_sums(0, 0) + self.post.requantize.latency + self._cell_steps
+        return max(second + self._apart(1),
+                   self._last_sums(1, second) - self._last_sums(0, 0) + beats)
+
+    def _apart(self, matrix: int) -> int:
+        """Cycles from the last word of the vector of a matrix to that of the next from outside."""
+        norm, shapes = self.norm, self.post.engine.shapes
+        return norm.chunks(shapes[matrix][1]) + norm.first_chunk_steps + max(
+            norm.words(shapes[0][1]), norm.scale_steps + 1)
+
+    @property
     def _cell_steps(self) -> int:
         """Cycles from the last results of the first matrix to the last word of the cell."""
         if not isinstance(self.cell, MlgruParams):

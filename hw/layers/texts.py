@@ -60,7 +60,8 @@ def layer_sections(layer: Layer, params: LayerUnitParams) -> str:
     return _LAYER.format(
         rows=params.rows, words=-(-layer.columns // params.rows), columns=layer.columns,
         outputs=layer.rows, groups=-(-layer.rows // params.rows), output=layer.output,
-        bits=params.norm.y_bits, start=start, latency=params.latency)
+        bits=params.norm.y_bits, start=start, latency=params.latency,
+        period=params.period)
 
 
 _MATRIX = """\
@@ -96,6 +97,6 @@ norm. Fill up the last word, which has `last`, with zeros.{start}
 
 Its results leave as `y` (channels: {outputs}; words: {groups}), `last` with the last word; channels
 beyond the end are 0. They have {output.bits} bits, {output.frac} of them after the point. From the
-first word taken to the last word offered it takes {latency} cycles, when nothing waits. The next
-vector may come in before that.
+first word taken to the last word offered it takes {latency} cycles, when nothing waits, and a
+vector may come every {period}.
 """

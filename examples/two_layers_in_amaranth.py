@@ -1,4 +1,5 @@
 """Two matrices of your own in an Amaranth design: simulated, then written as one Verilog module."""
+
 import numpy as np
 from amaranth.hdl import Module
 from amaranth.lib import wiring
@@ -34,7 +35,6 @@ async def bench(context):
         await context.tick().until(two.acts.ready)
     (sums,) = await context.tick().sample(two.sums.payload.sum).until(two.sums.valid)
     print([*sums], "by numpy", (W2 @ np.floor(W1 @ x / 16 + 0.5).astype(int)).tolist())
-
 two, x = Two(), rng.integers(-128, 128, 20)
 run_bench(two, bench)
 write_verilog(Two(), "two", ".")

@@ -93,7 +93,7 @@ def test_a_folder_that_was_changed_fails_the_check(
      "in.txt is to be held out, and is also among the inputs"),
     (("build", "in.txt", "-o", "d", "--format", "csv"), "--format must be one of auto, text"),
     (("build", "in.txt", "-o", "d", "--tokenizer", "gone.json"), "gone.json: cannot read the tok"),
-    (("build", "in.txt", "-o", "in.txt"), "in.txt is a file; give the name of a folder"),
+    (("build", "in.txt", "-o", "in.txt"), "--output must name a folder, and in.txt is a file"),
     (("build", "gone", "-o", "d"), "gone: cannot read the input (No such file or directory)"),
     (("build", "-o", "d"), "Missing argument"),
     (("info", "gone"), "gone: no data folder, cannot read index.json"),

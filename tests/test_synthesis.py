@@ -46,13 +46,13 @@ EXPECTED_STYLES = {
 
 NESTED = r"""
 module top(input clk, input [7:0] a, input [7:0] b, output [15:0] y, output [15:0] z);
-    \top.array array(.clk(clk), .a(a), .b(b), .y(y));
-    \top.post post(.clk(clk), .a(a), .z(z));
+    of_array array(.clk(clk), .a(a), .b(b), .y(y));
+    of_post post(.clk(clk), .a(a), .z(z));
 endmodule
-module \top.array (input clk, input [7:0] a, input [7:0] b, output reg [15:0] y);
+module of_array (input clk, input [7:0] a, input [7:0] b, output reg [15:0] y);
     always @(posedge clk) y <= {BODY};
 endmodule
-module \top.post (input clk, input [7:0] a, output reg [15:0] z);
+module of_post (input clk, input [7:0] a, output reg [15:0] z);
     always @(posedge clk) z <= a * 8'd5;
 endmodule
 """

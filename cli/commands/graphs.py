@@ -67,7 +67,6 @@ def export(
     """
     from sterna.export.forms.writer import GraphChoice, check_graph_name, export_onnx
     from sterna.export.runtime.check import check_close, check_exact
-    check_file(output)
     wanted = GraphChoice(choose("--graphs", graphs, [each.value for each in GraphChoice]))
     if is_checkpoint(model):
         if form is not None:
@@ -79,6 +78,7 @@ def export(
     if linear_attention:
         raise ValueError("--linear-attention goes with a checkpoint, which ends in .pt, or "
                          "its folder")
+    check_file(output)
     kind = _form("exact" if form is None else form)
     loaded = load_model(model)
     tokens = tokens_of(None, check, loaded, "--check") if check else None

@@ -120,7 +120,7 @@ def test_thirty_matrices_as_sums_as_results_and_as_layers(index):
         words = len(run.taken_at) // 3
         first, second, third = run.taken_at[words - 1::words]
         assert first - run.sent_at[0] == layer_unit.params.latency
-        assert third - second == layer_unit.params.period
+        assert 0 <= third - second - layer_unit.params.period <= 1
 
 
 def make(folder, *options: str) -> str:

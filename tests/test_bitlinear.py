@@ -81,6 +81,20 @@ def test_saturated_outputs_pass_no_gradient() -> None:
     assert layer.bias.grad.tolist() == [0.0, 1.0, 0.0]
 
 
+def test_a_byte_of_each_weight_is_kept_for_the_backward_pass() -> None:
+    x, weights, _ = random_case(64, [64], (2,), False, seed=0)
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        bit_linear(x, [each.requires_grad_() for each in weights], None)
+    large = [each for each in kept if each.numel() == weights[0].numel()]
+    assert [each.dtype for each in large] == [torch.int8]
+
+
 def test_zero_input_gives_the_bias() -> None:
     layer = BitLinear(6, 3)
     with torch.no_grad():

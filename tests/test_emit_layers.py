@@ -245,7 +245,7 @@ def test_area_and_cycles_come_from_one_call(tmp_path):
     emitted = emit_matrix(weight, tmp_path / "unit", rows=2)
     cost = layer_cost(emitted, "ice40-hx8k", cache=Cache(tmp_path / "cache"))
     assert cost.area.lut > 50
-    assert cost.area.dsp == 0
+    assert cost.area.dsp == cost.area.block_ram == 0      # its few words are left to Yosys
     assert (cost.latency, cost.period) == (emitted.params.latencies, emitted.params.periods)
     assert str(cost).startswith(
         f"ternary_matrix on ice40-hx8k: {cost.area.lut} LUTs ({cost.area.lut / 7680:.0%}), ")
@@ -281,7 +281,7 @@ _EYE = np.eye(4, dtype=int)
     (lambda out: emit_matrix(_EYE, out, name="2nd"), "name must be a Verilog name"),
     (lambda out: emit_matrix(_EYE, out, name=None), "name must be a Verilog name"),
     (lambda out: emit_matrix(_EYE, out, name="module"), "name must be no word of Verilog"),
-    (lambda out: emit_matrix(_EYE, out, name="instance"), "none of instance, ecp5, xc7"),
+    (lambda out: emit_matrix(_EYE, out, name="ecp5"), "none of ecp5, xc7"),
     (lambda out: emit_matrix([_EYE, [[2, 0]]], out), "matrix 1: .*every weight must be"),
     (lambda out: emit_matrix(_EYE, out, output=(8, 0)), r"output must be a FixedPoint, got \(8, 0"),
     (lambda out: emit_matrix(_EYE, out, output=FixedPoint(24, 0)), "2 to 23 bits, got 24"),
@@ -289,7 +289,7 @@ _EYE = np.eye(4, dtype=int)
     (lambda out: emit_matrix(_EYE, None), "folder must name a file or folder, got None"),
     (lambda out: emit_layer(_EYE, out, rows=5000), "rows must be a whole number from 1 to 4096"),
     (lambda out: emit_layer(BitLinearLayer.of(_EYE), out, profile=S16), "has its own formats"),
-    (lambda out: emit_layer(MatrixLayer.of(_EYE), out), "write it with emit_matrix"),
+    (lambda out: emit_layer(MatrixLayer.of(_EYE), out), "it is for emit_matrix"),
     (lambda out: emit_layer(ResidualLayer(GluLayer.of(*[_EYE] * 3)), out),
      "a unit is made of a BitLinearLayer, MlgruLayer or GluLayer, got a ResidualLayer"),
     (lambda out: emit_layer(BitLinearLayer.of(_EYE), out, profile=C12), "has its own formats"),

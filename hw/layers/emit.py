@@ -249,12 +249,12 @@ def _layer_with_norm(
 ) -> Layer:
     layer = layer_of(layer_or_weights, profile=profile, output=output)
     if isinstance(layer, MatrixLayer):
-        raise ValueError("a MatrixLayer has no norm: write it with emit_matrix")
+        raise ValueError("a MatrixLayer has no norm: it is for emit_matrix and matrix_component")
     return layer
 
 
-_TAKEN = ("instance", "ecp5", "xc7")
-"""Files of a folder that are called so: a template, models of cells."""
+_TAKEN = ("ecp5", "xc7")
+"""Verilog files of a folder that are called so: models of cells."""
 _NAMES: Mapping[type, str] = {BitLinearLayer: "bitlinear", MlgruLayer: "mlgru", GluLayer: "glu"}
 
 

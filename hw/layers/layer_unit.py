@@ -88,8 +88,8 @@ class LayerUnitParams:
 
         The norm holds one vector: the next comes in when its chunks are out, and its scale is made
         when the one before is known. With a cell a vector from outside follows the one that the
-        cell made of the vector before it, in the norm and in the array; if the array is the limit,
-        it may be three cycles more. Without, it is exact or a cycle less than what is needed.
+        cell made of the vector before it, in the norm and in the array. The gateware was seen to
+        take up to three cycles more with a cell whose array is the limit, and one without a cell.
         """
         beats = self.post.engine.beat_cycles(0) + (
             self.post.engine.weights.latency if self.post.engine.rom else 1)

@@ -81,9 +81,7 @@ def _verilate(
 
     cocotb's own runner makes every signal public, which keeps Verilator from optimising:
     the 8 x 128 array then takes five times as long to compile. So it is done only if there are
-    no ``ports``. What is large is compiled in several files, not for the sake of two cores alone:
-    a single file is optimised as a whole, the setting of memories included, which runs once and
-    takes minutes.
+    no ``ports``. What is large is optimised, and compiled in several files at once.
     """
     small = sum(Path(source).stat().st_size for source in sources) < _SMALL
     visible = build / "ports.vlt"

@@ -17,7 +17,7 @@ ternary codes that this one step changed, zeros the share that is 0 after it. Th
 gradient is that before it is clipped; skipped are the steps so far that changed nothing, as
 their gradient was not finite."""
 
-_FORMER_COLUMNS = COLUMNS[:6], COLUMNS[:8]
+_BUNDLED_COLUMNS = COLUMNS[:6]
 
 
 class MetricsWriter(StepFile):
@@ -59,7 +59,7 @@ def read_metrics(path: str | Path) -> dict[str, list[float]]:
         If the file cannot be read, lacks a column, or a cell is not a number.
     """
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
-    for place, row in read_rows(path, COLUMNS, *_FORMER_COLUMNS):
+    for place, row in read_rows(path, COLUMNS, _BUNDLED_COLUMNS):
         for name, cell in zip(COLUMNS, row, strict=True):
             try:
                 columns[name].append(float(cell) if cell else float("nan"))

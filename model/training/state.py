@@ -189,7 +189,7 @@ class TrainState:
         if afresh:
             self.carried = self._initial_state()
         in_floats = fraction < recipe.float_start
-        gather_for_backward(self.model, in_floats)
+        gather_for_backward(self.model, in_floats or self.compiled)
         self.lr = recipe.learning_rate(self.step, fraction)
         set_learning_rate(self.optimizer, self.lr, recipe.decay(fraction))
         self.optimizer.zero_grad(set_to_none=True)

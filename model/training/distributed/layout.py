@@ -68,16 +68,16 @@ def laid_out(model: LanguageModel, layout: str | None, processes: Processes) -> 
         gradient_as_bucket_view=True)
 
 
-def gather_for_backward(model: LanguageModel, in_floats: bool) -> None:
+def gather_for_backward(model: LanguageModel, from_weights: bool) -> None:
     """Under ``fsdp``, have blocks gather weights for the backward pass only if they need them.
 
     A ternary projection keeps its codes, a byte a weight, and needs nothing else; a block that is
-    computed again does, as do float weights, gains, and all weights while they are computed with
-    as they are, ``in_floats``.
+    computed again does, as do float weights and gains, and all weights if gradients are computed
+    ``from_weights``: in floats, or compiled, where torch chooses what it keeps.
     """
     for block in model.blocks():
         if isinstance(block, FSDPModule):
-            block.set_unshard_in_backward(in_floats or block.recomputes or any(
+            block.set_unshard_in_backward(from_weights or block.recomputes or any(
                 next(module.parameters(recurse=False), None) is not None
                 and not isinstance(module, BitLinear) for module in block.modules()))
 

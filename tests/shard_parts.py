@@ -20,6 +20,7 @@ class PairTokenizer:
     """
 
     kind = "pairs"
+    end_of_text = None
 
     def __init__(self, largest: int) -> None:
         self.largest = largest

@@ -73,9 +73,10 @@ def test_the_page_encodes_and_decodes_as_python_does(
 
 
 def test_a_token_is_named_by_what_it_spells(tmp_path: Path) -> None:
-    tokenizer = BytePairTokenizer([(32, 97), (10, 32), (195, 164), (195, 195)])
+    tokenizer = BytePairTokenizer(
+        [(32, 97), (10, 32), (195, 164), (195, 195)], end_of_text=True)
     names = in_node(tmp_path, tokenizer, ["a"])["names"]
-    assert names[256:] == ["“ a”", "“\\n ”", "“ä”", "bytes 195 195"]
+    assert names[256:] == ["“ a”", "“\\n ”", "“ä”", "bytes 195 195", "end of text"]
     assert [names[token] for token in (97, 32, 10, 200)] == [
         "“a”", "space", "line end", "byte 200"]
 

@@ -34,7 +34,8 @@ def generate_from_checkpoint(
     results: list[dict[str, Any]] = []
     for prompt, row, sampler in zip(prompts, rows, samplers, strict=True):
         drawn: list[int] = []
-        found = sample_tokens(model, row, tokens=tokens, sampler=sampler)
+        found = sample_tokens(model, row, tokens=tokens, sampler=sampler,
+                              end_of_text=tokenizer.end_of_text)
         text = ""
         if not as_json:
             write(prompt)

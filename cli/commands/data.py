@@ -51,7 +51,8 @@ def build(
         help="Field of JSON lines, and column of tables, that holds the text. Default: text.",
     )] = None,
     separator: Annotated[str | None, typer.Option(
-        help="Text between two documents; \\n is a line feed. Default: an empty line.")] = None,
+        help="Text between two documents; \\n is a line feed. Default: an empty line. With a "
+             "tokenizer that has an end-of-text token: in the held-out text alone.")] = None,
     shard_tokens: Annotated[int, typer.Option(help="Tokens of a shard.")] = SHARD_TOKENS,
     jobs: Annotated[int | None, typer.Option(
         help="Processes that make tokens with a tokenizer. Default: 1.")] = None,
@@ -199,7 +200,8 @@ def _show(index: Index) -> None:
                       f"{index.train.bytes / index.tokens:.3f} bytes per token"),
         ("to train on", _text(index.train.bytes, index.train.documents)),
         ("held out", f"{_text(index.heldout.bytes, index.heldout.documents)}: {chosen}"),
-        ("separator", repr(index.separator)),
+        ("separator", repr(index.separator) if index.tokenizer.end_of_text is None else
+         f"token {index.tokenizer.end_of_text}; {index.separator!r} in the held-out text"),
         *((f"from {source['name']}", f"{_text(source['bytes'], source['documents'])}, "
                                      f"{_counted(source['files'], 'file')}")
           for source in index.sources),

@@ -32,6 +32,10 @@ def train(
         "tokenizer.json"),
     vocab: Annotated[int, typer.Option(
         help="Number of tokens, from 257 to 65,536; the 256 first are the bytes.")] = 1024,
+    end_of_text: Annotated[bool, typer.Option(
+        "--end-of-text", help="Make the last token one that ends a document: sterna data build "
+                              "writes it between documents, sterna generate stops at it."),
+    ] = False,
     docstrings: Annotated[bool, typer.Option(
         "--docstrings", help="Add the standard library's docstrings to the manual.")] = False,
     whole: Annotated[bool, typer.Option(
@@ -53,7 +57,7 @@ def train(
     parts = _parts(texts or [], docstrings, whole)
     with Stages(quiet) as stage:
         stage(f"count pairs in {sum(map(len, parts)):,} bytes")
-        tokenizer = train_bpe(parts, vocab)
+        tokenizer = train_bpe(parts, vocab, end_of_text=end_of_text)
         stage("encode the text")
         tokens = sum(len(tokenizer.encode(part)) for part in parts)
     output.parent.mkdir(parents=True, exist_ok=True)

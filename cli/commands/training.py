@@ -103,6 +103,9 @@ def train(
     carry_state: Annotated[bool | None, typer.Option(
         "--carry-state/--no-carry-state",
         help="Whether a window goes on with the state that the one before it left.")] = None,
+    reset_at_documents: Annotated[bool, typer.Option(
+        "--reset-at-documents", help="Start from the zero state at every end-of-text token.",
+    )] = False,
     order: Annotated[str | None, typer.Option(
         help="Windows that start afresh: random, or epoch, which reads each once before any is "
              "read again.")] = None,
@@ -183,6 +186,7 @@ def train(
         "warmup_steps": warmup, "accumulate": accumulate, "carry_state": carry_state,
         "order": order, "eval_window": eval_window, "schedule": schedule,
         "float_start": float_start, "ema": ema, "general_share": general_share,
+        "reset_at_documents": reset_at_documents or None,
     }.items() if value is not None}
     recipe = TrainRecipe.of(weights, **given)
     if lr_width is not None:

@@ -50,7 +50,8 @@ class Piece:
         Text that is now certain: empty in the middle of a character, and while it could be
         the beginning of a stop string; the last piece holds all that is left.
     end
-        ``"length"`` or ``"stop"`` in the last piece of a prompt, else None.
+        ``"length"`` or ``"stop"`` in the last piece of a prompt, else None. The token that ends
+        a document stops, too.
     """
 
     prompt: int
@@ -165,17 +166,21 @@ class _Writer:
         self._sampler = sampler
         self._stops = StopStrings(stop)
         self._left = tokens
-        self._stream = TextStream(tokenizer)
+        self._stream, self._last = TextStream(tokenizer), tokenizer.end_of_text
         self._held = ""
 
     def draw(self, logits: np.ndarray) -> Piece:
         token = self._sampler(logits)
         self._left -= 1
-        new = self._stream.add([token]) + (self._stream.end() if self._left == 0 else "")
+        ends = token == self._last
+        new = self._stream.add([token]) + (
+            self._stream.end() if ends or self._left == 0 else "")
         self._held += new
         back = self._stops.find(new)
         if back is not None:
             return Piece(self._index, token, self._held[:-back], "stop")
+        if ends:
+            return Piece(self._index, token, self._held, "stop")
         if self._left == 0:
             return Piece(self._index, token, self._held, "length")
         certain = len(self._held) - self._stops.open

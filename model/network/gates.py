@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from sterna.model.network.kernels import Kernels, kernels_for
@@ -31,7 +32,9 @@ def mlgru_gates(z: Tensor, numerics: Numerics) -> tuple[Tensor, Tensor, Tensor]:
     return numerics.sigmoid(zf), candidate, numerics.sigmoid(zg)
 
 
-def gated_scan(z: Tensor, initial: Tensor, numerics: Numerics) -> tuple[Tensor, Tensor]:
+def gated_scan(
+    z: Tensor, initial: Tensor, numerics: Numerics, starts: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """MLGRU from the pre-activations of its gates to what goes into its last projection.
 
     Parameters
@@ -42,15 +45,20 @@ def gated_scan(z: Tensor, initial: Tensor, numerics: Numerics) -> tuple[Tensor, 
         The state before the first step ``[batch, d]``.
     numerics
         What becomes of gates, states and outputs.
+    starts
+        Bool ``[time, batch, 1]``: before these steps the state is zero.
 
     Returns
     -------
     Output gate times state ``[time, batch, d]``, and the state after the last step ``[batch, d]``.
     """
     kernels = _kernels(numerics, z, initial)
-    if kernels is not None:
+    if kernels is not None and starts is None:
         return kernels.gated_scan(z, initial)
     forget, candidate, gate = mlgru_gates(z, numerics)
+    if starts is not None:      # h = f 0 + (1 - f) c
+        candidate = torch.where(starts, (1 - forget) * candidate, candidate)
+        forget = forget.masked_fill(starts, 0.0)
     states = numerics.scan(forget, candidate, initial)
     return numerics.o(gate * states), states[-1].clone()   # not all of the states
 

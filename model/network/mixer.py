@@ -89,6 +89,10 @@ class TokenMixer(Mixer, ABC):
     longest: int | None = None
     """Most tokens that a sequence may have, None for any number."""
 
+    resets: bool = False
+    """Whether :meth:`forward` and :meth:`step` take a third argument: bool ``[time, batch, 1]``,
+    or ``[batch, 1]``, that says before which tokens the state is that of the start of a text."""
+
     shares_sequences: bool = False
     """Whether :meth:`forward` heeds :attr:`group`."""
 

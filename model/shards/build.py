@@ -58,7 +58,8 @@ class BuildOptions:
         What the inputs are, one of ``FORMATS``; the field or column of texts in those with rows,
         which is ``text`` if that is None.
     separator
-        Text between two documents, encoded by itself.
+        Text between two documents, encoded by itself. A tokenizer's token that ends a document
+        takes its place in what is trained on; it stays in the held-out text, which is text.
     shard_tokens
         Tokens of every shard but the last.
     block_bytes

@@ -34,7 +34,8 @@ def encode_batch(tokenizer: Tokenizer, batch: list[Piece]) -> np.ndarray:
     dtype, tokens = token_dtype(tokenizer.vocab), []
     for name, text in batch:
         try:
-            tokens.append(tokenizer.encode(text).astype(dtype))
+            found = [tokenizer.end_of_text] if text is None else tokenizer.encode(text)
+            tokens.append(np.asarray(found).astype(dtype))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     return np.concatenate(tokens)

@@ -11,8 +11,9 @@ from sterna.model.tokens.tokenizer import Tokenizer
 
 __all__ = ["Piece", "batches", "cut_for", "read_part"]
 
-Piece: TypeAlias = tuple[str, bytes]
-"""The name of a document, for messages, and some of its text."""
+Piece: TypeAlias = tuple[str, bytes | None]
+"""The name of a document, for messages, and some of its text; None is the token that ends the
+document before."""
 
 
 def read_part(document: Document, start: int, end: int, block_bytes: int) -> Iterator[bytes]:
@@ -61,7 +62,7 @@ def batches(pieces: Iterable[Piece], batch_bytes: int) -> Iterator[list[Piece]]:
     batch, size = [], 0
     for piece in pieces:
         batch.append(piece)
-        size += len(piece[1])
+        size += len(piece[1] or b"")
         if size >= batch_bytes:
             yield batch
             batch, size = [], 0

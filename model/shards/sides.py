@@ -49,7 +49,8 @@ class Sides:
     split
         What is held out.
     separator
-        Text between two documents of a side.
+        Text between two documents of a side; to train on, the tokenizer's token that ends a
+        document takes its place, if it has one.
     file
         Takes the held-out text.
     block_bytes
@@ -99,6 +100,8 @@ class Sides:
     def _pieces(self, document: Document) -> Iterator[Piece]:
         cut = self._split.cut(document)
         if cut:
+            if self._tokenizer.end_of_text is not None and self.train.documents:
+                yield document.name, None
             text = cut_for(self._tokenizer, self._read(document, 0, cut))
             for piece in self._with_separator(self.train, text):
                 self.train.bytes += len(piece)
@@ -110,7 +113,8 @@ class Sides:
         return read_part(document, start, end, self._block_bytes)
 
     def _with_separator(self, side: Side, blocks: Iterable[bytes]) -> Iterator[bytes]:
-        if side.documents and self._separator:
+        is_token = side is self.train and self._tokenizer.end_of_text is not None
+        if side.documents and self._separator and not is_token:
             yield self._separator
         side.documents += 1
         yield from blocks

@@ -82,7 +82,9 @@ def _wrong_counts(index: Index, spelled: int) -> list[str]:
         wrong.append(f"train has {train.bytes:,} bytes, and the tokens spell {spelled:,}")
     divided = [train] if "file" in index.split else [train, heldout]
     separator = len(index.separator.encode())
-    size = sum(each.bytes - separator * max(0, each.documents - 1) for each in divided)
+    size = sum(each.bytes for each in divided) - sum(
+        separator * max(0, each.documents - 1) for each in divided
+        if each is heldout or index.tokenizer.end_of_text is None)
     read = sum(source["bytes"] for source in index.sources)
     if size != read:
         wrong.append(f"the sources have {read:,} bytes of text, and what was made of them {size:,}")

@@ -57,26 +57,32 @@ class Block(nn.Module):
     def _mixers(self) -> tuple[Mixer, Mixer]:
         return self.mixer, self.channel
 
-    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def forward(
+        self, x: Tensor, state: State, starts: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
         """Map ``x [time, batch, d]`` from the state of the token mixer to the same and the next.
 
-        One token may come without its axis of time, ``[batch, d]``.
+        One token may come without its axis of time, ``[batch, d]``. ``starts`` is for a mixer that
+        :attr:`~sterna.model.network.mixer.TokenMixer.resets`.
         """
         if self.recomputes and torch.is_grad_enabled():
             result: tuple[Tensor, State] = checkpoint(
-                self._both, x, state, use_reentrant=False, preserve_rng_state=False)
+                self._both, x, state, starts, use_reentrant=False, preserve_rng_state=False)
             return result
-        return self._both(x, state)
+        return self._both(x, state, starts)
 
-    def _both(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        mixed, after = self.mix(x, state)
+    def _both(self, x: Tensor, state: State, starts: Tensor | None) -> tuple[Tensor, State]:
+        mixed, after = self.mix(x, state, starts)
         x = self._after(0, x, mixed)
         return self._after(1, x, self.change(x)), after
 
-    def mix(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def mix(
+        self, x: Tensor, state: State, starts: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
         """What the token mixer adds to ``x``, and the state after it."""
         mixer = self.mixer.step if x.dim() == 2 else self.mixer
-        return mixer(self._before(0, x), state)
+        more = () if starts is None else (starts,)
+        return mixer(self._before(0, x), state, *more)
 
     def change(self, x: Tensor) -> Tensor:
         """What the channel mixer adds to ``x``."""

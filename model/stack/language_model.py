@@ -46,11 +46,19 @@ class LanguageModel(nn.Module):
         formats do, and are rounded to those that are coarse
         (:func:`~sterna.model.network.formats.numerics_for`).
 
+    Attributes
+    ----------
+    resets_at
+        A token before which the state becomes that of the start of a text, or None: the one that
+        ends a document (:meth:`reset_at`).
+
     Raises
     ------
     ValueError
         If there is no mixer of a name, it does not have an option, or it is not causal.
     """
+
+    resets_at: int | None = None
 
     def __init__(
         self, config: ModelConfig, *, seed: int = 0, profile: NumericProfile = S16,
@@ -71,6 +79,22 @@ class LanguageModel(nn.Module):
                 raise ValueError(
                     f"{token} is not causal, so it cannot predict the next token: a language "
                     f"model needs a causal mixer")
+
+    def reset_at(self, token: int | None) -> None:
+        """Have :attr:`resets_at`: a document is then read as if nothing came before it.
+
+        Raises
+        ------
+        ValueError
+            If a mixer, or a residual stream that is reversible, cannot.
+        """
+        others = sorted({choice.name for (choice, _), block in zip(
+            self.config.mixers(), self.blocks(), strict=True) if not block.mixer.resets})
+        if token is not None and (others or self.config.residual != "plain"):
+            raise ValueError(
+                f"the state starts anew within a text for the mixer mlgru and residual plain, got "
+                f"{', '.join(others) or self.config.mixer} and {self.config.residual}")
+        self.resets_at = token
 
     def blocks(self) -> list[Block]:
         """The layers, first to last."""
@@ -115,15 +139,18 @@ class LanguageModel(nn.Module):
         self, tokens: Tensor, state: ModelState,
     ) -> tuple[Tensor, ModelState]:
         """As :meth:`forward` for tokens ``[time, batch]``; logits are ``[time, batch, vocab]``."""
-        x, after = self._run(self._embed(tokens), state)
+        starts = None if self.resets_at is None else (tokens == self.resets_at).unsqueeze(-1)
+        x, after = self._run(self._embed(tokens), state, starts)
         return self.numerics.logit(self.head(self.norm(x))), after
 
-    def _run(self, x: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
+    def _run(
+        self, x: Tensor, state: ModelState, starts: Tensor | None,
+    ) -> tuple[Tensor, ModelState]:
         if self.config.residual == "reversible":
             return run_reversible(self.blocks(), x, state)
         after = []
         for block, before in zip(self.blocks(), state, strict=True):
-            x, new = block(x, before)
+            x, new = block(x, before) if starts is None else block(x, before, starts)
             after.append(new)
         return x, tuple(after)
 

@@ -15,8 +15,10 @@ __all__ = ["sample_tokens"]
 
 def sample_tokens(
     model: LanguageModel, prompt: np.ndarray, *, tokens: int, sampler: Sampler,
+    end_of_text: int | None = None,
 ) -> Iterator[int]:
-    """Continue a text, the tokens ``prompt [time]``, by up to ``tokens``, one at a time.
+    """Continue a text, the tokens ``prompt [time]``, by up to ``tokens``, one at a time; the token
+    ``end_of_text`` is the last.
 
     Logits are rounded to the format of the model's profile, so that the sampler is the one that all
     other forms of a model use. A model with mixers of a fixed length ends with it. The model is put
@@ -40,5 +42,7 @@ def sample_tokens(
             integers = (last[0].double() * 2.0 ** logit.frac).round().clamp(logit.min, logit.max)
             token = sampler(integers.cpu().numpy().astype(np.int64))
             yield token
+            if token == end_of_text:
+                return
             if count + 1 < room:
                 last, state = model.step(torch.tensor([token], device=device), state)

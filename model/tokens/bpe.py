@@ -31,6 +31,7 @@ otherwise fill any memory."""
 
 _FORMAT = "sterna tokenizer"
 _FIELDS = ("format", "version", "kind", "merges")
+_END_OF_TEXT = "end_of_text"
 _BYTES = 256
 _PART = 1 << 20             # bytes that are cut into words at once: memory grows with them
 _MOST_KNOWN_WORDS = 1 << 18
@@ -49,6 +50,8 @@ class BytePairTokenizer:
         Whole numbers ``[merges, 2]``: the left and the right token of each, in the order of
         training. A merge makes the token of the lowest number not yet used, from 256 on; or, where
         another merge already spells the same bytes, that one's.
+    end_of_text
+        Whether a last token ends a document.
 
     Raises
     ------
@@ -65,7 +68,9 @@ class BytePairTokenizer:
 
     kind = "bpe"
 
-    def __init__(self, merges: Sequence[tuple[int, int]] | np.ndarray) -> None:
+    def __init__(
+        self, merges: Sequence[tuple[int, int]] | np.ndarray, *, end_of_text: bool = False,
+    ) -> None:
         self.merges = _checked(merges)
         """The merges, uint16 ``[merges, 2]``."""
         spellings = [bytes([value]) for value in range(_BYTES)]
@@ -88,6 +93,9 @@ class BytePairTokenizer:
                 raise ValueError(f"the tokens must spell at most {MOST_BYTES:,} bytes together, "
                                  f"merge {rank} makes it {size:,}")
             made[_pair(left, right)] = rank, token
+        self.end_of_text = len(spellings) if end_of_text else None
+        if end_of_text:
+            spellings.append(b"")
         if len(spellings) > MOST_TOKENS:
             raise ValueError(
                 f"a tokenizer has at most {MOST_TOKENS:,} tokens, got {len(spellings):,}")
@@ -121,8 +129,9 @@ class BytePairTokenizer:
 
     def to_json(self) -> dict[str, Any]:
         """The content of a tokenizer file."""
-        return {"format": _FORMAT, "version": BPE_VERSION, "kind": self.kind,
-                "merges": self.merges.tolist()}
+        content = {"format": _FORMAT, "version": BPE_VERSION, "kind": self.kind,
+                   "merges": self.merges.tolist()}
+        return content if self.end_of_text is None else {**content, _END_OF_TEXT: True}
 
     @classmethod
     def from_json(cls, content: Any) -> BytePairTokenizer:
@@ -139,8 +148,12 @@ class BytePairTokenizer:
             raise ValueError(
                 f"expected a tokenizer of the kind {cls.kind}, version {BPE_VERSION}, got "
                 f"{content.get('kind')!r}, version {content.get('version')!r}")
-        check_fields("the tokenizer", content, _FIELDS)
-        return cls(content["merges"])
+        ends = _END_OF_TEXT in content
+        check_fields("the tokenizer", content, (*_FIELDS, _END_OF_TEXT) if ends else _FIELDS)
+        if ends and content[_END_OF_TEXT] is not True:
+            raise ValueError(f"{_END_OF_TEXT} must be true or left out, got "
+                             f"{content[_END_OF_TEXT]!r}")
+        return cls(content["merges"], end_of_text=ends)
 
     @property
     def sha256(self) -> str:

@@ -19,7 +19,9 @@ __all__ = ["train_bpe"]
 _PART = 1 << 20
 
 
-def train_bpe(texts: Iterable[bytes], vocab: int) -> BytePairTokenizer:
+def train_bpe(
+    texts: Iterable[bytes], vocab: int, *, end_of_text: bool = False,
+) -> BytePairTokenizer:
     """Find the merges of the pairs of tokens that are the most frequent in texts.
 
     Parameters
@@ -27,7 +29,9 @@ def train_bpe(texts: Iterable[bytes], vocab: int) -> BytePairTokenizer:
     texts
         UTF-8 texts; what is not UTF-8 counts as U+FFFD.
     vocab
-        Number of tokens, from 257 to 65,536.
+        Number of tokens, from 257 to 65,536; one more at least with ``end_of_text``.
+    end_of_text
+        Whether the last of them is the one that ends a document.
 
     Raises
     ------
@@ -36,15 +40,15 @@ def train_bpe(texts: Iterable[bytes], vocab: int) -> BytePairTokenizer:
     ModuleNotFoundError
         Without the package `tokenizers`.
     """
-    check_whole("vocab", vocab, 257, MOST_TOKENS)
+    check_whole("vocab", vocab, 257 + end_of_text, MOST_TOKENS)
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = package_words()
     trained.train_from_iterator(_parts(texts), trainers.BpeTrainer(
-        vocab_size=vocab, min_frequency=2, show_progress=False, special_tokens=[],
+        vocab_size=vocab - end_of_text, min_frequency=2, show_progress=False, special_tokens=[],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     model = json.loads(trained.to_str())["model"]
-    tokenizer = BytePairTokenizer(_numbered(model["merges"]))
+    tokenizer = BytePairTokenizer(_numbered(model["merges"]), end_of_text=end_of_text)
     if tokenizer.vocab < vocab:
         raise ValueError(
             f"the text has pairs that occur twice for {tokenizer.vocab:,} tokens only, and "

@@ -17,6 +17,9 @@ class Tokenizer(Protocol):
     """Between UTF-8 text and tokens. A token always spells the same bytes, so that
     ``b"".join(spellings[token] for token in encode(text))`` is the text."""
 
+    end_of_text: int | None
+    """The token that ends a document; it spells nothing, and :meth:`encode` never gives it."""
+
     @property
     def kind(self) -> str:
         """The name of its kind in files: ``bytes``, ``bpe``."""
@@ -92,6 +95,7 @@ class ByteTokenizer:
     """
 
     kind = "bytes"
+    end_of_text = None
 
     def __init__(self, vocab: int = VOCAB) -> None:
         check_whole("vocab", vocab, 2, VOCAB)

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     import tokenizers
     from tokenizers.pre_tokenizers import Sequence
 
-__all__ = ["package_tokenizer", "package_words", "printable_bytes"]
+__all__ = ["END_OF_TEXT", "package_tokenizer", "package_words", "printable_bytes"]
+
+END_OF_TEXT = "<|endoftext|>"
+"""What the package calls the token that ends a document, as GPT-2's tokenizer does."""
 
 _UNICODE_WORDS = WORD_PATTERN.replace(r"\x80-\xff", r"\x{80}-\x{10ffff}")
 """The same words for the package, which reads characters where we read bytes."""
@@ -25,13 +28,16 @@ def package_tokenizer(tokenizer: BytePairTokenizer) -> tokenizers.Tokenizer:
     ModuleNotFoundError
         Without the package `tokenizers`.
     """
-    from tokenizers import Tokenizer, models
+    from tokenizers import AddedToken, Tokenizer, models
     characters = printable_bytes()
-    names = ["".join(characters[byte] for byte in each) for each in tokenizer.spellings]
+    names = ["".join(characters[byte] for byte in each) for each in tokenizer.spellings if each]
     found = Tokenizer(models.BPE(
         {name: token for token, name in enumerate(names)},
         [(names[left], names[right]) for left, right in tokenizer.merges.tolist()]))
     found.pre_tokenizer = package_words()
+    if tokenizer.end_of_text is not None:
+        found.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
+        found.encode_special_tokens = True      # text that reads like it is text
     return found
 
 

@@ -67,6 +67,9 @@ class TrainRecipe:
     order
         One of :data:`ORDERS`. Random suits small texts, which are read many times over; an
         epoch suits texts that are read once or a few times.
+    reset_at_documents
+        Whether the state starts anew at the token that ends a document, so that a document is
+        read as if nothing came before it.
     eval_window
         The held-out text is read in windows of so many tokens, each from the zero state. None
         carries the state through the text if it does not grow, and is else the window of
@@ -96,6 +99,7 @@ class TrainRecipe:
     float_start: float = 0.2
     ema: float = 0.0
     general_share: float = 0.8
+    reset_at_documents: bool = False
 
     def __post_init__(self) -> None:
         for name in ("lr", "embedding_lr_factor", "final_lr_fraction", "clip_norm"):
@@ -123,8 +127,9 @@ class TrainRecipe:
         if self.accumulate > self.batch:
             raise ValueError(f"accumulate must be at most batch ({self.batch}), for every part "
                              f"has a window; got {self.accumulate}")
-        if not isinstance(self.carry_state, bool):
-            raise ValueError(f"carry_state must be true or false, got {self.carry_state!r}")
+        for name in ("carry_state", "reset_at_documents"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if self.order not in ORDERS:
             raise ValueError(f"order must be {' or '.join(ORDERS)}, got {self.order!r}")
         if self.carry_state and self.order != "random":

@@ -69,6 +69,9 @@ class RunSettings:
         if fitted(self.text.tokenizer, self.config.vocab).vocab < self.text.tokenizer.vocab:
             raise ValueError(f"{self.text.name} is in {self.text.tokenizer.vocab} different "
                              f"tokens, so vocab must be at least that, got {self.config.vocab}")
+        if self.recipe.reset_at_documents and self.text.tokenizer.end_of_text is None:
+            raise ValueError("reset_at_documents needs a tokenizer with a token that ends a "
+                             "document: sterna tokenizer train --end-of-text makes one")
         if self.config.weights != "ternary" and self.profile != S16:
             raise ValueError(f"profile {self.profile.name} is for ternary weights: float weights "
                              f"have no formats")
@@ -134,6 +137,8 @@ class TrainState:
         self.settings, self.processes, self.device = settings, processes, processes.device
         self.columns = _columns(recipe, processes)
         self.model = LanguageModel(config, seed=settings.seed, profile=settings.profile)
+        if recipe.reset_at_documents:
+            self.model.reset_at(settings.text.tokenizer.end_of_text)
         if recipe.carry_state and not self.model.state_is_bounded:
             raise ValueError(
                 f"carry_state needs mixers whose state does not grow with the text, got "

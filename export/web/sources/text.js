@@ -21,6 +21,7 @@ export class Tokenizer {
       }
       this.#merges.set(pair(left, right), { rank, token: tokenOf.get(key) });
     });
+    if (content.end_of_text) this.endOfText = this.spellings.push([]) - 1;
   }
 
   /** Return the tokens of a text; an empty one stands for a line end. */
@@ -59,6 +60,7 @@ export class Tokenizer {
 
   /** A token in words: what it spells if that can be seen, or else numbers of bytes. */
   nameOf(token) {
+    if (token === this.endOfText) return "end of text";
     const bytes = this.spellings[token];
     if (bytes.length === 1) {
       const [byte] = bytes;

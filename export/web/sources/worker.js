@@ -45,6 +45,7 @@ async function write({ prompt, tokens, temperature, seed }) {
     const token = sampler.next(logits);
     waiting.push(token);
     written += 1;
+    if (token === model.tokenizer.endOfText) break;
     if (written < tokens) logits = await model.step(token);
     await rest(flush);
   }

@@ -31,6 +31,7 @@ class MLGRU(TokenMixer):
         number depends on it; d must be a multiple of it.
     """
 
+    resets = True
     shares_sequences = True
 
     def __init__(self, init: MixerInit, *, heads: int = 1) -> None:
@@ -56,23 +57,30 @@ class MLGRU(TokenMixer):
         """What output gate and state ``[..., d]`` add to the residual stream."""
         return self.out(self.numerics.o(g * h))
 
-    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def forward(
+        self, x: Tensor, state: State, starts: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
         """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``.
 
         Shared between processes, both states are those of the whole sequence.
         """
         if self.group is None:
-            gated, last = gated_scan(self._project(x), state[0], self.numerics)
+            gated, last = gated_scan(self._project(x), state[0], self.numerics, starts)
             return self.out(gated), (last,)
+        if starts is not None:
+            raise ValueError("processes that share a sequence cannot start anew within it")
         f, c, g = self.gates(x)
         h, last = mlgru_scan_parallel(f, c, state[0], self.group)
         return self.output(g, self.numerics.h(h)), (last,)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(
+        self, x: Tensor, state: State, starts: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
         """Map one token ``x [batch, d]`` from the state ``[batch, d]``."""
         self.check_alone()
+        before = state[0] if starts is None else state[0].masked_fill(starts, 0.0)
         f, c, g = self.gates(x)
-        h = self.numerics.h(f * state[0] + (1 - f) * c)
+        h = self.numerics.h(f * before + (1 - f) * c)
         return self.output(g, h), (h,)
 
     def initial_state(self, x: Tensor) -> State:

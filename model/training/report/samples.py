@@ -33,7 +33,7 @@ def sample_text(model: LanguageModel, tokenizer: Tokenizer) -> str:
     stream = TextStream(tokens)
     drawn = sample_tokens(
         model, tokens.encode(SAMPLE_PROMPT.encode()), tokens=_TOKENS,
-        sampler=Sampler(temperature=_TEMPERATURE, seed=_SEED))
+        sampler=Sampler(temperature=_TEMPERATURE, seed=_SEED), end_of_text=tokens.end_of_text)
     return SAMPLE_PROMPT + stream.add(list(drawn)) + stream.end()
 
 

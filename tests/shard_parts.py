@@ -20,7 +20,7 @@ class PairTokenizer:
     """
 
     kind = "pairs"
-    end_of_text = None
+    end_of_text: int | None = None
 
     def __init__(self, largest: int) -> None:
         self.largest = largest

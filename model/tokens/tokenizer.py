@@ -95,7 +95,7 @@ class ByteTokenizer:
     """
 
     kind = "bytes"
-    end_of_text = None
+    end_of_text: int | None = None
 
     def __init__(self, vocab: int = VOCAB) -> None:
         check_whole("vocab", vocab, 2, VOCAB)

@@ -37,7 +37,7 @@ from edge_timing import measure, summarise
 
 from sterna.cli.terminal.console import print_table, progress_bar, say
 from sterna.export.graph.metadata import GraphKind
-from sterna.export.native.build import OpsError, build_ops
+from sterna.export.native.ops import OpsError, build_ops
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna.export.native.build import OpsError
-from sterna.export.native.ops import TernaryMatrix, kernel_name
+from sterna.export.native.ops import OpsError, TernaryMatrix, kernel_name
 
 __all__ = ["Native", "NativeProduct"]
 

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna.export.native.build import build_ops
-from sterna.export.native.ops import OpsError, TernaryMatrix, kernel_name
+from sterna.export.native.ops import OpsError, TernaryMatrix, build_ops, kernel_name
 
 SHAPES = ((1024, 1024), (1024, 2816), (2816, 1024), (2048, 5632), (5632, 2048))
 KERNELS = ("avx512vnni", "avx2", "neon-dot", "neon", "portable")

@@ -20,7 +20,7 @@ import onnxruntime
 from sterna.cli.terminal.console import print_table
 from sterna.export.forms.forms import Form, build
 from sterna.export.graph.metadata import GraphKind
-from sterna.export.runtime.sessions import open_session
+from sterna.export.runtime.runtime import open_session
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.synthetic import random_model

@@ -20,9 +20,7 @@ from pathlib import Path
 
 import torch
 import triton
-
-from sterna.model.triton_kernels.aot import ARCHITECTURES, Compiled, Sizes, compile_form
-from sterna.model.triton_kernels.catalog import KERNELS
+from triton_aot import ARCHITECTURES, KERNELS, Compiled, Sizes, compile_form
 
 Row = Sequence[str]
 
@@ -48,7 +46,7 @@ def compiled_forms(sizes: Sizes) -> Iterator[Row]:
             def both(read: Callable[[Compiled], object], made: list[Compiled] = made) -> str:
                 return ", ".join(str(read(each)) for each in made)
 
-            yield (f"`{kernel.name.lstrip('_')}`", str(form), both(lambda each: each.architecture),
+            yield (f"`{kernel.name.lstrip('_')}`", str(form), ", ".join(map(str, ARCHITECTURES)),
                    both(lambda each: each.registers), both(lambda each: each.spilled_bytes),
                    both(lambda each: each.shared_bytes))
 

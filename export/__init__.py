@@ -8,11 +8,11 @@ from typing import Any
 _PLACES = {
     "Session": "sterna.export.runtime.session",
     "TernaryMatrix": "sterna.model.layers",
-    "check_layer": "sterna.export.layers.selftest",
-    "export_glu": "sterna.export.layers.write",
-    "export_layer": "sterna.export.layers.write",
-    "export_matrix": "sterna.export.layers.write",
-    "export_mlgru": "sterna.export.layers.write",
+    "check_layer": "sterna.export.layers.file",
+    "export_glu": "sterna.export.layers.file",
+    "export_layer": "sterna.export.layers.file",
+    "export_matrix": "sterna.export.layers.file",
+    "export_mlgru": "sterna.export.layers.file",
 }
 
 __all__ = ["Session", "TernaryMatrix", "check_layer", "export_glu", "export_layer",

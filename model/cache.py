@@ -33,14 +33,8 @@ class Cache:
 
     A file begins with the SHA-256 of the rest, so one that was damaged or cut short counts as
     missing. Files are written beside their place and renamed, so several processes may share
-    a folder. A folder that cannot be read or written saves nothing, and stops nothing.
-
-    Parameters
-    ----------
-    folder
-        Where the files are; made when the first is written. None keeps nothing.
-    limit_bytes
-        How much is kept: past it, what was not used for longest is removed.
+    a folder. A folder that cannot be read or written saves nothing, and stops nothing; None keeps
+    nothing. Past ``limit_bytes``, what was not used for longest is removed.
     """
 
     def __init__(self, folder: str | Path | None, limit_bytes: int = 2_000_000_000) -> None:
@@ -95,11 +89,7 @@ def cache_folder() -> Path:
     ``$XDG_CACHE_HOME/sterna``, else ``~/.cache/sterna``.
 
     ``STERNA_CACHE=0`` keeps nothing: the folder is this process's own and is removed at its end.
-
-    Raises
-    ------
-    ValueError
-        If neither is set and the user has no home.
+    Raises ValueError if neither is set and the user has no home.
     """
     named, base = os.environ.get("STERNA_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if named == "0":

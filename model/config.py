@@ -107,10 +107,7 @@ class ModelConfig:
     def check_integer_form(self) -> None:
         """Refuse a model that has none.
 
-        Raises
-        ------
-        ValueError
-            With the choices of this model that have no integer form.
+        Raises ValueError, with the choices of this model that have no integer form.
         """
         if not self.has_integer_form:
             chosen = [f"{name} {value}" for name, value in self.to_json().items()

@@ -32,19 +32,10 @@ class NoCompilerError(CompileError):
 class CppLibrary:
     """What a library is made from.
 
-    Parameters
-    ----------
-    name
-        Beginning of its file name.
-    sources
-        Folder of the ``.cpp`` and ``.hpp``.
-    flags
-        Options of g++, for compiling and for linking.
-    what
-        What messages call it, such as "the operators".
-    this_processor
-        Whether the options make it for the processor at hand only: then one that was built on
-        another is never taken.
+    ``name`` begins the name of its file, and ``what`` is what messages call it, such as "the
+    operators". ``flags`` are options of g++, for compiling and for linking. With
+    ``this_processor`` they make it for the processor at hand only: one that was built on another
+    is then never taken.
     """
 
     name: str
@@ -67,29 +58,12 @@ class CppLibrary:
         self, folder: Path | None = None, *,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Path:
-        """The library in ``folder``, compiled unless it is there already.
+        """The library in ``folder`` (None: that of the cache), compiled unless it is there already.
 
-        Parameters
-        ----------
-        folder
-            Made if missing; None takes :func:`sterna.model.cache.cache_folder`.
-        progress
-            Called as ``progress(done, total)`` with the number of compiled files.
-
-        Returns
-        -------
-        Path
-            ``NAME-SOURCES-COMPILER.so``, with a hash of the sources and options (and of the
-            processor if it matters) and one of the compiler.
-
-        Raises
-        ------
-        NoCompilerError
-            If g++ is not installed.
-        CompileError
-            If the sources do not compile.
-        OSError
-            If the folder cannot be written.
+        Its name is ``NAME-SOURCES-COMPILER.so``, with a hash of the sources and options (and of the
+        processor if it matters) and one of the compiler. ``progress(done, total)`` counts compiled
+        files. Raises NoCompilerError if g++ is not installed, CompileError if the sources do not
+        compile, OSError if the folder cannot be written.
         """
         folder = cache_folder() if folder is None else folder
         found = self.built(folder)

@@ -15,20 +15,11 @@ _FOLDER = Path(__file__).resolve().parents[1]
 
 
 def install_command(extra: str, folder: Path = _FOLDER) -> str:
-    """The command that installs an extra beside the Sterna that is running.
+    """The command that installs an extra beside the Sterna that is running: a line for a shell.
 
-    Parameters
-    ----------
-    extra
-        ``train``, ``hw``, ``pnr``, ``sim`` or another one; without a name, Sterna as it is.
-    folder
-        The folder that holds ``model``: a checkout, or the installed package.
-
-    Returns
-    -------
-    str
-        A line for a shell, with this Python. It names the checkout if there is one, else the
-        wheel that was installed if it is still there.
+    Without an ``extra`` it installs Sterna as it is. ``folder`` holds ``model``: it is a checkout,
+    which the command then names, or the installed package; of that it names the wheel that was
+    installed, if it is still there.
     """
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     extra = extra and f"[{extra}]"

@@ -35,10 +35,7 @@ def check_writable(path: Path) -> None:
 def write_atomically(path: Path, data: bytes | str) -> Path:
     """Write ``data`` to a temporary file beside ``path``, then rename it to ``path``.
 
-    Raises
-    ------
-    OSError
-        If the folder is missing, read-only or full; ``path`` is then as it was before.
+    Raises OSError if the folder is missing, read-only or full; ``path`` is then as it was before.
     """
     path = Path(path)
     raw = data.encode() if isinstance(data, str) else data
@@ -68,10 +65,7 @@ def _write(path: Path, raw: bytes) -> None:
 def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
     """Read a UTF-8 text file, as bytes.
 
-    Raises
-    ------
-    ValueError
-        If it cannot be read, has fewer than ``at_least`` bytes or is not UTF-8.
+    Raises ValueError if it cannot be read, has fewer than ``at_least`` bytes or is not UTF-8.
     """
     path = Path(path)
     try:

@@ -27,32 +27,17 @@ class OutputFolderError(ValueError):
 def write_folder(
     folder: Path, files: Mapping[str, str | bytes], manifest: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write ``files`` and their manifest as ``folder``.
+    """Write ``files`` (text as UTF-8) and their manifest as ``folder``, whose parents are made.
 
     The files go to a temporary folder beside it, which then takes its name. A folder that
     an earlier call wrote is replaced; one with anything else in it is refused.
 
-    Parameters
-    ----------
-    folder
-        Where to write; parents are made.
-    files
-        Content by file name; text is written as UTF-8.
-    manifest
-        What ``params.json`` says besides the checksums of the files. Names under ``made`` may
-        turn up in the folder later, as what its own Makefile makes, and are replaced with it.
+    ``manifest`` is what ``params.json`` says besides the checksums of the files; it is returned as
+    it was written. Names under its ``made`` may turn up in the folder later, as what its own
+    Makefile makes, and are replaced with it.
 
-    Returns
-    -------
-    dict
-        The manifest as written.
-
-    Raises
-    ------
-    OutputFolderError
-        If ``folder`` is a file, or holds files that are not from an earlier call.
-    OSError
-        If the place is read-only or full; nothing has changed then.
+    Raises OutputFolderError if ``folder`` is a file, or holds files that are not from an earlier
+    call; OSError if the place is read-only or full: nothing has changed then.
     """
     folder = Path(folder)
     check_replaceable(folder)
@@ -107,12 +92,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
 def check_replaceable(folder: Path) -> None:
     """Refuse a folder that :func:`write_folder` would refuse: to be known before long work.
 
-    Raises
-    ------
-    OutputFolderError
-        If ``folder`` is a file, or holds files that are not from an earlier call.
-    OSError
-        If nothing can be written there.
+    Raises OutputFolderError if ``folder`` is a file, or holds files that are not from an earlier
+    call; OSError if nothing can be written there.
     """
     check_writable(folder)
     if not folder.exists():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.export.runtime.arguments import token_array
+from sterna.export.runtime.runtime import token_array
 from sterna.hw.catalog import emit_verilog, unit_named
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.job import Job

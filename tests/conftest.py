@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from sterna.export.native import build as native_build
-from sterna.export.native.build import MissingCompilerError, OpsError, build_ops
-from sterna.export.native.ops import kernel_name
+from sterna.export.native import ops as native_ops_module
+from sterna.export.native.ops import MissingCompilerError, OpsError, build_ops, kernel_name
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
@@ -150,9 +149,9 @@ def native_ops() -> Path:
 @pytest.fixture
 def quick_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries of operators are compiled without optimizing: a planted fault shows as well."""
-    flags = ["-O0" if flag == "-O3" else flag for flag in native_build._FLAGS]
+    flags = ["-O0" if flag == "-O3" else flag for flag in native_ops_module._FLAGS]
     assert "-O0" in flags
-    monkeypatch.setattr(native_build, "_FLAGS", tuple(flags))
+    monkeypatch.setattr(native_ops_module, "_FLAGS", tuple(flags))
 
 
 _KERNELS = {"x86_64": ["avx2", "avx512vnni"], "aarch64": ["neon", "neon-dot"]}

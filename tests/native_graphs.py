@@ -13,12 +13,11 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.graph.node_builder import DOMAIN, opset_imports
-from sterna.export.native.build import OPS_SOURCES
-from sterna.export.native.ops import register_ops, with_ops
+from sterna.export.graph.builder import DOMAIN, opset_imports
+from sterna.export.native.ops import OPS_SOURCES, register_ops, with_ops
 from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.file import pack_trits
 from sterna.model.quantized.integer import rs, saturate, sigmoid
-from sterna.model.quantized.trits import pack_trits
 
 
 def int2(name: str, values: np.ndarray) -> TensorProto:

@@ -287,7 +287,7 @@ def test_operators_are_not_compiled_for_what_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     options: tuple[object, ...], message: str,
 ) -> None:
-    monkeypatch.setattr("sterna.export.native.build.build_ops", None)
+    monkeypatch.setattr("sterna.export.native.ops.build_ops", None)
     assert message.strip() in refusal(capsys, "generate", *options, "--ops")
 
 

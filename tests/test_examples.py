@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import sterna.model.mixers  # noqa: F401  (registered before a test patches what is registered)
-from sterna.export.forms.writer import export_onnx
-from sterna.export.web.runtime_files import WEB_RUNTIME_VERSION
+from sterna.export.forms.forms import export_onnx
+from sterna.export.web.page import WEB_RUNTIME_VERSION
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import TOKEN_MIXERS
 from sterna.model.pattern import Choice

@@ -18,13 +18,12 @@ from test_docs import check_call
 from sterna.cli import entry
 from sterna.cli.commands import doctor, unit_options
 from sterna.cli.commands.demo import print_result
-from sterna.cli.main import app, main
+from sterna.cli.main import GUIDE, app, main
 from sterna.cli.reports.results import DemoResult, Stage
 from sterna.cli.reports.synth_page import write_synth_report
 from sterna.cli.reports.synth_tables import headline, synth_tables
-from sterna.cli.terminal import completion
+from sterna.cli.terminal import options
 from sterna.cli.terminal.console import print_table
-from sterna.cli.terminal.guide import GUIDE
 from sterna.hw.catalog import UNITS
 from sterna.hw.emit.tools import FST_HEADERS, has_header
 from sterna.hw.flow.critical_path import CriticalPath, Hop
@@ -96,11 +95,11 @@ def test_the_shell_is_offered_commands_options_and_names(
 
 
 def test_names_are_those_that_are_known() -> None:
-    assert completion.complete_model("") == list(BUNDLED)
-    assert completion.complete_unit("") == list(UNITS)
-    assert completion.complete_target("") == list(TARGETS)
-    assert completion.complete_unit("no") == ["norm"]
-    assert completion.complete_model("./mo") == []      # the shell's own completion of files
+    assert options.complete_model("") == list(BUNDLED)
+    assert options.complete_unit("") == list(UNITS)
+    assert options.complete_target("") == list(TARGETS)
+    assert options.complete_unit("no") == ["norm"]
+    assert options.complete_model("./mo") == []      # the shell's own completion of files
 
 
 def test_the_time_of_a_command_is_told_where_no_result_is() -> None:

@@ -1,13 +1,20 @@
 """Building the compiled operators: once, without half-made files, with clear errors."""
 
-import json
 import shutil
 from pathlib import Path
 
+import onnxruntime
 import pytest
+from conftest import ODD
+from native_graphs import planted_sources
 
-from sterna.cli.main import main
-from sterna.export.native.build import MissingCompilerError, OpsError, build_ops
+from sterna.export import Session
+from sterna.export.forms.forms import build
+from sterna.export.forms.selftest import SelfTestError
+from sterna.export.graph.metadata import GraphKind
+from sterna.export.native.ops import MissingCompilerError, OpsError, build_ops, register_ops
+from sterna.model.profile import S16
+from sterna.model.quantized.synthetic import random_model
 
 
 def test_a_library_is_built_once(native_ops: Path) -> None:
@@ -41,16 +48,22 @@ def test_sources_that_do_not_compile_leave_nothing(tmp_path: Path) -> None:
         build_ops(tmp_path / "out", sources=tmp_path / "out")
 
 
-def test_the_command_says_where_and_which_kernel(
-    native_ops: Path, capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["build-ops", "-o", str(native_ops.parent), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["library"] == str(native_ops)
-    assert found["kernel"]
-    arguments = ["generate", "tiny", "--prompt", "The ", "--tokens", "20"]
-    assert main(arguments) == 0
-    plain = capsys.readouterr().out
-    for option in (["--ops"], ["--ops-library", str(native_ops)]):
-        assert main([*arguments, *option]) == 0
-        assert capsys.readouterr().out == plain
+@pytest.mark.usefixtures("native_ops", "quick_ops")
+def test_an_onnxruntime_without_the_interface_is_named(tmp_path: Path) -> None:
+    library = build_ops(tmp_path, sources=planted_sources(
+        tmp_path / "native", "ort_abi.hpp", "kApiVersion = 18", "kApiVersion = 999"))
+    with pytest.raises(OpsError, match=r"not fit onnxruntime .*\(it lacks version 999 of its"):
+        register_ops(onnxruntime.SessionOptions(), library)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("native_ops", "quick_ops")
+def test_a_library_that_fails_at_work_fails_the_self_test(tmp_path: Path) -> None:
+    library = build_ops(tmp_path, sources=planted_sources(
+        tmp_path / "native", "ops.cpp", "kernel.head(layer,",
+        'throw std::runtime_error("planted"); kernel.head(layer,'))
+    proto = build(random_model(ODD, S16, 4), "exact", GraphKind.STEP)
+    with pytest.raises(SelfTestError, match=(
+            r"the ONNX graph: the test in the file did not run \(.*Head: planted.*\); the library "
+            r".*\.so is wrong")):
+        Session(proto, ops=library)

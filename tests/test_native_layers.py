@@ -20,11 +20,10 @@ from native_graphs import (
     session,
 )
 from onnx import numpy_helper
-from test_onnx_exact import EXTREMES, odd_profiles
+from test_onnx_forms import EXTREMES, odd_profiles
 
-from sterna.export.graph.profile_numbers import profile_numbers
-from sterna.export.native.build import build_ops
-from sterna.export.native.ops import KERNEL_VARIABLE
+from sterna.export.graph.metadata import profile_numbers
+from sterna.export.native.ops import KERNEL_VARIABLE, build_ops
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.quantized import QuantizedModel

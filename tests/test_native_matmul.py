@@ -10,10 +10,9 @@ from native_graphs import graph, int2, session
 from onnx import helper, numpy_helper
 
 from sterna.cli.main import main
-from sterna.export.graph.node_builder import DOMAIN, opset_imports
-from sterna.export.graph.profile_numbers import profile_numbers
-from sterna.export.native.build import OpsError
-from sterna.export.native.ops import KERNEL_VARIABLE, TernaryMatrix, kernel_name, with_ops
+from sterna.export.graph.builder import DOMAIN, opset_imports
+from sterna.export.graph.metadata import profile_numbers
+from sterna.export.native.ops import KERNEL_VARIABLE, OpsError, TernaryMatrix, kernel_name, with_ops
 from sterna.model.profile import S16
 
 SHAPES = [(1, 1), (3, 16), (16, 17), (63, 130), (130, 257), (300, 77), (48, 1030)]
@@ -161,7 +160,7 @@ def test_a_file_that_is_no_library_is_refused(native_ops: Path, tmp_path: Path) 
         session(graph("TernaryMatMul", ["q"], ["acc"], [int2("w", weight.T)]), path)
 
 
-def test_the_command_prints_library_and_kernel(
+def test_the_commands_print_library_and_kernel_and_take_them(
     native_ops: Path, native_kernel: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -172,3 +171,10 @@ def test_the_command_prints_library_and_kernel(
     monkeypatch.setenv(KERNEL_VARIABLE, "sse9")
     assert main(["build-ops", "-o", str(native_ops.parent), "--quiet"]) == 2
     assert "STERNA_KERNEL must be one of" in capsys.readouterr().err
+    monkeypatch.delenv(KERNEL_VARIABLE)
+    arguments = ["generate", "tiny", "--prompt", "The ", "--tokens", "20"]
+    assert main(arguments) == 0
+    plain = capsys.readouterr().out
+    for option in (["--ops"], ["--ops-library", str(native_ops)]):
+        assert main([*arguments, *option]) == 0
+        assert capsys.readouterr().out == plain

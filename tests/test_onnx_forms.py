@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops import op_gather_elements
-from test_onnx_exact import EXTREMES, odd_profiles
 
 from sterna.export.float.reference import float_logits
 from sterna.export.forms.forms import Form, build
@@ -19,13 +18,18 @@ from sterna.export.forms.selftest import signal_to_noise
 from sterna.export.graph.metadata import GraphInfo, GraphKind
 from sterna.export.graph.products import block_columns
 from sterna.export.runtime.check import check_close, check_exact
-from sterna.export.runtime.runtime import OnnxSequence, OnnxStep
-from sterna.export.runtime.sessions import has_two_bit_kernels, two_bit_blocks
+from sterna.export.runtime.runtime import (
+    OnnxSequence,
+    OnnxStep,
+    has_two_bit_kernels,
+    two_bit_blocks,
+)
 from sterna.model.config import ModelConfig
-from sterna.model.profile import S16, NumericProfile
-from sterna.model.quantized import QuantizedModel
+from sterna.model.profile import S16, FixedPoint, NumericProfile
+from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
+from sterna.model.quantized.taps import TapRecorder
 
 EXACT = [form for form in Form if form.exact]
 LOOKUP = [Form.EXACT, Form.EXACT_2BIT, Form.WEB]
@@ -43,14 +47,19 @@ def _check(model: QuantizedModel, form: Form, batch: int = 2, length: int = 16) 
         report = check_exact(model, build(model, form, kind), tokens)
         assert report.passed, f"{form.value}: {report}"
         assert report.logits.values == batch * length * model.config.vocab
+        calls = length if kind is GraphKind.STEP else 1
+        assert report.state.values == calls * batch * model.config.layers * model.config.d
 
 
 @exact_forms
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize(("config", "batch"), [
+    (ODD, 1), (ODD, 4), (ModelConfig(d=1, layers=1, dff=1, vocab=2), 2),
+    (ModelConfig(d=48, layers=1, dff=77, vocab=65), 2),
+    (ModelConfig(d=64, layers=3, dff=100, vocab=256), 2)], ids=str)
 def test_exact_forms_equal_the_reference(
-    profile: NumericProfile, form: Form, batch: int,
+    profile: NumericProfile, form: Form, config: ModelConfig, batch: int,
 ) -> None:
-    _check(random_model(ODD, profile, seed=3), form, batch)
+    _check(random_model(config, profile, seed=3), form, batch)
 
 
 # 127 to 129 columns, and enough blocks to be padded to fours.
@@ -61,15 +70,84 @@ def test_any_width_is_exact(form: Form, d: int, dff: int) -> None:
     _check(model, form, length=5)
 
 
-@lookup_forms
+def _embedding(model: QuantizedModel, value: int) -> QuantizedModel:
+    return dataclasses.replace(model, embedding=np.full_like(model.embedding, value))
+
+
+def _every_shift(model: QuantizedModel, shift: int) -> QuantizedModel:
+    return dataclasses.replace(model, projections={
+        name: Projection(p.weight, p.bias, p.k, shift)
+        for name, p in model.projections.items()})
+
+
+def _saturating_biases(model: QuantizedModel) -> QuantizedModel:
+    def ends(name: str) -> list[int]:
+        reach = 1 << (model.profile.bias_bits(name) - 1)
+        return [-reach, reach - 1]
+
+    return dataclasses.replace(model, projections={
+        name: Projection(p.weight, np.resize(np.int32(ends(name)), p.bias.shape), p.k, p.shift)
+        for name, p in model.projections.items()})
+
+
+EXTREMES = {
+    "all-zero weights": lambda m: replace_weights(m, 0),
+    "all-one weights": lambda m: replace_weights(m, 1),
+    "all-minus-one weights": lambda m: replace_weights(m, -1),
+    "zero embedding": lambda m: _embedding(m, 0),
+    "lowest embedding": lambda m: _embedding(replace_weights(m, 1), m.profile.x.min),
+    "saturating biases": _saturating_biases,
+    "smallest shifts": lambda m: _every_shift(m, 1),
+    "largest shifts": lambda m: _every_shift(_saturating_biases(m), m.profile.max_shift),
+}
+
+
+@exact_forms
 @pytest.mark.parametrize("extreme", EXTREMES)
 def test_extremes_are_exact(profile: NumericProfile, form: Form, extreme: str) -> None:
     _check(EXTREMES[extreme](random_model(ODD, profile, 1)), form, length=8)
 
 
-@pytest.mark.slow
-@settings(max_examples=12)
-@given(odd_profiles(), st.integers(0, 2**32 - 1), st.sampled_from(LOOKUP))
+def test_saturation_everywhere_is_exact(profile: NumericProfile) -> None:
+    model = random_model(ODD, profile, 2, gain=100.0)
+    taps = TapRecorder(["layer1.mlgru.f.z", "layer1.glu.p", "layer1.glu.x"])
+    IntegerModel(model).run(_tokens(model, 2, 20), tap=taps)
+    for name, fmt in (("f.z", profile.z), ("p", profile.p), ("x", profile.x)):
+        values = taps[next(tap for tap in taps.names() if tap.endswith(f".{name}"))]
+        assert values.max() == fmt.max, f"the test saturates {name}"
+        assert values.min() == fmt.min, f"the test saturates {name}"
+    for form in EXACT:
+        _check(model, form)
+
+
+@st.composite
+def odd_profiles(draw: st.DrawFn) -> NumericProfile:
+    """Any profile that the formats allow, within reach of the exact form."""
+    z, h = draw(st.integers(4, 16)), draw(st.integers(6, 18))
+    z_frac = draw(st.integers(max(1, z - 9), z - 1))
+    h_frac = h - (z - z_frac)
+    assume(h_frac >= 0)
+    widths = {name: draw(st.integers(6, 18)) for name in ("x", "o", "p", "logit")}
+    fraction_bits = {
+        "x": draw(st.integers(0, 8)), "o": draw(st.integers(0, 12)),
+        "p": draw(st.integers(0, 8)), "logit": draw(st.integers(0, 8))}
+    mantissa = draw(st.integers(8, 18))
+    formats = {name: FixedPoint(widths[name], fraction_bits[name]) for name in widths}
+    try:
+        return NumericProfile(
+            "odd", z=FixedPoint(z, z_frac), h=FixedPoint(h, h_frac), **formats,
+            reciprocal_bits=draw(st.integers(18, 24)), root_frac=draw(st.integers(0, 6)),
+            scale_frac=draw(st.integers(8, 18)), mantissa_bits=mantissa,
+            scale_bits=draw(st.integers(max(8, mantissa - 1), 18)),
+            sigmoid_frac=draw(st.integers(4, 16)),
+            sigmoid_segments=1 << draw(st.integers(1, z)))
+    except ValueError:
+        assume(False)
+        raise
+
+
+@settings(max_examples=40)
+@given(odd_profiles(), st.integers(0, 2**32 - 1), st.sampled_from(EXACT))
 def test_any_profile_is_exact(profile: NumericProfile, seed: int, form: Form) -> None:
     try:
         model = random_model(ModelConfig(d=7, layers=1, dff=9, vocab=11), profile, seed)
@@ -82,20 +160,30 @@ def _gather_elements(self, data, indices, axis=0):
     return (np.take_along_axis(data, indices.astype(np.int64), axis=axis),)
 
 
-@pytest.mark.parametrize("form", [Form.EXACT, Form.WEB], ids=lambda form: form.value)
+@pytest.mark.parametrize("gain", [1.5, 100.0])
+@pytest.mark.parametrize("kind", GraphKind, ids=lambda kind: kind.value)
+@pytest.mark.parametrize("form", [Form.TRACED, Form.EXACT, Form.WEB], ids=lambda form: form.value)
 def test_onnx_itself_computes_the_same(
-    odd_model: QuantizedModel, form: Form, monkeypatch: pytest.MonkeyPatch,
+    profile: NumericProfile, form: Form, kind: GraphKind, gain: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The evaluator's own is made of numpy.choose, which takes 64 entries at most.
     monkeypatch.setattr(op_gather_elements.GatherElements, "_run", _gather_elements)
-    evaluator = ReferenceEvaluator(build(odd_model, form, GraphKind.SEQUENCE))
-    tokens = _tokens(odd_model, 2, 5)
-    reference = IntegerModel(odd_model)
-    expected, state = reference.run(tokens)
-    got = evaluator.run(
-        None, {"tokens": tokens, "state": reference.start(2).astype(np.int32)})
-    np.testing.assert_array_equal(got[0], expected)
-    np.testing.assert_array_equal(got[1], state)
+    model = random_model(ODD, profile, 4, gain=gain)
+    evaluator = ReferenceEvaluator(build(model, form, kind))
+    tokens, reference = _tokens(model, 2, 8), IntegerModel(model)
+    expected, last = reference.run(tokens)
+    state = reference.start(2).astype(np.int32)
+    if kind is GraphKind.SEQUENCE:
+        got, state = evaluator.run(None, {"tokens": tokens, "state": state})
+    else:
+        rows = []
+        for token in tokens.T:
+            row, state = evaluator.run(None, {"token": token, "state": state})
+            rows.append(row)
+        got = np.stack(rows, axis=1)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(state, last)
 
 
 @exact_forms
@@ -206,12 +294,16 @@ def test_a_float_sequence_is_its_steps(odd_model: QuantizedModel, form: Form) ->
     np.testing.assert_allclose(state, last, rtol=1e-3, atol=1e-3)
 
 
-def test_metadata_names_the_form(odd_model: QuantizedModel) -> None:
+def test_metadata_says_what_the_graph_is(odd_model: QuantizedModel) -> None:
     for form in Form:
         for kind in GraphKind:
             proto = build(odd_model, form, kind)
             info = GraphInfo.read(proto)
             assert (info.form, info.kind, info.exact) == (form.value, kind, form.exact)
+            assert (info.config, info.profile) == (odd_model.config, odd_model.profile)
+            assert info.model_sha256 == odd_model.sha256
+            assert (proto.producer_name, proto.producer_version) == ("sterna", info.sterna_version)
+            assert all(function.doc_string for function in proto.functions)
             assert f"form {form.value}" in proto.doc_string
             onnx.checker.check_model(proto, full_check=True)
             assert proto == build(odd_model, form, kind), "the same bytes"

@@ -20,9 +20,8 @@ from sterna.model.quantized import (
     QuantizedModel,
     load_model,
 )
-from sterna.model.quantized.file import _digest
+from sterna.model.quantized.file import _digest, pack_trits, unpack_trits
 from sterna.model.quantized.synthetic import random_model
-from sterna.model.quantized.trits import pack_trits, unpack_trits
 
 Change = Callable[[dict, dict], object]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sterna.export.float.reference import float_logits
-from sterna.export.float.rounding_error import rounding_errors
+from sterna.export.float.reference import float_logits, rounding_errors
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.integer import IntegerModel

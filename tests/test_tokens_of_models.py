@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from sterna.cli.main import main
-from sterna.export.forms.forms import Form, build
-from sterna.export.forms.writer import export_onnx
+from sterna.export.forms.forms import Form, build, export_onnx
 from sterna.export.graph.metadata import GraphInfo, GraphKind
 from sterna.export.runtime.runtime import OnnxSequence, OnnxStep
 from sterna.export.runtime.session import Session

@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is in the extra triton")
 
-from sterna.model.triton_kernels.aot import ARCHITECTURES, Compiled, Sizes, compile_form
-from sterna.model.triton_kernels.catalog import KERNELS
+from triton_aot import ARCHITECTURES, KERNELS, Compiled, Sizes, compile_form
+
 from sterna.model.triton_kernels.kernel import INTERPRETED, Form, Kernel
 
 if INTERPRETED:

@@ -18,6 +18,8 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is in the extra triton")
 
+from triton_aot import KERNELS
+
 from sterna.model.config import ModelConfig
 from sterna.model.network import quantizers
 from sterna.model.network.bitlinear import bit_linear
@@ -25,7 +27,6 @@ from sterna.model.network.kernels import by_triton
 from sterna.model.network.recurrence import mlgru_scan
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.triton_kernels import absmax, bitlinear, recurrence, ternary
-from sterna.model.triton_kernels.catalog import KERNELS
 from sterna.model.triton_kernels.kernel import INTERPRETED, Form, Kernel
 from sterna.model.triton_kernels.limits import WIDEST_ROW
 

@@ -19,9 +19,14 @@ from sterna.cli.main import main
 from sterna.export.forms.forms import build
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.runtime.runtime import OnnxStep
-from sterna.export.web import runtime_files as webruntime
-from sterna.export.web.page import CHECK_PROMPT, record_reference, write_page
-from sterna.export.web.runtime_files import WebRuntimeError, runtime_files
+from sterna.export.web import page as webruntime
+from sterna.export.web.page import (
+    CHECK_PROMPT,
+    WebRuntimeError,
+    record_reference,
+    runtime_files,
+    write_page,
+)
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError
 from sterna.model.profile import PROFILES, S16

@@ -1,4 +1,7 @@
-"""``sterna export`` and ``sterna generate``: ONNX files, and text from them."""
+"""``sterna export`` and ``sterna generate``: ONNX files, and text from them.
+
+Both take a quantised model, or a checkpoint: the float model of any mixers.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.commands.checkpoint_text import generate_from_checkpoint
-from sterna.cli.commands.float_graphs import export_checkpoint
-from sterna.cli.terminal.completion import complete_model
 from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, say, write
 from sterna.cli.terminal.options import (
     MODEL_HELP,
@@ -19,6 +19,7 @@ from sterna.cli.terminal.options import (
     QuietOption,
     check_file,
     choose,
+    complete_model,
     is_checkpoint,
 )
 from sterna.cli.terminal.texts import check_prompts, tokens_of
@@ -29,8 +30,16 @@ if TYPE_CHECKING:
     from sterna.export.graph.metadata import Form
     from sterna.export.runtime.generate import Piece
     from sterna.export.runtime.session import Session
+import math
+from dataclasses import asdict
 
-__all__ = ["COMMANDS", "export", "generate", "open_model"]
+from sterna.cli.terminal.options import check_folder
+from sterna.model.quantized.sampling import Sampler
+from sterna.model.tokens.files import fitted
+from sterna.model.tokens.stream import TextStream
+
+__all__ = ["COMMANDS", "export", "export_checkpoint", "generate", "generate_from_checkpoint",
+           "open_model"]
 
 _FORMS = "exact, exact-2bit, fast, web, traced or float32"
 
@@ -65,7 +74,7 @@ def export(
 
     Example: sterna export tiny -o build/tiny.onnx --form exact
     """
-    from sterna.export.forms.writer import GraphChoice, check_graph_name, export_onnx
+    from sterna.export.forms.forms import GraphChoice, check_graph_name, export_onnx
     from sterna.export.runtime.check import check_close, check_exact
     wanted = GraphChoice(choose("--graphs", graphs, [each.value for each in GraphChoice]))
     if is_checkpoint(model):
@@ -131,12 +140,8 @@ def open_model(
     """Load ``model``: an ONNX file as it is, a quantised model in a form.
 
     ``option`` is what messages call the form; without ``prompts`` a quantised model gets no
-    sequence graph.
-
-    Raises
-    ------
-    ValueError
-        If the model or the form cannot be used, or a form is asked of an ONNX file.
+    sequence graph. Raises ValueError if the model or the form cannot be used, or a form is asked of
+    an ONNX file.
     """
     from sterna.export.forms.forms import build
     from sterna.export.graph.metadata import GraphKind
@@ -161,8 +166,7 @@ def _library(
     """The library of operators: the file at ``path``, or the one built here if asked for."""
     if path is not None or not built:
         return path
-    from sterna.export.runtime.arguments import check_ops_form
-    from sterna.export.runtime.runtime import read_graph
+    from sterna.export.runtime.runtime import check_ops_form, read_graph
     # What cannot be used is refused before they are compiled, not after.
     if model.endswith(".onnx"):
         info = read_graph(model)[1]
@@ -171,7 +175,7 @@ def _library(
         kind, config = _form("exact" if form is None else form), load_model(model).config
     check_ops_form(kind, model)
     check_prompts(prompts, config.vocab)
-    from sterna.export.native.build import build_ops
+    from sterna.export.native.ops import build_ops
     display, move = progress_bar("compiling the operators", quiet)
     with display:
         return build_ops(progress=move)
@@ -207,8 +211,8 @@ def generate(
 
     Example: sterna generate tiny --prompt "The for statement" --tokens 300
     """
-    from sterna.export.runtime.arguments import stop_strings, thread_count
-    from sterna.export.runtime.generate import seed_of
+    from sterna.export.runtime.generate import seed_of, stop_strings
+    from sterna.export.runtime.runtime import thread_count
     from sterna.model.quantized.sampling import Sampler
     prompts = prompt or ["The "]
     whole_number("--tokens", tokens, 1)
@@ -280,6 +284,118 @@ def _stream(pieces: Iterator[Piece], prompt: str) -> tuple[list[str], list[list[
         write(piece.text)
     write("\n")
     return [text], [drawn]
+
+
+# Checkpoints --------------------------------------------------------------------------
+
+
+_MOST_TOKENS = 1 << 16
+"""Of a comparison: full attention has the square of them in memory."""
+
+
+def export_checkpoint(
+    path: str, folder: Path, graphs: str, *, check: int, use_linear_attention: bool, quiet: bool,
+    as_json: bool,
+) -> int:
+    """Write the graphs to a folder and compare them with torch; return the exit code."""
+    whole_number("--check", check, 0, _MOST_TOKENS)
+    if folder.suffix == ".onnx":
+        raise ValueError(f"--output of a checkpoint is a folder, for step.onnx and sequence.onnx; "
+                         f"got {folder}")
+    check_folder(folder)
+    results: list[dict[str, Any]] = []
+    failed = False
+    with Stages(quiet) as stage:
+        stage(f"load {path}", quick=True)
+        from sterna.model.onnx_float.check import LARGEST_DIFFERENCE, check_float
+        from sterna.model.onnx_float.writer import GRAPHS, export_float
+        from sterna.model.training.checkpoint import load_checkpoint
+        model = load_checkpoint(path).model()
+        stage(f"trace {model.config.mixer} in float32")
+        files = export_float(
+            model, folder, graphs=GRAPHS if graphs == "both" else (graphs,),
+            use_linear_attention=use_linear_attention)
+        for file in files:
+            entry: dict[str, Any] = {"file": str(file), "bytes": file.stat().st_size}
+            results.append(entry)
+            if check:
+                stage(f"compare {file} with torch")
+                report = check_float(model, file, tokens=check)
+                entry |= {**asdict(report), "allowed": LARGEST_DIFFERENCE}
+                failed |= not report.close
+    if as_json:
+        for entry in results:
+            if entry.get("difference") == math.inf:
+                entry["difference"] = None
+        print_json(results)
+    else:
+        for entry in results:
+            out.print(f"{entry['file']}: {entry['bytes']:,} bytes{_compared_with_torch(entry)}")
+    return 1 if failed else 0
+
+
+def _compared_with_torch(entry: dict[str, Any]) -> str:
+    if "tokens" not in entry:
+        return ""
+    if entry["difference"] == math.inf:
+        return f"; not what torch computes: {entry['where']}"
+    text = f"; {entry['difference']:.1e} from torch at most"
+    if entry["where"]:      # nothing differs otherwise
+        text += f", {entry['where']}"
+    if entry["difference"] > entry["allowed"]:
+        text += f", and {entry['allowed']:g} is allowed"
+    if entry["codes"]:
+        text += f"; {entry['flipped']} of {entry['codes']:,} 8-bit codes rounded the other way"
+    if entry["flipped"]:
+        text += f", from {entry['farthest']:.0e} beside a half"
+    if entry["missing"]:
+        text += f"; {entry['missing']} roundings of torch are not in the graph"
+    return text
+
+
+def generate_from_checkpoint(
+    path: str, prompts: Sequence[str], tokens: int, samplers: Sequence[Sampler], *,
+    quiet: bool, as_json: bool,
+) -> int:
+    """Continue every prompt, one after the other; ``samplers`` has one for each."""
+    from sterna.export.runtime.generate import prompt_tokens
+    with Stages(quiet) as stage:
+        stage(f"load {path}", quick=True)
+        from sterna.model.stack.sample import sample_tokens
+        from sterna.model.training.checkpoint import load_checkpoint
+        checkpoint = load_checkpoint(path)
+        model = checkpoint.model()
+        tokenizer = fitted(checkpoint.tokenizer, model.config.vocab)
+    check_prompts(prompts, model.config.vocab)
+    rows = [prompt_tokens(prompt, tokenizer) for prompt in prompts]
+    for block in model.blocks():    # before anything is written
+        block.mixer.check_length(max(row.size for row in rows))
+    results: list[dict[str, Any]] = []
+    for prompt, row, sampler in zip(prompts, rows, samplers, strict=True):
+        drawn: list[int] = []
+        found = sample_tokens(model, row, tokens=tokens, sampler=sampler,
+                              end_of_text=tokenizer.end_of_text)
+        text = ""
+        if not as_json:
+            write(prompt)
+        for piece in _texts(found, drawn, TextStream(tokenizer)):
+            text += piece
+            if not as_json:
+                write(piece)
+        if not as_json:
+            write("\n" if prompt is prompts[-1] else "\n\n")
+        results.append({"prompt": prompt, "text": text, "tokens": drawn})
+    if as_json:
+        print_json(results[0] if len(results) == 1 else results)
+    return 0
+
+
+def _texts(found: Iterator[int], drawn: list[int], stream: TextStream) -> Iterator[str]:
+    """The text of the tokens, as far as it is certain; the tokens go to ``drawn``."""
+    for token in found:
+        drawn.append(token)
+        yield stream.add([token])
+    yield stream.end()
 
 
 COMMANDS = (export, generate)

@@ -26,7 +26,7 @@ def build_ops(
 
     Example: sterna build-ops
     """
-    from sterna.export.native.build import build_ops as build
+    from sterna.export.native.ops import build_ops as build
     from sterna.export.native.ops import kernel_name
     if output is not None:
         check_folder(output)

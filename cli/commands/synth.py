@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sterna.cli.commands import unit_options
-from sterna.cli.terminal.completion import complete_target
 from sterna.cli.terminal.console import out, print_json, print_table, say
-from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, check_folder, choose
+from sterna.cli.terminal.options import (
+    JsonOption,
+    ModelArgument,
+    QuietOption,
+    check_folder,
+    choose,
+    complete_target,
+)
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from sterna.cli.reports.report import write_report
 from sterna.cli.reports.results import PROMPT, SEED, TEMPERATURE, DemoResult, Stage
 from sterna.cli.terminal.options import check_folder
 from sterna.cli.terminal.texts import tokens_of
-from sterna.export.float.rounding_error import rounding_errors
-from sterna.export.forms.writer import export_onnx
+from sterna.export.float.reference import rounding_errors
+from sterna.export.forms.forms import export_onnx
 from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxStep
@@ -59,29 +59,12 @@ def demo(
     """Take a quantised model through ONNX, Verilog and simulation, where it writes text.
 
     Without Yosys and simulation (``quick``) it takes no compiler, and the ONNX graph writes the
-    text.
+    text, of at least 2 tokens. ``folder`` gets ``model.onnx``, ``core/``, ``simulation/`` and
+    ``report.html``. ``progress`` is called with a line of text before each stage, and before each
+    step of the long ones.
 
-    Parameters
-    ----------
-    model
-        A quantised model file or the name of a bundled model.
-    folder
-        Where everything goes: ``model.onnx``, ``core/``, ``simulation/``, ``report.html``.
-    rows, cols
-        Size of the core's array.
-    tokens
-        How many tokens of text to write, at least 2.
-    quick
-        Whether to leave out what counts cells and what simulates.
-    progress
-        Called with a line of text before each stage, and before each step of the long ones.
-
-    Raises
-    ------
-    ValueError, OSError
-        If the model cannot be used or the folder not be written.
-    MissingToolError
-        If a tool is not installed.
+    Raises ValueError or OSError if the model cannot be used or the folder not be written,
+    MissingToolError if a tool is not installed.
     """
     loaded = load_model(model)
     check_whole("tokens", tokens, 2, (1 << LIMIT_BITS) - 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sterna.cli.reports.page import html_figure, html_table
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
-from sterna.export.float.rounding_error import TensorError
+from sterna.export.float.reference import TensorError
 
 __all__ = ["error_html"]
 
@@ -24,7 +24,7 @@ def error_html(errors: Sequence[TensorError], tokens: int) -> str:
     Parameters
     ----------
     errors
-        As :func:`~sterna.export.float.rounding_error.rounding_errors` gives them.
+        As :func:`~sterna.export.float.reference.rounding_errors` gives them.
     tokens
         Over how many tokens, for the text.
     """

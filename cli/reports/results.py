@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sterna.hw.flow.report import CellCounts
 
 if TYPE_CHECKING:
-    from sterna.export.float.rounding_error import TensorError
+    from sterna.export.float.reference import TensorError
     from sterna.hw.core.timing.cycle_report import CycleReport
 
 __all__ = ["PROMPT", "SEED", "TEMPERATURE", "DemoResult", "Stage"]

@@ -1,4 +1,4 @@
-"""Ctrl-C, at any moment: a flag, and a KeyboardInterrupt that is not lost.
+"""Ctrl-C, at any moment: a flag, a KeyboardInterrupt that is not lost, and a line about it.
 
 This module imports next to nothing, so that Ctrl-C is also understood while the rest of the
 command line is imported, which takes a second.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-__all__ = ["INTERRUPTED", "was_interrupted", "watch_for_ctrl_c"]
+__all__ = ["INTERRUPTED", "note", "was_interrupted", "watch_for_ctrl_c"]
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -67,3 +67,12 @@ def _on_lost_error(lost: UnraisableHookArgs) -> None:
     import _thread
     import threading
     threading.Timer(0.01, _thread.interrupt_main).start()
+
+
+def note(text: str) -> None:
+    """Print a line to standard error; nowhere if that is closed.
+
+    ``print`` takes standard output in its place, where results are.
+    """
+    if sys.stderr is not None:
+        print(text, file=sys.stderr)

@@ -8,14 +8,20 @@ from typing import Annotated
 
 import typer
 
-from sterna.cli.terminal.completion import complete_model
 from sterna.model.files import check_writable
 from sterna.model.quantized.bundled import BUNDLED
 
-__all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "WavesOption",
-           "check_file", "check_folder", "choose", "how_to_resume", "is_checkpoint"]
+__all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "WavesOption", "check_file",
+           "check_folder", "choose", "complete_model", "complete_target", "complete_unit",
+           "how_to_resume", "is_checkpoint"]
 
 MODEL_HELP = f"A quantised file or a bundled model ({', '.join(BUNDLED)})"
+
+
+def complete_model(begun: str) -> list[str]:
+    """Bundled models; without one that begins so, the shell offers files."""
+    return [name for name in BUNDLED if name.startswith(begun)]
+
 
 ModelArgument = Annotated[str, typer.Argument(
     metavar="MODEL", help=f"{MODEL_HELP}.", autocompletion=complete_model)]
@@ -42,12 +48,7 @@ def check_file(path: Path, option: str = "--output") -> None:
     """Refuse a name for a file that a folder has, or that lies in a file, before any work is
     done for it.
 
-    Raises
-    ------
-    ValueError
-        Naming the option and what is there.
-    OSError
-        If nothing can be written there.
+    Raises ValueError, naming the option and what is there; OSError if nothing can be written there.
     """
     if path.is_dir():
         raise ValueError(f"{option} must name a file, and {path} is a folder")
@@ -60,12 +61,7 @@ def check_file(path: Path, option: str = "--output") -> None:
 def check_folder(folder: Path, option: str = "--output") -> None:
     """Refuse a name for a folder that a file has, before any work is done for it.
 
-    Raises
-    ------
-    ValueError
-        Naming the option and the file.
-    OSError
-        If nothing can be written there.
+    Raises ValueError, naming the option and the file; OSError if nothing can be written there.
     """
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
@@ -84,10 +80,7 @@ def is_checkpoint(model: str) -> bool:
 def choose(option: str, value: str, choices: Iterable[str]) -> str:
     """Return ``value`` if it is one of the choices of an option.
 
-    Raises
-    ------
-    ValueError
-        With all choices, and those that begin as ``value`` does.
+    Raises ValueError, with all choices, and those that begin as ``value`` does.
 
     >>> choose("--form", "fats", ("exact", "fast"))
     Traceback (most recent call last):
@@ -100,3 +93,15 @@ def choose(option: str, value: str, choices: Iterable[str]) -> str:
     near = [choice for choice in known if value and choice.startswith(value)]
     hint = f": did you mean {' or '.join(near)}?" if near else ""
     raise ValueError(f"{option} must be one of {', '.join(known)}, got {value!r}{hint}")
+
+
+def complete_unit(begun: str) -> list[str]:
+    """Units of the catalog."""
+    from sterna.hw.catalog import UNITS
+    return [name for name in UNITS if name.startswith(begun)]
+
+
+def complete_target(begun: str) -> list[str]:
+    """FPGAs that ``sterna synth`` knows."""
+    from sterna.hw.flow.target import TARGETS
+    return [name for name in TARGETS if name.startswith(begun)]

@@ -22,10 +22,7 @@ _HINT = ": give another text with --text"       # for all other options
 def check_prompts(prompts: Sequence[str], vocab: int) -> None:
     """Refuse prompts with a character that a model does not know.
 
-    Raises
-    ------
-    ValueError
-        Naming the prompt, the character and what the model knows.
+    Raises ValueError, naming the prompt, the character and what the model knows.
     """
     for prompt in prompts:
         if any("\ud800" <= character <= "\udfff" for character in prompt):
@@ -42,10 +39,7 @@ def text_of(
 ) -> bytes:
     """The first bytes of a text file, or else of the bundled held-out text for a vocabulary.
 
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, or one of these bytes is none of the vocabulary.
+    Raises ValueError if the file cannot be read, or one of these bytes is none of the vocabulary.
     """
     text = (bundled_heldout(vocab) if path is None else read_text(path))[:limit]
     check_bytes(text, vocab, str(path or "the bundled text"), _HINTS.get(option, _HINT))
@@ -57,10 +51,7 @@ def tokens_of(
 ) -> np.ndarray:
     """The first ``count`` tokens of a text.
 
-    Raises
-    ------
-    ValueError
-        If the text is shorter, or has a byte outside the model's vocabulary.
+    Raises ValueError if the text is shorter, or has a byte outside the model's vocabulary.
     """
     of_bytes = model.tokenizer.kind == BYTES.kind
     # What comes after the tokens that are wanted is not looked at, where that can be told.

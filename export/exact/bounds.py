@@ -131,11 +131,8 @@ def tensor_bounds(model: QuantizedModel) -> dict[str, int]:
 def check_bounds(model: QuantizedModel) -> None:
     """Check that the exact graph of ``model`` cannot lose a bit.
 
-    Raises
-    ------
-    ValueError
-        If a tensor could leave the exact range of float64, or a dot product that of the
-        32-bit accumulator of ``MatMulInteger`` (its operands are 0 to 255 and -1 to 1).
+    Raises ValueError if a tensor could leave the exact range of float64, or a dot product that of
+    the 32-bit accumulator of ``MatMulInteger`` (its operands are 0 to 255 and -1 to 1).
     """
     check_carried(tensor_bounds(model), model.profile)
     for name, (_, columns) in model.config.projections().items():
@@ -148,10 +145,7 @@ def check_bounds(model: QuantizedModel) -> None:
 def check_carried(bounds: Mapping[str, int], profile: NumericProfile) -> None:
     """Check that float64 carries tensors with these bounds.
 
-    Raises
-    ------
-    ValueError
-        If one reaches ``2**52``.
+    Raises ValueError if one reaches ``2**52``.
     """
     for name, bound in bounds.items():
         if bound >= 1 << CARRIER_BITS:

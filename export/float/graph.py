@@ -21,9 +21,14 @@ import onnx
 from onnx import TensorProto, helper
 
 from sterna.export.float.reference import EPSILON, real_scale
-from sterna.export.graph.graph_builder import GraphBuilder, merged, scan_over_time
+from sterna.export.graph.builder import (
+    GraphBuilder,
+    NodeBuilder,
+    merged,
+    opset_imports,
+    scan_over_time,
+)
 from sterna.export.graph.metadata import GraphKind
-from sterna.export.graph.node_builder import NodeBuilder, opset_imports
 from sterna.export.graph.products import (
     BLOCK,
     CONTRIB,

@@ -57,10 +57,7 @@ def seal(proto: onnx.ModelProto) -> None:
 def check_checksum(proto: onnx.ModelProto) -> None:
     """Check that a graph is as it was written.
 
-    Raises
-    ------
-    OnnxFileError
-        If it was edited, or has no checksum.
+    Raises OnnxFileError if it was edited, or has no checksum.
     """
     found = get_property(proto, _CHECKSUM)
     if found != _checksum(proto):
@@ -72,15 +69,9 @@ def check_checksum(proto: onnx.ModelProto) -> None:
 def check_self_test(proto: onnx.ModelProto, info: GraphInfo, run: Run) -> None:
     """Run the test that a graph carries.
 
-    ``run(tokens)`` takes tokens int64 ``[2, 8]`` and returns the logits of all tokens and
-    the last state.
-
-    Raises
-    ------
-    SelfTestError
-        If the results are not those that the file states, or the runtime gives none.
-    OnnxFileError
-        If the test is missing or damaged.
+    ``run(tokens)`` takes tokens int64 ``[2, 8]`` and returns the logits of all tokens and the last
+    state. Raises SelfTestError if the results are not those that the file states, or the runtime
+    gives none; OnnxFileError if the test is missing or damaged.
     """
     try:
         test = json.loads(get_property(proto, SELF_TEST))

@@ -1,4 +1,9 @@
-"""What a Sterna ONNX file says about itself, in the model's metadata properties."""
+"""What a Sterna ONNX file says about itself.
+
+In the model's metadata properties; and each layer's node says the numbers of its profile, as one
+list, the attribute ``profile``. The compiled operators read each number by its name
+(:func:`sterna.export.native.ops.with_ops`).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +21,8 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.tokens.files import tokenizer_from_json
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 
-__all__ = ["LAYER_FORMAT", "ONNX_FORMAT_VERSION", "Form", "GraphInfo", "GraphKind",
-           "OnnxFileError", "describe"]
+__all__ = ["LAYER_FORMAT", "ONNX_FORMAT_VERSION", "PROFILE_ATTRIBUTE", "PROFILE_NAMES", "Form",
+           "GraphInfo", "GraphKind", "OnnxFileError", "describe", "profile_numbers"]
 
 ONNX_FORMAT_VERSION = 3
 """Of a file with a tokenizer. Graphs of models of bytes are written as version 2, as they were."""
@@ -66,25 +71,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GraphInfo:
-    """The metadata of one graph.
-
-    Parameters
-    ----------
-    kind
-        Step or sequence graph.
-    form
-        How the arithmetic is spelled.
-    profile
-        Numeric profile.
-    config
-        Shape of the model.
-    model_sha256
-        SHA-256 of the quantised model the graph was made from.
-    sterna_version
-        Version of Sterna that made it.
-    tokenizer
-        Between text and tokens.
-    """
+    """The metadata of one graph, made from the quantised model with this SHA-256."""
 
     kind: GraphKind
     form: Form
@@ -126,10 +113,8 @@ class GraphInfo:
     def read(cls, proto: onnx.ModelProto) -> GraphInfo:
         """Read the metadata of a graph.
 
-        Raises
-        ------
-        OnnxFileError
-            If Sterna did not make the graph, or a Sterna with another file format did.
+        Raises OnnxFileError if Sterna did not make the graph, or a Sterna with another file format
+        did.
         """
         found = {entry.key: entry.value for entry in proto.metadata_props}
         if found.get("sterna.format") == LAYER_FORMAT:
@@ -171,3 +156,23 @@ def describe(
         + f" Sterna's integer reference (profile {model.profile.name}).")
     helper.set_model_props(proto, info.to_properties())
     return info
+
+
+# Numbers of a profile -----------------------------------------------------------------
+
+
+PROFILE_ATTRIBUTE = "profile"
+"""The attribute of a node in a file: the values of :func:`profile_numbers`."""
+_FORMATS = ("x", "z", "h", "o", "p", "logit")
+_WIDTHS = ("reciprocal_bits", "root_frac", "scale_frac", "mantissa_bits", "scale_bits",
+           "sigmoid_frac", "sigmoid_segments")
+PROFILE_NAMES = (*(f"{name}_{part}" for name in _FORMATS for part in ("bits", "frac")), *_WIDTHS)
+"""Names of the numbers, in the order of the list."""
+
+
+def profile_numbers(profile: NumericProfile) -> dict[str, int]:
+    """``x_bits``, ``x_frac`` and so on of every format, then the widths, in their order."""
+    formats = [getattr(profile, name) for name in _FORMATS]
+    numbers = [number for each in formats for number in (each.bits, each.frac)]
+    return dict(zip(
+        PROFILE_NAMES, [*numbers, *(getattr(profile, name) for name in _WIDTHS)], strict=True))

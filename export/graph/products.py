@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.graph.node_builder import NodeBuilder
-from sterna.model.quantized.trits import pack_trits
+from sterna.export.graph.builder import NodeBuilder
+from sterna.model.quantized.file import pack_trits
 
 __all__ = ["BLOCK", "CONTRIB", "FLOAT", "INTEGER", "PINNED", "Product", "block_columns",
            "nbits_product", "pack_codes", "store_trits"]
@@ -28,16 +28,10 @@ BLOCK = 128
 class Product:
     """One way of multiplying: the functions it needs, and how a weight is stored.
 
-    Parameters
-    ----------
-    make
-        Appends the nodes for ``columns`` and ``rows``; returns what they compute, in words.
-    store
-        Makes the initialiser of a weight ``[rows, columns]``, without a name.
-    by_shape
-        Whether the nodes depend on the shape of the matrix; the function's name then tells it.
-    trits
-        Whether the initialiser is int2, which the caller has to cast to int8.
+    ``make`` appends the nodes for ``columns`` and ``rows``, and returns what they compute in words.
+    ``store`` makes the initialiser of a weight ``[rows, columns]``, without a name. ``by_shape``
+    says whether the nodes depend on the shape of the matrix, which is then in the function's name;
+    ``trits`` whether the initialiser is int2, which the caller has to cast to int8.
     """
 
     def __init__(

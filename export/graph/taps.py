@@ -58,25 +58,11 @@ def tap_sources(proto: onnx.ModelProto) -> dict[str, TapSource]:
 def with_taps(
     proto: onnx.ModelProto, names: Sequence[str] | None = None,
 ) -> tuple[onnx.ModelProto, list[TapSource]]:
-    """Make inner tensors of an exact graph outputs of a copy of it.
+    """Make inner tensors of an exact graph outputs of a copy of it: ``names``, or with None all.
 
-    Parameters
-    ----------
-    proto
-        An exact graph; it is not modified.
-    names
-        Tap names of the integer reference; None takes all of them.
-
-    Returns
-    -------
-    proto, sources
-        The copy, and where each tensor lies, in the order of computation. The added
-        outputs are float64 ``[batch, width]`` or ``[length, batch, width]``.
-
-    Raises
-    ------
-    ValueError
-        If the graph has no tensor of one of the names.
+    Returns the copy, and where each tensor lies, in the order of computation. The added outputs
+    are float64 ``[batch, width]`` or ``[length, batch, width]``. Raises ValueError if the graph has
+    no tensor of one of the names.
     """
     known = tap_sources(proto)
     unknown = [name for name in names or () if name not in known]

@@ -1,13 +1,15 @@
-"""Using the compiled operators: under onnxruntime, and alone.
+"""The compiled operators: compiling them on demand, under onnxruntime, and alone.
 
 A registered operator takes the place of the model-local function with the same domain and
-name, so the very same file runs with and without the library.
+name, so the very same file runs with and without the library. docs/native-ops.md tells what it
+computes and how a kernel is chosen.
 """
 
 from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,68 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.graph.node_builder import DOMAIN
-from sterna.export.graph.profile_numbers import PROFILE_ATTRIBUTE, PROFILE_NAMES
-from sterna.export.native.build import OpsError
+from sterna.export.graph.builder import DOMAIN
+from sterna.export.graph.metadata import PROFILE_ATTRIBUTE, PROFILE_NAMES
+from sterna.model.cpp_library import CompileError, CppLibrary, NoCompilerError
 
-__all__ = [
-    "KERNEL_VARIABLE",
-    "TernaryMatrix",
-    "kernel_name",
-    "register_ops",
-    "with_ops",
-]
+__all__ = ["KERNEL_VARIABLE", "OPS_SOURCES", "MissingCompilerError", "OpsError", "TernaryMatrix",
+           "build_ops", "kernel_name", "register_ops", "with_ops"]
+
+OPS_SOURCES = Path(__file__).parent / "cpp"
+"""The C++ sources."""
+
+_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique",
+          "-ffp-contract=off")
+
+
+class OpsError(ValueError):
+    """The library of operators cannot be built or loaded; the message says why."""
+
+
+class MissingCompilerError(OpsError):
+    """g++ is not installed; the message says how to get it."""
+
+
+def build_ops(
+    folder: str | Path | None = None, *, sources: str | Path = OPS_SOURCES,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """Compile the operators with g++, unless ``folder`` holds the very same library already.
+
+    Parameters
+    ----------
+    folder
+        Where to put the library, made if missing; None takes
+        :func:`sterna.model.cache.cache_folder`.
+    sources
+        Folder of the C++ sources; another one in tests that plant a fault.
+    progress
+        Called as ``progress(done, total)`` with the number of compiled files.
+
+    Returns
+    -------
+    Path
+        ``sterna-ops-SOURCES-COMPILER.so``, with a hash of the sources and options and one of the
+        compiler. Without a compiler a library of the same sources will do.
+
+    Raises
+    ------
+    MissingCompilerError
+        If g++ is not installed.
+    OpsError
+        If the sources do not compile.
+    OSError
+        If the folder cannot be written.
+    """
+    library = CppLibrary("sterna-ops", Path(sources), _FLAGS, "the operators")
+    try:
+        return library.build(None if folder is None else Path(folder), progress=progress)
+    except NoCompilerError as error:
+        raise MissingCompilerError(
+            f"{error}; without the operators Sterna runs the same files, only slower") from error
+    except CompileError as error:
+        raise OpsError(str(error)) from error
+
 
 KERNEL_VARIABLE = "STERNA_KERNEL"
 """Environment variable that forces a kernel, by name."""
@@ -46,7 +99,7 @@ def register_ops(options: Any, library: Path) -> None:
         ``onnxruntime.SessionOptions`` of the session to be made; load what
         :func:`with_ops` returns.
     library
-        What :func:`sterna.export.native.build.build_ops` returned.
+        What :func:`sterna.export.native.ops.build_ops` returned.
 
     Raises
     ------
@@ -126,19 +179,9 @@ def kernel_name(library: Path, kernel: str = "") -> str:
 class TernaryMatrix:
     """A packed ternary matrix, multiplied without onnxruntime: for tests and benchmarks.
 
-    Parameters
-    ----------
-    library
-        The library of operators.
-    weight
-        ``[rows, columns]`` of -1, 0 and 1.
-    kernel
-        Name of a kernel; empty for the one that would be chosen.
-
-    Raises
-    ------
-    OpsError
-        If the library or the kernel cannot be used here, or the weight is not a matrix of trits.
+    ``weight`` is ``[rows, columns]`` of -1, 0 and 1, ``kernel`` the name of one, empty for the one
+    that would be chosen. Raises OpsError if the library or the kernel cannot be used here, or the
+    weight is not a matrix of trits.
     """
 
     def __init__(self, library: Path, weight: np.ndarray, kernel: str = "") -> None:
@@ -183,10 +226,7 @@ class TernaryMatrix:
     def matmul(self, acts: np.ndarray) -> np.ndarray:
         """Multiply activations int8 ``[tokens, columns]``; int32 ``[tokens, rows]``.
 
-        Raises
-        ------
-        ValueError
-            If the shape is wrong or an activation is not from -127 to 127.
+        Raises ValueError if the shape is wrong or an activation is not from -127 to 127.
         """
         if acts.ndim != 2 or acts.shape[1] != self.columns:
             raise ValueError(

@@ -9,8 +9,7 @@ import onnx
 
 from sterna.export.forms.selftest import signal_to_noise
 from sterna.export.graph.metadata import GraphInfo, GraphKind
-from sterna.export.runtime.arguments import token_array
-from sterna.export.runtime.runtime import OnnxSequence, OnnxStep, Source, read_graph
+from sterna.export.runtime.runtime import OnnxSequence, OnnxStep, Source, read_graph, token_array
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference, compare, first_difference
 from sterna.model.quantized.integer import IntegerModel

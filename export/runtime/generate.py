@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from sterna.export.graph.metadata import GraphInfo
-from sterna.export.runtime.arguments import prompt_texts, prompt_tokens, stop_strings
-from sterna.export.runtime.stops import StopStrings
 from sterna.model.checks import whole_number
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.tokens.stream import TextStream
 from sterna.model.tokens.tokenizer import Tokenizer
 
-__all__ = ["Piece", "Stepper", "generate", "generate_tokens"]
+__all__ = ["Piece", "Stepper", "StopStrings", "generate", "generate_tokens", "prompt_texts",
+           "prompt_tokens", "stop_strings"]
 
 _LARGEST_SEED = (1 << 32) - 1
 
@@ -194,3 +193,115 @@ def generate_tokens(
     """The tokens alone that :func:`generate` draws for one prompt."""
     pieces = generate(model, prompt, tokens=tokens, temperature=temperature, seed=seed)
     return (piece.token for piece in pieces)
+
+
+class StopStrings:
+    """Finds the first of several strings, none of them empty, in a text that comes in pieces.
+
+    Each string takes a time that grows with the text and not with the string (the method of
+    Knuth, Morris and Pratt, whose table is made only as far as the text has matched).
+
+    >>> stops = StopStrings(["stop"])
+    >>> stops.find("on the st"), stops.open
+    (None, 2)
+    >>> stops.find("op now")        # it began eight characters before the end
+    8
+    """
+
+    def __init__(self, strings: Iterable[str]) -> None:
+        self._matches = [_Match(string) for string in strings]
+
+    def find(self, text: str) -> int | None:
+        """Take the text that comes next.
+
+        Returns how many characters before its end the string begins that begins first; None
+        while no string is complete.
+        """
+        found = [match.find(text) for match in self._matches]
+        return max((back for back in found if back is not None), default=None)
+
+    @property
+    def open(self) -> int:
+        """How many characters at the end of the text so far could begin a string."""
+        return max((match.length for match in self._matches), default=0)
+
+
+class _Match:
+    """How much of one string the text so far ends with."""
+
+    def __init__(self, string: str) -> None:
+        self._string = string
+        self._borders = [0]
+        """For each beginning of the string: the longest shorter one that it ends with."""
+        self.length = 0
+
+    def find(self, text: str) -> int | None:
+        for at, character in enumerate(text, 1):
+            self.length = self._extended(self.length, character)
+            if self.length == len(self._string):
+                return len(text) - at + self.length
+            if self.length > len(self._borders):
+                self._borders.append(
+                    self._extended(self._borders[-1], self._string[len(self._borders)]))
+        return None
+
+    def _extended(self, length: int, character: str) -> int:
+        """The match after ``character`` of a text that ended with ``length`` of the string."""
+        while length and self._string[length] != character:
+            length = self._borders[length - 1]
+        return length + (self._string[length] == character)
+
+
+# Arguments ----------------------------------------------------------------------------
+
+
+def prompt_texts(prompts: object) -> list[str]:
+    """The prompts, of which a single text is one."""
+    texts = _texts("prompts", prompts)
+    if not texts:
+        raise ValueError("prompts must hold at least one text")
+    return texts
+
+
+def prompt_tokens(prompt: str, tokenizer: Tokenizer) -> np.ndarray:
+    """Tokens ``[1, length]`` of a prompt; an empty one stands for a line end."""
+    text = prompt or "\n"
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the prompt {prompt!r} is not UTF-8: it holds {text[error.start]!r}, half of a "
+            f"character") from error
+    foreign = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) >= tokenizer.vocab)
+    if foreign.size:
+        # The byte may lie inside of a character of several bytes.
+        before = data[:foreign[0]].decode(errors="ignore")
+        raise ValueError(
+            f"the prompt {prompt!r} holds {text[len(before)]!r}, with the byte "
+            f"{data[foreign[0]]}; the model knows bytes from 0 to {tokenizer.vocab - 1}")
+    return tokenizer.encode(data)[None]
+
+
+def stop_strings(stop: object) -> list[str]:
+    """The strings that end a text, each once; a single string is one of them."""
+    texts = list(dict.fromkeys(_texts("stop", stop)))
+    if "" in texts:
+        raise ValueError("a stop string must not be empty")
+    return texts
+
+
+def _texts(name: str, value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, (bytes, bytearray)) or not isinstance(value, Iterable):
+        raise ValueError(f"{name} must be a text or several of them, got {_shown(value)}")
+    texts = list(value)
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"{name} must hold only texts, got {_shown(text)} among them")
+    return texts
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -1,10 +1,15 @@
-"""Running graphs under onnxruntime with checked inputs, as the integer reference is run."""
+"""Running graphs under onnxruntime with checked inputs, as the integer reference is run.
+
+Every check of what a caller passes raises ``ValueError``, for a wrong type too, and says what was
+expected and what came.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -12,18 +17,88 @@ import numpy as np
 import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no types
+from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.exact.traced import build_step
-from sterna.export.graph.metadata import GraphInfo, GraphKind, OnnxFileError
+from sterna.export.graph.builder import MINIMUM_ONNXRUNTIME, OPSET
+from sterna.export.graph.metadata import Form, GraphInfo, GraphKind, OnnxFileError
+from sterna.export.graph.products import BLOCK, CONTRIB
 from sterna.export.graph.taps import with_taps
-from sterna.export.runtime.arguments import thread_count, token_array
-from sterna.export.runtime.sessions import open_session
+from sterna.export.native.ops import kernel_name, register_ops, with_ops
 from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
-__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "all_logits", "last_logits",
-           "read_graph", "state_array", "step_with_taps"]
+__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "all_logits", "check_ops_form",
+           "has_two_bit_kernels", "last_logits", "open_session", "read_graph", "read_proto",
+           "state_array", "step_with_taps", "thread_count", "token_array", "two_bit_blocks"]
+
+
+def open_session(
+    proto: onnx.ModelProto, name: str, threads: int = 1, ops: Path | None = None,
+    options: onnxruntime.SessionOptions | None = None,
+) -> Any:
+    """Make an ``InferenceSession`` on the CPU.
+
+    ``ops`` is a library of custom operators; ``options`` take the place of ours, with their own
+    number of threads. Raises OnnxFileError if onnxruntime cannot load the graph; the message begins
+    with ``name``; OpsError if the library or its kernel cannot be used.
+    """
+    if options is None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+    if ops is not None:
+        kernel_name(ops)        # what is wrong with the library or STERNA_KERNEL, it says clearly
+        register_ops(options, ops)
+        proto = with_ops(proto)
+    try:
+        return onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises classes of its own, all from Exception
+        reason = " ".join(str(error).split())[:300]
+        raise OnnxFileError(
+            f"{name}: onnxruntime {onnxruntime.__version__} cannot load the graph; it takes "
+            f"opset {OPSET} (onnxruntime {MINIMUM_ONNXRUNTIME} or newer) and an undamaged "
+            f"file ({reason})") from error
+
+
+@cache
+def has_two_bit_kernels(block: int = BLOCK) -> bool:
+    """Whether ``MatMulNBits`` multiplies by 2-bit weights in integers here.
+
+    Without such a kernel, which depends on onnxruntime's version and the processor, it
+    makes the weights float at every call, which is many times slower than a float product. The
+    kernels round activations to 8 bits; the slow way does not, which gives it away.
+    """
+    # Of the largest activation, 1, which becomes 127, a half is 63.5 and becomes 64.
+    acts = np.array([[1.0] + [0.5] * (block - 1)], dtype=np.float32)
+    codes = np.full((1, 1, block // 4), 0xFF, dtype=np.uint8)     # every weight is +1
+    node = helper.make_node(
+        "MatMulNBits", ["acts", "codes", "scale"], ["sum"], domain=CONTRIB, K=block, N=1,
+        bits=2, block_size=block, accuracy_level=4)
+    graph = helper.make_graph(
+        [node], "probe",
+        [helper.make_tensor_value_info("acts", TensorProto.FLOAT, [1, block])],
+        [helper.make_tensor_value_info("sum", TensorProto.FLOAT, [1, 1])],
+        [numpy_helper.from_array(codes, "codes"),
+         numpy_helper.from_array(np.ones(1, dtype=np.float32), "scale")])
+    proto = helper.make_model(graph, ir_version=10, opset_imports=[
+        helper.make_opsetid("", 21), helper.make_opsetid(CONTRIB, 1)])
+    try:
+        (got,) = open_session(proto, "the probe").run(None, {"acts": acts})
+    except Exception:  # an onnxruntime that knows no 2-bit weights refuses to load or to run it
+        return False
+    return abs(float(got[0, 0]) - float(acts.sum())) > 1e-3 * block
+
+
+def two_bit_blocks(proto: onnx.ModelProto) -> set[int]:
+    """The block sizes of the 2-bit products in a graph."""
+    nodes = [*proto.graph.node, *(node for each in proto.functions for node in each.node)]
+    return {attribute.i for node in nodes if node.op_type == "MatMulNBits"
+            for attribute in node.attribute if attribute.name == "block_size"}
+
 
 _LARGEST_REAL = 1e6
 
@@ -35,29 +110,30 @@ _Advance: TypeAlias = Iterator[tuple[np.ndarray, np.ndarray]]
 def read_graph(source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
     """Read a graph and what it says about itself; a proto is taken as it is.
 
-    Raises
-    ------
-    OnnxFileError
-        If the file cannot be read, is cut off, or was not made by Sterna.
-    ValueError
-        If ``source`` is neither a path nor a graph.
+    Raises OnnxFileError if the file cannot be read, is cut off, or was not made by Sterna;
+    ValueError if ``source`` is neither a path nor a graph.
     """
     if isinstance(source, onnx.ModelProto):
         return source, GraphInfo.read(source)
     if not isinstance(source, (str, Path)):
         raise ValueError(
             f"a graph must be the path of an ONNX file or an onnx.ModelProto, got {source!r}")
-    path = Path(source)
+    proto = read_proto(source)
     try:
-        proto = onnx.ModelProto.FromString(path.read_bytes())
         return proto, GraphInfo.read(proto)
+    except OnnxFileError as error:
+        raise OnnxFileError(f"{source}: {error}") from error
+
+
+def read_proto(path: str | Path) -> onnx.ModelProto:
+    """Read an ONNX file; OnnxFileError if that cannot be, or it is cut off."""
+    try:
+        return onnx.ModelProto.FromString(Path(path).read_bytes())
     except OSError as error:
         raise OnnxFileError(
             f"{path}: cannot read the ONNX file ({error.strerror or error})") from error
     except DecodeError as error:
         raise OnnxFileError(f"{path}: not an ONNX file, or cut off") from error
-    except OnnxFileError as error:
-        raise OnnxFileError(f"{path}: {error}") from error
 
 
 def all_logits(parts: _Advance) -> tuple[np.ndarray, np.ndarray]:
@@ -269,10 +345,7 @@ def step_with_taps(
 def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.ndarray:
     """A state ``[layers, batch, d]`` of the graph that ``info`` describes, as an array.
 
-    Raises
-    ------
-    ValueError
-        If shape or type are wrong, or a value is outside of the format of h.
+    Raises ValueError if shape or type are wrong, or a value is outside of the format of h.
     """
     try:
         array = np.asarray(state)
@@ -299,3 +372,40 @@ def _check_state(state: np.ndarray, info: GraphInfo, batch: int | None) -> None:
     low, high = (h.min, h.max) if info.exact else (-_LARGEST_REAL, _LARGEST_REAL)
     if not low <= state.min() <= state.max() <= high:
         raise ValueError(f"state must be from {low} to {high}, got {state.min()} to {state.max()}")
+
+
+# Arguments ----------------------------------------------------------------------------
+
+
+_MOST_THREADS = 256
+
+
+def thread_count(threads: int) -> int:
+    """The number of threads of one operator, from 1 to 256."""
+    return whole_number("threads", threads, 1, _MOST_THREADS)
+
+
+def check_ops_form(form: Form, name: str) -> None:
+    """Refuse a library of operators for a graph of another form than ``exact``."""
+    if form is not Form.EXACT:
+        raise ValueError(
+            f"{name}: the library of operators goes only with the form exact, got {form.value}")
+
+
+def token_array(tokens: object, axes: Sequence[str], vocab: int) -> np.ndarray:
+    """Tokens of a vocabulary as int64 with these axes, from an array or from nested lists.
+
+    >>> token_array([[1, 2]], ["batch", "length"], 256)
+    array([[1, 2]])
+    """
+    wanted = f"whole numbers [{', '.join(axes)}], at least one of them"
+    try:
+        array = np.asarray(tokens)
+    except ValueError as error:     # NumPy makes no array of rows of different lengths
+        raise ValueError(f"tokens must be {wanted}, got rows of different lengths") from error
+    if array.ndim != len(axes) or array.size == 0 or array.dtype.kind not in "iu":
+        raise ValueError(f"tokens must be {wanted}, got {array.dtype} {list(array.shape)}")
+    foreign = array[(array < 0) | (array >= vocab)]
+    if foreign.size:
+        raise ValueError(f"tokens must be from 0 to {vocab - 1}, got {foreign[0]}")
+    return array.astype(np.int64, copy=False)

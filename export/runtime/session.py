@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -10,30 +12,28 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from sterna.export.forms.forms import sequence_path
 from sterna.export.forms.selftest import SelfTestError, check_checksum, check_self_test
-from sterna.export.forms.writer import sequence_path
 from sterna.export.graph.metadata import GraphInfo, OnnxFileError
-from sterna.export.native.build import build_ops
-from sterna.export.runtime.arguments import (
-    check_ops_form,
-    prompt_texts,
-    thread_count,
-    token_array,
-)
-from sterna.export.runtime.generate import Piece, generate
+from sterna.export.native.ops import build_ops
+from sterna.export.runtime.generate import Piece, generate, prompt_texts
 from sterna.export.runtime.runtime import (
     OnnxGraph,
     OnnxSequence,
     OnnxStep,
     Source,
     all_logits,
+    check_ops_form,
+    has_two_bit_kernels,
     last_logits,
     read_graph,
+    state_array,
+    thread_count,
+    token_array,
+    two_bit_blocks,
 )
-from sterna.export.runtime.sessions import has_two_bit_kernels, two_bit_blocks
-from sterna.export.runtime.states import pack_state, unpack_state
 
-__all__ = ["Session"]
+__all__ = ["Session", "pack_state", "unpack_state"]
 
 _CHUNK = 256        # tokens of a prompt in one call: memory grows with them
 _Graph = TypeVar("_Graph", bound=OnnxGraph)
@@ -58,7 +58,7 @@ class Session:
         (benchmarks/threads.py).
     ops
         Library of native operators for the form ``exact``: a path; True builds it unless it
-        has been built before (:func:`sterna.export.native.build.build_ops`); None for none.
+        has been built before (:func:`sterna.export.native.ops.build_ops`); None for none.
     allow_slow
         Load a 2-bit form even where onnxruntime has no fast kernel for it.
     options
@@ -253,3 +253,66 @@ def _library(ops: str | Path | bool | None) -> Path | None:
 
 def _name(source: Source) -> str:
     return "the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source)
+
+
+# States as bytes, with the model they belong to ---------------------------------------
+
+
+_MAGIC = b"sterna state 1\n"
+
+
+def pack_state(state: np.ndarray, info: GraphInfo) -> bytes:
+    """Pack ``state [layers, batch, d]``.
+
+    A line that names the format, a line of JSON (model, shape, type, SHA-256 of the values), then
+    the values, little-endian, in the order of the axes. Raises ValueError if shape, type or range
+    are not those of a state.
+    """
+    kind = _kind(info)
+    state = state_array(state, info)
+    values = np.ascontiguousarray(state, dtype=f"<{kind}").tobytes()
+    header = {"model_sha256": info.model_sha256, "type": _type(info), "shape": list(state.shape),
+              "sha256": hashlib.sha256(values).hexdigest()}
+    return _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + values
+
+
+def unpack_state(data: bytes, info: GraphInfo) -> np.ndarray:
+    """Undo :func:`pack_state` for a graph of the same model.
+
+    Raises ValueError if the bytes are no state, damaged, of another model, or float where integers
+    are wanted.
+    """
+    if not isinstance(data, bytes):
+        raise ValueError(f"a saved state must be bytes, got {type(data).__name__}")
+    if not data.startswith(_MAGIC):
+        raise ValueError("not a saved state of Sterna (its first line is missing)")
+    line, _, values = data[len(_MAGIC):].partition(b"\n")
+    try:
+        header = json.loads(line)
+        found, model = header["type"], header["model_sha256"]
+        shape, digest = tuple(header["shape"]), header["sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"the saved state is damaged (its header: {error})") from error
+    if hashlib.sha256(values).hexdigest() != digest:
+        raise ValueError("the saved state is damaged or cut off (its checksum differs)")
+    if model != info.model_sha256:
+        raise ValueError(
+            f"the saved state belongs to another model: expected {info.model_sha256[:12]}, got "
+            f"{str(model)[:12]} (the first digits of its SHA-256)")
+    if found != _type(info):
+        raise ValueError(
+            f"the saved state is of the form {found}, from which the form {info.form} cannot go on")
+    try:
+        state = np.frombuffer(values, dtype=f"<{_kind(info)}").reshape(shape).astype(_kind(info))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"the saved state is damaged ({error})") from error
+    return state_array(state, info)
+
+
+def _type(info: GraphInfo) -> str:
+    """Exact forms share their states, float forms do not."""
+    return "exact" if info.exact else info.form.value
+
+
+def _kind(info: GraphInfo) -> str:
+    return "i4" if info.exact else "f4"

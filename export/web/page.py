@@ -1,12 +1,19 @@
 """A model as a static web page: a folder that any web server can hand out.
 
 The page writes text in the browser, and compares its integers with values that the integer
-reference computed when the page was made (`docs/web.md`).
+reference computed when the page was made (docs/web.md). Two files of onnxruntime's npm package
+are enough for one thread on the CPU: a JavaScript module and the WebAssembly it drives. Both are
+pinned by SHA-256, so it does not matter where they come from.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from sterna.export.forms.forms import Form, build
-from sterna.export.forms.writer import serialize
+from sterna.export.forms.forms import Form, build, serialize
 from sterna.export.graph.metadata import GraphKind
-from sterna.export.web.runtime_files import WEB_RUNTIME_VERSION, runtime_files
+from sterna.model.cache import cache_folder
 from sterna.model.checks import one_of
+from sterna.model.files import write_atomically
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
@@ -29,7 +36,8 @@ from sterna.model.tokenizer import ASCII_VOCAB
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.tokens.words import WORD_PATTERN
 
-__all__ = ["CHECK_PROMPT", "WebPage", "record_reference", "write_page"]
+__all__ = ["CHECK_PROMPT", "WEB_RUNTIME", "WEB_RUNTIME_VERSION", "WebPage", "WebRuntimeError",
+           "record_reference", "runtime_cache", "runtime_files", "write_page"]
 
 CHECK_PROMPT = "The for statement"
 """Text that the recorded run of the reference continues."""
@@ -102,24 +110,11 @@ def write_page(
 def record_reference(model: QuantizedModel, tokens: int) -> dict[str, Any]:
     """Run the integer reference, and the sampler, and record every integer the page compares.
 
-    Parameters
-    ----------
-    model
-        The quantised model.
-    tokens
-        Tokens to run: those of :data:`CHECK_PROMPT`, then as the sampler draws them.
+    ``tokens`` counts those of :data:`CHECK_PROMPT`, and those that the sampler draws after them.
 
-    Returns
-    -------
-    dict
-        ``tokens`` ``[tokens + 1]``, the last one drawn but not run; ``prompt``, how many of
-        them are the prompt; ``logits`` ``[tokens, vocab]``; ``state`` ``[layers * d]`` after
-        the last; ``temperature`` and ``seed`` of the sampler.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer tokens than the prompt has.
+    Returns ``tokens`` ``[tokens + 1]``, the last one drawn but not run; ``prompt``, how many of
+    them are the prompt; ``logits`` ``[tokens, vocab]``; ``state`` ``[layers * d]`` after the last;
+    ``temperature`` and ``seed`` of the sampler.
     """
     row = model.tokenizer.encode(CHECK_PROMPT).tolist()
     prompt = len(row)
@@ -157,3 +152,120 @@ def _tokenizer(tokenizer: Tokenizer) -> Any:
     """A tokenizer as text.js takes it; the pattern of words goes along, so that it is one."""
     content = tokenizer.to_json()
     return content if tokenizer.kind == BYTES.kind else {**content, "words": WORD_PATTERN}
+
+
+WEB_RUNTIME_VERSION = "1.30.0"
+"""Version of the npm package onnxruntime-web that the page was tested with."""
+
+WEB_RUNTIME = {
+    "ort.wasm.bundle.min.mjs":
+        "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
+    "ort-wasm-simd-threaded.wasm":
+        "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
+}
+"""SHA-256 of the files that are taken from the package's folder ``dist``."""
+
+_PACKAGE = f"onnxruntime-web@{WEB_RUNTIME_VERSION}"
+_NPM_SECONDS = 600
+
+
+class WebRuntimeError(ValueError):
+    """onnxruntime-web cannot be had, or is not the version that was asked for."""
+
+
+def runtime_cache() -> Path:
+    """The folder that keeps the files: in ``STERNA_CACHE``, or else in the user's cache.
+
+    >>> runtime_cache().name == f"onnxruntime-web-{WEB_RUNTIME_VERSION}"
+    True
+    """
+    return cache_folder() / f"onnxruntime-web-{WEB_RUNTIME_VERSION}"
+
+
+def runtime_files(folder: Path | None = None) -> dict[str, bytes]:
+    """Return the files of :data:`WEB_RUNTIME`, checked.
+
+    They come from ``folder``, the unpacked package or its ``dist`` folder; without one from the
+    cache, or else from npm, which is asked once and runs no script of the package. Raises
+    WebRuntimeError if npm is missing or fails, or a file is missing or of another version.
+    """
+    if folder is not None:
+        return _read_all(folder / "dist" if (folder / "dist").is_dir() else folder)
+    cache = runtime_cache()
+    try:
+        return _read_all(cache)
+    except WebRuntimeError:
+        files = _from_npm()
+    cache.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        write_atomically(cache / name, data)
+    return files
+
+
+def _read_all(folder: Path) -> dict[str, bytes]:
+    files = {}
+    for name in WEB_RUNTIME:
+        try:
+            data = (folder / name).read_bytes()
+        except OSError as error:
+            raise WebRuntimeError(
+                f"{folder / name}: cannot read ({error.strerror or error}); expected the "
+                f"unpacked npm package {_PACKAGE}, or its folder dist") from error
+        files[name] = _checked(name, data, str(folder / name))
+    return files
+
+
+def _checked(name: str, data: bytes, place: str) -> bytes:
+    found = hashlib.sha256(data).hexdigest()
+    if found != WEB_RUNTIME[name]:
+        raise WebRuntimeError(
+            f"{place}: not the file of {_PACKAGE}: expected SHA-256 {WEB_RUNTIME[name]}, "
+            f"got {found}")
+    return data
+
+
+def _from_npm() -> dict[str, bytes]:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise WebRuntimeError(
+            f"the page needs the npm package {_PACKAGE}, and npm is not installed: install "
+            f"npm (Debian and Ubuntu: apt-get install npm), or unpack the package yourself "
+            f"and name its folder with --ort")
+    with tempfile.TemporaryDirectory(prefix="sterna-npm-") as temporary:
+        _npm_pack(npm, temporary)
+        archives = sorted(Path(temporary).glob("*.tgz"))
+        if len(archives) != 1:
+            raise WebRuntimeError(f"npm pack {_PACKAGE} wrote {len(archives)} archives, not one")
+        try:
+            with tarfile.open(archives[0]) as archive:
+                return {name: _checked(name, _member(archive, name), f"npm's {name}")
+                        for name in WEB_RUNTIME}
+        except tarfile.TarError as error:
+            raise WebRuntimeError(f"npm's archive of {_PACKAGE} is damaged ({error})") from error
+
+
+def _npm_pack(npm: str, folder: str) -> None:
+    command = [npm, "pack", _PACKAGE, "--pack-destination", folder, "--ignore-scripts"]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_NPM_SECONDS,
+            check=False)
+    except subprocess.TimeoutExpired as error:
+        raise WebRuntimeError(
+            f"npm pack {_PACKAGE} took longer than {_NPM_SECONDS} s") from error
+    if done.returncode:
+        reason = " ".join(line for line in done.stderr.splitlines()
+                          if "error" in line.lower())[:300]
+        raise WebRuntimeError(
+            f"npm pack {_PACKAGE} failed ({reason or f'exit code {done.returncode}'}); without "
+            f"a network, name the folder of the unpacked package with --ort")
+
+
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    try:
+        member = archive.extractfile(f"package/dist/{name}")
+    except KeyError:
+        member = None
+    if member is None:
+        raise WebRuntimeError(f"npm's archive of {_PACKAGE} has no dist/{name}")
+    return member.read()

@@ -4,18 +4,15 @@ A layer is a frozen object of integers that runs by the integer reference; ``exp
 as ONNX, ``hw`` as Verilog.
 """
 
-from sterna.model.layers.compose import ResidualLayer, SequentialLayer
-from sterna.model.layers.layer import BitLinearLayer, GluLayer, Layer, MlgruLayer
-from sterna.model.layers.matrix import MatrixLayer
-from sterna.model.layers.ternary import TernaryMatrix
+from sterna.model.layers.layer import (
+    BitLinearLayer,
+    GluLayer,
+    Layer,
+    MlgruLayer,
+    ResidualLayer,
+    SequentialLayer,
+)
+from sterna.model.layers.matrix import MatrixLayer, TernaryMatrix
 
-__all__ = [
-    "BitLinearLayer",
-    "GluLayer",
-    "Layer",
-    "MatrixLayer",
-    "MlgruLayer",
-    "ResidualLayer",
-    "SequentialLayer",
-    "TernaryMatrix",
-]
+__all__ = ["BitLinearLayer", "GluLayer", "Layer", "MatrixLayer", "MlgruLayer", "ResidualLayer",
+           "SequentialLayer", "TernaryMatrix"]

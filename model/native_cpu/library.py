@@ -44,10 +44,7 @@ def kernel_library(processor: str = "native", *options: str) -> CppLibrary:
 def load_kernels(path: Path) -> ctypes.CDLL:
     """The library, loaded.
 
-    Raises
-    ------
-    CompileError
-        If the system cannot load it.
+    Raises CompileError if the system cannot load it.
     """
     try:
         library = ctypes.CDLL(str(path))

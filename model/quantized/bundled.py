@@ -26,12 +26,8 @@ def bundled_path(name: str) -> Path:
 
 
 def bundled_heldout(vocab: int = 256) -> bytes:
-    """Return the text no bundled model was trained on, as UTF-8 bytes.
-
-    Parameters
-    ----------
-    vocab
-        Vocabulary of the model that is to read it: with 128 the text is in ASCII.
+    """Return the text no bundled model was trained on, as UTF-8 bytes; in ASCII for a model with a
+    vocabulary of 128.
     """
     text = (_DATA / "heldout.txt").read_bytes()
     return as_ascii(text) if vocab <= ASCII_VOCAB else text

@@ -72,10 +72,7 @@ def evaluate_steps(
 ) -> Evaluation:
     """The same for whatever steps; ``frac`` is the number of fraction bits of its logits.
 
-    Raises
-    ------
-    ValueError
-        If the text has fewer than two tokens.
+    Raises ValueError if the text has fewer than two tokens.
     """
     tokens = tokenizer.encode(text)
     if tokens.size < 2:

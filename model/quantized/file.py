@@ -22,18 +22,12 @@ from sterna.model.config import SIZES, ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
-from sterna.model.quantized.trits import pack_trits, unpack_trits
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.files import fitted, tokenizer_from_json
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
 
-__all__ = [
-    "FORMAT_VERSION",
-    "Projection",
-    "QuantizedFileError",
-    "QuantizedModel",
-    "load_model",
-]
+__all__ = ["FORMAT_VERSION", "Projection", "QuantizedFileError", "QuantizedModel", "load_model",
+           "pack_trits", "unpack_trits"]
 
 FORMAT_VERSION = 2
 """Of a file with a tokenizer. Models of bytes are written as version 1, whose readers read them."""
@@ -313,3 +307,40 @@ def _check_projection(
     if not 1 <= projection.shift <= profile.max_shift:
         raise ValueError(
             f"{name}: shift must be from 1 to {profile.max_shift}, got {projection.shift}")
+
+
+# Packing ------------------------------------------------------------------------------
+
+
+def pack_trits(weight: np.ndarray) -> np.ndarray:
+    """Pack -1, 0, 1 into bytes: 2-bit two's complement, 4 a byte, first in the low bits.
+
+    Row-major over the whole matrix; the last byte is filled up with zeros. Returns uint8.
+
+    >>> pack_trits(np.array([[1, 0, -1, 1, -1]], dtype=np.int8)).tolist()
+    [113, 3]
+    """
+    codes = np.asarray(weight, dtype=np.int8).reshape(-1).view(np.uint8) & 3
+    codes = np.concatenate([codes, np.zeros(-codes.size % 4, dtype=np.uint8)]).reshape(-1, 4)
+    return (codes << np.array([0, 2, 4, 6], dtype=np.uint8)).sum(axis=1).astype(np.uint8)
+
+
+def unpack_trits(packed: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Undo :func:`pack_trits`; int8 of ``shape``.
+
+    Raises ValueError if the size is wrong, a code is 2 (no trit) or the filling is not zero.
+    """
+    count = shape[0] * shape[1]
+    if packed.dtype != np.uint8 or packed.shape != (-(-count // 4),):
+        raise ValueError(
+            f"{count} trits take {-(-count // 4)} uint8, got {packed.dtype} {packed.shape}")
+    codes = (packed[:, None] >> np.array([0, 2, 4, 6], dtype=np.uint8)) & 3
+    flat = codes.reshape(-1)
+    bad = np.flatnonzero(flat == 2)
+    if bad.size:
+        raise ValueError(f"trit {bad[0]} has code 2; only 0, 1 and 3 are trits")
+    if flat[count:].any():
+        raise ValueError("the filling after the last trit is not zero")
+    trits = flat.astype(np.int8)
+    trits[trits == 3] = -1
+    return trits[:count].reshape(shape)

@@ -15,10 +15,7 @@ __all__ = ["bias_format", "check_bias", "quantize_projection", "to_fixed"]
 def bias_format(output: FixedPoint) -> FixedPoint:
     """Format of a bias: a bit more than the output, so that it alone can saturate.
 
-    Raises
-    ------
-    ValueError
-        If the output is no format, or has no 2 to 23 bits.
+    Raises ValueError if the output is no format, or has no 2 to 23 bits.
     """
     if not isinstance(output, FixedPoint):
         raise ValueError(f"output must be a FixedPoint, got {output!r}")
@@ -47,10 +44,7 @@ def check_bias(name: str, bias: np.ndarray | None, output: FixedPoint) -> None:
 def to_fixed(name: str, values: np.ndarray, fmt: FixedPoint) -> np.ndarray:
     """Round half up to ``fmt``, saturating, as the clamp in training does; int32.
 
-    Raises
-    ------
-    ValueError
-        If a value is not finite; ``name`` says whose it is.
+    Raises ValueError if a value is not finite; ``name`` says whose it is.
     """
     if not np.isfinite(values).all():
         raise ValueError(f"{name}: not every value is finite; the model did not converge")
@@ -64,28 +58,15 @@ def quantize_projection(
 ) -> Projection:
     """Quantise a ternary matrix behind a norm, with its scale and its bias.
 
+    ``codes`` are integers ``[rows, columns]`` of -1, 0 and 1, ``scale`` is what a code stands for
+    (the mean magnitude of a BitNet matrix, for example), ``bias`` real numbers ``[rows]`` or None.
+
     The scale becomes a mantissa and a shift; the root of the fan-in and the 127 of the
-    activations are folded in, so that no consumer ever computes a scale.
+    activations are folded in, so that no consumer ever computes a scale. The bias has one bit more
+    than ``output``, the format of the results.
 
-    Parameters
-    ----------
-    name
-        What messages call it.
-    codes
-        Integers ``[rows, columns]`` of -1, 0 and 1.
-    scale
-        What a code stands for: the mean magnitude of a BitNet matrix, for example.
-    bias
-        Real numbers ``[rows]``, or None.
-    profile
-        Numeric formats.
-    output
-        Format of the outputs; the bias has a bit more.
-
-    Raises
-    ------
-    ValueError
-        If the scale cannot be represented, or a bias is not finite.
+    Raises ValueError if the scale cannot be represented, or a bias is not finite; the message
+    begins with ``name``.
     """
     wider = bias_format(output)
     rows, columns = codes.shape

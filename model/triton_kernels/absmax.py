@@ -90,23 +90,12 @@ def _form(columns: int) -> Form:
 
 
 def absmax_codes(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Quantise each row of ``x``.
+    """Quantise each row of ``x``, float32 ``[rows, columns]``, on a GPU unless interpreted.
 
-    Parameters
-    ----------
-    x
-        Float32 ``[rows, columns]``, on a GPU unless interpreted.
-
-    Returns
-    -------
-    The codes -127 to 127, int8 ``[rows, columns]``; the gain ``127 / max|x|`` and
+    Returns the codes -127 to 127, int8 ``[rows, columns]``; the gain ``127 / max|x|`` and
     ``1 / rms(code)``, float32 ``[rows]``. A zero vector has codes and gain 0; a row that is not
-    finite has a second factor that is not.
-
-    Raises
-    ------
-    ValueError
-        If a row is wider than the widest form.
+    finite has a second factor that is not. Raises ValueError if a row is wider than the widest
+    form.
     """
     rows, columns = x.shape
     form = _form(columns)

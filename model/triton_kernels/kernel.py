@@ -1,7 +1,7 @@
 """A kernel with the types of its arguments and every form it is compiled in.
 
 Kernels are launched by :meth:`Kernel.launch` alone, in a form of their list. So the list is all
-that can run, and ``aot.py`` compiles all of it without a GPU.
+that can run, and ``benchmarks/triton_aot.py`` compiles all of it without a GPU.
 """
 
 from __future__ import annotations
@@ -25,16 +25,8 @@ _SCALARS = {int: "i32", float: "fp32"}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the compiler is told beside the types.
-
-    Parameters
-    ----------
-    constants
-        The kernel's ``constexpr`` arguments.
-    warps
-        Warps of a program, 32 threads each.
-    stages
-        Turns of a loop whose loads are in flight at a time.
+    """What the compiler is told beside the types: the kernel's ``constexpr`` arguments, warps of a
+    program (32 threads each), and turns of a loop whose loads are in flight at a time.
     """
 
     constants: Mapping[str, Any]
@@ -59,14 +51,8 @@ class Form:
 class Kernel:
     """A kernel that can be launched in any of its forms.
 
-    Parameters
-    ----------
-    function
-        What ``triton.jit`` made of it.
-    types
-        Triton's names of the arguments' types in order, without the constants: ``*fp32``, ``i32``.
-    forms
-        All its forms.
+    ``function`` is what ``triton.jit`` made of it; ``types`` are Triton's names of the arguments'
+    types in order, without the constants: ``*fp32``, ``i32``.
     """
 
     function: Any

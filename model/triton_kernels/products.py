@@ -157,20 +157,11 @@ def product(
     codes: Tensor, inverses: Tensor, weights: Tensor, scales: Tensor, bias: Tensor, *,
     limit: float,
 ) -> Tensor:
-    """The outputs of all vectors.
+    """The outputs of all vectors, float32 ``[vectors, rows]``, saturated at ``±limit``.
 
-    Parameters
-    ----------
-    codes, inverses
-        Of the activations: int8 ``[vectors, columns]`` and float32 ``[vectors]``.
-    weights, scales, bias
-        Ternary codes, int8 ``[rows, columns]``, and float32 ``[rows]``.
-    limit
-        Outputs saturate at plus and minus this.
-
-    Returns
-    -------
-    float32 ``[vectors, rows]``.
+    ``codes`` int8 ``[vectors, columns]`` and ``inverses`` float32 ``[vectors]`` are of the
+    activations, ``weights`` ternary codes, int8 ``[rows, columns]``, ``scales`` and ``bias``
+    float32 ``[rows]``.
     """
     (vectors, columns), rows = codes.shape, len(weights)
     out = inverses.new_empty((vectors, rows))

@@ -177,18 +177,10 @@ def _launch(kernel: Kernel, *tensors: Tensor) -> None:
 
 
 def scan_one_pass(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
-    """All states, step by step.
+    """All states ``[time, batch, channels]``, step by step.
 
-    Parameters
-    ----------
-    forget, candidate
-        Float32 ``[time, batch, channels]``, on a GPU unless interpreted.
-    initial
-        The state before the first step, ``[batch, channels]``.
-
-    Returns
-    -------
-    The states ``[time, batch, channels]``; the last of them is the state to go on from.
+    ``forget`` and ``candidate`` are float32 ``[time, batch, channels]``, on a GPU unless
+    interpreted; ``initial`` is the state before the first step, ``[batch, channels]``.
     """
     states: Tensor = _Scan.apply(forget, candidate, initial, False)
     return states

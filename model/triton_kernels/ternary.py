@@ -40,16 +40,9 @@ KERNELS = (_KERNEL,)
 def ternary_codes(weights: Sequence[Tensor], scales: Sequence[Tensor]) -> Tensor:
     """The codes ``rint(weight / scale)`` limited to -1, 0, +1, of all weights below each other.
 
-    Parameters
-    ----------
-    weights
-        Float32 matrices ``[rows, columns]`` with the same columns, on a GPU unless interpreted.
-    scales
-        One of each, float32 without dimensions.
-
-    Returns
-    -------
-    int8 ``[rows of all, columns]``.
+    ``weights`` are float32 matrices ``[rows, columns]`` with the same columns, on a GPU unless
+    interpreted, ``scales`` one of each, float32 without dimensions. Returns int8 ``[rows of all,
+    columns]``.
     """
     rows = [weight.shape[0] for weight in weights]
     codes = weights[0].new_empty((sum(rows), weights[0].shape[1]), dtype=torch.int8)

@@ -3,7 +3,6 @@
 // Included by ops.cpp alone.
 #pragma once
 
-#include <atomic>
 #include <cmath>
 #include <exception>
 #include <stdexcept>
@@ -12,7 +11,6 @@
 
 #include "kernel.hpp"
 #include "ort_abi.hpp"
-#include "ort_trial.hpp"
 
 namespace sterna {
 namespace {
@@ -39,28 +37,6 @@ void require(Status* status) {
     call<void>(g_api, Entry::ReleaseStatus, status);
     throw std::runtime_error(message);
 }
-
-// Tries an entry, which needs a node or a call, in a child process before its first use.
-class FirstUse {
-public:
-    explicit FirstUse(Entry entry) : entry_(entry) {}
-
-    template <class Check>
-    void operator()(Check check) {
-        if (tried_.load(std::memory_order_acquire)) return;
-        try_entries(g_api, check, entry_);
-        tried_.store(true, std::memory_order_release);
-    }
-
-private:
-    const Entry entry_;
-    std::atomic<bool> tried_{false};
-};
-
-FirstUse g_first_constant(Entry::KernelInfoGetConstantInput_tensor);
-FirstUse g_first_attribute(Entry::KernelInfoGetAttribute_int64);
-FirstUse g_first_input(Entry::KernelContext_GetInput);
-FirstUse g_first_output(Entry::KernelContext_GetOutput);
 
 // Runs a function that throws; gives onnxruntime the message.
 template <class Function>
@@ -124,16 +100,6 @@ struct Node {
     Tensor constant(size_t index, const char* name, int type) const {
         int is_constant = 0;
         const Value* value = nullptr;
-        g_first_constant([&](const Trial& trial) {
-            is_constant = -1;
-            const bool found = trial.succeeds(
-                Entry::KernelInfoGetConstantInput_tensor, info, index, &is_constant, &value);
-            trial.expect(!found || is_constant == 0 || (is_constant == 1 && value));
-            TensorInfo* told = nullptr;
-            if (found && is_constant) {
-                trial.expect(trial.succeeds(Entry::GetTensorTypeAndShape, value, &told) && told);
-            }
-        });
         require(call<Status*>(g_api, Entry::KernelInfoGetConstantInput_tensor, info, index,
                               &is_constant, &value));
         if (!is_constant || !value) {
@@ -149,13 +115,7 @@ struct Node {
     }
 
     int64_t number(const char* name) const {
-        constexpr int64_t kUnset = 0x5555555555555555;
-        int64_t value = kUnset;
-        g_first_attribute([&](const Trial& trial) {
-            const bool found = trial.succeeds(
-                Entry::KernelInfoGetAttribute_int64, info, name, &value);
-            trial.expect(found ? value >> 32 != kUnset >> 32 : value == kUnset);
-        });
+        int64_t value = 0;
         try {
             require(call<Status*>(g_api, Entry::KernelInfoGetAttribute_int64, info, name, &value));
         } catch (const std::runtime_error& error) {
@@ -239,24 +199,12 @@ struct Call {
     Tensor input(size_t index) const {
         const KernelContext* const from = context;
         const Value* value = nullptr;
-        g_first_input([&](const Trial& trial) {
-            TensorInfo* told = nullptr;
-            trial.expect(!trial.succeeds(Entry::KernelContext_GetInput, from, index, &value)
-                         || (value && trial.succeeds(Entry::GetTensorTypeAndShape, value, &told)
-                             && told));
-        });
         require(call<Status*>(g_api, Entry::KernelContext_GetInput, from, index, &value));
         return Tensor(value);
     }
 
     double* output(size_t index, const std::vector<int64_t>& shape) const {
         Value* value = nullptr;
-        g_first_output([&](const Trial& trial) {
-            if (trial.succeeds(Entry::KernelContext_GetOutput, context, index, shape.data(),
-                               shape.size(), &value)) {
-                trial.expect_tensor(value, kDouble, shape);
-            }
-        });
         require(call<Status*>(g_api, Entry::KernelContext_GetOutput, context, index, shape.data(),
                               shape.size(), &value));
         void* data = nullptr;

@@ -201,8 +201,8 @@ thread_local std::string g_refusal;
 }  // namespace
 }  // namespace sterna
 
-// Why the last registration in this thread was refused, where onnxruntime could not be told: it
-// has no such interface, or a list of entries so wrong that no status can be made. Null for none.
+// Why the last registration in this thread was refused where onnxruntime could not be told: it
+// lacks the interface, without which no status can be made. Null for none.
 STERNA_PUBLIC const char* sterna_refusal() {
     return sterna::g_refusal.empty() ? nullptr : sterna::g_refusal.c_str();
 }
@@ -216,17 +216,6 @@ STERNA_PUBLIC sterna::ort::Status* RegisterCustomOps(
     if (!api) {
         sterna::g_refusal = "it lacks version " + std::to_string(kApiVersion)
                             + " of its own C interface";
-        return nullptr;
-    }
-    try {
-        static const Api* tried = nullptr;
-        if (tried != api) try_table(api, options, &sterna::kMlgru);
-        tried = api;
-    } catch (const WrongEntry& error) {
-        if (error.entry != Entry::CreateStatus) {
-            return call<Status*>(api, Entry::CreateStatus, kFail, error.what());
-        }
-        sterna::g_refusal = error.what();
         return nullptr;
     }
     sterna::g_api = api;

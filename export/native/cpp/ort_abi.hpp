@@ -1,13 +1,13 @@
 // The small part of onnxruntime's C interface that a library of custom operators needs.
 //
-// The wheel of onnxruntime brings no headers. Its C interface is a table of functions, named in
-// their order in ort_entries.hpp; the types are opaque, save the one that describes an operator.
+// The wheel of onnxruntime brings no headers. Its C interface is a table of functions, to which a
+// release only ever appends: its own source asserts where each version of the table ends. So the
+// positions below hold in every release from kApiVersion on. The types are opaque, save the one
+// that describes an operator.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-
-#include "ort_entries.hpp"
 
 namespace sterna::ort {
 
@@ -28,6 +28,26 @@ enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
 
 enum ElementType : int {
     kUndefined = 0, kInt8 = 3, kInt32 = 6, kDouble = 11, kInt2 = 25,
+};
+
+// Positions in the table of `struct OrtApi`; its version 18 ends beyond all of them.
+enum class Entry : size_t {
+    CreateStatus = 0,
+    GetErrorMessage = 2,
+    CreateCustomOpDomain = 26,
+    CustomOpDomain_Add = 27,
+    AddCustomOpDomain = 28,
+    GetTensorMutableData = 51,
+    GetTensorElementType = 60,
+    GetDimensionsCount = 61,
+    GetDimensions = 62,
+    GetTensorTypeAndShape = 65,
+    KernelInfoGetAttribute_int64 = 86,
+    KernelContext_GetInput = 90,
+    KernelContext_GetOutput = 91,
+    ReleaseStatus = 93,
+    ReleaseTensorTypeAndShapeInfo = 99,
+    KernelInfoGetConstantInput_tensor = 249,
 };
 
 struct Api {

@@ -1,4 +1,7 @@
-"""Kernels compiled ahead of time, for a GPU that need not be there."""
+"""Every Triton kernel, compiled ahead of time for a GPU that need not be there.
+
+For ``triton_table.py`` and ``tests/test_triton_compile.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from sterna.model.triton_kernels import absmax, products, recurrence, ternary
 from sterna.model.triton_kernels.kernel import INTERPRETED, Form, Kernel
 
-__all__ = ["ARCHITECTURES", "Compiled", "Sizes", "compile_form"]
-
+KERNELS = (*recurrence.KERNELS, *absmax.KERNELS, *ternary.KERNELS, *products.KERNELS)
+"""All that can run."""
 ARCHITECTURES = (80, 90)
 """Compute capabilities times ten: A100 (Ampere) and H100 (Hopper)."""
 
@@ -36,28 +40,11 @@ class Sizes(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A form of a kernel as machine code.
+    """A form of a kernel as machine code, with what a thread or a program takes."""
 
-    Parameters
-    ----------
-    architecture
-        As in :data:`ARCHITECTURES`.
-    registers
-        32-bit registers of a thread.
-    spilled_bytes
-        Of a thread's values, those kept in memory for want of registers.
-    shared_bytes
-        Shared memory of a program.
-    cubin_bytes
-        Size of the file.
-    ptx
-        The last text before machine code.
-    """
-
-    architecture: int
-    registers: int
-    spilled_bytes: int
-    shared_bytes: int
+    registers: int      # of a thread, 32 bits each
+    spilled_bytes: int  # of a thread's values, kept in memory for want of registers
+    shared_bytes: int   # of a program
     cubin_bytes: int
     ptx: str
 
@@ -65,21 +52,9 @@ class Compiled:
 def compile_form(
     kernel: Kernel, form: Form, architecture: int, sizes: Sizes = Sizes.MULTIPLES_OF_16,
 ) -> Compiled:
-    """Compile one form of a kernel.
+    """Compile one form of a kernel for one of :data:`ARCHITECTURES`.
 
-    Parameters
-    ----------
-    kernel, form
-        The form is one of the kernel's.
-    architecture
-        One of :data:`ARCHITECTURES`.
-    sizes
-        What is known of the whole numbers that are no constants.
-
-    Raises
-    ------
-    ValueError
-        Inside Triton's interpreter, which has no compiler.
+    ``sizes`` is what is known of the whole numbers that are no constants.
     """
     if INTERPRETED:
         raise ValueError("expected Triton's compiler, but TRITON_INTERPRET is set")
@@ -96,7 +71,7 @@ def compile_form(
         source, target=GPUTarget("cuda", architecture, 32), options=form.options)
     cubin, ptx = compiled.asm["cubin"], compiled.asm["ptx"]
     registers, spilled = _resources(cubin)
-    return Compiled(architecture, registers, spilled, compiled.metadata.shared, len(cubin), ptx)
+    return Compiled(registers, spilled, compiled.metadata.shared, len(cubin), ptx)
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:

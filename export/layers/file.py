@@ -1,4 +1,4 @@
-"""What the file of a layer says about itself, and the test that it carries.
+"""The ONNX file of one layer: writing it, what it says about itself, and the test it carries.
 
 The test is a few vectors that a formula gives, so that they take no room in the file, and the
 SHA-256 of the integers that the reference gives for them.
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no types
 from onnx import helper
 
+from sterna.export.forms.forms import check_graph_name, serialize
 from sterna.export.forms.selftest import (
     SELF_TEST,
     SelfTestError,
@@ -29,12 +29,116 @@ from sterna.export.forms.selftest import (
     set_property,
 )
 from sterna.export.graph.metadata import LAYER_FORMAT, OnnxFileError
-from sterna.export.runtime.sessions import open_session
-from sterna.model.layers import Layer, MatrixLayer
-from sterna.model.layers.layer import input_bits
-from sterna.model.layers.matrix import ACT_BITS
+from sterna.export.layers.graph import build_layer, build_matrix
+from sterna.export.runtime.runtime import open_session, read_proto
+from sterna.model.files import check_path, write_atomically
+from sterna.model.layers import GluLayer, Layer, MatrixLayer, MlgruLayer
+from sterna.model.layers.layer import LayerOrWeights, input_bits, layer_of, matrix_layer_of
+from sterna.model.layers.matrix import ACT_BITS, Ternary
+from sterna.model.profile import S16, FixedPoint, NumericProfile
 
-__all__ = ["LAYER_FORMAT_VERSION", "check_layer", "describe_layer"]
+__all__ = ["LAYER_FORMAT_VERSION", "check_layer", "describe_layer", "export_glu", "export_layer",
+           "export_matrix", "export_mlgru"]
+
+
+def export_matrix(
+    weights: MatrixLayer | Ternary, path: str | Path, *, output: FixedPoint | None = None,
+) -> Path:
+    """Write a ternary matrix as an ONNX graph: 8-bit activations in, exact integers out.
+
+    Input ``acts`` int8 ``[batch, columns]``. Output ``sums`` int32 ``[batch, rows]``, or with
+    an output format ``y`` int32 ``[batch, rows]``: ``sum * scale + bias`` in that format,
+    rounded half up and saturated.
+
+    Parameters
+    ----------
+    weights
+        -1, 0 and 1, ``[rows, columns]``; with a scale or a bias a ``TernaryMatrix``; or a
+        ``MatrixLayer``.
+    path
+        The file; it must end in ``.onnx``.
+    output
+        Format of the results, 2 to 23 bits; None for the sums.
+
+    Returns
+    -------
+    The path. The same weights give the same bytes.
+
+    Raises
+    ------
+    ValueError
+        If the weights are not ternary, a scale or a bias has no output format, the scale
+        cannot be represented, or the matrix has more than 8,421,504 columns, the most that
+        the 32-bit accumulator of ``MatMulInteger`` is proven for.
+    OSError
+        If the file cannot be written; nothing is then left half-written.
+    """
+    return _write(matrix_layer_of(weights, output), path)
+
+
+def export_layer(
+    layer_or_weights: LayerOrWeights, path: str | Path, *,
+    profile: NumericProfile | str | None = None, output: FixedPoint | None = None,
+) -> Path:
+    """Write a layer as an ONNX graph that computes its integers.
+
+    Input ``x`` int32 ``[batch, columns]``, and ``state0``, ``state1`` ... int32 ``[batch, d]``,
+    one for each MLGRU inside, zeros at the start. Output ``y`` int32 ``[batch, rows]``, and
+    ``state0_out`` ... for the next call. A call advances every sequence by one vector.
+
+    Parameters
+    ----------
+    layer_or_weights
+        A layer of :mod:`sterna.model.layers`, or the weights of a BitLinear.
+    path
+        The file; it must end in ``.onnx``.
+    profile
+        Numeric formats of a BitLinear from weights, or their name, None for S16; a layer has its
+        own.
+    output
+        Format of its results, 2 to 23 bits; None for ``profile.z``.
+
+    Returns
+    -------
+    The path. The same layer gives the same bytes.
+
+    Raises
+    ------
+    ValueError
+        If the weights are not ternary, formats are given for a layer, the scale cannot be
+        represented, or a matrix has more columns than the graph is proven exact for:
+        8,421,504 with S16 and C12.
+    OSError
+        If the file cannot be written; nothing is then left half-written.
+    """
+    return _write(layer_of(layer_or_weights, profile=profile, output=output), path)
+
+
+def export_mlgru(
+    f: Ternary, c: Ternary, g: Ternary, out: Ternary, path: str | Path, *,
+    profile: NumericProfile | str = S16, output: FixedPoint | None = None,
+) -> Path:
+    """Write an MLGRU of four ternary matrices; ``f``, ``c``, ``g`` are ``[d, columns]``, ``out``
+    ``[rows, d]``. ``output`` None is ``profile.x``. The rest is as in :func:`export_layer`."""
+    return _write(MlgruLayer.of(f, c, g, out, profile=profile, output=output), path)
+
+
+def export_glu(
+    gate: Ternary, up: Ternary, down: Ternary, path: str | Path, *,
+    profile: NumericProfile | str = S16, output: FixedPoint | None = None,
+) -> Path:
+    """Write a GLU of three ternary matrices; ``gate`` and ``up`` are ``[dff, columns]``, ``down``
+    ``[rows, dff]``. ``output`` None is ``profile.x``. The rest is as in :func:`export_layer`."""
+    return _write(GluLayer.of(gate, up, down, profile=profile, output=output), path)
+
+
+def _write(layer: Layer | MatrixLayer, path: str | Path) -> Path:
+    check_path("path", path)
+    path = check_graph_name(path)
+    proto = build_matrix(layer) if isinstance(layer, MatrixLayer) else build_layer(layer)
+    describe_layer(proto, layer)
+    return write_atomically(path, serialize(proto))
+
 
 LAYER_FORMAT_VERSION = 1
 _BATCH, _STEPS = 2, 4
@@ -99,7 +203,7 @@ def check_layer(source: str | Path | onnx.ModelProto, *, session: Any = None) ->
         If the integers are not those of the reference, or the runtime gives none.
     """
     name = "the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source)
-    proto = _read(source)
+    proto = source if isinstance(source, onnx.ModelProto) else read_proto(source)
     if get_property(proto, "sterna.format") != LAYER_FORMAT:
         raise OnnxFileError(f"{name}: not the ONNX graph of a layer made by Sterna")
     if get_property(proto, "sterna.format_version") != str(LAYER_FORMAT_VERSION):
@@ -124,18 +228,6 @@ def check_layer(source: str | Path | onnx.ModelProto, *, session: Any = None) ->
         raise SelfTestError(
             f"{name}: one vector alone does not give the integers that it gives beside another, "
             f"in the test that the file carries")
-
-
-def _read(source: str | Path | onnx.ModelProto) -> onnx.ModelProto:
-    if isinstance(source, onnx.ModelProto):
-        return source
-    try:
-        return onnx.ModelProto.FromString(Path(source).read_bytes())
-    except OSError as error:
-        raise OnnxFileError(
-            f"{source}: cannot read the ONNX file ({error.strerror or error})") from error
-    except DecodeError as error:
-        raise OnnxFileError(f"{source}: not an ONNX file, or cut off") from error
 
 
 def _run(name: str, session: Any, x: np.ndarray) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""The graph of a layer: what the layer's own code computes, tensor for tensor.
+"""The graphs of a layer and of a ternary matrix alone.
 
 :class:`LayerGraph` follows ``Layer.unsaturated`` of each kind of layer, and gathers the bound of
 every tensor on its way. Every tensor of the reference is a value of the graph under the same
@@ -7,6 +7,7 @@ name, as in :mod:`sterna.export.exact.traced`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -14,6 +15,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from sterna.export.exact.bounds import (
+    CARRIER_BITS,
+    MOST_COLUMNS,
     check_carried,
     glu_bounds,
     largest_columns,
@@ -21,12 +24,10 @@ from sterna.export.exact.bounds import (
     norm_bounds,
     projection_bounds,
 )
-from sterna.export.exact.mixer_functions import traced_mixers
-from sterna.export.exact.projection_functions import traced_projection
-from sterna.export.exact.traced_blocks import TracedBlocks
-from sterna.export.graph.node_builder import DOMAIN, opset_imports
+from sterna.export.exact.traced import TracedBlocks, ternary_matmul, traced_functions
+from sterna.export.graph.builder import DOMAIN, TensorStore, make_proto, opset_imports
+from sterna.export.graph.products import store_trits
 from sterna.export.graph.taps import MERGED
-from sterna.export.graph.tensor_store import TensorStore, make_proto
 from sterna.model.layers import (
     BitLinearLayer,
     GluLayer,
@@ -36,24 +37,21 @@ from sterna.model.layers import (
     SequentialLayer,
 )
 from sterna.model.layers.layer import input_bits
-from sterna.model.profile import FixedPoint
+from sterna.model.layers.matrix import MANTISSA_BITS, MatrixLayer, Requantization
+from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import Projection
 
-__all__ = ["build_layer", "called_functions"]
+__all__ = ["build_layer", "build_matrix", "called_functions"]
 
 
 def build_layer(layer: Layer) -> onnx.ModelProto:
     """Build the graph that applies ``layer`` to one vector of every sequence, without metadata.
 
-    Inputs: ``x`` int32 ``[batch, columns]``, and for each recurrence ``state0``, ``state1`` and
-    so on, int32 ``[batch, d]``, zeros at the start of a sequence. Outputs: ``y`` int32
-    ``[batch, rows]``, and ``state0_out`` and so on, which the next call takes.
-
-    Raises
-    ------
-    ValueError
-        If a matrix has more columns than the graph is exact for, an integer could leave the
-        exact range of float64, or the layer is of a kind that there is no graph for.
+    Inputs: ``x`` int32 ``[batch, columns]``, and for each recurrence ``state0``, ``state1`` and so
+    on, int32 ``[batch, d]``, zeros at the start of a sequence. Outputs: ``y`` int32 ``[batch,
+    rows]``, and ``state0_out`` and so on, which the next call takes. Raises ValueError if a matrix
+    has more columns than the graph is exact for, an integer could leave the exact range of float64,
+    or the layer is of a kind that there is no graph for.
     """
     return LayerGraph(layer).assemble()
 
@@ -97,7 +95,7 @@ class LayerGraph:
             [value("y", layer.rows, _format_text(layer.output)),
              *(value(f"{name}_out", d, "state for the next call") for name, d in states)],
             initializer=self.graph.initializers, value_info=self.blocks.values)
-        functions = [*traced_projection(self.profile), *traced_mixers(self.profile)]
+        functions = traced_functions(self.profile)
         return make_proto(graph, opset_imports(), called_functions(self.nodes.protos, functions))
 
     # Layers ------------------------------------------------------------------------
@@ -201,3 +199,44 @@ def called_functions(
 
 def _format_text(fmt: FixedPoint) -> str:
     return f"{fmt.bits} signed bits, {fmt.frac} of them fraction bits"
+
+
+def build_matrix(layer: MatrixLayer) -> onnx.ModelProto:
+    """Build the graph of a ternary matrix, without metadata.
+
+    Input: ``acts`` int8 ``[batch, columns]``. Output: ``sums`` int32 ``[batch, rows]``, or ``y``
+    int32 ``[batch, rows]`` if the layer brings them to a format. Raises ValueError if the matrix
+    has more columns than the 32-bit accumulator of ``MatMulInteger`` holds.
+    """
+    if layer.columns > MOST_COLUMNS:
+        raise ValueError(
+            f"the graph is exact for matrices of up to {MOST_COLUMNS:,} columns, "
+            f"got {layer.columns:,}")
+    graph = TensorStore()
+    nodes, numbers = graph.nodes, layer.requantization
+    q = nodes.cast("acts", TensorProto.DOUBLE, "acts.value")
+    weight = graph.add("weight", store_trits(layer.weight))
+    nodes.call("TernaryMatMul", [q, weight], ["acc"])
+    output = "sums" if numbers is None else "y"
+    value = "acc" if numbers is None else _requantized(graph, numbers)
+    nodes.cast(value, TensorProto.INT32, output)
+    text = (f"{layer.output_bits} signed bits" if numbers is None else
+            f"{numbers.output.bits} signed bits, {numbers.output.frac} of them fraction bits")
+    return make_proto(helper.make_graph(
+        nodes.protos, "sterna_matrix",
+        [helper.make_tensor_value_info("acts", TensorProto.INT8, ["batch", layer.columns])],
+        [helper.make_tensor_value_info(output, TensorProto.INT32, ["batch", layer.rows], text)],
+        initializer=graph.initializers), opset_imports(), [ternary_matmul()])
+
+
+def _requantized(graph: TensorStore, numbers: Requantization) -> str:
+    """``sat(rs(acc * k, shift) + bias)`` of the sums, in float64."""
+    # At most 128 a column, times the mantissa, plus the half that rounds: never near 2^52.
+    assert 128 * MOST_COLUMNS << MANTISSA_BITS < 1 << CARRIER_BITS - 1
+    assert 1 << NumericProfile.max_shift < 1 << CARRIER_BITS - 1
+    nodes = graph.nodes
+    # A whole number of MANTISSA_BITS times a power of two: one multiplication, exact.
+    scaled = nodes.op("Mul", ["acc", nodes.constant(math.ldexp(numbers.k, -numbers.shift))])
+    bias = nodes.cast(graph.store("bias", numbers.bias), TensorProto.DOUBLE)
+    wide = nodes.op("Add", [nodes.round(scaled), bias])
+    return nodes.saturate(wide, numbers.output)

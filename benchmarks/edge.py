@@ -28,12 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import edge_contestants as contestants
-from edge_ggml import Ggml, find_ggml
-from edge_machine import describe_machine, describe_versions, now
-from edge_native import Native
-from edge_peers import PRODUCT_BASES, products
+from edge_peers import PRODUCT_BASES, Ggml, Native, find_ggml, products
 from edge_report import all_tables, left_out, write_reports
-from edge_timing import measure, summarise
+from edge_timing import describe_machine, describe_versions, measure, now, summarise
 
 from sterna.cli.terminal.console import print_table, progress_bar, say
 from sterna.export.graph.metadata import GraphKind

@@ -23,10 +23,8 @@ from sterna.cli.commands import (
     graphs,
     hardware_report,
     models,
-    native,
     synth,
     training,
-    web,
 )
 from sterna.cli.commands.bench.group import BENCH
 from sterna.cli.commands.data import DATA
@@ -80,7 +78,7 @@ app = typer.Typer(
          "ASCII, small enough for an iCE40 UP5K) or tiny-bpe (S16, tokens of byte pairs).")
 
 for group in (
-    demo, doctor, training, mixers, models, graphs, web, native, gateware, hardware_report, board,
+    demo, doctor, training, mixers, models, graphs, gateware, hardware_report, board,
     chat, synth,
 ):
     for command in group.COMMANDS:

@@ -42,7 +42,7 @@ class Cache:
         self.limit_bytes = limit_bytes
 
     def get(self, key: str) -> bytes | None:
-        """Return the result with a key; None if there is none, or it is damaged."""
+        """Return the result with a key; None if it is missing or damaged."""
         if self.folder is None:
             return None
         path = self._path(key)

@@ -19,7 +19,7 @@ _Choice = TypeVar("_Choice", bound=Enum)
 def check_whole(name: str, value: object, low: int, high: int | None = None) -> None:
     """Refuse what is not a whole number from ``low`` to ``high``, or upwards if that is None.
 
-    Raises ValueError, naming the argument, the range and what came.
+    Raises ValueError, naming the argument, the range and the value.
     """
     if (not isinstance(value, int) or isinstance(value, bool) or value < low
             or (high is not None and value > high)):
@@ -57,7 +57,7 @@ def one_of(name: str, value: object, kind: type[_Choice]) -> _Choice:
     Traceback (most recent call last):
     ValueError: size must be one of small, large, got 'big'
 
-    Raises ValueError, naming the argument, the choices and what came.
+    Raises ValueError, naming the argument, the choices and the value.
     """
     try:
         return kind(value)

@@ -51,7 +51,7 @@ class ModelConfig:
     Raises
     ------
     ValueError
-        If a number is out of its range, or a choice is none.
+        If a number is out of its range, or a choice is unknown.
 
     >>> ModelConfig.named("tiny").to_json()
     {'d': 128, 'layers': 4, 'dff': 384, 'vocab': 256}
@@ -133,7 +133,8 @@ class ModelConfig:
     def projections(self) -> dict[str, tuple[int, int]]:
         """Return ``{name: (rows, columns)}`` of every ternary matrix, in the order of use.
 
-        This is the shape that has an integer form, MLGRU and GLU, whatever mixers are chosen.
+        These are the matrices of MLGRU and GLU, which have an integer form, also if the model has
+        other mixers.
         Rows are outputs, columns inputs. The names are the ones used in the quantised
         file, in taps, in ONNX value names and in error messages.
         """

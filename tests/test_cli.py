@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from command_line import refusal, run
+from command_line import run
 
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import bundled_heldout
@@ -17,18 +17,6 @@ from sterna.model.tokenizer import decode
 
 pytestmark = pytest.mark.usefixtures("no_seconds")
 ROOT = Path(__file__).parents[1]
-
-
-def test_version_and_help_need_no_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--version")[:2] == (0, "sterna 0.1.0\n")
-    code, out, _ = run(capsys, "--help")
-    assert code == 0
-    for command in ("train", "quantize", "evaluate", "generate", "export", "verilog",
-                    "simulate", "report", "info", "demo"):
-        assert command in out
-        code, text, _ = run(capsys, command, "--help")
-        assert code == 0
-        assert f"Example: sterna {command}" in text
 
 
 def test_info_prints_what_is_in_a_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,75 +112,6 @@ def test_verilog_writes_the_same_folder_twice(
         contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
     assert contents[0] == contents[1] == contents[2]
     assert "mlgru_unit.v" in contents[0]
-
-
-BAD_INPUT = {
-    "no such model": (("info", "nope"), "nope: cannot read the quantised model"),
-    "not a model": (("evaluate", __file__), "not a Sterna quantised model"),
-    "unknown option": (("info", "tiny", "--what"), "--what"),
-    "missing argument": (("info",), "Missing argument 'MODEL'"),
-    "sequences of a core": (("simulate", "tiny", "--unit", "core", "--sequences", 2),
-                          "--sequences does not go with simulate --unit core"),
-    "prompt of a unit": (("simulate", "tiny", "--unit", "glu", "--prompt", "a"),
-                         "--prompt does not go with simulate --unit glu"),
-    "three prompts": (("simulate", "tiny", "--unit", "core", "--prompt", "a", "--prompt", "b",
-                       "--prompt", "c"), "1 to 2, got 3"),
-    "empty prompt": (("simulate", "tiny", "--unit", "core", "--prompt", ""), "got an empty one"),
-    "waves": (("simulate", "tiny", "--unit", "glu", "--waves", "x.lxt"),
-              "a wave file must end in .fst or .vcd, got x.lxt"),
-    "waves of a board": (("chat", "--port", "/dev/null", "--waves", "x.vcd"),
-                         "--waves goes with --port sim"),
-    "unknown unit": (("verilog", "tiny", "--unit", "gate", "-o", "x"),
-                     "unit must be one of mac, mlgru, norm, glu, residual, embedding, sampler, "
-                     "weights, core, got 'gate'"),
-    "stranger": (("verilog", "tiny-c12", "--unit", "glu", "--cols", 7, "--rows", 999,
-                  "--external-weights", "--routing-registers", "-o", "x"),
-                 "unit glu has no size rows, cols, external-weights, routing-registers: it has"),
-    "simulated stranger": (("simulate", "tiny", "--unit", "mac", "--lanes", 4),
-                           "unit mac has no size lanes: it has rows, cols, style"),
-    "rows": (("verilog", "tiny", "--unit", "mac", "--rows", 1000, "-o", "x"),
-             "rows must be from 1 to 384"),
-    "cols": (("verilog", "tiny", "--unit", "mac", "--cols", 385, "-o", "x"),
-             "cols must be from 1 to 384"),
-    "lanes": (("verilog", "tiny", "--unit", "mlgru", "--lanes", 3, "-o", "x"),
-              "channels (128) must be a multiple of lanes (3)"),
-    "suffix": (("export", "tiny", "-o", "m.bin"), "must end in .onnx"),
-    "graphs": (("export", "tiny", "-o", "m.onnx", "--graphs", "loop"), "--graphs must be one of"),
-    "tokens": (("simulate", "tiny", "--unit", "mac", "--tokens", 0), "--tokens must be from 1"),
-    "temperature": (("generate", "tiny", "--temperature", -1), "temperature must be 0 or from"),
-    "top k": (("generate", "tiny", "--top-k", 0), "top_k must be a whole number from 1"),
-    "top p": (("generate", "tiny", "--top-p", 0), "top_p must be above 0"),
-    "form": (("export", "tiny", "-o", "m.onnx", "--form", "int4"),
-             "--form must be one of exact, exact-2bit, "),
-    "form of a graph": (("generate", "m.onnx", "--form", "fast"), "has its form already"),
-    "no such graph": (("generate", "m.onnx"), "m.onnx: cannot read the ONNX file"),
-    "graph of a checkpoint": (("evaluate", "m.pt", "--onnx", "fast"), "quantise the checkpoint"),
-    "prompt": (("generate", "micro", "--prompt", "ä"), "has the character 'ä'"),
-    "seed": (("generate", "tiny", "--seed", 0), "seed must be a whole number from 1"),
-    "check": (("export", "tiny", "-o", "m.onnx", "--check", 99999999),
-              "--check must be from 1 to 41940"),
-    "markup": (("info", "a[/b]:copyright:.safetensors"), "a[/b]:copyright:.safetensors"),
-    "no tokens": (("generate", "tiny", "--tokens", 0), "--tokens must be a whole number from 1"),
-    "budget": (("train",), "give the budget as --steps or as --minutes"),
-    "size": (("train", "--config", "huge", "--steps", 1),
-             "--config must be one of micro, nano, tiny, small, got 'huge'"),
-    "zero width": (("train", "--d", 0, "--steps", 1), "d must be a whole number from 1"),
-    "checkpoint": (("quantize", "nope.pt", "-o", "m.safetensors"), "nope.pt"),
-    "profile": (("quantize", "nope.pt", "-o", "m.safetensors", "--profile", "X"),
-                "--profile must be one of S16, C12"),
-    "bytes": (("evaluate", "tiny", "--bytes", 1), "--bytes must be at least 2"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_INPUT)
-def test_bad_input_is_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    name: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments, message = BAD_INPUT[name]
-    assert message in refusal(capsys, *arguments)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("content", "message"), [

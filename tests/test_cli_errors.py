@@ -26,23 +26,24 @@ ROOT = Path(__file__).parents[1]
 # Help -------------------------------------------------------------------------------
 
 
-def test_the_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_every_command_with_a_sentence_and_an_example(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(capsys, "--version")[:2] == (0, "sterna 0.1.0\n")
     code, out, err = run(capsys, "--help")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("Usage: sterna ")
-    listed = {line.split()[0] for line in lines[lines.index("Commands:") + 1:] if line}
-    assert listed == {command.callback.__name__.replace("_", "-")
-                      for command in app.registered_commands if command.callback} | {
-                          group.typer_instance.info.name for group in app.registered_groups
-                          if group.typer_instance}
-
-
-def test_the_list_of_commands_has_whole_sentences(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "--help")
-    commands = out[out.index("Commands:"):].splitlines()[1:]
-    assert len(commands) >= 15
+    commands = [line for line in lines[lines.index("Commands:") + 1:] if line]
     assert [line for line in commands if not re.search(r"[^.]\.$", line)] == []
+    alone = {command.callback.__name__.replace("_", "-")
+             for command in app.registered_commands if command.callback}
+    assert {line.split()[0] for line in commands} == alone | {
+        group.typer_instance.info.name for group in app.registered_groups if group.typer_instance}
+    for command in alone:
+        code, text, _ = run(capsys, command, "--help")
+        assert code == 0
+        assert f"Example: sterna {command}" in text
 
 
 def test_every_model_argument_names_all_bundled_models(
@@ -62,15 +63,106 @@ def test_every_model_argument_names_all_bundled_models(
 # Messages ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [
-    ("generate", "micro", "--tokens", 3), ("simulate", "micro", "--unit", "core"),
-    ("chat", "micro", "--board", "icebreaker", "--port", "sim")])
-def test_a_character_that_a_model_does_not_know_is_named(
-    capsys: pytest.CaptureFixture[str], command: tuple[object, ...],
+BAD_INPUT = {
+    "no such model": (("info", "nope"), "nope: cannot read the quantised model"),
+    "not a model": (("evaluate", __file__), "not a Sterna quantised model"),
+    "unknown option": (("info", "tiny", "--what"), "--what"),
+    "missing argument": (("info",), "Missing argument 'MODEL'"),
+    "sequences of a core": (("simulate", "tiny", "--unit", "core", "--sequences", 2),
+                          "--sequences does not go with simulate --unit core"),
+    "prompt of a unit": (("simulate", "tiny", "--unit", "glu", "--prompt", "a"),
+                         "--prompt does not go with simulate --unit glu"),
+    "three prompts": (("simulate", "tiny", "--unit", "core", "--prompt", "a", "--prompt", "b",
+                       "--prompt", "c"), "1 to 2, got 3"),
+    "empty prompt": (("simulate", "tiny", "--unit", "core", "--prompt", ""), "got an empty one"),
+    "waves": (("simulate", "tiny", "--unit", "glu", "--waves", "x.lxt"),
+              "a wave file must end in .fst or .vcd, got x.lxt"),
+    "waves of a board": (("chat", "--port", "/dev/null", "--waves", "x.vcd"),
+                         "--waves goes with --port sim"),
+    "unknown unit": (("verilog", "tiny", "--unit", "gate", "-o", "x"),
+                     "unit must be one of mac, mlgru, norm, glu, residual, embedding, sampler, "
+                     "weights, core, got 'gate'"),
+    "stranger": (("verilog", "tiny-c12", "--unit", "glu", "--cols", 7, "--rows", 999,
+                  "--external-weights", "--routing-registers", "-o", "x"),
+                 "unit glu has no size rows, cols, external-weights, routing-registers: it has"),
+    "simulated stranger": (("simulate", "tiny", "--unit", "mac", "--lanes", 4),
+                           "unit mac has no size lanes: it has rows, cols, style"),
+    "rows": (("verilog", "tiny", "--unit", "mac", "--rows", 1000, "-o", "x"),
+             "rows must be from 1 to 384"),
+    "cols": (("verilog", "tiny", "--unit", "mac", "--cols", 385, "-o", "x"),
+             "cols must be from 1 to 384"),
+    "lanes": (("verilog", "tiny", "--unit", "mlgru", "--lanes", 3, "-o", "x"),
+              "channels (128) must be a multiple of lanes (3)"),
+    "suffix": (("export", "tiny", "-o", "m.bin"), "must end in .onnx"),
+    "graphs": (("export", "tiny", "-o", "m.onnx", "--graphs", "loop"), "--graphs must be one of"),
+    "tokens": (("simulate", "tiny", "--unit", "mac", "--tokens", 0), "--tokens must be from 1"),
+    "temperature": (("generate", "tiny", "--temperature", -1), "temperature must be 0 or from"),
+    "top k": (("generate", "tiny", "--top-k", 0), "top_k must be a whole number from 1"),
+    "top p": (("generate", "tiny", "--top-p", 0), "top_p must be above 0"),
+    "form": (("export", "tiny", "-o", "m.onnx", "--form", "int4"),
+             "--form must be one of exact, exact-2bit, "),
+    "form of a graph": (("generate", "m.onnx", "--form", "fast"), "has its form already"),
+    "no such graph": (("generate", "m.onnx"), "m.onnx: cannot read the ONNX file"),
+    "graph of a checkpoint": (("evaluate", "m.pt", "--onnx", "fast"), "quantise the checkpoint"),
+    "prompt": (("generate", "micro", "--prompt", "ä"), "has the character 'ä'"),
+    "seed": (("generate", "tiny", "--seed", 0), "seed must be a whole number from 1"),
+    "check": (("export", "tiny", "-o", "m.onnx", "--check", 99999999),
+              "--check must be from 1 to 41940"),
+    "markup": (("info", "a[/b]:copyright:.safetensors"), "a[/b]:copyright:.safetensors"),
+    "no tokens": (("generate", "tiny", "--tokens", 0), "--tokens must be a whole number from 1"),
+    "budget": (("train",), "give the budget as --steps or as --minutes"),
+    "size": (("train", "--config", "huge", "--steps", 1),
+             "--config must be one of micro, nano, tiny, small, got 'huge'"),
+    "zero width": (("train", "--d", 0, "--steps", 1), "d must be a whole number from 1"),
+    "checkpoint": (("quantize", "nope.pt", "-o", "m.safetensors"), "nope.pt"),
+    "profile": (("quantize", "nope.pt", "-o", "m.safetensors", "--profile", "X"),
+                "--profile must be one of S16, C12"),
+    "bytes": (("evaluate", "tiny", "--bytes", 1), "--bytes must be at least 2"),
+    "half a character": (("generate", "tiny", "--prompt", "a\udcff"),   # the bytes 61 ff
+                         "--prompt 'a\\udcff' is not UTF-8"),
+    **{f"character for {command[0]}": (
+        (*command, "--prompt", "ok", "--prompt", "héllo"),
+        "--prompt 'héllo' has the character 'é', and this model knows only ASCII characters\n")
+       for command in (("generate", "micro", "--tokens", 3),
+                       ("simulate", "micro", "--unit", "core"),
+                       ("chat", "micro", "--board", "icebreaker", "--port", "sim"))},
+    "target": (("synth", "tiny", "--target", "ice40"),
+               f"--target must be one of {', '.join(TARGETS)}, got 'ice40': did you mean "
+               "ice40-up5k or ice40-hx8k?\n"),
+    **{f"unit to {command[0]}": ((*command, "--unit", "cor"), f"{', '.join(UNITS)}, got 'cor'")
+       for command in (("verilog", "tiny", "-o", "x"), ("simulate", "tiny"),
+                       ("synth", "tiny", "--target", "xc7"))},
+    "text of a core": (("simulate", "micro", "--unit", "core", "--text", "x.txt"),
+                       "--text does not go with simulate --unit core: the core writes text: give "
+                       "--prompt"),
+    "trace of a core": (("simulate", "micro", "--unit", "core", "--trace"),
+                        "--trace does not go with simulate --unit core: cocotb compares every "
+                        "tensor"),
+    "name as it is": (("info", "a  b"), "sterna: a  b: cannot read"),
+    "rows of a demo": (("demo", "micro", "-o", "new", "--rows", 0),
+                       "rows must be a whole number from 1"),
+    **{f"{tokens} tokens of a demo": (
+        ("demo", "micro", "-o", "new", "--tokens", tokens),
+        f"tokens must be a whole number from 2 to 65535, got {tokens}") for tokens in (1, 70000)},
+    **{f"{command} at {clock} MHz": (
+        (command, "micro", "--board", "icebreaker", *where, "--clock", clock),
+        f"--clock must be a positive number of MHz, got {clock}")
+       for command, where in (("build", ("-o", "x")), ("chat", ("--port", "sim")))
+       for clock in ("0", "-5", "inf", "nan")},
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
-    assert refusal(capsys, *command, "--prompt", "ok", "--prompt", "héllo") == (
-        "sterna: --prompt 'héllo' has the character 'é', and this model knows only ASCII "
-        "characters\n")
+    monkeypatch.chdir(tmp_path)
+    arguments, message = BAD_INPUT[name]
+    error = refusal(capsys, *arguments)
+    assert message in error
+    assert "Value error" not in error
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("error", "message"), [
@@ -91,12 +183,6 @@ def test_too_little_memory_is_one_line(
 
     monkeypatch.setattr("sterna.cli.main.app", fail)
     assert refusal(capsys, "train") == f"sterna: {message}\n"
-
-
-def test_a_prompt_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    # What Python makes of an argument of the bytes 61 ff.
-    assert "--prompt 'a\\udcff' is not UTF-8" in refusal(
-        capsys, "generate", "tiny", "--prompt", "a\udcff")
 
 
 def test_info_shows_what_an_onnx_file_is(
@@ -136,24 +222,6 @@ def test_a_file_of_another_kind_is_told(
     assert not out.exists()
 
 
-def test_a_target_is_chosen_from_all(capsys: pytest.CaptureFixture[str]) -> None:
-    assert refusal(capsys, "synth", "tiny", "--target", "ice40") == (
-        f"sterna: --target must be one of {', '.join(TARGETS)}, got 'ice40': did you mean "
-        "ice40-up5k or ice40-hx8k?\n")
-
-
-@pytest.mark.parametrize("command", [
-    ("verilog", "tiny", "-o", "x"), ("simulate", "tiny"), ("synth", "tiny", "--target", "xc7")])
-def test_a_unit_is_chosen_from_all(
-    capsys: pytest.CaptureFixture[str], command: tuple[str, ...],
-) -> None:
-    message = refusal(capsys, *command, "--unit", "cor")
-    assert "'cor'" in message
-    assert "Value error" not in message
-    for name in UNITS:
-        assert re.search(rf"\b{name}\b", message)
-
-
 def test_another_shape_is_not_resumed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path,
 ) -> None:
@@ -182,16 +250,6 @@ def test_chat_refuses_what_build_refuses_before_it_compiles(
     # Nor is a stage announced that is not reached.
     assert run(capsys, "chat", *options, "--port", "sim") == (2, "", err)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("command", ["build", "chat"])
-@pytest.mark.parametrize("clock", ["0", "-5", "inf", "nan"])
-def test_a_clock_is_a_positive_number(
-    capsys: pytest.CaptureFixture[str], command: str, clock: str,
-) -> None:
-    where = ("-o", "x") if command == "build" else ("--port", "sim")
-    assert f"--clock must be a positive number of MHz, got {clock}" in refusal(
-        capsys, command, "micro", "--board", "icebreaker", *where, "--clock", clock)
 
 
 FOREIGN = "plain text, then one Ω and more of the plain text"
@@ -268,18 +326,6 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_the_work(
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (("--rows", 0), "rows must be a whole number from 1"),
-    (("--tokens", 1), "tokens must be a whole number from 2 to 65535, got 1"),
-    (("--tokens", 70000), "tokens must be a whole number from 2 to 65535, got 70000")])
-def test_a_demo_is_refused_before_it_begins(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: tuple[object, ...], message: str,
-) -> None:
-    err = run(capsys, "demo", "micro", "-o", tmp_path / "new", *options)[2]
-    assert message in err
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(("options", "message"), [
     (("tnyi",), "tnyi: cannot read"), (("tiny", "--tokens", 0), "--tokens must be a whole"),
     (("tiny", "--threads", 0), "threads must be a whole"), (("tiny", "--top-p", 2), "top_p must"),
     (("micro", "--prompt", "é"), "knows only ASCII characters"), (("tiny", "--form", ""), "'' ")])
@@ -289,18 +335,6 @@ def test_operators_are_not_compiled_for_what_is_refused(
 ) -> None:
     monkeypatch.setattr("sterna.export.native.ops.build_ops", None)
     assert message.strip() in refusal(capsys, "generate", *options, "--ops")
-
-
-def test_options_that_do_not_go_with_a_core_say_why(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ("simulate", "micro", "--unit", "core")
-    assert "--text does not go with simulate --unit core: the core writes text: give --prompt" in (
-        refusal(capsys, *command, "--text", "x.txt"))
-    assert "--trace does not go with simulate --unit core: cocotb compares every tensor" in refusal(
-        capsys, *command, "--trace")
-
-
-def test_the_name_of_a_file_is_said_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "sterna: a  b: cannot read" in refusal(capsys, "info", "a  b")
 
 
 # Hints on what to install -------------------------------------------------------------

@@ -131,7 +131,7 @@ def _program(
 
 
 def _answer(path: str | None, option: str) -> str | None:
-    """The version that a program tells; None if there is none, or it does not run."""
+    """The version that a program reports; None if it is missing or does not run."""
     if path is None:
         return None
     try:

@@ -1,6 +1,6 @@
-"""``sterna export`` and ``sterna generate``: ONNX files, and text from them.
+"""ONNX files: ``sterna export``, ``generate``, ``web`` and ``build-ops``.
 
-Both take a quantised model, or a checkpoint: the float model of any mixers.
+Export and generate take a quantised model, or a checkpoint: the float model of any mixers.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ if TYPE_CHECKING:
 import math
 from dataclasses import asdict
 
-from sterna.cli.terminal.options import check_folder
+from sterna.cli.terminal.options import ModelArgument, check_folder
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.stream import TextStream
 
-__all__ = ["COMMANDS", "export", "export_checkpoint", "generate", "generate_from_checkpoint",
-           "open_model"]
+__all__ = ["COMMANDS", "build_ops", "export", "generate", "open_model", "web"]
 
 _FORMS = "exact, exact-2bit, fast, web, traced or float32"
 
@@ -81,7 +80,7 @@ def export(
         if form is not None:
             raise ValueError(f"--form goes with a quantised model; {model} is a checkpoint, whose "
                              f"graphs are in floats")
-        return export_checkpoint(
+        return _export_checkpoint(
             model, output, wanted.value, check=check, use_linear_attention=linear_attention,
             quiet=quiet, as_json=as_json)
     if linear_attention:
@@ -225,7 +224,7 @@ def generate(
             if given:
                 raise ValueError(f"{name} goes with a quantised model or a graph; {model} is a "
                                  f"checkpoint, whose float model torch runs")
-        return generate_from_checkpoint(
+        return _generate_from_checkpoint(
             model, prompts, tokens, [Sampler(
                 temperature=temperature, top_k=top_k, top_p=top_p, seed=seed_of(seed, index))
                 for index in range(len(prompts))], quiet=quiet, as_json=as_json)
@@ -293,7 +292,7 @@ _MOST_TOKENS = 1 << 16
 """Of a comparison: full attention has the square of them in memory."""
 
 
-def export_checkpoint(
+def _export_checkpoint(
     path: str, folder: Path, graphs: str, *, check: int, use_linear_attention: bool, quiet: bool,
     as_json: bool,
 ) -> int:
@@ -353,7 +352,7 @@ def _compared_with_torch(entry: dict[str, Any]) -> str:
     return text
 
 
-def generate_from_checkpoint(
+def _generate_from_checkpoint(
     path: str, prompts: Sequence[str], tokens: int, samplers: Sequence[Sampler], *,
     quiet: bool, as_json: bool,
 ) -> int:
@@ -398,4 +397,68 @@ def _texts(found: Iterator[int], drawn: list[int], stream: TextStream) -> Iterat
     yield stream.end()
 
 
-COMMANDS = (export, generate)
+# A web page, and compiled operators ---------------------------------------------------
+
+
+def web(
+    model: ModelArgument,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
+    check: Annotated[int, typer.Option(
+        help="How many tokens of the integer reference to record, for the page to compare "
+             "its own with.")] = 64,
+    ort: Annotated[Path | None, typer.Option(
+        help="Folder of the unpacked npm package onnxruntime-web. Default: taken from the "
+             "cache, or else fetched with npm.")] = None,
+    quiet: QuietOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the page's params.json.")] = False,
+) -> int:
+    """Write a web page in which the model writes text.
+
+    It is a folder of files for any static web server, and needs no network.
+
+    Example: sterna web tiny -o build/page
+    """
+    from sterna.export.web.page import write_page
+    check_folder(output)
+    with Stages(quiet) as stage:
+        stage(f"write {output}", quick=True)
+        page = write_page(load_model(model), output, check_tokens=check, runtime=ort)
+    if as_json:
+        print_json(dict(page.manifest))
+        return 0
+    for path in sorted(page.folder.iterdir()):
+        out.print(f"{path}: {path.stat().st_size:,} bytes")
+    say(f"to see it: python -m http.server 8000 -d {output}, then open http://localhost:8000",
+        quiet)
+    return 0
+
+
+def build_ops(
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="DIR",
+        help="Folder of the library. Default: a folder in your cache.")] = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Compile the fast operators for onnxruntime.
+
+    They are optional, and need g++.
+
+    Example: sterna build-ops
+    """
+    from sterna.export.native.ops import build_ops as build
+    from sterna.export.native.ops import kernel_name
+    if output is not None:
+        check_folder(output)
+    display, move = progress_bar("compiling the operators", quiet)
+    with display:
+        library = build(output, progress=move)
+    kernel = kernel_name(library)
+    if as_json:
+        print_json({"library": str(library), "kernel": kernel})
+    else:
+        out.print(f"{library}\nkernel: {kernel}")
+    return 0
+
+
+COMMANDS = (export, generate, web, build_ops)

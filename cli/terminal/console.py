@@ -72,7 +72,7 @@ def print_table(
         numeric = all(
             isinstance(row[index], int | float) or _NUMBER.fullmatch(str(row[index]))
             for row in rows)
-        # A number or a name that is broken in two is none; words may go to the next line.
+        # Numbers and names are kept whole; words may go to the next line.
         whole = numeric or all(
             len(str(row[index])) <= _LONGEST_NAME and " " not in str(row[index]) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold",

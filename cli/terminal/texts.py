@@ -39,7 +39,7 @@ def text_of(
 ) -> bytes:
     """The first bytes of a text file, or else of the bundled held-out text for a vocabulary.
 
-    Raises ValueError if the file cannot be read, or one of these bytes is none of the vocabulary.
+    Raises ValueError if the file cannot be read, or one of these bytes is not in the vocabulary.
     """
     text = (bundled_heldout(vocab) if path is None else read_text(path))[:limit]
     check_bytes(text, vocab, str(path or "the bundled text"), _HINTS.get(option, _HINT))

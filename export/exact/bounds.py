@@ -1,7 +1,7 @@
 """Proof that float64 carries every integer of the exact graph.
 
 The graph holds whole numbers, and whole numbers divided by a power of two, in float64. A
-value ``n / 2**s`` is exact while ``|n| < 2**53``; what is asked for here is one bit less,
+value ``n / 2**s`` is exact while ``|n| < 2**53``; the checks here ask for one bit less,
 so that adding the half that rounds is covered, and so is the root, whose floor is exact
 only below 2**52. Quotients need no more: the floor of a correctly rounded ``a / b`` is
 that of the true quotient while ``a < 2**52``.

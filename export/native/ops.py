@@ -241,7 +241,7 @@ class TernaryMatrix:
 
 
 def _trits(weight: object) -> np.ndarray:
-    """A matrix of trits as int8, refused where it is none."""
+    """A matrix of trits as int8; OpsError if the weight is not one."""
     array = np.asarray(weight)
     if array.ndim != 2 or array.dtype.kind not in "iuf":
         raise OpsError(

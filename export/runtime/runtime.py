@@ -1,7 +1,7 @@
 """Running graphs under onnxruntime with checked inputs, as the integer reference is run.
 
 Every check of what a caller passes raises ``ValueError``, for a wrong type too, and says what was
-expected and what came.
+expected and what was given.
 """
 
 from __future__ import annotations

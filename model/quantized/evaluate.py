@@ -70,10 +70,7 @@ def evaluate_steps(
     progress: Callable[[int, int], None] = lambda done, total: None,
     tokenizer: Tokenizer = BYTES,
 ) -> Evaluation:
-    """The same for whatever steps; ``frac`` is the number of fraction bits of its logits.
-
-    Raises ValueError if the text has fewer than two tokens.
-    """
+    """As :func:`evaluate`, for anything that steps; its logits have ``frac`` fraction bits."""
     tokens = tokenizer.encode(text)
     if tokens.size < 2:
         raise ValueError(

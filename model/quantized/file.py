@@ -207,7 +207,7 @@ def _parse(blob: bytes) -> QuantizedModel:
     recorded = header.pop("sha256", None)
     if recorded != _digest(tensors, header):
         raise ValueError("the checksum does not match: the file was damaged or edited")
-    # A field more is none that matters: for those the version changes.
+    # Unknown fields are ignored: a field that matters comes with a new version.
     known = {name: header[name] for name in _HEADER_FIELDS if name in header}
     check_fields("the header", known, _HEADER_FIELDS)
     if not isinstance(header["provenance"], dict):

@@ -66,7 +66,7 @@ class Kernel:
 
     def launch(self, grid: tuple[int, ...], *arguments: Tensor | float, form: Form) -> None:
         """Run one program for each place of ``grid``, on the device of the first argument."""
-        if INTERPRETED:   # a GPU would compile what was not foreseen
+        if INTERPRETED:   # a GPU would compile a form that is not in the list
             self._check(arguments, form)
         first = arguments[0]
         assert isinstance(first, Tensor)

@@ -1,4 +1,4 @@
-"""What the kernels can take, for whoever has to choose without importing Triton."""
+"""Limits of the kernels, for code that chooses without importing Triton."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// A float32 product out of Sterna's integer one: what surrounds it in benchmarks/edge_native.py.
+// A float32 product out of Sterna's integer one: what surrounds it in benchmarks/edge_peers.py.
 #include <cmath>
 #include <cstdint>
 

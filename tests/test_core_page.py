@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 from pathlib import Path
 
-import pytest
+from core_timing import layer_events
 
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
@@ -29,10 +28,8 @@ def table(heading: str) -> list[list[str]]:
             for line in lines[1].splitlines()]
 
 
-def test_a_layer_cycle_by_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    timing = importlib.import_module("core_timing")
-    stages = timing.layer_events(CycleModel(CoreParams(TINY, S16)))
+def test_a_layer_cycle_by_cycle() -> None:
+    stages = layer_events(CycleModel(CoreParams(TINY, S16)))
     events = [list(dataclasses.astuple(stage))[1:] for stage in stages]
     shown = [[int(cell) for cell in row[1:]] for row in table("One layer, cycle by cycle")]
     assert shown == [list(row) for row in zip(*events, strict=True)]

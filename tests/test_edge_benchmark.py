@@ -6,24 +6,16 @@ No time is asserted: the machine is shared.
 from __future__ import annotations
 
 import doctest
-import importlib
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
+import edge
+import edge_report
+import edge_timing
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TINY = ["--quick", "--quiet", "--rounds", "2", "--sizes", "16x24", "--shapes", "256x64"]
-
-
-@pytest.fixture
-def edge(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The benchmark as a module; it finds its parts beside it."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("edge")
 
 
 def numbers(value: object) -> Iterator[float]:
@@ -38,7 +30,7 @@ def numbers(value: object) -> Iterator[float]:
 
 
 @pytest.mark.slow
-def test_quick_run_writes_finite_numbers_for_every_contestant(edge, tmp_path, capsys):
+def test_quick_run_writes_finite_numbers_for_every_contestant(tmp_path, capsys):
     output = tmp_path / "edge"
     assert edge.main([*TINY, "--cold", "-o", str(output)]) == 0
     record = json.loads(output.with_suffix(".json").read_text())
@@ -65,7 +57,7 @@ def test_quick_run_writes_finite_numbers_for_every_contestant(edge, tmp_path, ca
 
 
 @pytest.mark.slow
-def test_resume_keeps_finished_sizes_and_refuses_other_settings(edge, tmp_path, capsys):
+def test_resume_keeps_finished_sizes_and_refuses_other_settings(tmp_path, capsys):
     output = tmp_path / "edge"
     some = ["--quick", "--quiet", "--rounds", "2", "--forms", "exact", "--parts", "step",
             "-o", str(output)]
@@ -80,12 +72,12 @@ def test_resume_keeps_finished_sizes_and_refuses_other_settings(edge, tmp_path, 
     assert "the same settings" in " ".join(capsys.readouterr().err.split())
 
 
-def test_without_a_compiler_or_llama_the_rest_is_measured(edge, tmp_path, monkeypatch, capsys):
+def test_without_a_compiler_or_llama_the_rest_is_measured(tmp_path, monkeypatch, capsys):
     def build_ops():
         raise edge.OpsError("g++ is not installed")
 
-    monkeypatch.setattr(edge, "build_ops", build_ops)
-    monkeypatch.setattr(edge, "find_ggml", lambda: None)
+    monkeypatch.setattr("build_ops", build_ops)
+    monkeypatch.setattr("find_ggml", lambda: None)
     output = tmp_path / "edge"
     assert edge.main([*TINY, "--parts", "products", "-o", str(output)]) == 0
     record = json.loads(output.with_suffix(".json").read_text())
@@ -96,13 +88,13 @@ def test_without_a_compiler_or_llama_the_rest_is_measured(edge, tmp_path, monkey
     assert "- exact + ops: g++ is not installed" in output.with_suffix(".md").read_text()
 
 
-def test_an_interrupted_run_leaves_the_sizes_that_are_done(edge, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_run_leaves_the_sizes_that_are_done(tmp_path, monkeypatch, capsys):
     def measure_model(d, dff, *_):
         if d == 8:
             raise KeyboardInterrupt
         return {"d": d, "dff": dff, "weights": 1, "files": {}, "failed": {}}
 
-    monkeypatch.setattr(edge, "measure_model", measure_model)
+    monkeypatch.setattr("measure_model", measure_model)
     output = tmp_path / "edge"
     assert edge.main(["--sizes", "16x24", "8x12", "-o", str(output), "--quiet"]) == 130
     (kept,) = json.loads(output.with_suffix(".json").read_text())["models"]
@@ -110,7 +102,7 @@ def test_an_interrupted_run_leaves_the_sizes_that_are_done(edge, tmp_path, monke
     assert "--resume" in capsys.readouterr().err
 
 
-def test_a_form_that_cannot_be_loaded_is_left_out_with_its_reason(edge, tmp_path, monkeypatch):
+def test_a_form_that_cannot_be_loaded_is_left_out_with_its_reason(tmp_path, monkeypatch):
     def open_call(name, *_):
         if name == "web":
             raise RuntimeError("no such\nkernel")
@@ -126,38 +118,38 @@ def test_a_form_that_cannot_be_loaded_is_left_out_with_its_reason(edge, tmp_path
 
 @pytest.mark.parametrize("wrong", [
     ["--sizes", "16"], ["--sizes", "0x4"], ["--rounds", "0"], ["--forms", "exactly"]])
-def test_wrong_options_are_refused(edge, wrong, capsys):
+def test_wrong_options_are_refused(wrong, capsys):
     with pytest.raises(SystemExit) as caught:
         edge.read_options(wrong)
     assert caught.value.code == 2
     assert wrong[0] in capsys.readouterr().err
 
 
-def test_a_folder_without_ggml_is_refused(edge, tmp_path, capsys):
+def test_a_folder_without_ggml_is_refused(tmp_path, capsys):
     assert edge.main(["--ggml", str(tmp_path), "-o", str(tmp_path / "edge")]) == 2
     assert "libggml-base" in capsys.readouterr().err
 
 
-def test_examples_in_the_benchmark_hold(edge):
-    for name in ("edge", "edge_timing", "edge_report"):
-        found = doctest.testmod(importlib.import_module(name))
+def test_examples_in_the_benchmark_hold():
+    for module in (edge, edge_timing, edge_report):
+        found = doctest.testmod(module)
         assert (found.failed, found.attempted > 0) == (0, True)
 
 
-def test_a_call_of_each_in_turn_is_timed(edge):
+def test_a_call_of_each_in_turn_is_timed():
     order: list[str] = []
-    timing = importlib.import_module("edge_timing")
     calls = {name: lambda name=name: order.append(name) for name in ("a", "b")}
-    taken = timing.measure(calls, rounds=2, cold=False, seconds=60)
+    taken = edge_timing.measure(calls, rounds=2, cold=False, seconds=60)
     assert order == ["a", "b", "a", "a", "b", "b", "b", "b", "a", "a"]
-    summary = timing.summarise(taken, ["a", "c"])
+    summary = edge_timing.summarise(taken, ["a", "c"])
     assert summary["a"]["speed"] == {"a": [1.0, 1.0, 1.0]}
     with pytest.raises(ValueError, match="rounds must be at least 1"):
-        timing.measure(calls, rounds=0, cold=False, seconds=1)
+        edge_timing.measure(calls, rounds=0, cold=False, seconds=1)
 
 
-def test_dense_model_is_the_integer_model_in_float(edge, tmp_path):
+def test_dense_model_is_the_integer_model_in_float(tmp_path):
     torch = pytest.importorskip("torch")
+    import edge_torch as dense
     import numpy as np
 
     from sterna.model.config import ModelConfig
@@ -165,7 +157,6 @@ def test_dense_model_is_the_integer_model_in_float(edge, tmp_path):
     from sterna.model.quantized.integer import IntegerModel
     from sterna.model.quantized.synthetic import random_model
 
-    dense = importlib.import_module("edge_torch")
     model = random_model(ModelConfig(d=32, layers=2, dff=48), S16)
     path = dense.write_dense(model, tmp_path / "dense.pt")
     loaded = dense.open_dense(path, model.config, S16)

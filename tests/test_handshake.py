@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from types import ModuleType
 
+import handshake
 import pytest
 
-ROOT = Path(__file__).parents[1]
-SVG = ROOT / "docs" / "handshake.svg"
+SVG = Path(__file__).parents[1] / "docs" / "handshake.svg"
 
 
-@pytest.fixture
-def handshake(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("handshake")
-
-
-def test_the_waves_in_the_documents_are_those_of_a_simulation(handshake: ModuleType) -> None:
+def test_the_waves_in_the_documents_are_those_of_a_simulation() -> None:
     waves = handshake.waves()
     assert handshake.drawn_waves(SVG.read_text(encoding="utf-8")) == waves
     rows = {row["name"]: row for row in waves["signal"] if row}
@@ -28,6 +20,6 @@ def test_the_waves_in_the_documents_are_those_of_a_simulation(handshake: ModuleT
     assert "0" in rows["beats__ready"]["wave"]
 
 
-def test_the_drawing_is_what_the_script_writes(handshake: ModuleType) -> None:
+def test_the_drawing_is_what_the_script_writes() -> None:
     pytest.importorskip("yowasp_wavedrom", reason="WaveDrom is in the extra docs")
     assert handshake.picture(handshake.waves()) == SVG.read_text(encoding="utf-8")

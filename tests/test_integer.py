@@ -16,7 +16,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
-from sterna.model.quantized.compare import first_difference
+from sterna.model.quantized.compare import compare
 from sterna.model.quantized.integer import IntegerModel, isqrt, rs, ternary_matmul
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.quantized.taps import TapRecorder
@@ -102,7 +102,7 @@ def test_a_planted_fault_is_caught_and_named(
     right, wrong = TapRecorder(), TapRecorder()
     IntegerModel(odd_model).run(tokens, tap=right)
     IntegerModel(fault(odd_model), like=torch.zeros(1)).run(torch.from_numpy(tokens), tap=wrong)
-    differences = [first_difference(name, right[name], wrong[name]) for name in right.names()]
+    differences = [compare(name, right[name], wrong[name]).first for name in right.names()]
     first = min((d for d in differences if d), key=lambda d: d.token)
     assert first.tensor == tensor
 

@@ -1,16 +1,15 @@
 """Try to break the ranges that docs/numerics.md claims, at every extreme."""
 
-import dataclasses
 
 import numpy as np
 import pytest
-from conftest import ODD, replace_weights
+from conftest import ODD
+from extreme_models import EXTREMES
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sterna.model.profile import PROFILES, NumericProfile
-from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.integer import (
     IntegerModel,
     combine_scale,
@@ -104,35 +103,6 @@ def test_a_state_never_leaves_the_interval_of_state_and_candidate(
     assert (np.abs(cell["o"]) <= -profile.o.min).all()
 
 
-def _saturating_biases(model: QuantizedModel) -> QuantizedModel:
-    projections = {}
-    for name, p in model.projections.items():
-        bits = model.profile.bias_bits(name)
-        ends = np.array([-(1 << (bits - 1)), (1 << (bits - 1)) - 1], dtype=np.int32)
-        projections[name] = Projection(
-            p.weight, np.resize(ends, p.bias.shape), p.k, p.shift)
-    return dataclasses.replace(model, projections=projections)
-
-
-def _embedding(model: QuantizedModel, values: list[int]) -> QuantizedModel:
-    return dataclasses.replace(
-        model, embedding=np.resize(np.array(values, dtype=np.int16), model.embedding.shape))
-
-
-EXTREMES = {
-    "all-zero weights": lambda m: replace_weights(m, 0),
-    "all-one weights": lambda m: replace_weights(m, 1),
-    "all-minus-one weights": lambda m: replace_weights(m, -1),
-    "saturating biases": _saturating_biases,
-    "zero embedding": lambda m: _embedding(m, [0]),
-    "lowest embedding": lambda m: _embedding(m, [m.profile.x.min]),
-    "one-hot embedding": lambda m: _embedding(
-        m, [m.profile.x.max] + [0] * (m.config.d - 1)),
-    "everything at once": lambda m: _saturating_biases(
-        _embedding(replace_weights(m, 1), [m.profile.x.min])),
-}
-
-
 @pytest.mark.parametrize("extreme", EXTREMES)
 @pytest.mark.parametrize("gain", [1.0, 500.0])
 def test_every_tensor_of_an_extreme_model_fits_its_format(
@@ -159,7 +129,7 @@ def test_every_tensor_of_an_extreme_model_fits_its_format(
 
 
 def test_a_zero_vector_gives_the_biases(profile: NumericProfile) -> None:
-    model = _embedding(random_model(ODD, profile, 1), [0])
+    model = EXTREMES["zero embedding"](random_model(ODD, profile, 1))
     taps = TapRecorder()
     IntegerModel(model).run(np.array([[0]]), tap=taps)
     for part in "fcg":

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from conftest import ODD
+from extreme_models import EXTREMES
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from native_graphs import (
@@ -20,7 +21,7 @@ from native_graphs import (
     session,
 )
 from onnx import numpy_helper
-from test_onnx_forms import EXTREMES, odd_profiles
+from test_onnx_forms import odd_profiles
 
 from sterna.export.graph.metadata import profile_numbers
 from sterna.export.native.ops import KERNEL_VARIABLE, build_ops

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from conftest import ODD, replace_weights
+from extreme_models import EXTREMES
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
@@ -26,7 +27,7 @@ from sterna.export.runtime.runtime import (
 )
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16, FixedPoint, NumericProfile
-from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.quantized.taps import TapRecorder
@@ -68,38 +69,6 @@ def test_exact_forms_equal_the_reference(
 def test_any_width_is_exact(form: Form, d: int, dff: int) -> None:
     model = random_model(ModelConfig(d=d, layers=1, dff=dff, vocab=40), S16, seed=4)
     _check(model, form, length=5)
-
-
-def _embedding(model: QuantizedModel, value: int) -> QuantizedModel:
-    return dataclasses.replace(model, embedding=np.full_like(model.embedding, value))
-
-
-def _every_shift(model: QuantizedModel, shift: int) -> QuantizedModel:
-    return dataclasses.replace(model, projections={
-        name: Projection(p.weight, p.bias, p.k, shift)
-        for name, p in model.projections.items()})
-
-
-def _saturating_biases(model: QuantizedModel) -> QuantizedModel:
-    def ends(name: str) -> list[int]:
-        reach = 1 << (model.profile.bias_bits(name) - 1)
-        return [-reach, reach - 1]
-
-    return dataclasses.replace(model, projections={
-        name: Projection(p.weight, np.resize(np.int32(ends(name)), p.bias.shape), p.k, p.shift)
-        for name, p in model.projections.items()})
-
-
-EXTREMES = {
-    "all-zero weights": lambda m: replace_weights(m, 0),
-    "all-one weights": lambda m: replace_weights(m, 1),
-    "all-minus-one weights": lambda m: replace_weights(m, -1),
-    "zero embedding": lambda m: _embedding(m, 0),
-    "lowest embedding": lambda m: _embedding(replace_weights(m, 1), m.profile.x.min),
-    "saturating biases": _saturating_biases,
-    "smallest shifts": lambda m: _every_shift(m, 1),
-    "largest shifts": lambda m: _every_shift(_saturating_biases(m), m.profile.max_shift),
-}
 
 
 @exact_forms

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 
 import pytest
 import torch
 
 from sterna.model.network import kernels
 from sterna.model.network.kernels import by_triton
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def test_tensors_that_are_not_on_a_gpu_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +41,6 @@ def test_float32_on_a_gpu_is_taken_if_triton_is_there(monkeypatch: pytest.Monkey
 def test_measures_without_a_gpu_are_refused(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setattr("sys.argv", command.split())
     script = importlib.import_module(command.split()[0])
     for installed, message in ((True, "this needs a CUDA device"), (False, "this needs Triton")):

@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -18,6 +15,8 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is in the extra triton")
 
+import triton_errors
+import triton_gpu
 from triton_aot import KERNELS
 
 from sterna.model.config import ModelConfig
@@ -34,19 +33,11 @@ if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs TRITON_INTERPRET=1 or a GPU", allow_module_level=True)
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SCANS = (recurrence.scan_one_pass, recurrence.scan_chunked)
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """A script of ``benchmarks/`` by its name."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
 
 
 @pytest.fixture
@@ -66,14 +57,14 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("group", ["scans", "quantisers", "projections"])
 def test_every_kernel_is_within_a_millionth_of_its_naive_twin(
-    group: str, benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch,
+    group: str, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    errors = benchmark("triton_errors")
     # The interpreter takes long; still more than a chunk, and more than a block of each.
-    monkeypatch.setattr(errors, "SCANS", ((1, 1, 1), (70, 1, 33)))
+    monkeypatch.setattr(triton_errors, "SCANS", ((1, 1, 1), (70, 1, 33)))
     monkeypatch.setattr(
-        errors, "PROJECTIONS", (((3, 5, 33), (17, 40)), ((150, 130), (70, 130, 1)), ((1, 1), (1,))))
-    for each in getattr(errors, group)(DEVICE):
+        triton_errors, "PROJECTIONS",
+        (((3, 5, 33), (17, 40)), ((150, 130), (70, 130, 1)), ((1, 1), (1,))))
+    for each in getattr(triton_errors, group)(DEVICE):
         assert each.forward <= 1e-6, each
         assert each.backward is None or each.backward <= 1e-6, each
 
@@ -234,11 +225,10 @@ def test_products_follow_torchs_precision(launched: list[str]) -> None:
 
 @pytest.mark.skipif(not INTERPRETED, reason="on a GPU the script is for real sizes")
 def test_the_timings_for_a_gpu_run(
-    benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.argv", ["triton_gpu.py", "--smallest", "--repeats", "1"])
-    assert benchmark("triton_gpu").main() == 0
+    assert triton_gpu.main() == 0
     out = capsys.readouterr().out
     assert out.startswith("Triton's interpreter; torch ")
     assert [line.split("  ")[0] for line in out.splitlines()[1:]] == [

@@ -11,7 +11,7 @@ from sterna.export.forms.selftest import signal_to_noise
 from sterna.export.graph.metadata import GraphInfo, GraphKind
 from sterna.export.runtime.runtime import OnnxSequence, OnnxStep, Source, read_graph, token_array
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.compare import Comparison, Difference, compare, first_difference
+from sterna.model.quantized.compare import Comparison, Difference, compare
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.taps import TapRecorder
 
@@ -169,6 +169,6 @@ def _locate(
     reference.run(tokens, state, expected)
     graph.run(tokens, state, got)
     found = [
-        first_difference(name, expected[name], got[name], first_token=first_token)
+        compare(name, expected[name], got[name], first_token=first_token).first
         for name in got.names()]
     return min((each for each in found if each), key=lambda each: each.token, default=None)

@@ -352,26 +352,20 @@ def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.
     except ValueError as error:     # NumPy makes no array of rows of different lengths
         raise ValueError(
             "state must be numbers [layers, batch, d], got rows of different lengths") from error
-    _check_state(array, info, batch)
-    return array
-
-
-def _check_state(state: np.ndarray, info: GraphInfo, batch: int | None) -> None:
     layers, d = info.config.layers, info.config.d
-    right = state.ndim == 3 and (state.shape[0], state.shape[2]) == (layers, d)
+    right = array.ndim == 3 and (array.shape[0], array.shape[2]) == (layers, d)
     kinds, numbers = ("iu", "whole") if info.exact else ("f", "real")
-    if not right or batch not in (None, state.shape[1]) or state.dtype.kind not in kinds:
+    if not right or batch not in (None, array.shape[1]) or array.dtype.kind not in kinds:
         raise ValueError(
             f"state must be {numbers} numbers [layers, batch, d] = "
             f"[{layers}, {'batch' if batch is None else batch}, {d}], "
-            f"got {state.dtype} {list(state.shape)}")
-    if not state.size:
-        return
+            f"got {array.dtype} {list(array.shape)}")
     h = info.profile.h
     # A float state is a convex combination of candidates, which do not saturate.
     low, high = (h.min, h.max) if info.exact else (-_LARGEST_REAL, _LARGEST_REAL)
-    if not low <= state.min() <= state.max() <= high:
-        raise ValueError(f"state must be from {low} to {high}, got {state.min()} to {state.max()}")
+    if array.size and not low <= array.min() <= array.max() <= high:
+        raise ValueError(f"state must be from {low} to {high}, got {array.min()} to {array.max()}")
+    return array
 
 
 # Arguments ----------------------------------------------------------------------------

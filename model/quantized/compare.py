@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Comparison", "Difference", "compare", "first_difference"]
+__all__ = ["Comparison", "Difference", "compare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,3 @@ def compare(
             first_token + at[0], int(layer[1]) if layer else None, name, at[1:],
             int(expected[at]), int(got[at]))
     return Comparison(expected.size, mismatches, first)
-
-
-def first_difference(
-    name: str, expected: np.ndarray, got: np.ndarray, *, first_token: int = 0,
-) -> Difference | None:
-    """Return the first value that differs, by token and then by index, or None.
-
-    Takes the same arguments as :func:`compare` and raises the same errors.
-    """
-    return compare(name, expected, got, first_token=first_token).first

@@ -293,23 +293,11 @@ def two_bit(weight: np.ndarray) -> OnnxProduct:
 def products(
     columns: int, rows: int, *, ggml: Ggml | None, native: Native | None,
 ) -> tuple[dict[str, Product], dict[str, str]]:
-    """Make every product of one ternary matrix ``[rows, columns]``.
+    """Make every product of one ternary matrix ``[rows, columns]``, with the libraries there are.
 
     A product that is further from NumPy's than 8-bit activations explain is not made: what
-    computes nonsense is not timed.
-
-    Parameters
-    ----------
-    columns, rows
-        Length of the vector, and of the result.
-    ggml
-        llama.cpp's libraries, if there are any.
-    native
-        Sterna's library of operators, if there is one.
-
-    Returns
-    -------
-    The products by name; and of those that could not be made, the reasons.
+    computes nonsense is not timed. Returns the products by name, and the reasons of those that
+    could not be made.
     """
     rng = np.random.default_rng(2)
     weight = rng.integers(-1, 2, size=(rows, columns)).astype(np.float32)

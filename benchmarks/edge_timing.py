@@ -46,30 +46,11 @@ def measure(
     calls: Calls, *, rounds: int, cold: bool, seconds: float,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Samples:
-    """Time every call, one of each in turn, ``rounds`` times.
+    """Time every call, one of each in turn, ``rounds`` times; seconds of the processor, by name.
 
-    Parameters
-    ----------
-    calls
-        What to time, by name.
-    rounds
-        Calls of each to time.
-    cold
-        False: an untimed call goes before each timed one, so caches hold what it needs.
-        True: other memory is read in between, more than the caches hold.
-    seconds
-        No new round begins after this time, but three are made at least.
-    progress
-        Called after each round with the rounds done and wanted.
-
-    Returns
-    -------
-    Seconds of the processor in every round, by name.
-
-    Raises
-    ------
-    ValueError
-        If rounds is below 1.
+    Warm, an untimed call goes before each timed one, so caches hold what it needs; ``cold`` reads
+    other memory in between, more than the caches hold. No new round begins after ``seconds``, but
+    three are made at least. ``progress(done, wanted)`` is called after each.
     """
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {rounds}")

@@ -20,12 +20,8 @@ __all__ = ["DenseModel", "open_dense", "write_dense"]
 class DenseModel:
     """A model of dense float32 weights; f, c and g are one product, gate and up another.
 
-    Parameters
-    ----------
-    config, profile
-        Shape, and the formats whose ranges limit what is between the products.
-    tensors
-        Weights ``[rows, columns]`` and biases ``[rows]`` in float32, by projection.
+    ``tensors`` are weights ``[rows, columns]`` and biases ``[rows]`` in float32, by projection; the
+    profile's ranges limit what is between the products.
     """
 
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,8 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from sterna.export.graph.builder import DOMAIN, opset_imports
+from sterna.export.graph.builder import DOMAIN, TensorStore, opset_imports
+from sterna.export.graph.products import store_trits
 from sterna.export.native.ops import OPS_SOURCES, register_ops, with_ops
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.model.quantized.file import pack_trits
@@ -28,16 +28,9 @@ def int2(name: str, values: np.ndarray) -> TensorProto:
 
 def projection(name: str, parts: Sequence[Projection]) -> list[TensorProto]:
     """Weight, k, scale and bias of a projection, merged if there are several parts."""
-    bias = np.stack([part.bias for part in parts]).astype(np.int32)
-    lead = (len(parts), 1) if len(parts) > 1 else (1,)
-    return [
-        int2(f"{name}_weight", np.concatenate([part.weight for part in parts]).T),
-        numpy_helper.from_array(
-            np.array([float(part.k) for part in parts]).reshape(lead), f"{name}_k"),
-        numpy_helper.from_array(
-            np.array([math.ldexp(1.0, -part.shift) for part in parts]).reshape(lead),
-            f"{name}_scale"),
-        numpy_helper.from_array(bias if len(parts) > 1 else bias[0], f"{name}_bias")]
+    store = TensorStore()
+    store.store_projection(name, parts, store_trits)
+    return store.initializers
 
 
 def gate_table(model: QuantizedModel) -> np.ndarray:

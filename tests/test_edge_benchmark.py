@@ -76,8 +76,8 @@ def test_without_a_compiler_or_llama_the_rest_is_measured(tmp_path, monkeypatch,
     def build_ops():
         raise edge.OpsError("g++ is not installed")
 
-    monkeypatch.setattr("build_ops", build_ops)
-    monkeypatch.setattr("find_ggml", lambda: None)
+    monkeypatch.setattr(edge, "build_ops", build_ops)
+    monkeypatch.setattr(edge, "find_ggml", lambda: None)
     output = tmp_path / "edge"
     assert edge.main([*TINY, "--parts", "products", "-o", str(output)]) == 0
     record = json.loads(output.with_suffix(".json").read_text())
@@ -94,7 +94,7 @@ def test_an_interrupted_run_leaves_the_sizes_that_are_done(tmp_path, monkeypatch
             raise KeyboardInterrupt
         return {"d": d, "dff": dff, "weights": 1, "files": {}, "failed": {}}
 
-    monkeypatch.setattr("measure_model", measure_model)
+    monkeypatch.setattr(edge, "measure_model", measure_model)
     output = tmp_path / "edge"
     assert edge.main(["--sizes", "16x24", "8x12", "-o", str(output), "--quiet"]) == 130
     (kept,) = json.loads(output.with_suffix(".json").read_text())["models"]

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from conftest import ODD
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -144,70 +143,43 @@ BAD_TEXT = {
     "seed": ({"seed": 0}, "seed must be a whole number from 1"),
     "half a token": ({"tokens": 2.5}, "tokens must be a whole number from 1, got 2.5"),
     "yes": ({"tokens": True}, "tokens must be a whole number from 1, got True"),
-    "half a top k": ({"top_k": 2.5}, "top_k must be a whole number from 1, got 2.5"),
-    "half a seed": ({"seed": 1.5}, "seed must be a whole number from 1 to .*, got 1.5"),
-    "temperature as text": ({"temperature": "1"}, "temperature must be a number, got '1'"),
-    "top p as text": ({"top_p": "1"}, "top_p must be a number, got '1'"),
     "stop as bytes": ({"stop": b"at"}, "stop must be a text or several of them, got bytes b'at'"),
     "a number to stop": ({"stop": [10]}, "stop must hold only texts, got int 10"),
+    "no prompt": ({"prompts": []}, "prompts must hold at least one"),
+    "numbers": ({"prompts": [5]}, "prompts must hold only texts, got int 5 among them"),
+    "bytes": ({"prompts": b"abc"}, "prompts must be a text or several of them, got bytes b'abc'"),
+    "several bytes": ({"prompts": [b"abc"]}, "prompts must hold only texts, got bytes b'abc'"),
+    "nothing": ({"prompts": None}, "prompts must be a text or several of them, got NoneType"),
+    "half a character": ({"prompts": "a\ud800"},
+                         r"the prompt 'a\\ud800' is not UTF-8: it holds '\\ud800'"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_TEXT)
-def test_bad_settings_are_refused_before_anything_is_written(
-    session: Session, case: str,
-) -> None:
+def test_bad_arguments_are_refused_before_anything_is_written(session: Session, case: str) -> None:
     settings, message = BAD_TEXT[case]
-    with pytest.raises(ValueError, match=message):
-        session.generate("a", **settings)
-
-
-def test_no_prompt_and_no_graph_are_refused(session: Session) -> None:
-    with pytest.raises(ValueError, match="prompts must hold at least one"):
-        session.generate([])
-    narrow = Session(build(random_model(ODD, S16), "exact", GraphKind.STEP))
-    with pytest.raises(ValueError, match=r"the prompt 'a' holds 'a'.* from 0 to 64"):
-        narrow.generate("a")
-    with pytest.raises(ValueError, match=r"threads must be a whole number .*, got 1\.5"):
-        Session(build(random_model(ODD, S16), "exact", GraphKind.STEP), threads=1.5)
-    with pytest.raises(ValueError, match=r"must be the path of an ONNX file .*, got 5"):
-        Session(5)
-
-
-BAD_PROMPTS = {
-    "numbers": ([5], "prompts must hold only texts, got int 5 among them"),
-    "bytes": (b"abc", "prompts must be a text or several of them, got bytes b'abc'"),
-    "several bytes": ([b"abc"], "prompts must hold only texts, got bytes b'abc' among them"),
-    "number": (5, "prompts must be a text or several of them, got int 5"),
-    "nothing": (None, "prompts must be a text or several of them, got NoneType"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_PROMPTS)
-def test_what_is_no_text_is_no_prompt(session: Session, case: str) -> None:
-    prompts, message = BAD_PROMPTS[case]
     for method in (session.generate, session.complete):
         with pytest.raises(ValueError, match=message):
-            method(prompts, tokens=3)
+            method(**{"prompts": "a", **settings})
 
 
-def test_the_character_is_named_that_a_vocabulary_does_not_have() -> None:
-    micro = Session(build(load_model("micro"), "exact", GraphKind.STEP))
-    with pytest.raises(ValueError, match=r"the prompt 'héllo' holds 'é', with the byte 195; the "
-                                         r"model knows bytes from 0 to 127"):
-        micro.complete(["he", "héllo"], tokens=2)
+@pytest.mark.parametrize(("vocab", "prompt", "message"), [
+    (128, "héllo", r"the prompt 'héllo' holds 'é', with the byte 195; .* bytes from 0 to 127"),
+    (8, "", r"the prompt '' holds '\\n', with the byte 10; "),
+    (300, "a", "has 300 tokens, and its tokenizer spells only 256")])
+def test_the_character_is_named_that_a_vocabulary_does_not_have(
+    vocab: int, prompt: str, message: str,
+) -> None:
+    model = random_model(ModelConfig(8, 1, 12, vocab), S16)
+    with pytest.raises(ValueError, match=message):
+        Session(build(model, "exact", GraphKind.STEP)).complete(prompt)
 
 
-def test_what_cannot_be_text_is_refused_before_anything_runs() -> None:
-    micro = Session(build(load_model("micro"), "exact", GraphKind.STEP))
-    with pytest.raises(ValueError, match=r"the prompt 'a\\ud800' is not UTF-8: it holds '\\ud800'"):
-        micro.generate("a\ud800")
-    few = Session(build(random_model(ModelConfig(8, 1, 12, 8), S16), "exact", GraphKind.STEP))
-    with pytest.raises(ValueError, match=r"the prompt '' holds '\\n', with the byte 10; "):
-        few.generate("")
-    many = Session(build(random_model(ModelConfig(8, 1, 12, 300), S16), "exact", GraphKind.STEP))
-    with pytest.raises(ValueError, match="has 300 tokens, and its tokenizer spells only 256"):
-        many.generate("a")
+def test_what_is_no_graph_is_refused(model: QuantizedModel) -> None:
+    with pytest.raises(ValueError, match=r"threads must be a whole number .*, got 1\.5"):
+        Session(build(model, "exact", GraphKind.STEP), threads=1.5)
+    with pytest.raises(ValueError, match=r"must be the path of an ONNX file .*, got 5"):
+        Session(5)
 
 
 def test_lists_are_taken_wherever_arrays_are(session: Session) -> None:

@@ -77,7 +77,7 @@ class BitLinearCall(ctypes.Structure):
 
 
 class ScanCall(ctypes.Structure):
-    """Arguments of both passes of the recurrence; this and the following are in cpp/gates.hpp."""
+    """Arguments of both passes of the recurrence; this and the following are in cpp/gates.cpp."""
 
     operation = "scan"
     _fields_ = _fields(

@@ -1,17 +1,127 @@
-// What stands between two projections, in one pass each: MLGRU with its gates, the product of a
-// GLU, the sum of a residual. Gates are computed again in the pass back, which takes less time than
-// reading them would.
+// What stands between two projections, in one pass each: the recurrence alone and MLGRU with its
+// gates, the product of a GLU, the sum of a residual. Gates are computed again in the pass back,
+// which takes less time than reading them would.
+//
+// Arguments are filled in by library.py, where names and order are the same. Channels of a
+// recurrence know nothing of each other: a thread takes some of them, and keeps their state in the
+// first cache while time goes by. No result depends on the number of threads.
 
 #include <omp.h>
 
 #include <algorithm>
 
 #include "entry.hpp"
-#include "gates.hpp"
 #include "products.hpp"
 
 namespace sterna {
+
+struct Scan {
+    int64_t steps, lanes, threads;
+    const float* forget;     // [steps, lanes], as all that have no shape here
+    const float* candidate;
+    const float* initial;    // [lanes]
+    float* states;
+    // Of the pass back.
+    const float* grad;
+    float* to_forget;
+    float* to_candidate;
+    float* to_initial;       // [lanes]
+};
+
+struct GatedScan {
+    int64_t steps, batch, channels, threads;
+    const float* z;          // [steps, batch, 3, channels]
+    const float* initial;    // [batch, channels]
+    float* states;           // [steps, batch, channels]
+    float* out;              // [steps, batch, channels]
+    // Of the pass back.
+    const float* grad;       // [steps, batch, channels]
+    const float* grad_last;  // [batch, channels], null: nothing came
+    float* to_z;             // [steps, batch, 3, channels]
+    float* to_initial;       // [batch, channels]
+};
+
+struct GatedSilu {
+    int64_t tokens, channels, threads;
+    float limit;
+    const float* z;          // [tokens, 2, channels]
+    float* out;              // [tokens, channels]
+    const float* grad;       // [tokens, channels]
+    float* to_z;             // [tokens, 2, channels]
+};
+
+struct LimitedSum {
+    int64_t count, threads;
+    float limit;
+    const float* first;
+    const float* second;
+    float* out;
+    const float* grad;
+    float* to_both;
+};
+
 namespace {
+
+// Exact for f = 0 and for f = 1.
+inline Floats next(Floats f, Floats h, Floats c) { return f * h + (c - f * c); }
+
+// The recurrence h[t] = f[t] h[t-1] + (1 - f[t]) c[t] and its gradients -------------------------
+
+// Channels that a thread takes at once; so many states fit into the first cache.
+constexpr int64_t kMostLanes = 2048;
+
+int64_t lanes_each(int64_t lanes, int64_t pieces) {
+    const int64_t each = (lanes + pieces - 1) / pieces;
+    return std::min(kMostLanes, (each + kLanes - 1) / kLanes * kLanes);
+}
+
+template <class Body>
+void for_lanes(int64_t lanes, int64_t threads, const Body& body) {
+    const int64_t each = lanes_each(lanes, threads);
+#pragma omp parallel for num_threads(threads)
+    for (int64_t first = 0; first < lanes; first += each)
+        body(first, std::min(each, lanes - first));
+}
+
+void scan_forward(const Scan& a) {
+    for_lanes(a.lanes, a.threads, [&](int64_t first, int64_t count) {
+        float state[kMostLanes];
+        std::memcpy(state, a.initial + first, static_cast<size_t>(count) * sizeof(float));
+        for (int64_t t = 0; t < a.steps; ++t)
+            for (int64_t i = 0; i < count; i += kLanes) {
+                const int64_t at = t * a.lanes + first + i, left = count - i;
+                const Floats h = next(
+                    load_part(a.forget + at, left), load_part(state + i, left),
+                    load_part(a.candidate + at, left));
+                store_part(state + i, h, left);
+                store_part(a.states + at, h, left);
+            }
+    });
+}
+
+void scan_backward(const Scan& a) {
+    for_lanes(a.lanes, a.threads, [&](int64_t first, int64_t count) {
+        float carried[kMostLanes] = {};  // what the step after passes on to the state
+        for (int64_t t = a.steps - 1; t >= 0; --t) {
+            const float* before = t > 0 ? a.states + (t - 1) * a.lanes : a.initial;
+            for (int64_t i = 0; i < count; i += kLanes) {
+                const int64_t at = t * a.lanes + first + i, left = count - i;
+                const Floats f = load_part(a.forget + at, left);
+                const Floats to_state =
+                    load_part(a.grad + at, left) + load_part(carried + i, left);
+                const Floats kept = f * to_state;
+                store_part(carried + i, kept, left);
+                store_part(a.to_candidate + at, to_state - kept, left);
+                store_part(a.to_forget + at,
+                           (load_part(before + first + i, left)
+                            - load_part(a.candidate + at, left)) * to_state, left);
+            }
+        }
+        std::memcpy(a.to_initial + first, carried, static_cast<size_t>(count) * sizeof(float));
+    });
+}
+
+// Gates, products and sums ------------------------------------------------------------------------
 
 constexpr int64_t kMostChannels = 2048;
 
@@ -146,6 +256,8 @@ void limited_sum_backward(const LimitedSum& a) {
 }  // namespace
 }  // namespace sterna
 
+STERNA_ENTRY(scan_forward, Scan)
+STERNA_ENTRY(scan_backward, Scan)
 STERNA_ENTRY(gated_scan_forward, GatedScan)
 STERNA_ENTRY(gated_scan_backward, GatedScan)
 STERNA_ENTRY(gated_silu_forward, GatedSilu)

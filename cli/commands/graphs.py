@@ -41,6 +41,8 @@ from sterna.model.tokens.stream import TextStream
 __all__ = ["COMMANDS", "build_ops", "export", "generate", "open_model", "web"]
 
 _FORMS = "exact, exact-2bit, fast, web, traced or float32"
+_MOST_TOKENS = 1 << 16
+"""Of a comparison: full attention has the square of them in memory."""
 
 
 def export(
@@ -286,10 +288,6 @@ def _stream(pieces: Iterator[Piece], prompt: str) -> tuple[list[str], list[list[
 
 
 # Checkpoints --------------------------------------------------------------------------
-
-
-_MOST_TOKENS = 1 << 16
-"""Of a comparison: full attention has the square of them in memory."""
 
 
 def _export_checkpoint(

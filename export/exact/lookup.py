@@ -41,6 +41,9 @@ from sterna.model.quantized import QuantizedModel
 
 __all__ = ["build_lookup_graph"]
 
+_Z_BITS = 16
+_NORM_BITS = 18
+
 
 def build_lookup_graph(
     model: QuantizedModel, kind: GraphKind, product: Product,
@@ -131,10 +134,6 @@ class _Assembler:
 
 
 # Tables -------------------------------------------------------------------------------
-
-
-_Z_BITS = 16
-_NORM_BITS = 18
 
 
 def _check_lookups(model: QuantizedModel) -> None:

@@ -32,6 +32,13 @@ _TOKENIZER = "sterna.tokenizer"
 LAYER_FORMAT = "sterna onnx layer"
 """What the file of one layer, without a language model around it, says that it is."""
 _FLOAT_FORMAT = "sterna float onnx"     # of model/onnx_float, which needs torch
+PROFILE_ATTRIBUTE = "profile"
+"""The attribute of a node in a file: the values of :func:`profile_numbers`."""
+_SIGNALS = ("x", "z", "h", "o", "p", "logit")
+_WIDTHS = ("reciprocal_bits", "root_frac", "scale_frac", "mantissa_bits", "scale_bits",
+           "sigmoid_frac", "sigmoid_segments")
+PROFILE_NAMES = (*(f"{name}_{part}" for name in _SIGNALS for part in ("bits", "frac")), *_WIDTHS)
+"""Names of the numbers, in the order of the list."""
 
 
 class OnnxFileError(ValueError):
@@ -161,18 +168,9 @@ def describe(
 # Numbers of a profile -----------------------------------------------------------------
 
 
-PROFILE_ATTRIBUTE = "profile"
-"""The attribute of a node in a file: the values of :func:`profile_numbers`."""
-_FORMATS = ("x", "z", "h", "o", "p", "logit")
-_WIDTHS = ("reciprocal_bits", "root_frac", "scale_frac", "mantissa_bits", "scale_bits",
-           "sigmoid_frac", "sigmoid_segments")
-PROFILE_NAMES = (*(f"{name}_{part}" for name in _FORMATS for part in ("bits", "frac")), *_WIDTHS)
-"""Names of the numbers, in the order of the list."""
-
-
 def profile_numbers(profile: NumericProfile) -> dict[str, int]:
     """``x_bits``, ``x_frac`` and so on of every format, then the widths, in their order."""
-    formats = [getattr(profile, name) for name in _FORMATS]
+    formats = [getattr(profile, name) for name in _SIGNALS]
     numbers = [number for each in formats for number in (each.bits, each.frac)]
     return dict(zip(
         PROFILE_NAMES, [*numbers, *(getattr(profile, name) for name in _WIDTHS)], strict=True))

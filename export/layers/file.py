@@ -40,6 +40,13 @@ from sterna.model.profile import S16, FixedPoint, NumericProfile
 __all__ = ["LAYER_FORMAT_VERSION", "check_layer", "describe_layer", "export_glu", "export_layer",
            "export_matrix", "export_mlgru"]
 
+LAYER_FORMAT_VERSION = 1
+_BATCH, _STEPS = 2, 4
+"""Vectors side by side, and after one another if there is a recurrence."""
+_FORMULA = (
+    "i counts the values [batch, steps, columns] from 1; a = i * 2654435761 mod 2^32; "
+    "b = (a xor (a >> 15)) * 2246822519 mod 2^32; value = (b >> (32 - bits)) - 2^(bits - 1)")
+
 
 def export_matrix(
     weights: MatrixLayer | Ternary, path: str | Path, *, output: FixedPoint | None = None,
@@ -138,14 +145,6 @@ def _write(layer: Layer | MatrixLayer, path: str | Path) -> Path:
     proto = build_matrix(layer) if isinstance(layer, MatrixLayer) else build_layer(layer)
     describe_layer(proto, layer)
     return write_atomically(path, serialize(proto))
-
-
-LAYER_FORMAT_VERSION = 1
-_BATCH, _STEPS = 2, 4
-"""Vectors side by side, and after one another if there is a recurrence."""
-_FORMULA = (
-    "i counts the values [batch, steps, columns] from 1; a = i * 2654435761 mod 2^32; "
-    "b = (a xor (a >> 15)) * 2246822519 mod 2^32; value = (b >> (32 - bits)) - 2^(bits - 1)")
 
 
 def describe_layer(proto: onnx.ModelProto, layer: Layer | MatrixLayer) -> None:

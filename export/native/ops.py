@@ -30,6 +30,13 @@ OPS_SOURCES = Path(__file__).parent / "cpp"
 
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique",
           "-ffp-contract=off")
+KERNEL_VARIABLE = "STERNA_KERNEL"
+"""Environment variable that forces a kernel, by name."""
+_INT2_SINCE = (1, 31)
+"""The first onnxruntime that gives 2-bit integers to custom operators."""
+_LANES = 16
+"""Rows and columns are filled up to a multiple of this."""
+_ALIGNMENT = 64
 
 
 class OpsError(ValueError):
@@ -79,15 +86,6 @@ def build_ops(
             f"{error}; without the operators Sterna runs the same files, only slower") from error
     except CompileError as error:
         raise OpsError(str(error)) from error
-
-
-KERNEL_VARIABLE = "STERNA_KERNEL"
-"""Environment variable that forces a kernel, by name."""
-_INT2_SINCE = (1, 31)
-"""The first onnxruntime that gives 2-bit integers to custom operators."""
-_LANES = 16
-"""Rows and columns are filled up to a multiple of this."""
-_ALIGNMENT = 64
 
 
 def register_ops(options: Any, library: Path) -> None:

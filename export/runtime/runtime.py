@@ -33,6 +33,12 @@ __all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "all_logits", "che
            "has_two_bit_kernels", "last_logits", "open_session", "read_graph", "read_proto",
            "state_array", "step_with_taps", "thread_count", "token_array", "two_bit_blocks"]
 
+_LARGEST_REAL = 1e6
+Source: TypeAlias = str | Path | onnx.ModelProto
+"""A graph: the path of its file, or the graph itself."""
+_Advance: TypeAlias = Iterator[tuple[np.ndarray, np.ndarray]]
+_MOST_THREADS = 256
+
 
 def open_session(
     proto: onnx.ModelProto, name: str, threads: int = 1, ops: Path | None = None,
@@ -98,13 +104,6 @@ def two_bit_blocks(proto: onnx.ModelProto) -> set[int]:
     nodes = [*proto.graph.node, *(node for each in proto.functions for node in each.node)]
     return {attribute.i for node in nodes if node.op_type == "MatMulNBits"
             for attribute in node.attribute if attribute.name == "block_size"}
-
-
-_LARGEST_REAL = 1e6
-
-Source: TypeAlias = str | Path | onnx.ModelProto
-"""A graph: the path of its file, or the graph itself."""
-_Advance: TypeAlias = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 def read_graph(source: Source) -> tuple[onnx.ModelProto, GraphInfo]:
@@ -369,9 +368,6 @@ def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.
 
 
 # Arguments ----------------------------------------------------------------------------
-
-
-_MOST_THREADS = 256
 
 
 def thread_count(threads: int) -> int:

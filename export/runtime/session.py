@@ -37,6 +37,7 @@ __all__ = ["Session", "pack_state", "unpack_state"]
 
 _CHUNK = 256        # tokens of a prompt in one call: memory grows with them
 _Graph = TypeVar("_Graph", bound=OnnxGraph)
+_MAGIC = b"sterna state 1\n"
 
 
 class Session:
@@ -256,9 +257,6 @@ def _name(source: Source) -> str:
 
 
 # States as bytes, with the model they belong to ---------------------------------------
-
-
-_MAGIC = b"sterna state 1\n"
 
 
 def pack_state(state: np.ndarray, info: GraphInfo) -> bytes:

@@ -46,6 +46,17 @@ _CHECK_TEMPERATURE, _CHECK_SEED = 0.7, 1
 _CHECK_FORMAT = 1
 # Names under which the page loads the runtime. Servers know the type of .js; not all know .mjs.
 _RUNTIME_NAMES = {"ort.wasm.bundle.min.mjs": "ort.js", "ort-wasm-simd-threaded.wasm": "ort.wasm"}
+WEB_RUNTIME_VERSION = "1.30.0"
+"""Version of the npm package onnxruntime-web that the page was tested with."""
+WEB_RUNTIME = {
+    "ort.wasm.bundle.min.mjs":
+        "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
+    "ort-wasm-simd-threaded.wasm":
+        "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
+}
+"""SHA-256 of the files that are taken from the package's folder ``dist``."""
+_PACKAGE = f"onnxruntime-web@{WEB_RUNTIME_VERSION}"
+_NPM_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +163,6 @@ def _tokenizer(tokenizer: Tokenizer) -> Any:
     """A tokenizer as text.js takes it; the pattern of words goes along, so that it is one."""
     content = tokenizer.to_json()
     return content if tokenizer.kind == BYTES.kind else {**content, "words": WORD_PATTERN}
-
-
-WEB_RUNTIME_VERSION = "1.30.0"
-"""Version of the npm package onnxruntime-web that the page was tested with."""
-
-WEB_RUNTIME = {
-    "ort.wasm.bundle.min.mjs":
-        "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
-    "ort-wasm-simd-threaded.wasm":
-        "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
-}
-"""SHA-256 of the files that are taken from the package's folder ``dist``."""
-
-_PACKAGE = f"onnxruntime-web@{WEB_RUNTIME_VERSION}"
-_NPM_SECONDS = 600
 
 
 class WebRuntimeError(ValueError):

@@ -151,20 +151,15 @@ def test_operators_compute_the_same_file(
         np.testing.assert_array_equal(state, last)
 
 
-def test_operators_go_with_the_exact_form_alone(model: QuantizedModel, native_ops: Path) -> None:
-    for form in ("fast", "exact-2bit", "web", "traced"):
-        with pytest.raises(ValueError, match=f"goes only with the form exact, got {form}"):
-            Session(build(model, form, GraphKind.STEP), ops=native_ops)
-
-
 def test_a_form_without_operators_is_refused_before_they_are_compiled(
     model: QuantizedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     compiled = []
     monkeypatch.setattr(session_module, "build_ops", lambda: compiled.append(True))
-    with pytest.raises(ValueError, match="goes only with the form exact, got web"):
-        Session(build(model, "web", GraphKind.STEP), ops=True)
+    for form in ("fast", "exact-2bit", "web", "traced"):
+        with pytest.raises(ValueError, match=f"goes only with the form exact, got {form}"):
+            Session(build(model, form, GraphKind.STEP), ops=True)
     with pytest.raises(ValueError, match="threads must be a whole number"):
         Session(build(model, "exact", GraphKind.STEP), ops=True, threads=0)
     monkeypatch.setattr(ops_module, "build_ops", lambda **_: compiled.append(True))

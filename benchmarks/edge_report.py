@@ -67,7 +67,8 @@ def speed_tables(record: Record) -> Iterator[Table]:
     for part, what, unit, scale in (("step", "One token", "µs", 1.0),
                                     ("prefill", f"{count} tokens", "ms", 1e-3)):
         models = [model for model in record["models"] if model.get(part)]
-        for state in states(models[0][part]) if models else ():
+        # Cold caches hardly change a prefill, which reads the weights once for all its tokens.
+        for state in states(models[0][part])[:2 if part == "step" else 1] if models else ():
             cells = {f"{model['d']} x {model['dff']}": {
                 name: f"{figure(scale * each['us'][1])}, {times(each['speed'][BASE][1])}"
                 if BASE in each["speed"] else figure(scale * each["us"][1])
@@ -174,17 +175,13 @@ A cell is a median; quartiles and further figures are in the `.json` beside this
 is shared: contestants are called in turn in a rotating order, and ratios are taken within a round.
 One thread, processor time. Ratios carry over to other machines of the same family at best.
 
-- *warm*: an untimed call goes before each timed one. *cold*: more memory than the caches hold is
-  read in between, so weights, code and buffers are all cold.
-- *bits per ternary weight*: all bits of the file, embedding and tables included, over the number of
-  ternary weights.
+- *warm*: after an untimed call. *cold*: after reading more memory than the caches hold.
+- *bits per ternary weight*: all bits of the file, embedding and tables included.
 - *ms of the session*: from the file, in the page cache, to onnxruntime's session. *peak*: growth of
-  resident memory over what it was with all libraries imported. Medians of {settings['probes']}.
-- A step is one call from Python, batch 1, with the state of the step before. A prefill is one call
-  with {settings['prefill_tokens']} tokens.
+  resident memory, libraries not counted. Medians of {settings['probes']}.
+- A step is one call from Python, batch 1; a prefill one call with {settings['prefill_tokens']} tokens.
 - A product takes and gives a float32 vector, quantisation included. llama.cpp computes a graph of
-  one `ggml_mul_mat`, Sterna calls the kernel of its operators directly. All are first compared with
-  NumPy's product.
+  one `ggml_mul_mat`, Sterna calls the kernel of its operators directly.
 
 {"Not measured:" + chr(10) * 2 + absent + chr(10) * 2 if absent else ""}\
 ## Step and prefill

@@ -179,7 +179,8 @@ One thread, processor time. Ratios carry over to other machines of the same fami
 - *bits per ternary weight*: all bits of the file, embedding and tables included.
 - *ms of the session*: from the file, in the page cache, to onnxruntime's session. *peak*: growth of
   resident memory, libraries not counted. Medians of {settings['probes']}.
-- A step is one call from Python, batch 1; a prefill one call with {settings['prefill_tokens']} tokens.
+- A step is one call from Python, batch 1; a prefill one with
+  {settings['prefill_tokens']} tokens.
 - A product takes and gives a float32 vector, quantisation included. llama.cpp computes a graph of
   one `ggml_mul_mat`, Sterna calls the kernel of its operators directly.
 

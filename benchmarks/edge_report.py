@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,16 +46,6 @@ def figure(value: float) -> str:
     return f"{value:.{digits - 1 if value >= 10 else digits}f}"
 
 
-def spread(values: list[float], show: Callable[[float], str] = figure) -> str:
-    """Median, and quartiles in brackets.
-
-    >>> spread([1.5, 2.0, 2.75])
-    '2.00 (1.50–2.75)'
-    """
-    low, middle, high = (show(value) for value in values)
-    return f"{middle} ({low}–{high})"
-
-
 def times(value: float) -> str:
     """A ratio, with two decimals if it is below 10.
 
@@ -65,75 +55,65 @@ def times(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else figure(value)
 
 
-def ratio(result: Record, base: str) -> str:
-    """How many times as fast as ``base``, with quartiles."""
-    return spread(result["speed"][base], times) if base in result["speed"] else "-"
-
-
-def file_tables(record: Record) -> Iterator[Table]:
-    """Files and loading, a table for each size."""
-    for model in record["models"]:
-        if model["files"]:
-            yield Table(
-                f"Files, d {model['d']}, dff {model['dff']}: "
-                f"{model['weights']:,} ternary weights",
-                ["form", "file, MB", "bits per weight", "load, ms", "Session, ms",
-                 "loaded, MiB", "peak, MiB"],
-                [[name, figure(each["bytes"] / 1e6), f"{each['bits_per_weight']:.2f}",
-                  *(figure(each[key]) if key in each else "-"
-                    for key in ("load_ms", "session_ms", "loaded_mib", "peak_mib"))]
-                 for name, each in model["files"].items()])
-
-
 def states(measured: Record) -> list[str]:
     """Which of warm and cold were measured."""
     return [state for state in ("warm", "cold") if state in measured]
 
 
-def speed_tables(record: Record) -> Iterator[Table]:
-    """Latency of a step and of a prefill, a table for each size."""
-    for model in record["models"]:
-        for part, count, unit in (
-            ("step", 1, "µs"), ("prefill", record["settings"]["prefill_tokens"], "ms"),
-        ):
-            measured = model.get(part, {})
-            if not measured:
-                continue
-            columns, scale = ["form"], 1.0 if unit == "µs" else 1e-3
-            for state in states(measured):
-                columns += [f"{state}, {unit}", "tokens/s", "x float32"]
-            rows = []
-            for name in measured["warm"]:
-                row = [name]
-                for state in states(measured):
-                    each = measured[state][name]
-                    row += [spread([scale * value for value in each["us"]]),
-                            figure(1e6 * count / each["us"][1]), ratio(each, BASE)]
-                rows.append(row)
-            what = "One token" if part == "step" else f"{count} tokens"
-            yield Table(f"{what}, d {model['d']}, dff {model['dff']}", columns, rows)
-
-
-def product_tables(record: Record) -> Iterator[Table]:
-    """Matrix-vector products, a table for each shape."""
-    for product in record["products"]:
-        columns = ["product", "weights, MB"]
-        for state in states(product):
-            columns += [f"{state}, µs", "x float32", "x TQ2_0"]
-        rows = []
-        for name in product["warm"]:
-            row = [name, figure(product["bytes"][name] / 1e6)]
-            for state in states(product):
-                each = product[state][name]
-                row += [spread(each["us"]), *(ratio(each, base) for base in PRODUCT_BASES)]
-            rows.append(row)
-        yield Table(f"Product, {product['columns']} columns x {product['rows']} rows",
-                    columns, rows)
-
-
 def all_tables(record: Record) -> list[Table]:
     """Every table of a record."""
     return [*file_tables(record), *speed_tables(record), *product_tables(record)]
+
+
+def speed_tables(record: Record) -> Iterator[Table]:
+    """Medians of a step and of a prefill: a row for each form, a column for each size."""
+    count = record["settings"]["prefill_tokens"]
+    for part, what, unit, scale in (("step", "One token", "µs", 1.0),
+                                    ("prefill", f"{count} tokens", "ms", 1e-3)):
+        models = [model for model in record["models"] if model.get(part)]
+        # Cold caches hardly change a prefill, which reads the weights once for all its tokens.
+        for state in states(models[0][part])[:2 if part == "step" else 1] if models else ():
+            cells = {f"{model['d']} x {model['dff']}": {
+                name: f"{figure(scale * each['us'][1])}, {times(each['speed'][BASE][1])}"
+                if BASE in each["speed"] else figure(scale * each["us"][1])
+                for name, each in model[part][state].items()} for model in models}
+            yield by_size(f"{what}, {state}: {unit}, times as fast as float32", "d x dff", cells)
+
+
+def file_tables(record: Record) -> Iterator[Table]:
+    """Files and loading: a row for each form, a column for each size."""
+    models = [model for model in record["models"] if model["files"]]
+    for title, first, second in (
+        ("File: MB, bits per ternary weight",
+         ("bytes", 1e-6, figure), ("bits_per_weight", 1, times)),
+        ("Loading: ms of the session, peak MiB", ("load_ms", 1, figure), ("peak_mib", 1, figure)),
+    ):
+        cells = {f"{model['d']} x {model['dff']}": {
+            name: ", ".join(show(scale * each[key]) if key in each else "-"
+                            for key, scale, show in (first, second))
+            for name, each in model["files"].items()} for model in models}
+        if cells:
+            yield by_size(title, "d x dff", cells)
+
+
+def product_tables(record: Record) -> Iterator[Table]:
+    """Matrix-vector products: a row for each kernel, a column for each shape."""
+    products = record["products"]
+    for state in states(products[0]) if products else ():
+        cells = {f"{product['columns']} x {product['rows']}": {
+            name: ", ".join([figure(each["us"][1]), *(
+                times(each["speed"][base][1]) if base in each["speed"] else "-"
+                for base in PRODUCT_BASES)])
+            for name, each in product[state].items()} for product in products}
+        yield by_size(f"Product, {state}: µs, times as fast as float32 and as TQ2_0",
+                      "product", cells)
+
+
+def by_size(title: str, what: str, cells: dict[str, dict[str, str]]) -> Table:
+    """Join the cells of each size, by name, to one table."""
+    names = dict.fromkeys(name for column in cells.values() for name in column)
+    return Table(title, [what, *cells],
+                 [[name, *(column.get(name, "-") for column in cells.values())] for name in names])
 
 
 def left_out(record: Record) -> dict[str, str]:
@@ -175,9 +155,9 @@ def markdown(record: Record, picture: str) -> str:
     return f"""\
 # Edge benchmark
 
-Pick the [ONNX form](onnx.md) for the size of your model: every form beside float32, PyTorch and
-llama.cpp's ternary kernels, in speed, size of the file and memory. On a machine of your own, run
-`benchmarks/edge.py`, which writes this page; do not edit it by hand. Made on {record['date']} with
+Pick the [ONNX form](onnx.md) for the size of your model: speed, file and memory of every form
+beside float32, PyTorch and llama.cpp's ternary kernels. `benchmarks/edge.py` writes this page; run
+it on your own machine. Made on {record['date']} with
 
 ```console
 {record['command']}
@@ -195,32 +175,18 @@ llama.cpp's ternary kernels, in speed, size of the file and memory. On a machine
 
 ## How to read it
 
-The machine is shared and noisy. One call of each contestant is made in turn, in an order that
-rotates, and the ratio to float32 is taken within each round; a cell is the median and, in
-brackets, the quartiles. All run on one thread, and a time is the processor time of the process.
-Ratios carry over to other machines better than microseconds do, and neither carries over to
-another processor family.
+A cell is a median; quartiles and further figures are in the `.json` beside this page. The machine
+is shared: contestants are called in turn in a rotating order, and ratios are taken within a round.
+One thread, processor time. Ratios carry over to other machines of the same family at best.
 
-- *x float32*: time of the float32 ONNX graph of the same model (for products: of the float32
-  product in onnxruntime) divided by the time of this one; above 1 is faster. *x TQ2_0*: the same
-  beside llama.cpp's 2-bit ternary product.
-- *warm*: an untimed call goes before each timed one. *cold*: other memory is read in between, more
-  than the caches hold; this puts out not only weights but also code and buffers of every
-  contestant, and the interpreter's.
-- *bits per weight*: all bits of the file over the number of ternary weights. Embedding, biases,
-  tables and graph are counted in the file, but not as weights.
-- *load*: from the file, in the page cache, to onnxruntime's session, in a process of its own;
-  *Session*: after that in the same process, the same with the checks and the test of
-  `sterna.export.Session`. *loaded* and *peak*: growth of the process's resident memory, after three
-  calls of onnxruntime's session and at its highest, over what it was with all libraries imported.
-  Medians of {settings['probes']}.
-- A step is one call from Python with its inputs, batch 1; it takes the state of the step before. A
-  prefill is one call with a row of {settings['prefill_tokens']} tokens.
-- A product takes a float32 vector and gives a float32 vector; quantising the activations is part
-  of it. The first three are onnxruntime's, with inputs and outputs bound; llama.cpp computes a
-  graph of one `ggml_mul_mat` with a thread pool of one (a bare loop over its dot products is no
-  faster); Sterna is the kernel of its library of operators, called directly. All are compared with
-  NumPy's product before they are timed.
+- *warm*: after an untimed call. *cold*: after reading more memory than the caches hold.
+- *bits per ternary weight*: all bits of the file, embedding and tables included.
+- *ms of the session*: from the file, in the page cache, to onnxruntime's session. *peak*: growth of
+  resident memory, libraries not counted. Medians of {settings['probes']}.
+- A step is one call from Python, batch 1; a prefill one with
+  {settings['prefill_tokens']} tokens.
+- A product takes and gives a float32 vector, quantisation included. llama.cpp computes a graph of
+  one `ggml_mul_mat`, Sterna calls the kernel of its operators directly.
 
 {"Not measured:" + chr(10) * 2 + absent + chr(10) * 2 if absent else ""}\
 ## Step and prefill
@@ -231,7 +197,7 @@ another processor family.
 {chr(10).join(_markdown_table(each) for each in file_tables(record)) or "Not measured." + chr(10)}
 ## Matrix-vector products
 
-Columns are the length of the vector, rows that of the result.
+A shape is the length of the vector x that of the result.
 
 {chr(10).join(_markdown_table(each) for each in product_tables(record)) or "Not measured."}"""
 

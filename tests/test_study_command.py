@@ -71,11 +71,28 @@ def test_the_core_of_a_row_is_the_one_that_sterna_report_counts(
         "memory_bits": told["memory_bits"]["total"]}
 
 
-def test_the_page_of_mixers_has_the_tables_of_its_data() -> None:
+def tables_in(text: str) -> list[list[list[str]]]:
+    """The tables of a Markdown text, the row of titles first."""
+    found = re.findall(r"^((?:\|.*\n)+)", text, re.M)
+    return [[[cell.strip() for cell in line.strip("|").split("|")]
+             for line in table.splitlines() if not re.match(r"\|[ :|-]+$", line)]
+            for table in found]
+
+
+def test_the_page_of_mixers_has_the_figures_of_its_data() -> None:
     docs = Path(__file__).parents[1] / "docs"
     found = json.loads((docs / "mixers" / "mixers.json").read_text())
     assert (found["missing"], found["seeds"]) == (0, 3)
-    assert study_markdown(found) in (docs / "mixers.md").read_text()
+    quality, digits, models, steps, states, *_ = tables_in(study_markdown(found))
+    of = [{row[0]: dict(zip(table[0], row, strict=True)) for row in table[1:]}
+          for table in (quality, models, steps, states)]
+    page = (docs / "mixers.md").read_text().partition("## The full table")[2]
+    text, shown = tables_in(f"{page}\n")
+    assert text[1:] == [
+        [name, each["bpb, tokens"], each["bpb, seconds"], each["recall, tokens"],
+         of[1][name]["parameters"], of[1][name]["multiplies"], of[2][name]["at 1,024"],
+         of[3][name]["at 1,024"]] for name, each in of[0].items()]
+    assert shown == [row[:4] for row in digits]
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(

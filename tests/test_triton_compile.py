@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,10 +58,11 @@ def test_every_form_is_compiled(kernel: Kernel, form: Form, architecture: int) -
         assert "fma.rn.f32" not in made.ptx or form.constants.get("PRECISION") == "ieee"
 
 
-def test_the_page_lists_every_kernel_and_form() -> None:
+def test_the_page_lists_every_kernel_and_its_number_of_forms() -> None:
     page = (Path(__file__).parents[1] / "docs" / "triton.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| 80, 90 \|", page, re.M)
-    assert rows == [(kernel.name.lstrip("_"), str(form)) for kernel, form in FORMS]
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.M)
+    assert {name: int(forms) for name, forms in rows} == Counter(
+        kernel.name.lstrip("_") for kernel, _ in FORMS)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

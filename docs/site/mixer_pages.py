@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from pathlib import Path
 
 from sterna.model import mixers
@@ -17,16 +18,15 @@ from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS, Registry
 PAGE = Path(__file__).parents[1] / "mixer-formulas.md"
 _HEAD = """# Every mixer: formula, cost, picture
 
-Find here what a mixer computes, which options it has and what a token of it costs.
-[Mixers](mixers.md) tells which to take.
+What each mixer computes, its options, and the cost of a token. [Mixers](mixers.md) helps to choose.
 
-d is the width of the residual stream, n the number of tokens up to the one counted. MACs are
-ternary (with float weights they are multiplications), products are true multiplications of
-activations, words are numbers of the state of one sequence; all for one layer. Where a formula of
-products does not name rotary positions, they add 4 d at most, none without `rope`. In a picture the
-pixel in row i and column j is how much output i depends on input j in a fresh mixer with small
-options, measured by `docs/site/mixer_patterns.py`: white is not at all.
+d is the width of the residual stream, n the number of tokens so far. MACs are ternary (with float
+weights they are multiplications), products are multiplications of activations, words are numbers of
+state of one sequence; all for one layer. Rotary positions add at most 4 d products unless stated.
+In a picture, the pixel in row i and column j is how much output i depends on input j in a fresh
+mixer with small options (`docs/site/mixer_patterns.py`); white is not at all.
 
+{shared}
 This page is written from the docstrings by `docs/site/mixer_pages.py`.
 """
 _FAMILIES = (mixers.recurrent, mixers.attention, mixers.sparse, mixers.linear, mixers.fixed,
@@ -34,8 +34,19 @@ _FAMILIES = (mixers.recurrent, mixers.attention, mixers.sparse, mixers.linear, m
 
 
 def page() -> str:
-    """The whole page, in Markdown."""
-    parts = [_HEAD]
+    """The whole page, in Markdown; options that several mixers describe alike are in its head."""
+    entries = _entries()
+    lines = Counter(re.findall(r"^- `.*$", entries, re.M))
+    shared = [line for line, times in lines.items() if times > 2]
+    for line in shared:
+        entries = entries.replace(f"{line}\n", "")
+    head = "Options of several mixers:\n\n" + "\n".join(shared) + "\n" if shared else ""
+    return _HEAD.format(shared=head) + re.sub(r"\n{3,}", "\n\n", entries)
+
+
+def _entries() -> str:
+    parts: list[str] = []
+    seen: dict[type[Mixer], str] = {}
     for family in _FAMILIES:
         title, _, _ = (family.__doc__ or "").partition("\n")
         parts.append(f"\n## {title.strip().rstrip('.')}\n")
@@ -43,7 +54,9 @@ def page() -> str:
         for name in registry.names():
             cls = registry.find(name)
             if cls.__module__.startswith(f"{family.__name__}."):
-                parts.append(_entry(name, cls, registry))
+                first = seen.setdefault(cls, name)
+                parts.append(_entry(name, cls, registry) if first == name
+                             else f"\n### {name}\n\n`{name}` is another name of `{first}`.\n")
     return "".join(parts)
 
 
@@ -51,7 +64,7 @@ def _entry(name: str, cls: type[Mixer], registry: Registry) -> str:
     text, _, parameters = (inspect.getdoc(cls) or "").partition("Parameters\n----------\n")
     picture = ""
     if registry is TOKEN_MIXERS:
-        picture = f"![Which input reaches which output of {name}](mixers/{name}.png)\n\n"
+        picture = f"![Dependence in {name}](mixers/{name}.png)\n\n"
     options = registry.options(name)
     inside = ", ".join(f"{each.name}={_spelled(each.default)}" for each in options.values())
     head = f"`{name}({inside})`" if inside else f"`{name}`"

@@ -18,15 +18,12 @@ import numpy as np
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.flow.netlist.absorb import absorb_registers
-from sterna.hw.flow.netlist.netlist_verilog import model_files, netlist_verilog
+from sterna.hw.flow.netlist import absorb_registers, model_files, netlist_verilog
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.model.checks import one_of
 from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.quantized import QuantizedModel
-from sterna.sim.bench.runner import Simulator
-from sterna.sim.bench.work_folder import work_folder
-from sterna.sim.core.engine import Engine
+from sterna.sim.bench.runner import Engine, Simulator, work_folder
 from sterna.sim.core.simulate import CoreReport, check_core_request, simulate_core
 from sterna.sim.simulate import SimulationReport, check_request, simulate
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sterna.hw.emit.yosys import run_yosys
-from sterna.hw.flow.netlist.absorb import Absorbed, absorb_registers
+from sterna.hw.flow.netlist import Absorbed, absorb_registers
 
 HEADER = """
 module top(input clk, en, other, rst, input [8:0] addr, input signed [17:0] a, b,

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from sterna.hw.flow.netlist.carry_ends import CarryEnds, free_carry_ends
+from sterna.hw.flow.netlist import CarryEnds, free_carry_ends
 
 
 def cell(init0: int, carry_in, carry_out: int, s0: int, **pins) -> dict:

@@ -15,12 +15,11 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.cli.main import main
-from sterna.hw.board import bitstream, constraints
+from sterna.hw.board import BoardName, bitstream
 from sterna.hw.board.bitstream import Attempt, TimingError, build_bitstream
-from sterna.hw.board.boards import BOARDS
+from sterna.hw.board.boards import BOARDS, constraints_text
 from sterna.hw.board.clock import BoardClock
 from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign, board_design, write_sources
-from sterna.hw.board.names import BoardName
 from sterna.hw.board.top import BoardParams
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
 from sterna.hw.core.plan.params import CoreParams
@@ -212,7 +211,7 @@ def test_what_is_far_too_large_is_told_before_synthesis(tmp_path, capsys):
 def test_a_router_that_does_not_know_the_clock_is_noticed(monkeypatch):
     """Without the crystal's frequency the router would aim at some clock of its own."""
     monkeypatch.setattr(bitstream, "constraints_text", lambda board: "".join(
-        line + "\n" for line in constraints.constraints_text(board).splitlines()
+        line + "\n" for line in constraints_text(board).splitlines()
         if "set_frequency" not in line))
     with pytest.raises(PlaceRouteError, match="no clock of 24 MHz"):
         build_bitstream(echo(ICEBREAKER, 24), cache=NO_CACHE)

@@ -14,11 +14,9 @@ from amaranth_boards.ulx3s import ULX3S_85F_Platform
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sterna.hw.board.boards import BOARDS
-from sterna.hw.board.clock import board_pll
-from sterna.hw.board.constraints import constraints_text
-from sterna.hw.board.names import BoardName
-from sterna.hw.board.pll import ecp5_pll, ice40_pll
+from sterna.hw.board import BoardName
+from sterna.hw.board.boards import BOARDS, constraints_text
+from sterna.hw.board.clock import board_pll, ecp5_pll, ice40_pll
 
 ULX3S, ICEBREAKER = (BOARDS[name] for name in BoardName)
 MHZ = 1_000_000

@@ -20,12 +20,12 @@ from sterna.cli.main import main
 from sterna.export.exact.traced import build_step
 from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxStep
+from sterna.hw.board import BoardName
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation
 from sterna.hw.board.emit_board import BoardDesign, board_design
 from sterna.hw.board.line_settings import LineDefaults
 from sterna.hw.board.line_texts import SIGN, LineTexts
-from sterna.hw.board.names import BoardName
 from sterna.hw.board.top import BoardParams
 from sterna.hw.units.spec import Sizes
 from sterna.model.config import ModelConfig
@@ -34,8 +34,7 @@ from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_path
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim.board import BoardSimulation
-from sterna.sim.board_reference import ConversationReference
+from sterna.sim.board import BoardSimulation, ConversationReference
 
 pytestmark = pytest.mark.usefixtures("quick_build")
 

@@ -28,9 +28,8 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.core import simulate as simulate_module
-from sterna.sim.core.cpp_engine import CppCore
+from sterna.sim.core.cpp_engine import CoreProgress, CoreRun, CoreStream, CppCore, Hold
 from sterna.sim.core.reference import Answer, answer
-from sterna.sim.core.run import CoreProgress, CoreRun, CoreStream, Hold
 from sterna.sim.core.simulate import simulate_core
 
 pytestmark = pytest.mark.usefixtures("quick_build")

@@ -9,8 +9,16 @@ import pytest
 from sterna.hw.catalog import UNITS
 from sterna.hw.core.plan.params import COMPACT, CoreParams
 from sterna.hw.core.unit import CORE, core_params
-from sterna.hw.flow.estimate import block_rams, estimate
-from sterna.hw.flow.fit import FitError, check_fit, check_memories
+from sterna.hw.flow.fit import (
+    FITTING,
+    FitError,
+    block_rams,
+    check_fit,
+    check_memories,
+    estimate,
+    usual_sizes,
+    what_fits,
+)
 from sterna.hw.flow.synth_report import BlockArea, Usage
 from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import (
@@ -18,7 +26,6 @@ from sterna.hw.flow.target import (
     FpgaTarget,
     Resource,
 )
-from sterna.hw.flow.usual import FITTING, usual_sizes, what_fits
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.unit import MAC
 from sterna.hw.units.mlgru.unit import MLGRU

@@ -14,20 +14,17 @@ from page_checks import check_page, drawings, verdict_of
 
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
-from sterna.cli.reports.area_plot import area_plot
+from sterna.cli.reports.synth_page import area_plot
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import core_params
 from sterna.hw.emit.yosys import run_yosys
-from sterna.hw.flow.estimate import block_rams, estimate
-from sterna.hw.flow.fit import FitError
-from sterna.hw.flow.place_route import pack
-from sterna.hw.flow.pnr_progress import RouterPhase
+from sterna.hw.flow.fit import FITTING, FitError, block_rams, estimate
+from sterna.hw.flow.place_route import RouterPhase, pack
 from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import SeedRun, part_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, Resource
-from sterna.hw.flow.usual import FITTING
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12

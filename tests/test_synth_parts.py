@@ -11,18 +11,20 @@ import pytest
 
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.tools import MissingToolError
-from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.place_route import (
     PLACED_NAME,
     PlacedDesign,
     PlaceRouteError,
+    RouterPhase,
+    RouterStep,
     check_router,
     place_and_route,
     resources_of,
+    step_of,
 )
-from sterna.hw.flow.pnr_progress import RouterPhase, RouterStep, step_of
-from sterna.hw.flow.synth import synth
+from sterna.hw.flow.routed import critical_path
+from sterna.hw.flow.synth import synth, wrapper_text
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import (
     TARGETS,
@@ -32,7 +34,6 @@ from sterna.hw.flow.target import (
     style_for,
     target_named,
 )
-from sterna.hw.flow.wrapper import wrapper_text
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig

@@ -12,12 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.board.boards import Board
-from sterna.hw.board.constraints import constraints_name, constraints_text
+from sterna.hw.board.boards import Board, constraints_name, constraints_text
 from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign
 from sterna.hw.emit.processes import run_tool
 from sterna.hw.flow.cached_tools import CachedTools, MappedDesign, Progress
-from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import (
     PlacedDesign,
@@ -27,6 +25,7 @@ from sterna.hw.flow.place_route import (
     resources_of,
     tool_command,
 )
+from sterna.hw.flow.routed import critical_path
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import Resource
 from sterna.model.cache import Cache, cache_key, user_cache

@@ -1,4 +1,7 @@
-"""The boards: their FPGA, and which pins Sterna uses; the data is that of amaranth-boards."""
+"""The boards: their FPGA, which pins Sterna uses, and that in the words of the routers.
+
+The data is that of amaranth-boards.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from amaranth.build import Pins, Platform, Resource, Subsignal
 from amaranth_boards.icebreaker import ICEBreakerPlatform
 from amaranth_boards.ulx3s import ULX3S_85F_Platform
 
-from sterna.hw.board.names import BoardName
+from sterna.hw.board import BoardName
 from sterna.hw.core.plan.params import COMPACT
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import FpgaTarget, target_named
 from sterna.hw.units.spec import Sizes
 
-__all__ = ["BOARDS", "Board", "Pin"]
+__all__ = ["BOARDS", "Board", "Pin", "constraints_name", "constraints_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +141,37 @@ _ALL = (
 
 BOARDS: Mapping[BoardName, Board] = MappingProxyType({board.name: board for board in _ALL})
 """Every board by name."""
+
+
+_MHZ = 1e6
+_BY_SYNTHESIS = {"GLOBAL", "IO_STANDARD"}
+"""Attributes of amaranth-boards that nextpnr for iCE40 has no word for: pads are 3.3 V by the
+board's supply, and it finds the global buffer of the clock itself."""
+
+
+def constraints_name(board: Board) -> str:
+    """Name of the file of constraints."""
+    return f"{board.name}.{'lpf' if board.is_ecp5 else 'pcf'}"
+
+
+def constraints_text(board: Board) -> str:
+    """Pins, their electrical settings, and the frequency of the crystal.
+
+    From that the router derives the frequency of the PLL's output, which is the core's clock.
+    """
+    lines = [f"# {board.description}; pins by amaranth-boards."]
+    mhz = board.crystal_hz / _MHZ
+    if board.is_ecp5:
+        lines += ["BLOCK RESETPATHS;", "BLOCK ASYNCPATHS;"]
+        for port, pin in board.pins.items():
+            settings = "".join(f" {name}={value}" for name, value in pin.attributes.items())
+            lines += [f'LOCATE COMP "{port}" SITE "{pin.site}";', f'IOBUF PORT "{port}"{settings};']
+        lines.append(f'FREQUENCY PORT "clk" {mhz:g} MHZ;')
+    else:
+        for port, pin in board.pins.items():
+            unknown = pin.attributes.keys() - _BY_SYNTHESIS - {"PULLUP"}
+            assert not unknown, f"{port} of {board.name} has {sorted(unknown)}"
+            pull_up = " -pullup yes" if pin.attributes.get("PULLUP") == "1" else ""
+            lines.append(f"set_io{pull_up} {port} {pin.site}")
+        lines.append(f"set_frequency clk {mhz:g}")
+    return "\n".join(lines) + "\n"

@@ -1,6 +1,11 @@
-"""The clock and the reset of a board."""
+"""The clock and the reset of a board, and the settings of its PLL for a wanted frequency."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeVar
 
 from amaranth.hdl import ClockDomain, ClockSignal, Const, Instance, Module, ResetSignal, Signal
 from amaranth.lib import wiring
@@ -8,14 +13,183 @@ from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In
 
 from sterna.hw.board.boards import Board
-from sterna.hw.board.pll import Ecp5Pll, Ice40Pll, ecp5_pll, ice40_pll
 
-__all__ = ["BoardClock", "board_pll"]
+__all__ = ["BoardClock", "Ecp5Pll", "Ice40Pll", "board_pll", "ecp5_pll", "ice40_pll"]
+
+_MHZ = 1_000_000
+
+_ECP5_INPUT = (8 * _MHZ, 400 * _MHZ)
+_ECP5_COMPARED = (3_125_000, 400 * _MHZ)
+_ECP5_OSCILLATOR = (400 * _MHZ, 800 * _MHZ)
+_ECP5_IDEAL = 600 * _MHZ
+_ECP5_OUTPUT = (3_125_000, 400 * _MHZ)
+_ECP5_DIVIDERS, _ECP5_FEEDBACK, _ECP5_OUTPUTS = 128, 80, 128
+
+_ICE40_INPUT = (10 * _MHZ, 133 * _MHZ)
+_ICE40_COMPARED = (10 * _MHZ, 133 * _MHZ)
+_ICE40_OSCILLATOR = (533 * _MHZ, 1066 * _MHZ)
+_ICE40_OUTPUT = (16 * _MHZ, 275 * _MHZ)
+_ICE40_DIVIDERS, _ICE40_FEEDBACK, _ICE40_HALVINGS = 16, 128, 6
+_ICE40_FILTERS = ((17, 1), (26, 2), (44, 3), (66, 4), (101, 5))
+
+
+@dataclass(frozen=True, slots=True)
+class Ecp5Pll:
+    """Settings of an ``EHXPLLL`` whose output CLKOP feeds itself back.
+
+    Parameters
+    ----------
+    input_hz
+        Frequency of the crystal.
+    input_divider, feedback_divider, output_divider
+        ``CLKI_DIV``, ``CLKFB_DIV``, ``CLKOP_DIV``.
+    """
+
+    input_hz: int
+    input_divider: int
+    feedback_divider: int
+    output_divider: int
+
+    @property
+    def output_hz(self) -> Fraction:
+        """Frequency of the output."""
+        return Fraction(self.input_hz * self.feedback_divider, self.input_divider)
+
+    @property
+    def oscillator_hz(self) -> Fraction:
+        """Frequency of the oscillator inside."""
+        return self.output_hz * self.output_divider
+
+
+@dataclass(frozen=True, slots=True)
+class Ice40Pll:
+    """Settings of an ``SB_PLL40_PAD`` with simple feedback.
+
+    Parameters
+    ----------
+    input_hz
+        Frequency of the crystal.
+    divr, divf, divq
+        ``DIVR``, ``DIVF`` (each a divider less one) and ``DIVQ`` (halvings).
+    """
+
+    input_hz: int
+    divr: int
+    divf: int
+    divq: int
+
+    @property
+    def output_hz(self) -> Fraction:
+        """Frequency of the output."""
+        return self.oscillator_hz / (1 << self.divq)
+
+    @property
+    def oscillator_hz(self) -> Fraction:
+        """Frequency of the oscillator inside."""
+        return Fraction(self.input_hz * (self.divf + 1), self.divr + 1)
+
+    @property
+    def filter_range(self) -> int:
+        """``FILTER_RANGE``, which follows from the frequency that is compared."""
+        compared = Fraction(self.input_hz, (self.divr + 1) * _MHZ)
+        return next((value for limit, value in _ICE40_FILTERS if compared < limit), 6)
+
+
+_Pll = TypeVar("_Pll", Ecp5Pll, Ice40Pll)
+
+
+def ecp5_pll(input_hz: int, output_hz: int) -> Ecp5Pll:
+    """Return the settings that give exactly ``output_hz``.
+
+    Raises
+    ------
+    ValueError
+        If there are none; the message has the nearest frequencies that can be reached.
+
+    >>> ecp5_pll(25_000_000, 150_000_000)
+    Ecp5Pll(input_hz=25000000, input_divider=1, feedback_divider=6, output_divider=4)
+    """
+    _check_range("the crystal", input_hz, _ECP5_INPUT)
+    _check_range("the clock", output_hz, _ECP5_OUTPUT)
+    return min(_exactly(output_hz, _ecp5_plls(input_hz)), key=_distance)
+
+
+def ice40_pll(input_hz: int, output_hz: int) -> Ice40Pll:
+    """Return the settings that give exactly ``output_hz``.
+
+    Raises
+    ------
+    ValueError
+        If there are none; the message has the nearest frequencies that can be reached.
+
+    >>> ice40_pll(12_000_000, 24_000_000)
+    Ice40Pll(input_hz=12000000, divr=0, divf=63, divq=5)
+    """
+    _check_range("the crystal", input_hz, _ICE40_INPUT)
+    _check_range("the clock", output_hz, _ICE40_OUTPUT)
+    return _exactly(output_hz, _ice40_plls(input_hz))[0]
+
+
+def _ecp5_plls(input_hz: int) -> Iterator[Ecp5Pll]:
+    """All settings within the limits."""
+    for divider in range(1, _ECP5_DIVIDERS + 1):
+        if not _within(Fraction(input_hz, divider), _ECP5_COMPARED):
+            continue
+        for feedback in range(1, _ECP5_FEEDBACK + 1):
+            base = Fraction(input_hz * feedback, divider)
+            if not _within(base, _ECP5_OUTPUT):
+                continue
+            low, high = _ECP5_OSCILLATOR
+            first, last = -(-low // base), min(high // base, _ECP5_OUTPUTS)
+            for output in range(first, last + 1):
+                yield Ecp5Pll(input_hz, divider, feedback, output)
+
+
+def _ice40_plls(input_hz: int) -> Iterator[Ice40Pll]:
+    """All settings within the limits."""
+    for divr in range(_ICE40_DIVIDERS):
+        if not _within(Fraction(input_hz, divr + 1), _ICE40_COMPARED):
+            continue
+        for divf in range(_ICE40_FEEDBACK):
+            for divq in range(1, _ICE40_HALVINGS + 1):
+                pll = Ice40Pll(input_hz, divr, divf, divq)
+                if _within(pll.oscillator_hz, _ICE40_OSCILLATOR) and _within(
+                        pll.output_hz, _ICE40_OUTPUT):
+                    yield pll
+
+
+def _distance(pll: Ecp5Pll) -> Fraction:
+    return abs(pll.oscillator_hz - _ECP5_IDEAL)
+
+
+def _within(value: Fraction | int, limits: tuple[int, int]) -> bool:
+    return limits[0] <= value <= limits[1]
+
+
+def _check_range(name: str, value: int, limits: tuple[int, int]) -> None:
+    if not _within(value, limits):
+        raise ValueError(
+            f"{name} must be from {limits[0] / _MHZ:g} to {limits[1] / _MHZ:g} MHz for the "
+            f"PLL, got {value / _MHZ:g} MHz")
+
+
+def _exactly(wanted: int, plls: Iterable[_Pll]) -> list[_Pll]:
+    """The settings of that output frequency; ValueError with the nearest ones if none has it."""
+    plls = list(plls)
+    found = [pll for pll in plls if pll.output_hz == wanted]
+    if found:
+        return found
+    reachable = {pll.output_hz for pll in plls}
+    below = max((hz for hz in reachable if hz < wanted), default=None)
+    above = min((hz for hz in reachable if hz > wanted), default=None)
+    nearest = " and ".join(
+        f"{float(hz / _MHZ):.10g}" for hz in (below, above) if hz is not None)
+    raise ValueError(
+        f"the PLL cannot make {wanted / _MHZ:g} MHz; the nearest it can are {nearest} MHz")
+
 
 _START_US = 15
 """Block RAMs of an iCE40 read wrong for some microseconds after configuration."""
-
-_MHZ = 1_000_000
 
 
 def board_pll(board: Board, clock_hz: int) -> Ecp5Pll | Ice40Pll | None:

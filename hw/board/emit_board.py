@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.board.constraints import constraints_name, constraints_text
+from sterna.hw.board.boards import constraints_name, constraints_text
 from sterna.hw.board.line_settings import check_core
 from sterna.hw.board.top import BoardParams, BoardTop
 from sterna.hw.core.core import MatMulFreeCore

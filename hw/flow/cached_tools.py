@@ -12,21 +12,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.hierarchy import Hierarchy
-from sterna.hw.flow.netlist.absorb import absorb_registers
-from sterna.hw.flow.netlist.carry_ends import free_carry_ends
+from sterna.hw.flow.netlist import absorb_registers, free_carry_ends
 from sterna.hw.flow.place_route import (
     LOG_NAME,
     PLACED_NAME,
     PlacedDesign,
+    RouterStep,
     check_router,
     pack,
     place_and_route,
     resources_of,
 )
-from sterna.hw.flow.pnr_progress import RouterStep
-from sterna.hw.flow.routed import Placement, SlackHistogram, placement_of, slack_histogram
+from sterna.hw.flow.routed import (
+    Placement,
+    SlackHistogram,
+    critical_path,
+    placement_of,
+    slack_histogram,
+)
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, Usage
 from sterna.hw.flow.synthesis import Family, MappedMemory, MemoryStyle, Synthesis, synthesize
 from sterna.hw.flow.target import FpgaTarget, Resource

@@ -2,25 +2,294 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.program import program
+from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
-from sterna.hw.flow.estimate import block_rams, estimate, part_rams
 from sterna.hw.flow.synth_report import BlockArea, Usage
+from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
 from sterna.hw.units.embedding.unit import EMBEDDING
 from sterna.hw.units.mac.unit import MAC
-from sterna.hw.units.spec import UnitSpec
+from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.hw.units.weights.unit import WEIGHTS
-from sterna.model.profile import C12
+from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["FitError", "check_fit", "check_memories"]
+__all__ = [
+    "FITTING", "FitError", "UsualSizes", "block_rams", "check_fit", "check_memories", "estimate",
+    "options_text", "part_rams", "usual_sizes", "what_fits"]
+
+# Width and depth of a block RAM: each family's can trade one for the other.
+_SHAPES = {
+    Family.ECP5: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
+    Family.XC7: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
+    Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048)),
+}
+# What C12 takes of what S16 does, measured: `sterna synth` of a random model of d 16, dff 24 and
+# vocabulary 32 in both profiles, --target ecp5-85k --rows 2 --cols 8.
+_C12_SHARE = {Resource.LUT: 0.85, Resource.FF: 0.75, Resource.DSP: 0.84}
+
+
+def block_rams(depth: int, width: int, family: Family) -> int:
+    """Block RAMs of a memory, in the shape that takes the fewest.
+
+    >>> block_rams(864, 2048, Family.ECP5), block_rams(256, 16, Family.ICE40)
+    (114, 1)
+    """
+    return min(-(-width // wide) * -(-depth // deep) for wide, deep in _SHAPES[family])
+
+
+def estimate(
+    params: CoreParams, built: CoreParams, target: FpgaTarget, usage: Iterable[Usage],
+    blocks: Mapping[str, BlockArea],
+) -> dict[Resource, int]:
+    """Estimate what a core takes from what a core of other sizes, which was built, takes.
+
+    The area of each block of the one that was built is scaled by what that block is made
+    for: an array by rows times columns, a norm by the elements it quantises per cycle,
+    what works on the results by rows. The rest stays as it is. Block RAMs follow from depth
+    and width of the memories.
+
+    Parameters
+    ----------
+    params
+        The core to estimate.
+    built
+        The one that was built.
+    target
+        What both are for.
+    usage, blocks
+        What was counted.
+    """
+    before = BlockArea()
+    fields = {Resource.LUT: "lut", Resource.FF: "ff", Resource.DSP: "dsp"}
+    scaled: dict[Resource, float] = dict.fromkeys(fields, 0.0)
+    old_rams, new_rams = (part_rams(each, target.family) for each in (built, params))
+    rams = 0.0
+    for path, area in blocks.items():
+        before += area
+        ratio = _law(path, params) / _law(path, built)
+        for resource, name in fields.items():
+            scaled[resource] += getattr(area, name) * ratio
+        part = path.partition(".")[0].rstrip("0123456789")
+        if part == "weights":
+            rams += new_rams["weights"]
+        else:
+            rams += area.block_ram * new_rams.get(part, 1) / max(old_rams.get(part, 1), 1)
+    counted = {each.resource: each.needed for each in usage}
+    result = {}
+    for resource, name in fields.items():
+        if resource in counted:
+            # Tools count differently: what one has more than the other grows alike.
+            total = getattr(before, name) or 1
+            result[resource] = round(scaled[resource] * counted[resource] / total)
+            if built.profile.name != C12.name == params.profile.name:
+                result[resource] = round(result[resource] * _C12_SHARE[resource])
+    if Resource.BLOCK_RAM in counted:
+        result[Resource.BLOCK_RAM] = round(rams)
+    return result
+
+
+def part_rams(params: CoreParams, family: Family) -> dict[str, int]:
+    """Block RAMs of the memories of each part whose size depends on the core's sizes."""
+    units, profile, rows = CoreUnits(params), params.profile, params.rows
+    headers = sum(stage.headers for stage in program(params))
+    count_bits = params.widest.bit_length()
+    bias_bits = max(profile.bias_bits(name) for name in params.config.projections())
+
+    def rams(depth: int, width: int) -> int:
+        return block_rams(depth, width, family)
+
+    return {
+        "weights": (0 if params.external_weights
+                    else rams(params.mac_cycles, params.weight_bits)),
+        "mlgru": rams(units.mlgru.memory_words, rows * profile.h.bits),
+        "norm": params.sequences * units.norm.banks * rams(
+            units.norm.depth, rows * units.norm.y_bits),
+        **({"activations": rams(max(params.tiles * params.sequences, 2),
+                                params.cols * profile.act_bits)}
+           if params.block_activations else {}),
+        "embedding": rams(units.embedding.depth, rows * profile.x.bits),
+        "residual": params.sequences * rams(units.residual.memory_words, rows * profile.x.bits),
+        "sampler": params.sequences * (
+            rams(units.sampler.depth, rows * profile.logit.bits)
+            + rams(units.sampler.depth, units.sampler.total_bits)),
+        "issuer": rams(headers, rows * count_bits),
+        "post": rams(headers, rows * bias_bits),
+    }
+
+
+def _law(path: str, params: CoreParams) -> float:
+    """What the area of a block is proportional to."""
+    part = path.partition(".")[0].rstrip("0123456789")
+    if part == "array":
+        return params.rows * params.cols
+    if part == "activations":
+        return params.cols
+    if path in ("norm", "norm.scale"):
+        return params.quant_lanes
+    if part in ("mlgru", "glu", "post", "sampler", "residual", "embedding", "sums", "router",
+                "weights") or path.startswith("norm.front"):
+        return params.rows
+    return 1
+
+
+FITTING: Mapping[str, str] = MappingProxyType({
+    "ice40-up5k": "micro", "ice40-hx8k": "micro", "ecp5-25k": "micro", "ecp5-85k": "tiny"})
+"""A bundled model that fits a target, with the sizes chosen here."""
+
+_RAM_SHARE = 1.15
+"""Block RAMs as estimated may be so many times those there are: numbers have fewer bits in a
+model than they may have. Of micro's core 33 are estimated, 29 counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsualSizes:
+    """Sizes that were chosen, and a sentence that says which and why."""
+
+    sizes: Sizes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Sizes of a core, and the logic it was counted to take, by profile.
+
+    Logic follows from sizes and profile: a model's shape is in its memories, whose number is
+    estimated from it.
+    """
+
+    sizes: Sizes
+    logic: Mapping[str, Mapping[Resource, int]]
+
+
+def _logic(lut: int, dsp: int) -> Mapping[Resource, int]:
+    return MappingProxyType({Resource.LUT: lut, Resource.DSP: dsp})
+
+
+_COMPACT = MappingProxyType({
+    "rows": 1, "cols": 8, "quant_lanes": 1, "logits": False, "sampling": False, "compact": True})
+_USUAL = _Tried({}, {})         # on iCE40 its memories alone are too many
+_USUAL_ECP5 = _Tried({}, {C12.name: _logic(23902, 123), S16.name: _logic(27582, 155)})
+# Counted by `sterna synth` of micro (C12), and of a random model of its shape in S16.
+_CANDIDATES: Mapping[str, tuple[_Tried, ...]] = MappingProxyType({
+    "ecp5-85k": (_USUAL_ECP5,),
+    "ecp5-25k": (_USUAL_ECP5, _Tried(
+        MappingProxyType({"rows": 1, "cols": 64, "quant_lanes": 4}),
+        {C12.name: _logic(5415, 18), S16.name: _logic(5977, 22)})),
+    "ice40-up5k": (_USUAL, _Tried(_COMPACT, {
+        C12.name: _logic(3952, 8), S16.name: _logic(4629, 14)})),
+    "ice40-hx8k": (_USUAL, _Tried(_COMPACT, {
+        C12.name: _logic(6255, 0), S16.name: _logic(10844, 0)})),
+})
+
+
+def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> UsualSizes | None:
+    """Choose the sizes of a unit for a target.
+
+    The first core of the target's list that the model has room in; of a unit alone, the
+    sizes that it has in that core. Where no core has room, each unit keeps its own.
+
+    Parameters
+    ----------
+    model, spec, target
+        What is to be built.
+
+    Returns
+    -------
+    UsualSizes or None
+        None where the unit's own sizes are as good a guess as any: they fit, nothing does, or
+        the target is a family of devices.
+    """
+    candidates = _CANDIDATES.get(target.name, ())
+    short = [_shortage(model, each, target) for each in candidates]
+    if None not in short or short[0] is None:
+        return None
+    core = candidates[short.index(None)].sizes
+    sizes = core if spec is CORE else _of_part(spec, core)
+    origin = "" if spec is CORE else ", as in a core that fits"
+    usual = CORE.sizes
+    return UsualSizes(sizes, (
+        f"sizes chosen for {target.name}: {options_text(sizes)}{origin}; the usual core of "
+        f"{usual['rows']} x {usual['cols']} does not fit: {short[0]}"))
+
+
+def what_fits(
+    model: QuantizedModel, spec: UnitSpec, target: FpgaTarget, tried: Sizes,
+) -> str:
+    """Sentences on what fits where a unit does not: other sizes, targets, or another model.
+
+    ``tried`` are the sizes that do not fit, without the style: they are not advised again.
+    """
+    if spec is not CORE:
+        return ""
+    own = usual_sizes(model, spec, target)
+    if own is not None and CORE.params_for(model, own.sizes) != CORE.params_for(model, tried):
+        return f" Without sizes those are taken that fit: {options_text(own.sizes)}."
+    text = ""
+    larger = _larger_with_room(model, target)
+    if larger is not None:
+        text += f" The next larger device with room for a core of this model: --target {larger}."
+    if target.name in FITTING:
+        text += (f" A bundled model that fits: sterna synth {FITTING[target.name]} "
+                 f"--target {target.name}.")
+    return text
+
+
+def _larger_with_room(model: QuantizedModel, target: FpgaTarget) -> str | None:
+    """The next larger target with a core that has room for a model; None if there is none."""
+    size = {name: TARGETS[name].available[Resource.LUT] for name in _CANDIDATES}
+    return next((
+        name for name in sorted(size, key=lambda each: size[each])
+        if size[name] > target.available.get(Resource.LUT, 0)
+        and any(_shortage(model, each, TARGETS[name]) is None for each in _CANDIDATES[name])), None)
+
+
+def options_text(sizes: Sizes) -> str:
+    """Sizes as the options of the command line that choose them.
+
+    >>> options_text({"rows": 1, "quant_lanes": 1, "logits": False, "compact": True})
+    '--rows 1 --quant-lanes 1 --no-logits --compact'
+    """
+    words = []
+    for name, value in sizes.items():
+        option = name.replace("_", "-")
+        if value is True or value is False:
+            words.append(f"--{'' if value else 'no-'}{option}")
+        else:
+            words.append(f"--{option} {value}")
+    return " ".join(words)
+
+
+def _shortage(model: QuantizedModel, candidate: _Tried, target: FpgaTarget) -> str | None:
+    """What a target has too little of for a core, in words; None if there is enough."""
+    params = CORE.params_for(model, candidate.sizes)
+    needed = {
+        **candidate.logic.get(model.profile.name, {}),
+        Resource.BLOCK_RAM: sum(part_rams(params, target.family).values())}
+    for resource, number in needed.items():
+        available = target.available.get(resource)
+        most = _RAM_SHARE if resource is Resource.BLOCK_RAM else 1
+        if available is not None and number > most * available:
+            return (f"{target.name_of(resource)} {number:,} needed (estimated), {available:,} "
+                    f"available")
+    return None
+
+
+def _of_part(spec: UnitSpec, core: Sizes) -> Sizes:
+    """The sizes that a unit has in a core."""
+    lanes = core["quant_lanes"] if "rows" in spec.sizes else core["rows"]
+    wanted = {"rows": core["rows"], "cols": core["cols"], "lanes": lanes}
+    return {name: value for name, value in wanted.items() if name in spec.sizes}
+
 
 _FULL = {Resource.LUT: 0.95, Resource.FF: 0.95}
 """Fraction of a resource that can be placed in practice; all of it elsewhere."""

@@ -14,8 +14,7 @@ from typing import Any
 from sterna.hw.emit.processes import run_tool
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.testbench.simulation import SimulationError
-from sterna.sim.bench.compiled import compiled, simulation_key
-from sterna.sim.bench.make import COMPILERS, PARALLEL
+from sterna.sim.bench.compiled import COMPILERS, PARALLEL, compiled, simulation_key
 from sterna.sim.bench.runner import reason_of, refuse_spaces
 
 __all__ = ["build_library", "load_library"]

@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -20,7 +22,17 @@ from sterna.hw.testbench.job import Job, PhaseResult, read_results
 from sterna.hw.testbench.simulation import SimulationError
 
 __all__ = [
-    "Launch", "Simulator", "check_simulator", "reason_of", "refuse_spaces", "run_launch", "run_on"]
+    "Engine", "Launch", "Simulator", "check_simulator", "reason_of", "refuse_spaces", "run_launch",
+    "run_on", "work_folder"]
+
+
+class Engine(enum.StrEnum):
+    """What drives the simulated core."""
+
+    COCOTB = "cocotb"
+    """cocotb: every intermediate tensor is compared; for some hundred tokens."""
+    CPP = "cpp"
+    """A clock loop in C++: logits, tokens and the state at the end; for thousands."""
 
 
 class Simulator(enum.StrEnum):
@@ -182,3 +194,14 @@ def reason_of(log: Path) -> str:
         if found:
             return f"{found[0].strip()[:300]} (log: {log})"
     return f"see {log}"
+
+
+@contextmanager
+def work_folder(work: Path | None) -> Iterator[Path]:
+    """``work``, made if it is missing; if it is None, a folder that goes with the block."""
+    if work is not None:
+        work.mkdir(parents=True, exist_ok=True)
+        yield work
+        return
+    with tempfile.TemporaryDirectory(prefix="sterna-") as name:
+        yield Path(name)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import enum
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +21,92 @@ from sterna.hw.core.token_control import ControlSignature, prompt_layout, token_
 from sterna.hw.parts.bits import signed_elements
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.checks import check_whole
-from sterna.sim.bench.cpp_build import build_library
+from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import check_waves
-from sterna.sim.core.harness import HARNESS, load_core
-from sterna.sim.core.run import CoreProgress, CoreRun, CoreStream, Hold
 
-__all__ = ["CppCore"]
+__all__ = ["HARNESS", "CoreProgress", "CoreRun", "CoreStream", "CppCore", "Hold", "load_core"]
+
+
+class CoreStream(enum.IntEnum):
+    """A stream of a core that can be held up."""
+
+    PROMPTS = 0
+    TOKENS = 1
+    LOGITS = 2
+    WEIGHT_REQUESTS = 3
+    WEIGHTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A long pause: one end of a stream does nothing for ``cycles`` cycles from ``first`` on."""
+
+    stream: CoreStream
+    first: int
+    cycles: int
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CoreProgress:
+    """Where a run is: cycles simulated, and prompt tokens taken, all sequences together.
+
+    ``tokens`` has for each sequence those it wrote since the last report.
+    """
+
+    cycle: int
+    taken: int
+    tokens: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreRun:
+    """What came out of a core. Every list has an entry per sequence; cycle 0 is the first.
+
+    Parameters
+    ----------
+    tokens
+        Generated tokens, int64 ``[n]``.
+    lasts
+        Whether each was the last of its generation, bool ``[n]``.
+    token_cycles
+        Cycle in which each was taken, int64 ``[n]``.
+    logits
+        int64 ``[vectors, vocab]``; no vectors if the core has no such port.
+    logit_cycles
+        Cycle in which the last word of each vector was taken, int64 ``[vectors]``.
+    prompt_cycles
+        Cycle in which each token of the prompts was taken, int64 ``[m]``.
+    cycles
+        Cycles until everything was idle.
+    busy_cycles
+        How far the core's own counter went.
+    finished
+        Whether the requests were run to their end.
+    """
+
+    tokens: list[np.ndarray]
+    lasts: list[np.ndarray]
+    token_cycles: list[np.ndarray]
+    logits: list[np.ndarray] = field(repr=False)
+    logit_cycles: list[np.ndarray]
+    prompt_cycles: list[np.ndarray]
+    cycles: int
+    busy_cycles: int
+    finished: bool = True
+
+    def generations(self, sequence: int) -> Iterator[list[int]]:
+        """Yield the tokens that a sequence wrote after each token with a prediction."""
+        written: list[int] = []
+        for token, last in zip(
+                self.tokens[sequence].tolist(), self.lasts[sequence], strict=True):
+            written.append(token)
+            if last:
+                yield written
+                written = []
+        if written:
+            yield written
+
 
 _RUNNING, _DONE = 0, 1
 _MOST_CYCLES = 1 << 62
@@ -303,3 +385,30 @@ def _elements(words: np.ndarray, count: int, element_bits: int) -> np.ndarray:
     """Signed elements of words ``[n, bytes]`` from the lowest bit on; int64 ``[n, count]``."""
     bits = np.unpackbits(words, axis=1, bitorder="little")
     return signed_elements(bits[:, :count * element_bits], element_bits)
+
+
+HARNESS = Path(__file__).with_name("harness.cpp")
+
+
+def load_core(path: Path) -> ctypes.CDLL:
+    """Load a library and declare its functions, ``core_...`` at the end of ``harness.cpp``."""
+    core, size, word = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
+    number, text = ctypes.c_uint, ctypes.c_char_p
+    words = ctypes.POINTER(word)
+    return load_library(path, "core", (
+        ("new", core, (number, ctypes.c_int, ctypes.c_int, text, size)),
+        ("delete", None, (core,)),
+        ("error", text, (core,)),
+        ("waves", None, (core, text)),
+        ("reset", None, (core,)),
+        ("begin", None, (core, word, word)),
+        ("request", None, (core, number, word, ctypes.c_int, word, word, word, words, size)),
+        ("hold", None, (core, ctypes.c_int, number, word, word)),
+        ("weight_bytes", size, (core,)),
+        ("weights", None, (core, number, text, size)),
+        ("run", ctypes.c_int, (core, word)),
+        ("cycle", word, (core,)),
+        ("busy_cycles", word, (core,)),
+        ("taken", size, (core, ctypes.c_int, number, core, core, core)),
+        ("memory", core, (core, text, text, core, core)),
+    ))

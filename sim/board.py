@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sterna.export.runtime.runtime import OnnxStep
-from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign
-from sterna.hw.board.line_texts import SIGN
+from sterna.hw.board.top import TOP_MODULE, BoardDesign
 from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.testbench.simulation import SimulationError
@@ -46,15 +45,6 @@ class BoardSimulation:
     waves
         A wave file to write, ``.fst`` or ``.vcd``, with views of it beside it; None for none. It
         is complete when the simulation is deleted.
-
-    Raises
-    ------
-    MissingToolError
-        If Verilator or a system tool it needs is not installed.
-    SimulationError
-        If it does not compile, or does not start.
-    ValueError
-        If the path of ``work`` or of Python has a space: make cannot build there.
     """
 
     def __init__(
@@ -80,11 +70,11 @@ class BoardSimulation:
             pins_shown = [WaveSignal(name, 1) for name in ("clk", "rx", "tx", "led")]
             write_views(waves, TOP_MODULE, {"": pins_shown})
             self._library.board_waves(self._board, str(waves.resolve()).encode())
-        # A token, or a character, and much more.
+        # A token, or its bytes, and much more.
         per_token = max(CycleModel(design.core).cycles_per_token(sampled=True),
                         3 * _FRAME_BITS * bit_cycles)
         self._patience = int(400 * per_token)
-        if self._run(len(SIGN), _START_CYCLES) < len(SIGN):
+        if not self._run(1, _START_CYCLES):
             raise SimulationError("the simulated board does not start")
 
     @property

@@ -13,8 +13,7 @@ from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.board import BoardName
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation
-from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign, board_design
-from sterna.hw.board.top import BoardParams
+from sterna.hw.board.top import TOP_MODULE, BoardDesign, BoardParams, board_design
 from sterna.hw.emit.yosys import run_yosys
 from sterna.hw.flow.cached_tools import CachedTools
 from sterna.model.cache import user_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,6 @@ from sterna.hw.flow.target import (
     TARGETS,
     FpgaTarget,
     Resource,
-    Router,
     style_for,
     target_named,
 )
@@ -98,7 +98,8 @@ def test_a_target_without_a_router_names_those_that_have_one():
 
 
 def test_a_router_that_is_not_installed_is_named():
-    router = Router("yowasp-nextpnr-none", "no_such_module", "run", {}, True, tile_cells=1)
+    router = replace(TARGETS["ecp5-85k"].router, package="yowasp-nextpnr-none",
+                     module="no_such_module")
     with pytest.raises(MissingToolError, match=r"nextpnr-none.*pip install -e '.*\[pnr\]'"):
         check_router(FpgaTarget("none", "", Family.ECP5, router=router))
 
@@ -120,7 +121,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> FpgaTarg
         + "".join(f"    {line}\n" for line in body.splitlines()))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    router = Router("fake", "fake_nextpnr", "run", {}, True, tile_cells=1)
+    router = replace(
+        TARGETS["ecp5-85k"].router, package="fake", module="fake_nextpnr", function="run", bels={})
     return FpgaTarget("fake", "", Family.ECP5, router=router, router_options=("--big",))
 
 

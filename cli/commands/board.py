@@ -20,8 +20,7 @@ from sterna.model.quantized import load_model
 if TYPE_CHECKING:
     from sterna.hw.board.bitstream import Attempt, Bitstream
     from sterna.hw.board.boards import Board
-    from sterna.hw.board.emit_board import BoardDesign
-    from sterna.hw.board.top import BoardParams
+    from sterna.hw.board.top import BoardDesign, BoardParams
     from sterna.hw.units.spec import Sizes
     from sterna.model.quantized import QuantizedModel
 
@@ -35,11 +34,8 @@ __all__ = [
     "RowsOption",
     "StyleOption",
     "board_params",
-    "board_temperature",
     "build",
 ]
-
-_USUAL_TEMPERATURE = 0.7
 
 ClockOption = Annotated[float | None, typer.Option(
     help="Clock of the core in MHz. Default: the board's usual clock.")]
@@ -79,7 +75,7 @@ class BoardCore:
         ValueError
             If the core cannot be built.
         """
-        from sterna.hw.board.emit_board import board_design
+        from sterna.hw.board.top import board_design
         from sterna.hw.core.unit import CORE
         from sterna.hw.flow.fit import check_memories
         board = params.board
@@ -99,30 +95,14 @@ class BoardCore:
                 "style": style_for(board.target, self.style)}
 
 
-def board_temperature(board: BoardName, wanted: float | None) -> float:
-    """The temperature asked for, or the usual one of a board."""
+def board_params(board: BoardName, clock: float | None, baud: int) -> BoardParams:
+    """The parameters of a board."""
     from sterna.hw.board.boards import BOARDS
-    sampled = BOARDS[board].sampled
-    if wanted and not sampled:
-        raise ValueError(
-            f"--temperature must be 0 on {board}, whose core has no sampling, got {wanted:g}")
-    return (_USUAL_TEMPERATURE if sampled else 0.0) if wanted is None else wanted
-
-
-def board_params(
-    board: BoardName, clock: float | None, baud: int, tokens: int = 64,
-    temperature: float = 0.0,
-) -> BoardParams:
-    """The parameters of a board, the line's defaults included."""
-    from sterna.hw.board.boards import BOARDS
-    from sterna.hw.board.line_settings import LineDefaults
     from sterna.hw.board.top import BoardParams
-    from sterna.model.quantized.sampling import Sampler
     if clock is not None and not 0 < clock < math.inf:
         raise ValueError(f"--clock must be a positive number of MHz, got {clock:g}")
     hz = 0 if clock is None else round(clock * 1e6)
-    defaults = LineDefaults(tokens, Sampler(temperature=temperature).beta)
-    return BoardParams(BOARDS[board], hz, baud, defaults)
+    return BoardParams(BOARDS[board], hz, baud)
 
 
 def build(
@@ -131,11 +111,6 @@ def build(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
     clock: ClockOption = None,
     baud: BaudOption = 0,
-    tokens: Annotated[int, typer.Option(
-        help="Tokens to write after a line, until a user says otherwise.")] = 64,
-    temperature: Annotated[float | None, typer.Option(
-        help="Temperature until a user says otherwise; 0 takes the most likely token. "
-             "Default: 0.7, or 0 on a board without sampling.")] = None,
     rows: RowsOption = 0,
     cols: ColsOption = 0,
     quant_lanes: QuantLanesOption = 0,
@@ -157,14 +132,13 @@ def build(
     """
     from sterna.cli.reports.synth_tables import synth_progress
     from sterna.hw.board.bitstream import TimingError, build_bitstream
-    from sterna.hw.board.emit_board import write_sources
+    from sterna.hw.board.top import write_sources
     from sterna.hw.flow.fit import FitError
     if seed < 1 or seeds < 1:
         raise ValueError(f"--seed and --seeds must be at least 1, got {seed} and {seeds}")
     check_folder(output)
     loaded = load_model(model)
-    warmth = board_temperature(board, temperature)
-    params = board_params(board, clock, baud, tokens, warmth)
+    params = board_params(board, clock, baud)
     core = BoardCore(rows, cols, quant_lanes, style)
     try:
         with synth_progress(quiet) as progress:

@@ -27,6 +27,7 @@ __all__ = ["COMMANDS", "chat"]
 
 _SIMULATED = "sim"
 _PATIENCE_S = 10.0
+_USUAL_TEMPERATURE = 0.7
 _HELP = ("/r starts a new text, /? shows this line, Ctrl-D ends; begin a line with // to say "
          "a text that begins with /")
 
@@ -73,6 +74,7 @@ def chat(
     Example: sterna chat tiny --port sim --prompt "The for statement" --tokens 40 --check
     """
     from sterna.hw.board.conversation import Conversation, ConversationError, check_tokens
+    from sterna.hw.board.serial_protocol import Order, order_bytes
     from sterna.model.quantized.sampling import Sampler
     check_tokens(tokens)
     simulated = port == _SIMULATED
@@ -86,7 +88,7 @@ def chat(
                  "--output": output is not None, "--waves": waves is not None})
     if output is not None:
         check_folder(output)
-    warmth = board_options.board_temperature(board, temperature)
+    warmth = _temperature(board, temperature)
     sampler = Sampler(temperature=warmth, seed=seed)
     params = board_options.board_params(board, clock, baud)
     loaded = (wanted or load_model(params.board.fitting)) if simulated or check else wanted
@@ -103,7 +105,7 @@ def chat(
             line = _simulation(loaded, core, params, stack, output, waves, quiet)
         else:
             line = stack.enter_context(_serial_port(port, params.baud))
-        conversation = Conversation(line, tokenizer.vocab)
+        conversation = Conversation(line)
         try:
             conversation.meet()
             conversation.set_sampling(sampler.beta, seed)
@@ -116,7 +118,7 @@ def chat(
             say(f"sterna: {port}: {error}")
             return 1
         except KeyboardInterrupt:
-            line.write(b"\x03")
+            line.write(order_bytes(Order.STOP))
             raise
 
 
@@ -189,11 +191,17 @@ class _Talk:
             say(f"{self._compared} tokens, all equal to onnxruntime's", self._quiet)
 
 
+def _temperature(board: BoardName, wanted: float | None) -> float:
+    """The temperature asked for, or the usual one of a board."""
+    from sterna.hw.board.boards import BOARDS
+    sampled = BOARDS[board].sampled
+    if wanted and not sampled:
+        raise ValueError(
+            f"--temperature must be 0 on {board}, whose core has no sampling, got {wanted:g}")
+    return (_USUAL_TEMPERATURE if sampled else 0.0) if wanted is None else wanted
+
+
 def _line_tokens(line: str, tokenizer: Tokenizer) -> list[int]:
-    """The tokens of a line that can be said; a line of bytes has no control characters."""
-    from sterna.hw.board.conversation import check_line
-    if tokenizer.kind == BYTES.kind:
-        check_line(line.encode(), tokenizer.vocab)
     return [int(token) for token in tokenizer.encode(line)]
 
 

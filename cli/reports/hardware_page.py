@@ -29,15 +29,7 @@ __all__ = ["WATERFALL_TEXT", "stage_bars", "token_html", "waterfall_plot", "writ
 def write_hardware_report(
     path: Path, name: str, report: CycleReport, clock_mhz: float | None = None,
 ) -> Path:
-    """Write the report on the core of a model called ``name``: verdict, drawings, tables.
-
-    Raises
-    ------
-    ValueError
-        If the clock is not a positive number.
-    OSError
-        If the file cannot be written.
-    """
+    """Write the report on the core of a model called ``name``: verdict, drawings, tables."""
     tables = {}
     for key, table in cycle_tables(report, clock_mhz).items():
         numeric = range(table.text_columns, len(table.columns))

@@ -35,13 +35,6 @@ def write_run_report(folder: RunFolder, path: Path | None = None) -> Path:
     """Write the report of the run in ``folder``, by default into it, and return where.
 
     Files that a run of an older version did not leave are left out of the page.
-
-    Raises
-    ------
-    ValueError
-        If the folder has no checkpoint, or a file in it cannot be read.
-    OSError
-        If the page cannot be written.
     """
     from sterna.model.training.checkpoint import load_checkpoint
     from sterna.model.training.report.samples import read_samples

@@ -32,13 +32,7 @@ _NUMBERS_UP_TO = {"figures": 3, "seeds": 2}
 
 
 def write_synth_report(folder: Path, name: str, report: SynthReport) -> list[Path]:
-    """Write ``synth.json``, ``synth.html`` and ``area.svg``; return their paths.
-
-    Raises
-    ------
-    OSError
-        If one cannot be written.
-    """
+    """Write ``synth.json``, ``synth.html`` and ``area.svg``; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     plot = area_plot(report)
     tables = {
@@ -197,22 +191,7 @@ _UNIT = 10
 
 
 def floorplan(placement: Placement, target: FpgaTarget, seed: int) -> str:
-    """Draw where the cells are, with a legend; return HTML.
-
-    Parameters
-    ----------
-    placement
-        Of a design for the target.
-    target
-        A device, so it has a grid.
-    seed
-        Of the run, for the caption.
-
-    Raises
-    ------
-    ValueError
-        If the target is a family, or a cell is outside of its grid.
-    """
+    """Draw where the cells are, with a legend; return HTML."""
     if target.grid is None or target.router is None:
         raise ValueError(f"{target.name} is a family: it has no floorplan")
     columns, rows = target.grid

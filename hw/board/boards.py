@@ -56,8 +56,6 @@ class Board:
         Where the ports of the top module are.
     clock_hz, baud
         Clock of the core and speed of the serial line unless told otherwise.
-    typed_ahead
-        Bytes that are kept until the line protocol takes them.
     sizes
         Sizes of the core unless told otherwise.
     sampled
@@ -75,7 +73,6 @@ class Board:
     places: Mapping[str, _Place]
     clock_hz: int
     baud: int
-    typed_ahead: int
     sizes: Sizes
     sampled: bool = True
     core: Mapping[str, Any] = field(default_factory=dict)
@@ -124,7 +121,7 @@ _ALL = (
          "led": ("led", 0, None), "radio_gpio0": ("esp32", 0, "gpio0")},
         # What place and route reach with the bundled model, and half of what the array could be:
         # it writes far more than the serial line takes, and is placed in half the time.
-        clock_hz=75_000_000, baud=1_000_000, typed_ahead=17,
+        clock_hz=75_000_000, baud=1_000_000,
         sizes=MappingProxyType({
             "rows": 8, "cols": 64, "quant_lanes": 32, "logits": False, "routing_registers": True})),
     Board(
@@ -132,7 +129,7 @@ _ALL = (
         target_named("ice40-up5k"),
         {"clk": ("clk12", 0, None), "rx": ("uart", 0, "rx"), "tx": ("uart", 0, "tx"),
          "led": ("led_g", 0, None)},
-        clock_hz=12_000_000, baud=115_200, typed_ahead=1,
+        clock_hz=12_000_000, baud=115_200,
         sizes=MappingProxyType({"rows": 1, "cols": 8, "quant_lanes": 1, "logits": False}),
         sampled=False,
         core=MappingProxyType({**COMPACT, "sampling": False}),

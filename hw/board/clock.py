@@ -101,32 +101,21 @@ _Pll = TypeVar("_Pll", Ecp5Pll, Ice40Pll)
 def ecp5_pll(input_hz: int, output_hz: int) -> Ecp5Pll:
     """Return the settings that give exactly ``output_hz``.
 
-    Raises
-    ------
-    ValueError
-        If there are none; the message has the nearest frequencies that can be reached.
-
     >>> ecp5_pll(25_000_000, 150_000_000)
     Ecp5Pll(input_hz=25000000, input_divider=1, feedback_divider=6, output_divider=4)
     """
-    _check_range("the crystal", input_hz, _ECP5_INPUT)
-    _check_range("the clock", output_hz, _ECP5_OUTPUT)
-    return min(_exactly(output_hz, _ecp5_plls(input_hz)), key=_distance)
+    _check_ranges(input_hz, _ECP5_INPUT, output_hz, _ECP5_OUTPUT)
+    return min(_exactly(output_hz, _ecp5_plls(input_hz)),
+               key=lambda pll: abs(pll.oscillator_hz - _ECP5_IDEAL))
 
 
 def ice40_pll(input_hz: int, output_hz: int) -> Ice40Pll:
-    """Return the settings that give exactly ``output_hz``.
-
-    Raises
-    ------
-    ValueError
-        If there are none; the message has the nearest frequencies that can be reached.
+    """Return the settings that give exactly ``output_hz``; errors as :func:`ecp5_pll`.
 
     >>> ice40_pll(12_000_000, 24_000_000)
     Ice40Pll(input_hz=12000000, divr=0, divf=63, divq=5)
     """
-    _check_range("the crystal", input_hz, _ICE40_INPUT)
-    _check_range("the clock", output_hz, _ICE40_OUTPUT)
+    _check_ranges(input_hz, _ICE40_INPUT, output_hz, _ICE40_OUTPUT)
     return _exactly(output_hz, _ice40_plls(input_hz))[0]
 
 
@@ -158,19 +147,19 @@ def _ice40_plls(input_hz: int) -> Iterator[Ice40Pll]:
                     yield pll
 
 
-def _distance(pll: Ecp5Pll) -> Fraction:
-    return abs(pll.oscillator_hz - _ECP5_IDEAL)
-
-
 def _within(value: Fraction | int, limits: tuple[int, int]) -> bool:
     return limits[0] <= value <= limits[1]
 
 
-def _check_range(name: str, value: int, limits: tuple[int, int]) -> None:
-    if not _within(value, limits):
-        raise ValueError(
-            f"{name} must be from {limits[0] / _MHZ:g} to {limits[1] / _MHZ:g} MHz for the "
-            f"PLL, got {value / _MHZ:g} MHz")
+def _check_ranges(
+    input_hz: int, input_limits: tuple[int, int], output_hz: int, output_limits: tuple[int, int],
+) -> None:
+    for name, value, limits in (
+            ("the crystal", input_hz, input_limits), ("the clock", output_hz, output_limits)):
+        if not _within(value, limits):
+            raise ValueError(
+                f"{name} must be from {limits[0] / _MHZ:g} to {limits[1] / _MHZ:g} MHz for the "
+                f"PLL, got {value / _MHZ:g} MHz")
 
 
 def _exactly(wanted: int, plls: Iterable[_Pll]) -> list[_Pll]:
@@ -193,13 +182,7 @@ _START_US = 15
 
 
 def board_pll(board: Board, clock_hz: int) -> Ecp5Pll | Ice40Pll | None:
-    """Return the PLL that a board needs; None if its crystal has the wanted frequency.
-
-    Raises
-    ------
-    ValueError
-        If its PLL cannot make that frequency.
-    """
+    """Return the PLL that a board needs; None if its crystal has the wanted frequency."""
     if clock_hz == board.crystal_hz:
         return None
     return (ecp5_pll if board.is_ecp5 else ice40_pll)(board.crystal_hz, clock_hz)
@@ -209,13 +192,6 @@ class BoardClock(wiring.Component):
     """Drives the domain ``sync`` from the crystal, in reset for 15 us after the PLL has locked.
 
     A design around it has to make the domain.
-
-    Parameters
-    ----------
-    board
-        The board.
-    clock_hz
-        Frequency of ``sync``.
 
     Members
     -------

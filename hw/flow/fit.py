@@ -57,17 +57,6 @@ def estimate(
     for: an array by rows times columns, a norm by the elements it quantises per cycle,
     what works on the results by rows. The rest stays as it is. Block RAMs follow from depth
     and width of the memories.
-
-    Parameters
-    ----------
-    params
-        The core to estimate.
-    built
-        The one that was built.
-    target
-        What both are for.
-    usage, blocks
-        What was counted.
     """
     before = BlockArea()
     fields = {Resource.LUT: "lut", Resource.FF: "ff", Resource.DSP: "dsp"}
@@ -196,18 +185,8 @@ def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> Us
     """Choose the sizes of a unit for a target.
 
     The first core of the target's list that the model has room in; of a unit alone, the
-    sizes that it has in that core. Where no core has room, each unit keeps its own.
-
-    Parameters
-    ----------
-    model, spec, target
-        What is to be built.
-
-    Returns
-    -------
-    UsualSizes or None
-        None where the unit's own sizes are as good a guess as any: they fit, nothing does, or
-        the target is a family of devices.
+    sizes that it has in that core. None where the unit's own sizes are as good a guess as any:
+    they fit, nothing does, or the target is a family of devices.
     """
     candidates = _CANDIDATES.get(target.name, ())
     short = [_shortage(model, each, target) for each in candidates]
@@ -327,11 +306,6 @@ def check_memories(
     advice
         Sentences on what fits, for whoever has no other target and no port for weights;
         None says what those would do.
-
-    Raises
-    ------
-    FitError
-        If what is read of the model alone is estimated to take more block RAMs than there are.
     """
     available = target.available.get(Resource.BLOCK_RAM)
     if available is None or spec not in (CORE, WEIGHTS):
@@ -365,14 +339,7 @@ def check_fit(
     spec: UnitSpec, params: Any, target: FpgaTarget,
     usage: Sequence[Usage], blocks: Mapping[str, BlockArea],
 ) -> None:
-    """Refuse a synthesised design that takes more than the target has.
-
-    Raises
-    ------
-    FitError
-        With what is needed and available of each resource, and the nearest configuration
-        that is estimated to fit.
-    """
+    """Refuse a synthesised design that takes more than the target has."""
     short = [each for each in usage
              if each.available is not None and each.needed > each.available]
     if not short:

@@ -54,20 +54,7 @@ class Absorbed:
 
 
 def absorb_registers(netlist: dict[str, Any], top: str) -> Absorbed:
-    """Absorb the flip-flops of a flattened ECP5 netlist, in place.
-
-    Parameters
-    ----------
-    netlist
-        What ``write_json`` of Yosys wrote after ``synth_ecp5``.
-    top
-        Name of the module.
-
-    Raises
-    ------
-    ValueError
-        If there is no such module.
-    """
+    """Absorb the flip-flops of a flattened ECP5 netlist, in place."""
     if top not in netlist.get("modules", {}):
         raise ValueError(f"the netlist has no module {top!r}")
     return _Pass(netlist["modules"][top]).run()
@@ -267,20 +254,7 @@ class CarryEnds:
 
 
 def free_carry_ends(netlist: dict[str, Any], top: str) -> CarryEnds:
-    """Open the ends of the carry chains of a flattened ECP5 netlist, in place.
-
-    Parameters
-    ----------
-    netlist
-        What Yosys wrote as JSON.
-    top
-        Module to change.
-
-    Raises
-    ------
-    ValueError
-        If there is no such module.
-    """
+    """Open the ends of the carry chains of a flattened ECP5 netlist, in place."""
     if top not in netlist["modules"]:
         raise ValueError(f"the netlist has no module {top}")
     module = netlist["modules"][top]
@@ -338,26 +312,7 @@ class NetlistError(ValueError):
 
 
 def netlist_verilog(netlist: dict[str, Any], top: str, *, timeout_s: float = 600) -> str:
-    """Write a netlist as Verilog; ports and the wires of the design keep their names.
-
-    Parameters
-    ----------
-    netlist
-        A flattened design, as ``write_json`` of Yosys writes it after ``synth_ecp5``.
-    top
-        Name of its module.
-    timeout_s
-        Deadline in seconds.
-
-    Raises
-    ------
-    NetlistError
-        If there is no such module, or a cell or its clocking is not modelled.
-    MissingToolError
-        If Yosys is not installed.
-    YosysError
-        If Yosys does not accept the netlist, or takes too long.
-    """
+    """Write a netlist as Verilog; ports and the wires of the design keep their names."""
     _check(netlist, top)
     with tempfile.TemporaryDirectory(prefix="sterna-netlist-") as name:
         folder = Path(name)

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sterna.hw.emit.processes import run_tool
 from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 
 __all__ = [
     "LOG_NAME", "PLACED_NAME", "PlaceRouteError", "PlacedDesign", "RouterPhase", "RouterStep",
-    "check_router", "pack", "place_and_route", "place_and_route_pins", "resources_of", "step_of",
-    "tool_command"]
+    "check_router", "pack", "pack_bitstream", "place_and_route", "resources_of", "route", "step_of"]
 
 
 class RouterPhase(enum.StrEnum):
@@ -83,7 +84,7 @@ def step_of(line: str) -> RouterStep | None:
 
 
 _RUN = "import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
-_NETLIST, _REPORT = "netlist.json", "report.json"
+_NETLIST, _REPORT, _PINS = "netlist.json", "report.json", "pins.txt"
 LOG_NAME = "nextpnr.log"
 """The log of a run, in its folder."""
 PLACED_NAME = "placed.json"
@@ -141,11 +142,6 @@ def check_router(target: FpgaTarget) -> Router:
     return router
 
 
-def tool_command(router: Router, function: str) -> list[str]:
-    """How a program of a router's package is started: by the name of its function."""
-    return [sys.executable, "-c", _RUN.format(module=router.module, function=function)]
-
-
 def resources_of(router: Router, used: Mapping[str, tuple[int, int]]) -> dict[Resource, int]:
     """What a design takes of each resource, from the counts of nextpnr's cells."""
     return {resource: sum(units * used.get(name, (0, 0))[0] for name, units in names.items())
@@ -154,52 +150,52 @@ def resources_of(router: Router, used: Mapping[str, tuple[int, int]]) -> dict[Re
 
 def pack(
     folder: Path, target: FpgaTarget, netlist: bytes, *, timeout_s: float = 600,
+    pins: str | None = None,
 ) -> dict[str, tuple[int, int]]:
     """Count what nextpnr makes of a netlist, without placing it: used and available.
 
-    Parameters
-    ----------
-    folder
-        Where it runs.
-    target
-        A target with a router.
-    netlist
-        Yosys' JSON.
-    timeout_s
-        Deadline in seconds.
-
-    Raises
-    ------
-    MissingToolError, PlaceRouteError, ValueError
-        As :func:`place_and_route`.
+    Arguments and errors are those of :func:`route`.
     """
-    router = check_router(target)
-    return _used(_run(folder, target, router, netlist, ["--pack-only"], timeout_s, None))
+    report = route(folder, target, netlist, ["--pack-only"], timeout_s=timeout_s, pins=pins)
+    return _used(report)
 
 
 def place_and_route(
     folder: Path, target: FpgaTarget, netlist: bytes, *, freq_mhz: float, seed: int = 1,
     timeout_s: float = 7200, progress: Callable[[RouterStep], None] | None = None,
 ) -> dict[str, Any]:
-    """Place and route a netlist; return nextpnr's report, for :class:`PlacedDesign`.
+    """Place and route a part of a design; return nextpnr's report, for :class:`PlacedDesign`.
 
-    Where the router can, ports get no pads, so that paths to and from them do not count.
+    ``freq_mhz`` is the clock that it aims at; to miss it is no error. ``placed.json``, the netlist
+    with the place of each cell, stays in the folder. The rest is as for :func:`route`.
+    """
+    options = ["--freq", f"{freq_mhz:g}", "--seed", str(seed), "--timing-allow-fail",
+               "--write", PLACED_NAME]
+    return route(folder, target, netlist, options, timeout_s=timeout_s, progress=progress)
+
+
+def route(
+    folder: Path, target: FpgaTarget, netlist: bytes, options: Sequence[str], *,
+    timeout_s: float, pins: str | None = None,
+    progress: Callable[[RouterStep], None] | None = None,
+) -> dict[str, Any]:
+    """Run nextpnr and return its report.
 
     Parameters
     ----------
     folder
-        Where it runs; ``nextpnr.log`` and ``placed.json``, the netlist with the place of each
-        cell, stay there.
+        Where it runs; ``nextpnr.log`` stays there.
     target
         A target with a router.
     netlist
         Yosys' JSON.
-    freq_mhz
-        The clock that it aims at. To miss it is no error.
-    seed
-        Starting point of the placer.
+    options
+        Further arguments.
     timeout_s
         Deadline in seconds. The first run after installation takes a minute or two more.
+    pins
+        Constraints of a whole design: where its ports are, and its clock. Without them ports get
+        no pads where the router can do so, and paths to and from them do not count.
     progress
         Called with each step that the log tells of.
 
@@ -213,37 +209,14 @@ def place_and_route(
         If the target has no router.
     """
     router = check_router(target)
-    options = ["--freq", f"{freq_mhz:g}", "--seed", str(seed), "--timing-allow-fail",
-               "--write", PLACED_NAME]
-    return _run(folder, target, router, netlist, options, timeout_s, progress)
-
-
-def place_and_route_pins(
-    folder: Path, target: FpgaTarget, netlist: bytes, *, options: Sequence[str], seed: int = 1,
-    timeout_s: float = 7200, progress: Callable[[RouterStep], None] | None = None,
-) -> dict[str, Any]:
-    """Place and route a whole design, whose ports are pins; like :func:`place_and_route`.
-
-    Parameters
-    ----------
-    options
-        Further arguments of nextpnr: where the constraints are, which say the clock, and
-        where the result goes.
-    """
-    router = check_router(target)
-    options = ["--seed", str(seed), "--timing-allow-fail", *options]
-    return _run(folder, target, router, netlist, options, timeout_s, progress, pins=True)
-
-
-def _run(
-    folder: Path, target: FpgaTarget, router: Router, netlist: bytes, options: list[str],
-    timeout_s: float, progress: Callable[[RouterStep], None] | None, *, pins: bool = False,
-) -> dict[str, Any]:
     (folder / _NETLIST).write_bytes(netlist)
     (folder / _REPORT).unlink(missing_ok=True)
-    context = ["--out-of-context"] if router.out_of_context and not pins else []
+    context = ["--out-of-context"] if router.out_of_context else []
+    if pins is not None:
+        (folder / _PINS).write_text(pins, encoding="utf-8")
+        context = [router.pins_option, _PINS]
     command = [
-        *tool_command(router, router.function), *target.router_options, *context,
+        *_command(router, router.function), *target.router_options, *context,
         "--json", _NETLIST, "--report", _REPORT, *options]
     tail: deque[str] = deque(maxlen=400)
     late = threading.Event()
@@ -278,6 +251,32 @@ def _run(
     if process.returncode or not report.exists():
         raise PlaceRouteError(f"nextpnr for {target.name} failed: {_reason(tail)}")
     return json.loads(report.read_text(encoding="utf-8"))
+
+
+def pack_bitstream(target: FpgaTarget, routed: bytes, *, timeout_s: float = 7200) -> bytes:
+    """Return the bitstream of a routed design; PlaceRouteError if the packer fails."""
+    router = check_router(target)
+    function, *options = router.packer
+    tool = function.removeprefix("run_")
+    with tempfile.TemporaryDirectory(prefix="sterna-board-") as name:
+        folder = Path(name)
+        (folder / "routed").write_bytes(routed)
+        try:
+            done = run_tool(
+                [*_command(router, function), *options], cwd=folder, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, timeout_s=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise PlaceRouteError(f"{tool} did not finish within {timeout_s:g} s") from error
+        bits = folder / "bits"
+        if done.returncode or not bits.exists():
+            last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
+            raise PlaceRouteError(f"{tool} failed: {last}")
+        return bits.read_bytes()
+
+
+def _command(router: Router, function: str) -> list[str]:
+    """How a program of a router's package is started: by the name of its function."""
+    return [sys.executable, "-c", _RUN.format(module=router.module, function=function)]
 
 
 def _used(report: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

@@ -56,17 +56,7 @@ class Placement:
 
 
 def placement_of(written: Mapping[str, Any], router: Router, hierarchy: Hierarchy) -> Placement:
-    """Read where each cell is from the design that nextpnr wrote.
-
-    Parameters
-    ----------
-    written
-        The JSON of nextpnr's option ``--write``.
-    router
-        Which of its cells are which resource.
-    hierarchy
-        Of the netlist that it was given.
-    """
+    """Read where each cell is from the design that nextpnr wrote."""
     kinds = {name: resource for resource, names in router.bels.items() for name in names}
     module = next(each for each in written["modules"].values()
                   if any("NEXTPNR_BEL" in cell["attributes"] for cell in each["cells"].values()))
@@ -197,15 +187,7 @@ class CriticalPath:
 
 
 def critical_path(hierarchy: Hierarchy, path: Iterable[Mapping[str, Any]]) -> CriticalPath:
-    """Name a path of nextpnr's report in the terms of the netlist that it placed.
-
-    Parameters
-    ----------
-    hierarchy
-        Of the netlist that nextpnr was given.
-    path
-        The path, an entry of ``critical_paths`` of its report.
-    """
+    """Name a path of nextpnr's report in the terms of the netlist that it placed."""
     segments = list(path)
     hops: list[Hop] = []
     pending, wire = 0.0, None

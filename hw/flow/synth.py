@@ -41,18 +41,6 @@ def wrapper_text(module: str, ports: Sequence[Port]) -> str:
     A shift register, with a part named like each input, drives it; every output goes to a
     register, and the parity of those, four at a time with a register after each step, to a
     pin. So every path of the unit lies between two registers, and every output matters.
-
-    Parameters
-    ----------
-    module
-        Name of the module inside; its instance is ``unit``.
-    ports
-        Its ports, ``clk`` and ``rst`` among them.
-
-    Raises
-    ------
-    ValueError
-        If it has no inputs or no outputs beside the clock and the reset.
     """
     inputs, outputs = (
         [port for port in ports if port.direction == way and port.name not in ("clk", "rst")]
@@ -93,8 +81,8 @@ def wrapper_text(module: str, ports: Sequence[Port]) -> str:
 def synth(
     model: QuantizedModel, target: FpgaTarget | str, *, unit: str = CORE.name,
     sizes: Sizes | None = None, style: str = "auto", pnr: bool = False,
-    seeds: Sequence[int] = (1,), freq_mhz: float | None = None, absorb: bool = True,
-    free_carries: bool = True, multipliers: bool = True, cache: Cache | None = None,
+    seeds: Sequence[int] = (1,), freq_mhz: float | None = None,
+    multipliers: bool = True, cache: Cache | None = None,
     timeout_s: float = 7200, progress: Progress | None = None,
 ) -> SynthReport:
     """Synthesise a unit of a model for a target and, if asked to, place and route it.
@@ -121,10 +109,6 @@ def synth(
         Seeds of the placer, each at least 1.
     freq_mhz
         Clock to reach; without it, place and route aims at what the target says.
-    absorb
-        ECP5: move registers into block RAMs and multipliers.
-    free_carries
-        ECP5: leave ends of carry chains open that nextpnr would fill with cells.
     multipliers
         Whether multiplier blocks may be used.
     cache
@@ -158,7 +142,7 @@ def synth(
     told = progress or (lambda text, step: None)
     tools = CachedTools(
         target, user_cache("synthesis") if cache is None else cache, timeout_s, told,
-        absorb=absorb, free_carries=free_carries, multipliers=multipliers)
+        multipliers=multipliers)
 
     try:
         check_memories(model, spec, params, target)
@@ -332,7 +316,7 @@ def layer_cost(
     style_for(target, engine.mac.style.value)
     tools = CachedTools(
         target, cache if cache is not None else user_cache("synthesis"), timeout_s,
-        progress or (lambda text, step: None), absorb=True, free_carries=True, multipliers=True)
+        progress or (lambda text, step: None))
     synthesis = tools.map(files_of(emitted.verilog_path), emitted.module).synthesis
     return LayerCost(
         emitted.module, target, BlockArea.of_cells(synthesis, synthesis.cells), latency, period)

@@ -83,13 +83,7 @@ class ArraySizes:
     def engine(
         self, shapes: Sequence[tuple[int, int]], lanes: int, *, rom: bool = True,
     ) -> EngineParams:
-        """The engine for matrices of these shapes; ``lanes`` unless another was chosen.
-
-        Raises
-        ------
-        ValueError
-            If a size is out of its range.
-        """
+        """The engine for matrices of these shapes; ``lanes`` unless another was chosen."""
         most_rows, most_columns = (max(sizes) for sizes in zip(*shapes, strict=True))
         rows = min(_ROWS, most_rows) if self.rows is None else self.rows
         check_whole("rows", rows, 1, most_rows)
@@ -105,14 +99,7 @@ class ArraySizes:
 def plan_matrices(
     layers: Sequence[MatrixLayer], sizes: ArraySizes, *, rom: bool = True,
 ) -> tuple[MatrixUnitParams, Contents]:
-    """The unit of matrices that share an array.
-
-    Raises
-    ------
-    ValueError
-        If there is none, some give sums and others do not, their formats differ, or a size
-        does not fit.
-    """
+    """The unit of matrices that share an array."""
     if not layers:
         raise ValueError("there must be at least one matrix")
     formats = {None if each.requantization is None else each.requantization.output
@@ -135,13 +122,7 @@ def plan_matrices(
 
 
 def plan_layer(layer: Layer, sizes: ArraySizes) -> tuple[LayerUnitParams, Contents]:
-    """The unit of a layer behind a norm.
-
-    Raises
-    ------
-    ValueError
-        If it is no BitLinear, MLGRU or GLU, or a size does not fit.
-    """
+    """The unit of a layer behind a norm."""
     if not isinstance(layer, BitLinearLayer | MlgruLayer | GluLayer):
         raise ValueError(
             f"a unit is made of a BitLinearLayer, MlgruLayer or GluLayer, got a "

@@ -35,11 +35,6 @@ class EngineParams:
     rom
         Whether the weights are in a memory; if not, they come through a port.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range, or a matrix does not fit the array.
-
     >>> params = EngineParams(MacParams(8, 32, 100), 8, ((20, 100), (5, 10)))
     >>> params.words, params.first_word(1), params.act_words(0)
     (13, 12, 13)
@@ -245,14 +240,6 @@ class MatrixEngine(wiring.Component):
     the vector before are done, and are taken one per cycle (see
     :meth:`~sterna.hw.layers.engine.EngineParams.beat_cycles`) unless sums wait to be
     taken or, without a memory, weights have not come.
-
-    Parameters
-    ----------
-    params
-        Geometry.
-    words
-        Weight words of all matrices, of :func:`sterna.hw.units.mac.packing.pack_projection`;
-        empty without a memory.
 
     Members
     -------

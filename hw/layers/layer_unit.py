@@ -33,15 +33,6 @@ def gathered_layout(params: PostParams, names: tuple[str, ...], bits: int) -> St
 class Gather(wiring.Component):
     """Keeps the results of a slot until those of the last slot come, and passes all on.
 
-    Parameters
-    ----------
-    params
-        Geometry.
-    names
-        What each slot is called.
-    bits
-        Signed bits of a result.
-
     Members
     -------
     results : ``In(stream.Signature(requantize.result_layout))``
@@ -85,11 +76,6 @@ Cell = MlgruParams | GluParams
 
 class LayerCell(wiring.Component):
     """Takes pre-activations of the slots of a matrix; gives the words of a vector to normalise.
-
-    Parameters
-    ----------
-    params, norm, cell
-        Geometry of the requantiser before it, of the norm behind it, and its own.
 
     Members
     -------
@@ -246,13 +232,6 @@ class LayerUnit(wiring.Component):
 
     Every vector goes through norm, engine and requantiser; with a cell its products come back
     as a second vector. A vector may come in while the one before it is still worked on.
-
-    Parameters
-    ----------
-    params
-        Geometry.
-    contents
-        What the memories hold.
 
     Members
     -------

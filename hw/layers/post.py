@@ -122,14 +122,8 @@ class Post(wiring.Component):
     """Requantises the sums of an engine, a group of rows a cycle.
 
     Sums wait until their scales are known. Results appear four cycles after their sums were
-    taken, plus the cycles in which they waited to be taken.
-
-    Parameters
-    ----------
-    params
-        Geometry.
-    biases
-        For each group of each matrix ``rows`` integers; empty if ``params.biased`` is false.
+    taken, plus the cycles in which they waited to be taken. ``biases`` are ``rows`` integers for
+    each group of each matrix; none if ``params.biased`` is false.
 
     Members
     -------

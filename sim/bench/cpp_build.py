@@ -63,15 +63,6 @@ def build_library(
     -------
     Path
         The library; its name holds a hash of everything that made it.
-
-    Raises
-    ------
-    MissingToolError
-        If Verilator or a system tool it needs is not installed.
-    SimulationError
-        If it does not compile.
-    ValueError
-        If the path of ``work`` or of Python has a space: make cannot build there.
     """
     environment = verilator_environment()
     refuse_spaces(work.resolve(), Path(sys.prefix))

@@ -87,11 +87,6 @@ def run_launch(launch: Launch, environment: Mapping[str, str]) -> Path:
         What to run.
     environment
         Of :func:`check_simulator`.
-
-    Raises
-    ------
-    SimulationError
-        If it does not compile, or a test fails.
     """
     work = Path(launch.work)
     for source in launch.sources:
@@ -127,15 +122,6 @@ def run_on(
         Folder for everything this makes: the compiled model and the log.
     waves
         A wave file to write, ``.fst`` or ``.vcd``; None for none.
-
-    Raises
-    ------
-    MissingToolError
-        If the simulator or a system tool it needs is not installed.
-    SimulationError
-        If the simulation does not compile, fails or hangs.
-    ValueError
-        If the path of ``work`` or of Python has a space: make cannot build there.
     """
     environment = check_simulator(simulator, work)
     work.mkdir(parents=True, exist_ok=True)
@@ -166,15 +152,7 @@ def refuse_spaces(*paths: Path) -> None:
 
 
 def check_simulator(simulator: Simulator, work: Path | None) -> dict[str, str]:
-    """The environment to run a simulator in, below ``work`` unless that is not known yet.
-
-    Raises
-    ------
-    MissingToolError
-        If the simulator or a system tool it needs is not installed.
-    ValueError
-        If the path of ``work`` or of Python has a space: make cannot build there.
-    """
+    """The environment to run a simulator in, below ``work`` unless that is not known yet."""
     if simulator is Simulator.VERILATOR:
         refuse_spaces(*([work.resolve()] if work else []), Path(sys.prefix))
         return verilator_environment()

@@ -36,17 +36,7 @@ class WaveSignal:
 def check_waves(
     path: Path | str | None, simulator: Simulator = Simulator.VERILATOR,
 ) -> Path | None:
-    """Return the path of a wave file, whose folder is made; None for no waves.
-
-    Raises
-    ------
-    ValueError
-        If its name does not end in ``.fst`` or ``.vcd``, or there is a folder of that name.
-    MissingToolError
-        If it is FST of Verilator, and the headers that this is compiled with are missing.
-    OSError
-        If it cannot be written.
-    """
+    """Return the path of a wave file, whose folder is made; None for no waves."""
     if path is None:
         return None
     path = Path(path)

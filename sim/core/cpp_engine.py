@@ -132,15 +132,6 @@ class CppCore:
     waves
         A wave file to write, ``.fst`` or ``.vcd``; None for none. It is complete when the core is
         deleted.
-
-    Raises
-    ------
-    MissingToolError
-        If Verilator or a system tool it needs is not installed.
-    SimulationError
-        If it does not compile, or the Verilog is of another core.
-    ValueError
-        If the path of ``work`` or of Python has a space: make cannot build there.
     """
 
     def __init__(
@@ -195,14 +186,6 @@ class CppCore:
             Called after every chunk, and at the end.
         chunk
             Cycles between two calls of ``progress``, and between two looks for Ctrl-C.
-
-        Raises
-        ------
-        ValueError
-            If the requests do not fit the core, a number is out of range, or a hold is on a
-            stream that the core does not have.
-        SimulationError
-            If it hangs, or breaks the rules of a stream.
         """
         params, library, core = self.params, self._library, self._core
         check_requests(params, requests)

@@ -119,15 +119,7 @@ class Stepper(Protocol):
 
 
 class Oracle:
-    """Answers requests as one sequence of a core must: state and generator live on.
-
-    Parameters
-    ----------
-    stepper
-        The model that answers.
-    logit_frac
-        Fraction bits of its logits.
-    """
+    """Answers requests as one sequence of a core must: state and generator live on."""
 
     def __init__(self, stepper: Stepper, logit_frac: int = 8) -> None:
         self._stepper, self._logit_frac = stepper, logit_frac
@@ -135,13 +127,7 @@ class Oracle:
         self._generator = 1
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request.
-
-        Raises
-        ------
-        ValueError
-            If a token is outside the vocabulary.
-        """
+        """Answer a request."""
         if request.start:
             self._state, self._generator = self._stepper.start(1), request.seed
         sampler = Sampler(

@@ -42,21 +42,8 @@ def traced_tensors(
 ) -> Iterator[TracedTensor]:
     """Read the tensors of the tokens of one sequence from what its lanes showed.
 
-    Parameters
-    ----------
-    params, layout
-        Geometry of the core, and the layout of its trace port.
-    words
-        By name of a lane, the words that were valid for this sequence, in order.
-    sequence
-        Which sequence; it names the lane of the residual stream.
-    predict
-        For each token, whether the head ran.
-
-    Raises
-    ------
-    SimulationError
-        If a lane showed fewer or more words than the tokens need.
+    ``words`` are by name of a lane those that were valid for this sequence, in order; ``predict``
+    says of each token whether the head ran.
     """
     lanes = {lane.name: lane for lane in lanes_of(layout)}
     return _Reader(params, lanes, words, f"x{sequence}").tensors(predict)
@@ -182,12 +169,8 @@ def check_stages(
 ) -> CyclesCheck:
     """Compare first and last beat of every stage, first and last word of its results, the counts.
 
-    Parameters
-    ----------
-    params, times
-        Geometry of the core, and what the cycle model says.
-    beats, results
-        Cycles in which the array took beats, and the post-processor gave words of results.
+    ``beats`` and ``results`` are the cycles in which the array took beats, and the post-processor
+    gave words of results.
     """
     stages = program(params)
     in_order = sorted((stage for token in times for stage in token.stages),
@@ -236,15 +219,7 @@ class CorePhaseReport:
 
 
 class CoreScoreboard:
-    """Compares all that an emitted core gave in a phase with the answers of both oracles.
-
-    Parameters
-    ----------
-    emitted
-        The folder of the core.
-    layout
-        The layout of its trace port; None if it has none.
-    """
+    """Compares all that an emitted core gave in a phase with the answers of both oracles."""
 
     def __init__(self, emitted: EmittedUnit, layout: StructLayout | None) -> None:
         self._params: CoreParams = emitted.params

@@ -107,15 +107,7 @@ class SequenceAnswer:
 
 
 class CoreStimulus:
-    """Makes phases of words from phases of requests.
-
-    Parameters
-    ----------
-    model, emitted
-        The quantised model, and the folder of its core.
-    layout
-        The layout of the core's trace port; None if it has none.
-    """
+    """Makes phases of words from phases of requests."""
 
     def __init__(
         self, model: QuantizedModel, emitted: EmittedUnit, layout: StructLayout | None,
@@ -129,19 +121,7 @@ class CoreStimulus:
             if self._params.external_weights else [])
 
     def answers(self, phases: Sequence[CorePhase]) -> list[list[SequenceAnswer | None]]:
-        """Answer every request, each sequence on its own.
-
-        Returns
-        -------
-        list[list[SequenceAnswer | None]]
-            For each phase and each sequence; None for one that is left alone or cut.
-
-        Raises
-        ------
-        ValueError
-            If a phase has not one request (or None) for each sequence, or one that the core
-            cannot run, or one that ends without a prediction: its end would not be seen.
-        """
+        """Answer every request, each sequence on its own."""
         for phase in phases:
             asked = [[request] if request else [] for request in phase.requests]
             check_requests(self._params, asked)

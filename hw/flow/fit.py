@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -11,20 +10,17 @@ from typing import Any
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.program import program
 from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
-from sterna.hw.flow.synth_report import BlockArea, Usage
+from sterna.hw.flow.synth_report import Usage
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
-from sterna.hw.units.embedding.unit import EMBEDDING
-from sterna.hw.units.mac.unit import MAC
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.hw.units.weights.unit import WEIGHTS
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel
 
 __all__ = [
-    "FITTING", "FitError", "UsualSizes", "block_rams", "check_fit", "check_memories", "estimate",
+    "FITTING", "FitError", "UsualSizes", "block_rams", "check_fit", "check_memories",
     "options_text", "part_rams", "usual_sizes", "what_fits"]
 
 # Width and depth of a block RAM: each family's can trade one for the other.
@@ -33,11 +29,6 @@ _SHAPES = {
     Family.XC7: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
     Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048)),
 }
-# What C12 takes of what S16 does, measured: `sterna synth` of a random model of d 16, dff 24 and
-# vocabulary 32 in both profiles, --target ecp5-85k --rows 2 --cols 8.
-_C12_SHARE = {Resource.LUT: 0.85, Resource.FF: 0.75, Resource.DSP: 0.84}
-
-
 def block_rams(depth: int, width: int, family: Family) -> int:
     """Block RAMs of a memory, in the shape that takes the fewest.
 
@@ -45,46 +36,6 @@ def block_rams(depth: int, width: int, family: Family) -> int:
     (114, 1)
     """
     return min(-(-width // wide) * -(-depth // deep) for wide, deep in _SHAPES[family])
-
-
-def estimate(
-    params: CoreParams, built: CoreParams, target: FpgaTarget, usage: Iterable[Usage],
-    blocks: Mapping[str, BlockArea],
-) -> dict[Resource, int]:
-    """Estimate what a core takes from what a core of other sizes, which was built, takes.
-
-    The area of each block of the one that was built is scaled by what that block is made
-    for: an array by rows times columns, a norm by the elements it quantises per cycle,
-    what works on the results by rows. The rest stays as it is. Block RAMs follow from depth
-    and width of the memories.
-    """
-    before = BlockArea()
-    fields = {Resource.LUT: "lut", Resource.FF: "ff", Resource.DSP: "dsp"}
-    scaled: dict[Resource, float] = dict.fromkeys(fields, 0.0)
-    old_rams, new_rams = (part_rams(each, target.family) for each in (built, params))
-    rams = 0.0
-    for path, area in blocks.items():
-        before += area
-        ratio = _law(path, params) / _law(path, built)
-        for resource, name in fields.items():
-            scaled[resource] += getattr(area, name) * ratio
-        part = path.partition(".")[0].rstrip("0123456789")
-        if part == "weights":
-            rams += new_rams["weights"]
-        else:
-            rams += area.block_ram * new_rams.get(part, 1) / max(old_rams.get(part, 1), 1)
-    counted = {each.resource: each.needed for each in usage}
-    result = {}
-    for resource, name in fields.items():
-        if resource in counted:
-            # Tools count differently: what one has more than the other grows alike.
-            total = getattr(before, name) or 1
-            result[resource] = round(scaled[resource] * counted[resource] / total)
-            if built.profile.name != C12.name == params.profile.name:
-                result[resource] = round(result[resource] * _C12_SHARE[resource])
-    if Resource.BLOCK_RAM in counted:
-        result[Resource.BLOCK_RAM] = round(rams)
-    return result
 
 
 def part_rams(params: CoreParams, family: Family) -> dict[str, int]:
@@ -114,21 +65,6 @@ def part_rams(params: CoreParams, family: Family) -> dict[str, int]:
         "issuer": rams(headers, rows * count_bits),
         "post": rams(headers, rows * bias_bits),
     }
-
-
-def _law(path: str, params: CoreParams) -> float:
-    """What the area of a block is proportional to."""
-    part = path.partition(".")[0].rstrip("0123456789")
-    if part == "array":
-        return params.rows * params.cols
-    if part == "activations":
-        return params.cols
-    if path in ("norm", "norm.scale"):
-        return params.quant_lanes
-    if part in ("mlgru", "glu", "post", "sampler", "residual", "embedding", "sums", "router",
-                "weights") or path.startswith("norm.front"):
-        return params.rows
-    return 1
 
 
 FITTING: Mapping[str, str] = MappingProxyType({
@@ -208,11 +144,11 @@ def what_fits(
 
     ``tried`` are the sizes that do not fit, without the style: they are not advised again.
     """
+    own = usual_sizes(model, spec, target)
+    if own is not None and spec.params_for(model, own.sizes) != spec.params_for(model, tried):
+        return f" Without sizes those are taken that fit: {options_text(own.sizes)}."
     if spec is not CORE:
         return ""
-    own = usual_sizes(model, spec, target)
-    if own is not None and CORE.params_for(model, own.sizes) != CORE.params_for(model, tried):
-        return f" Without sizes those are taken that fit: {options_text(own.sizes)}."
     text = ""
     larger = _larger_with_room(model, target)
     if larger is not None:
@@ -335,113 +271,18 @@ def check_memories(
     raise FitError(_message(spec.name, target, [found], "estimated before synthesis", said))
 
 
-def check_fit(
-    spec: UnitSpec, params: Any, target: FpgaTarget,
-    usage: Sequence[Usage], blocks: Mapping[str, BlockArea],
-) -> None:
+def check_fit(spec: UnitSpec, target: FpgaTarget, usage: Sequence[Usage]) -> None:
     """Refuse a synthesised design that takes more than the target has."""
     short = [each for each in usage
              if each.available is not None and each.needed > each.available]
-    if not short:
-        return
-    advice = []
-    if spec is CORE:
-        nearest = _nearest(params, target, usage, blocks)
-        advice.append(nearest or "no smaller core of the usual kind is estimated to fit")
-    elif spec not in (WEIGHTS, EMBEDDING):        # whose bits are the model's
-        smaller = _smaller_unit(spec, params, usage)
-        advice += [smaller] if smaller else []
-    advice += _larger(usage, target)
-    raise FitError(_message(spec.name, target, short, usage[0].tool, advice))
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A core that is estimated to fit."""
-
-    params: CoreParams
-    options: str
-    needed: dict[Resource, int]
+    if short:
+        raise FitError(_message(
+            spec.name, target, short, usage[0].tool, _larger(usage, target)))
 
 
 def _fits(needed: Mapping[Resource, int], target: FpgaTarget) -> bool:
     return all(needed.get(name, 0) <= _FULL.get(name, 1.0) * number
                for name, number in target.available.items())
-
-
-def _smaller(params: CoreParams) -> Iterator[CoreParams]:
-    """Cores of the same model with no more products per cycle, the largest first."""
-    sizes = [
-        (rows, cols, lanes)
-        for rows in (1, 2, 4, 8, 16, 32) for cols in (4, 8, 16, 32, 64, 128, 256, 512)
-        for lanes in (1, 2, 4, 8, 16, 32, 64, 128)
-        if rows * cols <= params.rows * params.cols and cols <= params.widest
-        and cols % rows == lanes % rows == cols % lanes == 0 and lanes <= params.quant_lanes]
-    sizes.sort(key=lambda each: (each[0] * each[1], each[2], each[0]), reverse=True)
-    for rows, cols, lanes in sizes:
-        if (rows, cols, lanes) != (params.rows, params.cols, params.quant_lanes):
-            # A style may have rules of its own.
-            with suppress(ValueError):
-                yield replace(params, rows=rows, cols=cols, quant_lanes=lanes)
-
-
-_TRIED = 8
-"""How many of the largest cores that fit are compared by their cycles."""
-
-
-def _nearest(
-    built: CoreParams, target: FpgaTarget, usage: Sequence[Usage],
-    blocks: Mapping[str, BlockArea],
-) -> str | None:
-    """The fastest core that is estimated to fit, as a sentence; None if none does."""
-    changes: list[tuple[str, Callable[[CoreParams], CoreParams]]] = [("", lambda each: each)]
-    if not built.external_weights:
-        changes.append((" --external-weights", lambda each: replace(each, external_weights=True)))
-    if built.profile.name != C12.name:
-        changes.append((" and a model in profile C12", lambda each: replace(each, profile=C12)))
-    for words, change in changes:
-        found = []
-        for params in (change(each) for each in (built, *_smaller(built))):
-            needed = estimate(params, built, target, usage, blocks)
-            if _fits(needed, target):
-                options = (f"--rows {params.rows} --cols {params.cols} --quant-lanes "
-                           f"{params.quant_lanes}{words}")
-                found.append(_Candidate(params, options, needed))
-            if len(found) == _TRIED:
-                break
-        if found:
-            cycles = [CycleModel(each.params).cycles_per_token() for each in found]
-            best = min(range(len(found)), key=lambda index: cycles[index])
-            numbers = ", ".join(f"{target.name_of(name)} {number:,}"
-                                for name, number in found[best].needed.items())
-            return (f"nearest that fits, estimated: {found[best].options} ({numbers}; "
-                    f"{cycles[best]:,.0f} cycles per token)")
-    return None
-
-
-def _smaller_unit(spec: UnitSpec, params: Any, usage: Sequence[Usage]) -> str | None:
-    """The largest unit of its kind that is estimated to fit, as a sentence.
-
-    Area goes with lanes or with rows (an array: at the same columns); None for a unit that
-    has neither, or none smaller.
-    """
-    name = next((name for name in ("lanes", "rows") if name in spec.sizes), None)
-    if name is None:
-        return None
-    share = max(each.needed / max(_FULL.get(each.resource, 1.0) * each.available, 1e-9)
-                for each in usage if each.available is not None)
-    columns = f" --cols {params.cols}" if spec is MAC else ""
-    size, smallest = getattr(params, name), None
-    for fewer in range(size - 1, 0, -1):
-        # A unit may have rules of its own: lanes that divide its channels, for example.
-        with suppress(ValueError):
-            replace(params, **{name: fewer})
-            if fewer <= size / share:
-                return f"nearest that fits, estimated: --{name} {fewer}{columns}"
-            smallest = fewer
-    if smallest is None:
-        return None
-    return f"not even --{name} {smallest}{columns} is estimated to fit"
 
 
 def _larger(usage: Sequence[Usage], target: FpgaTarget) -> list[str]:

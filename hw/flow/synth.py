@@ -162,7 +162,7 @@ def synth(
         cycles_per_token=CycleModel(params).cycles_per_token() if spec is CORE else None,
         chosen=None if usual is None else usual.reason)
     try:
-        check_fit(spec, params, target, usage, blocks)
+        check_fit(spec, target, usage)
     except FitError as error:
         text = f"{error}{what_fits(model, spec, target, tried)}"
         raise FitError(text, replace(report, misfit=text)) from None

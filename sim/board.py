@@ -98,7 +98,7 @@ class BoardSimulation:
         return len(data)
 
     def read(self, size: int = 1) -> bytes:
-        """Run until so many bytes have come; fewer if none comes for very long."""
+        """Run until so many bytes have come; return fewer if none comes for very long."""
         waiting, last = self._run(size, 0), self.cycles
         while waiting < size and self.cycles - last < self._patience:
             before = waiting

@@ -1,4 +1,4 @@
-"""Boards: what stands around the core on a real one; here are their names, without Amaranth."""
+"""Boards: what surrounds the core on a real one. Their names are here, as they need no Amaranth."""
 
 from __future__ import annotations
 

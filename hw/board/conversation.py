@@ -22,14 +22,14 @@ class SerialPort(Protocol):
     """A serial line, as pyserial has it."""
 
     def read(self, size: int = 1) -> bytes:
-        """Return so many bytes, or what has come when the patience is at its end."""
+        """Return so many bytes, or fewer if the line is silent for too long."""
 
     def write(self, data: bytes) -> object:
         """Send bytes."""
 
 
 def check_tokens(tokens: int) -> None:
-    """Check that so many tokens can be asked for; ValueError if not."""
+    """Raise ValueError if a board cannot be asked for so many tokens."""
     if not 1 <= tokens < 1 << COUNT_BITS:
         raise ValueError(f"tokens must be from 1 to {(1 << COUNT_BITS) - 1}, got {tokens}")
 

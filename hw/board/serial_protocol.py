@@ -45,7 +45,7 @@ class Order(enum.IntEnum):
     FEED = 0x82
     """Run a token."""
     ASK = 0x83
-    """Run a token, and write as many as were counted, each but the last of which is run as well."""
+    """Run a token and write as many tokens as COUNT says; all but the last are run as well."""
     COUNT = 0x84
     """How many tokens to write, at least 1."""
     BETA = 0x85
@@ -60,9 +60,9 @@ class Answer(enum.IntEnum):
     DONE = 0x80
     """An order was obeyed."""
     STOPPED = 0x81
-    """It is idle: after STOP, in place of the answer to what was stopped, and after a reset."""
+    """It is idle: after a reset; and after STOP, in place of the answer to what was stopped."""
     REFUSED = 0x82
-    """There is no such order, no such token, or the core cannot draw tokens."""
+    """The board does not know the order or the token, or its core cannot draw tokens."""
 
 
 def order_bytes(order: Order, argument: int = 0) -> bytes:

@@ -72,8 +72,8 @@ FITTING: Mapping[str, str] = MappingProxyType({
 """A bundled model that fits a target, with the sizes chosen here."""
 
 _RAM_SHARE = 1.15
-"""Block RAMs as estimated may be so many times those there are: numbers have fewer bits in a
-model than they may have. Of micro's core 33 are estimated, 29 counted."""
+"""The estimate of block RAMs may exceed what is available by this factor: the numbers of a model
+often have fewer bits than they may have. Of micro's core 33 are estimated, 29 counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,7 +241,7 @@ _OPEN = ["x"]
 
 @dataclass(slots=True)
 class CarryEnds:
-    """What was freed.
+    """What was opened.
 
     Parameters
     ----------

@@ -294,7 +294,7 @@ def layer_cost(
     Raises
     ------
     ValueError
-        If there is no such target, it has not the cells of the unit's style, or it is another
+        If there is no such target, it lacks the cells of the unit's style, or it is another
         kind of unit.
     MissingToolError
         If Yosys is not installed.

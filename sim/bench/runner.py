@@ -164,7 +164,7 @@ def check_simulator(simulator: Simulator, work: Path | None) -> dict[str, str]:
 
 
 def reason_of(log: Path) -> str:
-    """The line of the log that says most, and where the rest is."""
+    """The most telling line of a log, and where the rest is."""
     text = log.read_text(errors="replace")
     for pattern in (r"(?:TimeoutError|AssertionError): .*", r"%Error.*", r"\*\*\* .*",
                     r".*\berror: .*", r"\w*Error: .*"):
@@ -176,7 +176,7 @@ def reason_of(log: Path) -> str:
 
 @contextmanager
 def work_folder(work: Path | None) -> Iterator[Path]:
-    """``work``, made if it is missing; if it is None, a folder that goes with the block."""
+    """``work``, created if it is missing; for None a temporary folder, removed after the block."""
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)
         yield work

@@ -101,7 +101,7 @@ def _fields(payload: str, fields: list[dict[str, Any]], verilog: str) -> Iterato
 def with_views(
     waves: Path | None, module: str, groups: Mapping[str, list[WaveSignal]],
 ) -> Iterator[None]:
-    """Around a simulation: :func:`write_views` after it, if it left waves, be it that it failed."""
+    """Around a simulation: :func:`write_views` after it, if it left waves, even if it failed."""
     try:
         yield
     finally:

@@ -189,13 +189,7 @@ def check_request(
     model: QuantizedModel, unit: str, tokens: object, *, simulator: Simulator, waves: Path | None,
     work: Path | None, sizes: Mapping[str, Any],
 ) -> tuple[UnitSpec, np.ndarray]:
-    """The unit that :func:`simulate` is asked for, and its tokens as an array.
-
-    Raises
-    ------
-    ValueError, MissingToolError
-        As :func:`simulate`, but for what depends on the emitted folder.
-    """
+    """The unit that :func:`simulate` is asked for, and its tokens as an array."""
     spec = unit_named(unit)
     if spec.stimulus is None:
         raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")

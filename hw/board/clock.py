@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeVar
 
 from amaranth.hdl import ClockDomain, ClockSignal, Const, Instance, Module, ResetSignal, Signal
 from amaranth.lib import wiring
@@ -14,7 +13,7 @@ from amaranth.lib.wiring import In
 
 from sterna.hw.board.boards import Board
 
-__all__ = ["BoardClock", "Ecp5Pll", "Ice40Pll", "board_pll", "ecp5_pll", "ice40_pll"]
+__all__ = ["BoardClock", "Pll", "board_pll", "ecp5_pll", "ice40_pll"]
 
 _MHZ = 1_000_000
 
@@ -34,92 +33,45 @@ _ICE40_FILTERS = ((17, 1), (26, 2), (44, 3), (66, 4), (101, 5))
 
 
 @dataclass(frozen=True, slots=True)
-class Ecp5Pll:
-    """Settings of an ``EHXPLLL`` whose output CLKOP feeds itself back.
+class Pll:
+    """Settings of a PLL by the names of its cell's parameters, and the frequencies they give.
 
-    Parameters
-    ----------
-    input_hz
-        Frequency of the crystal.
-    input_divider, feedback_divider, output_divider
-        ``CLKI_DIV``, ``CLKFB_DIV``, ``CLKOP_DIV``.
+    Of ECP5 it is an ``EHXPLLL`` whose output CLKOP feeds itself back, of iCE40 an
+    ``SB_PLL40_PAD`` with simple feedback. The oscillator is the one inside.
     """
 
-    input_hz: int
-    input_divider: int
-    feedback_divider: int
-    output_divider: int
-
-    @property
-    def output_hz(self) -> Fraction:
-        """Frequency of the output."""
-        return Fraction(self.input_hz * self.feedback_divider, self.input_divider)
-
-    @property
-    def oscillator_hz(self) -> Fraction:
-        """Frequency of the oscillator inside."""
-        return self.output_hz * self.output_divider
+    settings: Mapping[str, int]
+    output_hz: Fraction
+    oscillator_hz: Fraction
 
 
-@dataclass(frozen=True, slots=True)
-class Ice40Pll:
-    """Settings of an ``SB_PLL40_PAD`` with simple feedback.
-
-    Parameters
-    ----------
-    input_hz
-        Frequency of the crystal.
-    divr, divf, divq
-        ``DIVR``, ``DIVF`` (each a divider less one) and ``DIVQ`` (halvings).
-    """
-
-    input_hz: int
-    divr: int
-    divf: int
-    divq: int
-
-    @property
-    def output_hz(self) -> Fraction:
-        """Frequency of the output."""
-        return self.oscillator_hz / (1 << self.divq)
-
-    @property
-    def oscillator_hz(self) -> Fraction:
-        """Frequency of the oscillator inside."""
-        return Fraction(self.input_hz * (self.divf + 1), self.divr + 1)
-
-    @property
-    def filter_range(self) -> int:
-        """``FILTER_RANGE``, which follows from the frequency that is compared."""
-        compared = Fraction(self.input_hz, (self.divr + 1) * _MHZ)
-        return next((value for limit, value in _ICE40_FILTERS if compared < limit), 6)
-
-
-_Pll = TypeVar("_Pll", Ecp5Pll, Ice40Pll)
-
-
-def ecp5_pll(input_hz: int, output_hz: int) -> Ecp5Pll:
+def ecp5_pll(input_hz: int, output_hz: int) -> Pll:
     """Return the settings that give exactly ``output_hz``.
 
-    >>> ecp5_pll(25_000_000, 150_000_000)
-    Ecp5Pll(input_hz=25000000, input_divider=1, feedback_divider=6, output_divider=4)
+    Raises
+    ------
+    ValueError
+        If there are none; the message has the nearest frequencies that can be reached.
+
+    >>> ecp5_pll(25_000_000, 150_000_000).settings
+    {'CLKI_DIV': 1, 'CLKFB_DIV': 6, 'CLKOP_DIV': 4}
     """
     _check_ranges(input_hz, _ECP5_INPUT, output_hz, _ECP5_OUTPUT)
     return min(_exactly(output_hz, _ecp5_plls(input_hz)),
                key=lambda pll: abs(pll.oscillator_hz - _ECP5_IDEAL))
 
 
-def ice40_pll(input_hz: int, output_hz: int) -> Ice40Pll:
+def ice40_pll(input_hz: int, output_hz: int) -> Pll:
     """Return the settings that give exactly ``output_hz``; errors as :func:`ecp5_pll`.
 
-    >>> ice40_pll(12_000_000, 24_000_000)
-    Ice40Pll(input_hz=12000000, divr=0, divf=63, divq=5)
+    >>> ice40_pll(12_000_000, 24_000_000).settings
+    {'DIVR': 0, 'DIVF': 63, 'DIVQ': 5, 'FILTER_RANGE': 1}
     """
     _check_ranges(input_hz, _ICE40_INPUT, output_hz, _ICE40_OUTPUT)
     return _exactly(output_hz, _ice40_plls(input_hz))[0]
 
 
-def _ecp5_plls(input_hz: int) -> Iterator[Ecp5Pll]:
+def _ecp5_plls(input_hz: int) -> Iterator[Pll]:
     """All settings within the limits."""
     for divider in range(1, _ECP5_DIVIDERS + 1):
         if not _within(Fraction(input_hz, divider), _ECP5_COMPARED):
@@ -131,20 +83,26 @@ def _ecp5_plls(input_hz: int) -> Iterator[Ecp5Pll]:
             low, high = _ECP5_OSCILLATOR
             first, last = -(-low // base), min(high // base, _ECP5_OUTPUTS)
             for output in range(first, last + 1):
-                yield Ecp5Pll(input_hz, divider, feedback, output)
+                yield Pll({"CLKI_DIV": divider, "CLKFB_DIV": feedback, "CLKOP_DIV": output},
+                          base, base * output)
 
 
-def _ice40_plls(input_hz: int) -> Iterator[Ice40Pll]:
+def _ice40_plls(input_hz: int) -> Iterator[Pll]:
     """All settings within the limits."""
     for divr in range(_ICE40_DIVIDERS):
-        if not _within(Fraction(input_hz, divr + 1), _ICE40_COMPARED):
+        compared = Fraction(input_hz, divr + 1)
+        if not _within(compared, _ICE40_COMPARED):
             continue
+        # The range of the filter follows from the frequency that is compared.
+        filter_range = next((value for limit, value in _ICE40_FILTERS
+                             if compared < limit * _MHZ), 6)
         for divf in range(_ICE40_FEEDBACK):
+            oscillator = compared * (divf + 1)
             for divq in range(1, _ICE40_HALVINGS + 1):
-                pll = Ice40Pll(input_hz, divr, divf, divq)
-                if _within(pll.oscillator_hz, _ICE40_OSCILLATOR) and _within(
-                        pll.output_hz, _ICE40_OUTPUT):
-                    yield pll
+                output = oscillator / (1 << divq)
+                if _within(oscillator, _ICE40_OSCILLATOR) and _within(output, _ICE40_OUTPUT):
+                    yield Pll({"DIVR": divr, "DIVF": divf, "DIVQ": divq,
+                               "FILTER_RANGE": filter_range}, output, oscillator)
 
 
 def _within(value: Fraction | int, limits: tuple[int, int]) -> bool:
@@ -162,7 +120,7 @@ def _check_ranges(
                 f"PLL, got {value / _MHZ:g} MHz")
 
 
-def _exactly(wanted: int, plls: Iterable[_Pll]) -> list[_Pll]:
+def _exactly(wanted: int, plls: Iterable[Pll]) -> list[Pll]:
     """The settings of that output frequency; ValueError with the nearest ones if none has it."""
     plls = list(plls)
     found = [pll for pll in plls if pll.output_hz == wanted]
@@ -181,7 +139,7 @@ _START_US = 15
 """Block RAMs of an iCE40 read wrong for some microseconds after configuration."""
 
 
-def board_pll(board: Board, clock_hz: int) -> Ecp5Pll | Ice40Pll | None:
+def board_pll(board: Board, clock_hz: int) -> Pll | None:
     """Return the PLL that a board needs; None if its crystal has the wanted frequency."""
     if clock_hz == board.crystal_hz:
         return None
@@ -210,7 +168,7 @@ class BoardClock(wiring.Component):
         locked = Signal()
         if self.pll is None:
             m.d.comb += [clock.eq(self.clk), locked.eq(1)]
-        elif isinstance(self.pll, Ecp5Pll):
+        elif self.board.is_ecp5:
             m.submodules.pll = self._ecp5(self.pll, clock, locked)
         else:
             m.submodules.pll = self._ice40(self.pll, clock, locked)
@@ -239,13 +197,13 @@ class BoardClock(wiring.Component):
             "EHXPLLL",
             # The router derives the frequency of the clock from that of the crystal; these
             # two are for the vendor's tools.
-            a_FREQUENCY_PIN_CLKI=f"{pll.input_hz / _MHZ:.10g}",
+            a_FREQUENCY_PIN_CLKI=f"{self.board.crystal_hz / _MHZ:.10g}",
             a_FREQUENCY_PIN_CLKOP=mhz,
             a_ICP_CURRENT="12", a_LPF_RESISTOR="8", a_MFG_ENABLE_FILTEROPAMP="1",
             a_MFG_GMCREF_SEL="2",
-            p_CLKI_DIV=pll.input_divider, p_CLKFB_DIV=pll.feedback_divider,
-            p_CLKOP_DIV=pll.output_divider, p_CLKOP_ENABLE="ENABLED",
-            p_CLKOP_CPHASE=pll.output_divider // 2, p_CLKOP_FPHASE=0,
+            **{f"p_{name}": value for name, value in pll.settings.items()},
+            p_CLKOP_ENABLE="ENABLED", p_CLKOP_CPHASE=pll.settings["CLKOP_DIV"] // 2,
+            p_CLKOP_FPHASE=0,
             p_FEEDBK_PATH="CLKOP", p_OUTDIVIDER_MUXA="DIVA", p_PLLRST_ENA="DISABLED",
             p_INTFB_WAKE="DISABLED", p_STDBY_ENABLE="DISABLED", p_DPHASE_SOURCE="DISABLED",
             i_CLKI=self.clk, i_CLKFB=clock, o_CLKOP=clock, o_LOCK=locked,
@@ -256,7 +214,8 @@ class BoardClock(wiring.Component):
     def _ice40(self, pll, clock, locked):
         return Instance(
             "SB_PLL40_PAD",
-            p_FEEDBACK_PATH="SIMPLE", p_DIVR=Const(pll.divr, 4), p_DIVF=Const(pll.divf, 7),
-            p_DIVQ=Const(pll.divq, 3), p_FILTER_RANGE=Const(pll.filter_range, 3),
+            p_FEEDBACK_PATH="SIMPLE",
+            **{f"p_{name}": Const(pll.settings[name], bits) for name, bits in (
+                ("DIVR", 4), ("DIVF", 7), ("DIVQ", 3), ("FILTER_RANGE", 3))},
             i_PACKAGEPIN=self.clk, o_PLLOUTGLOBAL=clock, o_LOCK=locked,
             i_RESETB=Const(1), i_BYPASS=Const(0))

@@ -79,13 +79,7 @@ def order_bytes(order: Order, argument: int = 0) -> bytes:
 
 
 def check_core(params: CoreParams) -> None:
-    """Check that one can talk to a core: a single sequence, ASCII at least, tokens of 16 bits.
-
-    Raises
-    ------
-    ValueError
-        If not.
-    """
+    """Refuse a core that one cannot talk to: one sequence, ASCII at least, tokens of 16 bits."""
     vocab = params.config.vocab
     if not _MIN_VOCAB <= vocab <= _MAX_VOCAB:
         raise ValueError(

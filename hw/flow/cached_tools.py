@@ -94,16 +94,10 @@ class CachedTools:
         self._multipliers = multipliers and target.has_dsp
 
     def map(self, files: Mapping[str, str], top: str, prefix: str = "") -> MappedDesign:
-        """Synthesise Verilog, and do the passes over the netlist, of an ECP5.
+        """Synthesise Verilog and, for ECP5, do the passes over the netlist.
 
-        Parameters
-        ----------
-        files
-            The Verilog, one ``.v``, and what its memories contain, texts by name.
-        top
-            Name of the module.
-        prefix
-            Path of the instance whose area counts; the whole module without it.
+        ``files`` are one ``.v`` and what its memories contain, texts by name; ``prefix`` is the
+        path of the instance whose area counts, the whole module without it.
         """
         found = self._cached(
             "synthesis", lambda: self._synthesize(files, top), kind="netlist",

@@ -241,13 +241,7 @@ _OPEN = ["x"]
 
 @dataclass(slots=True)
 class CarryEnds:
-    """What was opened.
-
-    Parameters
-    ----------
-    inputs, outputs
-        Carry inputs and carry outputs that are open now, two LUTs each.
-    """
+    """Carry inputs and carry outputs that are open now, two LUTs each."""
 
     inputs: int = 0
     outputs: int = 0

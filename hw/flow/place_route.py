@@ -123,12 +123,7 @@ class PlacedDesign:
 def check_router(target: FpgaTarget) -> Router:
     """Return the router of a target.
 
-    Raises
-    ------
-    ValueError
-        If pip has none.
-    MissingToolError
-        If it is not installed.
+    ValueError if pip has none, MissingToolError if it is not installed.
     """
     router = target.router
     if router is None:

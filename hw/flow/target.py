@@ -168,13 +168,6 @@ def style_for(target: FpgaTarget, wanted: str = "auto") -> ArrayStyle:
 
     ``auto`` takes the smallest that has a beat ready in every cycle. The styles with tables
     are smaller, but have to load each new vector, so they are for those who ask for them.
-
-    Parameters
-    ----------
-    target
-        What it is built for.
-    wanted
-        A style's name, or ``auto``.
     """
     if wanted == "auto":
         return _AUTO.get(target.family, ArrayStyle.GENERIC)

@@ -61,19 +61,8 @@ _ROWS, _COLS, _LANES = 8, 128, 8
 
 @dataclass(frozen=True, slots=True)
 class ArraySizes:
-    """Sizes that were chosen; None stands for what suits the matrices.
-
-    Parameters
-    ----------
-    rows
-        Rows side by side in the array.
-    cols
-        Columns taken per cycle; a multiple of ``lanes``.
-    lanes
-        Activations that come, or are quantised, per cycle; for a layer a multiple of ``rows``.
-    style
-        What the array is built of.
-    """
+    """Sizes that were chosen, as :func:`emit_matrix` takes them; None stands for what suits the
+    matrices."""
 
     rows: int | None = None
     cols: int | None = None

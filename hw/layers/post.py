@@ -24,15 +24,8 @@ __all__ = ["LayerScales", "Post", "PostParams", "Slot", "bias_words", "interleav
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One of the matrices whose groups of rows take turns, and what becomes of its sums.
-
-    Parameters
-    ----------
-    k, shift
-        Mantissa of the scale, and right shift.
-    output
-        Format of the results.
-    """
+    """One of the matrices whose groups of rows take turns: mantissa of its scale, right shift, and
+    format of its results."""
 
     k: int
     shift: int

@@ -79,15 +79,7 @@ class Launch:
 
 
 def run_launch(launch: Launch, environment: Mapping[str, str]) -> Path:
-    """Build and run; return the log.
-
-    Parameters
-    ----------
-    launch
-        What to run.
-    environment
-        Of :func:`check_simulator`.
-    """
+    """Build and run in an environment of :func:`check_simulator`; return the log."""
     work = Path(launch.work)
     for source in launch.sources:
         copy_memories(Path(source), work)       # where the simulator runs
@@ -108,21 +100,7 @@ def run_on(
     simulator: Simulator, sources: list[Path], top: str, job: Job, work: Path, *,
     waves: Path | None = None,
 ) -> list[PhaseResult]:
-    """Run a job on Verilog sources.
-
-    Parameters
-    ----------
-    simulator
-        Which simulator compiles and runs them.
-    sources, top
-        Verilog files, and the module to drive.
-    job
-        What to feed and to collect.
-    work
-        Folder for everything this makes: the compiled model and the log.
-    waves
-        A wave file to write, ``.fst`` or ``.vcd``; None for none.
-    """
+    """Run a job on the module ``top`` of Verilog sources; ``work`` keeps the log."""
     environment = check_simulator(simulator, work)
     work.mkdir(parents=True, exist_ok=True)
     results = work / "results.json"

@@ -59,18 +59,8 @@ def check_waves(
 def groups_of(manifest: Mapping[str, Any], verilog: str) -> dict[str, list[WaveSignal]]:
     """Return the signals of a unit worth a first look: clock and reset, then stream by stream.
 
-    Parameters
-    ----------
-    manifest
-        Of the emitted folder.
-    verilog
-        Its Verilog: it says which fields of payloads are signals of their own.
-
-    Returns
-    -------
-    dict[str, list[WaveSignal]]
-        By stream ``valid``, ``ready``, the payload and its fields; under the empty name what
-        belongs to no stream.
+    Of a stream these are ``valid``, ``ready``, the payload, and those of its fields that are
+    signals in the Verilog; what belongs to no stream is under the empty name.
     """
     widths = {port["name"]: port["width"] for port in manifest["ports"]}
     streams = manifest["payloads"]
@@ -116,20 +106,6 @@ def write_views(
 
     ``gtkwave x.vcd.gtkw`` opens the waves with them, and so does
     ``surfer -c x.vcd.sucl x.vcd``. The same groups give the same bytes.
-
-    Parameters
-    ----------
-    waves
-        The wave file.
-    module
-        Its top module.
-    groups
-        Signals by the name of their group; those of the group without a name stand alone.
-
-    Returns
-    -------
-    list[Path]
-        The two files.
     """
     text = StringIO()
     view = GTKWSave(text)

@@ -47,31 +47,9 @@ def run_core_phases(
 ) -> list[CorePhaseReport]:
     """Run an emitted core in cocotb and compare what it computes with both oracles.
 
-    With a trace port every intermediate tensor is compared, otherwise logits and tokens.
-
-    Parameters
-    ----------
-    model, emitted
-        The quantised model, and the folder of its core.
-    phases
-        What to ask, one after the other.
-    simulator, work, seed, waves
-        As for :func:`sterna.sim.simulate.simulate`.
-    progress
-        Called with a line of text before each step.
-
-    Returns
-    -------
-    list[CorePhaseReport]
-        A report on each phase that is not cut.
-
-    Raises
-    ------
-    ValueError
-        If a phase has not one request (or None) for each sequence, or one that the core
-        cannot run, or one that ends without a prediction.
-    MissingToolError, SimulationError
-        As for :func:`sterna.sim.bench.runner.run_on`.
+    With a trace port every intermediate tensor is compared, otherwise logits and tokens. The
+    phases run one after the other, and each that is not cut has a report. The other arguments and
+    the errors are those of :func:`simulate_core`.
     """
     params = emitted.params
     layout = trace_layout(build_image(model, params)) if params.trace else None
@@ -266,13 +244,7 @@ def check_core_request(
     temperature: float, engine: Engine, simulator: Simulator, waves: Path | None, work: Path | None,
     seed: int, sizes: Mapping[str, Any],
 ) -> tuple[Request, ...]:
-    """The requests that :func:`simulate_core` is asked to run, a sequence each.
-
-    Raises
-    ------
-    ValueError, MissingToolError
-        As :func:`simulate_core`, but for what depends on the emitted core.
-    """
+    """The requests that :func:`simulate_core` is asked to run, a sequence each."""
     tokens = whole_number("tokens", tokens, 1, (1 << LIMIT_BITS) - 1)
     seed = whole_number("seed", seed, 1)
     if not 1 <= len(prompts) <= MAX_SEQUENCES:

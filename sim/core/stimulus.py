@@ -55,17 +55,7 @@ class CorePhase:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where a lane of the trace port lies.
-
-    Parameters
-    ----------
-    name
-        Name of the lane; lanes of the residual stream are ``x0`` and ``x1``.
-    low, width
-        Bits of the port.
-    layout
-        Its fields.
-    """
+    """Where a lane of the trace port lies; lanes of the residual stream are ``x0`` and ``x1``."""
 
     name: str
     low: int

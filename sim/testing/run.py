@@ -44,13 +44,7 @@ class Folder:
 
     @classmethod
     def read(cls, path: Path) -> Folder:
-        """Read ``params.json`` and ``filelist.f``.
-
-        Raises
-        ------
-        ValueError
-            If it is not a folder that ``sterna verilog`` wrote.
-        """
+        """Read ``params.json`` and ``filelist.f``."""
         try:
             manifest = json.loads((path / "params.json").read_text(encoding="utf-8"))
             names = (path / "filelist.f").read_text(encoding="utf-8").split()
@@ -65,13 +59,7 @@ class Folder:
 
     @classmethod
     def current(cls) -> Folder:
-        """The folder that the simulation was started on.
-
-        Raises
-        ------
-        ValueError
-            If the environment does not name it.
-        """
+        """The folder that the simulation was started on."""
         name = os.environ.get(FOLDER_VARIABLE)
         if not name:
             raise ValueError(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from wave_names import declared_signals, shown_signals
 
+from sterna.cli.commands.chat import _Talk
 from sterna.cli.main import main
 from sterna.export.exact.traced import build_step
 from sterna.export.runtime.generate import generate_tokens
@@ -308,11 +309,22 @@ def test_a_port_that_is_missing_is_told(capsys):
     (("micro", "--board", "icebreaker", "--prompt", "héllo"),
      "--prompt 'héllo' has the character 'é', and this model knows only ASCII characters"),
     (("--style", "xc7-pair"), "xc7"),
-    (("--prompt", "a\nb"), "a line has no control characters, got 0x0a at byte 1"),
 ])
 def test_what_cannot_be_is_refused(options, message, capsys):
     assert chat("--port", "sim", *options) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_typed_line_that_the_model_cannot_read_is_told_and_ends_nothing(monkeypatch, capsys):
+    lines = iter(["héllo"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines, None) or end_of_input())
+
+    def end_of_input():
+        raise EOFError
+
+    talk = _Talk(None, 4, load_model("micro").tokenizer, None, False, True)
+    assert talk.read_lines() == 0
+    assert "this model knows only ASCII characters" in capsys.readouterr().err
 
 
 # The bundled model --------------------------------------------------------------------

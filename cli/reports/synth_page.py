@@ -191,7 +191,11 @@ _UNIT = 10
 
 
 def floorplan(placement: Placement, target: FpgaTarget, seed: int) -> str:
-    """Draw where the cells are, with a legend; return HTML."""
+    """Draw where the cells are, with a legend; return HTML.
+
+    Written as SVG directly: a full device has ten thousand rectangles, for which matplotlib takes a
+    megabyte. ValueError if the target is a family, or a cell is outside of its grid.
+    """
     if target.grid is None or target.router is None:
         raise ValueError(f"{target.name} is a family: it has no floorplan")
     columns, rows = target.grid

@@ -17,6 +17,8 @@ __all__ = ["BoardClock", "Pll", "board_pll", "ecp5_pll", "ice40_pll"]
 
 _MHZ = 1_000_000
 
+# Limits are those of the vendor's data sheets, as ``ecppll`` and ``icepll`` have them; where
+# several settings give the same frequency, those are taken that these tools would take.
 _ECP5_INPUT = (8 * _MHZ, 400 * _MHZ)
 _ECP5_COMPARED = (3_125_000, 400 * _MHZ)
 _ECP5_OSCILLATOR = (400 * _MHZ, 800 * _MHZ)

@@ -54,7 +54,14 @@ class Absorbed:
 
 
 def absorb_registers(netlist: dict[str, Any], top: str) -> Absorbed:
-    """Absorb the flip-flops of a flattened ECP5 netlist, in place."""
+    """Move flip-flops of a flattened ECP5 netlist into the block RAMs and multipliers beside them.
+
+    A block RAM of the ECP5 has registers at its outputs and a multiplier has them at its inputs and
+    outputs. Yosys leaves them unused, and without them a read takes most of a cycle at 150 MHz.
+    Where every output of such a cell goes straight to a flip-flop, or every input comes straight
+    from one, the flip-flops become the cell's own. The netlist is changed in place; it computes the
+    same in the same cycles, which its simulation shows (``tests/test_netlist.py``).
+    """
     if top not in netlist.get("modules", {}):
         raise ValueError(f"the netlist has no module {top!r}")
     return _Pass(netlist["modules"][top]).run()
@@ -248,7 +255,16 @@ class CarryEnds:
 
 
 def free_carry_ends(netlist: dict[str, Any], top: str) -> CarryEnds:
-    """Open the ends of the carry chains of a flattened ECP5 netlist, in place."""
+    """Open the ends of the carry chains of a flattened ECP5 netlist, in place.
+
+    Yosys connects the carry input of a chain's first CCU2C to 0 and gives the carry output of its
+    last one a net that nobody reads. nextpnr-ecp5 takes both for connections to ordinary logic and
+    puts a further CCU2C, two LUTs, before and behind the chain.
+
+    The output is freed wherever nobody reads it. The input is freed only where the first half of
+    the cell ignores it, as in the adders of :mod:`sterna.hw.units.mac.ecp5.ccu2c`: what an open
+    carry input holds in the device is not documented.
+    """
     if top not in netlist["modules"]:
         raise ValueError(f"the netlist has no module {top}")
     module = netlist["modules"][top]
@@ -306,7 +322,11 @@ class NetlistError(ValueError):
 
 
 def netlist_verilog(netlist: dict[str, Any], top: str, *, timeout_s: float = 600) -> str:
-    """Write a netlist as Verilog; ports and the wires of the design keep their names."""
+    """Write a netlist as Verilog; ports and the wires of the design keep their names.
+
+    So what is simulated is the very netlist that is placed, after every pass over it. Its cells are
+    instances of the models in ``hw/emit/cells``.
+    """
     _check(netlist, top)
     with tempfile.TemporaryDirectory(prefix="sterna-netlist-") as name:
         folder = Path(name)

@@ -25,9 +25,10 @@ __all__ = [
 def record_activations(
     model: QuantizedModel, tokens: np.ndarray, names: list[str],
 ) -> Activations:
-    """Run ``tokens [length]`` from a fresh state and keep the tensors called ``names``.
+    """Run ``tokens [length]`` from a fresh state with both, and keep the tensors called ``names``.
 
-    Without names nothing is run.
+    They are compared before anything is simulated, so a difference found later lies in the
+    gateware. Without names nothing is run.
     """
     if not names:
         return Activations(tokens, {}, {}, Comparison())

@@ -29,6 +29,8 @@ _SHAPES = {
     Family.XC7: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
     Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048)),
 }
+
+
 def block_rams(depth: int, width: int, family: Family) -> int:
     """Block RAMs of a memory, in the shape that takes the fewest.
 

@@ -102,9 +102,9 @@ def test_the_sizes_chosen_for_any_unit_are_its_own(model):
 def test_what_fits_is_named_as_options_as_a_target_or_as_a_model():
     sizes = usual_sizes(MICRO, CORE, TARGETS["ecp5-25k"]).sizes
     assert what_fits(MICRO, CORE, TARGETS["ecp5-25k"], {"rows": 4}) == (
-        " Without sizes those are taken that fit: --rows 1 --cols 64 --quant-lanes 4.")
+        " Without size options, sizes that fit are chosen: --rows 1 --cols 64 --quant-lanes 4.")
     assert what_fits(MICRO, MAC, TARGETS["ecp5-25k"], {"rows": 4}) == (
-        " Without sizes those are taken that fit: --rows 1 --cols 64.")
+        " Without size options, sizes that fit are chosen: --rows 1 --cols 64.")
     # What does not fit is not advised, whether it was chosen or given.
     for tried in (sizes, {**sizes, "logits": True}):
         assert what_fits(MICRO, CORE, TARGETS["ecp5-25k"], tried) == (

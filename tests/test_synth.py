@@ -234,7 +234,8 @@ def test_logic_that_does_not_fit_is_reported_with_numbers(run, model_file, cache
         "-o", tmp_path / "report")
     found = re.fullmatch(
         r"DOES NOT FIT: glu does not fit ice40-up5k: DSP (\d+) needed, 8 available "
-        r"\(nextpnr-ice40 .*\)\.\n", err)
+        r"\(nextpnr-ice40 .*\)\. Without size options, sizes that fit are chosen: --lanes 1\.\n",
+        err)
     assert found
     assert code == 1
     needed = int(found[1])

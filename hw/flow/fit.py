@@ -148,7 +148,7 @@ def what_fits(
     """
     own = usual_sizes(model, spec, target)
     if own is not None and spec.params_for(model, own.sizes) != spec.params_for(model, tried):
-        return f" Without sizes those are taken that fit: {options_text(own.sizes)}."
+        return f" Without size options, sizes that fit are chosen: {options_text(own.sizes)}."
     if spec is not CORE:
         return ""
     text = ""

@@ -83,9 +83,7 @@ class ModuleCells:
     multipliers: tuple[Multiplier, ...]
 
 
-def module_cells(
-    verilog_path: str | Path, top: str, *, timeout_s: float = 3600,
-) -> dict[str, ModuleCells]:
+def module_cells(verilog_path: str | Path, top: str) -> dict[str, ModuleCells]:
     """Return what every instance in a Verilog file holds, by path, the hierarchy kept:
     ``matmul_free_core.array.row0``.
 
@@ -95,7 +93,7 @@ def module_cells(
         folder = Path(name)
         shutil.copyfile(verilog_path, folder / "design.v")
         copy_memories(Path(verilog_path), folder)
-        run_yosys(folder, _SCRIPT.format(top=top), timeout_s=timeout_s)
+        run_yosys(folder, _SCRIPT.format(top=top), timeout_s=3600)
         counted = json.loads((folder / "cells.json").read_text(encoding="utf-8"))["modules"]
         selected = json.loads((folder / "multipliers.json").read_text(encoding="utf-8"))
     counts = {escaped.removeprefix("\\"): module["num_cells_by_type"]

@@ -46,7 +46,7 @@ def test_the_netlist_of_micro_talks_as_under_onnxruntime(tmp_path: Path) -> None
     model = load_model("micro")
     board = BOARDS[BoardName.ICEBREAKER]
     design = board_design(model, BoardParams(board), board.sizes)
-    tools = CachedTools(board.target, user_cache("synthesis"), 3600, lambda text, step: None)
+    tools = CachedTools(board.target, user_cache("synthesis"), lambda text, step: None)
     (tmp_path / "netlist.json").write_bytes(tools.map(design.verilog, TOP_MODULE).raw)
     run_yosys(tmp_path, "read_json netlist.json\nrename -hide c:*\ndelete t:$scopeinfo\n"
               "write_verilog -noattr netlist.v\n", timeout_s=600)

@@ -162,8 +162,9 @@ def test_a_router_that_takes_too_long_is_ended(tmp_path, monkeypatch):
     target = fake(tmp_path, monkeypatch, """\
 open("pid", "w").write(str(os.getpid()))
 time.sleep(600)""")
+    monkeypatch.setattr("sterna.hw.flow.place_route._TIMEOUT_S", 2)
     with pytest.raises(PlaceRouteError, match="did not finish within 2 s"):
-        place_and_route(tmp_path, target, b"{}", freq_mhz=1, timeout_s=2)
+        place_and_route(tmp_path, target, b"{}", freq_mhz=1)
     assert_gone(int((tmp_path / "pid").read_text()))
 
 

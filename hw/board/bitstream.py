@@ -80,7 +80,7 @@ class TimingError(RuntimeError):
 
 def build_bitstream(
     design: BoardDesign, *, seeds: Sequence[int] = (1,), cache: Cache | None = None,
-    timeout_s: float = 7200, progress: Progress | None = None,
+    progress: Progress | None = None,
 ) -> Bitstream:
     """Synthesise, place, route and pack the top module of a board.
 
@@ -92,8 +92,6 @@ def build_bitstream(
         Seeds of the placer, tried in this order until one meets the clock.
     cache
         Where the results of the tools are kept; None takes the default cache.
-    timeout_s
-        Deadline in seconds of each run of a tool.
     progress
         Is told what begins and, during place and route, each step of it.
 
@@ -111,7 +109,7 @@ def build_bitstream(
     board, clock_mhz = design.params.board, design.params.clock_hz / _MHZ
     told = progress or (lambda text, step: None)
     router = check_router(board.target)
-    tools = CachedTools(board.target, cache or user_cache("synthesis"), timeout_s, told,
+    tools = CachedTools(board.target, cache or user_cache("synthesis"), told,
                         pins=constraints_text(board))
     mapped = tools.map(design.verilog, TOP_MODULE)
     tried = Attempt(
@@ -129,7 +127,7 @@ def build_bitstream(
             return Bitstream(
                 tried.used, tried.attempts, tried.passes, tried.tools,
                 f"{board.name}.{'bit' if board.is_ecp5 else 'bin'}",
-                pack_bitstream(board.target, routed, timeout_s=timeout_s), seed, fmax)
+                pack_bitstream(board.target, routed), seed, fmax)
         if fmax == max(tried.attempts.values()):
             path = PlacedDesign.from_report(report).critical_path
             slowest = f"; slowest: {critical_path(mapped.hierarchy, path)}" if path else ""

@@ -74,8 +74,6 @@ class CachedTools:
         What the designs are for.
     cache
         Where results are kept.
-    timeout_s
-        Deadline in seconds of each run of a tool.
     progress
         Is told what begins.
     multipliers
@@ -86,10 +84,10 @@ class CachedTools:
     """
 
     def __init__(
-        self, target: FpgaTarget, cache: Cache, timeout_s: float, progress: Progress,
-        *, multipliers: bool = True, pins: str | None = None,
+        self, target: FpgaTarget, cache: Cache, progress: Progress, *,
+        multipliers: bool = True, pins: str | None = None,
     ) -> None:
-        self._target, self._cache, self._timeout_s = target, cache, timeout_s
+        self._target, self._cache = target, cache
         self._progress, self._pins = progress, pins
         self._multipliers = multipliers and target.has_dsp
 
@@ -120,7 +118,7 @@ class CachedTools:
             for each, text in files.items():
                 (folder / each).write_text(text, encoding="utf-8")
             synthesis = synthesize(
-                next(folder.glob("*.v")), top, self._target.family, timeout_s=self._timeout_s,
+                next(folder.glob("*.v")), top, self._target.family,
                 multipliers=self._multipliers, netlist_path=netlist)
             raw = json.dumps(json.loads(netlist.read_bytes()))
         return f"{json.dumps(asdict(synthesis))}\n{raw}".encode()
@@ -139,8 +137,7 @@ class CachedTools:
         def run() -> bytes:
             with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
                 return json.dumps(pack(
-                    Path(name), self._target, mapped.raw, timeout_s=self._timeout_s,
-                    pins=self._pins)).encode()
+                    Path(name), self._target, mapped.raw, pins=self._pins)).encode()
 
         found = self._cached("pack", run, kind="pack", **self._router_inputs(mapped))
         counts = resources_of(
@@ -158,7 +155,7 @@ class CachedTools:
                 folder = Path(name)
                 report = place_and_route(
                     folder, self._target, mapped.raw, freq_mhz=aim_mhz, seed=seed,
-                    timeout_s=self._timeout_s, progress=lambda step: self._progress(label, step))
+                    progress=lambda step: self._progress(label, step))
                 written = json.loads((folder / PLACED_NAME).read_bytes())
                 log = (folder / LOG_NAME).read_text(encoding="utf-8")
             placement = placement_of(written, check_router(self._target), mapped.hierarchy)
@@ -187,7 +184,7 @@ class CachedTools:
                     Path(name), self._target, mapped.raw,
                     ["--seed", str(seed), "--timing-allow-fail",
                      check_router(self._target).routed_option, "routed"],
-                    timeout_s=self._timeout_s, pins=self._pins,
+                    pins=self._pins,
                     progress=lambda step: self._progress(label, step))
                 return json.dumps(report).encode() + b"\n" + (Path(name) / "routed").read_bytes()
 

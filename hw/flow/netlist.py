@@ -321,7 +321,7 @@ class NetlistError(ValueError):
     """A netlist has something that the models of its cells do not have."""
 
 
-def netlist_verilog(netlist: dict[str, Any], top: str, *, timeout_s: float = 600) -> str:
+def netlist_verilog(netlist: dict[str, Any], top: str) -> str:
     """Write a netlist as Verilog; ports and the wires of the design keep their names.
 
     So what is simulated is the very netlist that is placed, after every pass over it. Its cells are
@@ -332,7 +332,7 @@ def netlist_verilog(netlist: dict[str, Any], top: str, *, timeout_s: float = 600
         folder = Path(name)
         (folder / "netlist.json").write_text(json.dumps(netlist), encoding="utf-8")
         run_yosys(folder, _SCRIPT.format(
-            made=" ".join(f"w:*_{kind}_*" for kind in sorted(_CELLS))), timeout_s=timeout_s)
+            made=" ".join(f"w:*_{kind}_*" for kind in sorted(_CELLS))), timeout_s=600)
         text = (folder / "netlist.v").read_text(encoding="utf-8")
     # A cell on a line: half the lines, and a tenth of the bytes.
     return re.sub(r"(?<=[(,])\n +(?=\.)|\n +(?=\))", "", text)

@@ -85,6 +85,8 @@ def step_of(line: str) -> RouterStep | None:
 
 _RUN = "import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
 _NETLIST, _REPORT, _PINS = "netlist.json", "report.json", "pins.txt"
+_TIMEOUT_S = 7200.0
+"""Deadline of a tool. The first run after installation takes a minute or two more."""
 LOG_NAME = "nextpnr.log"
 """The log of a run, in its folder."""
 PLACED_NAME = "placed.json"
@@ -144,20 +146,19 @@ def resources_of(router: Router, used: Mapping[str, tuple[int, int]]) -> dict[Re
 
 
 def pack(
-    folder: Path, target: FpgaTarget, netlist: bytes, *, timeout_s: float = 600,
-    pins: str | None = None,
+    folder: Path, target: FpgaTarget, netlist: bytes, *, pins: str | None = None,
 ) -> dict[str, tuple[int, int]]:
     """Count what nextpnr makes of a netlist, without placing it: used and available.
 
     Arguments and errors are those of :func:`route`.
     """
-    report = route(folder, target, netlist, ["--pack-only"], timeout_s=timeout_s, pins=pins)
+    report = route(folder, target, netlist, ["--pack-only"], pins=pins)
     return _used(report)
 
 
 def place_and_route(
     folder: Path, target: FpgaTarget, netlist: bytes, *, freq_mhz: float, seed: int = 1,
-    timeout_s: float = 7200, progress: Callable[[RouterStep], None] | None = None,
+    progress: Callable[[RouterStep], None] | None = None,
 ) -> dict[str, Any]:
     """Place and route a part of a design; return nextpnr's report, for :class:`PlacedDesign`.
 
@@ -166,12 +167,12 @@ def place_and_route(
     """
     options = ["--freq", f"{freq_mhz:g}", "--seed", str(seed), "--timing-allow-fail",
                "--write", PLACED_NAME]
-    return route(folder, target, netlist, options, timeout_s=timeout_s, progress=progress)
+    return route(folder, target, netlist, options, progress=progress)
 
 
 def route(
     folder: Path, target: FpgaTarget, netlist: bytes, options: Sequence[str], *,
-    timeout_s: float, pins: str | None = None,
+    pins: str | None = None,
     progress: Callable[[RouterStep], None] | None = None,
 ) -> dict[str, Any]:
     """Run nextpnr and return its report.
@@ -186,8 +187,6 @@ def route(
         Yosys' JSON.
     options
         Further arguments.
-    timeout_s
-        Deadline in seconds. The first run after installation takes a minute or two more.
     pins
         Constraints of a whole design: where its ports are, and its clock. Without them ports get
         no pads where the router can do so, and paths to and from them do not count.
@@ -224,7 +223,7 @@ def route(
             late.set()
             process.kill()
 
-        timer = threading.Timer(timeout_s, end_it)
+        timer = threading.Timer(_TIMEOUT_S, end_it)
         timer.start()
         try:
             assert process.stderr is not None
@@ -241,14 +240,14 @@ def route(
             timer.cancel()
     if late.is_set():
         raise PlaceRouteError(
-            f"nextpnr for {target.name} did not finish within {timeout_s:g} s")
+            f"nextpnr for {target.name} did not finish within {_TIMEOUT_S:g} s")
     report = folder / _REPORT
     if process.returncode or not report.exists():
         raise PlaceRouteError(f"nextpnr for {target.name} failed: {_reason(tail)}")
     return json.loads(report.read_text(encoding="utf-8"))
 
 
-def pack_bitstream(target: FpgaTarget, routed: bytes, *, timeout_s: float = 7200) -> bytes:
+def pack_bitstream(target: FpgaTarget, routed: bytes) -> bytes:
     """Return the bitstream of a routed design; PlaceRouteError if the packer fails."""
     router = check_router(target)
     function, *options = router.packer
@@ -259,9 +258,9 @@ def pack_bitstream(target: FpgaTarget, routed: bytes, *, timeout_s: float = 7200
         try:
             done = run_tool(
                 [*_command(router, function), *options], cwd=folder, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, text=True, timeout_s=timeout_s)
+                stderr=subprocess.PIPE, text=True, timeout_s=_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
-            raise PlaceRouteError(f"{tool} did not finish within {timeout_s:g} s") from error
+            raise PlaceRouteError(f"{tool} did not finish within {_TIMEOUT_S:g} s") from error
         bits = folder / "bits"
         if done.returncode or not bits.exists():
             last = (done.stdout + done.stderr).strip().rpartition("\n")[2]

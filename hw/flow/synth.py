@@ -82,8 +82,7 @@ def synth(
     model: QuantizedModel, target: FpgaTarget | str, *, unit: str = CORE.name,
     sizes: Sizes | None = None, style: str = "auto", pnr: bool = False,
     seeds: Sequence[int] = (1,), freq_mhz: float | None = None,
-    multipliers: bool = True, cache: Cache | None = None,
-    timeout_s: float = 7200, progress: Progress | None = None,
+    multipliers: bool = True, cache: Cache | None = None, progress: Progress | None = None,
 ) -> SynthReport:
     """Synthesise a unit of a model for a target and, if asked to, place and route it.
 
@@ -113,8 +112,6 @@ def synth(
         Whether multiplier blocks may be used.
     cache
         Where results are kept; None takes :func:`~sterna.model.cache.user_cache`.
-    timeout_s
-        Deadline in seconds of each run of a tool.
     progress
         Is told what happens.
 
@@ -141,7 +138,7 @@ def synth(
     params = spec.params_for(model, sizes)
     told = progress or (lambda text, step: None)
     tools = CachedTools(
-        target, user_cache("synthesis") if cache is None else cache, timeout_s, told,
+        target, user_cache("synthesis") if cache is None else cache, told,
         multipliers=multipliers)
 
     try:
@@ -274,7 +271,6 @@ class LayerCost:
 
 def layer_cost(
     emitted: EmittedUnit, target: FpgaTarget | str = "ecp5-85k", *, cache: Cache | None = None,
-    timeout_s: float = 7200, progress: Progress | None = None,
 ) -> LayerCost:
     """Synthesise what ``emit_matrix``, ``emit_layer``, ``emit_mlgru`` or ``emit_glu`` wrote.
 
@@ -286,10 +282,6 @@ def layer_cost(
         A target or its name, of the family of the unit's style.
     cache
         Where results are kept; None takes :func:`~sterna.model.cache.user_cache`.
-    timeout_s
-        Deadline in seconds of a run of Yosys.
-    progress
-        Is told what happens.
 
     Raises
     ------
@@ -315,8 +307,8 @@ def layer_cost(
             f"sterna.hw.flow.synth has the others")
     style_for(target, engine.mac.style.value)
     tools = CachedTools(
-        target, cache if cache is not None else user_cache("synthesis"), timeout_s,
-        progress or (lambda text, step: None))
+        target, cache if cache is not None else user_cache("synthesis"),
+        lambda text, step: None)
     synthesis = tools.map(files_of(emitted.verilog_path), emitted.module).synthesis
     return LayerCost(
         emitted.module, target, BlockArea.of_cells(synthesis, synthesis.cells), latency, period)

@@ -250,6 +250,8 @@ def test_a_core_without_sampling_is_no_error_if_greedy():
     Conversation(Script(REFUSED * 2)).set_sampling(0, 1)
     with pytest.raises(ConversationError, match="has no sampling"):
         Conversation(Script(REFUSED * 2)).set_sampling(5, 1)
+    with pytest.raises(ConversationError, match="does not do SEED 1: it says STOPPED"):
+        Conversation(Script(DONE + STOPPED)).set_sampling(5, 1)
 
 
 @pytest.mark.parametrize(("answers", "message"), [

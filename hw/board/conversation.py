@@ -99,7 +99,10 @@ class Conversation:
         """
         for order, value in ((Order.BETA, beta), (Order.SEED, seed)):
             self._port.write(order_bytes(order, value))
-            if self._read() is Answer.REFUSED and beta:
+            said = self._read()
+            if said is not Answer.REFUSED:
+                _check(order, value, said)
+            elif beta:
                 raise ConversationError("this core has no sampling: take temperature 0")
 
     def say(self, said: Sequence[int], tokens: int) -> Iterator[int]:
@@ -118,7 +121,7 @@ class Conversation:
             some = fed[start:start + _WINDOW]
             self._port.write(b"".join(order_bytes(Order.FEED, token) for token in some))
             for token in some:
-                self._expect(Order.FEED, token)
+                _check(Order.FEED, token, self._read())
         self._port.write(order_bytes(Order.ASK, last))
         for _ in range(tokens):
             token = self._read()
@@ -127,18 +130,11 @@ class Conversation:
                     f"the board should have written a token, it says {token.name}")
             self._pending = [token]
             yield token
-        self._expect(Order.ASK, last)
+        _check(Order.ASK, last, self._read())
 
     def _obey(self, order: Order, argument: int = 0) -> None:
         self._port.write(order_bytes(order, argument))
-        self._expect(order, argument)
-
-    def _expect(self, order: Order, argument: int) -> None:
-        said = self._read()
-        if said is not Answer.DONE:
-            raise ConversationError(
-                f"the board does not do {order.name} {argument}: it says "
-                f"{said.name if isinstance(said, Answer) else f'token {said}'}")
+        _check(order, argument, self._read())
 
     def _read(self) -> Answer | int:
         """The next answer, or token."""
@@ -156,3 +152,11 @@ class Conversation:
         if not (heard := self._port.read(1)):
             raise ConversationError("the board stopped answering")
         return heard[0]
+
+
+def _check(order: Order, argument: int, said: Answer | int) -> None:
+    """Raise ConversationError unless an order is answered by DONE."""
+    if said is not Answer.DONE:
+        raise ConversationError(
+            f"the board does not do {order.name} {argument}: it says "
+            f"{said.name if isinstance(said, Answer) else f'token {said}'}")

@@ -140,8 +140,6 @@ class SerialProtocol(wiring.Component):
         token = Signal(self.params.token_bits)
         stopping, fresh, asked = Signal(init=1), Signal(init=1), Signal()
         answer = Signal(8)
-        # Which byte of a token is next: its lowest bits, in byte 0, come last.
-        place = Signal(range(3))
 
         def say(what: Answer):
             m.d.sync += answer.eq(what)
@@ -193,32 +191,7 @@ class SerialProtocol(wiring.Component):
                     with m.If(asked):
                         m.next = "Await"
 
-            with m.State("Await"):
-                m.d.comb += self.tokens.ready.eq(1)
-                with m.If(self.tokens.valid):
-                    m.d.sync += [token.eq(self.tokens.payload.token), left.eq(left - 1)]
-                    m.next = "Look"
-
-            with m.State("Look"):
-                m.d.sync += place.eq(Mux(
-                    token[_LOW_BITS + _HIGH_BITS:].any(), 2, token[_LOW_BITS:].any()))
-                m.next = "Write"
-
-            with m.State("Write"):
-                m.d.comb += [self.sent.valid.eq(1), self.sent.payload.eq(token[:_LOW_BITS])]
-                for index in (1, 2):
-                    low = _LOW_BITS + _HIGH_BITS * (index - 1)
-                    with m.If(place == index):
-                        m.d.comb += self.sent.payload.eq(
-                            _HIGH << _HIGH_BITS | token[low:low + _HIGH_BITS])
-                with m.If(self.sent.ready):
-                    m.d.sync += place.eq(place - 1)
-                    with m.If(place == 0):
-                        m.next = "Feed"
-                        with m.If(stopping):
-                            m.next = "Listen"
-                        with m.Elif(left == 0):
-                            say(Answer.DONE)
+            self._write(m, token, left, stopping, say)
 
             with m.State("Answer"):
                 m.d.comb += [self.sent.valid.eq(1), self.sent.payload.eq(answer)]
@@ -229,3 +202,34 @@ class SerialProtocol(wiring.Component):
         with m.If(self.stop):
             m.d.sync += stopping.eq(1)
         return m
+
+    def _write(self, m, token, left, stopping, say):
+        """Take a token of the core and send it; run it as well, unless it is the last."""
+        # Which byte of the token is next: its lowest bits, in byte 0, come last.
+        place = Signal(range(3))
+        with m.State("Await"):
+            m.d.comb += self.tokens.ready.eq(1)
+            with m.If(self.tokens.valid):
+                m.d.sync += [token.eq(self.tokens.payload.token), left.eq(left - 1)]
+                m.next = "Look"
+
+        with m.State("Look"):
+            m.d.sync += place.eq(Mux(
+                token[_LOW_BITS + _HIGH_BITS:].any(), 2, token[_LOW_BITS:].any()))
+            m.next = "Write"
+
+        with m.State("Write"):
+            m.d.comb += [self.sent.valid.eq(1), self.sent.payload.eq(token[:_LOW_BITS])]
+            for index in (1, 2):
+                low = _LOW_BITS + _HIGH_BITS * (index - 1)
+                with m.If(place == index):
+                    m.d.comb += self.sent.payload.eq(
+                        _HIGH << _HIGH_BITS | token[low:low + _HIGH_BITS])
+            with m.If(self.sent.ready):
+                m.d.sync += place.eq(place - 1)
+                with m.If(place == 0):
+                    m.next = "Feed"
+                    with m.If(stopping):
+                        m.next = "Listen"
+                    with m.Elif(left == 0):
+                        say(Answer.DONE)

@@ -76,7 +76,7 @@ notebooks: $(VENV)/.docs
 	$(BIN)/python docs/site/notebooks.py build/notebooks
 
 prove: $(VENV)/.demo
-	$(BIN)/python -m sterna.hw.proof --jobs $(JOBS)
+	$(BIN)/python benchmarks/prove.py --jobs $(JOBS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -11,15 +11,22 @@ of each ECP5 array by itself, which takes some minutes each.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import tempfile
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 from amaranth.hdl import Module, Mux, Signal, Value, signed
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.flow.array_area import ArrayArea, array_area
-from sterna.hw.flow.target import TARGETS
+from sterna.hw.emit.verilog import write_verilog
+from sterna.hw.flow.netlist import free_carry_ends
+from sterna.hw.flow.place_route import pack, place_and_route, resources_of
+from sterna.hw.flow.synthesis import Family, synthesize
+from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.trit import Trit
 from sterna.hw.units.mac.base.params import MacParams
@@ -33,6 +40,70 @@ STYLES = {
     "xc7": (ArrayStyle.GENERIC, ArrayStyle.XC7_PAIR, ArrayStyle.XC7_TABLE),
 }
 NAIVE, MUX_TREE = "acc + w * x", "mux, then a tree"
+MODULE = "array"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayArea:
+    """What an array takes.
+
+    Parameters
+    ----------
+    macs
+        Products added up per cycle.
+    luts
+        Look-up tables with those that carries and LUT RAM are made of, and those whose
+        place the address of a LUT RAM takes: what nextpnr counts for ECP5 (TRELLIS_COMB)
+        and iCE40 (logic cells), the sum of Yosys's cells for the 7 series.
+    mapped_luts
+        The same of Yosys's cells: without what nextpnr adds, and on iCE40 without logic
+        cells that hold a flip-flop only.
+    flip_flops, multipliers
+        Flip-flops and multiplier blocks.
+    fmax_mhz
+        Highest clock of the array by itself; None if it was not placed.
+    """
+
+    macs: int
+    luts: int
+    mapped_luts: int
+    flip_flops: int
+    multipliers: int
+    fmax_mhz: float | None = None
+
+    @property
+    def luts_per_mac(self) -> float:
+        """LUTs for one product per cycle, accumulators and control included."""
+        return self.luts / self.macs
+
+
+def array_area(
+    component: wiring.Component, macs: int, target: FpgaTarget, *, multipliers: bool = True,
+    aim_mhz: float | None = None, seed: int = 1,
+) -> ArrayArea:
+    """Synthesise an array of ``macs`` products per cycle and count its cells.
+
+    With an aim, of a target that has a router, it is placed and routed for its clock as well.
+    """
+    with tempfile.TemporaryDirectory(prefix="sterna-area-") as name:
+        folder = Path(name)
+        source, netlist = write_verilog(component, MODULE, folder), folder / "netlist.json"
+        mapped = synthesize(
+            source, MODULE, target.family, multipliers=multipliers, netlist_path=netlist)
+        luts, flip_flops = mapped.luts_with_carries, mapped.flip_flops
+        fmax_mhz = None
+        if target.router is not None:
+            data = json.loads(netlist.read_bytes())
+            if target.family is Family.ECP5:
+                free_carry_ends(data, MODULE)
+            packed = json.dumps(data).encode()
+            counts = resources_of(target.router, pack(folder, target, packed))
+            luts = counts[Resource.LUT]
+            if aim_mhz is not None:
+                report = place_and_route(folder, target, packed, freq_mhz=aim_mhz, seed=seed)
+                fmax_mhz = min(each["achieved"] for each in report["fmax"].values())
+    return ArrayArea(
+        macs, luts, mapped.luts_with_carries, flip_flops, mapped.multipliers, fmax_mhz)
 
 
 class PlainArray(wiring.Component):

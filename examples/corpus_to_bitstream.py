@@ -8,8 +8,7 @@ from pathlib import Path
 
 from sterna.hw.board.bitstream import build_bitstream
 from sterna.hw.board.boards import BOARDS
-from sterna.hw.board.emit_board import board_design
-from sterna.hw.board.top import BoardParams
+from sterna.hw.board.top import BoardParams, board_design
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import corpus_from_file
 from sterna.model.profile import C12

@@ -19,7 +19,7 @@ _PLACES = {
     "emit_mlgru": "sterna.hw.layers.emit",
     "emit_verilog": "sterna.hw.catalog",
     "layer_component": "sterna.hw.layers.emit",
-    "layer_cost": "sterna.hw.flow.layer_cost",
+    "layer_cost": "sterna.hw.flow.synth",
     "matrix_component": "sterna.hw.layers.emit",
     "model_component": "sterna.hw.catalog",
 }

@@ -9,18 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sterna.sim.testing.check import check
-    from sterna.sim.testing.folder import build_options, simulator_environment
-    from sterna.sim.testing.run import CocotbRun, run_cocotb
+    from sterna.sim.testing.run import CocotbRun, build_options, run_cocotb, simulator_environment
     from sterna.sim.testing.streams import StreamDriver, StreamSink, start
+    from sterna.sim.testing.words import check
 
 __all__ = [
     "CocotbRun", "StreamDriver", "StreamSink", "build_options", "check", "run_cocotb",
     "simulator_environment", "start"]
 
 _ROOMS = {
-    "check": "check", "build_options": "folder", "simulator_environment": "folder",
-    "CocotbRun": "run", "run_cocotb": "run",
+    "check": "words", "CocotbRun": "run", "build_options": "run", "run_cocotb": "run",
+    "simulator_environment": "run",
     "StreamDriver": "streams", "StreamSink": "streams", "start": "streams"}
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
-from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign
-from sterna.hw.board.line_texts import SIGN
+from sterna.export.runtime.runtime import OnnxStep
+from sterna.hw.board.top import TOP_MODULE, BoardDesign
+from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import WaveSignal, check_waves, write_views
+from sterna.sim.core.reference import Oracle
 
-__all__ = ["BoardSimulation"]
+__all__ = ["BoardSimulation", "ConversationReference"]
 
 _HARNESS = Path(__file__).with_name("board_harness.cpp")
 _CHUNK = 50_000
@@ -42,15 +45,6 @@ class BoardSimulation:
     waves
         A wave file to write, ``.fst`` or ``.vcd``, with views of it beside it; None for none. It
         is complete when the simulation is deleted.
-
-    Raises
-    ------
-    MissingToolError
-        If Verilator or a system tool it needs is not installed.
-    SimulationError
-        If it does not compile, or does not start.
-    ValueError
-        If the path of ``work`` or of Python has a space: make cannot build there.
     """
 
     def __init__(
@@ -76,11 +70,11 @@ class BoardSimulation:
             pins_shown = [WaveSignal(name, 1) for name in ("clk", "rx", "tx", "led")]
             write_views(waves, TOP_MODULE, {"": pins_shown})
             self._library.board_waves(self._board, str(waves.resolve()).encode())
-        # A token, or a character, and much more.
+        # A token, or its bytes, and much more.
         per_token = max(CycleModel(design.core).cycles_per_token(sampled=True),
                         3 * _FRAME_BITS * bit_cycles)
         self._patience = int(400 * per_token)
-        if self._run(len(SIGN), _START_CYCLES) < len(SIGN):
+        if not self._run(1, _START_CYCLES):
             raise SimulationError("the simulated board does not start")
 
     @property
@@ -104,7 +98,7 @@ class BoardSimulation:
         return len(data)
 
     def read(self, size: int = 1) -> bytes:
-        """Run until so many bytes have come; fewer if none comes for very long."""
+        """Run until so many bytes have come; return fewer if none comes for very long."""
         waiting, last = self._run(size, 0), self.cycles
         while waiting < size and self.cycles - last < self._patience:
             before = waiting
@@ -141,3 +135,41 @@ def _load(path: Path) -> ctypes.CDLL:
         ("busy_cycles", count, (board,)),
         ("framing_errors", count, (board,)),
     ))
+
+
+_LINE_END = 10
+
+
+class ConversationReference:
+    """Holds a conversation with a step graph, as a board does with its core.
+
+    Parameters
+    ----------
+    graph
+        A step graph.
+    temperature, seed
+        As for :class:`~sterna.model.quantized.sampling.Sampler`.
+    """
+
+    def __init__(self, graph: OnnxStep, *, temperature: float = 0.0, seed: int = 1) -> None:
+        self._oracle = Oracle(graph, graph.info.profile.logit.frac)
+        self._temperature, self._seed = temperature, seed
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin a sequence with the next line."""
+        self._start = True
+        self._pending: list[int] = []
+
+    def say(self, text: Sequence[int], tokens: int, *, line_end: bool = False) -> list[int]:
+        """Return the tokens that follow a line.
+
+        The last one of a line's text is run when the next line comes, as it is on a board.
+        """
+        given = [*self._pending, *text]
+        if line_end or not given:
+            given.append(_LINE_END)
+        written = self._oracle.answer(Request(
+            tuple(given), tokens, self._temperature, self._seed, self._start)).generated
+        self._start, self._pending = False, written[-1:]
+        return written

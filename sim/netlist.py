@@ -18,15 +18,12 @@ import numpy as np
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.flow.netlist.absorb import absorb_registers
-from sterna.hw.flow.netlist.netlist_verilog import model_files, netlist_verilog
+from sterna.hw.flow.netlist import absorb_registers, model_files, netlist_verilog
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.model.checks import one_of
 from sterna.model.folder import check_replaceable, write_folder
 from sterna.model.quantized import QuantizedModel
-from sterna.sim.bench.runner import Simulator
-from sterna.sim.bench.work_folder import work_folder
-from sterna.sim.core.engine import Engine
+from sterna.sim.bench.runner import Engine, Simulator, work_folder
 from sterna.sim.core.simulate import CoreReport, check_core_request, simulate_core
 from sterna.sim.simulate import SimulationReport, check_request, simulate
 
@@ -49,26 +46,16 @@ It also opens the ends of carry chains (``free_carry_ends``), which is not simul
 """
 
 
-def synthesize_unit(emitted: EmittedUnit, *, timeout_s: float = 3600) -> dict[str, Any]:
-    """Synthesise an emitted unit for ECP5 and return the netlist, as Yosys' JSON has it.
-
-    Raises
-    ------
-    MissingToolError
-        If Yosys is not installed.
-    YosysError
-        If Yosys fails, or takes too long.
-    """
+def synthesize_unit(emitted: EmittedUnit) -> dict[str, Any]:
+    """Synthesise an emitted unit for ECP5 and return the netlist, as Yosys' JSON has it."""
     with tempfile.TemporaryDirectory(prefix="sterna-netlist-") as name:
         path = Path(name) / "netlist.json"
-        synthesize(emitted.verilog_path, emitted.module, Family.ECP5, timeout_s=timeout_s,
-                   netlist_path=path)
+        synthesize(emitted.verilog_path, emitted.module, Family.ECP5, netlist_path=path)
         return json.loads(path.read_text(encoding="utf-8"))
 
 
 def netlist_of(
     emitted: EmittedUnit, folder: Path, *, passes: Sequence[NetlistPass] = FLOW_PASSES,
-    netlist: dict[str, Any] | None = None,
 ) -> EmittedUnit:
     """Return a unit like an emitted one, whose Verilog is the netlist made of it.
 
@@ -80,8 +67,6 @@ def netlist_of(
         Where to write; a folder that Sterna wrote is replaced.
     passes
         What to do to the netlist, one after the other.
-    netlist
-        What :func:`synthesize_unit` returned, to change in place; None does it here.
 
     Raises
     ------
@@ -95,8 +80,7 @@ def netlist_of(
         If Yosys fails.
     """
     check_replaceable(folder)
-    if netlist is None:
-        netlist = synthesize_unit(emitted)
+    netlist = synthesize_unit(emitted)
     for each in passes:
         each(netlist, emitted.module)
     texts = {**model_files(), f"{emitted.module}.v": netlist_verilog(netlist, emitted.module)}
@@ -116,26 +100,9 @@ def simulate_netlist(
 ) -> SimulationReport:
     """Run the netlist of a unit on real weights and activations, and compare every output.
 
-    Parameters
-    ----------
-    model, unit, tokens
-        As for :func:`sterna.sim.simulate.simulate`.
-    passes
-        What is done to the netlist; by default what is done before it is placed.
-    simulator, waves, work, seed, progress, sizes
-        As for :func:`~sterna.sim.simulate.simulate`.
-
-    Raises
-    ------
-    ValueError
-        As for :func:`~sterna.sim.simulate.simulate`, before anything is synthesised; or if
-        the netlist has a cell that is not modelled.
-    MissingToolError
-        If Yosys, the simulator or a tool it needs is not installed.
-    YosysError
-        If Yosys fails.
-    SimulationError
-        If the simulation does not compile, fails or hangs.
+    ``passes`` is what is done to the netlist, by default what is done before it is placed. The
+    other arguments are those of :func:`sterna.sim.simulate.simulate`, and so are the errors, those
+    about arguments before anything is synthesised; also those of :func:`netlist_of`.
     """
     simulator = one_of("simulator", simulator, Simulator)
     check_request(
@@ -158,19 +125,8 @@ def simulate_core_netlist(
 
     For small cores: d 16 and dff 24 on 2 x 8 take a minute of one CPU, synthesis included.
 
-    Parameters
-    ----------
-    model, prompts, tokens, temperature
-        As for :func:`sterna.sim.core.simulate.simulate_core` with cocotb.
-    passes
-        What is done to the netlist; by default what is done before it is placed.
-    simulator, waves, work, seed, progress, sizes
-        As for :func:`~sterna.sim.core.simulate.simulate_core`.
-
-    Raises
-    ------
-    ValueError, MissingToolError, YosysError, SimulationError
-        As for :func:`simulate_netlist`.
+    Arguments and errors are those of :func:`sterna.sim.core.simulate.simulate_core` with cocotb,
+    ``passes`` and further errors those of :func:`simulate_netlist`.
     """
     simulator = one_of("simulator", simulator, Simulator)
     check_core_request(

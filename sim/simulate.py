@@ -20,10 +20,9 @@ from sterna.hw.units.spec import UnitSpec
 from sterna.model.checks import one_of
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference
-from sterna.sim.bench.activations import record_activations
-from sterna.sim.bench.runner import Simulator, check_simulator, run_on
+from sterna.sim.bench.runner import Simulator, check_simulator, run_on, work_folder
 from sterna.sim.bench.waves import check_waves, wave_groups, with_views
-from sterna.sim.bench.work_folder import work_folder
+from sterna.sim.core.reference import record_activations
 
 __all__ = ["PhaseReport", "SimulationReport", "check_request", "simulate"]
 
@@ -190,13 +189,7 @@ def check_request(
     model: QuantizedModel, unit: str, tokens: object, *, simulator: Simulator, waves: Path | None,
     work: Path | None, sizes: Mapping[str, Any],
 ) -> tuple[UnitSpec, np.ndarray]:
-    """The unit that :func:`simulate` is asked for, and its tokens as an array.
-
-    Raises
-    ------
-    ValueError, MissingToolError
-        As :func:`simulate`, but for what depends on the emitted folder.
-    """
+    """The unit that :func:`simulate` is asked for, and its tokens as an array."""
     spec = unit_named(unit)
     if spec.stimulus is None:
         raise ValueError("the core is simulated by sterna.sim.core.simulate.simulate_core")

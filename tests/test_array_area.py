@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from pathlib import Path
 
 import pytest
 
-from sterna.hw.flow.array_area import ArrayArea, array_area
 from sterna.hw.flow.target import TARGETS
 from sterna.hw.units.mac.base.params import MacParams
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.hw.units.mac.gateware import TernaryMacArray
 
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "array_styles.py"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 # LUTs for one product per cycle, on a small size of each style.
 LIMITS = [
@@ -25,15 +24,23 @@ LIMITS = [
 ]
 
 
-def area(style: ArrayStyle, target: str, rows: int, cols: int) -> ArrayArea:
+@pytest.fixture
+def benchmark(monkeypatch):
+    """The script that measures all styles."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("array_styles")
+
+
+def area(benchmark, style: ArrayStyle, target: str, rows: int, cols: int):
     array = TernaryMacArray(MacParams(rows, cols, max_columns=384, style=style))
-    return array_area(array, rows * cols, TARGETS[target])
+    return benchmark.array_area(array, rows * cols, TARGETS[target])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("style", "target", "rows", "cols", "limit"), LIMITS)
-def test_luts_for_a_product_per_cycle_stay_within_their_limit(style, target, rows, cols, limit):
-    found = area(style, target, rows, cols)
+def test_luts_for_a_product_per_cycle_stay_within_their_limit(
+        style, target, rows, cols, limit, benchmark):
+    found = area(benchmark, style, target, rows, cols)
     assert found.luts_per_mac <= limit, found
     assert found.multipliers == 0
     # What nextpnr adds to Yosys's cells: constants, or cells for lone flip-flops on iCE40.
@@ -42,14 +49,11 @@ def test_luts_for_a_product_per_cycle_stay_within_their_limit(style, target, row
 
 
 @pytest.mark.long
-def test_the_plain_arrays_of_the_benchmark_are_larger():
-    spec = importlib.util.spec_from_file_location("array_styles", BENCHMARK)
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
+def test_the_plain_arrays_of_the_benchmark_are_larger(benchmark):
     params = MacParams(2, 16, 64)
-    ours = area(ArrayStyle.ECP5_CHAIN, "ecp5-85k", 2, 16).luts
+    ours = area(benchmark, ArrayStyle.ECP5_CHAIN, "ecp5-85k", 2, 16).luts
     tree, naive = (
-        array_area(benchmark.PlainArray(params, has_tree=has_tree), 32, TARGETS["ecp5-85k"],
-                   multipliers=False).luts
+        benchmark.array_area(benchmark.PlainArray(params, has_tree=has_tree), 32,
+                             TARGETS["ecp5-85k"], multipliers=False).luts
         for has_tree in (True, False))
     assert ours < tree < naive

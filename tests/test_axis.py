@@ -27,7 +27,7 @@ from sterna.hw.testbench.scoreboard import Scoreboard, ScoredPhase
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim.bench.activations import record_activations
+from sterna.sim.core.reference import record_activations
 
 SIZES = {"rows": 4, "cols": 8, "lanes": 3}
 TOKENS = np.array([5, 64, 0])

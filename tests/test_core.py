@@ -18,9 +18,10 @@ from sterna.hw.testbench.job import Pause, PhaseResult
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.sim.bench.runner import run_on
-from sterna.sim.core import bench
-from sterna.sim.core.bench import run_core_phases
-from sterna.sim.core.phases import CorePhase, CorePhaseReport
+from sterna.sim.core import simulate
+from sterna.sim.core.scoreboard import CorePhaseReport
+from sterna.sim.core.simulate import run_core_phases
+from sterna.sim.core.stimulus import CorePhase
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +107,7 @@ def test_a_word_lost_or_added_in_the_trace_is_a_failure_of_the_simulation(
                 kept[lane] = kept[lane][:-1] if change < 0 else [*kept[lane], kept[lane][-1]]
         return results
 
-    monkeypatch.setattr(bench, "run_on", run_changed)
+    monkeypatch.setattr(simulate, "run_on", run_changed)
     phases = [CorePhase("text", requests(SHAPES[0]), reset=True)]
     if lane == "beat":      # it carries no tensor
         report, = run_core_phases(model, emitted, phases, work=folder)

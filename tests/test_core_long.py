@@ -18,7 +18,7 @@ from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
 from sterna.model.training.quantize import quantize_checkpoint
 from sterna.model.training.train import train
-from sterna.sim.core.engine import Engine
+from sterna.sim.bench.runner import Engine
 from sterna.sim.core.simulate import CoreReport, simulate_core
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("quick_build")]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from sterna.hw.board import BoardName
 from sterna.hw.board.boards import BOARDS
-from sterna.hw.board.names import BoardName
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import CoreParams
@@ -19,9 +19,9 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim.core.bench import run_core_phases
 from sterna.sim.core.cpp_engine import CppCore
-from sterna.sim.core.phases import CorePhase
+from sterna.sim.core.simulate import run_core_phases
+from sterna.sim.core.stimulus import CorePhase
 
 pytestmark = pytest.mark.usefixtures("quick_build")
 

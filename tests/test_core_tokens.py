@@ -22,8 +22,7 @@ from sterna.model.profile import C12, S16
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokens.bpe_training import train_bpe
-from sterna.sim.bench.runner import Simulator
-from sterna.sim.core.engine import Engine
+from sterna.sim.bench.runner import Engine, Simulator
 from sterna.sim.core.simulate import simulate_core
 
 LARGEST = 1 << 16

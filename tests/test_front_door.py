@@ -26,8 +26,7 @@ from sterna.cli.terminal import options
 from sterna.cli.terminal.console import print_table
 from sterna.hw.catalog import UNITS
 from sterna.hw.emit.tools import FST_HEADERS, has_header
-from sterna.hw.flow.critical_path import CriticalPath, Hop
-from sterna.hw.flow.routed import Placement
+from sterna.hw.flow.routed import CriticalPath, Hop, Placement
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport, Usage
 from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import TARGETS

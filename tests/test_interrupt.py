@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 PATIENCE_S = 120
+PROVE = Path(__file__).parents[1] / "benchmarks" / "prove.py"
 WAYS = [pytest.param(True, id="terminal"), pytest.param(False, id="kill", marks=pytest.mark.long)]
 
 
 def interrupted(
     folder: Path, arguments: tuple[object, ...], ready: Callable[[str, str], bool], *,
-    group: bool = True, module: str = "sterna.cli", message: str = "sterna: interrupted",
+    group: bool = True, program: tuple[object, ...] = ("-m", "sterna.cli"),
+    message: str = "sterna: interrupted",
 ) -> str:
     """Start a command, press Ctrl-C once it is ready; return what it wrote to standard output.
 
@@ -28,7 +30,7 @@ def interrupted(
     """
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, arguments)], stdout=out, stderr=err,
+            [sys.executable, *map(str, (*program, *arguments))], stdout=out, stderr=err,
             start_new_session=True, env={**os.environ, "TMPDIR": str(folder)})
     printed = [folder / "out", folder / "err"]
     deadline = time.monotonic() + PATIENCE_S
@@ -92,7 +94,7 @@ def test_while_a_netlist_is_made(tmp_path: Path) -> None:
 def test_while_claims_are_proven(tmp_path: Path, group: bool) -> None:
     interrupted(
         tmp_path, (), lambda out, err: len(list(tmp_path.glob("sterna-proof-*/yosys.log"))) == 2,
-        group=group, module="sterna.hw.proof", message="interrupted")
+        group=group, program=(PROVE,), message="interrupted")
     assert not list(tmp_path.glob("sterna-proof-*"))
 
 

@@ -25,7 +25,6 @@ from sterna.sim.netlist import (
     netlist_of,
     simulate_core_netlist,
     simulate_netlist,
-    synthesize_unit,
 )
 from sterna.sim.simulate import simulate
 
@@ -124,16 +123,16 @@ def test_what_a_netlist_cannot_run_is_refused_before_it_is_synthesised(
 def test_a_folder_that_sterna_did_not_write_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(netlist_module, "synthesize_unit", None)
+    empty = {"modules": {"unit": {"ports": {}, "cells": {}, "netnames": {}}}}
+    monkeypatch.setattr(netlist_module, "synthesize_unit", lambda emitted: empty)
     emitted = EmittedUnit(tmp_path / "unit", "unit", None, {})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
     with pytest.raises(OutputFolderError, match="Sterna did not write"):
         netlist_of(emitted, tmp_path / "mine")
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
-    empty = {"modules": {"unit": {"ports": {}, "cells": {}, "netnames": {}}}}
     for _ in range(2):      # one of its own it replaces
-        made = netlist_of(emitted, tmp_path / "new", netlist=empty)
+        made = netlist_of(emitted, tmp_path / "new")
     assert made.sources[-1].name == "unit.v"
 
 
@@ -191,8 +190,7 @@ def wrong_memory(netlist: dict[str, Any], top: str) -> None:
 def test_one_wrong_bit_in_a_netlist_is_caught(unit: str, fault: Any, tmp_path: Path) -> None:
     model = small("C12")
     emitted = emit_verilog(model, unit, tmp_path / unit, **sizes_of(unit, **SIZES))
-    netlist = synthesize_unit(emitted)
-    wrong = netlist_of(emitted, tmp_path / "wrong", passes=(fault,), netlist=netlist)
+    wrong = netlist_of(emitted, tmp_path / "wrong", passes=(fault,))
     report = simulate(model, unit, TOKENS, simulator=QUICK, emitted=wrong, work=tmp_path)
     assert not report.passed
     assert report.failure is not None

@@ -15,8 +15,7 @@ from netlist_designs import MEMORIES, MULTIPLIERS, STIMULUS_BITS, Part, design, 
 
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.emit.yosys import YosysError, run_yosys
-from sterna.hw.flow.netlist.absorb import absorb_registers
-from sterna.hw.flow.netlist.netlist_verilog import NetlistError, model_files, netlist_verilog
+from sterna.hw.flow.netlist import NetlistError, absorb_registers, model_files, netlist_verilog
 from sterna.hw.flow.synthesis import Family, synthesize
 
 # Compares before each falling edge, and then makes new random bits.

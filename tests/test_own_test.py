@@ -36,7 +36,7 @@ from sterna.sim import build_options, check, run_cocotb, simulator_environment
 from sterna.sim.bench import waves as waves_module
 from sterna.sim.bench.runner import Launch, Simulator
 from sterna.sim.bench.waves import check_waves, wave_groups, write_views
-from sterna.sim.testing.folder import FOLDER_VARIABLE, Folder
+from sterna.sim.testing.run import FOLDER_VARIABLE, Folder
 from sterna.sim.testing.words import read_words, words_of
 
 BENCH = Path(__file__).parent / "data" / "own" / "glu_bench.py"

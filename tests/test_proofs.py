@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sterna.hw.emit.yosys import YosysError
-from sterna.hw.proof import __main__ as command
-from sterna.hw.proof.row_bench import Fault
-from sterna.hw.proof.solver import Cells, Question, Verdict, ask
-from sterna.hw.proof.suite import CLAIMS, Claim, plant
 from sterna.hw.units.mac.base.style import ArrayStyle
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    import prove as command
+    from prove import CLAIMS, Cells, Claim, Question, Verdict, ask, plant
+    from row_claims import Fault
 
 TRUE = """
 module proof (input clk, input [3:0] a, output holds);
@@ -33,7 +37,7 @@ FROM_RESET = "sat -seq 4 -prove holds 1"
      .replace("output holds", "input b, output holds"), "sat -seq 2", Verdict.UNDECIDED),
 ])
 def test_only_the_words_of_the_solver_are_a_verdict(verilog, solve, verdict, tmp_path):
-    assert ask(Question(verilog, solve), tmp_path).verdict is verdict
+    assert ask(Question(verilog, solve), tmp_path) is verdict
 
 
 def test_a_broken_design_is_an_error(tmp_path):

@@ -13,8 +13,7 @@ from conftest import ODD
 from page_checks import check_page, drawings
 
 from sterna.cli.reports.cycle_tables import PARTS
-from sterna.cli.reports.stage_bars import stage_bars
-from sterna.cli.reports.waterfall_plot import waterfall_plot
+from sterna.cli.reports.hardware_page import stage_bars, waterfall_plot
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycle_report import cycle_report

@@ -13,18 +13,22 @@ import pytest
 from page_checks import check_page, drawings, verdict_of
 from web_browser import Page, open_browser
 
-from sterna.cli.reports.area_plot import area_plot
-from sterna.cli.reports.floorplan import floorplan
 from sterna.cli.reports.report import write_report
 from sterna.cli.reports.results import DemoResult, Stage
-from sterna.cli.reports.synth_page import write_synth_report
-from sterna.export.float.reference import rounding_errors
+from sterna.cli.reports.synth_page import area_plot, floorplan, write_synth_report
+from sterna.export.float.rounding_error import rounding_errors
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.timing.cycle_report import cycle_report
 from sterna.hw.core.unit import core_params
-from sterna.hw.flow.critical_path import CriticalPath, Hop
 from sterna.hw.flow.report import CellCounts
-from sterna.hw.flow.routed import PlacedCells, Placement, SlackBin, SlackHistogram
+from sterna.hw.flow.routed import (
+    CriticalPath,
+    Hop,
+    PlacedCells,
+    Placement,
+    SlackBin,
+    SlackHistogram,
+)
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport, Usage
 from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import TARGETS, Resource

@@ -14,9 +14,9 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
-from sterna.sim.core.bench import run_core_phases
-from sterna.sim.core.phases import CorePhase
 from sterna.sim.core.reference import answer, compare_logits, compare_tokens
+from sterna.sim.core.simulate import run_core_phases
+from sterna.sim.core.stimulus import CorePhase
 
 SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=20)
 

@@ -14,20 +14,17 @@ from page_checks import check_page, drawings, verdict_of
 
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
-from sterna.cli.reports.area_plot import area_plot
+from sterna.cli.reports.synth_page import area_plot
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import core_params
 from sterna.hw.emit.yosys import run_yosys
-from sterna.hw.flow.estimate import block_rams, estimate
-from sterna.hw.flow.fit import FitError
-from sterna.hw.flow.place_route import pack
-from sterna.hw.flow.pnr_progress import RouterPhase
+from sterna.hw.flow.fit import FITTING, FitError, block_rams
+from sterna.hw.flow.place_route import RouterPhase, pack
 from sterna.hw.flow.synth import synth
 from sterna.hw.flow.synth_report import SeedRun, part_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, Resource
-from sterna.hw.flow.usual import FITTING
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
@@ -185,19 +182,6 @@ def test_a_core_is_counted_by_block_with_its_cycles(cache):
 
 
 @pytest.mark.long
-def test_an_estimate_is_near_what_is_then_counted(cache):
-    target = TARGETS["ecp5-25k"]
-    sizes = [{"rows": 2, "cols": 4, "quant_lanes": 2}, {"rows": 1, "cols": 4, "quant_lanes": 1}]
-    reports = [synth(MODEL, target, sizes=each, cache=cache) for each in sizes]
-    params = [core_params(MODEL, **report.sizes) for report in reports]
-    for built, other in ((0, 1), (1, 0)):
-        guess = estimate(params[other], params[built], target, reports[built].usage,
-                         reports[built].blocks)
-        for resource, number in guess.items():
-            assert number == pytest.approx(reports[other].needed(resource), rel=0.25, abs=3)
-
-
-@pytest.mark.long
 def test_block_rams_are_as_many_as_estimated(tmp_path):
     emitted = emit_verilog(MODEL, "weights", tmp_path / "unit", rows=4, cols=8)
     for family in (Family.ECP5, Family.ICE40):
@@ -250,10 +234,11 @@ def test_logic_that_does_not_fit_is_reported_with_numbers(run, model_file, cache
         "-o", tmp_path / "report")
     found = re.fullmatch(
         r"DOES NOT FIT: glu does not fit ice40-up5k: DSP (\d+) needed, 8 available "
-        r"\(nextpnr-ice40 .*\)\. Nearest that fits, estimated: --lanes (\d+)\.\n", err)
+        r"\(nextpnr-ice40 .*\)\. Without size options, sizes that fit are chosen: --lanes 1\.\n",
+        err)
     assert found
     assert code == 1
-    needed, lanes = int(found[1]), int(found[2])
+    needed = int(found[1])
     assert needed > 8
     # What synthesis found is not lost.
     assert re.search(rf"^DSP +{needed} +8 +measured", out, re.M)
@@ -266,8 +251,8 @@ def test_logic_that_does_not_fit_is_reported_with_numbers(run, model_file, cache
     with pytest.raises(FitError) as error:
         synth(MODEL, "ice40-up5k", unit="glu", sizes={"lanes": 8}, cache=cache)
     assert error.value.report.needed(Resource.DSP) == needed
-    report = synth(MODEL, "ice40-up5k", unit="glu", sizes={"lanes": lanes}, cache=cache)
-    assert report.needed(Resource.DSP) == needed * lanes / 8
+    report = synth(MODEL, "ice40-up5k", unit="glu", sizes={"lanes": 2}, cache=cache)
+    assert report.needed(Resource.DSP) == needed * 2 / 8
     assert report.misfit is None
     without = synth(MODEL, "ice40-up5k", unit="glu", sizes={"lanes": 1},
                     multipliers=False, cache=cache)

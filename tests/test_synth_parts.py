@@ -1,38 +1,44 @@
-"""The parts of ``sterna synth`` that need no FPGA tool."""
+"""Parts of the flow to a placed design: progress, targets, the router, names, places."""
 
 from __future__ import annotations
 
+import json
 import os
+import struct
 import threading
 import time
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.tools import MissingToolError
-from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.place_route import (
     PLACED_NAME,
     PlacedDesign,
     PlaceRouteError,
+    RouterPhase,
+    RouterStep,
     check_router,
     place_and_route,
     resources_of,
+    step_of,
 )
-from sterna.hw.flow.pnr_progress import RouterPhase, RouterStep, step_of
-from sterna.hw.flow.synth import synth
+from sterna.hw.flow.routed import (
+    PlacedCells,
+    Placement,
+    SlackBin,
+    SlackHistogram,
+    critical_path,
+    placement_of,
+    slack_histogram,
+)
+from sterna.hw.flow.synth import synth, wrapper_text
 from sterna.hw.flow.synthesis import Family
-from sterna.hw.flow.target import (
-    TARGETS,
-    FpgaTarget,
-    Resource,
-    Router,
-    style_for,
-    target_named,
-)
-from sterna.hw.flow.wrapper import wrapper_text
+from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for, target_named
 from sterna.hw.units.mac.base.style import ArrayStyle
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
@@ -97,7 +103,8 @@ def test_a_target_without_a_router_names_those_that_have_one():
 
 
 def test_a_router_that_is_not_installed_is_named():
-    router = Router("yowasp-nextpnr-none", "no_such_module", "run", {}, True, tile_cells=1)
+    router = replace(TARGETS["ecp5-85k"].router, package="yowasp-nextpnr-none",
+                     module="no_such_module")
     with pytest.raises(MissingToolError, match=r"nextpnr-none.*pip install -e '.*\[pnr\]'"):
         check_router(FpgaTarget("none", "", Family.ECP5, router=router))
 
@@ -119,7 +126,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> FpgaTarg
         + "".join(f"    {line}\n" for line in body.splitlines()))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    router = Router("fake", "fake_nextpnr", "run", {}, True, tile_cells=1)
+    router = replace(
+        TARGETS["ecp5-85k"].router, package="fake", module="fake_nextpnr", function="run", bels={})
     return FpgaTarget("fake", "", Family.ECP5, router=router, router_options=("--big",))
 
 
@@ -154,8 +162,9 @@ def test_a_router_that_takes_too_long_is_ended(tmp_path, monkeypatch):
     target = fake(tmp_path, monkeypatch, """\
 open("pid", "w").write(str(os.getpid()))
 time.sleep(600)""")
+    monkeypatch.setattr("sterna.hw.flow.place_route._TIMEOUT_S", 2)
     with pytest.raises(PlaceRouteError, match="did not finish within 2 s"):
-        place_and_route(tmp_path, target, b"{}", freq_mhz=1, timeout_s=2)
+        place_and_route(tmp_path, target, b"{}", freq_mhz=1)
     assert_gone(int((tmp_path / "pid").read_text()))
 
 
@@ -295,3 +304,77 @@ def test_a_memory_is_named_as_the_start_of_a_path():
 def test_a_wrapper_needs_inputs_and_outputs():
     with pytest.raises(ValueError, match="beside clk and rst"):
         wrapper_text("unit", [Port("clk", "input", 1), Port("data", "input", 3)])
+
+
+SLACK_LOG = """\
+Info: Slack histogram:
+Info:  legend: * represents 9 endpoint(s)
+Info:          + represents [1,9) endpoint(s)
+Info: [   100,    200) |****+
+Info: Routing..
+Info: Slack histogram:
+Info:  legend: * represents 3 endpoint(s)
+Info:          + represents [1,3) endpoint(s)
+Info: [ -1781,   -900) |**+
+Info: [  -900,    -19) |+
+Info: [   -19,    862) |****\x20
+Info: [   862,   1743) |\x20
+"""
+
+
+def placed_cell(kind: str, place: str) -> dict:
+    return {"type": kind, "attributes": {"NEXTPNR_BEL": place}}
+
+
+def test_cells_are_counted_by_tile_resource_and_block():
+    scope = {"type": "$scopeinfo", "attributes": {}, "connections": {}, "port_directions": {}}
+    made = {"type": "TRELLIS_FF", "attributes": {}, "connections": {}, "port_directions": {}}
+    netlist = {"modules": {"top": {"netnames": {}, "cells": {
+        "norm": scope, "norm.a": made, "norm.b": made, "norm.carry": {**made, "type": "CCU2C"},
+        "free": made}}}}
+    written = {"modules": {
+        "blackbox": {"cells": {}},
+        "top": {"cells": {
+            "norm.a": placed_cell("TRELLIS_FF", "X40/Y6/SLICEA.FF0"),
+            "norm.b": placed_cell("TRELLIS_FF", "X40/Y6/SLICEA.FF1"),
+            "norm.carry$CCU2_COMB0": placed_cell("TRELLIS_COMB", "X40/Y6/SLICEC.K0"),
+            "norm.carry$CCU2_COMB1": placed_cell("TRELLIS_COMB", "X41/Y6/SLICEC.K1"),
+            "free": placed_cell("TRELLIS_FF", "X2/Y9/SLICEA.FF0"),
+            "$PACKER_GND": placed_cell("TRELLIS_COMB", "X2/Y9/SLICEA.K0"),
+            "clock": placed_cell("DCCA", "X0/Y24/DCC0")}}}}
+    router = TARGETS["ecp5-25k"].router
+    found = placement_of(written, router, Hierarchy(netlist, "top"))
+    assert found.tiles == (
+        PlacedCells(2, 9, Resource.FF, "", 1), PlacedCells(2, 9, Resource.LUT, None, 1),
+        PlacedCells(40, 6, Resource.FF, "norm", 2), PlacedCells(40, 6, Resource.LUT, "norm", 1),
+        PlacedCells(41, 6, Resource.LUT, "norm", 1))
+    assert Placement.from_data(json.loads(json.dumps(found.as_data()))) == found
+
+
+def test_the_last_histogram_of_a_log_is_read():
+    found = slack_histogram(SLACK_LOG)
+    assert found == SlackHistogram(3, (
+        SlackBin(-1781, -900, 6), SlackBin(-900, -19, 0), SlackBin(-19, 862, 12),
+        SlackBin(862, 1743, 0)))
+    assert SlackHistogram.from_data(json.loads(json.dumps(found.as_data()))) == found
+    assert slack_histogram("Info: Routing..\n") is None
+
+
+@pytest.mark.parametrize("name", [name for name, each in TARGETS.items() if each.grid])
+def test_the_grid_of_a_device_is_that_of_the_router(name):
+    target = TARGETS[name]
+    spec = find_spec(target.router.module)
+    if spec is None:
+        pytest.skip(f"{target.router.package} is not installed")
+    share = Path(spec.origin).parent / "share"
+    if target.family is Family.ECP5:
+        devices = json.loads((share / "trellis" / "database" / "devices.json").read_text())
+        model = {"ecp5-25k": "LFE5U-25F", "ecp5-85k": "LFE5U-85F"}[name]
+        device = devices["families"]["ECP5"]["devices"][model]
+        assert target.grid == (device["max_col"] + 1, device["max_row"] + 1)
+    else:
+        size = {"ice40-hx8k": "8k", "ice40-up5k": "5k"}[name]
+        data = (share / "ice40" / f"chipdb-{size}.bin").read_bytes()
+        # The first word is where the description of the device is, which begins with its size.
+        (start,) = struct.unpack_from("<i", data)
+        assert target.grid == struct.unpack_from("<ii", data, start)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.names import plain
 from sterna.hw.emit.yosys import YosysError
-from sterna.hw.flow.multipliers import PROJECTION_MODULES, module_cells
 from sterna.hw.flow.synthesis import Family, MemoryStyle, synthesize
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.synthetic import random_model
 
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 ROWS, COLS = 1, 4
 QUANT_LANES = 4
 
@@ -66,8 +70,16 @@ def core(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def modules(core):
-    return module_cells(core.verilog_path, core.module)
+def benchmark() -> Iterator[ModuleType]:
+    """The script that lists multipliers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield importlib.import_module("synthesis")
+
+
+@pytest.fixture(scope="module")
+def modules(core, benchmark):
+    return benchmark.module_cells(core.verilog_path, core.module)
 
 
 def without_numbers(path: str) -> str:
@@ -75,8 +87,8 @@ def without_numbers(path: str) -> str:
 
 
 @pytest.mark.long
-def test_no_multiplier_anywhere_in_the_projections(core, modules):
-    for part in PROJECTION_MODULES:
+def test_no_multiplier_anywhere_in_the_projections(core, modules, benchmark):
+    for part in benchmark.PROJECTION_MODULES:
         below = [module for name, module in modules.items()
                  if f"{name}.".startswith(f"{core.module}.{part}.")]
         assert below, part
@@ -117,10 +129,10 @@ def test_element_wise_multipliers_are_these(core, modules):
     ("a * a + b * b", [("$mul", (8, 8), 16)] * 2),
     ("b / a", [("$div", (8, 8), 16)]),
 ])
-def test_multipliers_are_found_in_their_module(body, expected, tmp_path):
+def test_multipliers_are_found_in_their_module(body, expected, benchmark, tmp_path):
     source = tmp_path / "top.v"
     source.write_text(NESTED.replace("{BODY}", body))
-    modules = module_cells(source, "top")
+    modules = benchmark.module_cells(source, "top")
     assert list(modules) == ["top", "top.array", "top.post"]
     assert modules["top"].cells == {}
     assert [(each.kind, each.operand_bits, each.product_bits)
@@ -212,9 +224,9 @@ endmodule
         assert synthesize(source, "top", target).flip_flops == 8
 
 
-def test_a_verilog_error_is_told(tmp_path):
+def test_a_verilog_error_is_told(benchmark, tmp_path):
     (tmp_path / "top.v").write_text("module top(output y); assign y = nowhere(1); endmodule\n")
-    for run in (lambda: module_cells(tmp_path / "top.v", "top"),
+    for run in (lambda: benchmark.module_cells(tmp_path / "top.v", "top"),
                 lambda: synthesize(tmp_path / "top.v", "top", Family.ECP5)):
         with pytest.raises(YosysError, match="nowhere"):
             run()

@@ -10,7 +10,7 @@ import pytest
 from core_shapes import core_params
 from hypothesis import given, settings
 
-from sterna.cli.reports.waterfall_plot import waterfall_plot
+from sterna.cli.reports.hardware_page import waterfall_plot
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.timing.folding import fold_stages

@@ -1,43 +1,120 @@
-"""``sterna build``: a bitstream of a model for a board."""
+"""``sterna build``: a bitstream of a model for a board; and the options that ``chat`` shares."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.commands import board_core
-from sterna.cli.reports.synth_progress import synth_progress
 from sterna.cli.terminal.console import out, print_json, print_table, say
 from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, check_folder
-from sterna.hw.board.names import BoardName
+from sterna.hw.board import BoardName
 from sterna.model.files import write_atomically
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:
     from sterna.hw.board.bitstream import Attempt, Bitstream
-    from sterna.hw.board.emit_board import BoardDesign
+    from sterna.hw.board.boards import Board
+    from sterna.hw.board.top import BoardDesign, BoardParams
+    from sterna.hw.units.spec import Sizes
+    from sterna.model.quantized import QuantizedModel
 
-__all__ = ["COMMANDS", "build"]
+__all__ = [
+    "COMMANDS",
+    "BaudOption",
+    "BoardCore",
+    "ClockOption",
+    "ColsOption",
+    "QuantLanesOption",
+    "RowsOption",
+    "StyleOption",
+    "board_params",
+    "build",
+]
+
+ClockOption = Annotated[float | None, typer.Option(
+    help="Clock of the core in MHz. Default: the board's usual clock.")]
+BaudOption = Annotated[int, typer.Option(
+    help="Bits per second of the serial line; 0 takes the board's usual speed.")]
+RowsOption = Annotated[int, typer.Option(
+    help="Rows of the array; 0 takes the board's usual number.")]
+ColsOption = Annotated[int, typer.Option(
+    help="Columns of the array; 0 takes the board's usual number.")]
+QuantLanesOption = Annotated[int, typer.Option(
+    help="Elements quantised per cycle; 0 takes the board's usual number, or chooses one if "
+         "rows or columns are given.")]
+StyleOption = Annotated[str, typer.Option(
+    help="What the array is built of: auto, or a style that suits the board.")]
+
+
+@dataclass(frozen=True, slots=True)
+class BoardCore:
+    """The sizes asked for; 0 stands for the board's usual ones."""
+
+    rows: int
+    cols: int
+    quant_lanes: int
+    style: str
+
+    def design(
+        self, model: QuantizedModel, params: BoardParams, begin: Callable[[str], None],
+    ) -> BoardDesign:
+        """The top module of a board with a core of these sizes.
+
+        ``begin`` is told of the stage once it is known that the model may fit.
+
+        Raises
+        ------
+        FitError
+            If the model clearly has more weights than the board has room for.
+        ValueError
+            If the core cannot be built.
+        """
+        from sterna.hw.board.top import board_design
+        from sterna.hw.core.unit import CORE
+        from sterna.hw.flow.fit import check_memories
+        board = params.board
+        sizes = self._sizes(board)
+        check_memories(model, CORE, CORE.params_for(model, sizes), board.target, advice=[
+            f"of the bundled models {board.fitting} fits the {board.name}"])
+        begin(f"emit the Verilog of {board.name}")
+        return board_design(model, params, sizes)
+
+    def _sizes(self, board: Board) -> Sizes:
+        from sterna.hw.flow.target import style_for
+        given = {"rows": self.rows, "cols": self.cols, "quant_lanes": self.quant_lanes}
+        usual = dict(board.sizes)
+        if self.rows or self.cols:
+            del usual["quant_lanes"]      # it would be that of another array
+        return {**usual, **{name: value for name, value in given.items() if value},
+                "style": style_for(board.target, self.style)}
+
+
+def board_params(board: BoardName, clock: float | None, baud: int) -> BoardParams:
+    """The parameters of a board."""
+    from sterna.hw.board.boards import BOARDS
+    from sterna.hw.board.top import BoardParams
+    if clock is not None and not 0 < clock < math.inf:
+        raise ValueError(f"--clock must be a positive number of MHz, got {clock:g}")
+    hz = 0 if clock is None else round(clock * 1e6)
+    return BoardParams(BOARDS[board], hz, baud)
 
 
 def build(
     model: ModelArgument,
     board: Annotated[BoardName, typer.Option(help="Which board.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
-    clock: board_core.ClockOption = None,
-    baud: board_core.BaudOption = 0,
-    tokens: Annotated[int, typer.Option(
-        help="Tokens to write after a line, until a user says otherwise.")] = 64,
-    temperature: Annotated[float | None, typer.Option(
-        help="Temperature until a user says otherwise; 0 takes the most likely token. "
-             "Default: 0.7, or 0 on a board without sampling.")] = None,
-    rows: board_core.RowsOption = 0,
-    cols: board_core.ColsOption = 0,
-    quant_lanes: board_core.QuantLanesOption = 0,
-    style: board_core.StyleOption = "auto",
+    clock: ClockOption = None,
+    baud: BaudOption = 0,
+    rows: RowsOption = 0,
+    cols: ColsOption = 0,
+    quant_lanes: QuantLanesOption = 0,
+    style: StyleOption = "auto",
     seed: Annotated[int, typer.Option(help="Seed of the placer, from 1.")] = 1,
     seeds: Annotated[int, typer.Option(
         help="How many seeds to try, counted up from --seed, until one meets the clock.")] = 1,
@@ -53,16 +130,16 @@ def build(
 
     Example: sterna build micro --board icebreaker -o build/icebreaker
     """
+    from sterna.cli.reports.synth_tables import synth_progress
     from sterna.hw.board.bitstream import TimingError, build_bitstream
-    from sterna.hw.board.emit_board import write_sources
+    from sterna.hw.board.top import write_sources
     from sterna.hw.flow.fit import FitError
     if seed < 1 or seeds < 1:
         raise ValueError(f"--seed and --seeds must be at least 1, got {seed} and {seeds}")
     check_folder(output)
     loaded = load_model(model)
-    warmth = board_core.board_temperature(board, temperature)
-    params = board_core.board_params(board, clock, baud, tokens, warmth)
-    core = board_core.BoardCore(rows, cols, quant_lanes, style)
+    params = board_params(board, clock, baud)
+    core = BoardCore(rows, cols, quant_lanes, style)
     try:
         with synth_progress(quiet) as progress:
             design = core.design(loaded, params, lambda text: progress(text, None))

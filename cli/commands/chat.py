@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sterna.cli.commands import board_core
+from sterna.cli.commands import board as board_options
 from sterna.cli.terminal.console import Stages, out, say, write
 from sterna.cli.terminal.options import MODEL_HELP, WavesOption, check_folder
 from sterna.cli.terminal.texts import check_prompts
-from sterna.hw.board.names import BoardName
+from sterna.hw.board import BoardName
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.tokens.stream import TextStream
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
@@ -21,12 +21,13 @@ from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 if TYPE_CHECKING:
     from sterna.hw.board.conversation import Conversation, SerialPort
     from sterna.hw.board.top import BoardParams
-    from sterna.sim.board_reference import ConversationReference
+    from sterna.sim.board import ConversationReference
 
 __all__ = ["COMMANDS", "chat"]
 
 _SIMULATED = "sim"
 _PATIENCE_S = 10.0
+_USUAL_TEMPERATURE = 0.7
 _HELP = ("/r starts a new text, /? shows this line, Ctrl-D ends; begin a line with // to say "
          "a text that begins with /")
 
@@ -51,12 +52,12 @@ def chat(
         "--line-ends", help="Let the model read a line end after each line.")] = False,
     check: Annotated[bool, typer.Option(
         "--check", help="Compare each token with onnxruntime's.")] = False,
-    clock: board_core.ClockOption = None,
-    baud: board_core.BaudOption = 0,
-    rows: board_core.RowsOption = 0,
-    cols: board_core.ColsOption = 0,
-    quant_lanes: board_core.QuantLanesOption = 0,
-    style: board_core.StyleOption = "auto",
+    clock: board_options.ClockOption = None,
+    baud: board_options.BaudOption = 0,
+    rows: board_options.RowsOption = 0,
+    cols: board_options.ColsOption = 0,
+    quant_lanes: board_options.QuantLanesOption = 0,
+    style: board_options.StyleOption = "auto",
     output: Annotated[Path | None, typer.Option(
         "-o", "--output",
         help="With --port sim: keep the compiled simulation in this folder, for the next time.")
@@ -73,10 +74,11 @@ def chat(
     Example: sterna chat tiny --port sim --prompt "The for statement" --tokens 40 --check
     """
     from sterna.hw.board.conversation import Conversation, ConversationError, check_tokens
+    from sterna.hw.board.serial_protocol import Order, order_bytes
     from sterna.model.quantized.sampling import Sampler
     check_tokens(tokens)
     simulated = port == _SIMULATED
-    core = board_core.BoardCore(rows, cols, quant_lanes, style)
+    core = board_options.BoardCore(rows, cols, quant_lanes, style)
     wanted = load_model(model) if model is not None else None
     tokenizer = BYTES if wanted is None else wanted.tokenizer
     if not simulated:
@@ -86,9 +88,9 @@ def chat(
                  "--output": output is not None, "--waves": waves is not None})
     if output is not None:
         check_folder(output)
-    warmth = board_core.board_temperature(board, temperature)
+    warmth = _temperature(board, temperature)
     sampler = Sampler(temperature=warmth, seed=seed)
-    params = board_core.board_params(board, clock, baud)
+    params = board_options.board_params(board, clock, baud)
     loaded = (wanted or load_model(params.board.fitting)) if simulated or check else wanted
     tokenizer = BYTES if loaded is None else loaded.tokenizer
     if loaded is not None and loaded.config.vocab > tokenizer.vocab:
@@ -103,7 +105,7 @@ def chat(
             line = _simulation(loaded, core, params, stack, output, waves, quiet)
         else:
             line = stack.enter_context(_serial_port(port, params.baud))
-        conversation = Conversation(line, tokenizer.vocab)
+        conversation = Conversation(line)
         try:
             conversation.meet()
             conversation.set_sampling(sampler.beta, seed)
@@ -116,7 +118,7 @@ def chat(
             say(f"sterna: {port}: {error}")
             return 1
         except KeyboardInterrupt:
-            line.write(b"\x03")
+            line.write(order_bytes(Order.STOP))
             raise
 
 
@@ -189,11 +191,17 @@ class _Talk:
             say(f"{self._compared} tokens, all equal to onnxruntime's", self._quiet)
 
 
+def _temperature(board: BoardName, wanted: float | None) -> float:
+    """The temperature asked for, or the usual one of a board."""
+    from sterna.hw.board.boards import BOARDS
+    sampled = BOARDS[board].sampled
+    if wanted and not sampled:
+        raise ValueError(
+            f"--temperature must be 0 on {board}, whose core has no sampling, got {wanted:g}")
+    return (_USUAL_TEMPERATURE if sampled else 0.0) if wanted is None else wanted
+
+
 def _line_tokens(line: str, tokenizer: Tokenizer) -> list[int]:
-    """The tokens of a line that can be said; a line of bytes has no control characters."""
-    from sterna.hw.board.conversation import check_line
-    if tokenizer.kind == BYTES.kind:
-        check_line(line.encode(), tokenizer.vocab)
     return [int(token) for token in tokenizer.encode(line)]
 
 
@@ -207,10 +215,10 @@ def _refuse(options: dict[str, object]) -> None:
 
 
 def _simulation(
-    model: QuantizedModel, core: board_core.BoardCore, params: BoardParams, stack: ExitStack,
+    model: QuantizedModel, core: board_options.BoardCore, params: BoardParams, stack: ExitStack,
     folder: Path | None, waves: Path | None, quiet: bool,
 ) -> SerialPort:
-    from sterna.sim.bench.work_folder import work_folder
+    from sterna.sim.bench.runner import work_folder
     from sterna.sim.board import BoardSimulation
     with Stages(quiet) as stage:
         design = core.design(model, params, stage)
@@ -222,7 +230,7 @@ def _simulation(
 def _reference(model: QuantizedModel, temperature: float, seed: int) -> ConversationReference:
     from sterna.export.exact.traced import build_step
     from sterna.export.runtime.runtime import OnnxStep
-    from sterna.sim.board_reference import ConversationReference
+    from sterna.sim.board import ConversationReference
     return ConversationReference(OnnxStep(build_step(model)), temperature=temperature, seed=seed)
 
 

@@ -11,8 +11,7 @@ from sterna.cli.terminal.texts import check_prompts
 from sterna.model.quantized import QuantizedModel
 from sterna.model.tokens.stream import TextStream
 from sterna.model.tokens.tokenizer import Tokenizer
-from sterna.sim.bench.runner import Simulator
-from sterna.sim.core.engine import Engine
+from sterna.sim.bench.runner import Engine, Simulator
 
 if TYPE_CHECKING:
     from sterna.sim.core.simulate import CoreReport

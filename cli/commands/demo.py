@@ -52,7 +52,7 @@ def demo(
 
 def print_result(result: DemoResult) -> None:
     """Print the table, the text and where the cycles go."""
-    from sterna.cli.reports.cycle_bars import print_bars
+    from sterna.cli.reports.cycle_tables import print_bars
     print_table(
         f"sterna demo: {result.model}",
         ("stage", "checked", "values compared", "mismatches", "seconds"),

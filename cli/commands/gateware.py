@@ -20,8 +20,7 @@ from sterna.cli.terminal.options import (
 )
 from sterna.cli.terminal.texts import tokens_of
 from sterna.model.quantized import load_model
-from sterna.sim.bench.runner import Simulator
-from sterna.sim.core.engine import Engine
+from sterna.sim.bench.runner import Engine, Simulator
 
 if TYPE_CHECKING:
     from sterna.sim.simulate import SimulationReport

@@ -101,8 +101,7 @@ def _image(
 
 
 def _print(name: str, found: CycleReport, clock_mhz: float | None) -> None:
-    from sterna.cli.reports.cycle_bars import print_bars
-    from sterna.cli.reports.cycle_tables import cycle_tables, headline, verdict
+    from sterna.cli.reports.cycle_tables import cycle_tables, headline, print_bars, verdict
     tables = cycle_tables(found, clock_mhz)
 
     def show(*keys: str) -> None:

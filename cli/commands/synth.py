@@ -66,7 +66,7 @@ def synth(
 
     Example: sterna synth tiny --target ecp5-85k --unit mac --rows 4 --cols 16 --pnr
     """
-    from sterna.cli.reports.synth_progress import synth_progress
+    from sterna.cli.reports.synth_tables import synth_progress
     from sterna.hw.flow.fit import FitError
     from sterna.hw.flow.synth import synth as run
     from sterna.hw.flow.target import TARGETS

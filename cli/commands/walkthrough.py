@@ -36,7 +36,7 @@ from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.evaluate import evaluate
 from sterna.model.quantized.integer import IntegerModel
-from sterna.sim.core.engine import Engine
+from sterna.sim.bench.runner import Engine
 from sterna.sim.core.reference import answer, compare_tokens
 from sterna.sim.core.simulate import simulate_core
 

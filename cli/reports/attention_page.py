@@ -89,13 +89,7 @@ def attention_plot(result: AttentionResult) -> str:
 
 
 def write_attention_report(folder: Path, result: AttentionResult) -> list[Path]:
-    """Write ``attention.json``, ``attention.svg`` and ``attention.html``; return their paths.
-
-    Raises
-    ------
-    OSError
-        If one cannot be written.
-    """
+    """Write ``attention.json``, ``attention.svg`` and ``attention.html``; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     plot = attention_plot(result)
     data = json.dumps(result.as_dict(), indent=1) + "\n"

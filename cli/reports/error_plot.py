@@ -19,15 +19,7 @@ _TEXT = (
 
 
 def error_html(errors: Sequence[TensorError], tokens: int) -> str:
-    """The errors of every layer as a drawing, and as a table with what saturates.
-
-    Parameters
-    ----------
-    errors
-        As :func:`~sterna.export.float.reference.rounding_errors` gives them.
-    tokens
-        Over how many tokens, for the text.
-    """
+    """The errors of every layer as a drawing, and as a table with what saturates."""
     caption = f"{_TEXT} Over {tokens:,} tokens of the held-out text."
     rows = [(each.name, f"{each.relative:.2%}", f"{each.saturated:.3%}" if each.saturated else "0",
              each.values)

@@ -80,19 +80,7 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a page says first.
-
-    Parameters
-    ----------
-    outcome
-        Its colour.
-    word
-        One to three words, large: ``PASS``.
-    sentence
-        What was found, in plain text.
-    figures
-        The most important numbers, each with what it is.
-    """
+    """What a page says first: a word or three in large, a sentence, the most important numbers."""
 
     outcome: Outcome
     word: str

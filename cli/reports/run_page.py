@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from sterna.cli.reports.error_plot import error_html
 from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
-from sterna.cli.reports.run_plots import codes_plot, loss_plot, rate_plot
-from sterna.export.float.reference import rounding_errors
+from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
+from sterna.export.float.rounding_error import rounding_errors
 from sterna.model.files import write_atomically
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokens.files import fitted
 from sterna.model.training.report.codes import CodeShares, read_codes
+from sterna.model.training.report.loss_plot import loss_limits
 from sterna.model.training.report.metrics import read_metrics
 from sterna.model.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from sterna.model.training.checkpoint import Checkpoint
 
-__all__ = ["write_run_report"]
+__all__ = ["codes_plot", "loss_plot", "rate_plot", "write_run_report"]
 
 _ERROR_TOKENS = 256
 
@@ -32,13 +35,6 @@ def write_run_report(folder: RunFolder, path: Path | None = None) -> Path:
     """Write the report of the run in ``folder``, by default into it, and return where.
 
     Files that a run of an older version did not leave are left out of the page.
-
-    Raises
-    ------
-    ValueError
-        If the folder has no checkpoint, or a file in it cannot be read.
-    OSError
-        If the page cannot be written.
     """
     from sterna.model.training.checkpoint import load_checkpoint
     from sterna.model.training.report.samples import read_samples
@@ -138,3 +134,57 @@ def _settings(folder: RunFolder, checkpoint: Checkpoint) -> str:
     said = f"<pre>{html.escape(shlex.join(command))}</pre>" if command else ""
     return html_heading("How it was made") + said + html_table(
         ("setting", "value"), [(name, str(value)) for name, value in rows])
+
+
+_Columns = Mapping[str, Sequence[float]]
+
+
+def loss_plot(columns: _Columns) -> str:
+    """Training and held-out bits per byte by step."""
+    with drawing(9, 3.4) as figure:
+        axes = figure.add_subplot()
+        axes.plot(columns["step"], columns["train_bpb"], color=PALETTE[0], label="training")
+        _points(axes, columns, "heldout_bpb", "held-out", PALETTE[3], "o-")
+        axes.set_ylim(*loss_limits([*columns["train_bpb"], *columns["heldout_bpb"]]))
+        _finish(axes, "bits per byte")
+        figure.legend(loc="outside upper left", ncols=2)
+        return svg_of(figure, "loss", "training and held-out bits per byte by step")
+
+
+def rate_plot(columns: _Columns) -> str:
+    """The learning rate by step."""
+    with drawing(9, 1.8) as figure:
+        axes = figure.add_subplot()
+        axes.plot(columns["step"], columns["lr"], color=PALETTE[2])
+        axes.set_ylim(0, None)
+        _finish(axes, "learning rate")
+        return svg_of(figure, "rate", "learning rate by step")
+
+
+def codes_plot(columns: _Columns) -> str:
+    """Shares of codes that a step changes, and of codes that are zero, by step."""
+    with drawing(9, 3.2) as figure:
+        upper, lower = figure.subplots(2, sharex=True)
+        _points(upper, columns, "flips", "changed by a step", PALETTE[1], "-")
+        upper.set_yscale("log")
+        _points(lower, columns, "zeros", "zero", PALETTE[4], "-")
+        _finish(upper, "changed by a step")
+        _finish(lower, "zero")
+        upper.set_xlabel("")
+        return svg_of(figure, "codes", "shares of ternary codes that change and are zero, by step")
+
+
+def _points(
+    axes: Axes, columns: _Columns, name: str, label: str, colour: str, style: str,
+) -> None:
+    known = [(step, value) for step, value in zip(columns["step"], columns[name], strict=True)
+             if value == value and (name != "flips" or value > 0)]
+    axes.plot([step for step, _ in known], [value for _, value in known], style, color=colour,
+              label=label, ms=4)
+
+
+def _finish(axes: Axes, label: str) -> None:
+    axes.set_xlabel("step")
+    axes.set_ylabel(label)
+    axes.grid(axis="y", color=GREY, alpha=0.3, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)

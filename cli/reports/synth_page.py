@@ -1,14 +1,14 @@
-"""The synthesis report as files: JSON, one HTML page, and the plot of the area."""
+"""The synthesis report as files: JSON, an HTML page with its drawings, the plot of the area."""
 
 from __future__ import annotations
 
 import html
 import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
-from sterna.cli.reports.area_plot import area_plot
 from sterna.cli.reports.cycle_tables import number
-from sterna.cli.reports.floorplan import floorplan
 from sterna.cli.reports.page import (
     Outcome,
     Verdict,
@@ -18,26 +18,21 @@ from sterna.cli.reports.page import (
     html_page,
     html_table,
 )
-from sterna.cli.reports.slack_plot import slack_plot, slack_text
 from sterna.cli.reports.synth_tables import ORIGINS_TEXT, headline, synth_tables
-from sterna.cli.reports.vector import svg_file
-from sterna.hw.flow.synth_report import SynthReport, Usage
+from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_file, svg_of
+from sterna.hw.flow.routed import PlacedCells, Placement, SlackHistogram
+from sterna.hw.flow.synth_report import SynthReport, Usage, part_of
+from sterna.hw.flow.target import FpgaTarget, Resource
 from sterna.model.files import write_atomically
 
-__all__ = ["write_synth_report"]
+__all__ = ["area_plot", "floorplan", "slack_plot", "slack_text", "write_synth_report"]
 
 _NUMBERS_UP_TO = {"figures": 3, "seeds": 2}
 """The columns after these are text again."""
 
 
 def write_synth_report(folder: Path, name: str, report: SynthReport) -> list[Path]:
-    """Write ``synth.json``, ``synth.html`` and ``area.svg``; return their paths.
-
-    Raises
-    ------
-    OSError
-        If one cannot be written.
-    """
+    """Write ``synth.json``, ``synth.html`` and ``area.svg``; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     plot = area_plot(report)
     tables = {
@@ -126,3 +121,160 @@ def _placed(report: SynthReport) -> str:
         text += (html_heading(f"slack, seed {best.seed}")
                  + html_figure(slack_plot(best.slack), said))
     return text
+
+
+_COLUMNS = (("LUT", "lut", PALETTE[0]), ("FF", "ff", PALETTE[6]),
+            ("block RAM", "block_ram", PALETTE[1]), ("DSP", "dsp", PALETTE[3]))
+
+
+def area_plot(report: SynthReport) -> str:
+    """Draw the area of each block, a column for each resource; return an SVG element."""
+    parts = dict(sorted(report.parts.items(), key=lambda item: (-item[1].lut, item[0])))
+    shown = [each for each in _COLUMNS if any(getattr(area, each[1]) for area in parts.values())]
+    with drawing(9, 1.0 + 0.26 * len(parts)) as figure:
+        columns = figure.subplots(1, max(len(shown), 1), sharey=True, squeeze=False)[0]
+        for axes, (title, attribute, colour) in zip(columns, shown, strict=False):
+            values = [getattr(area, attribute) for area in parts.values()]
+            axes.barh(list(parts), values, color=colour, height=0.72)
+            for place, value in enumerate(values):
+                if value:
+                    axes.annotate(f"{value:,}", (value, place), xytext=(3, 0), fontsize=8,
+                                  textcoords="offset points", va="center")
+            axes.set_title(f"{title}: {sum(values):,}", fontsize=9, loc="left")
+            axes.set_xlim(0, 1.35 * max(values))
+            axes.locator_params(axis="x", nbins=4, integer=True)
+            axes.xaxis.set_major_formatter("{x:,.12g}")
+            axes.tick_params(axis="y", length=0)
+            axes.tick_params(axis="x", labelsize=7)
+            axes.spines[["top", "right", "left"]].set_visible(False)
+        columns[0].invert_yaxis()
+        return svg_of(figure, "area", "area of each block, by resource")
+
+
+_MET, _MISSED = PALETTE[0], PALETTE[3]
+
+
+def slack_plot(found: SlackHistogram) -> str:
+    """Draw the histogram; return an SVG element. What is late is red."""
+    with drawing(9, 2.6) as figure:
+        axes = figure.add_subplot()
+        for each in found.bins:
+            axes.bar(each.low_ps / 1000, each.endpoints, align="edge",
+                     width=0.94 * (each.high_ps - each.low_ps) / 1000,
+                     color=_MISSED if each.low_ps < 0 else _MET)
+        axes.axvline(0, color="#000000", linewidth=1)
+        axes.set_xlabel("slack, ns")
+        axes.set_ylabel("endpoints")
+        axes.yaxis.set_major_formatter("{x:,.12g}")
+        axes.spines[["top", "right"]].set_visible(False)
+        return svg_of(figure, "slack", "number of paths by the time that they have left")
+
+
+def slack_text(found: SlackHistogram, aim_mhz: float, *, wrapped: bool) -> str:
+    """What the bars are, in sentences."""
+    text = (f"Time that is left at {aim_mhz:g} MHz, the clock that place and route aimed at, on "
+            "the slowest path to each endpoint. Below 0 it is late; a bar that begins there is "
+            "red. By nextpnr, after routing.")
+    if found.step > 1:
+        text += (f" It prints a mark for {found.step} endpoints and leaves out the rest: a bar "
+                 f"is up to {found.step - 1} short.")
+    if wrapped:
+        text += " The registers around the unit are counted as well."
+    return text
+
+
+_LOGIC = (Resource.LUT, Resource.FF)
+_OTHERS = "others"
+_OUTSIDE = "added to place it"
+_UNIT = 10
+"""Side of a tile in the drawing's own units."""
+
+
+def floorplan(placement: Placement, target: FpgaTarget, seed: int) -> str:
+    """Draw where the cells are, with a legend; return HTML.
+
+    Written as SVG directly: a full device has ten thousand rectangles, for which matplotlib takes a
+    megabyte. ValueError if the target is a family, or a cell is outside of its grid.
+    """
+    if target.grid is None or target.router is None:
+        raise ValueError(f"{target.name} is a family: it has no floorplan")
+    columns, rows = target.grid
+    outside = [each for each in placement.tiles if each.x >= columns or each.y >= rows]
+    if outside:
+        raise ValueError(f"{target.name} has {columns} x {rows} tiles, and a cell is at "
+                         f"X{outside[0].x}/Y{outside[0].y}")
+    colours = _colours(placement.tiles)
+    drawn = _paths(placement.tiles, set(colours), rows, target.router.tile_cells)
+    paths = "".join(f'<path fill="{colours[name]}" d="{drawn[name]}"/>'
+                    for name in colours if name in drawn)
+    width, height = columns * _UNIT, rows * _UNIT
+    svg = (f'<svg class="floor" viewBox="-4 -4 {width + 8} {height + 8}" role="img" '
+           f'aria-label="where the cells of each block are on the device">'
+           f'<rect width="{width}" height="{height}" fill="none" stroke="currentColor" '
+           f'stroke-width="2" opacity="0.55"/>{paths}</svg>')
+    cells = Counter[str]()
+    for each in placement.tiles:
+        cells[_shown(each, set(colours))] += each.cells
+    legend = "".join(
+        f'<li><svg viewBox="0 0 10 10" aria-hidden="true"><rect width="10" height="10" '
+        f'fill="{colour}"/></svg>{html.escape(name)} ({cells[name]:,})</li>'
+        for name, colour in colours.items())
+    caption = (
+        f"{target.name}, {columns} x {rows} tiles, as placed with seed {seed}; in brackets the "
+        f"cells. A tile of logic is filled as far as its {target.router.tile_cells} "
+        f"{'logic cells are' if target.router.tile_cells == 8 else 'LUTs and flip-flops are'} "
+        f"taken, a framed one is block RAM or a multiplier. Row 0 is at the bottom.")
+    return f'<ul class="legend">{legend}</ul>{html_figure(svg, caption)}'
+
+
+def _colours(tiles: Iterable[PlacedCells]) -> dict[str, str]:
+    """A colour for each of the largest blocks, one for all others."""
+    sizes = Counter[str]()
+    for each in tiles:
+        if each.block is not None:
+            sizes[part_of(each.block)] += each.cells
+    largest = sorted(sizes, key=lambda name: (-sizes[name], name))
+    kept = largest if len(largest) <= len(PALETTE) else largest[:len(PALETTE) - 1]
+    colours = dict(zip(kept, PALETTE, strict=False))
+    if len(kept) < len(largest):
+        colours[_OTHERS] = PALETTE[-1]
+    if any(each.block is None for each in tiles):
+        colours[_OUTSIDE] = GREY
+    return colours
+
+
+def _shown(cells: PlacedCells, names: set[str]) -> str:
+    if cells.block is None:
+        return _OUTSIDE
+    part = part_of(cells.block)
+    return part if part in names else _OTHERS
+
+
+def _paths(
+    tiles: Iterable[PlacedCells], names: set[str], rows: int, tile_cells: int,
+) -> dict[str, str]:
+    """For each block the outline of all it takes: slices of tiles, by its number of cells."""
+    by_tile: dict[tuple[int, int], list[PlacedCells]] = defaultdict(list)
+    for each in tiles:
+        by_tile[each.x, each.y].append(each)
+    paths: dict[str, list[str]] = defaultdict(list)
+    for (x, y), mine in sorted(by_tile.items()):
+        left, top = x * _UNIT, (rows - 1 - y) * _UNIT
+        logic = Counter[str]()
+        for each in mine:
+            name = _shown(each, names)
+            if each.resource in _LOGIC:
+                logic[name] += each.cells
+            else:
+                # The frame: a square with a square hole, which evens out where they overlap.
+                paths[name].append(f"M{left} {top}h{_UNIT}v{_UNIT}h-{_UNIT}z"
+                                   f"M{left + 2} {top + 2}v{_UNIT - 4}h{_UNIT - 4}v-{_UNIT - 4}z"
+                                   f"M{left + 3} {top + 3}h{_UNIT - 6}v{_UNIT - 6}h-{_UNIT - 6}z")
+        before = 0
+        for name, cells in sorted(logic.items()):
+            begin, end = (min(_UNIT * taken / tile_cells, _UNIT)
+                          for taken in (before, before + cells))
+            before += cells
+            paths[name].append(
+                f"M{left} {top + _UNIT - begin:g}h{_UNIT - 1}V{top + _UNIT - end:g}h-{_UNIT - 1}z")
+    return {name: "".join(parts) for name, parts in paths.items()}

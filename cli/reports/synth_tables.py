@@ -1,12 +1,44 @@
-"""The tables of a synthesis report, for the terminal and for the page."""
+"""Synthesis on a terminal: how far it is, and the tables of its report, which the page shares."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 from sterna.cli.reports.cycle_tables import CycleTable, number
+from sterna.cli.terminal.console import Stages
 from sterna.hw.flow.synth_report import Origin, SynthReport
 from sterna.hw.flow.target import Resource
 
-__all__ = ["ORIGINS_TEXT", "headline", "synth_tables"]
+if TYPE_CHECKING:
+    from sterna.hw.flow.cached_tools import Progress
+    from sterna.hw.flow.place_route import RouterStep
+
+__all__ = ["ORIGINS_TEXT", "headline", "synth_progress", "synth_tables"]
+
+
+@contextmanager
+def synth_progress(quiet: bool) -> Iterator[Progress]:
+    """Show each tool, and each phase of place and route, as a stage.
+
+    Yields what :func:`~sterna.hw.flow.synth.synth` is to tell its progress.
+    """
+    with Stages(quiet) as stages:
+        shown = ""
+
+        def tell(text: str, step: RouterStep | None) -> None:
+            nonlocal shown
+            stage = text if step is None else f"{text}, {step.phase}"
+            if stage != shown:
+                stages(stage)
+                shown = stage
+            if step is not None:
+                left = "" if step.left is None else f", {step.left:,} left"
+                stages.detail(f"iteration {step.iteration:,}{left}")
+
+        yield tell
+
 
 ORIGINS_TEXT = (
     "measured: counted or timed by Yosys and nextpnr on this netlist; no board was used. "

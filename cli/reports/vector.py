@@ -53,7 +53,7 @@ def svg_of(figure: Figure, name: str, description: str) -> str:
     name
         A word that no other drawing of the page has: its inner names begin with it.
     description
-        What it shows, in plain text, for who cannot see it.
+        What it shows, in plain text, for those who cannot see it.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG

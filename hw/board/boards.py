@@ -1,4 +1,7 @@
-"""The boards: their FPGA, and which pins Sterna uses; the data is that of amaranth-boards."""
+"""The boards: their FPGA, which pins Sterna uses, and that in the words of the routers.
+
+The data is that of amaranth-boards.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from amaranth.build import Pins, Platform, Resource, Subsignal
 from amaranth_boards.icebreaker import ICEBreakerPlatform
 from amaranth_boards.ulx3s import ULX3S_85F_Platform
 
-from sterna.hw.board.names import BoardName
+from sterna.hw.board import BoardName
 from sterna.hw.core.plan.params import COMPACT
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import FpgaTarget, target_named
 from sterna.hw.units.spec import Sizes
 
-__all__ = ["BOARDS", "Board", "Pin"]
+__all__ = ["BOARDS", "Board", "Pin", "constraints_name", "constraints_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,6 @@ class Board:
         Where the ports of the top module are.
     clock_hz, baud
         Clock of the core and speed of the serial line unless told otherwise.
-    typed_ahead
-        Bytes that are kept until the line protocol takes them.
     sizes
         Sizes of the core unless told otherwise.
     sampled
@@ -72,7 +73,6 @@ class Board:
     places: Mapping[str, _Place]
     clock_hz: int
     baud: int
-    typed_ahead: int
     sizes: Sizes
     sampled: bool = True
     core: Mapping[str, Any] = field(default_factory=dict)
@@ -121,7 +121,7 @@ _ALL = (
          "led": ("led", 0, None), "radio_gpio0": ("esp32", 0, "gpio0")},
         # What place and route reach with the bundled model, and half of what the array could be:
         # it writes far more than the serial line takes, and is placed in half the time.
-        clock_hz=75_000_000, baud=1_000_000, typed_ahead=17,
+        clock_hz=75_000_000, baud=1_000_000,
         sizes=MappingProxyType({
             "rows": 8, "cols": 64, "quant_lanes": 32, "logits": False, "routing_registers": True})),
     Board(
@@ -129,7 +129,7 @@ _ALL = (
         target_named("ice40-up5k"),
         {"clk": ("clk12", 0, None), "rx": ("uart", 0, "rx"), "tx": ("uart", 0, "tx"),
          "led": ("led_g", 0, None)},
-        clock_hz=12_000_000, baud=115_200, typed_ahead=1,
+        clock_hz=12_000_000, baud=115_200,
         sizes=MappingProxyType({"rows": 1, "cols": 8, "quant_lanes": 1, "logits": False}),
         sampled=False,
         core=MappingProxyType({**COMPACT, "sampling": False}),
@@ -138,3 +138,37 @@ _ALL = (
 
 BOARDS: Mapping[BoardName, Board] = MappingProxyType({board.name: board for board in _ALL})
 """Every board by name."""
+
+
+_MHZ = 1e6
+_BY_SYNTHESIS = {"GLOBAL", "IO_STANDARD"}
+"""Attributes of amaranth-boards that nextpnr for iCE40 has no word for: pads are 3.3 V by the
+board's supply, and it finds the global buffer of the clock itself."""
+
+
+def constraints_name(board: Board) -> str:
+    """Name of the file of constraints."""
+    return f"{board.name}.{'lpf' if board.is_ecp5 else 'pcf'}"
+
+
+def constraints_text(board: Board) -> str:
+    """Pins, their electrical settings, and the frequency of the crystal.
+
+    From that the router derives the frequency of the PLL's output, which is the core's clock.
+    """
+    lines = [f"# {board.description}; pins by amaranth-boards."]
+    mhz = board.crystal_hz / _MHZ
+    if board.is_ecp5:
+        lines += ["BLOCK RESETPATHS;", "BLOCK ASYNCPATHS;"]
+        for port, pin in board.pins.items():
+            settings = "".join(f" {name}={value}" for name, value in pin.attributes.items())
+            lines += [f'LOCATE COMP "{port}" SITE "{pin.site}";', f'IOBUF PORT "{port}"{settings};']
+        lines.append(f'FREQUENCY PORT "clk" {mhz:g} MHZ;')
+    else:
+        for port, pin in board.pins.items():
+            unknown = pin.attributes.keys() - _BY_SYNTHESIS - {"PULLUP"}
+            assert not unknown, f"{port} of {board.name} has {sorted(unknown)}"
+            pull_up = " -pullup yes" if pin.attributes.get("PULLUP") == "1" else ""
+            lines.append(f"set_io{pull_up} {port} {pin.site}")
+        lines.append(f"set_frequency clk {mhz:g}")
+    return "\n".join(lines) + "\n"

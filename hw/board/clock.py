@@ -1,6 +1,10 @@
-"""The clock and the reset of a board."""
+"""The clock and the reset of a board, and the settings of its PLL for a wanted frequency."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
 
 from amaranth.hdl import ClockDomain, ClockSignal, Const, Instance, Module, ResetSignal, Signal
 from amaranth.lib import wiring
@@ -8,24 +12,137 @@ from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In
 
 from sterna.hw.board.boards import Board
-from sterna.hw.board.pll import Ecp5Pll, Ice40Pll, ecp5_pll, ice40_pll
 
-__all__ = ["BoardClock", "board_pll"]
-
-_START_US = 15
-"""Block RAMs of an iCE40 read wrong for some microseconds after configuration."""
+__all__ = ["BoardClock", "Pll", "board_pll", "ecp5_pll", "ice40_pll"]
 
 _MHZ = 1_000_000
 
+# Limits are those of the vendor's data sheets, as ``ecppll`` and ``icepll`` have them; where
+# several settings give the same frequency, those are taken that these tools would take.
+_ECP5_INPUT = (8 * _MHZ, 400 * _MHZ)
+_ECP5_COMPARED = (3_125_000, 400 * _MHZ)
+_ECP5_OSCILLATOR = (400 * _MHZ, 800 * _MHZ)
+_ECP5_IDEAL = 600 * _MHZ
+_ECP5_OUTPUT = (3_125_000, 400 * _MHZ)
+_ECP5_DIVIDERS, _ECP5_FEEDBACK, _ECP5_OUTPUTS = 128, 80, 128
 
-def board_pll(board: Board, clock_hz: int) -> Ecp5Pll | Ice40Pll | None:
-    """Return the PLL that a board needs; None if its crystal has the wanted frequency.
+_ICE40_INPUT = (10 * _MHZ, 133 * _MHZ)
+_ICE40_COMPARED = (10 * _MHZ, 133 * _MHZ)
+_ICE40_OSCILLATOR = (533 * _MHZ, 1066 * _MHZ)
+_ICE40_OUTPUT = (16 * _MHZ, 275 * _MHZ)
+_ICE40_DIVIDERS, _ICE40_FEEDBACK, _ICE40_HALVINGS = 16, 128, 6
+_ICE40_FILTERS = ((17, 1), (26, 2), (44, 3), (66, 4), (101, 5))
+
+
+@dataclass(frozen=True, slots=True)
+class Pll:
+    """Settings of a PLL by the names of its cell's parameters, and the frequencies they give.
+
+    Of ECP5 it is an ``EHXPLLL`` whose output CLKOP feeds itself back, of iCE40 an
+    ``SB_PLL40_PAD`` with simple feedback. The oscillator is the one inside.
+    """
+
+    settings: Mapping[str, int]
+    output_hz: Fraction
+    oscillator_hz: Fraction
+
+
+def ecp5_pll(input_hz: int, output_hz: int) -> Pll:
+    """Return the settings that give exactly ``output_hz``.
 
     Raises
     ------
     ValueError
-        If its PLL cannot make that frequency.
+        If there are none; the message has the nearest frequencies that can be reached.
+
+    >>> ecp5_pll(25_000_000, 150_000_000).settings
+    {'CLKI_DIV': 1, 'CLKFB_DIV': 6, 'CLKOP_DIV': 4}
     """
+    _check_ranges(input_hz, _ECP5_INPUT, output_hz, _ECP5_OUTPUT)
+    return min(_exactly(output_hz, _ecp5_plls(input_hz)),
+               key=lambda pll: abs(pll.oscillator_hz - _ECP5_IDEAL))
+
+
+def ice40_pll(input_hz: int, output_hz: int) -> Pll:
+    """Return the settings that give exactly ``output_hz``; errors as :func:`ecp5_pll`.
+
+    >>> ice40_pll(12_000_000, 24_000_000).settings
+    {'DIVR': 0, 'DIVF': 63, 'DIVQ': 5, 'FILTER_RANGE': 1}
+    """
+    _check_ranges(input_hz, _ICE40_INPUT, output_hz, _ICE40_OUTPUT)
+    return _exactly(output_hz, _ice40_plls(input_hz))[0]
+
+
+def _ecp5_plls(input_hz: int) -> Iterator[Pll]:
+    """All settings within the limits."""
+    for divider in range(1, _ECP5_DIVIDERS + 1):
+        if not _within(Fraction(input_hz, divider), _ECP5_COMPARED):
+            continue
+        for feedback in range(1, _ECP5_FEEDBACK + 1):
+            base = Fraction(input_hz * feedback, divider)
+            if not _within(base, _ECP5_OUTPUT):
+                continue
+            low, high = _ECP5_OSCILLATOR
+            first, last = -(-low // base), min(high // base, _ECP5_OUTPUTS)
+            for output in range(first, last + 1):
+                yield Pll({"CLKI_DIV": divider, "CLKFB_DIV": feedback, "CLKOP_DIV": output},
+                          base, base * output)
+
+
+def _ice40_plls(input_hz: int) -> Iterator[Pll]:
+    """All settings within the limits."""
+    for divr in range(_ICE40_DIVIDERS):
+        compared = Fraction(input_hz, divr + 1)
+        if not _within(compared, _ICE40_COMPARED):
+            continue
+        # The range of the filter follows from the frequency that is compared.
+        filter_range = next((value for limit, value in _ICE40_FILTERS
+                             if compared < limit * _MHZ), 6)
+        for divf in range(_ICE40_FEEDBACK):
+            oscillator = compared * (divf + 1)
+            for divq in range(1, _ICE40_HALVINGS + 1):
+                output = oscillator / (1 << divq)
+                if _within(oscillator, _ICE40_OSCILLATOR) and _within(output, _ICE40_OUTPUT):
+                    yield Pll({"DIVR": divr, "DIVF": divf, "DIVQ": divq,
+                               "FILTER_RANGE": filter_range}, output, oscillator)
+
+
+def _within(value: Fraction | int, limits: tuple[int, int]) -> bool:
+    return limits[0] <= value <= limits[1]
+
+
+def _check_ranges(
+    input_hz: int, input_limits: tuple[int, int], output_hz: int, output_limits: tuple[int, int],
+) -> None:
+    for name, value, limits in (
+            ("the crystal", input_hz, input_limits), ("the clock", output_hz, output_limits)):
+        if not _within(value, limits):
+            raise ValueError(
+                f"{name} must be from {limits[0] / _MHZ:g} to {limits[1] / _MHZ:g} MHz for the "
+                f"PLL, got {value / _MHZ:g} MHz")
+
+
+def _exactly(wanted: int, plls: Iterable[Pll]) -> list[Pll]:
+    """The settings of that output frequency; ValueError with the nearest ones if none has it."""
+    plls = list(plls)
+    found = [pll for pll in plls if pll.output_hz == wanted]
+    if found:
+        return found
+    reachable = {pll.output_hz for pll in plls}
+    below = max((hz for hz in reachable if hz < wanted), default=None)
+    above = min((hz for hz in reachable if hz > wanted), default=None)
+    nearest = " and ".join(
+        f"{float(hz / _MHZ):.10g}" for hz in (below, above) if hz is not None)
+    raise ValueError(
+        f"the PLL cannot make {wanted / _MHZ:g} MHz; the nearest it can are {nearest} MHz")
+
+
+_START_US = 15
+"""Block RAMs of an iCE40 read wrong for some microseconds after configuration."""
+
+
+def board_pll(board: Board, clock_hz: int) -> Pll | None:
+    """Return the PLL that a board needs; None if its crystal has the wanted frequency."""
     if clock_hz == board.crystal_hz:
         return None
     return (ecp5_pll if board.is_ecp5 else ice40_pll)(board.crystal_hz, clock_hz)
@@ -35,13 +152,6 @@ class BoardClock(wiring.Component):
     """Drives the domain ``sync`` from the crystal, in reset for 15 us after the PLL has locked.
 
     A design around it has to make the domain.
-
-    Parameters
-    ----------
-    board
-        The board.
-    clock_hz
-        Frequency of ``sync``.
 
     Members
     -------
@@ -60,7 +170,7 @@ class BoardClock(wiring.Component):
         locked = Signal()
         if self.pll is None:
             m.d.comb += [clock.eq(self.clk), locked.eq(1)]
-        elif isinstance(self.pll, Ecp5Pll):
+        elif self.board.is_ecp5:
             m.submodules.pll = self._ecp5(self.pll, clock, locked)
         else:
             m.submodules.pll = self._ice40(self.pll, clock, locked)
@@ -89,13 +199,13 @@ class BoardClock(wiring.Component):
             "EHXPLLL",
             # The router derives the frequency of the clock from that of the crystal; these
             # two are for the vendor's tools.
-            a_FREQUENCY_PIN_CLKI=f"{pll.input_hz / _MHZ:.10g}",
+            a_FREQUENCY_PIN_CLKI=f"{self.board.crystal_hz / _MHZ:.10g}",
             a_FREQUENCY_PIN_CLKOP=mhz,
             a_ICP_CURRENT="12", a_LPF_RESISTOR="8", a_MFG_ENABLE_FILTEROPAMP="1",
             a_MFG_GMCREF_SEL="2",
-            p_CLKI_DIV=pll.input_divider, p_CLKFB_DIV=pll.feedback_divider,
-            p_CLKOP_DIV=pll.output_divider, p_CLKOP_ENABLE="ENABLED",
-            p_CLKOP_CPHASE=pll.output_divider // 2, p_CLKOP_FPHASE=0,
+            **{f"p_{name}": value for name, value in pll.settings.items()},
+            p_CLKOP_ENABLE="ENABLED", p_CLKOP_CPHASE=pll.settings["CLKOP_DIV"] // 2,
+            p_CLKOP_FPHASE=0,
             p_FEEDBK_PATH="CLKOP", p_OUTDIVIDER_MUXA="DIVA", p_PLLRST_ENA="DISABLED",
             p_INTFB_WAKE="DISABLED", p_STDBY_ENABLE="DISABLED", p_DPHASE_SOURCE="DISABLED",
             i_CLKI=self.clk, i_CLKFB=clock, o_CLKOP=clock, o_LOCK=locked,
@@ -106,7 +216,8 @@ class BoardClock(wiring.Component):
     def _ice40(self, pll, clock, locked):
         return Instance(
             "SB_PLL40_PAD",
-            p_FEEDBACK_PATH="SIMPLE", p_DIVR=Const(pll.divr, 4), p_DIVF=Const(pll.divf, 7),
-            p_DIVQ=Const(pll.divq, 3), p_FILTER_RANGE=Const(pll.filter_range, 3),
+            p_FEEDBACK_PATH="SIMPLE",
+            **{f"p_{name}": Const(pll.settings[name], bits) for name, bits in (
+                ("DIVR", 4), ("DIVF", 7), ("DIVQ", 3), ("FILTER_RANGE", 3))},
             i_PACKAGEPIN=self.clk, o_PLLOUTGLOBAL=clock, o_LOCK=locked,
             i_RESETB=Const(1), i_BYPASS=Const(0))

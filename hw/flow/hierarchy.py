@@ -40,11 +40,6 @@ class Hierarchy:
     prefix
         Path of the instance that matters, if it was wrapped: left out of every name. What
         is outside of it belongs to no block.
-
-    Raises
-    ------
-    ValueError
-        If there is no such module.
     """
 
     def __init__(self, netlist: Mapping[str, Any], top: str, prefix: str = "") -> None:
@@ -99,13 +94,7 @@ class Hierarchy:
         return dict(sorted(counts.items()))
 
     def wire(self, net: str) -> str | None:
-        """The wire of the design that a net is, with the number of its bit; None if none.
-
-        Parameters
-        ----------
-        net
-            The net as nextpnr calls it: a name, with an index if it is wider than a bit.
-        """
+        """The wire of the design that a net of nextpnr's is, with its index; None if none."""
         bit = self._bit(net)
         return None if bit is None else self._wire(bit)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import importlib.util
 import json
+import re
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -13,26 +16,77 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sterna.hw.emit.processes import run_tool
 from sterna.hw.emit.tools import MissingToolError
-from sterna.hw.flow.pnr_progress import RouterStep, step_of
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 
 __all__ = [
-    "LOG_NAME",
-    "PLACED_NAME",
-    "PlaceRouteError",
-    "PlacedDesign",
-    "check_router",
-    "pack",
-    "place_and_route",
-    "place_and_route_pins",
-    "resources_of",
-    "tool_command",
-]
+    "LOG_NAME", "PLACED_NAME", "PlaceRouteError", "PlacedDesign", "RouterPhase", "RouterStep",
+    "check_router", "pack", "pack_bitstream", "place_and_route", "resources_of", "route", "step_of"]
+
+
+class RouterPhase(enum.StrEnum):
+    """A part of place and route, in their order."""
+
+    PACK = "pack"
+    """Cells are put together that share a place."""
+    PLACE = "place"
+    """Rough places, by solving equations."""
+    REFINE = "refine"
+    """Cells change places where that helps."""
+    ROUTE = "route"
+    """Wires find their ways."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterStep:
+    """A step that the log tells of: its part, and its number in it (0 as the part begins).
+
+    ``left`` counts in routing the arcs that have no way yet, or the wires that two nets want.
+    """
+
+    phase: RouterPhase
+    iteration: int = 0
+    left: int | None = None
+
+
+_PLACE = re.compile(r"at iteration #(\d+), type ALL")
+_REFINE = re.compile(r"at iteration #(\d+): temp")
+_ROUTER1 = re.compile(r"Info:\s+(\d+) \|\s*\d+\s+\d+ \|\s*\d+\s+\d+ \|\s*(\d+)\|")
+_ROUTER2 = re.compile(r"iter=(\d+) wires=\d+ overused=(\d+)")
+_BEGINS = (
+    ("Info: Packing constants", RouterPhase.PACK),
+    ("Info: Running main analytical placer", RouterPhase.PLACE),
+    ("Info: Running simulated annealing placer", RouterPhase.REFINE),
+    ("Info: Routing..", RouterPhase.ROUTE),
+)
+
+
+def step_of(line: str) -> RouterStep | None:
+    """Return what a line of the log tells, or None.
+
+    >>> step_of("Info:     at iteration #3, type ALL: wirelen solved = 1, spread = 2")
+    RouterStep(phase=<RouterPhase.PLACE: 'place'>, iteration=3, left=None)
+    >>> step_of("Info:       2000 |      563       1436 |  242   758 |     21674|       1.09 ")
+    RouterStep(phase=<RouterPhase.ROUTE: 'route'>, iteration=2000, left=21674)
+    """
+    for text, phase in _BEGINS:
+        if line.startswith(text):
+            return RouterStep(phase)
+    if found := _PLACE.search(line):
+        return RouterStep(RouterPhase.PLACE, int(found[1]))
+    if found := _REFINE.search(line):
+        return RouterStep(RouterPhase.REFINE, int(found[1]))
+    if found := _ROUTER1.match(line) or _ROUTER2.search(line):
+        return RouterStep(RouterPhase.ROUTE, int(found[1]), int(found[2]))
+    return None
+
 
 _RUN = "import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))"
-_NETLIST, _REPORT = "netlist.json", "report.json"
+_NETLIST, _REPORT, _PINS = "netlist.json", "report.json", "pins.txt"
+_TIMEOUT_S = 7200.0
+"""Deadline of a tool. The first run after installation takes a minute or two more."""
 LOG_NAME = "nextpnr.log"
 """The log of a run, in its folder."""
 PLACED_NAME = "placed.json"
@@ -71,12 +125,7 @@ class PlacedDesign:
 def check_router(target: FpgaTarget) -> Router:
     """Return the router of a target.
 
-    Raises
-    ------
-    ValueError
-        If pip has none.
-    MissingToolError
-        If it is not installed.
+    ValueError if pip has none, MissingToolError if it is not installed.
     """
     router = target.router
     if router is None:
@@ -90,11 +139,6 @@ def check_router(target: FpgaTarget) -> Router:
     return router
 
 
-def tool_command(router: Router, function: str) -> list[str]:
-    """How a program of a router's package is started: by the name of its function."""
-    return [sys.executable, "-c", _RUN.format(module=router.module, function=function)]
-
-
 def resources_of(router: Router, used: Mapping[str, tuple[int, int]]) -> dict[Resource, int]:
     """What a design takes of each resource, from the counts of nextpnr's cells."""
     return {resource: sum(units * used.get(name, (0, 0))[0] for name, units in names.items())
@@ -102,53 +146,50 @@ def resources_of(router: Router, used: Mapping[str, tuple[int, int]]) -> dict[Re
 
 
 def pack(
-    folder: Path, target: FpgaTarget, netlist: bytes, *, timeout_s: float = 600,
+    folder: Path, target: FpgaTarget, netlist: bytes, *, pins: str | None = None,
 ) -> dict[str, tuple[int, int]]:
     """Count what nextpnr makes of a netlist, without placing it: used and available.
 
-    Parameters
-    ----------
-    folder
-        Where it runs.
-    target
-        A target with a router.
-    netlist
-        Yosys' JSON.
-    timeout_s
-        Deadline in seconds.
-
-    Raises
-    ------
-    MissingToolError, PlaceRouteError, ValueError
-        As :func:`place_and_route`.
+    Arguments and errors are those of :func:`route`.
     """
-    router = check_router(target)
-    return _used(_run(folder, target, router, netlist, ["--pack-only"], timeout_s, None))
+    report = route(folder, target, netlist, ["--pack-only"], pins=pins)
+    return _used(report)
 
 
 def place_and_route(
     folder: Path, target: FpgaTarget, netlist: bytes, *, freq_mhz: float, seed: int = 1,
-    timeout_s: float = 7200, progress: Callable[[RouterStep], None] | None = None,
+    progress: Callable[[RouterStep], None] | None = None,
 ) -> dict[str, Any]:
-    """Place and route a netlist; return nextpnr's report, for :class:`PlacedDesign`.
+    """Place and route a part of a design; return nextpnr's report, for :class:`PlacedDesign`.
 
-    Where the router can, ports get no pads, so that paths to and from them do not count.
+    ``freq_mhz`` is the clock that it aims at; to miss it is no error. ``placed.json``, the netlist
+    with the place of each cell, stays in the folder. The rest is as for :func:`route`.
+    """
+    options = ["--freq", f"{freq_mhz:g}", "--seed", str(seed), "--timing-allow-fail",
+               "--write", PLACED_NAME]
+    return route(folder, target, netlist, options, progress=progress)
+
+
+def route(
+    folder: Path, target: FpgaTarget, netlist: bytes, options: Sequence[str], *,
+    pins: str | None = None,
+    progress: Callable[[RouterStep], None] | None = None,
+) -> dict[str, Any]:
+    """Run nextpnr and return its report.
 
     Parameters
     ----------
     folder
-        Where it runs; ``nextpnr.log`` and ``placed.json``, the netlist with the place of each
-        cell, stay there.
+        Where it runs; ``nextpnr.log`` stays there.
     target
         A target with a router.
     netlist
         Yosys' JSON.
-    freq_mhz
-        The clock that it aims at. To miss it is no error.
-    seed
-        Starting point of the placer.
-    timeout_s
-        Deadline in seconds. The first run after installation takes a minute or two more.
+    options
+        Further arguments.
+    pins
+        Constraints of a whole design: where its ports are, and its clock. Without them ports get
+        no pads where the router can do so, and paths to and from them do not count.
     progress
         Called with each step that the log tells of.
 
@@ -162,37 +203,14 @@ def place_and_route(
         If the target has no router.
     """
     router = check_router(target)
-    options = ["--freq", f"{freq_mhz:g}", "--seed", str(seed), "--timing-allow-fail",
-               "--write", PLACED_NAME]
-    return _run(folder, target, router, netlist, options, timeout_s, progress)
-
-
-def place_and_route_pins(
-    folder: Path, target: FpgaTarget, netlist: bytes, *, options: Sequence[str], seed: int = 1,
-    timeout_s: float = 7200, progress: Callable[[RouterStep], None] | None = None,
-) -> dict[str, Any]:
-    """Place and route a whole design, whose ports are pins; like :func:`place_and_route`.
-
-    Parameters
-    ----------
-    options
-        Further arguments of nextpnr: where the constraints are, which say the clock, and
-        where the result goes.
-    """
-    router = check_router(target)
-    options = ["--seed", str(seed), "--timing-allow-fail", *options]
-    return _run(folder, target, router, netlist, options, timeout_s, progress, pins=True)
-
-
-def _run(
-    folder: Path, target: FpgaTarget, router: Router, netlist: bytes, options: list[str],
-    timeout_s: float, progress: Callable[[RouterStep], None] | None, *, pins: bool = False,
-) -> dict[str, Any]:
     (folder / _NETLIST).write_bytes(netlist)
     (folder / _REPORT).unlink(missing_ok=True)
-    context = ["--out-of-context"] if router.out_of_context and not pins else []
+    context = ["--out-of-context"] if router.out_of_context else []
+    if pins is not None:
+        (folder / _PINS).write_text(pins, encoding="utf-8")
+        context = [router.pins_option, _PINS]
     command = [
-        *tool_command(router, router.function), *target.router_options, *context,
+        *_command(router, router.function), *target.router_options, *context,
         "--json", _NETLIST, "--report", _REPORT, *options]
     tail: deque[str] = deque(maxlen=400)
     late = threading.Event()
@@ -205,7 +223,7 @@ def _run(
             late.set()
             process.kill()
 
-        timer = threading.Timer(timeout_s, end_it)
+        timer = threading.Timer(_TIMEOUT_S, end_it)
         timer.start()
         try:
             assert process.stderr is not None
@@ -222,11 +240,37 @@ def _run(
             timer.cancel()
     if late.is_set():
         raise PlaceRouteError(
-            f"nextpnr for {target.name} did not finish within {timeout_s:g} s")
+            f"nextpnr for {target.name} did not finish within {_TIMEOUT_S:g} s")
     report = folder / _REPORT
     if process.returncode or not report.exists():
         raise PlaceRouteError(f"nextpnr for {target.name} failed: {_reason(tail)}")
     return json.loads(report.read_text(encoding="utf-8"))
+
+
+def pack_bitstream(target: FpgaTarget, routed: bytes) -> bytes:
+    """Return the bitstream of a routed design; PlaceRouteError if the packer fails."""
+    router = check_router(target)
+    function, *options = router.packer
+    tool = function.removeprefix("run_")
+    with tempfile.TemporaryDirectory(prefix="sterna-board-") as name:
+        folder = Path(name)
+        (folder / "routed").write_bytes(routed)
+        try:
+            done = run_tool(
+                [*_command(router, function), *options], cwd=folder, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, timeout_s=_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise PlaceRouteError(f"{tool} did not finish within {_TIMEOUT_S:g} s") from error
+        bits = folder / "bits"
+        if done.returncode or not bits.exists():
+            last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
+            raise PlaceRouteError(f"{tool} failed: {last}")
+        return bits.read_bytes()
+
+
+def _command(router: Router, function: str) -> list[str]:
+    """How a program of a router's package is started: by the name of its function."""
+    return [sys.executable, "-c", _RUN.format(module=router.module, function=function)]
 
 
 def _used(report: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

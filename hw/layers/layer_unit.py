@@ -9,18 +9,118 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.layers.cell import Cell, LayerCell
 from sterna.hw.layers.engine import MatrixEngine
 from sterna.hw.layers.matrix_unit import Contents
-from sterna.hw.layers.post import Post
-from sterna.hw.layers.post_params import PostParams
-from sterna.hw.layers.scales import LayerScales
+from sterna.hw.layers.post import LayerScales, Post, PostParams
+from sterna.hw.units.glu.gateware import GluUnit
+from sterna.hw.units.glu.params import GluParams
+from sterna.hw.units.mlgru.gateware import MlgruUnit
 from sterna.hw.units.mlgru.params import MlgruParams
 from sterna.hw.units.norm.gateware import NormQuant
 from sterna.hw.units.norm.params import NormParams
 from sterna.model.profile import FixedPoint
 
-__all__ = ["LayerUnit", "LayerUnitParams"]
+__all__ = ["Cell", "Gather", "LayerCell", "LayerUnit", "LayerUnitParams", "gathered_layout"]
+
+
+def gathered_layout(params: PostParams, names: tuple[str, ...], bits: int) -> StructLayout:
+    """Payload of :class:`Gather`: a field of ``rows`` values for each slot, and ``last``."""
+    return StructLayout({
+        **{name: ArrayLayout(signed(bits), params.engine.mac.rows) for name in names},
+        "last": 1})
+
+
+class Gather(wiring.Component):
+    """Keeps the results of a slot until those of the last slot come, and passes all on.
+
+    Members
+    -------
+    results : ``In(stream.Signature(requantize.result_layout))``
+    words : ``Out(stream.Signature(gathered_layout(params, names, bits)))``
+        In the same cycle as the results of the last slot.
+    """
+
+    def __init__(self, params: PostParams, names: tuple[str, ...], bits: int) -> None:
+        self.params = params
+        self._names, self._bits = names, bits
+        super().__init__({
+            "results": In(stream.Signature(params.requantize.result_layout)),
+            "words": Out(stream.Signature(gathered_layout(params, names, bits))),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, words, results = self.params, self.words, self.results
+        tag = Signal(params.tag_layout)
+        m.d.comb += tag.eq(results.payload.tag)
+        is_last = tag.slot == len(self._names) - 1
+        m.d.comb += [
+            words.valid.eq(results.valid & is_last),
+            results.ready.eq(words.ready | ~is_last),
+            words.payload.last.eq(tag.last),
+        ]
+        *kept, last = self._names
+        for lane in range(params.engine.mac.rows):
+            value = params.requantize.narrowed(results.payload, lane, self._bits)
+            m.d.comb += words.payload[last][lane].eq(value)
+            for slot, name in enumerate(kept):
+                register = Signal(signed(self._bits), name=f"{name}{lane}", reset_less=True)
+                with m.If(results.valid & (tag.slot == slot)):
+                    m.d.sync += register.eq(value)
+                m.d.comb += words.payload[name][lane].eq(register)
+        return m
+
+
+Cell = MlgruParams | GluParams
+
+
+class LayerCell(wiring.Component):
+    """Takes pre-activations of the slots of a matrix; gives the words of a vector to normalise.
+
+    Members
+    -------
+    results : ``In(stream.Signature(requantize.result_layout))``
+    start : ``In(1)``, of an MLGRU
+        The vector begins a sequence. Read with its first results.
+    words : ``Out(stream.Signature(norm.word_layout))``
+    """
+
+    def __init__(self, params: PostParams, norm: NormParams, cell: Cell) -> None:
+        self.params, self._norm, self._cell = params, norm, cell
+        super().__init__({
+            "results": In(stream.Signature(params.requantize.result_layout)),
+            **({"start": In(1)} if isinstance(cell, MlgruParams) else {}),
+            "words": Out(stream.Signature(norm.word_layout)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        table = self._norm.profile.sigmoid_table()
+        bits = self._norm.profile.z.bits
+        if isinstance(self._cell, MlgruParams):
+            m.submodules.gather = gather = Gather(self.params, ("f", "c", "g"), bits)
+            m.submodules.mlgru = unit = MlgruUnit(self._cell, table)
+            first = Signal(init=1)
+            with m.If(gather.words.valid & gather.words.ready):
+                m.d.sync += first.eq(gather.words.payload.last)
+            m.d.comb += unit.preacts.payload.start.eq(self.start & first)
+            names, made, value = ("f", "c", "g"), unit.states, unit.states.payload.o
+        else:
+            m.submodules.gather = gather = Gather(self.params, ("gate", "up"), bits)
+            m.submodules.glu = unit = GluUnit(self._cell, table)
+            m.d.comb += unit.preacts.payload.last.eq(gather.words.payload.last)
+            names, made, value = ("gate", "up"), unit.products, unit.products.payload.p
+        wiring.connect(m, wiring.flipped(self.results), gather.results)
+        m.d.comb += [
+            unit.preacts.valid.eq(gather.words.valid),
+            gather.words.ready.eq(unit.preacts.ready),
+            *(unit.preacts.payload[name].eq(gather.words.payload[name]) for name in names),
+            self.words.valid.eq(made.valid),
+            made.ready.eq(self.words.ready),
+            self.words.payload.last.eq(made.payload.last),
+            *(self.words.payload.y[lane].eq(value[lane]) for lane in range(self._norm.rows)),
+        ]
+        return m
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +232,6 @@ class LayerUnit(wiring.Component):
 
     Every vector goes through norm, engine and requantiser; with a cell its products come back
     as a second vector. A vector may come in while the one before it is still worked on.
-
-    Parameters
-    ----------
-    params
-        Geometry.
-    contents
-        What the memories hold.
 
     Members
     -------

@@ -10,10 +10,8 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.layers.engine import MatrixEngine
-from sterna.hw.layers.engine_params import EngineParams
-from sterna.hw.layers.post import Post
-from sterna.hw.layers.post_params import PostParams
+from sterna.hw.layers.engine import EngineParams, MatrixEngine
+from sterna.hw.layers.post import Post, PostParams
 
 __all__ = ["Contents", "MatrixUnit", "MatrixUnitParams"]
 

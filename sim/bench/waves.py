@@ -36,17 +36,7 @@ class WaveSignal:
 def check_waves(
     path: Path | str | None, simulator: Simulator = Simulator.VERILATOR,
 ) -> Path | None:
-    """Return the path of a wave file, whose folder is made; None for no waves.
-
-    Raises
-    ------
-    ValueError
-        If its name does not end in ``.fst`` or ``.vcd``, or there is a folder of that name.
-    MissingToolError
-        If it is FST of Verilator, and the headers that this is compiled with are missing.
-    OSError
-        If it cannot be written.
-    """
+    """Return the path of a wave file, whose folder is made; None for no waves."""
     if path is None:
         return None
     path = Path(path)
@@ -69,18 +59,8 @@ def check_waves(
 def groups_of(manifest: Mapping[str, Any], verilog: str) -> dict[str, list[WaveSignal]]:
     """Return the signals of a unit worth a first look: clock and reset, then stream by stream.
 
-    Parameters
-    ----------
-    manifest
-        Of the emitted folder.
-    verilog
-        Its Verilog: it says which fields of payloads are signals of their own.
-
-    Returns
-    -------
-    dict[str, list[WaveSignal]]
-        By stream ``valid``, ``ready``, the payload and its fields; under the empty name what
-        belongs to no stream.
+    Of a stream these are ``valid``, ``ready``, the payload, and those of its fields that are
+    signals in the Verilog; what belongs to no stream is under the empty name.
     """
     widths = {port["name"]: port["width"] for port in manifest["ports"]}
     streams = manifest["payloads"]
@@ -111,7 +91,7 @@ def _fields(payload: str, fields: list[dict[str, Any]], verilog: str) -> Iterato
 def with_views(
     waves: Path | None, module: str, groups: Mapping[str, list[WaveSignal]],
 ) -> Iterator[None]:
-    """Around a simulation: :func:`write_views` after it, if it left waves, be it that it failed."""
+    """Around a simulation: :func:`write_views` after it, if it left waves, even if it failed."""
     try:
         yield
     finally:
@@ -126,20 +106,6 @@ def write_views(
 
     ``gtkwave x.vcd.gtkw`` opens the waves with them, and so does
     ``surfer -c x.vcd.sucl x.vcd``. The same groups give the same bytes.
-
-    Parameters
-    ----------
-    waves
-        The wave file.
-    module
-        Its top module.
-    groups
-        Signals by the name of their group; those of the group without a name stand alone.
-
-    Returns
-    -------
-    list[Path]
-        The two files.
     """
     text = StringIO()
     view = GTKWSave(text)

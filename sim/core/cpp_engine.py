@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import enum
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +20,82 @@ from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.token_control import ControlSignature, prompt_layout, token_layout
 from sterna.hw.parts.bits import signed_elements
 from sterna.hw.testbench.simulation import SimulationError
-from sterna.model.checks import check_whole
-from sterna.sim.bench.cpp_build import build_library
+from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import check_waves
-from sterna.sim.core.harness import HARNESS, load_core
-from sterna.sim.core.run import CoreProgress, CoreRun, CoreStream, Hold
 
-__all__ = ["CppCore"]
+__all__ = ["CHUNK", "CoreProgress", "CoreRun", "CppCore"]
 
+
+class _Stream(enum.IntEnum):
+    """A stream of a core whose words were taken."""
+
+    PROMPTS = 0
+    TOKENS = 1
+    LOGITS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CoreProgress:
+    """Where a run is: cycles simulated, and prompt tokens taken, all sequences together.
+
+    ``tokens`` has for each sequence those it wrote since the last report.
+    """
+
+    cycle: int
+    taken: int
+    tokens: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreRun:
+    """What came out of a core. Every list has an entry per sequence; cycle 0 is the first.
+
+    Parameters
+    ----------
+    tokens
+        Generated tokens, int64 ``[n]``.
+    lasts
+        Whether each was the last of its generation, bool ``[n]``.
+    token_cycles
+        Cycle in which each was taken, int64 ``[n]``.
+    logits
+        int64 ``[vectors, vocab]``; no vectors if the core has no such port.
+    logit_cycles
+        Cycle in which the last word of each vector was taken, int64 ``[vectors]``.
+    prompt_cycles
+        Cycle in which each token of the prompts was taken, int64 ``[m]``.
+    cycles
+        Cycles until everything was idle.
+    busy_cycles
+        How far the core's own counter went.
+    """
+
+    tokens: list[np.ndarray]
+    lasts: list[np.ndarray]
+    token_cycles: list[np.ndarray]
+    logits: list[np.ndarray] = field(repr=False)
+    logit_cycles: list[np.ndarray]
+    prompt_cycles: list[np.ndarray]
+    cycles: int
+    busy_cycles: int
+
+    def generations(self, sequence: int) -> Iterator[list[int]]:
+        """Yield the tokens that a sequence wrote after each token with a prediction."""
+        written: list[int] = []
+        for token, last in zip(
+                self.tokens[sequence].tolist(), self.lasts[sequence], strict=True):
+            written.append(token)
+            if last:
+                yield written
+                written = []
+        if written:
+            yield written
+
+
+_HARNESS = Path(__file__).with_name("harness.cpp")
 _RUNNING, _DONE = 0, 1
-_MOST_CYCLES = 1 << 62
-"""Two of them still fit the counters of the clock loop."""
+CHUNK = 50_000
+"""Cycles between two reports of progress, and between two looks for Ctrl-C."""
 _BLOCK = 8192
 """Words of logits unpacked at a time: unpacking takes many times their size."""
 
@@ -50,15 +117,6 @@ class CppCore:
     waves
         A wave file to write, ``.fst`` or ``.vcd``; None for none. It is complete when the core is
         deleted.
-
-    Raises
-    ------
-    MissingToolError
-        If Verilator or a system tool it needs is not installed.
-    SimulationError
-        If it does not compile, or the Verilog is of another core.
-    ValueError
-        If the path of ``work`` or of Python has a space: make cannot build there.
     """
 
     def __init__(
@@ -67,8 +125,8 @@ class CppCore:
     ) -> None:
         self.params = params = image.params
         self._module = module
-        self._library = load_core(build_library(
-            sources, module, _ports(params), work, harness=HARNESS,
+        self._library = _load_core(build_library(
+            sources, module, _ports(params), work, harness=_HARNESS,
             memories=[(f"{module}__mlgru", "state")], waves=check_waves(waves)))
         error = ctypes.create_string_buffer(500)
         with contextlib.chdir(sources[-1].parent):      # where it reads its memories
@@ -88,68 +146,34 @@ class CppCore:
                 self._core, layout["count"].offset, words, len(words))
 
     def run(
-        self, requests: Sequence[Sequence[Request]], *, reset: bool = True,
-        pauses_seed: int | None = None, holds: Sequence[Hold] = (),
-        abandon_at: int | None = None, patience: int | None = None,
-        progress: Callable[[CoreProgress], None] | None = None, chunk: int = 50_000,
+        self, requests: Sequence[Sequence[Request]], *,
+        progress: Callable[[CoreProgress], None] | None = None,
     ) -> CoreRun:
-        """Run requests, a list for each sequence, until everything is idle.
+        """Reset the core and run requests, a list for each sequence, until everything is idle.
 
-        Parameters
-        ----------
-        requests
-            What to run; those of a sequence follow each other without a pause.
-        reset
-            Whether the core is reset first; otherwise it goes on from the run before.
-        pauses_seed
-            Seed of random pauses at every end of every stream, at least 1; None for none.
-        holds
-            Long pauses.
-        abandon_at
-            Cycle after which to stop wherever the core is; the next run must reset it.
-        patience
-            Cycles without a transfer that count as a hang; None takes many tokens' worth.
-        progress
-            Called after every chunk, and at the end.
-        chunk
-            Cycles between two calls of ``progress``, and between two looks for Ctrl-C.
+        Those of a sequence follow each other without a pause. ``progress`` is told every
+        :data:`CHUNK` cycles, and at the end.
 
         Raises
         ------
         ValueError
-            If the requests do not fit the core, a number is out of range, or a hold is on a
-            stream that the core does not have.
+            If the requests do not fit the core.
         SimulationError
-            If it hangs, or breaks the rules of a stream.
+            If it hangs, or gives something after the end.
         """
         params, library, core = self.params, self._library, self._core
         check_requests(params, requests)
-        if pauses_seed is not None:
-            check_whole("pauses_seed", pauses_seed, 1, (1 << 64) - 1)
-        for name, number, low in (("abandon_at", abandon_at, 0), ("patience", patience, 1)):
-            if number is not None:
-                check_whole(name, number, low, _MOST_CYCLES)
-        check_whole("chunk", chunk, 1, _MOST_CYCLES)
-        self._check_holds(holds)
-        if reset:
-            library.core_reset(core)
-        busy_before = library.core_busy_cycles(core)
-        library.core_begin(core, pauses_seed or 0, patience or self._patience)
+        library.core_begin(core, self._patience)
         self._send(requests)
-        for hold in holds:
-            library.core_hold(core, hold.stream, hold.sequence, hold.first, hold.cycles)
-
         status, shown = _RUNNING, [0] * params.sequences
-        while status == _RUNNING and (
-                abandon_at is None or library.core_cycle(core) < abandon_at):
-            left = chunk if abandon_at is None else abandon_at - library.core_cycle(core)
-            status = library.core_run(core, min(chunk, left))
+        while status == _RUNNING:
+            status = library.core_run(core, CHUNK)
             if status not in (_RUNNING, _DONE):
                 raise SimulationError(
                     f"{self._module}: {library.core_error(core).decode()}")
             if progress is not None:
                 progress(self._progress(shown))
-        return self._results(status == _DONE, busy_before)
+        return self._results()
 
     def states(self, sequence: int = 0) -> np.ndarray:
         """Return the recurrent state of a sequence; int64 ``[layers, d]``.
@@ -174,21 +198,8 @@ class CppCore:
 
     @property
     def _patience(self) -> int:
-        """Several tokens of every sequence, each with a pause at every second beat."""
+        """Cycles without a transfer that count as a hang: many tokens' worth."""
         return 16 * self.params.sequences * (self.params.mac_cycles + 10_000)
-
-    def _check_holds(self, holds: Sequence[Hold]) -> None:
-        weights = self.params.external_weights
-        for hold in holds:
-            check_whole("the first cycle of a hold", hold.first, 0, _MOST_CYCLES)
-            check_whole("the cycles of a hold", hold.cycles, 0, _MOST_CYCLES)
-            present = {
-                CoreStream.LOGITS: self.params.logits, CoreStream.WEIGHTS: weights,
-                CoreStream.WEIGHT_REQUESTS: weights}.get(hold.stream, True)
-            if not present or not 0 <= hold.sequence < self.params.sequences:
-                raise ValueError(
-                    f"this core has no stream {hold.stream.name.lower()} of sequence "
-                    f"{hold.sequence} that could be held")
 
     def _send(self, requests: Sequence[Sequence[Request]]) -> None:
         layout = prompt_layout(self.params)
@@ -203,7 +214,7 @@ class CppCore:
                     request.stop_token or 0, request.beta, request.seed,
                     words.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64)), len(words))
 
-    def _taken(self, stream: CoreStream, sequence: int) -> tuple[np.ndarray, np.ndarray]:
+    def _taken(self, stream: _Stream, sequence: int) -> tuple[np.ndarray, np.ndarray]:
         """Words of a stream, uint8 ``[n, bytes]``, and their cycles, int64 ``[n]``."""
         words, cycles, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
         count = self._library.core_taken(
@@ -218,7 +229,7 @@ class CppCore:
             _view(cycles, ctypes.c_int64, count).copy())
 
     def _tokens(self, sequence: int, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        words, _ = self._taken(CoreStream.TOKENS, sequence)
+        words, _ = self._taken(_Stream.TOKENS, sequence)
         layout = token_layout(self.params)
         payloads = _numbers(words[first:])
         token = layout["token"]
@@ -231,7 +242,7 @@ class CppCore:
                   for sequence, first in enumerate(shown)]
         for sequence, fresh in enumerate(tokens):
             shown[sequence] += len(fresh)
-        taken = sum(len(self._taken(CoreStream.PROMPTS, sequence)[1])
+        taken = sum(len(self._taken(_Stream.PROMPTS, sequence)[1])
                     for sequence in range(self.params.sequences))
         return CoreProgress(self._library.core_cycle(self._core), taken, tokens)
 
@@ -239,7 +250,7 @@ class CppCore:
         """Whole vectors of logits, and the cycles of their last words."""
         params, vocab = self.params, self.params.config.vocab
         bits, length = params.profile.logit.bits, params.vocab_words
-        words, cycles = self._taken(CoreStream.LOGITS, sequence)
+        words, cycles = self._taken(_Stream.LOGITS, sequence)
         last = params.rows * bits
         flags = (words[:, last // 8] >> (last % 8)) & 1
         wrong = np.flatnonzero(flags != (np.arange(1, len(words) + 1) % length == 0))
@@ -256,7 +267,7 @@ class CppCore:
             logits[first:first + step] = elements.reshape(-1, length * params.rows)[:, :vocab]
         return logits, cycles[length - 1::length]
 
-    def _results(self, finished: bool, busy_before: int) -> CoreRun:
+    def _results(self) -> CoreRun:
         sequences = range(self.params.sequences)
         tokens = [self._tokens(sequence) for sequence in sequences]
         none = (np.zeros((0, self.params.config.vocab), dtype=np.int64),
@@ -264,15 +275,14 @@ class CppCore:
         logits = [
             self._logits(sequence) if self.params.logits else none for sequence in sequences]
 
-        def cycles(stream: CoreStream) -> list[np.ndarray]:
+        def cycles(stream: _Stream) -> list[np.ndarray]:
             return [self._taken(stream, sequence)[1] for sequence in sequences]
 
-        busy = self._library.core_busy_cycles(self._core) - busy_before
         return CoreRun(
             [each[0] for each in tokens], [each[1] for each in tokens],
-            cycles(CoreStream.TOKENS), [each[0] for each in logits],
-            [each[1] for each in logits], cycles(CoreStream.PROMPTS),
-            self._library.core_cycle(self._core), busy % (1 << 32), finished)
+            cycles(_Stream.TOKENS), [each[0] for each in logits],
+            [each[1] for each in logits], cycles(_Stream.PROMPTS),
+            self._library.core_cycle(self._core), self._library.core_busy_cycles(self._core))
 
 
 def _ports(params: CoreParams) -> list[str]:
@@ -303,3 +313,25 @@ def _elements(words: np.ndarray, count: int, element_bits: int) -> np.ndarray:
     """Signed elements of words ``[n, bytes]`` from the lowest bit on; int64 ``[n, count]``."""
     bits = np.unpackbits(words, axis=1, bitorder="little")
     return signed_elements(bits[:, :count * element_bits], element_bits)
+
+
+def _load_core(path: Path) -> ctypes.CDLL:
+    """Load a library and declare its functions, ``core_...`` at the end of ``harness.cpp``."""
+    core, size, word = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
+    number, text = ctypes.c_uint, ctypes.c_char_p
+    words = ctypes.POINTER(word)
+    return load_library(path, "core", (
+        ("new", core, (number, ctypes.c_int, ctypes.c_int, text, size)),
+        ("delete", None, (core,)),
+        ("error", text, (core,)),
+        ("waves", None, (core, text)),
+        ("begin", None, (core, word)),
+        ("request", None, (core, number, word, ctypes.c_int, word, word, word, words, size)),
+        ("weight_bytes", size, (core,)),
+        ("weights", None, (core, number, text, size)),
+        ("run", ctypes.c_int, (core, word)),
+        ("cycle", word, (core,)),
+        ("busy_cycles", word, (core,)),
+        ("taken", size, (core, ctypes.c_int, number, core, core, core)),
+        ("memory", core, (core, text, text, core, core)),
+    ))

@@ -4,32 +4,194 @@
 // sterna.sim.core.cpp_engine calls the functions at the end. Nothing here knows the model: ports
 // are found by name when the core is made.
 //
-// A cycle: set the inputs, settle with the clock low, sample every handshake, rising edge.
+// A cycle: set the inputs, settle with the clock low, sample every handshake, rising edge. No stream
+// ever waits here; benches in cocotb see to pauses. Payloads are bytes, lowest first, which is how
+// Verilator stores a signal of any width on a little-endian machine.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "Vcore.h"
-#include "core_ends.hpp"
 #include "verilated.h"
 #include "verilated_syms.h"
 #include "waves.hpp"
 
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "payloads are taken as bytes");
+
 namespace {
 
 const uint64_t kDrainCycles = 64;       // after the end, in which nothing more may come
+
+using Bytes = std::vector<uint8_t>;
+
+struct Port {
+    uint8_t* data = nullptr;
+    size_t size = 0;
+
+    bool high() const { return data[0] != 0; }
+    void set(uint64_t value) {
+        if (size == 0) return;
+        std::memset(data, 0, size);
+        std::memcpy(data, &value, std::min(size, sizeof value));
+    }
+    uint64_t get() const {
+        uint64_t value = 0;
+        std::memcpy(&value, data, std::min(size, sizeof value));
+        return value;
+    }
+};
+
+struct Ends {
+    Port payload, valid, ready;
+
+    bool passes() const { return valid.high() && ready.high(); }
+};
+
+/// Takes every word of a stream in the cycle in which it comes.
+class Sink {
+  public:
+    Ends ends;
+    Bytes words;                        // as many bytes each as the port has
+    std::vector<uint64_t> taken_at;
+
+    void begin() {
+        words.clear();
+        taken_at.clear();
+    }
+    void drive() { ends.ready.set(1); }
+    bool sample(uint64_t cycle) {
+        if (!ends.passes()) return false;
+        const uint8_t* data = ends.payload.data;
+        words.insert(words.end(), data, data + ends.payload.size);
+        taken_at.push_back(cycle);
+        return true;
+    }
+};
+
+struct Request {
+    uint64_t limit, stop, stop_token, beta, seed;
+    std::vector<uint64_t> words;
+};
+
+/// A sequence: its requests, one after the other.
+class Sequence {
+  public:
+    Port limit, stop, stop_token, beta, seed;
+    Ends prompts;
+    Sink tokens, logits;
+    bool has_logits = false;
+    std::vector<Request> requests;
+    std::vector<uint64_t> taken_at;
+
+    void begin() {
+        requests.clear();
+        taken_at.clear();
+        tokens.begin();
+        logits.begin();
+        current_ = position_ = 0;
+    }
+    bool done() const { return current_ == requests.size(); }
+    void drive() {
+        tokens.drive();
+        if (has_logits) logits.drive();
+        // `ready` depends on registers and `go` only: it is known before the inputs are set.
+        // It says that the sequence is idle, and only then may the control change.
+        const bool offers = !done() && (position_ != 0 || prompts.ready.high());
+        if (offers) {
+            const Request& request = requests[current_];
+            if (position_ == 0) {
+                limit.set(request.limit);
+                stop.set(request.stop);
+                stop_token.set(request.stop_token);
+                beta.set(request.beta);
+                seed.set(request.seed);
+            }
+            prompts.payload.set(request.words[position_]);
+        }
+        prompts.valid.set(offers);
+    }
+    bool sample(uint64_t cycle) {
+        bool moved = tokens.sample(cycle);
+        if (has_logits && logits.sample(cycle)) moved = true;
+        if (prompts.passes()) {
+            moved = true;
+            taken_at.push_back(cycle);
+            if (++position_ == requests[current_].words.size()) {
+                ++current_;
+                position_ = 0;
+            }
+        }
+        return moved;
+    }
+    std::string counts() const {
+        size_t words = 0;
+        for (const Request& request : requests) words += request.words.size();
+        return std::to_string(taken_at.size()) + " of " + std::to_string(words)
+               + " prompt tokens taken, " + std::to_string(tokens.taken_at.size())
+               + " tokens and " + std::to_string(logits.taken_at.size())
+               + " words of logits out";
+    }
+
+  private:
+    size_t current_ = 0, position_ = 0;
+};
+
+/// Answers requests for runs of weight words from an array, in order.
+class WeightSource {
+  public:
+    Ends requests, weights;
+    unsigned first_bits = 0;
+    Bytes words;
+
+    void begin() { runs_.clear(); }
+    bool idle() const { return runs_.empty(); }
+    void drive() {
+        requests.ready.set(1);
+        const size_t size = weights.payload.size;
+        if (!idle()) std::memcpy(weights.payload.data, &words[runs_.front().next * size], size);
+        weights.valid.set(!idle());
+    }
+    bool sample() {
+        bool moved = false;
+        if (weights.passes()) {
+            moved = true;
+            if (++runs_.front().next == runs_.front().end) runs_.pop_front();
+        }
+        if (requests.passes()) {
+            moved = true;
+            const uint64_t request = requests.payload.get();
+            const uint64_t first = request & ((uint64_t(1) << first_bits) - 1);
+            const uint64_t count = request >> first_bits;
+            const size_t all = words.size() / weights.payload.size;
+            if (count == 0 || first + count > all)
+                throw std::runtime_error(
+                    "weight words " + std::to_string(first) + " to "
+                    + std::to_string(first + count) + " were asked for; there are "
+                    + std::to_string(all));
+            runs_.push_back({first, first + count});
+        }
+        return moved;
+    }
+
+  private:
+    struct Run {
+        uint64_t next, end;
+    };
+    std::deque<Run> runs_;
+};
 
 }  // namespace
 
 /// A core and both ends of all its streams.
 class Core {
   public:
-    enum Stream { PROMPTS, TOKENS, LOGITS, REQUESTS, WEIGHTS };
+    enum Stream { PROMPTS, TOKENS, LOGITS };
     enum Status { RUNNING, DONE, FAILED };
 
     std::string error;
@@ -57,19 +219,16 @@ class Core {
                 sequence.beta = port(control + "beta");
                 sequence.seed = port(control + "seed");
             }
-            sequence.prompts.ends = ends("prompts" + at);
-            sequence.tokens.name = "tokens" + at;
+            sequence.prompts = ends("prompts" + at);
             sequence.tokens.ends = ends("tokens" + at);
             sequence.has_logits = logits;
-            sequence.logits.name = "logits" + at;
             if (logits) sequence.logits.ends = ends("logits" + at);
         }
         if (external_) {
-            source.requests.name = "weight_requests";
-            source.requests.ends = ends("weight_requests");
-            source.weights.ends = ends("weights");
+            source.requests = ends("weight_requests");
+            source.weights = ends("weights");
         }
-        reset();
+        begin(1);
     }
     ~Core() {
         Verilated::threadContextp(context_.get());
@@ -87,20 +246,26 @@ class Core {
         return variable;
     }
 
-    void reset() {
-        begin(0, 1);
+    /// Reset the core, and forget what it was asked for.
+    void begin(uint64_t patience_cycles) {
+        cycle = idle_ = drained_ = 0;
+        finished_ = false;
+        patience = patience_cycles;
         go_.set(1);
         rst_.set(1);
         for (Sequence& sequence : sequences) {
-            sequence.prompts.offer(false);
+            sequence.begin();
+            sequence.prompts.valid.set(0);
             sequence.tokens.ends.ready.set(0);
             if (sequence.has_logits) sequence.logits.ends.ready.set(0);
         }
+        source.begin();
         if (external_) {
-            source.weights.offer(false);
-            source.requests.ends.ready.set(0);
+            source.weights.valid.set(0);
+            source.requests.ready.set(0);
         }
-        step();
+        settle();
+        rise();
         rst_.set(0);
         clk_.set(0);
         model_->eval();
@@ -108,61 +273,20 @@ class Core {
 
     void open_waves(const char* path) { waves_.open(*context_, *model_, path); }
 
-    void begin(uint64_t seed, uint64_t patience_cycles) {
-        cycle = idle_ = drained_ = 0;
-        finished_ = false;
-        patience = patience_cycles;
-        uint64_t next = seed;
-        // Every end has dice of its own: their seeds by splitmix64. Without a seed, no pauses.
-        const auto draw = [&next, seed]() -> uint64_t {
-            if (seed == 0) return 0;
-            next += 0x9e3779b97f4a7c15u;
-            uint64_t mixed = (next ^ (next >> 30)) * 0xbf58476d1ce4e5b9u;
-            mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
-            return (mixed ^ (mixed >> 31)) | 1;
-        };
-        for (Sequence& sequence : sequences) {
-            sequence.begin();
-            sequence.prompts.pauses.seed(draw());
-            sequence.tokens.pauses.seed(draw());
-            sequence.logits.pauses.seed(draw());
-        }
-        source.begin();
-        source.requests.pauses.seed(draw());
-        source.weights.pauses.seed(draw());
-    }
-
-    Pauses& pauses(int stream, unsigned index) {
-        switch (stream) {
-            case PROMPTS: return sequences.at(index).prompts.pauses;
-            case TOKENS: return sequences.at(index).tokens.pauses;
-            case LOGITS: return sequences.at(index).logits.pauses;
-            case REQUESTS: return source.requests.pauses;
-            case WEIGHTS: return source.weights.pauses;
-            default: throw std::runtime_error("there is no such stream");
-        }
-    }
-
     Status run(uint64_t count) {
         for (; count > 0; --count) {
             finished_ = finished_ || is_idle();
             if (finished_ && drained_++ == kDrainCycles) return DONE;
-            for (Sequence& sequence : sequences) sequence.drive(cycle);
-            if (external_) source.drive(cycle);
+            for (Sequence& sequence : sequences) sequence.drive();
+            if (external_) source.drive();
             settle();
             bool moved = false;
-            bool held = false;
-            for (Sequence& sequence : sequences) {
+            for (Sequence& sequence : sequences)
                 if (sequence.sample(cycle)) moved = true;
-                held = held || sequence.held(cycle);
-            }
-            if (external_) {
-                if (source.sample(cycle)) moved = true;
-                held = held || source.held(cycle);
-            }
+            if (external_ && source.sample()) moved = true;
             if (finished_ && (moved || !is_idle()))
                 throw std::runtime_error("something came out after the end" + counts());
-            idle_ = moved || held ? 0 : idle_ + 1;
+            idle_ = moved ? 0 : idle_ + 1;
             if (idle_ > patience)
                 throw std::runtime_error(
                     "nothing moved for " + std::to_string(patience) + " cycles" + counts());
@@ -189,10 +313,6 @@ class Core {
         clk_.set(1);
         model_->eval();
         waves_.dump();
-    }
-    void step() {
-        settle();
-        rise();
     }
     bool is_idle() const {
         return !busy_.high() && (!external_ || source.idle())
@@ -250,11 +370,7 @@ EXPORT const char* core_error(const Core* core) { return core->error.c_str(); }
 
 EXPORT void core_waves(Core* core, const char* path) { core->open_waves(path); }
 
-EXPORT void core_reset(Core* core) { core->reset(); }
-
-EXPORT void core_begin(Core* core, uint64_t seed, uint64_t patience) {
-    core->begin(seed, patience);
-}
+EXPORT void core_begin(Core* core, uint64_t patience) { core->begin(patience); }
 
 EXPORT void core_request(
     Core* core, unsigned sequence, uint64_t limit, int stop, uint64_t stop_token, uint64_t beta,
@@ -263,13 +379,8 @@ EXPORT void core_request(
         {limit, uint64_t(stop), stop_token, beta, seed, {words, words + count}});
 }
 
-EXPORT void core_hold(
-    Core* core, int stream, unsigned sequence, uint64_t first, uint64_t cycles) {
-    core->pauses(stream, sequence).hold(first, cycles);
-}
-
 EXPORT size_t core_weight_bytes(const Core* core) {
-    return core->source.weights.ends.payload.size;
+    return core->source.weights.payload.size;
 }
 
 EXPORT void core_weights(

@@ -1,4 +1,4 @@
-"""What a model that is an oracle answers to the requests of one sequence."""
+"""Both oracles: what the integer reference and onnxruntime compute, and answer to requests."""
 
 from __future__ import annotations
 
@@ -8,12 +8,38 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sterna.export.runtime.runtime import step_with_taps
 from sterna.hw.core.plan.request import Request
+from sterna.hw.testbench.activations import Activations
+from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference, compare
+from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.sampling import Sampler
+from sterna.model.quantized.taps import TapRecorder
 
 __all__ = [
-    "Answer", "Generation", "Oracle", "Stepper", "answer", "compare_logits", "compare_tokens"]
+    "Answer", "Generation", "Oracle", "Stepper", "answer", "compare_logits", "compare_tokens",
+    "record_activations"]
+
+
+def record_activations(
+    model: QuantizedModel, tokens: np.ndarray, names: list[str],
+) -> Activations:
+    """Run ``tokens [length]`` from a fresh state with both, and keep the tensors called ``names``.
+
+    They are compared before anything is simulated, so a difference found later lies in the
+    gateware. Without names nothing is run.
+    """
+    if not names:
+        return Activations(tokens, {}, {}, Comparison())
+    of_reference, of_onnx = TapRecorder(names), TapRecorder(names)
+    IntegerModel(model).run(tokens[None, :], tap=of_reference)
+    step_with_taps(model, names).run(tokens[None, :], tap=of_onnx)
+    reference = {name: of_reference[name][:, 0] for name in names}
+    onnx = {name: of_onnx[name][:, 0] for name in names}
+    agreement = sum(
+        (compare(name, reference[name], onnx[name]) for name in names), Comparison())
+    return Activations(tokens, reference, onnx, agreement)
 
 
 @dataclass(slots=True)
@@ -94,15 +120,7 @@ class Stepper(Protocol):
 
 
 class Oracle:
-    """Answers requests as one sequence of a core must: state and generator live on.
-
-    Parameters
-    ----------
-    stepper
-        The model that answers.
-    logit_frac
-        Fraction bits of its logits.
-    """
+    """Answers requests as one sequence of a core must: state and generator live on."""
 
     def __init__(self, stepper: Stepper, logit_frac: int = 8) -> None:
         self._stepper, self._logit_frac = stepper, logit_frac
@@ -110,13 +128,7 @@ class Oracle:
         self._generator = 1
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request.
-
-        Raises
-        ------
-        ValueError
-            If a token is outside the vocabulary.
-        """
+        """Answer a request."""
         if request.start:
             self._state, self._generator = self._stepper.start(1), request.seed
         sampler = Sampler(

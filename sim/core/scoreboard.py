@@ -2,36 +2,224 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from amaranth.lib.data import StructLayout
+import numpy as np
+from amaranth.hdl import Shape
+from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.plan.program import Stage, StageKind, program
+from sterna.hw.core.timing.cycles import CycleModel, TokenTimes
 from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.parts.bits import from_ints, signed_elements
 from sterna.hw.testbench.job import PhaseResult
 from sterna.hw.testbench.payloads import UnitPorts, read_field
 from sterna.hw.testbench.scoreboard import Checks
+from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.quantized.compare import compare
-from sterna.sim.core.phases import CorePhase, CorePhaseReport
 from sterna.sim.core.reference import Answer, compare_logits, compare_tokens
-from sterna.sim.core.stimulus import SequenceAnswer
-from sterna.sim.core.timing import CyclesCheck, check_stages, check_tokens
-from sterna.sim.core.trace import lanes_of, traced_tensors
+from sterna.sim.core.stimulus import CorePhase, Lane, SequenceAnswer, lanes_of
 
-__all__ = ["CoreScoreboard"]
+__all__ = [
+    "CorePhaseReport", "CoreScoreboard", "CyclesCheck", "TracedTensor", "check_stages",
+    "check_tokens", "traced_tensors"]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedTensor:
+    """A tensor as the gateware computed it: token of the sequence, tap name, flat values."""
+
+    token: int
+    tensor: str
+    values: np.ndarray
+
+
+def traced_tensors(
+    params: CoreParams, layout: StructLayout, words: Mapping[str, Sequence[int]], sequence: int,
+    predict: Sequence[bool],
+) -> Iterator[TracedTensor]:
+    """Read the tensors of the tokens of one sequence from what its lanes showed.
+
+    ``words`` are by name of a lane those that were valid for this sequence, in order; ``predict``
+    says of each token whether the head ran.
+    """
+    lanes = {lane.name: lane for lane in lanes_of(layout)}
+    return _Reader(params, lanes, words, f"x{sequence}").tensors(predict)
+
+
+class _Reader:
+    def __init__(
+        self, params: CoreParams, lanes: dict[str, Lane], words: Mapping[str, Sequence[int]],
+        x_lane: str,
+    ) -> None:
+        self._params, self._lanes, self._words, self._x = params, lanes, words, x_lane
+        self._read = dict.fromkeys(lanes, 0)
+
+    def tensors(self, predict: Sequence[bool]) -> Iterator[TracedTensor]:
+        params = self._params
+        for token, head in enumerate(predict):
+            x = self._take(self._x, params.words(params.config.d), "x")["x"]
+            yield TracedTensor(token, "embedding.x", x.reshape(-1)[:params.config.d])
+            for stage in program(params)[:None if head else -1]:
+                for tensor, values in self._stage(stage):
+                    yield TracedTensor(token, tensor, values)
+        for name in ("q", "norm", "a", "acc", "z", "mlgru", "glu", self._x):
+            left = len(self._words[name]) - self._read[name]
+            if left:
+                raise SimulationError(f"lane {name} of the trace showed {left} words too many")
+
+    def _take(self, lane_name: str, count: int, *fields: str) -> dict[str, np.ndarray]:
+        """Read fields of the next words of a lane, each ``[count, elements]``."""
+        lane, first = self._lanes[lane_name], self._read[lane_name]
+        words = self._words[lane_name][first:first + count]
+        if len(words) < count:
+            raise SimulationError(
+                f"lane {lane_name} of the trace showed {len(self._words[lane_name])} words, "
+                f"too few for the tokens that ran")
+        self._read[lane_name] = first + count
+        values = {}
+        for name in fields:
+            field = lane.layout[name]
+            shape = field.shape
+            element = Shape.cast(shape.elem_shape if isinstance(shape, ArrayLayout) else shape)
+            bits = from_ints(words, field.offset, field.width)
+            if element.signed:
+                values[name] = signed_elements(bits, element.width)
+            else:
+                powers = 1 << np.arange(element.width, dtype=np.int64)
+                values[name] = bits.reshape(count, -1, element.width).astype(np.int64) @ powers
+        return values
+
+    def _stage(self, stage: Stage) -> Iterator[tuple[str, np.ndarray]]:
+        params = self._params
+        chunks = -(-params.words(stage.columns) * params.rows // params.quant_lanes)
+        q = self._take("q", chunks, "q")["q"]
+        yield f"{stage.norm}.q", q.reshape(-1)[:stage.columns]
+        for part, value in self._take("norm", 1, "m", "r", "s", "n", "v").items():
+            yield f"{stage.norm}.{part}", value.reshape(-1)
+        scales = self._take("a", 3, "a")["a"]
+        sums = self._take("acc", stage.headers, "acc")["acc"]
+        results = self._take("z", stage.headers, "value", "full")
+        for slot, name in enumerate(stage.projections):
+            yield f"{name}.a", scales[slot]
+            yield f"{name}.acc", sums[slot::stage.slots].reshape(-1)[:stage.rows]
+            kind = "full" if stage.kind is StageKind.RESIDUAL else "value"
+            yield f"{name}.z", results[kind][slot::stage.slots].reshape(-1)[:stage.rows]
+        at = stage.projections[0].rpartition(".")[0]
+        if stage.kind is StageKind.MLGRU:
+            names = {"f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu", "h": "h", "o": "o"}
+            yield from self._vectors("mlgru", at, names, stage.rows)
+        elif stage.kind is StageKind.GLU:
+            names = {"silu": "gate.silu", "p": "p"}
+            yield from self._vectors("glu", at, names, stage.rows)
+        elif stage.kind is StageKind.RESIDUAL:
+            yield from self._vectors(self._x, at, {"x": "x"}, stage.rows)
+        else:
+            yield "logits", results["value"].reshape(-1)[:stage.rows]
+
+    def _vectors(
+        self, lane: str, at: str, names: dict[str, str], channels: int,
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        words = self._take(lane, self._params.words(channels), *names)
+        for field, name in names.items():
+            yield f"{at}.{name}", words[field].reshape(-1)[:channels]
+
+
+@dataclass(frozen=True, slots=True)
+class CyclesCheck:
+    """Cycles as simulated and as the cycle model predicts them.
+
+    ``events`` were compared, ``mismatches`` of them differ; ``first`` says which first.
+    """
+
+    events: int = 0
+    mismatches: int = 0
+    first: str | None = None
+
+    def __add__(self, other: CyclesCheck) -> CyclesCheck:
+        return CyclesCheck(
+            self.events + other.events, self.mismatches + other.mismatches,
+            self.first or other.first)
+
+
+def check_tokens(
+    params: CoreParams, times: Sequence[TokenTimes], taken_at: Sequence[Sequence[int]],
+) -> CyclesCheck:
+    """Compare the cycles in which generated tokens came out, a list for each sequence.
+
+    A token is offered in the cycle after it was chosen.
+    """
+    pairs = []
+    for sequence in range(params.sequences):
+        seen = list(taken_at[sequence])
+        done = [token.done + 1 for token in times
+                if token.sequence == sequence and token.generates]
+        pairs += [(f"token {index} of sequence {sequence}", predicted, simulated)
+                  for index, (predicted, simulated) in enumerate(zip(done, seen, strict=False))]
+        if len(done) != len(seen):
+            pairs.append((f"number of tokens of sequence {sequence}", len(done), len(seen)))
+    return _check(pairs)
+
+
+def check_stages(
+    params: CoreParams, times: Sequence[TokenTimes], beats: Sequence[int],
+    results: Sequence[int],
+) -> CyclesCheck:
+    """Compare first and last beat of every stage, first and last word of its results, the counts.
+
+    ``beats`` and ``results`` are the cycles in which the array took beats, and the post-processor
+    gave words of results.
+    """
+    stages = program(params)
+    in_order = sorted((stage for token in times for stage in token.stages),
+                      key=lambda stage: stage.service)
+    pairs = []
+    beat = header = 0
+    for times_of_stage in in_order:
+        stage = stages[times_of_stage.index]
+        first, beat = beat, beat + stage.beats
+        first_result, header = header, header + stage.headers
+        if beat > len(beats) or header > len(results):
+            continue    # the counts below say that some are missing
+        name = f"of stage {stage.projections[0]}"
+        pairs += [
+            (f"first beat {name}", times_of_stage.first_beat, beats[first]),
+            (f"last beat {name}", times_of_stage.last_beat, beats[beat - 1]),
+            (f"first result {name}", times_of_stage.first_result, results[first_result]),
+            (f"last result {name}", times_of_stage.last_result, results[header - 1])]
+    for what, predicted, seen in (("beats", beat, beats), ("words of results", header, results)):
+        if predicted != len(seen):
+            pairs.append((f"number of {what}", predicted, len(seen)))
+    return _check(pairs)
+
+
+def _check(pairs: Sequence[tuple[str, int, int]]) -> CyclesCheck:
+    wrong = [f"{what}: the cycle model says {predicted}, simulated {simulated}"
+             for what, predicted, simulated in pairs if predicted != simulated]
+    return CyclesCheck(len(pairs), len(wrong), wrong[0] if wrong else None)
+
+
+@dataclass(frozen=True, slots=True)
+class CorePhaseReport:
+    """How a phase came out: the tokens of each sequence, and its clock cycles in all.
+
+    ``checks`` compares every tensor, the logits and the tokens with both oracles; ``timing``
+    the cycles with the cycle model where they can be: without pauses, and with two sequences
+    after a reset. ``token_cycles`` has the cycles in which the tokens came out.
+    """
+
+    name: str
+    generated: list[list[int]]
+    checks: Checks
+    cycles: int
+    timing: CyclesCheck
+    token_cycles: list[list[int]]
 
 
 class CoreScoreboard:
-    """Compares all that an emitted core gave in a phase with the answers of both oracles.
-
-    Parameters
-    ----------
-    emitted
-        The folder of the core.
-    layout
-        The layout of its trace port; None if it has none.
-    """
+    """Compares all that an emitted core gave in a phase with the answers of both oracles."""
 
     def __init__(self, emitted: EmittedUnit, layout: StructLayout | None) -> None:
         self._params: CoreParams = emitted.params

@@ -17,6 +17,7 @@ from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.params import MAX_SEQUENCES, CoreParams
 from sterna.hw.core.plan.request import LIMIT_BITS, Request
 from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.trace import trace_layout
 from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.scoreboard import Checks
@@ -24,18 +25,49 @@ from sterna.model.checks import one_of, whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, compare
 from sterna.model.quantized.integer import IntegerModel
-from sterna.sim.bench.runner import Simulator, check_simulator
-from sterna.sim.bench.waves import check_waves, wave_groups, write_views
-from sterna.sim.bench.work_folder import work_folder
-from sterna.sim.core.bench import run_core_phases
-from sterna.sim.core.cpp_engine import CppCore
-from sterna.sim.core.engine import Engine
-from sterna.sim.core.phases import CorePhase, CorePhaseReport
+from sterna.sim.bench.runner import Engine, Simulator, check_simulator, run_on, work_folder
+from sterna.sim.bench.waves import check_waves, wave_groups, with_views, write_views
+from sterna.sim.core.cpp_engine import CoreProgress, CoreRun, CppCore
 from sterna.sim.core.reference import Answer, answer, compare_logits, compare_tokens
-from sterna.sim.core.run import CoreProgress, CoreRun
-from sterna.sim.core.timing import CyclesCheck, check_tokens
+from sterna.sim.core.scoreboard import (
+    CorePhaseReport,
+    CoreScoreboard,
+    CyclesCheck,
+    check_tokens,
+)
+from sterna.sim.core.stimulus import CorePhase, CoreStimulus
 
-__all__ = ["CoreReport", "check_core_request", "simulate_core"]
+__all__ = ["CoreReport", "check_core_request", "run_core_phases", "simulate_core"]
+
+
+def run_core_phases(
+    model: QuantizedModel, emitted: EmittedUnit, phases: Sequence[CorePhase], *,
+    simulator: Simulator = Simulator.VERILATOR, work: Path | None = None, seed: int = 1,
+    waves: Path | None = None, progress: Callable[[str], None] = lambda message: None,
+) -> list[CorePhaseReport]:
+    """Run an emitted core in cocotb and compare what it computes with both oracles.
+
+    With a trace port every intermediate tensor is compared, otherwise logits and tokens. The
+    phases run one after the other, and each that is not cut has a report. The other arguments and
+    the errors are those of :func:`simulate_core`.
+    """
+    params = emitted.params
+    layout = trace_layout(build_image(model, params)) if params.trace else None
+    stimulus = CoreStimulus(model, emitted, layout)
+    progress("compute the answers with the reference and onnxruntime")
+    answers = stimulus.answers(phases)
+    progress(f"compile and run in {simulator.value}")
+    groups = wave_groups(emitted) if waves else {}
+    with work_folder(work) as folder, with_views(waves, emitted.module, groups):
+        results = run_on(
+            simulator, emitted.sources, emitted.module, stimulus.job(phases, answers, seed),
+            folder / f"core_{simulator.value}", waves=waves)
+    scoreboard = CoreScoreboard(emitted, layout)
+    return [
+        scoreboard.check(phase, expected, result)
+        for phase, expected, result in zip(phases, answers, results, strict=True)
+        if phase.cut_after is None]
+
 
 _SHORT = 3
 """Tokens of the phases that come after the text."""
@@ -212,13 +244,7 @@ def check_core_request(
     temperature: float, engine: Engine, simulator: Simulator, waves: Path | None, work: Path | None,
     seed: int, sizes: Mapping[str, Any],
 ) -> tuple[Request, ...]:
-    """The requests that :func:`simulate_core` is asked to run, a sequence each.
-
-    Raises
-    ------
-    ValueError, MissingToolError
-        As :func:`simulate_core`, but for what depends on the emitted core.
-    """
+    """The requests that :func:`simulate_core` is asked to run, a sequence each."""
     tokens = whole_number("tokens", tokens, 1, (1 << LIMIT_BITS) - 1)
     seed = whole_number("seed", seed, 1)
     if not 1 <= len(prompts) <= MAX_SEQUENCES:

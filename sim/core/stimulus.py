@@ -1,30 +1,86 @@
-"""From requests to the words that are sent to an emitted core, and what must come out."""
+"""From requests, phase by phase, to the words that an emitted core gets, and what must come out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from amaranth.lib.data import StructLayout
+from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.request import check_requests
+from sterna.hw.core.plan.request import Request, check_requests
 from sterna.hw.core.vectors import control_levels, patience, prompt_words, weight_runs
 from sterna.hw.core.verilog import CORE_WEIGHTS_FILE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.activations import Activations
-from sterna.hw.testbench.job import Job, MonitoredBits, Phase
+from sterna.hw.testbench.job import Job, MonitoredBits, Pause, Phase
 from sterna.hw.testbench.payloads import UnitPorts
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.taps import TapRecorder
-from sterna.sim.bench.activations import record_activations
-from sterna.sim.core.phases import CorePhase
-from sterna.sim.core.reference import Answer, Oracle
-from sterna.sim.core.trace import lanes_of
+from sterna.sim.core.reference import Answer, Oracle, record_activations
 
-__all__ = ["CoreStimulus", "SequenceAnswer"]
+__all__ = ["CorePhase", "CoreStimulus", "Lane", "SequenceAnswer", "lanes_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class CorePhase:
+    """A request, or none, for each sequence, and what the bench does to the core meanwhile.
+
+    Parameters
+    ----------
+    name
+        What it tests, for messages.
+    requests
+        A request for each sequence; None leaves it alone.
+    reset
+        Whether the core is reset first; the requests must then start sequences.
+    random_pauses
+        Whether all ports pause at random.
+    pauses
+        Pauses of single ports, in place of what ``random_pauses`` says.
+    cut_after
+        If not None: nothing is compared, and the phase ends so many cycles after the last
+        prompt token was taken. The next phase must begin with a reset.
+    """
+
+    name: str
+    requests: tuple[Request | None, ...]
+    reset: bool = False
+    random_pauses: bool = False
+    pauses: dict[str, Pause] = field(default_factory=dict)
+    cut_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where a lane of the trace port lies; lanes of the residual stream are ``x0`` and ``x1``."""
+
+    name: str
+    low: int
+    width: int
+    layout: StructLayout
+
+    @property
+    def sequence_bit(self) -> int | None:
+        """Bit of the lane that says which sequence, if it does."""
+        field = self.layout["sequence"]
+        return field.offset if field.width else None
+
+
+def lanes_of(layout: StructLayout) -> list[Lane]:
+    """Return the lanes of a trace port in the order of their bits."""
+    lanes = []
+    for name, part in layout:
+        shape = part.shape
+        if isinstance(shape, ArrayLayout):
+            size = shape.elem_shape.size
+            lanes += [Lane(f"{name}{index}", part.offset + index * size, size, shape.elem_shape)
+                      for index in range(shape.length)]
+        else:
+            lanes.append(Lane(str(name), part.offset, shape.size, shape))
+    return lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +97,7 @@ class SequenceAnswer:
 
 
 class CoreStimulus:
-    """Makes phases of words from phases of requests.
-
-    Parameters
-    ----------
-    model, emitted
-        The quantised model, and the folder of its core.
-    layout
-        The layout of the core's trace port; None if it has none.
-    """
+    """Makes phases of words from phases of requests."""
 
     def __init__(
         self, model: QuantizedModel, emitted: EmittedUnit, layout: StructLayout | None,
@@ -63,19 +111,7 @@ class CoreStimulus:
             if self._params.external_weights else [])
 
     def answers(self, phases: Sequence[CorePhase]) -> list[list[SequenceAnswer | None]]:
-        """Answer every request, each sequence on its own.
-
-        Returns
-        -------
-        list[list[SequenceAnswer | None]]
-            For each phase and each sequence; None for one that is left alone or cut.
-
-        Raises
-        ------
-        ValueError
-            If a phase has not one request (or None) for each sequence, or one that the core
-            cannot run, or one that ends without a prediction: its end would not be seen.
-        """
+        """Answer every request, each sequence on its own."""
         for phase in phases:
             asked = [[request] if request else [] for request in phase.requests]
             check_requests(self._params, asked)

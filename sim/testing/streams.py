@@ -12,9 +12,8 @@ from cocotb.triggers import RisingEdge
 
 from sterna.hw.emit.selftest import ends
 from sterna.model.checks import whole_number
-from sterna.sim.testing.check import check
-from sterna.sim.testing.folder import Folder
-from sterna.sim.testing.words import Values, read_words, words_of
+from sterna.sim.testing.run import Folder
+from sterna.sim.testing.words import Values, check, read_words, words_of
 
 __all__ = ["StreamDriver", "StreamSink", "start"]
 

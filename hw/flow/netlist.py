@@ -1,21 +1,22 @@
-"""Moving flip-flops into the block RAMs and multipliers of an ECP5 beside them.
-
-A block RAM of the ECP5 has registers at its outputs and a multiplier has them at its
-inputs and outputs. Yosys leaves them unused, and without them a read takes most of a cycle
-at 150 MHz. This pass works on the netlist that Yosys writes as JSON: where every output of
-such a cell goes straight to a flip-flop, or every input comes straight from one, the
-flip-flops become the cell's own. Nothing else changes: the netlist computes the same in the
-same cycles, which the simulation of the netlist shows (``tests/test_netlist.py``).
-"""
+"""Netlists of Yosys for ECP5: passes before place and route, and a netlist as Verilog."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+import json
+import re
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Absorbed", "absorb_registers"]
+from sterna.hw.emit.yosys import run_yosys
+
+__all__ = [
+    "Absorbed", "CarryEnds", "NetlistError", "absorb_registers", "free_carry_ends", "model_files",
+    "netlist_verilog"]
 
 Bit = int | str
 """A net by its number, or a constant ``"0"``, ``"1"``, ``"x"``."""
@@ -53,19 +54,13 @@ class Absorbed:
 
 
 def absorb_registers(netlist: dict[str, Any], top: str) -> Absorbed:
-    """Absorb the flip-flops of a flattened ECP5 netlist, in place.
+    """Move flip-flops of a flattened ECP5 netlist into the block RAMs and multipliers beside them.
 
-    Parameters
-    ----------
-    netlist
-        What ``write_json`` of Yosys wrote after ``synth_ecp5``.
-    top
-        Name of the module.
-
-    Raises
-    ------
-    ValueError
-        If there is no such module.
+    A block RAM of the ECP5 has registers at its outputs and a multiplier has them at its inputs and
+    outputs. Yosys leaves them unused, and without them a read takes most of a cycle at 150 MHz.
+    Where every output of such a cell goes straight to a flip-flop, or every input comes straight
+    from one, the flip-flops become the cell's own. The netlist is changed in place; it computes the
+    same in the same cycles, which its simulation shows (``tests/test_netlist.py``).
     """
     if top not in netlist.get("modules", {}):
         raise ValueError(f"the netlist has no module {top!r}")
@@ -246,3 +241,127 @@ class _Pass:
     def _connect(cell: dict[str, Any], port: str, bit: Bit) -> None:
         cell["connections"][port] = [bit]
         cell["port_directions"][port] = "input"
+
+
+_OPEN = ["x"]
+
+
+@dataclass(slots=True)
+class CarryEnds:
+    """Carry inputs and carry outputs that are open now, two LUTs each."""
+
+    inputs: int = 0
+    outputs: int = 0
+
+
+def free_carry_ends(netlist: dict[str, Any], top: str) -> CarryEnds:
+    """Open the ends of the carry chains of a flattened ECP5 netlist, in place.
+
+    Yosys connects the carry input of a chain's first CCU2C to 0 and gives the carry output of its
+    last one a net that nobody reads. nextpnr-ecp5 takes both for connections to ordinary logic and
+    puts a further CCU2C, two LUTs, before and behind the chain.
+
+    The output is freed wherever nobody reads it. The input is freed only where the first half of
+    the cell ignores it, as in the adders of :mod:`sterna.hw.units.mac.ecp5.ccu2c`: what an open
+    carry input holds in the device is not documented.
+    """
+    if top not in netlist["modules"]:
+        raise ValueError(f"the netlist has no module {top}")
+    module = netlist["modules"][top]
+    uses = Counter(
+        bit for cell in module["cells"].values()
+        for bits in cell["connections"].values() for bit in bits)
+    uses.update(bit for port in module["ports"].values() for bit in port["bits"])
+
+    freed = CarryEnds()
+    for cell in module["cells"].values():
+        if cell["type"] != "CCU2C":
+            continue
+        pins = cell["connections"]
+        shows_carry = any(uses[bit] > 1 for bit in pins["S0"])
+        if pins["CIN"] == ["0"] and not shows_carry and _stops_carry(cell):
+            pins["CIN"] = _OPEN
+            freed.inputs += 1
+        (carry,) = pins["COUT"]
+        if isinstance(carry, int) and uses[carry] == 1:
+            pins["COUT"] = _OPEN
+            freed.outputs += 1
+    return freed
+
+
+def _stops_carry(cell: dict[str, Any]) -> bool:
+    """Whether the first half never passes its carry on."""
+    parameters, pins = cell["parameters"], cell["connections"]
+    init = int(parameters["INIT0"], 2)
+    levels = [pins[f"{pin}0"][0] for pin in "ABCD"]
+    possible = [
+        index for index in range(16)
+        if all(level not in ("0", "1") or index >> bit & 1 == int(level)
+               for bit, level in enumerate(levels))]
+    return parameters["INJECT1_0"] == "NO" and not any(init >> index & 1 for index in possible)
+
+
+# Files in hw/emit/cells with the models of all cells that a netlist may have.
+_MODELS = ("ecp5.v", "ecp5_netlist.v", "board_sim.v")
+_CELLS = {
+    "BB", "CCU2C", "DP16KD", "EHXPLLL", "IB", "L6MUX21", "LUT4", "MULT18X18D", "OB", "PFUMX",
+    "TRELLIS_DPR16X4", "TRELLIS_FF"}
+_NO_HARDWARE = {"$scopeinfo"}
+
+# Yosys names what it makes for the cells around it, up to twenty deep: longer than all the rest
+# of the file, and of what Verilator makes of it. Wires of the design keep their names.
+_SCRIPT = """
+read_json netlist.json
+rename -hide c:* {made}
+write_verilog -noattr netlist.v
+"""
+
+
+class NetlistError(ValueError):
+    """A netlist has something that the models of its cells do not have."""
+
+
+def netlist_verilog(netlist: dict[str, Any], top: str) -> str:
+    """Write a netlist as Verilog; ports and the wires of the design keep their names.
+
+    So what is simulated is the very netlist that is placed, after every pass over it. Its cells are
+    instances of the models in ``hw/emit/cells``.
+    """
+    _check(netlist, top)
+    with tempfile.TemporaryDirectory(prefix="sterna-netlist-") as name:
+        folder = Path(name)
+        (folder / "netlist.json").write_text(json.dumps(netlist), encoding="utf-8")
+        run_yosys(folder, _SCRIPT.format(
+            made=" ".join(f"w:*_{kind}_*" for kind in sorted(_CELLS))), timeout_s=600)
+        text = (folder / "netlist.v").read_text(encoding="utf-8")
+    # A cell on a line: half the lines, and a tenth of the bytes.
+    return re.sub(r"(?<=[(,])\n +(?=\.)|\n +(?=\))", "", text)
+
+
+def model_files() -> dict[str, str]:
+    """Return the Verilog of the models of all cells, by file name."""
+    folder = files("sterna.hw.emit.cells")
+    return {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _MODELS}
+
+
+def _check(netlist: dict[str, Any], top: str) -> None:
+    modules = netlist.get("modules", {})
+    if top not in modules:
+        raise NetlistError(f"the netlist has no module {top!r}, only {', '.join(modules)}")
+    for name, cell in modules[top]["cells"].items():
+        kind = cell["type"]
+        if kind not in _CELLS | _NO_HARDWARE:
+            raise NetlistError(
+                f"{name} is a {kind}; there are models of {', '.join(sorted(_CELLS))} only")
+        if kind == "DP16KD" and len(set(_clocks(cell))) > 1:
+            raise NetlistError(
+                f"{name} must have the same clock at both ports, has two: what one port reads "
+                f"while the other writes it is modelled for one clock only")
+
+
+def _clocks(cell: dict[str, Any]) -> Iterator[tuple[int, bool]]:
+    """Net and edge of every clock of a block RAM."""
+    for port in "AB":
+        net = cell["connections"].get(f"CLK{port}", ["0"])[0]
+        if isinstance(net, int):
+            yield net, cell["parameters"].get(f"CLK{port}MUX") == "INV"

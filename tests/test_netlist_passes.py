@@ -1,11 +1,14 @@
-"""Flip-flops move into block RAMs and multipliers exactly where they may."""
+"""Passes over a netlist: flip-flops move into cells, ends of carry chains open, where they may."""
 
+from __future__ import annotations
+
+import copy
 import json
 
 import pytest
 
 from sterna.hw.emit.yosys import run_yosys
-from sterna.hw.flow.netlist.absorb import Absorbed, absorb_registers
+from sterna.hw.flow.netlist import Absorbed, CarryEnds, absorb_registers, free_carry_ends
 
 HEADER = """
 module top(input clk, en, other, rst, input [8:0] addr, input signed [17:0] a, b,
@@ -102,3 +105,51 @@ def test_a_memory_takes_a_plain_register_behind_it(tmp_path, output, taken):
 def test_an_unknown_module_is_refused():
     with pytest.raises(ValueError, match="no module 'top'"):
         absorb_registers({"modules": {}}, "top")
+    with pytest.raises(ValueError, match="no module other"):
+        free_carry_ends(carry_netlist(), "other")
+
+
+def carry_cell(init0: int, carry_in, carry_out: int, s0: int, **pins) -> dict:
+    connections = {f"{pin}{side}": ["0"] for pin in "ABCD" for side in "01"}
+    connections |= {"CIN": [carry_in], "COUT": [carry_out], "S0": [s0], "S1": [s0 + 1]}
+    return {"type": "CCU2C", "connections": connections | pins, "parameters": {
+        "INIT0": f"{init0:016b}", "INIT1": f"{0x6666:016b}",
+        "INJECT1_0": "NO", "INJECT1_1": "NO"}}
+
+
+def carry_netlist(*cells: dict) -> dict:
+    return {"modules": {"top": {
+        "ports": {"sum": {"direction": "output", "bits": [31, 40]}},
+        "cells": {f"carry_cell{index}": each for index, each in enumerate(cells)}}}}
+
+
+def test_both_ends_of_a_guarded_chain_are_opened():
+    design = carry_netlist(carry_cell(0, "0", 20, 30), carry_cell(0x6666, 20, 21, 40))
+    assert free_carry_ends(design, "top") == CarryEnds(inputs=1, outputs=1)
+    first, second = (each["connections"] for each in design["modules"]["top"]["cells"].values())
+    assert (first["CIN"], first["COUT"]) == (["x"], [20])
+    assert (second["CIN"], second["COUT"]) == ([20], ["x"])
+
+
+def test_a_carry_that_comes_from_an_input_of_the_half_is_guarded():
+    # Contents 000A with D at 1: never passes on, starts with A.
+    for level, opened in (("1", 1), (8, 0)):
+        design = carry_netlist(carry_cell(0x000A, "0", 20, 50, A0=[7], D0=[level]))
+        assert free_carry_ends(design, "top").inputs == opened
+
+
+@pytest.mark.parametrize("changed", [
+    carry_cell(0x6666, "0", 20, 50, A0=[7]),      # adds: the carry matters
+    carry_cell(0, "0", 20, 40),                   # shows its carry
+    carry_cell(0, 19, 20, 50),                    # a carry from elsewhere
+])
+def test_an_input_that_matters_stays(changed):
+    design = carry_netlist(changed)
+    before = copy.deepcopy(changed["connections"]["CIN"])
+    assert free_carry_ends(design, "top").inputs == 0
+    assert changed["connections"]["CIN"] == before
+
+
+def test_a_carry_that_is_read_stays():
+    design = carry_netlist(carry_cell(0, "0", 40, 50))
+    assert free_carry_ends(design, "top").outputs == 0

@@ -1,0 +1,326 @@
+"""Prove every claim about the rows of the array, and see that a fault in each is noticed.
+
+    python benchmarks/prove.py [--only TEXT] [--jobs 2]
+
+Yosys' SAT solver is asked, for all inputs. A row without tables is proven equal to the definition
+and to the generic row, which is proven equal to the definition itself. A row with tables is, by
+four claims: the filler writes at an address the sum that the code of that address stands for; it
+does not end before all are written; a table keeps what is written; and the row adds up what its
+tables give, with the signs of the codes. The rows are as short as they can be with every kind of
+cell that longer ones have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from amaranth.lib import wiring
+from row_claims import (
+    EqualRows,
+    ExactRow,
+    Fault,
+    FilledAddresses,
+    FilledEntries,
+    KeptEntries,
+    NoOverflow,
+    OneBitLess,
+    TableRow,
+)
+
+from sterna.hw.emit.processes import end_all
+from sterna.hw.emit.tools import MissingToolError
+from sterna.hw.emit.verilog import verilog_files
+from sterna.hw.emit.yosys import YosysError, run_yosys
+from sterna.hw.units.mac.base.params import MacParams
+from sterna.hw.units.mac.base.style import ArrayStyle
+
+
+class Verdict(enum.StrEnum):
+    """What the solver said."""
+
+    PROVEN = "proven"
+    """No counterexample exists; the solver said so in words."""
+    REFUTED = "refuted"
+    """The solver found a counterexample."""
+    UNDECIDED = "undecided"
+    """Neither text is in the log."""
+
+
+class Cells(enum.StrEnum):
+    """Where the models of the vendor cells come from."""
+
+    OURS = "sterna"
+    """``hw/emit/cells`` of this package."""
+    YOSYS = "yosys"
+    """Those that Yosys brings along."""
+
+
+_TIMEOUT_S = 300
+_OUR_MODELS = ("ecp5.v", "xc7.v")
+_VENDOR_MODELS = {
+    r"CCU2C|TRELLIS_DPR16X4": ("+/lattice/ccu2c_sim.vh", "+/lattice/common_sim.vh"),
+    r"LUT6_2|CARRY4|RAM32M": ("+/xilinx/cells_sim.v",)}
+"""By the cells of a family."""
+
+# Contents of memories become registers, which the solver knows.
+_PREPARE = """
+hierarchy -check -top proof
+proc
+flatten
+delete t:$scopeinfo
+memory -nomap
+memory_map
+opt -full
+"""
+
+# Only a text counts: a solver that stops half-way says neither.
+_PROVEN = re.compile(
+    r"^(Induction step proven: SUCCESS!|SAT proof finished - no model found: SUCCESS!)$", re.M)
+_REFUTED = re.compile(
+    r"^(SAT temporal induction proof finished - model found for base case: FAIL!"
+    r"|SAT proof finished - model found: FAIL!)$", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A claim in Verilog: output ``holds`` of module ``proof`` is 1, always.
+
+    ``solve`` is the ``sat`` command; ``extra_models`` take the place of models of vendor cells.
+    """
+
+    verilog: str
+    solve: str
+    cells: Cells = Cells.OURS
+    extra_models: str = ""
+
+
+def ask(question: Question, folder: Path) -> Verdict:
+    """Put a question to the solver, in an empty folder."""
+    sources = ["proof.v"]
+    (folder / "proof.v").write_text(question.verilog, encoding="utf-8")
+    if question.cells is Cells.OURS:
+        for name in _OUR_MODELS:
+            model = (files("sterna.hw.emit.cells") / name).read_text(encoding="utf-8")
+            (folder / name).write_text(model, encoding="utf-8")
+            sources.append(name)
+    else:
+        sources += [name for cells, names in _VENDOR_MODELS.items()
+                    if re.search(rf"^\s*({cells}) ", question.verilog, re.M) for name in names]
+    (folder / "extra.v").write_text(question.extra_models, encoding="utf-8")
+    log = run_yosys(
+        folder, f"""
+        read_verilog {' '.join(sources)}
+        read_verilog -overwrite extra.v
+        {_PREPARE}
+        {question.solve}
+        """, timeout_s=_TIMEOUT_S)
+    proven, refuted = _PROVEN.search(log), _REFUTED.search(log)
+    if bool(proven) == bool(refuted):
+        return Verdict.UNDECIDED
+    return Verdict.PROVEN if proven else Verdict.REFUTED
+
+
+_INDUCTION = "sat -tempinduct -prove holds 1 -maxsteps 16"
+_FROM_RESET = "sat -seq {clocks} -prove holds 1"
+
+# A bit of the contents that addition uses: LUT6_2 with I0 and I2 at 1 in the lower half (an
+# operand; two of three), CCU2C with B and C. Those with contents that only start or end a
+# carry are passed over.
+_CONTENTS = re.compile(r"\.INIT0?\((64|16)'h(?!(?:0000|ffff|000a)\))([0-9a-f]+)\)")
+_BIT = {"64": 5, "16": 6}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Something to prove, and something to plant that must refute it.
+
+    ``make`` makes the design that claims it, for a fault. ``clocks`` is how many, from reset, it
+    is proven for; 0 if by induction, so for all times.
+    """
+
+    text: str
+    make: Callable[[Fault], wiring.Component]
+    fault: Fault
+    clocks: int = 0
+    cells: Cells = Cells.OURS
+
+    def question(self, fault: Fault = Fault.NONE) -> Question:
+        """Return what to ask, with a fault or without."""
+        design = self.make(fault)
+        verilog = verilog_files(design, "proof")["proof.v"]
+        if fault is Fault.CELL:
+            verilog = plant(verilog)
+        solve = _FROM_RESET.format(clocks=self.clocks) if self.clocks else _INDUCTION
+        return Question(verilog, solve, self.cells, getattr(design, "extra_models", ""))
+
+    @property
+    def method(self) -> str:
+        """How it is proven."""
+        return f"{self.clocks} clocks" if self.clocks else "induction"
+
+
+def plant(verilog: str) -> str:
+    """Return a design with one bit of the contents of its first adding cell inverted."""
+    found = _CONTENTS.search(verilog)
+    if not found:
+        raise ValueError("there is no cell with contents to plant a fault in")
+    bits, contents = found[1], int(found[2], 16)
+    faulty = contents ^ (1 << _BIT[bits])
+    start, end = found.span(2)
+    return f"{verilog[:start]}{faulty:0{len(found[2])}x}{verilog[end:]}"
+
+
+def _claim(kind, style: ArrayStyle, cols: int, fault: Fault, cells: Cells = Cells.OURS,
+           act_bits: int = 8) -> Claim:
+    params = MacParams(1, cols, 4 * cols, act_bits, style)
+    clocks = kind.clocks(params) if hasattr(kind, "clocks") else 0
+    return Claim(
+        f"{_TEXTS[kind].format(style=style)}, {cols} x {act_bits} bits",
+        lambda planted: kind(params, planted), fault, clocks, cells)
+
+
+def _width(cols: int, max_columns: int) -> Claim:
+    def make(fault: Fault) -> wiring.Component:
+        kind = MacParams if fault is Fault.NONE else OneBitLess
+        return NoOverflow(kind(1, cols, max_columns))
+
+    bits = MacParams(1, cols, max_columns).sum_bits
+    return Claim(f"accumulator: {bits} bits hold {max_columns} columns, {cols} a beat",
+                 make, Fault.WIDTH)
+
+
+_TEXTS = {
+    ExactRow: "{style} row = definition",
+    EqualRows: "{style} row = generic row",
+    FilledEntries: "{style} entry = definition",
+    FilledAddresses: "{style} entries are all written",
+    KeptEntries: "{style} tables keep what is written",
+    TableRow: "{style} row = signed entries",
+}
+_CHAIN, _PAIR = ArrayStyle.ECP5_CHAIN, ArrayStyle.XC7_PAIR
+_TABLE4, _TABLE6 = ArrayStyle.ECP5_TABLE, ArrayStyle.XC7_TABLE
+
+CLAIMS: tuple[Claim, ...] = (
+    _claim(ExactRow, ArrayStyle.GENERIC, 6, Fault.CODE),
+    _claim(EqualRows, _CHAIN, 6, Fault.CELL),
+    _claim(ExactRow, _CHAIN, 6, Fault.CODE, Cells.YOSYS),
+    _claim(EqualRows, _PAIR, 6, Fault.CELL, Cells.YOSYS),
+    _claim(ExactRow, _PAIR, 6, Fault.CODE),
+    _claim(FilledEntries, _TABLE4, 3, Fault.CELL),
+    _claim(FilledAddresses, _TABLE4, 3, Fault.CODE),
+    _claim(KeptEntries, _TABLE4, 4, Fault.CODE, Cells.YOSYS),
+    _claim(TableRow, _TABLE4, 6, Fault.CELL),
+    _claim(TableRow, _TABLE4, 12, Fault.CODE, Cells.YOSYS, act_bits=4),
+    _claim(FilledEntries, _TABLE6, 3, Fault.CODE),
+    _claim(FilledAddresses, _TABLE6, 3, Fault.CODE),
+    _claim(KeptEntries, _TABLE6, 4, Fault.CODE, Cells.YOSYS),
+    _claim(TableRow, _TABLE6, 6, Fault.CELL),
+    _claim(TableRow, _TABLE6, 12, Fault.CELL, Cells.YOSYS),
+    *(_width(cols, max_columns) for cols, max_columns in (
+        (1, 1), (4, 16), (5, 17), (128, 128), (128, 384))),
+)
+"""What ``make prove`` proves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the solver said of a claim, and of its negative control: the claim with its fault.
+
+    ``seconds`` is how long both took; ``error`` says why there is no verdict, if so.
+    """
+
+    claim: Claim
+    verdict: Verdict
+    control: Verdict
+    seconds: float
+    error: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the claim is proven, and refuted with the fault."""
+        return self.verdict is Verdict.PROVEN and self.control is Verdict.REFUTED
+
+
+def prove(claim: Claim) -> Outcome:
+    """Ask for a claim as it is, then with its fault."""
+    begin = time.monotonic()
+    verdicts, error = [], ""
+    for fault in (Fault.NONE, claim.fault):
+        with tempfile.TemporaryDirectory(prefix="sterna-proof-") as folder:
+            try:
+                verdicts.append(ask(claim.question(fault), Path(folder)))
+            except YosysError as failure:
+                verdicts.append(Verdict.UNDECIDED)
+                error = error or str(failure)
+    return Outcome(claim, *verdicts, time.monotonic() - begin, error)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each claim; return 1 if one is not proven or a fault not noticed."""
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/prove.py",
+        description="Prove by SAT that the rows of the array compute what they must.")
+    parser.add_argument("--only", default="", help="claims whose text has this in it")
+    parser.add_argument("--jobs", type=int, default=2, help="proofs at a time")
+    options = parser.parse_args(arguments)
+    if options.jobs < 1:
+        parser.error(f"--jobs must be at least 1, got {options.jobs}")
+    claims = [claim for claim in CLAIMS if options.only in claim.text]
+    if not claims:
+        parser.error(f"no claim has {options.only!r} in it")
+
+    pool = ThreadPoolExecutor(options.jobs)
+    futures = [pool.submit(prove, claim) for claim in claims]
+    try:
+        return _report(claims, futures)
+    except KeyboardInterrupt:
+        _stop(futures)
+        print("interrupted", file=sys.stderr)
+        return 130
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _stop(futures: Sequence[Future[Outcome]]) -> None:
+    """End the proofs that run, and begin no other."""
+    running = [future for future in futures if not future.cancel()]
+    # Again and again: a thread may be about to start a tool, or go on with the negative control.
+    while wait(running, timeout=0.1).not_done:
+        end_all()
+
+
+def _report(claims: Sequence[Claim], futures: Sequence[Future[Outcome]]) -> int:
+    """Print a line for each claim as its outcome is known; return the exit code."""
+    begin, bad = time.monotonic(), 0
+    width = max(len(claim.text) for claim in claims)
+    print(f"{'claim':{width}}  {'method':9}  {'models':6}  {'result':9}  {'seconds':>7}  "
+          f"with a fault")
+    for claim, future in zip(claims, futures, strict=True):
+        outcome = future.result()
+        print(f"{claim.text:{width}}  {claim.method:9}  {claim.cells:6}  "
+              f"{outcome.verdict:9}  {outcome.seconds:7.1f}  "
+              f"{outcome.control} ({claim.fault})", flush=True)
+        if not outcome.is_good:
+            bad += 1
+            print(f"  FAILED: wanted proven and refuted {outcome.error}", flush=True)
+    good = len(claims) - bad
+    print(f"{good} of {len(claims)} claims proven and their faults noticed, "
+          f"in {time.monotonic() - begin:.0f} s")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except MissingToolError as missing:
+        sys.exit(str(missing))

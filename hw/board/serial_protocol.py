@@ -1,0 +1,235 @@
+"""The protocol on the serial line of a board: orders to it and answers, one byte or a few each.
+
+A byte to the board either adds seven bits to an argument, the highest first, or is an order, with
+its top bit set, which takes the argument. So an order ends whatever came before it, and the two
+ends agree again after any disturbance. Each order is answered when it is done; what the board
+queues, :data:`QUEUE_BYTES`, may be on its way before that.
+
+A token that the board writes is a byte of its lowest seven bits; where it has more, bytes of six
+further bits each come first, with the top two bits set. All other bytes are answers.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.token_control import prompt_layout, token_layout
+from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS
+
+__all__ = ["COUNT_BITS", "QUEUE_BYTES", "Answer", "Order", "SerialProtocol", "check_core",
+           "order_bytes"]
+
+COUNT_BITS = 16
+"""Bits of the number of tokens to write."""
+
+QUEUE_BYTES = 256
+"""Bytes that a board keeps while it works: they fit a block RAM."""
+
+_ARGUMENT_BITS = 32
+_LOW_BITS, _HIGH_BITS, _HIGH = 7, 6, 0b11
+_MIN_VOCAB, _MAX_VOCAB = 128, 1 << 16
+
+
+class Order(enum.IntEnum):
+    """What a board can be asked for."""
+
+    STOP = 0x80
+    """Write no more tokens after the one in progress; forget what is queued. Never waits."""
+    RESTART = 0x81
+    """The next token begins a sequence, with the seed."""
+    FEED = 0x82
+    """Run a token."""
+    ASK = 0x83
+    """Run a token and write as many tokens as COUNT says; all but the last are run as well."""
+    COUNT = 0x84
+    """How many tokens to write, at least 1."""
+    BETA = 0x85
+    """Inverse temperature, :attr:`sterna.model.quantized.sampling.Sampler.beta`; 0 is greedy."""
+    SEED = 0x86
+    """Seed of the sampler."""
+
+
+class Answer(enum.IntEnum):
+    """What a board says besides tokens."""
+
+    DONE = 0x80
+    """An order was obeyed."""
+    STOPPED = 0x81
+    """It is idle: after a reset; and after STOP, in place of the answer to what was stopped."""
+    REFUSED = 0x82
+    """The board does not know the order or the token, or its core cannot draw tokens."""
+
+
+def order_bytes(order: Order, argument: int = 0) -> bytes:
+    """An order as it goes over the line.
+
+    >>> order_bytes(Order.FEED, 300).hex(" ")
+    '02 2c 82'
+    """
+    digits: list[int] = []
+    while argument:
+        digits.insert(0, argument & 0x7F)
+        argument >>= _LOW_BITS
+    return bytes((*digits, order))
+
+
+def check_core(params: CoreParams) -> None:
+    """Refuse a core that one cannot talk to: one sequence, ASCII at least, tokens of 16 bits."""
+    vocab = params.config.vocab
+    if not _MIN_VOCAB <= vocab <= _MAX_VOCAB:
+        raise ValueError(
+            f"over a serial line the vocabulary must be from {_MIN_VOCAB} (ASCII) to "
+            f"{_MAX_VOCAB}, got {vocab}")
+    if params.sequences != 1:
+        raise ValueError(f"a serial line has one sequence, the core {params.sequences}")
+
+
+class SerialProtocol(wiring.Component):
+    """Obeys orders with a core, which is asked for one token at a time and so stops after any.
+
+    Parameters
+    ----------
+    params
+        Geometry of the core, of one sequence.
+    sampled
+        Whether the core can draw tokens; otherwise BETA and SEED are refused.
+
+    Members
+    -------
+    received : ``In(stream.Signature(8))``
+        Bytes from the line, but for STOP.
+    stop : ``In(1)``
+        STOP was received. What was received before it should not come any more.
+    sent : ``Out(stream.Signature(8))``
+        Bytes to the line.
+    prompts : ``Out(stream.Signature(prompt_layout(params)))``
+        Tokens to the core. Set its limit to 1.
+    tokens : ``In(stream.Signature(token_layout(params)))``
+        Tokens of the core.
+    beta, seed : ``Out``, with ``sampled``
+        Control of the core.
+
+    Raises
+    ------
+    ValueError
+        As :func:`check_core`.
+    """
+
+    def __init__(self, params: CoreParams, *, sampled: bool = True) -> None:
+        check_core(params)
+        self.params, self.sampled = params, sampled
+        super().__init__({
+            "received": In(stream.Signature(8)),
+            "stop": In(1),
+            "sent": Out(stream.Signature(8)),
+            "prompts": Out(stream.Signature(prompt_layout(params))),
+            "tokens": In(stream.Signature(token_layout(params))),
+            **({"beta": Out(BETA_BITS), "seed": Out(SEED_BITS, init=1)} if sampled else {}),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        vocab, prompt = self.params.config.vocab, self.prompts.payload
+        argument, order = Signal(_ARGUMENT_BITS), Signal(8)
+        count, left = Signal(COUNT_BITS, init=1), Signal(COUNT_BITS)
+        token = Signal(self.params.token_bits)
+        stopping, fresh, asked = Signal(init=1), Signal(init=1), Signal()
+        answer = Signal(8)
+
+        def say(what: Answer):
+            m.d.sync += answer.eq(what)
+            m.next = "Answer"
+
+        with m.FSM():
+            with m.State("Listen"):
+                m.d.comb += self.received.ready.eq(~stopping)
+                with m.If(stopping):
+                    m.d.sync += stopping.eq(0)
+                    say(Answer.STOPPED)
+                with m.Elif(self.received.valid):
+                    m.d.sync += order.eq(self.received.payload)
+                    with m.If(self.received.payload[-1]):
+                        m.next = "Obey"
+                    with m.Else():
+                        m.d.sync += argument.eq(
+                            Cat(self.received.payload[:_LOW_BITS], argument))
+
+            with m.State("Obey"):
+                say(Answer.DONE)
+                with m.Switch(order):
+                    with m.Case(Order.RESTART):
+                        m.d.sync += fresh.eq(1)
+                    with m.Case(Order.FEED, Order.ASK):
+                        m.d.sync += [
+                            token.eq(argument), asked.eq(order == Order.ASK), left.eq(count)]
+                        with m.If(argument[:COUNT_BITS] < vocab):
+                            m.next = "Feed"
+                        with m.Else():
+                            say(Answer.REFUSED)
+                    with m.Case(Order.COUNT):
+                        m.d.sync += count.eq(argument)
+                    if self.sampled:
+                        with m.Case(Order.BETA):
+                            m.d.sync += self.beta.eq(argument)
+                        with m.Case(Order.SEED):
+                            m.d.sync += self.seed.eq(argument)
+                    with m.Default():
+                        say(Answer.REFUSED)
+
+            with m.State("Feed"):
+                m.d.comb += [
+                    self.prompts.valid.eq(1), prompt.token.eq(token), prompt.start.eq(fresh),
+                    prompt.predict.eq(asked)]
+                with m.If(self.prompts.ready):
+                    m.d.sync += fresh.eq(0)
+                    say(Answer.DONE)
+                    with m.If(asked):
+                        m.next = "Await"
+
+            self._write(m, token, left, stopping, say)
+
+            with m.State("Answer"):
+                m.d.comb += [self.sent.valid.eq(1), self.sent.payload.eq(answer)]
+                with m.If(self.sent.ready):
+                    m.d.sync += argument.eq(0)
+                    m.next = "Listen"
+
+        with m.If(self.stop):
+            m.d.sync += stopping.eq(1)
+        return m
+
+    def _write(self, m, token, left, stopping, say):
+        """Take a token of the core and send it; run it as well, unless it is the last."""
+        # Which byte of the token is next: its lowest bits, in byte 0, come last.
+        place = Signal(range(3))
+        with m.State("Await"):
+            m.d.comb += self.tokens.ready.eq(1)
+            with m.If(self.tokens.valid):
+                m.d.sync += [token.eq(self.tokens.payload.token), left.eq(left - 1)]
+                m.next = "Look"
+
+        with m.State("Look"):
+            m.d.sync += place.eq(Mux(
+                token[_LOW_BITS + _HIGH_BITS:].any(), 2, token[_LOW_BITS:].any()))
+            m.next = "Write"
+
+        with m.State("Write"):
+            m.d.comb += [self.sent.valid.eq(1), self.sent.payload.eq(token[:_LOW_BITS])]
+            for index in (1, 2):
+                low = _LOW_BITS + _HIGH_BITS * (index - 1)
+                with m.If(place == index):
+                    m.d.comb += self.sent.payload.eq(
+                        _HIGH << _HIGH_BITS | token[low:low + _HIGH_BITS])
+            with m.If(self.sent.ready):
+                m.d.sync += place.eq(place - 1)
+                with m.If(place == 0):
+                    m.next = "Feed"
+                    with m.If(stopping):
+                        m.next = "Listen"
+                    with m.Elif(left == 0):
+                        say(Answer.DONE)

@@ -1,1 +1,0 @@
-"""A synthesised netlist: passes over it before place and route, and its way back to Verilog."""

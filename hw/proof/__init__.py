@@ -1,1 +1,0 @@
-"""Proofs, by SAT, that a row of the array computes the same sums in every style."""

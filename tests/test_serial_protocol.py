@@ -1,0 +1,268 @@
+"""The protocol of a board: its gateware, with a core that a test plays, and the host's end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from sterna.hw.board.conversation import Conversation, ConversationError
+from sterna.hw.board.serial_protocol import Answer, Order, SerialProtocol, check_core, order_bytes
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.testbench.amaranth import run_bench
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12
+
+DONE, STOPPED, REFUSED = (bytes([each]) for each in Answer)
+RESTART = order_bytes(Order.RESTART)
+DEADLINE = 60_000
+
+
+def core_params(vocab: int = 256, sequences: int = 1) -> CoreParams:
+    return CoreParams(
+        ModelConfig(d=8, layers=1, dff=8, vocab=vocab), C12, rows=1, cols=8, sequences=sequences)
+
+
+def fed(*tokens: int) -> bytes:
+    return b"".join(order_bytes(Order.FEED, token) for token in tokens)
+
+
+def asked(token: int, count: int = 3) -> bytes:
+    return order_bytes(Order.COUNT, count) + order_bytes(Order.ASK, token)
+
+
+@dataclass
+class Session:
+    """What came out: bytes sent, and tokens given to the core as (token, start, predict)."""
+
+    sent: bytes = b""
+    prompts: list[tuple[int, int, int]] = field(default_factory=list)
+    settings: list[tuple[int, int]] = field(default_factory=list)   # beta, seed of each start
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens alone."""
+        return [token for token, _, _ in self.prompts]
+
+
+def play(
+    orders: bytes, text: Sequence[int] = b"", *, vocab: int = 256, sampled: bool = True,
+    stop_after: int | None = None,
+) -> Session:
+    """Send orders, and let the core write ``text``; return when nothing has moved for a while.
+
+    ``stop_after``: STOP comes after so many bytes sent.
+    """
+    dut = SerialProtocol(core_params(vocab), sampled=sampled)
+    session = Session()
+
+    async def bench(ctx):
+        to_send, answers, quiet, cycle, stop_at = list(orders), list(text), 0, 0, stop_after
+        writes = False
+        while quiet < 300:
+            cycle += 1
+            assert cycle < DEADLINE
+            quiet += 1
+            # The line takes a byte now and then, and the core a token.
+            ctx.set(dut.sent.ready, cycle % 3 == 0)
+            ctx.set(dut.prompts.ready, cycle % 5 != 0)
+            ctx.set(dut.received.valid, bool(to_send))
+            ctx.set(dut.received.payload, to_send[0] if to_send else 0)
+            ctx.set(dut.tokens.valid, writes)
+            ctx.set(dut.tokens.payload.token, answers[0] if writes else 0)
+            stops = stop_at is not None and len(session.sent) >= stop_at
+            ctx.set(dut.stop, stops)
+            if stops:
+                stop_at, to_send = None, []
+            if ctx.get(dut.sent.valid) and ctx.get(dut.sent.ready):
+                session.sent += bytes([ctx.get(dut.sent.payload)])
+                quiet = 0
+            if to_send and ctx.get(dut.received.ready) and not stops:
+                to_send.pop(0)
+                quiet = 0
+            if writes and ctx.get(dut.tokens.ready):
+                answers.pop(0)
+                writes, quiet = False, 0
+            if ctx.get(dut.prompts.valid) and ctx.get(dut.prompts.ready):
+                quiet = 0
+                prompt = dut.prompts.payload
+                session.prompts.append(tuple(
+                    ctx.get(each) for each in (prompt.token, prompt.start, prompt.predict)))
+                if sampled and ctx.get(prompt.start):
+                    session.settings.append((ctx.get(dut.beta), ctx.get(dut.seed)))
+                writes = writes or bool(ctx.get(prompt.predict))
+            await ctx.tick()
+
+    run_bench(dut, bench)
+    return session
+
+
+# The board ------------------------------------------------------------------------------
+
+
+def test_tokens_are_fed_and_those_written_go_back_but_for_the_last():
+    session = play(fed(97) + asked(98), b"xyz")
+    assert session.sent == STOPPED + 2 * DONE + b"xyz" + DONE
+    assert session.prompts == [
+        (97, 1, 0), (98, 0, 1), (ord("x"), 0, 1), (ord("y"), 0, 1)]
+
+
+def test_restarting_begins_a_sequence():
+    session = play(asked(1) + RESTART + asked(2), b"xyzuvw")
+    assert session.tokens == [1, *b"xy", 2, *b"uv"]
+    assert [start for _, start, _ in session.prompts] == [1, 0, 0, 1, 0, 0]
+
+
+def test_beta_and_seed_go_to_the_core():
+    orders = (order_bytes(Order.BETA, 0x2ABCD) + order_bytes(Order.SEED, 0xDEADBEEF) + RESTART)
+    session = play(asked(1) + orders + asked(2), b"xyzuvw")
+    assert session.settings == [(0, 1), (0x2ABCD, 0xDEADBEEF)]
+
+
+def test_the_number_of_tokens_may_have_sixteen_bits():
+    assert play(asked(1, 300), [7] * 300).sent == STOPPED + DONE + b"\x07" * 300 + DONE
+
+
+@pytest.mark.parametrize("order", [Order.BETA, Order.SEED])
+def test_orders_of_the_sampler_are_refused_without_one(order):
+    assert play(order_bytes(order, 1), sampled=False).sent == STOPPED + REFUSED
+
+
+def test_what_is_no_order_is_refused_and_drops_its_argument():
+    assert play(b"\x01\xff" + fed(2)).tokens == [2]
+    assert play(b"\x01\xff" + fed(2)).sent == STOPPED + REFUSED + DONE
+
+
+@pytest.mark.parametrize(("vocab", "token"), [(128, 128), (300, 300), (300, 65535)])
+def test_a_token_outside_the_vocabulary_is_refused(vocab, token):
+    session = play(fed(token, vocab - 1), vocab=vocab)
+    assert session.sent == STOPPED + REFUSED + DONE
+    assert session.tokens == [vocab - 1]
+
+
+@pytest.mark.parametrize(("vocab", "written", "sent"), [
+    (128, 127, "7f"), (256, 127, "7f"), (256, 128, "c1 00"), (300, 299, "c2 2b"),
+    (65536, 5, "05"), (65536, 8191, "ff 7f"), (65536, 8192, "c1 c0 00"),
+    (65536, 65535, "c7 ff 7f")])
+def test_a_token_takes_as_many_bytes_as_it_needs(vocab, written, sent):
+    session = play(asked(vocab - 1, 1), [written], vocab=vocab)
+    assert session.sent == STOPPED + DONE + bytes.fromhex(sent) + DONE
+    assert session.tokens == [vocab - 1]
+
+
+def test_stop_ends_a_text_after_a_whole_token():
+    session = play(asked(1, 100), [300, 301, 302, 303, 304], vocab=1000, stop_after=2 + 3)
+    assert session.sent == STOPPED + DONE + bytes.fromhex("c2 2c c2 2d") + STOPPED
+    assert session.tokens == [1, 300]
+
+
+def test_stop_is_answered_by_an_idle_board_and_drops_half_an_order():
+    assert play(b"", stop_after=1).sent == STOPPED + STOPPED
+    session = play(b"\x01" * 3, stop_after=1)
+    assert session.sent == STOPPED + STOPPED
+
+
+@pytest.mark.parametrize("vocab", [127, 65537])
+def test_vocabulary_must_be_ascii_at_least_and_have_sixteen_bits(vocab):
+    with pytest.raises(ValueError, match=f"from 128 .ASCII. to 65536, got {vocab}"):
+        check_core(core_params(vocab))
+
+
+def test_two_sequences_are_refused():
+    with pytest.raises(ValueError, match="has one sequence, the core 2"):
+        check_core(core_params(sequences=2))
+
+
+# The host -------------------------------------------------------------------------------
+
+
+class Script:
+    """A port that answers what a test says, whatever is written."""
+
+    def __init__(self, answers: bytes) -> None:
+        self.answers = answers
+        self.written = b""
+
+    def write(self, data: bytes) -> int:
+        self.written += data
+        return len(data)
+
+    def read(self, size: int = 1) -> bytes:
+        taken, self.answers = self.answers[:size], self.answers[size:]
+        return taken
+
+
+def test_a_board_that_is_silent_is_told():
+    port = Script(b"")
+    with pytest.raises(ConversationError, match=r"does not answer: .*right port and speed"):
+        Conversation(port).meet()
+    assert port.written == 2 * (order_bytes(Order.STOP) + RESTART)
+
+
+def test_meeting_skips_what_was_on_its_way():
+    port = Script(b"old text" + DONE + STOPPED + STOPPED + DONE + b"left")
+    Conversation(port).meet()
+    assert port.answers == b"left"
+
+
+def test_lines_go_on_with_the_token_that_was_not_run():
+    port = Script(2 * DONE + b"xy" + DONE + 4 * DONE + b"zw" + DONE + DONE + b"uv" + DONE)
+    conversation = Conversation(port)
+    assert list(conversation.say(b"ab", 2)) == [*b"xy"]
+    conversation.set_line_ends(True)
+    assert list(conversation.say(b"cd", 2)) == [*b"zw"]
+    conversation.set_line_ends(False)
+    assert list(conversation.say(b"", 2)) == [*b"uv"]
+    assert port.written == (
+        order_bytes(Order.COUNT, 2) + fed(97) + order_bytes(Order.ASK, 98)
+        + order_bytes(Order.COUNT, 2) + fed(*b"ycd") + order_bytes(Order.ASK, 10)
+        + order_bytes(Order.COUNT, 2) + order_bytes(Order.ASK, ord("w")))
+
+
+def test_a_line_of_nothing_at_the_start_is_a_line_end():
+    port = Script(DONE + b"x" + DONE)
+    assert list(Conversation(port).say(b"", 1)) == [ord("x")]
+    assert port.written.endswith(order_bytes(Order.ASK, 10))
+
+
+def test_a_text_that_was_stopped_goes_on_after_its_last_token():
+    port = Script(DONE + bytes.fromhex("05 c2 2c 07") + STOPPED)
+    conversation = Conversation(port)
+    text = conversation.say([1], 100)
+    assert next(text) == 5
+    assert conversation.stop() == [300, 7]
+    port.answers, port.written = DONE + DONE + b"\x08" + DONE, b""
+    assert list(conversation.say([2], 1)) == [8]
+    assert fed(7) in port.written
+
+
+def test_a_long_line_never_overruns_the_queue_of_the_board():
+    port = Script(DONE * 301 + b"\x01" + DONE)
+    sizes = []
+    port.write = lambda data: sizes.append(len(data))
+    list(Conversation(port).say([60000] * 301, 1))
+    assert max(sizes) <= 256
+    assert port.answers == b""
+
+
+def test_a_core_without_sampling_is_no_error_if_greedy():
+    Conversation(Script(REFUSED * 2)).set_sampling(0, 1)
+    with pytest.raises(ConversationError, match="has no sampling"):
+        Conversation(Script(REFUSED * 2)).set_sampling(5, 1)
+    with pytest.raises(ConversationError, match="does not do SEED 1: it says STOPPED"):
+        Conversation(Script(DONE + STOPPED)).set_sampling(5, 1)
+
+
+@pytest.mark.parametrize(("answers", "message"), [
+    (REFUSED, "does not do COUNT 1: it says REFUSED"),
+    (DONE + REFUSED, "does not do FEED 5: it says REFUSED"),
+    (DONE + b"\x07", "does not do FEED 5: it says token 7"),
+    (2 * DONE + REFUSED, "should have written a token, it says REFUSED"),
+    (2 * DONE + b"\x07\x07", "does not do ASK 6: it says token 7"),
+    (2 * DONE + b"\x9f", "should not have sent 0x9f"),
+    (DONE, "stopped answering"),
+])
+def test_a_board_that_answers_something_else_is_told(answers, message):
+    with pytest.raises(ConversationError, match=message):
+        list(Conversation(Script(answers)).say([5, 6], 1))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sterna.cli.reports.error_plot import error_html
 from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
-from sterna.export.float.rounding_error import rounding_errors
+from sterna.export.float.reference import rounding_errors
 from sterna.model.files import write_atomically
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokens.files import fitted

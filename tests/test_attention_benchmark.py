@@ -15,23 +15,30 @@ from command_line import refusal, run
 from page_checks import check_page, verdict_of
 
 from sterna.model.network.recurrence import naive_mlgru
-from sterna.model.study import attention_benchmark, attention_contestants
+from sterna.model.study import attention_benchmark
 from sterna.model.study.attention_benchmark import (
+    CONTESTANTS,
     LEAST_RUNS,
+    PARTS,
+    AttentionResult,
+    Cell,
+    Settings,
     bench_attention,
     clock_for,
-    interleaved,
-)
-from sterna.model.study.attention_contestants import (
-    CONTESTANTS,
-    PARTS,
     contestant,
     contestants_of,
+    findings,
+    interleaved,
     materialised,
+    ratios,
 )
-from sterna.model.study.attention_result import AttentionResult, Cell, Settings, findings, ratios
-from sterna.model.study.kept_memory import memory_kept, return_memory
-from sterna.model.study.peak_memory import extrapolated, memory_at_hand, peak_bytes
+from sterna.model.study.machine import (
+    extrapolated,
+    memory_at_hand,
+    memory_kept,
+    peak_bytes,
+    return_memory,
+)
 
 SMALL = ("--batch", 2, "--d", 16, "--heads", 2, "--runs", 2)
 
@@ -40,7 +47,7 @@ SMALL = ("--batch", 2, "--d", 16, "--heads", 2, "--runs", 2)
 
 
 def core(name: str, *inputs: torch.Tensor) -> torch.Tensor:
-    return attention_contestants._CORES[name](*inputs)
+    return attention_benchmark._CORES[name](*inputs)
 
 
 def test_cores_compute_what_they_are_called() -> None:
@@ -285,7 +292,7 @@ def test_the_command_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_p
 def test_the_tables_fit_in_eighty_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from sterna.cli.commands.bench.attention import _print
+    from sterna.cli.commands.bench import _print
     names = [*CONTESTANTS]
     times = (123.456, 12.3456, 8.5, 1.23456, 0.123456, 0.01, 0.00123456)
     monkeypatch.setenv("COLUMNS", "80")

@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
-from sterna.model.mixers.channel.glumml import GLUMML
-from sterna.model.mixers.recurrent.grumml import GRUMML, AttentionMML
-from sterna.model.mixers.recurrent.lru import LRU
+from sterna.model.mixers.channel import GLUMML
+from sterna.model.mixers.recurrent import GRUMML, LRU, AttentionMML
 from sterna.model.network.activations import ACTIVATIONS
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.dense_mml import DenseMML

@@ -21,19 +21,17 @@ from torch import Tensor, nn
 import sterna.model.mixers  # noqa: F401  (registers them)
 from sterna.cli.main import main
 from sterna.model.config import ModelConfig
-from sterna.model.mixers.attention.dot_product import Attention
-from sterna.model.mixers.linear.sums import causal_by_sums
+from sterna.model.mixers.attention import Attention
+from sterna.model.mixers.linear import causal_by_sums
 from sterna.model.network.matrix_recurrence import naive_matrix_scan
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.recurrence import naive_mlgru
 from sterna.model.network.registry import TOKEN_MIXERS
-from sterna.model.onnx_float import linear_attention
-from sterna.model.onnx_float.check import check_float
-from sterna.model.onnx_float.codes import GraphCodes, with_codes
-from sterna.model.onnx_float.interface import state_tensors
+from sterna.model.onnx_float import operators
+from sterna.model.onnx_float.check import GraphCodes, check_float, with_codes
 from sterna.model.onnx_float.operators import translations
-from sterna.model.onnx_float.trace import ExportError, quietly, trace_sequence
+from sterna.model.onnx_float.trace import ExportError, quietly, state_tensors, trace_sequence
 from sterna.model.onnx_float.writer import export_float
 from sterna.model.pattern import parse_pattern
 from sterna.model.stack.language_model import LanguageModel
@@ -259,12 +257,12 @@ class Recurrences(nn.Module):
     ) -> tuple[Tensor, ...]:
         heads = [each.unflatten(-1, (2, 3)) for each in (q, f, 1 - f, c)]
         first = [each.permute(1, 2, 0, 3) for each in (heads[0].exp(), heads[2], heads[3])]
-        return (linear_attention._mlgru(f, c, h), *linear_attention._matrix(*heads, s),
-                *linear_attention._sums(*first, s, z))
+        return (operators._mlgru(f, c, h), *operators._matrix(*heads, s),
+                *operators._sums(*first, s, z))
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not linear_attention.has_linear_attention(),
+@pytest.mark.skipif(not operators.has_linear_attention(),
                     reason="this onnxruntime does not have LinearAttention")
 def test_linear_attention_computes_the_recurrences() -> None:
     """Of MLGRU, of HGRN2 and of linear attention, against their plain loops in float64."""
@@ -448,7 +446,7 @@ def test_ternary_mixers_follow_torch_in_both_graphs(name: str, tmp_path: Path) -
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not linear_attention.has_linear_attention(),
+@pytest.mark.skipif(not operators.has_linear_attention(),
                     reason="this onnxruntime does not have LinearAttention")
 @pytest.mark.parametrize("name", ["mlgru", "hgrn2", "linear", "performer"])
 def test_graphs_with_linear_attention_follow_torch(name: str, tmp_path: Path) -> None:

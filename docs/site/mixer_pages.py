@@ -27,6 +27,9 @@ products does not name rotary positions, they add 4 d at most, none without `rop
 pixel in row i and column j is how much output i depends on input j in a fresh mixer with small
 options, measured by `docs/site/mixer_patterns.py`: white is not at all.
 
+The options `heads`, `causal` and `rope` are explained once, at [attention](#attention); `length`
+is the most tokens of a sequence.
+
 This page is written from the docstrings by `docs/site/mixer_pages.py`.
 """
 _FAMILIES = (mixers.recurrent, mixers.attention, mixers.sparse, mixers.linear, mixers.fixed,
@@ -42,7 +45,7 @@ def page() -> str:
         registry: Registry = CHANNEL_MIXERS if family is mixers.channel else TOKEN_MIXERS
         for name in registry.names():
             cls = registry.find(name)
-            if cls.__module__.startswith(f"{family.__name__}."):
+            if cls.__module__ == family.__name__:
                 parts.append(_entry(name, cls, registry))
     return "".join(parts)
 

@@ -13,11 +13,22 @@ import onnx
 import torch
 
 from sterna.model.files import write_atomically
-from sterna.model.onnx_float.interface import StateTensor, shortest_end, state_tensors
-from sterna.model.onnx_float.linear_attention import by_linear_attention, has_linear_attention
-from sterna.model.onnx_float.operators import Translations, translations
-from sterna.model.onnx_float.scans import by_scan
-from sterna.model.onnx_float.trace import ExportError, quietly, trace_sequence, trace_step
+from sterna.model.onnx_float.operators import (
+    Translations,
+    by_linear_attention,
+    by_scan,
+    has_linear_attention,
+    translations,
+)
+from sterna.model.onnx_float.trace import (
+    ExportError,
+    StateTensor,
+    quietly,
+    shortest_end,
+    state_tensors,
+    trace_sequence,
+    trace_step,
+)
 from sterna.model.stack.language_model import LanguageModel
 
 __all__ = ["FLOAT_FORMAT", "GRAPHS", "export_float", "float_graph"]

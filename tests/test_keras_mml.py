@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from mixer_parts import normal, run
 from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
@@ -34,12 +35,8 @@ D, DFF, STATES, TIME, BATCH = 16, 32, 8, 7, 3
 MODES = pytest.mark.parametrize("fully_mml", [True, False], ids=["fully", "partly"])
 
 
-def normal(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def init(*, ternary: bool = True) -> MixerInit:
-    return MixerInit(D, DFF, ternary, torch.Generator().manual_seed(1))
+def init() -> MixerInit:
+    return MixerInit(D, DFF, True, torch.Generator().manual_seed(1))
 
 
 def shaken(module: nn.Module) -> Any:
@@ -188,7 +185,7 @@ def test_lrumml_is_its_formula(fully_mml: bool) -> None:
         states.append(x)
     whole = torch.stack(states)
     y = dense(mixer.c_re, whole.real) - dense(mixer.c_im, whole.imag) + dense(mixer.direct, u)
-    gradients_agree(mixer(u, mixer.initial_state(u))[0], y, mixer, u)
+    gradients_agree(run(mixer, u), y, mixer, u)
 
 
 @pytest.mark.parametrize("mixer", ["grumml", "lru(fully_mml=false)"])
@@ -197,15 +194,6 @@ def test_floats_that_read_the_stream_get_it_normalised(mixer: str) -> None:
     assert isinstance(model.blocks()[0].norms[0], nn.RMSNorm)
     fully = LanguageModel(ModelConfig(d=D, layers=1, dff=DFF, mixer="attentionmml"))
     assert isinstance(fully.blocks()[0].norms[0], nn.Identity)
-
-
-def test_heads_do_not_change_a_logit() -> None:
-    tokens = torch.arange(24).reshape(2, 12)
-    for mixer in ("grumml", "attentionmml"):
-        first, *others = [LanguageModel(ModelConfig(
-            d=D, layers=2, dff=DFF, mixer=f"{mixer}(heads={heads})", norm="post",
-            channel="glumml(activation=silu)"))(tokens)[0] for heads in (1, 2, 4)]
-        assert all(torch.equal(first, other) for other in others)
 
 
 def transformer_block(channel: str) -> Block:
@@ -283,20 +271,29 @@ def give_grumml(layer: Any, ours: GRUMML) -> None:
         give(layer.cell._g_gate, ours.g)
 
 
-def compared(layer: Any, ours: Callable[[Tensor], Tensor], x: Tensor,
-             fill: Callable[[Any], None]) -> float:
-    """The largest difference of layer and ours on ``x [time, batch, d]``; the package wants the
-    batch first."""
-    batched = x.transpose(0, 1).contiguous()
+def compare(layer: Any, ours: Callable[[Tensor], Tensor], fill: Callable[[Any], None],
+            within: float = 1e-10) -> None:
+    """Layer and ours on ``X [time, batch, d]``; the package wants the batch first.
+
+    From Keras 3.13 on a product of float64 matrices is one of float32; a code that rounds the other
+    way would be far beyond what that explains.
+    """
+    batched = X.transpose(0, 1).contiguous()
     layer.build(tuple(batched.shape))
     fill(layer)
     with torch.no_grad():
-        theirs = layer(batched).transpose(0, 1)
-        got = ours(x)
+        theirs, got = layer(batched).transpose(0, 1), ours(X)
     assert theirs.shape == got.shape
+    largest = float(got.abs().max())
+    allowed = within if exact() else max(within, 1e-6 * largest)
     difference = float((theirs - got).abs().max())
-    print(f"{type(layer).__name__}: {difference:.1e} of {float(theirs.abs().max()):.1f}")
-    return difference
+    assert difference < allowed, f"{type(layer).__name__}: {difference:.1e} of {largest:.1f}"
+
+
+def exact() -> bool:
+    """Whether this Keras multiplies matrices in float64."""
+    ops, one = pytest.importorskip("keras").ops, torch.ones(1, 1, dtype=torch.float64)
+    return bool(ops.matmul(one, one).dtype == torch.float64)
 
 
 X = normal(TIME, BATCH, D, seed=2)
@@ -305,13 +302,14 @@ X = normal(TIME, BATCH, D, seed=2)
 def test_package_dense(keras_mml: Any) -> None:
     ours = shaken(DenseMML(D, 8, activation="relu"))
     layer = keras_mml.DenseMML(8, activation="relu")
-    assert compared(layer, ours, X, lambda layer: give(layer, ours)) < 1e-12
+    compare(layer, ours, lambda layer: give(layer, ours), 1e-12)
     toward = normal(TIME, BATCH, 8, seed=3)
     (layer(X.transpose(0, 1)).transpose(0, 1) * toward).sum().backward()
     (package_dense(X, ours.linear.weight, ours.gain, ours.linear.bias).relu()
      * toward).sum().backward()
-    torch.testing.assert_close(
-        layer._kernel.value.grad.T, ours.linear.weight.grad, rtol=1e-10, atol=1e-10)
+    within = 1e-10 if exact() else 1e-5
+    torch.testing.assert_close(layer._kernel.value.grad.T, ours.linear.weight.grad,
+                               rtol=within, atol=within, check_dtype=False)
 
 
 @pytest.mark.parametrize(("name", "activation"), [
@@ -324,17 +322,22 @@ def test_package_glu_family(keras_mml: Any, name: str, activation: str) -> None:
         give(layer._gate_dense, ours.kernel)
         give(layer._down_dense, ours.down)
 
-    assert compared(
-        getattr(keras_mml, name)(D, intermediate_size=DFF), ours, X, fill) < 1e-10
+    compare(getattr(keras_mml, name)(D, intermediate_size=DFF), ours, fill)
 
 
 @MODES
 @pytest.mark.parametrize("heads", [1, 4])
-def test_package_grumml(keras_mml: Any, fully_mml: bool, heads: int) -> None:
-    ours = shaken(GRUMML(init(), fully_mml=fully_mml))
-    layer = keras_mml.GRUMML(D, fully_mml=fully_mml, num_heads=heads, return_sequences=True)
-    assert compared(layer, lambda x: ours(x, ours.initial_state(x))[0], X,
-                    lambda layer: give_grumml(layer, ours)) < 1e-10
+def test_package_recurrences(keras_mml: Any, fully_mml: bool, heads: int) -> None:
+    for ours, layer, cell in (
+            (GRUMML(init(), fully_mml=fully_mml),
+             keras_mml.GRUMML(D, fully_mml=fully_mml, num_heads=heads, return_sequences=True),
+             lambda layer: layer),
+            (AttentionMML(init(), fully_mml=fully_mml),
+             keras_mml.AttentionMML(heads, D, fully_mml=fully_mml),
+             lambda layer: layer._internal_layer)):
+        shaken(ours)
+        compare(layer, lambda x, ours=ours: run(ours, x),
+                lambda layer, ours=ours, cell=cell: give_grumml(cell(layer), ours))
 
 
 @MODES
@@ -351,17 +354,8 @@ def test_package_lrumml(keras_mml: Any, fully_mml: bool) -> None:
                 (cell._d_gate, ours.direct)):
             give(theirs, layer_of_ours)
 
-    layer = keras_mml.LRUMML(D, STATES, fully_mml=fully_mml, return_sequences=True)
-    assert compared(
-        layer, lambda x: ours(x, ours.initial_state(x))[0], X, fill) < 1e-10
-
-
-@MODES
-def test_package_attention(keras_mml: Any, fully_mml: bool) -> None:
-    ours = shaken(AttentionMML(init(), fully_mml=fully_mml))
-    layer = keras_mml.AttentionMML(2, D, fully_mml=fully_mml)
-    assert compared(layer, lambda x: ours(x, ours.initial_state(x))[0], X,
-                    lambda layer: give_grumml(layer._internal_layer, ours)) < 1e-10
+    compare(keras_mml.LRUMML(D, STATES, fully_mml=fully_mml, return_sequences=True),
+            lambda x: run(ours, x), fill)
 
 
 def test_package_transformer_block(keras_mml: Any) -> None:
@@ -375,10 +369,8 @@ def test_package_transformer_block(keras_mml: Any) -> None:
                           (layer._ffn_norm, ours.norms[1])):
             norm._gain.assign(np.broadcast_to(own.weight.detach().numpy(), norm._gain.shape))
 
-    layer = keras_mml.TransformerBlockMML(D, DFF, 2)
-    assert compared(layer, lambda x: ours(x, ours.mixer.initial_state(x))[0], X, fill) < 1e-10
-    for norm in ours.norms:
-        norm.eps = 1e-6   # as blocks are made
-    assert compared(
-        keras_mml.TransformerBlockMML(D, DFF, 2), lambda x: ours(x, ours.mixer.initial_state(x))[0],
-        X, fill) < 1e-4
+    for eps, within in ((0.0, 1e-10), (1e-6, 1e-4)):    # as the package has it, as blocks are made
+        for norm in ours.norms:
+            norm.eps = eps
+        compare(keras_mml.TransformerBlockMML(D, DFF, 2),
+                lambda x: ours(x, ours.mixer.initial_state(x))[0], fill, within)

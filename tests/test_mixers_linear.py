@@ -148,9 +148,9 @@ def test_features_are_unbiased_and_the_test_would_notice() -> None:
     generator = torch.Generator().manual_seed(5)
     assert abs(z_score(orthogonal_rows(4 * 20_000, 4, generator).double())) < 3
     # Q as LAPACK leaves it, which libraries have shipped.
-    normal = torch.randn(20_000, 4, 4, dtype=torch.float64, generator=generator)
+    square = torch.randn(20_000, 4, 4, dtype=torch.float64, generator=generator)
     lengths = normal(20_000, 4, 4, seed=6).norm(dim=-1, keepdim=True)
-    biased = (torch.linalg.qr(normal)[0].transpose(-1, -2) * lengths).reshape(-1, 4)
+    biased = (torch.linalg.qr(square)[0].transpose(-1, -2) * lengths).reshape(-1, 4)
     assert z_score(biased) > 10
 
 

@@ -303,13 +303,7 @@ def show_streaming(data: dict[str, Any]) -> None:
 def write_streaming(
     folder: Path, data: dict[str, Any], title: str, name: str = "streaming",
 ) -> list[Path]:
-    """Write ``streaming.json`` and ``streaming.svg``, or of another name; return their paths.
-
-    Raises
-    ------
-    OSError
-        If one cannot be written.
-    """
+    """Write ``streaming.json`` and ``streaming.svg``, or of another name; return their paths."""
     from sterna.cli.reports.streaming_plot import streaming_plot
     from sterna.cli.reports.vector import svg_file
     from sterna.model.files import write_atomically

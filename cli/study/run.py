@@ -113,13 +113,7 @@ def core_costs(config: ModelConfig) -> dict[str, Any]:
 
 
 def write_study(folder: Path, found: Found) -> list[Path]:
-    """Write ``mixers.json``, ``mixers.md``, ``mixers.html`` and the drawings of the page.
-
-    Raises
-    ------
-    OSError
-        If one cannot be written.
-    """
+    """Write ``mixers.json``, ``mixers.md``, ``mixers.html`` and the drawings of the page."""
     plots = {"state": state_plot(found), "seconds": seconds_plot(found)} if (
         "text" in found["tasks"] and "recall" in found["tasks"]) else {}
     texts = {"mixers.json": json.dumps(found, indent=1) + "\n",

@@ -64,12 +64,8 @@ def fit(
 ) -> Fit:
     """Train ``model`` until the budget is used; the learning rate follows it along a cosine.
 
-    Raises
-    ------
-    FloatingPointError
-        If the loss stops being finite.
-    StoppedError
-        If ``stopped`` said so between two steps.
+    A loss that is not finite is a ``FloatingPointError``; if ``stopped`` says so between two steps
+    it is a :class:`StoppedError`.
     """
     optimizer = adamw(model, recipe)
     done, nats = Fit(), math.nan
@@ -319,12 +315,8 @@ def make_cells(cells: Sequence[Cell], folder: Path, jobs: int, note: Note) -> No
     """Make the cells that are not in ``folder``, ``jobs`` at a time.
 
     A cell that fails does not stop the others. Ctrl-C stops all of them within a step, and what
-    is done stays: the next call goes on from there.
-
-    Raises
-    ------
-    OSError
-        If a result cannot be written, or a process was ended from outside.
+    is done stays: the next call goes on from there. A result that cannot be written, or a process
+    that was ended from outside, is an ``OSError``.
     """
     left = [cell for cell in {each.path(folder): each for each in cells}.values()
             if cell.result(folder) is None]

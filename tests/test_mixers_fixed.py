@@ -61,30 +61,6 @@ def test_random_synthesizer_is_its_formula(rank: int, causal: str) -> None:
     assert_same(lambda x: run(mixer, x), naive, X, mixer.parameters())
 
 
-@torch.no_grad()
-def test_dense_scores_are_a_function_of_their_own_token_alone() -> None:
-    mixer = DenseSynthesizer(init(), length=LENGTH, heads=HEADS).double()
-    other = X.clone()
-    other[3] += 1
-    before, after = (mixer.attention(each, TIME) for each in (X, other))    # [.., to, from]
-    torch.testing.assert_close(before.sum(-1), torch.ones_like(before[..., 0]))
-    changed = (before != after).any(-1).any(1)
-    assert changed.tolist() == [[t == 3 for t in range(TIME)]] * BATCH
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("rank", [0, 3])
-def test_random_synthesizer_is_linear_in_its_values_and_dense_is_not(rank: int) -> None:
-    def misses(mixer: TokenMixer) -> float:
-        """How far ``f(x + other) + f(0)`` is from ``f(x) + f(other)``."""
-        other = normal(TIME, BATCH, D, seed=2)
-        sums = run(mixer, X + other) + run(mixer, torch.zeros_like(X))
-        return float((sums - run(mixer, X) - run(mixer, other)).abs().max())
-
-    assert misses(built(f"synthesizer_random(length={LENGTH}, rank={rank})")) < 1e-12
-    assert misses(built(f"synthesizer_dense(length={LENGTH})")) > 0.1
-
-
 def test_factors_are_as_large_as_the_matrix_they_stand_for() -> None:
     """The deviation of the scores at the start does not depend on the rank."""
     full = RandomSynthesizer(init(), length=128, heads=2)
@@ -115,13 +91,6 @@ def test_fnet_is_the_real_part_of_both_transforms(time: int) -> None:
     one_by_one = torch.fft.fft(torch.fft.fft(x, dim=2), dim=0).real
     torch.testing.assert_close(run(mixer, x), one_by_one, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(run(FNet(init()), x), expected / math.sqrt(time * D))
-
-
-def test_gradient_of_fnet_is_the_transform_again() -> None:
-    """The matrix of Re(F x F) is symmetric."""
-    x, toward = normal(6, BATCH, D).requires_grad_(), normal(6, BATCH, D, seed=1)
-    (gradient,) = torch.autograd.grad((run(FNet(init()), x) * toward).sum(), x)
-    torch.testing.assert_close(gradient, run(FNet(init()), toward))
 
 
 # gMLP
@@ -174,15 +143,6 @@ def test_mlp_mixer_is_torchs_linear_layers_over_time(expansion: int, causal: str
         return F.linear(inner, outer, mixer.b2[:TIME]).transpose(0, 2)
 
     assert_same(lambda x: run(mixer, x), naive, X, mixer.parameters())
-
-
-@torch.no_grad()
-def test_permuting_channels_commutes_with_mixing_tokens() -> None:
-    order = torch.randperm(D, generator=torch.Generator().manual_seed(3))
-    mixer = built(f"mlp_mixer(length={LENGTH}, expansion=2)")
-    torch.testing.assert_close(run(mixer, X[..., order]), run(mixer, X)[..., order])
-    other = built(f"gmlp(length={LENGTH})")      # which mixes channels as well
-    assert not torch.allclose(run(other, X[..., order]), run(other, X)[..., order])
 
 
 # Costs

@@ -47,8 +47,8 @@ def attention(
     runs: Annotated[int | None, typer.Option(
         help="Timed runs of each contestant at a length. Default: 100.")] = None,
     seconds: Annotated[float | None, typer.Option(
-        help="No further run of a contestant after so many seconds of its own; three runs at "
-             "least. Default: 5.")] = None,
+        help="Stop a contestant after this many seconds of its own, but not before three runs. "
+             "Default: 5.")] = None,
     part: Annotated[str, typer.Option(
         help="core (what lies between the projections), or the whole mixer with float or "
              "ternary projections.")] = "core",
@@ -74,10 +74,10 @@ def attention(
     """Time attention and the MLGRU as sequences grow.
 
     One layer with random inputs, the experiment of the works on linear attention. Softmax
-    attention is timed twice: with its matrix written to memory, and fused; how many times as fast
-    the others are is given for both. The number of threads is torch's: set OMP_NUM_THREADS. One
-    thread is timed by the processor, which others at work on the machine disturb least. Where
-    the C library is glibc, freed memory is kept for the next run, as torch does on CUDA.
+    attention is timed twice: with its matrix written to memory, and fused; the speed of the others
+    is given relative to both. The number of threads is torch's: set OMP_NUM_THREADS. With one
+    thread processor time is measured, which other programs disturb least. Where the C library is
+    glibc, freed memory is kept for the next run, as torch does on CUDA.
 
     Example: sterna bench attention --quick
     """
@@ -169,7 +169,7 @@ def streaming(
     size: Annotated[int, typer.Option(
         help="Newest bytes that sinks see; the plain window sees sinks + size.")] = 252,
     most_keys: Annotated[int, typer.Option(
-        help="Where full attention ends, whose keys grow with the text.")] = 2048,
+        help="Bytes that full attention reads, as its keys grow with the text.")] = 2048,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text to train on; its last tenth is read. Default: the manual of this "
              "Python.")] = None,
@@ -188,7 +188,7 @@ def streaming(
     """Read a long text with a model of attention, in three forms of the same weights.
 
     All keys, a plain window of the newest, and a window beside the first keys (attention sinks).
-    Every byte is also read one at a time, to see that the state stays as large as it is declared.
+    Every byte is also read one at a time, to check that the state has its declared size.
 
     Example: sterna bench streaming --steps 200 --tokens 4000
     """

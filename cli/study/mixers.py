@@ -35,8 +35,8 @@ def mixers(
         help="Weights of the rows: ternary or float. Default: ternary, of transformer and encoder "
              "float.")] = None,
     task: Annotated[list[str] | None, typer.Option(
-        help="text, recall or digits; give it again for more. Default: those that a mixer is "
-             "for.")] = None,
+        help="text, recall or digits; give it again for more. Default: all that a mixer can "
+             "do.")] = None,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Few rows, one seed, no sweep.")] = False,
     seeds: Annotated[int | None, typer.Option(help="Seeds of each cell. Default: 3.")] = None,
@@ -45,7 +45,7 @@ def mixers(
         help="Try three learning rates or more for every row, or for none. Default: for mlgru, "
              "hybrid, transformer and encoder.")] = None,
     budget: Annotated[float, typer.Option(
-        metavar="FACTOR", help="Train so many times as long as by default.")] = 1.0,
+        metavar="FACTOR", help="Multiply the default budgets of training by this.")] = 1.0,
     d: Annotated[int, typer.Option(help="Width of the models.")] = 64,
     window: Annotated[int | None, typer.Option(
         help="Bytes of a window of the task text. Default: 256.")] = None,
@@ -64,9 +64,9 @@ def mixers(
 ) -> int:
     """Compare mixers: what each costs, and what it buys.
 
-    Trains each the same way, at equal tokens and at equal CPU seconds, on text, on recall of
-    pairs, and those that are not causal on digits; times and counts a step; writes tables,
-    figures and a page with drawings. It can be interrupted, and goes on where it was.
+    Trains each mixer the same way, at equal tokens and at equal CPU seconds, on text and on recall
+    of pairs, or on digits if it is not causal; times a step and counts what it costs; writes
+    tables, figures and a page with drawings. After an interruption the same command continues.
 
     Example: sterna mixers --quick
     """

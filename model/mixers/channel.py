@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,6 +20,10 @@ __all__ = ["GLU", "GLUMML", "MLP", "Bilinear", "GeGLU", "ReGLU", "ReLU2", "ReLU2
            "SigmoidGLU"]
 
 
+def _squared_relu(z: Tensor) -> Tensor:
+    return F.relu(z).square()
+
+
 class GatedLinear(ChannelMixer):
     """``y = down(a(gate(x)) * up(x))`` (arXiv 2002.05202, equation 6), the activation ``a`` by
     the classes that extend it.
@@ -27,15 +33,13 @@ class GatedLinear(ChannelMixer):
     products. In float there are no limits, and no norm before ``down``.
     """
 
+    activate: Callable[[Tensor], Tensor]
+
     def __init__(self, init: MixerInit) -> None:
         super().__init__()
         self.dff, self.numerics = init.dff, init.numerics
         self.gate_up = Joint(gate=init.linear(init.d, init.dff), up=init.linear(init.d, init.dff))
         self.down = init.linear(init.dff, init.d, residual=True)
-
-    def activate(self, gate: Tensor) -> Tensor:
-        """The activation of the gate ``[..., dff]``, element by element."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
@@ -59,8 +63,7 @@ class Bilinear(GatedLinear):
     The GLU without an activation. Limits and costs are those of ``glu``; no table is needed.
     """
 
-    def activate(self, gate: Tensor) -> Tensor:
-        return gate
+    activate = staticmethod(activation_named("linear"))
 
 
 @channel_mixer("sigmoid_glu")
@@ -70,8 +73,7 @@ class SigmoidGLU(GatedLinear):
     The first GLU. Limits and costs are those of ``glu``.
     """
 
-    def activate(self, gate: Tensor) -> Tensor:
-        return torch.sigmoid(gate)
+    activate = staticmethod(torch.sigmoid)
 
 
 @channel_mixer("reglu")
@@ -81,8 +83,7 @@ class ReGLU(GatedLinear):
     Limits and costs are those of ``glu``; no table is needed.
     """
 
-    def activate(self, gate: Tensor) -> Tensor:
-        return F.relu(gate)
+    activate = staticmethod(F.relu)
 
 
 @channel_mixer("geglu")
@@ -93,8 +94,7 @@ class GeGLU(GatedLinear):
     The exact GELU, not the one by tanh. Limits and costs are those of ``glu``.
     """
 
-    def activate(self, gate: Tensor) -> Tensor:
-        return F.gelu(gate)
+    activate = staticmethod(F.gelu)
 
 
 @channel_mixer("seglu")
@@ -105,8 +105,7 @@ class SeGLU(GatedLinear):
     A member of the family that Keras-MML added. Limits and costs are those of ``glu``.
     """
 
-    def activate(self, gate: Tensor) -> Tensor:
-        return F.selu(gate)
+    activate = staticmethod(F.selu)
 
 
 @channel_mixer("relu2_glu")
@@ -117,8 +116,7 @@ class ReLU2GLU(GatedLinear):
     needed.
     """
 
-    def activate(self, gate: Tensor) -> Tensor:
-        return F.relu(gate).square()
+    activate = staticmethod(_squared_relu)
 
     def products(self, length: int) -> int:
         """The square, and gate with up."""
@@ -136,26 +134,21 @@ class GLU(GatedLinear):
     model has an integer form and gateware; ``swiglu`` is the same for comparisons.
     """
 
-    def activate(self, gate: Tensor) -> Tensor:
-        """SiLU, ``z * sigmoid(z)``."""
-        return self.numerics.silu(gate)
-
     def gated(self, z: Tensor) -> Tensor:
-        """The same as one function, which has a kernel."""
+        """SiLU and product as one function, which has a kernel."""
         return gated_silu(z, self.numerics)
 
 
 class _FeedForward(ChannelMixer):
     """``y = down(a(up(x)))``: 2 d dff ternary MACs per token."""
 
+    activate: Callable[[Tensor], Tensor]
+
     def __init__(self, init: MixerInit) -> None:
         super().__init__()
         self.dff, self.numerics = init.dff, init.numerics
         self.up = init.linear(init.d, init.dff)
         self.down = init.linear(init.dff, init.d, residual=True)
-
-    def activate(self, hidden: Tensor) -> Tensor:
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
@@ -171,9 +164,7 @@ class MLP(_FeedForward):
     Per token 2 d dff ternary MACs and no products.
     """
 
-    def activate(self, hidden: Tensor) -> Tensor:
-        """GELU, ``z * Phi(z)``."""
-        return F.gelu(hidden)
+    activate = staticmethod(F.gelu)
 
 
 @channel_mixer("relu2")
@@ -185,9 +176,7 @@ class ReLU2(_FeedForward):
     gate beside it, as in BitNet b1.58 2B4T, it is ``relu2_glu``.
     """
 
-    def activate(self, hidden: Tensor) -> Tensor:
-        """The square of the positive part."""
-        return F.relu(hidden).square()
+    activate = staticmethod(_squared_relu)
 
     def products(self, length: int) -> int:
         """The squares."""

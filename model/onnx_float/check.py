@@ -33,13 +33,8 @@ _SLACK = 0.01
 
 
 def with_codes(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[tuple[str, bool]]]:
-    """A copy of a graph with every rounded tensor as one more output.
-
-    Returns
-    -------
-    The copy, and for each output its name and whether it is from inside of a loop, which makes
-    time its first axis.
-    """
+    """A copy of a graph with every rounded tensor as one more output; for each of them its name and
+    whether it is from inside of a loop, which makes time its first axis."""
     copy, names = onnx.ModelProto(), []
     copy.CopyFrom(proto)
     for node in list(copy.graph.node):

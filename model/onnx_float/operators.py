@@ -26,16 +26,22 @@ from sterna.model.network.complex_recurrence import Pair, complex_scan
 from sterna.model.network.matrix_recurrence import matrix_scan
 from sterna.model.network.recurrence import mlgru_scan
 
-__all__ = ["by_linear_attention", "by_scan", "has_linear_attention", "translations"]
+__all__ = ["Translations", "has_linear_attention", "recurrences_for_graphs", "translations"]
 
 
 @contextmanager
-def by_scan() -> Iterator[None]:
-    """Inside, the recurrences of mixers are those of this file."""
+def recurrences_for_graphs(*, use_linear_attention: bool = False) -> Iterator[None]:
+    """Inside, the recurrences of mixers are computed by ``Scan``, or by ``LinearAttention`` those
+    that it can compute."""
     with ExitStack() as stack:
-        stack.enter_context(mlgru_scan.by(_scanned_mlgru))
-        stack.enter_context(matrix_scan.by(_scanned_matrix))
         stack.enter_context(complex_scan.by(_scanned_complex))
+        if use_linear_attention:
+            stack.enter_context(mlgru_scan.by(_mlgru))
+            stack.enter_context(matrix_scan.by(_matrix))
+            stack.enter_context(causal_by_sums.by(_sums))
+        else:
+            stack.enter_context(mlgru_scan.by(_scanned_mlgru))
+            stack.enter_context(matrix_scan.by(_scanned_matrix))
         yield
 
 
@@ -77,16 +83,6 @@ def _scanned_complex(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
 
 
 _DOMAIN, _NAME = "com.microsoft", "LinearAttention"
-
-
-@contextmanager
-def by_linear_attention() -> Iterator[None]:
-    """Inside, the recurrences that the operator can compute are computed by it."""
-    with ExitStack() as stack:
-        stack.enter_context(mlgru_scan.by(_mlgru))
-        stack.enter_context(matrix_scan.by(_matrix))
-        stack.enter_context(causal_by_sums.by(_sums))
-        yield
 
 
 def _operator(q: Tensor, k: Tensor, v: Tensor, past: Tensor, decay: Tensor | None = None) -> tuple[

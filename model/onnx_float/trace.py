@@ -33,17 +33,8 @@ _READ = 16
 
 @dataclass(frozen=True, slots=True)
 class StateTensor:
-    """One tensor of the state of a model.
-
-    Parameters
-    ----------
-    layer, index
-        Which layer it belongs to, and its place there.
-    start
-        At the start of one text, ``[1, ...]``.
-    growing
-        The axes that get longer as the text does.
-    """
+    """One tensor of the state of a model: its layer and its place there, what it is at the start of
+    one text, ``[1, ...]``, and the axes that get longer as the text does."""
 
     layer: int
     index: int
@@ -95,13 +86,7 @@ def shortest_end(model: LanguageModel) -> int | None:
 
 @torch.no_grad()
 def state_tensors(model: LanguageModel) -> tuple[list[StateTensor], Example]:
-    """The tensors of the state of a model, and an example to trace it with.
-
-    Raises
-    ------
-    ValueError
-        If a state does not start at zeros, or the sequences that the mixers take are too short.
-    """
+    """The tensors of the state of a model, and an example to trace it with."""
     end = shortest_end(model)
     read = _READ if end is None else min(_READ, end - 2)
     if read < 2:
@@ -181,13 +166,7 @@ class _Scanned(nn.Module):
 def trace_step(
     model: LanguageModel, tensors: Sequence[StateTensor], example: Example,
 ) -> torch.export.ExportedProgram:
-    """The step graph, for any batch.
-
-    Raises
-    ------
-    ExportError
-        If it cannot be traced.
-    """
+    """The step graph, for any batch."""
     model = _frozen(model)
     try:
         return _traced(StepGraph(model), (example.tokens[:, 0], example.state),
@@ -205,11 +184,6 @@ def trace_sequence(
 
     A mixer that cannot be traced for any number of tokens, because it loops over them in Python
     for example, becomes a loop over its step, if its state does not grow.
-
-    Raises
-    ------
-    ExportError
-        If it cannot be traced.
     """
     model = _frozen(model)
     end, whole = shortest_end(model), SequenceGraph(model)

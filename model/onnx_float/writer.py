@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,9 +14,8 @@ import torch
 from sterna.model.files import write_atomically
 from sterna.model.onnx_float.operators import (
     Translations,
-    by_linear_attention,
-    by_scan,
     has_linear_attention,
+    recurrences_for_graphs,
     translations,
 )
 from sterna.model.onnx_float.trace import (
@@ -91,7 +89,7 @@ def float_graph(
     table = translations()      # before the work: it needs a package of its own
     tensors, example = state_tensors(model)
     looped: list[int] = []
-    with by_scan(), by_linear_attention() if use_linear_attention else nullcontext():
+    with recurrences_for_graphs(use_linear_attention=use_linear_attention):
         if kind == "step":
             program = trace_step(model, tensors, example)
         else:

@@ -69,9 +69,8 @@ def test_cores_compute_what_they_are_called() -> None:
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("backward", [False, True])
 def test_every_contestant_has_a_call_for_every_part(part: str, backward: bool) -> None:
-    options = {"heads": 2, "backward": backward, "device": "cpu", "seed": 1}
-    found = {name: contestant(name, part, (12, 3, 16), **options)()
-             for name in contestants_of(part)}
+    settings = Settings(part=part, d=16, heads=2, backward=backward, seed=1)
+    found = {name: contestant(settings, name, 12, 3)() for name in contestants_of(part)}
     assert list(found) == [name for name in CONTESTANTS if part == "core" or "scan" not in name]
     if not backward:
         recurrent, attention = (12, 3, 16), (3, 2, 12, 8) if part == "core" else (12, 3, 16)
@@ -146,8 +145,7 @@ def test_memory_of_long_sequences_follows_from_short_ones(part: str) -> None:
     settings = Settings(part=part, batch=4, backward=part == "float")
     needs = attention_benchmark._Needs(settings)
     for name in contestants_of(part):
-        counted = peak_bytes(
-            lambda name=name: attention_benchmark._contestant(settings, name, 640, 4)())
+        counted = peak_bytes(lambda name=name: contestant(settings, name, 640, 4)())
         assert 0.97 * counted < needs(name, 640, 4) < 1.5 * counted, name
     if part == "core":
         both = 4 * 4 * (3 * 640 * 64 + 2 * 4 * 640 ** 2)
@@ -157,13 +155,13 @@ def test_memory_of_long_sequences_follows_from_short_ones(part: str) -> None:
 
 
 def test_memory_of_many_sequences_is_counted_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, batches = attention_benchmark._contestant, []
+    made, batches = attention_benchmark.contestant, []
 
     def noted(settings: Settings, name: str, length: int, batch: int) -> object:
         batches.append(batch)
         return made(settings, name, length, batch)
 
-    monkeypatch.setattr(attention_benchmark, "_contestant", noted)
+    monkeypatch.setattr(attention_benchmark, "contestant", noted)
     many, few = (attention_benchmark._Needs(Settings(batch=batch, d=4, heads=1))
                  for batch in (4096, 32))
     assert many("softmax", 8, 4096) == 128 * few("softmax", 8, 32)
@@ -305,14 +303,14 @@ def test_the_tables_fit_in_eighty_columns(
 def test_an_interruption_leaves_the_lengths_that_are_done(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = attention_benchmark._contestant
+    made = attention_benchmark.contestant
 
     def interrupted(settings: Settings, name: str, length: int, batch: int) -> object:
         if length == 9:
             raise KeyboardInterrupt
         return made(settings, name, length, batch)
 
-    monkeypatch.setattr(attention_benchmark, "_contestant", interrupted)
+    monkeypatch.setattr(attention_benchmark, "contestant", interrupted)
     code, out, err = run(
         capsys, "bench", "attention", *SMALL, "--lengths", "4,9", "-o", tmp_path, "--quiet")
     assert (code, err) == (130, "sterna: interrupted\n")

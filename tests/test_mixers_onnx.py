@@ -15,10 +15,10 @@ import onnxruntime
 import pytest
 import torch
 from command_line import refusal, run
+from mixer_parts import built, pattern_of
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-import sterna.model.mixers  # noqa: F401  (registers them)
 from sterna.cli.main import main
 from sterna.model.config import ModelConfig
 from sterna.model.mixers.attention import Attention
@@ -33,21 +33,18 @@ from sterna.model.onnx_float.check import GraphCodes, check_float, with_codes
 from sterna.model.onnx_float.operators import translations
 from sterna.model.onnx_float.trace import ExportError, quietly, state_tensors, trace_sequence
 from sterna.model.onnx_float.writer import export_float
-from sterna.model.pattern import parse_pattern
 from sterna.model.stack.language_model import LanguageModel
+from sterna.model.study.contract import shaken
 from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
 
-SMALL = {"size": 5, "sinks": 2, "block": 4, "stride": 4, "length": 96}
 GROWING = ModelConfig(d=16, layers=1, dff=16, vocab=32, mixer="window(size=5)", weights="float")
 """Its state grows, then stays; tracing a graph takes seconds, so there is one layer."""
 
 
-def lively(config: ModelConfig, seed: int = 1) -> LanguageModel:
+def lively(config: ModelConfig) -> LanguageModel:
     """A model of which no part starts at zero."""
-    model, generator = LanguageModel(config), torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    model = shaken(LanguageModel(config), torch.Generator().manual_seed(1))
+    assert isinstance(model, LanguageModel)
     return model
 
 
@@ -407,25 +404,20 @@ def test_options_that_do_not_apply_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def pattern_of(name: str) -> str:
-    """A mixer with options whose limits come into play within the texts of these tests, causal if
-    it can be."""
-    choosable = TOKEN_MIXERS.options(name)
-    options = [f"{each}={SMALL[each]}" for each in choosable if each in SMALL]
-    options += ["causal=true"] * ("causal" in choosable)
-    return f"{name}({', '.join(options)})" if options else name
+def small(name: str) -> str:
+    """A mixer whose limits come into play within the texts of these tests, causal if it can be."""
+    return pattern_of(name, length="96", bucket="32", causal="true")
 
 
-def causal_mixers() -> list[str]:
-    return [name for name in TOKEN_MIXERS.names()
-            if TOKEN_MIXERS.build(parse_pattern(pattern_of(name))[0], MixerInit(16)).causal]
+CAUSAL = [name for name in TOKEN_MIXERS.names()
+          if not name.startswith("shift") and built(small(name)).causal]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", causal_mixers())
+@pytest.mark.parametrize("name", CAUSAL)
 def test_every_causal_mixer_follows_torch_in_both_graphs(name: str, tmp_path: Path) -> None:
-    model = lively(ModelConfig(d=16, layers=1, dff=16, vocab=64, mixer=pattern_of(name),
+    model = lively(ModelConfig(d=16, layers=1, dff=16, vocab=64, mixer=small(name),
                                weights="float"))
     for path in export_float(model, tmp_path):
         report = check_float(model, path, tokens=150)
@@ -438,7 +430,7 @@ def test_every_causal_mixer_follows_torch_in_both_graphs(name: str, tmp_path: Pa
 @pytest.mark.parametrize("name", ["gru", "hgrn2", "bigbird"])
 def test_ternary_mixers_follow_torch_in_both_graphs(name: str, tmp_path: Path) -> None:
     """Codes at a projection's input are made in chunks, in loops and in blocks."""
-    model = lively(ModelConfig(d=16, layers=1, dff=16, vocab=64, mixer=pattern_of(name)))
+    model = lively(ModelConfig(d=16, layers=1, dff=16, vocab=64, mixer=small(name)))
     for path in export_float(model, tmp_path):
         report = check_float(model, path, tokens=150)
         assert report.close, f"{path.name}: {report}"

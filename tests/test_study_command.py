@@ -95,7 +95,8 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     code, out, err = run(capsys, *arguments)
     assert code == 130
     assert json.loads(out)["missing"] == 2
-    assert f"what is done stays in {tmp_path}: the same command goes on, 2 cells are left" in err
+    assert (f"the results so far stay in {tmp_path}: the same command continues, 2 cells are left"
+            in err)
     code, out, _ = run(capsys, *arguments)
     assert (code, json.loads(out)["missing"]) == (0, 0)
     assert (len(calls), len(set(calls))) == (3, 2)      # one was cut short
@@ -179,6 +180,8 @@ class Mine(Base):
 @pytest.mark.parametrize(("source", "message"), [
     (PEEKING, "it is said to be causal, and its first 1 outputs depend on later tokens"),
     (OWN.replace("self.linear(x) *", "self.linear(x - x[:1]) *"), "read in two pieces, cut after"),
+    (OWN + "\n    def step(self, x, state):\n        return self.linear(x) + 1, ()\n",
+     "read token by token, at token 1: outputs differ by up to 1"),
     (GROWING, "state_words(0) says 0 numbers, and the state after 0 tokens has 16"),
 ])
 def test_a_mixer_that_breaks_the_contract_is_refused_before_it_is_trained(

@@ -30,9 +30,9 @@ __all__ = ["core_costs", "run_study", "settings_text", "study_markdown", "write_
 
 
 def run_study(study: Study, output: Path, jobs: int, *, quiet: bool, as_json: bool) -> int:
-    """Make the cells that are not there, write the files, print; return the exit code.
+    """Make the missing cells, write the files, print; return the exit code.
 
-    After Ctrl-C what is done so far is written and printed.
+    After Ctrl-C the results so far are written and printed.
     """
     from sterna.model.study.plan import summarize
     cells = output / "cells"
@@ -53,8 +53,8 @@ def run_study(study: Study, output: Path, jobs: int, *, quiet: bool, as_json: bo
     for line in failed:
         say(line)
     if code == INTERRUPTED:
-        say(f"what is done stays in {output}: the same command goes on, {found['missing']:,} "
-            f"cells are left")
+        say(f"the results so far stay in {output}: the same command continues, "
+            f"{found['missing']:,} cells are left")
     return code or int(bool(failed))
 
 
@@ -68,7 +68,7 @@ def _make(label: str, cells: list[Cell], folder: Path, jobs: int, quiet: bool) -
     before, started = done, time.monotonic()
     if done == total:
         return failed
-    display, move = progress_bar(f"{label}: {total:,}, of which {done:,} are there", quiet)
+    display, move = progress_bar(f"{label}: {total:,}, {done:,} of them done", quiet)
 
     def note(cell: Cell, result: dict[str, Any] | None, error: str) -> None:
         nonlocal done
@@ -178,7 +178,7 @@ def _heading(table: CycleTable) -> str:
 def _page(found: Found, plots: dict[str, str]) -> str:
     said = findings(found)
     count = len(found["rows"])
-    left = f"; {found['missing']:,} cells are not there yet" if found["missing"] else ""
+    left = f"; {found['missing']:,} cells are still missing" if found["missing"] else ""
     verdict = Verdict.note(
         f"{count} ROWS COMPARED" if count > 1 else "ONE ROW MEASURED",
         (said[0] if said else "Each trained and measured the same way.") + left)

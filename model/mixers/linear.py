@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.model.checks import check_whole
-from sterna.model.network.heads import head_count, merge_heads, rotate, split_heads
-from sterna.model.network.joint import Joint
-from sterna.model.network.mixer import State, TokenMixer
+from sterna.model.mixers.attention import Attention
+from sterna.model.network.heads import merge_heads, rotate
+from sterna.model.network.mixer import State
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import token_mixer
 from sterna.model.network.replaceable import Replaceable
@@ -73,27 +73,22 @@ def causal_by_sums(
     return y, before[..., -1, :, :].clone(), keys_before[..., -1, :].clone()
 
 
-class FeatureAttention(TokenMixer):
+class FeatureAttention(Attention):
     """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each head.
 
     Per token, with m features of a head of width d / heads: 4 d^2 MACs, 2 m d + m heads products,
     m d + m heads words of state whatever the length, and one that counts the tokens if there are
     rotary positions, which take 4 d products.
 
-    A form of linear attention extends this class by saying what phi is. Options as
-    :class:`~sterna.model.mixers.linear.elu.LinearAttention` has them.
+    Projections and heads are those of :class:`~sterna.model.mixers.attention.Attention`. A form of
+    linear attention extends this class by saying what phi is.
     """
 
     def __init__(
         self, init: MixerInit, *, heads: int = 0, causal: bool = True, rope: bool = True,
     ) -> None:
-        super().__init__()
-        self.d, self.causal, self.rope = init.d, causal, rope
-        self.heads = head_count(init.d, heads)
-        self.width = self.features = init.d // self.heads
-        self.qkv = Joint(q=init.linear(init.d, init.d), k=init.linear(init.d, init.d),
-                         v=init.linear(init.d, init.d))
-        self.out = init.linear(init.d, init.d, residual=True)
+        super().__init__(init, heads=heads, causal=causal, rope=rope)
+        self.features = self.width
 
     @abstractmethod
     def of_queries(self, q: Tensor) -> Tensor:
@@ -108,8 +103,7 @@ class FeatureAttention(TokenMixer):
         """Map ``x [time, batch, d]``; the state is the sum of ``phi(k)^T v``
         ``[batch, heads, features, width]``, that of ``phi(k)`` ``[batch, heads, features]``, and
         with positions the number of tokens so far ``[batch, 1]``."""
-        q, k, v = (split_heads(part, self.heads)
-                   for part in self.qkv(x).chunk(3, dim=-1))
+        q, k, v = self.heads_of(x)
         count: State = ()
         if self.rope:
             positions = torch.arange(x.shape[0], device=x.device)

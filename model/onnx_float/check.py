@@ -25,7 +25,7 @@ from sterna.model.network.quantizers import round_codes
 from sterna.model.onnx_float.trace import flat, shortest_end
 from sterna.model.stack.language_model import LanguageModel, ModelState
 
-__all__ = ["LARGEST_DIFFERENCE", "FloatReport", "GraphCodes", "check_float", "with_codes"]
+__all__ = ["LARGEST_DIFFERENCE", "FloatReport", "check_float"]
 
 
 _SLACK = 0.01
@@ -108,7 +108,7 @@ class FloatReport:
         Which value that was, after how many tokens; or what is wrong.
     codes, flipped, farthest
         8-bit codes inside of ternary projections, how many of them torch rounds the other way,
-        and how far from a half such a number was at most. torch then goes on with the graph's.
+        and how far from a half such a number was at most. torch continues with the graph's.
     missing
         Roundings of torch that the graph has nothing like.
     """
@@ -173,7 +173,7 @@ def check_float(
     """Run a graph and its model side by side over random texts.
 
     Two texts are read from the start; by a step graph token by token, by a sequence graph in
-    pieces that get longer, then in one. Every call goes on from the state of the one before, in
+    pieces that get longer, then in one. Every call continues from the state of the one before, in
     the graph as in torch; logits and states are compared after each.
 
     Parameters

@@ -48,7 +48,7 @@ def export_float(
     model
         The model; its projections may be ternary or float.
     folder
-        Where the files go; it is made if it is not there.
+        Where the files go; it is made if it does not exist.
     graphs
         Which of :data:`GRAPHS` to write.
     use_linear_attention

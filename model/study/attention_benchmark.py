@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -59,9 +60,56 @@ PARTS = {
 }
 
 
-def contestants_of(part: str) -> list[str]:
-    """The names that a part has: a recurrence alone is no mixer."""
-    return [name for name in CONTESTANTS if part == "core" or name != "mlgru scan"]
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is timed: :data:`PARTS`, forward or with ``backward`` both ways, on ``batch`` sequences
+    of each of the ``lengths`` in tokens, with ``d`` channels and ``heads`` heads.
+
+    A contestant has ``runs`` timed runs at a length, or those that fit in ``seconds`` of its own,
+    but three at least. ``memory_gb`` is the most memory to take, in 10^9 bytes, None for 90 % of
+    what is free. Where a contestant needs more, ``fit`` halves the batch of all contestants of
+    that length until none does; otherwise it is not run there.
+    """
+
+    lengths: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 6000)
+    batch: int = 32
+    d: int = 64
+    heads: int = 4
+    runs: int = 100
+    seconds: float = 5.0
+    part: str = "core"
+    backward: bool = False
+    memory_gb: float | None = None
+    fit: bool = False
+    device: str = "cpu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
+            raise ValueError(f"lengths must rise, got {list(self.lengths)}")
+        for length in self.lengths:
+            check_whole("a length", length, 1, 1 << 20)
+        for name, high in (("batch", 65536), ("d", 65536), ("heads", 1024), ("runs", 100_000)):
+            check_whole(name, getattr(self, name), 1, high)
+        head_count(self.d, self.heads)
+        for name in ("seconds", "memory_gb"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value}")
+        if self.part not in PARTS:
+            raise ValueError(f"part must be one of {', '.join(PARTS)}, got {self.part!r}")
+        _check_device(self.device)
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {device!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device}: torch finds no CUDA device")
 
 
 def materialised(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -101,116 +149,56 @@ _CORES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def contestant(
-    name: str, part: str, shape: tuple[int, int, int], *, heads: int, backward: bool,
-    device: str, seed: int,
-) -> Call:
-    """A call that mixes random tokens once, float32 of the shape (time, batch, d).
-
-    ``backward`` computes gradients as well: of the inputs, and of the weights if there are some.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    if part == "core":
-        return _core(name, _inputs(name, shape, heads, device, generator), backward)
-    mixer = _mixer(name, MixerInit(
-        shape[-1], ternary=part == "ternary", generator=generator), heads).to(device)
-    x = torch.randn(shape, generator=generator).to(device).requires_grad_(backward)
-    state = mixer.initial_state(x)
-    return _call(lambda: mixer(x, state)[0], [x, *mixer.parameters()], backward)
+# Without positions, which not all of them have.
+_MIXERS: dict[str, Callable[[MixerInit, int], TokenMixer]] = {
+    MATERIALISED: lambda init, heads: _Materialised(init, heads=heads, causal=False, rope=False),
+    FUSED: lambda init, heads: Attention(init, heads=heads, causal=False, rope=False),
+    "softmax causal": lambda init, heads: Attention(init, heads=heads, rope=False),
+    "linear": lambda init, heads: LinearAttention(init, heads=heads, causal=False, rope=False),
+    "linear causal": lambda init, heads: LinearAttention(init, heads=heads, rope=False),
+    "mlgru": lambda init, heads: MLGRU(init),
+}
 
 
-def _inputs(
-    name: str, shape: tuple[int, int, int], heads: int, device: str, generator: torch.Generator,
-) -> list[Tensor]:
-    """As projections would give them: queries, keys and values ``[batch, heads, time, width]``,
-    or the three inputs of a recurrence ``[time, batch, d]``."""
-    time, batch, d = shape
-    size = shape if name.startswith("mlgru") else (batch, heads, time, d // heads)
-    return [torch.randn(size, generator=generator).to(device) for _ in range(3)]
+def contestants_of(part: str) -> list[str]:
+    """The contestants of a part: the recurrence alone is no mixer, so only the core has it."""
+    return [name for name in CONTESTANTS if part == "core" or name in _MIXERS]
 
 
-def _core(name: str, inputs: list[Tensor], backward: bool) -> Call:
-    if name == "mlgru scan":    # of gates and candidates
-        inputs = [inputs[0].sigmoid(), inputs[1]]
-    leaves = [each.requires_grad_(backward) for each in inputs]
-    return _call(lambda: _CORES[name](*leaves), leaves, backward)
+def contestant(settings: Settings, name: str, length: int, batch: int) -> Call:
+    """A call that mixes random tokens once, in float32; ``settings.backward`` computes gradients
+    as well: of the inputs, and of the weights if there are some."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    d, heads, backward = settings.d, settings.heads, settings.backward
 
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(settings.device)
 
-def _mixer(name: str, init: MixerInit, heads: int) -> TokenMixer:
-    """Without positions, which not all of them have."""
-    match name:
-        case "softmax":
-            return _Materialised(init, heads=heads, causal=False, rope=False)
-        case "softmax fused" | "softmax causal":
-            return Attention(init, heads=heads, causal=name == "softmax causal", rope=False)
-        case "linear" | "linear causal":
-            return LinearAttention(init, heads=heads, causal=name == "linear causal", rope=False)
-    return MLGRU(init)
+    if settings.part == "core":     # inputs as projections would give them
+        recurrent = name.startswith("mlgru")
+        shape = (length, batch, d) if recurrent else (batch, heads, length, d // heads)
+        inputs = [drawn(*shape) for _ in range(3)]
+        if name == "mlgru scan":    # of gates and candidates
+            inputs = [inputs[0].sigmoid(), inputs[1]]
+        wanted = [each.requires_grad_(backward) for each in inputs]
 
+        def form() -> Tensor:
+            return _CORES[name](*inputs)
+    else:
+        init = MixerInit(d, ternary=settings.part == "ternary", generator=generator)
+        mixer = _MIXERS[name](init, heads).to(settings.device)
+        x = drawn(length, batch, d).requires_grad_(backward)
+        state, wanted = mixer.initial_state(x), [x, *mixer.parameters()]
 
-def _call(form: Callable[[], Tensor], wanted: list[Tensor], backward: bool) -> Call:
-    if not backward:
-        return torch.no_grad()(form)
+        def form() -> Tensor:
+            y: Tensor = mixer(x, state)[0]
+            return y
 
     def both() -> object:
         y = form()
         return torch.autograd.grad(y, wanted, torch.ones_like(y))
 
-    return both
-
-
-LENGTHS = (128, 256, 512, 1024, 2048, 4096, 6000)
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What is timed: :data:`PARTS`, forward or with ``backward`` both ways, on ``batch`` sequences
-    of each of the ``lengths`` in tokens, with ``d`` channels and ``heads`` heads.
-
-    A contestant has ``runs`` timed runs at a length, or those that fit in ``seconds`` of its own,
-    but three at least. ``memory_gb`` is the most memory to take, in 10^9 bytes, None for 90 % of
-    what is free. Where a contestant needs more, ``fit`` halves the batch of all contestants of
-    that length until none does; otherwise it is not run there.
-    """
-
-    lengths: tuple[int, ...] = LENGTHS
-    batch: int = 32
-    d: int = 64
-    heads: int = 4
-    runs: int = 100
-    seconds: float = 5.0
-    part: str = "core"
-    backward: bool = False
-    memory_gb: float | None = None
-    fit: bool = False
-    device: str = "cpu"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
-            raise ValueError(f"lengths must rise, got {list(self.lengths)}")
-        for length in self.lengths:
-            check_whole("a length", length, 1, 1 << 20)
-        for name, high in (("batch", 65536), ("d", 65536), ("heads", 1024), ("runs", 100_000)):
-            check_whole(name, getattr(self, name), 1, high)
-        head_count(self.d, self.heads)
-        for name in ("seconds", "memory_gb"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, got {value}")
-        if self.part not in PARTS:
-            raise ValueError(f"part must be one of {', '.join(PARTS)}, got {self.part!r}")
-        _check_device(self.device)
-
-
-def _check_device(device: str) -> None:
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        kind = ""
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f"device must be cpu or cuda, got {device!r}")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device}: torch finds no CUDA device")
+    return both if backward else torch.no_grad()(form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,26 +342,23 @@ def _cells(
     settings: Settings, needs: _Needs, length: int, clock: Callable[[], float],
     note: Callable[[str], None],
 ) -> list[Cell]:
-    """Every contestant at a length."""
-    names = contestants_of(settings.part)
+    """Every contestant at a length, with the batch of the settings, or with ``fit`` the first half
+    of it at which all fit."""
+    names, batch = contestants_of(settings.part), settings.batch
     return_memory()
     limit = _limit(settings)
-    batch = _batch(settings, needs, length, limit)
+    while settings.fit and batch > 1 and not all(
+            needs.fits(name, length, batch, limit) for name in names):
+        batch //= 2
     if batch < settings.batch:
         note(f"N {length:,}: batch {batch} for all, as not every contestant fits in memory with "
              f"{settings.batch}")
-    calls = {name: _contestant(settings, name, length, batch) for name in names
+    calls = {name: contestant(settings, name, length, batch) for name in names
              if needs.fits(name, length, batch, limit)}
     note(f"N {length:,}, batch {batch}: {len(calls)} contestants in turn")
     taken = interleaved(calls, settings.runs, settings.seconds, clock)
     return [Cell(name, length, batch, needs(name, length, batch), limit,
                  tuple(taken.get(name, ()))) for name in names]
-
-
-def _contestant(settings: Settings, name: str, length: int, batch: int) -> Call:
-    return contestant(
-        name, settings.part, (length, batch, settings.d), heads=settings.heads,
-        backward=settings.backward, device=settings.device, seed=settings.seed)
 
 
 def interleaved(
@@ -389,7 +374,7 @@ def interleaved(
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(runs):
         names = list(calls)
-        first = turn % max(1, len(names))       # who follows whom shall not matter
+        first = turn % max(1, len(names))       # which one follows which must not matter
         for name in names[first:] + names[:first]:
             if turn >= LEAST_RUNS and sum(taken[name]) > seconds:
                 continue
@@ -423,12 +408,12 @@ class _Needs:
 
     def __call__(self, name: str, length: int, batch: int) -> int:
         if name not in self._probes:
-            self._probes[name] = (self._probe(name, _PROBED[0]), self._probe(name, _PROBED[1]))
-        found = extrapolated(_PROBED, self._probes[name], length)
-        return found * batch // self._batch
+            first, second = (peak_bytes(partial(self._run, name, at)) for at in _PROBED)
+            self._probes[name] = (first, second)
+        return extrapolated(_PROBED, self._probes[name], length) * batch // self._batch
 
-    def _probe(self, name: str, length: int) -> int:
-        return peak_bytes(lambda: _contestant(self._settings, name, length, self._batch)())
+    def _run(self, name: str, length: int) -> None:
+        contestant(self._settings, name, length, self._batch)()
 
     def fits(self, name: str, length: int, batch: int, limit: int | None) -> bool:
         """Whether a contestant fits in so many bytes, beside the inputs of the others."""
@@ -445,13 +430,3 @@ def _limit(settings: Settings) -> int | None:
         return round(settings.memory_gb * 1e9)
     free = memory_at_hand(settings.device)
     return None if free is None else round(_SHARE * free)
-
-
-def _batch(settings: Settings, needs: _Needs, length: int, limit: int | None) -> int:
-    """The batch of a length: that of the settings, or with ``fit`` the first half of it at which
-    all contestants fit."""
-    batch = settings.batch
-    while settings.fit and batch > 1 and not all(
-            needs.fits(name, length, batch, limit) for name in contestants_of(settings.part)):
-        batch //= 2
-    return batch

@@ -37,19 +37,19 @@ __all__ = ["BUDGETS", "Cell", "CostCell", "Costs", "Fit", "Note", "StoppedError"
 
 
 BUDGETS = ("tokens", "seconds")
-"""What is equal for all models. Seconds are CPU time of the process, in one thread: what else
-the machine does then counts little."""
+"""What is equal for all models. Seconds are CPU time of the process, in one thread, which other
+programs on the machine change little."""
 
 _CURVE_POINTS = 50
 
 
 class StoppedError(Exception):
-    """Training was to stop before its end."""
+    """Training was stopped before its end."""
 
 
 @dataclass(slots=True)
 class Fit:
-    """How a training run went: its steps, tokens and CPU seconds, and the loss by the way as
+    """How a training run went: its steps, tokens and CPU seconds, and a curve of the loss as
     ``[tokens, seconds, nats]``."""
 
     steps: int = 0
@@ -217,7 +217,7 @@ class Cell(ABC):
         return folder / f"{name[:_LONGEST]}-{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
 
     def result(self, folder: Path) -> dict[str, Any] | None:
-        """The result, if it is there and whole."""
+        """The result, None if its file is missing or damaged."""
         try:
             found = json.loads(self.path(folder).read_text())["result"]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -312,11 +312,11 @@ _stop: Event | None = None
 
 
 def make_cells(cells: Sequence[Cell], folder: Path, jobs: int, note: Note) -> None:
-    """Make the cells that are not in ``folder``, ``jobs`` at a time.
+    """Make the cells that ``folder`` lacks, ``jobs`` at a time.
 
-    A cell that fails does not stop the others. Ctrl-C stops all of them within a step, and what
-    is done stays: the next call goes on from there. A result that cannot be written, or a process
-    that was ended from outside, is an ``OSError``.
+    A cell that fails does not stop the others. Ctrl-C stops all of them within a step; results that
+    are written stay, and the next call makes the rest. A result that cannot be written, or a
+    process that was killed from outside, is an ``OSError``.
     """
     left = [cell for cell in {each.path(folder): each for each in cells}.values()
             if cell.result(folder) is None]
@@ -336,9 +336,9 @@ def make_cells(cells: Sequence[Cell], folder: Path, jobs: int, note: Note) -> No
             for each in wait(running, return_when=FIRST_COMPLETED).done:
                 note(running.pop(each), *each.result())
     except BrokenProcessPool as error:
-        raise OSError("a process that made cells was ended from outside, perhaps for lack of "
-                      "memory; what is done stays, and the same command with fewer --jobs goes "
-                      "on") from error
+        raise OSError("a process that made cells was killed from outside, perhaps for lack of "
+                      "memory; the results so far stay, and the same command with fewer --jobs "
+                      "continues") from error
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)

@@ -85,7 +85,7 @@ class Study:
         Raises
         ------
         ValueError
-            If a mixer is not there or not for a task, or breaks the contract of mixers.
+            If a mixer is unknown or not made for a task, or breaks the contract of mixers.
         """
         for task in dict.fromkeys(task for _, tasks in self.entries for task in tasks):
             task.sample(0, 0)
@@ -107,14 +107,14 @@ class Study:
                                  length=max(self.costs.lengths))) for row, _ in self.entries]
 
     def sweep_cells(self, folder: Path) -> list[Cell]:
-        """The cells that have to be there before the others are known. When those in ``folder``
-        are more, there may be others."""
+        """The cells that decide which others there are. More results in ``folder`` may ask for
+        further ones."""
         return [self._training(row, task, "tokens", 0, lr)
                 for row, tasks in self.entries if row.name in self.swept
                 for task in tasks for lr in self.sweep(row, task, folder)]
 
     def cells(self, folder: Path) -> list[Cell]:
-        """All other cells, when those of the sweep are in ``folder``: seed after seed, so that a
+        """All other cells, once those of the sweep are in ``folder``: seed after seed, so that a
         comparison that is cut short has every row."""
         found: list[Cell] = []
         for seed in range(self.seeds):
@@ -143,7 +143,7 @@ class Study:
 
     def sweep(self, row: Row, task: Task, folder: Path) -> dict[float, float | None]:
         """The figure of the task by learning rate, rising: NaN where the loss was not finite, None
-        where a cell is not there yet."""
+        where a cell is missing."""
         rates = list(swept_rates(row.weights, task))
         while True:
             found = {lr: self._figure(row, task, lr, folder) for lr in rates}
@@ -192,7 +192,7 @@ def summarize(study: Study, folder: Path) -> dict[str, Any]:
     deviation is that of a sample, None for one seed) and ``costs`` by length. ``tasks``:
     settings, budgets and facts. ``sweep``: figures by learning rate (None where the loss was not
     finite), the ``best``, and whether that lies between others (``inside``). ``missing``: cells
-    that are not there. ``machine``: where this was called.
+    without a result. ``machine``: where this was called.
     """
     tasks = {task.name: task for _, each in study.entries for task in each}
     cells = {cell.path(folder): cell for cell in (*study.sweep_cells(folder), *study.cells(folder))}
@@ -251,7 +251,7 @@ def _below_unigram(text: dict[str, Any] | None, tasks: tuple[Task, ...]) -> bool
 def _figures(
     study: Study, row: Row, task: Task, budget: str, folder: Path,
 ) -> dict[str, Any]:
-    """Means over the seeds that are there."""
+    """Means over the seeds that have results."""
     cells = [study.cell(row, task, budget, seed, folder) for seed in range(study.seeds)]
     results = [each for each in (cell.result(folder) for cell in cells) if each is not None]
     done = [each for each in results if "figures" in each]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from mixer_parts import normal, run
+from mixer_parts import assert_same, normal, run
 from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
@@ -32,6 +32,7 @@ from sterna.model.stack.block import Block
 from sterna.model.stack.language_model import LanguageModel
 
 D, DFF, STATES, TIME, BATCH = 16, 32, 8, 7, 3
+X = normal(TIME, BATCH, D, seed=2)
 MODES = pytest.mark.parametrize("fully_mml", [True, False], ids=["fully", "partly"])
 
 
@@ -74,24 +75,19 @@ def dense(layer: nn.Module, x: Tensor) -> Tensor:
     return F.linear(x, layer.weight, layer.bias)
 
 
-def gradients_agree(
-        ours: Tensor, expected: Tensor, module: nn.Module, x: Tensor, within: float = 1e-9) -> None:
-    """Values, and gradients of the input and of all that is no ternary weight."""
-    leaves = [x, *(parameter for name, parameter in module.named_parameters()
-                   if not name.endswith("linear.weight"))]
-    toward = normal(*ours.shape, seed=9)
-    got = [torch.autograd.grad((y * toward).sum(), leaves) for y in (ours, expected)]
-    torch.testing.assert_close(ours, expected, rtol=within, atol=within)
-    torch.testing.assert_close(*got, rtol=within, atol=within)
-    assert all(bool(each.any()) for each in got[0])
+def is_formula(module: nn.Module, ours: Callable[..., Tensor], formula: Callable[..., Tensor],
+               *inputs: Tensor, within: float = 1e-9) -> None:
+    """Values, and gradients of the inputs and of all that is no ternary weight."""
+    assert_same(ours, formula, inputs, [
+        parameter for name, parameter in module.named_parameters()
+        if not name.endswith("linear.weight")], within=within)
 
 
 # DenseMML
 
 def test_dense_mml_is_its_formula() -> None:
     layer = shaken(DenseMML(D, 8, activation="silu"))
-    x = normal(5, D, seed=2).requires_grad_()
-    gradients_agree(layer(x), F.silu(dense(layer, x)), layer, x, 1e-12)
+    is_formula(layer, layer, lambda x: F.silu(dense(layer, x)), normal(5, D, seed=2), within=1e-12)
 
 
 def test_gradient_of_dense_mmls_weights_differs_from_the_packages_as_stated() -> None:
@@ -135,10 +131,13 @@ def test_dense_mml_of_zeros_is_its_bias() -> None:
 
 @pytest.mark.parametrize("activation", ["sigmoid", "linear", "relu", "gelu", "silu", "selu"])
 def test_glumml_is_its_formula(activation: str) -> None:
-    mixer, x = shaken(GLUMML(init(), activation=activation)), normal(5, D, seed=2).requires_grad_()
-    gate, up = dense(mixer.kernel, x).split(DFF, dim=-1)
-    expected = dense(mixer.down, ACTIVATIONS[activation](gate) * up)
-    gradients_agree(mixer(x), expected, mixer, x)
+    mixer = shaken(GLUMML(init(), activation=activation))
+
+    def formula(x: Tensor) -> Tensor:
+        gate, up = dense(mixer.kernel, x).split(DFF, dim=-1)
+        return dense(mixer.down, ACTIVATIONS[activation](gate) * up)
+
+    is_formula(mixer, mixer, formula, normal(5, D, seed=2))
 
 
 def grumml_formula(mixer: GRUMML, x: Tensor, state: Tensor) -> Tensor:
@@ -158,8 +157,8 @@ def test_grumml_is_its_formula(fully_mml: bool) -> None:
     assert all(f"{part}.bias" in dict(mixer.named_parameters()) for part in (
         ("kernel.linear", "out.linear") if fully_mml else ("kernel.linear", "g", "out")))
     assert isinstance(mixer.out, DenseMML if fully_mml else nn.Linear)
-    x, state = normal(TIME, BATCH, D, seed=2).requires_grad_(), normal(BATCH, D, seed=3)
-    gradients_agree(mixer(x, (state,))[0], grumml_formula(mixer, x, state), mixer, x)
+    is_formula(mixer, lambda x, state: mixer(x, (state,))[0],
+               lambda x, state: grumml_formula(mixer, x, state), X, normal(BATCH, D, seed=3))
     assert mixer.macs(1) == (4 if fully_mml else 2) * D * D
     assert mixer.multiplies(1) == 3 * D + (0 if fully_mml else 2 * D * D)
 
@@ -167,8 +166,8 @@ def test_grumml_is_its_formula(fully_mml: bool) -> None:
 def test_attentionmml_is_a_grumml_with_silu_and_sigmoid() -> None:
     mixer, twin = shaken(AttentionMML(init())), shaken(GRUMML(init(), fully_mml=True))
     assert (mixer.activation, mixer.recurrent_activation) == (F.silu, torch.sigmoid)
-    x, state = normal(TIME, BATCH, D, seed=2), normal(BATCH, D, seed=3)
-    assert torch.equal(mixer(x, (state,))[0], twin(x, (state,))[0])
+    state = normal(BATCH, D, seed=3)
+    assert torch.equal(mixer(X, (state,))[0], twin(X, (state,))[0])
 
 
 @MODES
@@ -176,16 +175,19 @@ def test_lrumml_is_its_formula(fully_mml: bool) -> None:
     mixer = shaken(LRU(init(), state_dim=STATES, fully_mml=fully_mml))
     assert isinstance(mixer.b_re, DenseMML)
     assert isinstance(mixer.direct, DenseMML if fully_mml else nn.Linear)
-    u = normal(TIME, BATCH, D, seed=2).requires_grad_()
-    added = torch.exp(mixer.gamma) * torch.complex(dense(mixer.b_re, u), dense(mixer.b_im, u))
-    multiplier = torch.exp(torch.complex(-mixer.nu.exp(), mixer.theta.exp()))
-    x, states = torch.zeros_like(added[0]), []
-    for t in range(TIME):
-        x = multiplier * x + added[t]
-        states.append(x)
-    whole = torch.stack(states)
-    y = dense(mixer.c_re, whole.real) - dense(mixer.c_im, whole.imag) + dense(mixer.direct, u)
-    gradients_agree(run(mixer, u), y, mixer, u)
+
+    def formula(u: Tensor) -> Tensor:
+        added = torch.exp(mixer.gamma) * torch.complex(dense(mixer.b_re, u), dense(mixer.b_im, u))
+        multiplier = torch.exp(torch.complex(-mixer.nu.exp(), mixer.theta.exp()))
+        x, states = torch.zeros_like(added[0]), []
+        for t in range(TIME):
+            x = multiplier * x + added[t]
+            states.append(x)
+        whole = torch.stack(states)
+        seen = dense(mixer.c_re, whole.real) - dense(mixer.c_im, whole.imag)
+        return seen + dense(mixer.direct, u)
+
+    is_formula(mixer, lambda u: run(mixer, u), formula, X)
 
 
 @pytest.mark.parametrize("mixer", ["grumml", "lru(fully_mml=false)"])
@@ -214,19 +216,16 @@ def transformer_block(channel: str) -> Block:
 def test_a_post_norm_block_is_transformer_block_mml(channel: str) -> None:
     """``a = RMSNorm(x + Attn(x))``, ``y = RMSNorm(a + SwiGLU(a))``."""
     block = transformer_block(channel)
-    x = normal(TIME, BATCH, D, seed=2).requires_grad_()
 
     def rms_norm(v: Tensor, gain: Tensor) -> Tensor:
         return v / v.norm(dim=-1, keepdim=True) * math.sqrt(D) * gain
 
-    state = torch.zeros(BATCH, D, dtype=x.dtype)
-    a = rms_norm(x + grumml_formula(block.mixer, x, state), block.norms[0].weight)
-    y = rms_norm(a + block.channel(a), block.norms[1].weight)
-    ours, _ = block(x, block.mixer.initial_state(x))
-    toward = normal(*y.shape, seed=9)
-    torch.testing.assert_close(ours, y, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(*(torch.autograd.grad((each * toward).sum(), x)[0]
-                                 for each in (ours, y)), rtol=1e-8, atol=1e-8)
+    def formula(x: Tensor) -> Tensor:
+        state = torch.zeros(BATCH, D, dtype=x.dtype)
+        a = rms_norm(x + grumml_formula(block.mixer, x, state), block.norms[0].weight)
+        return rms_norm(a + block.channel(a), block.norms[1].weight)
+
+    assert_same(lambda x: block(x, block.mixer.initial_state(x))[0], formula, X, within=1e-8)
 
 
 # The package itself
@@ -294,9 +293,6 @@ def exact() -> bool:
     """Whether this Keras multiplies matrices in float64."""
     ops, one = pytest.importorskip("keras").ops, torch.ones(1, 1, dtype=torch.float64)
     return bool(ops.matmul(one, one).dtype == torch.float64)
-
-
-X = normal(TIME, BATCH, D, seed=2)
 
 
 def test_package_dense(keras_mml: Any) -> None:

@@ -114,7 +114,7 @@ def test_a_mixer_that_computes_something_else_is_measured_again(
 
 
 def test_helpers_of_sternas_own_mixers_belong_to_them_and_libraries_do_not() -> None:
-    files = {path.name for path in _sources([TOKEN_MIXERS.find("mlgru")])}
+    files = {path.name for path in _sources((TOKEN_MIXERS.find("mlgru"),))}
     assert {"recurrent.py", "gates.py", "recurrence.py", "bitlinear.py"} <= files
     assert not files & {"abc.py", "module.py", "functional.py", "text.py"}
 

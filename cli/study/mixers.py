@@ -35,8 +35,8 @@ def mixers(
         help="Weights of the rows: ternary or float. Default: ternary, of transformer and encoder "
              "float.")] = None,
     task: Annotated[list[str] | None, typer.Option(
-        help="text, recall or digits; give it again for more. Default: all that a mixer can "
-             "do.")] = None,
+        help="text, recall or digits; give it again for more. Default: text and recall, or "
+             "digits for mixers that are not causal.")] = None,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Few rows, one seed, no sweep.")] = False,
     seeds: Annotated[int | None, typer.Option(help="Seeds of each cell. Default: 3.")] = None,

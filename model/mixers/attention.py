@@ -196,9 +196,9 @@ class MultiQueryAttention(GroupedQueryAttention):
 class ReluAttention(Attention):
     """``relu(s Q K^T) V / n``, n keys seen, for each head (arXiv 2309.08586, section 3).
 
-    No exponential, and keys that do not match count nothing. A causal query divides by the number
-    of keys up to its own, others by the length, so its weights need not sum to one. Options,
-    shapes and cost are those of :class:`Attention`.
+    It needs no exponential, and keys that do not match have no part in it. A causal query divides
+    by the number of keys up to its own, others by the length, so weights need not sum to one.
+    Options, shapes and cost are those of :class:`Attention`.
     """
 
     def scores(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

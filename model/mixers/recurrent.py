@@ -26,7 +26,7 @@ __all__ = ["GRU", "GRUMML", "HGRN2", "LRU", "MLGRU", "AttentionMML"]
 
 
 class _Gated(TokenMixer):
-    """A recurrence whose state is a vector of d numbers, to which three gates are applied."""
+    """A gated recurrence whose state is one vector of d numbers."""
 
     d: int
 
@@ -39,8 +39,9 @@ class _Gated(TokenMixer):
         return self.d
 
     def products(self, length: int) -> int:
-        """Of MLGRU: forget gate with state, its complement with the candidate, output gate with
-        state. Of GRU: reset gate with its part of the state, update gate with both states."""
+        """Of MLGRU forget gate with state, its complement with the candidate, output gate with
+        state; of GRU reset gate with its part of the state, update gate with state and candidate.
+        """
         return 3 * self.d
 
 

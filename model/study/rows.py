@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,12 +78,14 @@ def code_hash(row: Row) -> str:
     classes += [CHANNEL_MIXERS.find(choice.name)      # type: ignore[misc]  # of the other kind
                 for choice in parse_pattern(row.channel)]
     digest = hashlib.sha256()
-    for text in sorted(_read(path, path.stat().st_mtime_ns)[0] for path in _sources(classes)):
+    for text in sorted(_read(path, path.stat().st_mtime_ns)[0]
+                       for path in _sources(tuple(classes))):
         digest.update(text.encode())
     return digest.hexdigest()[:16]
 
 
-def _sources(classes: Iterable[type]) -> set[Path]:
+@functools.lru_cache(maxsize=256)
+def _sources(classes: tuple[type, ...]) -> frozenset[Path]:
     """The files of classes and of what these import, and so on, save for those of libraries."""
     left = [each.__module__ for cls in classes for each in cls.__mro__]
     packages = {name.partition(".")[0] for name in left} - {"torch", "abc", "builtins"}
@@ -91,16 +93,17 @@ def _sources(classes: Iterable[type]) -> set[Path]:
     found: dict[str, Path] = {}
     while left:
         name = left.pop()
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is None or name in found:
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if module is None or file is None or name in found:
             continue
         path = Path(file)
         if name.partition(".")[0] in packages or not any(
                 path.is_relative_to(library) for library in libraries):
             found[name] = path
-            left += [importlib.util.resolve_name(each, name.rpartition(".")[0])
+            left += [importlib.util.resolve_name(each, module.__package__)
                      for each in _read(path, path.stat().st_mtime_ns)[1]]
-    return set(found.values())
+    return frozenset(found.values())
 
 
 @functools.lru_cache(maxsize=1024)

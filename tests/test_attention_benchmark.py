@@ -290,11 +290,11 @@ def test_the_command_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_p
 def test_the_tables_fit_in_eighty_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from sterna.cli.commands.bench import _print
+    from sterna.cli.commands.bench import _show_attention
     names = [*CONTESTANTS]
     times = (123.456, 12.3456, 8.5, 1.23456, 0.123456, 0.01, 0.00123456)
     monkeypatch.setenv("COLUMNS", "80")
-    _print(result_of({6000: dict(zip(names, times, strict=True))}))
+    _show_attention(result_of({6000: dict(zip(names, times, strict=True))}), [], False)
     out = capsys.readouterr().out
     assert re.search(r"^softmax +1 +123,456 +0 +123,456 +1 +0.1 +1 MB *$", out, re.M)
     assert re.search(r"^mlgru scan +1 +1.23 +0 +1.23 +100,000 +10,000 +1 MB *$", out, re.M)

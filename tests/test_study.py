@@ -6,6 +6,7 @@ import json
 import math
 import signal
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from sterna.model.study.cells import (
     one_thread,
 )
 from sterna.model.study.plan import MOST_RATES, SWEPT_ROWS, Study, default_entries, summarize
-from sterna.model.study.rows import _sources, code_hash, find_row
+from sterna.model.study.rows import Row, _sources, code_hash, find_row
 from sterna.model.study.tasks import (
     DigitsTask,
     RecallTask,
@@ -217,7 +218,9 @@ def test_means_and_deviations_are_those_over_the_seeds(tmp_path: Path) -> None:
 
 # Learning rates.
 
-def _pretend(study: Study, folder: Path, figure, row=MLGRU) -> list[float]:
+def _pretend(
+    study: Study, folder: Path, figure: Callable[[float], float], row: Row = MLGRU,
+) -> list[float]:
     """Answer the cells of a sweep with ``figure(lr)``, until it asks for none; the rates."""
     (_, (task,)), = study.entries
     for _ in range(10):
@@ -233,12 +236,12 @@ def _pretend(study: Study, folder: Path, figure, row=MLGRU) -> list[float]:
     raise AssertionError("the sweep never ends")
 
 
-def _peak(best: float):
+def _peak(best: float) -> Callable[[float], float]:
     return lambda lr: -abs(math.log(lr / best))
 
 
 @pytest.mark.parametrize("best", [1.25e-3, 5e-3, 4e-2])
-def test_sweep_goes_on_until_its_best_lies_between_others(tmp_path, best):
+def test_sweep_goes_on_until_its_best_lies_between_others(tmp_path: Path, best: float) -> None:
     study = Study(((MLGRU, (RECALL,)),), swept=("mlgru",))
     rates = _pretend(study, tmp_path, _peak(best))
     assert study.chosen_lr(MLGRU, RECALL, tmp_path) == pytest.approx(best)
@@ -250,7 +253,7 @@ def test_sweep_goes_on_until_its_best_lies_between_others(tmp_path, best):
     assert {each.recipe.lr for each in trained} == {study.chosen_lr(MLGRU, RECALL, tmp_path)}
 
 
-def test_sweep_without_an_end_is_given_up_and_said(tmp_path):
+def test_sweep_without_an_end_is_given_up_and_said(tmp_path: Path) -> None:
     study = Study(((MLGRU, (RECALL,)),), swept=("mlgru",))
     assert len(_pretend(study, tmp_path, lambda lr: lr)) == MOST_RATES
     found = summarize(study, tmp_path)
@@ -258,20 +261,20 @@ def test_sweep_without_an_end_is_given_up_and_said(tmp_path):
     assert any("mlgru on recall" in line for line in findings(found))
 
 
-def test_of_equal_rates_the_recipes_is_taken(tmp_path):
+def test_of_equal_rates_the_recipes_is_taken(tmp_path: Path) -> None:
     study = Study(((MLGRU, (RECALL,)),), swept=("mlgru",))
     assert _pretend(study, tmp_path, lambda lr: 1.0) == list(swept_rates("ternary", RECALL))
     assert study.chosen_lr(MLGRU, RECALL, tmp_path) == recipe_for("ternary", RECALL).lr
 
 
-def test_sweep_flees_rates_that_diverge(tmp_path):
+def test_sweep_flees_rates_that_diverge(tmp_path: Path) -> None:
     study = Study(((TRANSFORMER, (TEXT,)),), swept=("transformer",))
     rates = _pretend(study, tmp_path, lambda lr: math.nan if lr > 1e-3 else 3 + lr, TRANSFORMER)
     assert min(rates) < 1e-3
     assert study.chosen_lr(TRANSFORMER, TEXT, tmp_path) < 1e-3
 
 
-def test_unswept_rates_are_said_to_be_so(tmp_path):
+def test_unswept_rates_are_said_to_be_so(tmp_path: Path) -> None:
     study = Study(((MLGRU, (TEXT,)), (find_row("window"), (TEXT,))), swept=("mlgru",))
     said = " ".join(settings_text(summarize(study, tmp_path)))
     assert "of mlgru is swept for each task; the others have 0.01 unswept" in said
@@ -279,7 +282,7 @@ def test_unswept_rates_are_said_to_be_so(tmp_path):
 
 # Fairness.
 
-def test_rows_to_compare_with_are_swept_in_every_task():
+def test_rows_to_compare_with_are_swept_in_every_task() -> None:
     tasks = (TextTask(), RecallTask(), DigitsTask())
     of = {row.name: [task.name for task in mine] for row, mine in default_entries(tasks)}
     swept = {(of_weights, task) for name in SWEPT_ROWS for task in of[name]
@@ -287,7 +290,7 @@ def test_rows_to_compare_with_are_swept_in_every_task():
     assert swept == {(weights, task.name) for weights in ("ternary", "float") for task in tasks}
 
 
-def test_all_rows_train_on_the_same_tokens_in_the_same_arithmetic():
+def test_all_rows_train_on_the_same_tokens_in_the_same_arithmetic() -> None:
     seen = {}
     for row in (MLGRU, TRANSFORMER, find_row("window")):
         steps, precisions = [], set()
@@ -311,7 +314,7 @@ def test_all_rows_train_on_the_same_tokens_in_the_same_arithmetic():
         assert all(map(torch.equal, sum(steps, ()), sum(seen["mlgru"], ())))
 
 
-def test_seconds_are_those_of_training_alone(monkeypatch):
+def test_seconds_are_those_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not those of reading the text, which the first sample does."""
     now = 0.0
 
@@ -329,12 +332,14 @@ def test_seconds_are_those_of_training_alone(monkeypatch):
     assert (done.steps, done.seconds) == (4, 4.0)
 
 
-def test_transformer_has_as_many_parameters():
+def test_transformer_has_as_many_parameters() -> None:
     sizes = [count(TextTask().model(row, 0), 1)["parameters"] for row in (MLGRU, TRANSFORMER)]
     assert abs(sizes[1] / sizes[0] - 1) < 0.01
 
 
-def test_transformer_begins_as_the_identity_and_learns_by_fused_attention(monkeypatch):
+def test_transformer_begins_as_the_identity_and_learns_by_fused_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = TEXT.model(TRANSFORMER, 0)
     x = torch.randn(16, 2, 16)
     for block in model.blocks():
@@ -348,7 +353,7 @@ def test_transformer_begins_as_the_identity_and_learns_by_fused_attention(monkey
     assert all(each["is_causal"] and each["attn_mask"] is None for each in called)
 
 
-def test_float_embeddings_start_small_beside_what_blocks_add():
+def test_float_embeddings_start_small_beside_what_blocks_add() -> None:
     for weights, deviation in (("ternary", 1.0), ("float", 1 / 8)):
         model = TextTask().model(find_row("mlgru", weights=weights), 0)
         assert float(model.embedding.weight.detach().std()) == pytest.approx(deviation, rel=0.02)

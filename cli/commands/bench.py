@@ -24,9 +24,8 @@ from sterna.model.config import NAMED_CONFIGS, WEIGHTS, ModelConfig
 from sterna.model.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from sterna.model.study.attention_benchmark import AttentionResult
-if TYPE_CHECKING:
     from sterna.model.corpus import Corpus
+    from sterna.model.study.attention_benchmark import AttentionResult
     from sterna.model.study.streaming import Note, Streaming
     from sterna.model.training.checkpoint import Checkpoint
     from sterna.model.training.train import TrainResult
@@ -97,11 +96,20 @@ def attention(
     settings = Settings(
         **chosen, d=d, heads=heads, part=part, backward=backward, memory_gb=memory, fit=fit,
         device=device, seed=seed)
-    measured = _Measured(output)
+    so_far: list[AttentionResult] = []
+    written: list[Path] = []
+
+    def keep(result: AttentionResult) -> None:
+        so_far[:] = [result]
+        if output is not None:
+            from sterna.cli.reports.attention_page import write_attention_report
+            written[:] = write_attention_report(output, result)
+
     try:
-        bench_attention(settings, note=lambda text: say(text, quiet), done=measured.keep)
+        bench_attention(settings, note=lambda text: say(text, quiet), done=keep)
     finally:        # an interruption leaves the lengths that are done
-        measured.show(as_json)
+        for result in so_far:
+            _show_attention(result, written, as_json)
     return 0
 
 
@@ -114,36 +122,12 @@ def _lengths(text: str) -> tuple[int, ...]:
             f"{text!r}") from None
 
 
-class _Measured:
-    """What is done so far, on disk and then on the terminal."""
-
-    def __init__(self, output: Path | None) -> None:
-        self._output = output
-        self._result: AttentionResult | None = None
-        self._written: list[Path] = []
-
-    def keep(self, result: AttentionResult) -> None:
-        """Note a result, and write it if there is a folder."""
-        self._result = result
-        if self._output is not None:
-            from sterna.cli.reports.attention_page import write_attention_report
-            self._written = write_attention_report(self._output, result)
-
-    def show(self, as_json: bool) -> None:
-        """Print it."""
-        if self._result is None:
-            return
-        if as_json:
-            print_json(self._result.as_dict())
-            return
-        _print(self._result)
-        for path in self._written:
-            out.print(f"{path}: {path.stat().st_size:,} bytes")
-
-
-def _print(result: AttentionResult) -> None:
+def _show_attention(result: AttentionResult, written: list[Path], as_json: bool) -> None:
     from sterna.cli.reports.attention_page import COLUMNS, misfits, rows, setting
     from sterna.model.study.attention_benchmark import findings
+    if as_json:
+        print_json(result.as_dict())
+        return
     out.print(setting(result))
     for length in result.lengths():
         batch = next(iter(result.at(length).values())).batch
@@ -152,6 +136,12 @@ def _print(result: AttentionResult) -> None:
     out.print()
     for line in (*misfits(result), *findings(result)):
         out.print(line)
+    _tell_files(written)
+
+
+def _tell_files(paths: list[Path]) -> None:
+    for path in paths:
+        out.print(f"{path}: {path.stat().st_size:,} bytes")
 
 
 def streaming(
@@ -279,8 +269,7 @@ def _stream(
         print_json(data)
     else:
         show_streaming(data)
-        for path in written:
-            out.print(f"{path}: {path.stat().st_size:,} bytes")
+        _tell_files(written)
     for problem in result.problems():
         say(f"sterna: {problem}")
     return 1 if result.problems() else 0

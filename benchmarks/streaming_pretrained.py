@@ -26,14 +26,13 @@ from gguf import GGUFReader, dequantize
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 
-from sterna.cli.commands.bench.streaming import show_streaming, write_streaming
+from sterna.cli.commands.bench import show_streaming, write_streaming
 from sterna.cli.terminal.console import out
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import builtin_corpus
 from sterna.model.mixers.attention import Attention
 from sterna.model.stack.language_model import LanguageModel
-from sterna.model.study.streaming import Note, Streaming
-from sterna.model.study.streaming_result import stream
+from sterna.model.study.streaming import Note, Streaming, stream
 
 HEADS, GROUPS = 9, 3
 NAMES = {

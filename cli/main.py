@@ -26,7 +26,7 @@ from sterna.cli.commands import (
     synth,
     training,
 )
-from sterna.cli.commands.bench.group import BENCH
+from sterna.cli.commands.bench import BENCH
 from sterna.cli.commands.data import DATA
 from sterna.cli.commands.tokenizer import TOKENIZER
 from sterna.cli.study import mixers

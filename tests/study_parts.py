@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sterna.model.study.cells import TrainingCell
-from sterna.model.study.recipes import recipe_for
-from sterna.model.study.tasks.recall import RecallTask
-from sterna.model.study.tasks.row import Row
+from sterna.model.study.rows import Row
+from sterna.model.study.tasks import RecallTask, recipe_for
 
 RECALL = RecallTask(d=16, layers=1, batch=2, pairs=4, queries=6, vocab=16, tokens=56, judged=4)
 OWN = """

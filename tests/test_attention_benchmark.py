@@ -15,23 +15,30 @@ from command_line import refusal, run
 from page_checks import check_page, verdict_of
 
 from sterna.model.network.recurrence import naive_mlgru
-from sterna.model.study import attention_benchmark, attention_contestants
+from sterna.model.study import attention_benchmark
 from sterna.model.study.attention_benchmark import (
+    CONTESTANTS,
     LEAST_RUNS,
+    PARTS,
+    AttentionResult,
+    Cell,
+    Settings,
     bench_attention,
     clock_for,
-    interleaved,
-)
-from sterna.model.study.attention_contestants import (
-    CONTESTANTS,
-    PARTS,
     contestant,
     contestants_of,
+    findings,
+    interleaved,
     materialised,
+    ratios,
 )
-from sterna.model.study.attention_result import AttentionResult, Cell, Settings, findings, ratios
-from sterna.model.study.kept_memory import memory_kept, return_memory
-from sterna.model.study.peak_memory import extrapolated, memory_at_hand, peak_bytes
+from sterna.model.study.machine import (
+    extrapolated,
+    memory_at_hand,
+    memory_kept,
+    peak_bytes,
+    return_memory,
+)
 
 SMALL = ("--batch", 2, "--d", 16, "--heads", 2, "--runs", 2)
 
@@ -40,7 +47,7 @@ SMALL = ("--batch", 2, "--d", 16, "--heads", 2, "--runs", 2)
 
 
 def core(name: str, *inputs: torch.Tensor) -> torch.Tensor:
-    return attention_contestants._CORES[name](*inputs)
+    return attention_benchmark._CORES[name](*inputs)
 
 
 def test_cores_compute_what_they_are_called() -> None:
@@ -62,9 +69,8 @@ def test_cores_compute_what_they_are_called() -> None:
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("backward", [False, True])
 def test_every_contestant_has_a_call_for_every_part(part: str, backward: bool) -> None:
-    options = {"heads": 2, "backward": backward, "device": "cpu", "seed": 1}
-    found = {name: contestant(name, part, (12, 3, 16), **options)()
-             for name in contestants_of(part)}
+    settings = Settings(part=part, d=16, heads=2, backward=backward, seed=1)
+    found = {name: contestant(settings, name, 12, 3)() for name in contestants_of(part)}
     assert list(found) == [name for name in CONTESTANTS if part == "core" or "scan" not in name]
     if not backward:
         recurrent, attention = (12, 3, 16), (3, 2, 12, 8) if part == "core" else (12, 3, 16)
@@ -139,8 +145,7 @@ def test_memory_of_long_sequences_follows_from_short_ones(part: str) -> None:
     settings = Settings(part=part, batch=4, backward=part == "float")
     needs = attention_benchmark._Needs(settings)
     for name in contestants_of(part):
-        counted = peak_bytes(
-            lambda name=name: attention_benchmark._contestant(settings, name, 640, 4)())
+        counted = peak_bytes(lambda name=name: contestant(settings, name, 640, 4)())
         assert 0.97 * counted < needs(name, 640, 4) < 1.5 * counted, name
     if part == "core":
         both = 4 * 4 * (3 * 640 * 64 + 2 * 4 * 640 ** 2)
@@ -150,13 +155,13 @@ def test_memory_of_long_sequences_follows_from_short_ones(part: str) -> None:
 
 
 def test_memory_of_many_sequences_is_counted_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, batches = attention_benchmark._contestant, []
+    made, batches = attention_benchmark.contestant, []
 
     def noted(settings: Settings, name: str, length: int, batch: int) -> object:
         batches.append(batch)
         return made(settings, name, length, batch)
 
-    monkeypatch.setattr(attention_benchmark, "_contestant", noted)
+    monkeypatch.setattr(attention_benchmark, "contestant", noted)
     many, few = (attention_benchmark._Needs(Settings(batch=batch, d=4, heads=1))
                  for batch in (4096, 32))
     assert many("softmax", 8, 4096) == 128 * few("softmax", 8, 32)
@@ -285,11 +290,11 @@ def test_the_command_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_p
 def test_the_tables_fit_in_eighty_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from sterna.cli.commands.bench.attention import _print
+    from sterna.cli.commands.bench import _show_attention
     names = [*CONTESTANTS]
     times = (123.456, 12.3456, 8.5, 1.23456, 0.123456, 0.01, 0.00123456)
     monkeypatch.setenv("COLUMNS", "80")
-    _print(result_of({6000: dict(zip(names, times, strict=True))}))
+    _show_attention(result_of({6000: dict(zip(names, times, strict=True))}), [], False)
     out = capsys.readouterr().out
     assert re.search(r"^softmax +1 +123,456 +0 +123,456 +1 +0.1 +1 MB *$", out, re.M)
     assert re.search(r"^mlgru scan +1 +1.23 +0 +1.23 +100,000 +10,000 +1 MB *$", out, re.M)
@@ -298,14 +303,14 @@ def test_the_tables_fit_in_eighty_columns(
 def test_an_interruption_leaves_the_lengths_that_are_done(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = attention_benchmark._contestant
+    made = attention_benchmark.contestant
 
     def interrupted(settings: Settings, name: str, length: int, batch: int) -> object:
         if length == 9:
             raise KeyboardInterrupt
         return made(settings, name, length, batch)
 
-    monkeypatch.setattr(attention_benchmark, "_contestant", interrupted)
+    monkeypatch.setattr(attention_benchmark, "contestant", interrupted)
     code, out, err = run(
         capsys, "bench", "attention", *SMALL, "--lengths", "4,9", "-o", tmp_path, "--quiet")
     assert (code, err) == (130, "sterna: interrupted\n")

@@ -11,8 +11,8 @@ from torch import nn
 
 from sterna.export import export_layer
 from sterna.model.layers import Layer, MlgruLayer, TernaryMatrix
-from sterna.model.mixers.channel.glu import GLU
-from sterna.model.mixers.recurrent.mlgru import MLGRU
+from sterna.model.mixers.channel import GLU
+from sterna.model.mixers.recurrent import MLGRU
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.brevitas import from_brevitas
 from sterna.model.network.projection import MixerInit

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from mixer_parts import assert_same, normal, run
 from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
-from sterna.model.mixers.channel.glumml import GLUMML
-from sterna.model.mixers.recurrent.grumml import GRUMML, AttentionMML
-from sterna.model.mixers.recurrent.lru import LRU
+from sterna.model.mixers.channel import GLUMML
+from sterna.model.mixers.recurrent import GRUMML, LRU, AttentionMML
 from sterna.model.network.activations import ACTIVATIONS
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.dense_mml import DenseMML
@@ -32,15 +32,12 @@ from sterna.model.stack.block import Block
 from sterna.model.stack.language_model import LanguageModel
 
 D, DFF, STATES, TIME, BATCH = 16, 32, 8, 7, 3
+X = normal(TIME, BATCH, D, seed=2)
 MODES = pytest.mark.parametrize("fully_mml", [True, False], ids=["fully", "partly"])
 
 
-def normal(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def init(*, ternary: bool = True) -> MixerInit:
-    return MixerInit(D, DFF, ternary, torch.Generator().manual_seed(1))
+def init() -> MixerInit:
+    return MixerInit(D, DFF, True, torch.Generator().manual_seed(1))
 
 
 def shaken(module: nn.Module) -> Any:
@@ -78,24 +75,19 @@ def dense(layer: nn.Module, x: Tensor) -> Tensor:
     return F.linear(x, layer.weight, layer.bias)
 
 
-def gradients_agree(
-        ours: Tensor, expected: Tensor, module: nn.Module, x: Tensor, within: float = 1e-9) -> None:
-    """Values, and gradients of the input and of all that is no ternary weight."""
-    leaves = [x, *(parameter for name, parameter in module.named_parameters()
-                   if not name.endswith("linear.weight"))]
-    toward = normal(*ours.shape, seed=9)
-    got = [torch.autograd.grad((y * toward).sum(), leaves) for y in (ours, expected)]
-    torch.testing.assert_close(ours, expected, rtol=within, atol=within)
-    torch.testing.assert_close(*got, rtol=within, atol=within)
-    assert all(bool(each.any()) for each in got[0])
+def is_formula(module: nn.Module, ours: Callable[..., Tensor], formula: Callable[..., Tensor],
+               *inputs: Tensor, within: float = 1e-9) -> None:
+    """Values, and gradients of the inputs and of all that is no ternary weight."""
+    assert_same(ours, formula, inputs, [
+        parameter for name, parameter in module.named_parameters()
+        if not name.endswith("linear.weight")], within=within)
 
 
 # DenseMML
 
 def test_dense_mml_is_its_formula() -> None:
     layer = shaken(DenseMML(D, 8, activation="silu"))
-    x = normal(5, D, seed=2).requires_grad_()
-    gradients_agree(layer(x), F.silu(dense(layer, x)), layer, x, 1e-12)
+    is_formula(layer, layer, lambda x: F.silu(dense(layer, x)), normal(5, D, seed=2), within=1e-12)
 
 
 def test_gradient_of_dense_mmls_weights_differs_from_the_packages_as_stated() -> None:
@@ -139,10 +131,13 @@ def test_dense_mml_of_zeros_is_its_bias() -> None:
 
 @pytest.mark.parametrize("activation", ["sigmoid", "linear", "relu", "gelu", "silu", "selu"])
 def test_glumml_is_its_formula(activation: str) -> None:
-    mixer, x = shaken(GLUMML(init(), activation=activation)), normal(5, D, seed=2).requires_grad_()
-    gate, up = dense(mixer.kernel, x).split(DFF, dim=-1)
-    expected = dense(mixer.down, ACTIVATIONS[activation](gate) * up)
-    gradients_agree(mixer(x), expected, mixer, x)
+    mixer = shaken(GLUMML(init(), activation=activation))
+
+    def formula(x: Tensor) -> Tensor:
+        gate, up = dense(mixer.kernel, x).split(DFF, dim=-1)
+        return dense(mixer.down, ACTIVATIONS[activation](gate) * up)
+
+    is_formula(mixer, mixer, formula, normal(5, D, seed=2))
 
 
 def grumml_formula(mixer: GRUMML, x: Tensor, state: Tensor) -> Tensor:
@@ -162,8 +157,8 @@ def test_grumml_is_its_formula(fully_mml: bool) -> None:
     assert all(f"{part}.bias" in dict(mixer.named_parameters()) for part in (
         ("kernel.linear", "out.linear") if fully_mml else ("kernel.linear", "g", "out")))
     assert isinstance(mixer.out, DenseMML if fully_mml else nn.Linear)
-    x, state = normal(TIME, BATCH, D, seed=2).requires_grad_(), normal(BATCH, D, seed=3)
-    gradients_agree(mixer(x, (state,))[0], grumml_formula(mixer, x, state), mixer, x)
+    is_formula(mixer, lambda x, state: mixer(x, (state,))[0],
+               lambda x, state: grumml_formula(mixer, x, state), X, normal(BATCH, D, seed=3))
     assert mixer.macs(1) == (4 if fully_mml else 2) * D * D
     assert mixer.multiplies(1) == 3 * D + (0 if fully_mml else 2 * D * D)
 
@@ -171,8 +166,8 @@ def test_grumml_is_its_formula(fully_mml: bool) -> None:
 def test_attentionmml_is_a_grumml_with_silu_and_sigmoid() -> None:
     mixer, twin = shaken(AttentionMML(init())), shaken(GRUMML(init(), fully_mml=True))
     assert (mixer.activation, mixer.recurrent_activation) == (F.silu, torch.sigmoid)
-    x, state = normal(TIME, BATCH, D, seed=2), normal(BATCH, D, seed=3)
-    assert torch.equal(mixer(x, (state,))[0], twin(x, (state,))[0])
+    state = normal(BATCH, D, seed=3)
+    assert torch.equal(mixer(X, (state,))[0], twin(X, (state,))[0])
 
 
 @MODES
@@ -180,16 +175,19 @@ def test_lrumml_is_its_formula(fully_mml: bool) -> None:
     mixer = shaken(LRU(init(), state_dim=STATES, fully_mml=fully_mml))
     assert isinstance(mixer.b_re, DenseMML)
     assert isinstance(mixer.direct, DenseMML if fully_mml else nn.Linear)
-    u = normal(TIME, BATCH, D, seed=2).requires_grad_()
-    added = torch.exp(mixer.gamma) * torch.complex(dense(mixer.b_re, u), dense(mixer.b_im, u))
-    multiplier = torch.exp(torch.complex(-mixer.nu.exp(), mixer.theta.exp()))
-    x, states = torch.zeros_like(added[0]), []
-    for t in range(TIME):
-        x = multiplier * x + added[t]
-        states.append(x)
-    whole = torch.stack(states)
-    y = dense(mixer.c_re, whole.real) - dense(mixer.c_im, whole.imag) + dense(mixer.direct, u)
-    gradients_agree(mixer(u, mixer.initial_state(u))[0], y, mixer, u)
+
+    def formula(u: Tensor) -> Tensor:
+        added = torch.exp(mixer.gamma) * torch.complex(dense(mixer.b_re, u), dense(mixer.b_im, u))
+        multiplier = torch.exp(torch.complex(-mixer.nu.exp(), mixer.theta.exp()))
+        x, states = torch.zeros_like(added[0]), []
+        for t in range(TIME):
+            x = multiplier * x + added[t]
+            states.append(x)
+        whole = torch.stack(states)
+        seen = dense(mixer.c_re, whole.real) - dense(mixer.c_im, whole.imag)
+        return seen + dense(mixer.direct, u)
+
+    is_formula(mixer, lambda u: run(mixer, u), formula, X)
 
 
 @pytest.mark.parametrize("mixer", ["grumml", "lru(fully_mml=false)"])
@@ -198,15 +196,6 @@ def test_floats_that_read_the_stream_get_it_normalised(mixer: str) -> None:
     assert isinstance(model.blocks()[0].norms[0], nn.RMSNorm)
     fully = LanguageModel(ModelConfig(d=D, layers=1, dff=DFF, mixer="attentionmml"))
     assert isinstance(fully.blocks()[0].norms[0], nn.Identity)
-
-
-def test_heads_do_not_change_a_logit() -> None:
-    tokens = torch.arange(24).reshape(2, 12)
-    for mixer in ("grumml", "attentionmml"):
-        first, *others = [LanguageModel(ModelConfig(
-            d=D, layers=2, dff=DFF, mixer=f"{mixer}(heads={heads})", norm="post",
-            channel="glumml(activation=silu)"))(tokens)[0] for heads in (1, 2, 4)]
-        assert all(torch.equal(first, other) for other in others)
 
 
 def transformer_block(channel: str) -> Block:
@@ -227,19 +216,16 @@ def transformer_block(channel: str) -> Block:
 def test_a_post_norm_block_is_transformer_block_mml(channel: str) -> None:
     """``a = RMSNorm(x + Attn(x))``, ``y = RMSNorm(a + SwiGLU(a))``."""
     block = transformer_block(channel)
-    x = normal(TIME, BATCH, D, seed=2).requires_grad_()
 
     def rms_norm(v: Tensor, gain: Tensor) -> Tensor:
         return v / v.norm(dim=-1, keepdim=True) * math.sqrt(D) * gain
 
-    state = torch.zeros(BATCH, D, dtype=x.dtype)
-    a = rms_norm(x + grumml_formula(block.mixer, x, state), block.norms[0].weight)
-    y = rms_norm(a + block.channel(a), block.norms[1].weight)
-    ours, _ = block(x, block.mixer.initial_state(x))
-    toward = normal(*y.shape, seed=9)
-    torch.testing.assert_close(ours, y, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(*(torch.autograd.grad((each * toward).sum(), x)[0]
-                                 for each in (ours, y)), rtol=1e-8, atol=1e-8)
+    def formula(x: Tensor) -> Tensor:
+        state = torch.zeros(BATCH, D, dtype=x.dtype)
+        a = rms_norm(x + grumml_formula(block.mixer, x, state), block.norms[0].weight)
+        return rms_norm(a + block.channel(a), block.norms[1].weight)
+
+    assert_same(lambda x: block(x, block.mixer.initial_state(x))[0], formula, X, within=1e-8)
 
 
 # The package itself
@@ -284,35 +270,42 @@ def give_grumml(layer: Any, ours: GRUMML) -> None:
         give(layer.cell._g_gate, ours.g)
 
 
-def compared(layer: Any, ours: Callable[[Tensor], Tensor], x: Tensor,
-             fill: Callable[[Any], None]) -> float:
-    """The largest difference of layer and ours on ``x [time, batch, d]``; the package wants the
-    batch first."""
-    batched = x.transpose(0, 1).contiguous()
+def compare(layer: Any, ours: Callable[[Tensor], Tensor], fill: Callable[[Any], None],
+            within: float = 1e-10) -> None:
+    """Layer and ours on ``X [time, batch, d]``; the package wants the batch first.
+
+    From Keras 3.13 on a product of float64 matrices is one of float32; a code that rounds the other
+    way would be far beyond what that explains.
+    """
+    batched = X.transpose(0, 1).contiguous()
     layer.build(tuple(batched.shape))
     fill(layer)
     with torch.no_grad():
-        theirs = layer(batched).transpose(0, 1)
-        got = ours(x)
+        theirs, got = layer(batched).transpose(0, 1), ours(X)
     assert theirs.shape == got.shape
+    largest = float(got.abs().max())
+    allowed = within if exact() else max(within, 1e-6 * largest)
     difference = float((theirs - got).abs().max())
-    print(f"{type(layer).__name__}: {difference:.1e} of {float(theirs.abs().max()):.1f}")
-    return difference
+    assert difference < allowed, f"{type(layer).__name__}: {difference:.1e} of {largest:.1f}"
 
 
-X = normal(TIME, BATCH, D, seed=2)
+def exact() -> bool:
+    """Whether this Keras multiplies matrices in float64."""
+    ops, one = pytest.importorskip("keras").ops, torch.ones(1, 1, dtype=torch.float64)
+    return bool(ops.matmul(one, one).dtype == torch.float64)
 
 
 def test_package_dense(keras_mml: Any) -> None:
     ours = shaken(DenseMML(D, 8, activation="relu"))
     layer = keras_mml.DenseMML(8, activation="relu")
-    assert compared(layer, ours, X, lambda layer: give(layer, ours)) < 1e-12
+    compare(layer, ours, lambda layer: give(layer, ours), 1e-12)
     toward = normal(TIME, BATCH, 8, seed=3)
     (layer(X.transpose(0, 1)).transpose(0, 1) * toward).sum().backward()
     (package_dense(X, ours.linear.weight, ours.gain, ours.linear.bias).relu()
      * toward).sum().backward()
-    torch.testing.assert_close(
-        layer._kernel.value.grad.T, ours.linear.weight.grad, rtol=1e-10, atol=1e-10)
+    within = 1e-10 if exact() else 1e-5
+    torch.testing.assert_close(layer._kernel.value.grad.T, ours.linear.weight.grad,
+                               rtol=within, atol=within, check_dtype=False)
 
 
 @pytest.mark.parametrize(("name", "activation"), [
@@ -325,17 +318,22 @@ def test_package_glu_family(keras_mml: Any, name: str, activation: str) -> None:
         give(layer._gate_dense, ours.kernel)
         give(layer._down_dense, ours.down)
 
-    assert compared(
-        getattr(keras_mml, name)(D, intermediate_size=DFF), ours, X, fill) < 1e-10
+    compare(getattr(keras_mml, name)(D, intermediate_size=DFF), ours, fill)
 
 
 @MODES
 @pytest.mark.parametrize("heads", [1, 4])
-def test_package_grumml(keras_mml: Any, fully_mml: bool, heads: int) -> None:
-    ours = shaken(GRUMML(init(), fully_mml=fully_mml))
-    layer = keras_mml.GRUMML(D, fully_mml=fully_mml, num_heads=heads, return_sequences=True)
-    assert compared(layer, lambda x: ours(x, ours.initial_state(x))[0], X,
-                    lambda layer: give_grumml(layer, ours)) < 1e-10
+def test_package_recurrences(keras_mml: Any, fully_mml: bool, heads: int) -> None:
+    for ours, layer, cell in (
+            (GRUMML(init(), fully_mml=fully_mml),
+             keras_mml.GRUMML(D, fully_mml=fully_mml, num_heads=heads, return_sequences=True),
+             lambda layer: layer),
+            (AttentionMML(init(), fully_mml=fully_mml),
+             keras_mml.AttentionMML(heads, D, fully_mml=fully_mml),
+             lambda layer: layer._internal_layer)):
+        shaken(ours)
+        compare(layer, lambda x, ours=ours: run(ours, x),
+                lambda layer, ours=ours, cell=cell: give_grumml(cell(layer), ours))
 
 
 @MODES
@@ -352,17 +350,8 @@ def test_package_lrumml(keras_mml: Any, fully_mml: bool) -> None:
                 (cell._d_gate, ours.direct)):
             give(theirs, layer_of_ours)
 
-    layer = keras_mml.LRUMML(D, STATES, fully_mml=fully_mml, return_sequences=True)
-    assert compared(
-        layer, lambda x: ours(x, ours.initial_state(x))[0], X, fill) < 1e-10
-
-
-@MODES
-def test_package_attention(keras_mml: Any, fully_mml: bool) -> None:
-    ours = shaken(AttentionMML(init(), fully_mml=fully_mml))
-    layer = keras_mml.AttentionMML(2, D, fully_mml=fully_mml)
-    assert compared(layer, lambda x: ours(x, ours.initial_state(x))[0], X,
-                    lambda layer: give_grumml(layer._internal_layer, ours)) < 1e-10
+    compare(keras_mml.LRUMML(D, STATES, fully_mml=fully_mml, return_sequences=True),
+            lambda x: run(ours, x), fill)
 
 
 def test_package_transformer_block(keras_mml: Any) -> None:
@@ -376,10 +365,8 @@ def test_package_transformer_block(keras_mml: Any) -> None:
                           (layer._ffn_norm, ours.norms[1])):
             norm._gain.assign(np.broadcast_to(own.weight.detach().numpy(), norm._gain.shape))
 
-    layer = keras_mml.TransformerBlockMML(D, DFF, 2)
-    assert compared(layer, lambda x: ours(x, ours.mixer.initial_state(x))[0], X, fill) < 1e-10
-    for norm in ours.norms:
-        norm.eps = 1e-6   # as blocks are made
-    assert compared(
-        keras_mml.TransformerBlockMML(D, DFF, 2), lambda x: ours(x, ours.mixer.initial_state(x))[0],
-        X, fill) < 1e-4
+    for eps, within in ((0.0, 1e-10), (1e-6, 1e-4)):    # as the package has it, as blocks are made
+        for norm in ours.norms:
+            norm.eps = eps
+        compare(keras_mml.TransformerBlockMML(D, DFF, 2),
+                lambda x: ours(x, ours.mixer.initial_state(x))[0], fill, within)

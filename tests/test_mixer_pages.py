@@ -7,7 +7,7 @@ import matplotlib.image
 import numpy as np
 
 from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
-from sterna.model.study.listing import list_mixers
+from sterna.model.study.rows import list_mixers
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -8,19 +8,16 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from mixer_parts import DFF, D, assert_same, init, normal, through
 from torch import Tensor, nn
 
-import sterna.model.mixers  # noqa: F401  (registers them)
 from sterna.model.network.activations import ACTIVATIONS, activation_named
-from sterna.model.network.bitlinear import naive_bit_linear
 from sterna.model.network.mixer import ChannelMixer
-from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import CHANNEL_MIXERS
 from sterna.model.pattern import Choice
 from sterna.model.profile import S16
 from sterna.model.stack.convert import from_module
 
-D, DFF = 16, 24
 GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bilinear": lambda gate, up: gate * up,
     "sigmoid_glu": lambda gate, up: F.glu(torch.cat([up, gate], dim=-1)),   # torch's own GLU
@@ -37,13 +34,8 @@ PRODUCTS = dict.fromkeys([*GATED, "relu2"], DFF) | {"relu2_glu": 2 * DFF, "mlp":
 KINDS = pytest.mark.parametrize("ternary", [True, False], ids=["ternary", "float"])
 
 
-def normal(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def built(name: str, *, ternary: bool) -> ChannelMixer:
-    generator = torch.Generator().manual_seed(1)
-    mixer = CHANNEL_MIXERS.build(Choice(name), MixerInit(D, DFF, ternary, generator)).double()
+def built_channel(name: str, *, ternary: bool) -> ChannelMixer:
+    mixer = CHANNEL_MIXERS.build(Choice(name), init(ternary=ternary)).double()
     with torch.no_grad():
         for at, parameter in enumerate(mixer.parameters()):
             # Biases so large that some channels are beyond the limits of ternary mixers.
@@ -53,11 +45,6 @@ def built(name: str, *, ternary: bool) -> ChannelMixer:
 
 
 def formula(mixer: ChannelMixer, name: str, x: Tensor, *, ternary: bool) -> Tensor:
-    def through(layer: nn.Module, v: Tensor) -> Tensor:
-        if ternary:
-            return naive_bit_linear(v, [layer.weight], [layer.bias])
-        return F.linear(v, layer.weight, layer.bias)
-
     z, p = (S16.z.limit, S16.p.limit) if ternary else (math.inf, math.inf)
     if name in GATED:
         gate, up = (through(each, x).clamp(-z, z) for each in mixer.gate_up.values())
@@ -70,15 +57,9 @@ def formula(mixer: ChannelMixer, name: str, x: Tensor, *, ternary: bool) -> Tens
 @KINDS
 @pytest.mark.parametrize("name", [*GATED, *PLAIN])
 def test_a_channel_mixer_is_its_formula(name: str, ternary: bool) -> None:
-    mixer = built(name, ternary=ternary)
-    x = normal(5, 3, D, seed=2).requires_grad_()
-    leaves, results = [x, *mixer.parameters()], []
-    for y in (mixer(x), formula(mixer, name, x, ternary=ternary)):
-        gradients = torch.autograd.grad((y * normal(*y.shape, seed=3)).sum(), leaves)
-        results.append([y, *gradients])
-    for ours, expected in zip(*results, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
-        assert bool(ours.any())
+    mixer = built_channel(name, ternary=ternary)
+    assert_same(mixer, lambda x: formula(mixer, name, x, ternary=ternary), normal(5, 3, D, seed=2),
+                mixer.parameters())
     assert mixer.products(1) == PRODUCTS[name]
 
 
@@ -88,42 +69,9 @@ def test_every_channel_mixer_of_the_package_has_its_formula_here() -> None:
     assert own == {*GATED, *PLAIN, "glumml"}
 
 
-@pytest.mark.parametrize("name", ["bilinear", "reglu", "relu2"])
-def test_without_biases_these_are_homogeneous_of_degree_two(name: str) -> None:
-    mixer = built(name, ternary=False)
-    with torch.no_grad():
-        for at, parameter in mixer.named_parameters():
-            if at.endswith("bias"):
-                parameter.zero_()
-        x = normal(7, D, seed=2)
-        torch.testing.assert_close(mixer(3 * x), 9 * mixer(x), rtol=1e-12, atol=1e-12)
-        negated = mixer(-x)
-        if name == "bilinear":
-            torch.testing.assert_close(negated, mixer(x), rtol=1e-12, atol=1e-12)
-        else:
-            assert not torch.allclose(negated, mixer(x))
-
-
-@pytest.mark.parametrize("name", ["sigmoid_glu", "reglu", "swiglu", "geglu", "seglu"])
-def test_an_open_gate_lets_the_linear_path_through_and_a_shut_one_nothing(name: str) -> None:
-    """With gates far out the nonlinear mixers become maps one can name."""
-    mixer = built(name, ternary=False)
-    x = normal(7, D, seed=2)
-    with torch.no_grad():
-        mixer.gate_up.gate.weight.zero_()
-        mixer.gate_up.gate.bias.fill_(50.0)
-        scale = {"sigmoid_glu": 1.0, "seglu": 50 * 1.0507009873554805}.get(name, 50.0)
-        opened = mixer.down(scale * mixer.gate_up.up(x))
-        torch.testing.assert_close(mixer(x), opened, rtol=1e-12, atol=1e-12)
-        mixer.gate_up.gate.bias.fill_(-50.0)
-        left = -1.0507009873554805 * 1.6732632423543772 if name == "seglu" else 0.0
-        torch.testing.assert_close(
-            mixer(x), mixer.down(left * mixer.gate_up.up(x)), rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("name", ["bilinear", "relu2", "relu2_glu", "seglu"])
 def test_products_of_ternary_mixers_saturate_and_then_pass_no_gradient(name: str) -> None:
-    mixer = built(name, ternary=True)
+    mixer = built_channel(name, ternary=True)
     with torch.no_grad():
         for layer in (mixer.gate_up.values() if name in GATED else (mixer.up,)):
             layer.bias.fill_(1e3)      # limited to S16.z, and its square to S16.p
@@ -137,9 +85,9 @@ def test_products_of_ternary_mixers_saturate_and_then_pass_no_gradient(name: str
 
 
 def test_only_the_glu_with_silu_becomes_a_layer_of_integers() -> None:
-    assert from_module(built("glu", ternary=True)) is not None
+    assert from_module(built_channel("glu", ternary=True)) is not None
     with pytest.raises(ValueError, match="is a ReGLU; there are layers for"):
-        from_module(built("reglu", ternary=True))
+        from_module(built_channel("reglu", ternary=True))
 
 
 def test_activations_are_found_by_name() -> None:

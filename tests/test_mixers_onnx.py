@@ -15,41 +15,36 @@ import onnxruntime
 import pytest
 import torch
 from command_line import refusal, run
+from mixer_parts import built, pattern_of
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-import sterna.model.mixers  # noqa: F401  (registers them)
 from sterna.cli.main import main
 from sterna.model.config import ModelConfig
-from sterna.model.mixers.attention.dot_product import Attention
-from sterna.model.mixers.linear.sums import causal_by_sums
+from sterna.model.mixers.attention import Attention
+from sterna.model.mixers.linear import causal_by_sums
 from sterna.model.network.matrix_recurrence import naive_matrix_scan
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.recurrence import naive_mlgru
 from sterna.model.network.registry import TOKEN_MIXERS
-from sterna.model.onnx_float import linear_attention
-from sterna.model.onnx_float.check import check_float
-from sterna.model.onnx_float.codes import GraphCodes, with_codes
-from sterna.model.onnx_float.interface import state_tensors
+from sterna.model.onnx_float import operators
+from sterna.model.onnx_float.check import GraphCodes, check_float, with_codes
 from sterna.model.onnx_float.operators import translations
-from sterna.model.onnx_float.trace import ExportError, quietly, trace_sequence
+from sterna.model.onnx_float.trace import ExportError, quietly, state_tensors, trace_sequence
 from sterna.model.onnx_float.writer import export_float
-from sterna.model.pattern import parse_pattern
 from sterna.model.stack.language_model import LanguageModel
+from sterna.model.study.contract import shaken
 from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
 
-SMALL = {"size": 5, "sinks": 2, "block": 4, "stride": 4, "length": 96}
 GROWING = ModelConfig(d=16, layers=1, dff=16, vocab=32, mixer="window(size=5)", weights="float")
 """Its state grows, then stays; tracing a graph takes seconds, so there is one layer."""
 
 
-def lively(config: ModelConfig, seed: int = 1) -> LanguageModel:
+def lively(config: ModelConfig) -> LanguageModel:
     """A model of which no part starts at zero."""
-    model, generator = LanguageModel(config), torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    model = shaken(LanguageModel(config), torch.Generator().manual_seed(1))
+    assert isinstance(model, LanguageModel)
     return model
 
 
@@ -259,12 +254,12 @@ class Recurrences(nn.Module):
     ) -> tuple[Tensor, ...]:
         heads = [each.unflatten(-1, (2, 3)) for each in (q, f, 1 - f, c)]
         first = [each.permute(1, 2, 0, 3) for each in (heads[0].exp(), heads[2], heads[3])]
-        return (linear_attention._mlgru(f, c, h), *linear_attention._matrix(*heads, s),
-                *linear_attention._sums(*first, s, z))
+        return (operators._mlgru(f, c, h), *operators._matrix(*heads, s),
+                *operators._sums(*first, s, z))
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not linear_attention.has_linear_attention(),
+@pytest.mark.skipif(not operators.has_linear_attention(),
                     reason="this onnxruntime does not have LinearAttention")
 def test_linear_attention_computes_the_recurrences() -> None:
     """Of MLGRU, of HGRN2 and of linear attention, against their plain loops in float64."""
@@ -409,25 +404,20 @@ def test_options_that_do_not_apply_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def pattern_of(name: str) -> str:
-    """A mixer with options whose limits come into play within the texts of these tests, causal if
-    it can be."""
-    choosable = TOKEN_MIXERS.options(name)
-    options = [f"{each}={SMALL[each]}" for each in choosable if each in SMALL]
-    options += ["causal=true"] * ("causal" in choosable)
-    return f"{name}({', '.join(options)})" if options else name
+def small(name: str) -> str:
+    """A mixer whose limits come into play within the texts of these tests, causal if it can be."""
+    return pattern_of(name, length="96", bucket="32", causal="true")
 
 
-def causal_mixers() -> list[str]:
-    return [name for name in TOKEN_MIXERS.names()
-            if TOKEN_MIXERS.build(parse_pattern(pattern_of(name))[0], MixerInit(16)).causal]
+CAUSAL = [name for name in TOKEN_MIXERS.names()
+          if not name.startswith("shift") and built(small(name)).causal]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", causal_mixers())
+@pytest.mark.parametrize("name", CAUSAL)
 def test_every_causal_mixer_follows_torch_in_both_graphs(name: str, tmp_path: Path) -> None:
-    model = lively(ModelConfig(d=16, layers=1, dff=16, vocab=64, mixer=pattern_of(name),
+    model = lively(ModelConfig(d=16, layers=1, dff=16, vocab=64, mixer=small(name),
                                weights="float"))
     for path in export_float(model, tmp_path):
         report = check_float(model, path, tokens=150)
@@ -440,7 +430,7 @@ def test_every_causal_mixer_follows_torch_in_both_graphs(name: str, tmp_path: Pa
 @pytest.mark.parametrize("name", ["gru", "hgrn2", "bigbird"])
 def test_ternary_mixers_follow_torch_in_both_graphs(name: str, tmp_path: Path) -> None:
     """Codes at a projection's input are made in chunks, in loops and in blocks."""
-    model = lively(ModelConfig(d=16, layers=1, dff=16, vocab=64, mixer=pattern_of(name)))
+    model = lively(ModelConfig(d=16, layers=1, dff=16, vocab=64, mixer=small(name)))
     for path in export_float(model, tmp_path):
         report = check_float(model, path, tokens=150)
         assert report.close, f"{path.name}: {report}"
@@ -448,7 +438,7 @@ def test_ternary_mixers_follow_torch_in_both_graphs(name: str, tmp_path: Path) -
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not linear_attention.has_linear_attention(),
+@pytest.mark.skipif(not operators.has_linear_attention(),
                     reason="this onnxruntime does not have LinearAttention")
 @pytest.mark.parametrize("name", ["mlgru", "hgrn2", "linear", "performer"])
 def test_graphs_with_linear_attention_follow_torch(name: str, tmp_path: Path) -> None:

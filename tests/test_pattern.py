@@ -6,7 +6,7 @@ import pytest
 from torch import Tensor
 
 from sterna.model.config import ModelConfig
-from sterna.model.mixers.recurrent.mlgru import MLGRU
+from sterna.model.mixers.recurrent import MLGRU
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS, Registry

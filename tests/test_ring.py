@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from mixer_parts import assert_same, normal
 from ring_worker import ATTENTION
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,10 +32,6 @@ from sterna.model.parallel.ring import ring_attention
 from sterna.model.stack.language_model import LanguageModel
 
 TIME, WIDTH = 24, 6
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 # -- Several processes ---------------------------------------------------------------------------
@@ -129,35 +126,18 @@ def test_a_ring_of_one_is_plain_attention(
     alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, causal: bool,
 ) -> None:
     monkeypatch.setattr(ring, "KEYS_AT_ONCE", 5)
-    inputs = [draw(2, heads, TIME, WIDTH, seed=seed).requires_grad_()
+    inputs = [normal(2, heads, TIME, WIDTH, seed=seed)
               for seed, heads in enumerate((4, 2, 2))]
-    y = ring_attention(*inputs, alone, causal)
-    expected = F.scaled_dot_product_attention(*inputs, is_causal=causal, enable_gqa=True)
-    torch.testing.assert_close(y, expected, rtol=1e-13, atol=1e-13)
-    toward = draw(*y.shape, seed=4)
-    for got, right in zip(torch.autograd.grad(y, inputs, toward),
-                          torch.autograd.grad(expected, inputs, toward), strict=True):
-        torch.testing.assert_close(got, right, rtol=1e-12, atol=1e-12)
-
-
-def test_hand_written_gradients_are_the_numeric_ones(
-    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ring, "KEYS_AT_ONCE", 3)
-    q, k, v = (draw(1, heads, 5, 2, seed=heads + at).requires_grad_()
-               for at, heads in enumerate((2, 1, 1)))
-    assert torch.autograd.gradcheck(lambda *x: ring_attention(*x, alone), (q, k, v))
-    gates = draw(5, 1, 2).sigmoid().requires_grad_()
-    candidates, initial = (draw(*shape, seed=1).requires_grad_() for shape in ((5, 1, 2), (1, 2)))
-    assert torch.autograd.gradcheck(
-        lambda *x: mlgru_scan_parallel(*x, alone), (gates, candidates, initial))
+    assert_same(lambda *given: ring_attention(*given, alone, causal),
+                lambda *given: F.scaled_dot_product_attention(
+                    *given, is_causal=causal, enable_gqa=True), inputs, within=1e-12)
 
 
 def test_the_ring_mixer_is_attention_with_the_same_weights(alone: dist.ProcessGroup) -> None:
     plain, ours = (kind(MixerInit(16, generator=torch.Generator().manual_seed(2)), heads=2).double()
                    for kind in (Attention, RingAttention))
     ours.load_state_dict(plain.state_dict())
-    x = draw(TIME, 2, 16)
+    x = normal(TIME, 2, 16)
     expected, state = plain(x, plain.initial_state(x))
     for context in (False, True):
         if context:
@@ -192,7 +172,7 @@ def test_no_tensor_grows_with_the_square_of_the_length(
     monkeypatch.setattr(ring, "KEYS_AT_ONCE", 16)
     largest = {}
     for time in (64, 256):
-        x = draw(1, 2, time, 4).requires_grad_()
+        x = normal(1, 2, time, 4).requires_grad_()
         with Largest() as seen:
             ring_attention(x, x, x, alone).sum().backward()
         largest[time] = seen.numbers
@@ -202,10 +182,6 @@ def test_no_tensor_grows_with_the_square_of_the_length(
 # -- Partial results -----------------------------------------------------------------------------
 
 
-def parts(x: Tensor, count: int) -> tuple[Tensor, ...]:
-    return x.tensor_split(count, dim=-2)
-
-
 def hidden_between(queries: range, keys: range) -> Tensor:
     return torch.tensor([[key > query for key in keys] for query in queries])
 
@@ -213,7 +189,7 @@ def hidden_between(queries: range, keys: range) -> Tensor:
 @pytest.mark.parametrize("processes", [1, 4, 8])
 @pytest.mark.parametrize("causal", [False, True])
 def test_partial_results_of_any_ring_merge_into_attention(processes: int, causal: bool) -> None:
-    q, k, v, toward = (draw(2, TIME, WIDTH, seed=seed).requires_grad_() for seed in range(4))
+    q, k, v, toward = (normal(2, TIME, WIDTH, seed=seed).requires_grad_() for seed in range(4))
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     gradients = torch.autograd.grad(expected, (q, k, v), toward)
     span = TIME // processes
@@ -240,8 +216,9 @@ def test_partial_results_of_any_ring_merge_into_attention(processes: int, causal
 
 
 def test_partial_results_may_be_merged_in_any_order() -> None:
-    q, k, v = (draw(2, TIME, WIDTH, seed=seed) for seed in range(3))
-    partials = [attend(q, *pair) for pair in zip(parts(k, 4), parts(v, 4), strict=True)]
+    q, k, v = (normal(2, TIME, WIDTH, seed=seed) for seed in range(3))
+    partials = [attend(q, *pair) for pair in zip(
+        k.tensor_split(4, dim=-2), v.tensor_split(4, dim=-2), strict=True)]
     expected = F.scaled_dot_product_attention(q, k, v)
     for first, second, third, fourth in itertools.permutations(partials):
         for whole in (merge(merge(merge(first, second), third), fourth),
@@ -250,7 +227,7 @@ def test_partial_results_may_be_merged_in_any_order() -> None:
 
 
 def test_hidden_blocks_and_no_blocks_change_nothing() -> None:
-    q, k, v = (draw(2, TIME, WIDTH, seed=seed) for seed in range(3))
+    q, k, v = (normal(2, TIME, WIDTH, seed=seed) for seed in range(3))
     seen = attend(q, k, v)
     blind = attend(q, k, v, torch.ones(TIME, TIME, dtype=torch.bool))
     for none in (blind, nothing(q)):
@@ -262,10 +239,10 @@ def test_hidden_blocks_and_no_blocks_change_nothing() -> None:
 
 def test_scores_of_any_size_neither_overflow_nor_vanish() -> None:
     """One key wins by far, in another block than that with the most of the rest."""
-    q, k, v = (draw(1, 8, WIDTH, seed=seed).float() for seed in range(3))
+    q, k, v = (normal(1, 8, WIDTH, seed=seed).float() for seed in range(3))
     q, k = 100 * q, 100 * k
     whole = Partial(*nothing(q))
-    for pair in zip(parts(k, 4), parts(v, 4), strict=True):
+    for pair in zip(k.tensor_split(4, dim=-2), v.tensor_split(4, dim=-2), strict=True):
         whole = merge(whole, attend(q, *pair))
     expected = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
     torch.testing.assert_close(finish(whole)[0].double(), expected, rtol=1e-3, atol=1e-3)
@@ -273,12 +250,12 @@ def test_scores_of_any_size_neither_overflow_nor_vanish() -> None:
 
 
 def test_sums_of_bfloat16_are_kept_in_float32(alone: dist.ProcessGroup) -> None:
-    q, k, v = (draw(1, 2, TIME, 8, seed=seed).bfloat16().requires_grad_() for seed in range(3))
+    q, k, v = (normal(1, 2, TIME, 8, seed=seed).bfloat16().requires_grad_() for seed in range(3))
     assert {each.dtype for each in attend(q, k, v)} == {torch.float32}
     y = ring_attention(q, k, v, alone)
     wide = [each.detach().double().requires_grad_() for each in (q, k, v)]
     expected = F.scaled_dot_product_attention(*wide, is_causal=True)
-    toward = draw(*y.shape, seed=5).bfloat16()
+    toward = normal(*y.shape, seed=5).bfloat16()
     y.backward(toward)
     expected.backward(toward.double())
     assert y.dtype == torch.bfloat16
@@ -293,7 +270,7 @@ def test_sums_of_bfloat16_are_kept_in_float32(alone: dist.ProcessGroup) -> None:
 
 
 def test_what_does_not_fit_is_refused(alone: dist.ProcessGroup) -> None:
-    q, k = draw(1, 4, 6, 8), draw(1, 3, 6, 8)
+    q, k = normal(1, 4, 6, 8), normal(1, 3, 6, 8)
     with pytest.raises(ValueError, match=r"heads of the queries \(4\) must be a multiple .* \(3\)"):
         ring_attention(q, k, k, alone)
     with pytest.raises(ValueError, match=r"one batch, time and width, got \[1, 4, 6, 8\]"):
@@ -301,7 +278,7 @@ def test_what_does_not_fit_is_refused(alone: dist.ProcessGroup) -> None:
     with pytest.raises(ValueError, match=r"process 0 of 1 holds 6 tokens, lengths are \(5,\)"):
         ring_attention(q, q, q, alone, lengths=(5,))
     with pytest.raises(ValueError, match="this one holds none"):
-        mlgru_scan_parallel(draw(0, 1, 2), draw(0, 1, 2), draw(1, 2), alone)
+        mlgru_scan_parallel(normal(0, 1, 2), normal(0, 1, 2), normal(1, 2), alone)
     with pytest.raises(ValueError, match=r"expected a process group, such as .* got None"):
         own_part(q, None)
 
@@ -330,8 +307,9 @@ def test_the_group_is_forgotten_afterwards(alone: dist.ProcessGroup) -> None:
 
 
 def test_a_scan_by_one_process_is_the_loop(alone: dist.ProcessGroup) -> None:
-    forget, candidate, initial = draw(40, 2, 3).sigmoid(), draw(40, 2, 3, seed=1), draw(2, 3)
-    expected = naive_mlgru(forget, candidate, initial)
-    states, last = mlgru_scan_parallel(forget, candidate, initial, alone)
-    torch.testing.assert_close(states, expected, rtol=1e-13, atol=1e-13)
-    assert torch.equal(last, states[-1])
+    def loop(forget: Tensor, candidate: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+        states = naive_mlgru(forget, candidate, initial)
+        return states, states[-1]
+
+    assert_same(lambda *given: mlgru_scan_parallel(*given, alone), loop,
+                [normal(40, 2, 3).sigmoid(), normal(40, 2, 3, seed=1), normal(2, 3)], within=1e-12)

@@ -18,9 +18,16 @@ from command_line import refusal, run
 from sterna.model.config import ModelConfig
 from sterna.model.mixers.attention import Attention
 from sterna.model.stack.language_model import LanguageModel
-from sterna.model.study import streaming, streaming_result
-from sterna.model.study.streaming import FORMS, Streaming, decode, in_form, read
-from sterna.model.study.streaming_result import StreamingResult, stream
+from sterna.model.study import streaming
+from sterna.model.study.streaming import (
+    FORMS,
+    Streaming,
+    StreamingResult,
+    decode,
+    in_form,
+    read,
+    stream,
+)
 from sterna.model.training.checkpoint import Checkpoint, save_checkpoint
 
 PLAN = Streaming(tokens=70, sinks=2, size=6, most_keys=40)
@@ -112,7 +119,7 @@ def test_a_state_that_grows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model()
     grown = decode(model, TEXT, silent)
     assert grown.constant_state(PLAN.keys) is None
-    monkeypatch.setattr(streaming_result, "decode", lambda *arguments: grown)
+    monkeypatch.setattr(streaming, "decode", lambda *arguments: grown)
     told = streamed(model).problems()
     assert "the state has no constant number of words, declared are 448" in told[0]
     assert "read token by token it differs by" in told[1]

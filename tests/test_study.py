@@ -1,9 +1,12 @@
-"""A comparison of mixers: its budgets, its cells and what is made of them."""
+"""A comparison of mixers: budgets, cells, learning rates, figures, and what makes it fair."""
 
 from __future__ import annotations
 
 import json
+import math
 import signal
+import sys
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -13,20 +16,32 @@ import pytest
 import torch
 from study_parts import OWN, RECALL, cell, own_mixer
 
-from sterna.cli.study.tables import study_tables
+from sterna.cli.study.run import settings_text
+from sterna.cli.study.tables import findings, study_tables
+from sterna.model.network.registry import TOKEN_MIXERS
 from sterna.model.stack.language_model import LanguageModel
-from sterna.model.study import fit as fit_module
-from sterna.model.study import workers
-from sterna.model.study.cells import TrainingCell
-from sterna.model.study.costs import Costs, count, measure_costs
-from sterna.model.study.fit import StoppedError, fit
-from sterna.model.study.plan import Study
-from sterna.model.study.recipes import recipe_for, swept_rates
-from sterna.model.study.summary import summarize
-from sterna.model.study.tasks.recall import RecallTask
-from sterna.model.study.tasks.row import code_hash, find_row
-from sterna.model.study.tasks.text import TextTask
-from sterna.model.study.workers import make_cells
+from sterna.model.study.cells import (
+    Costs,
+    StoppedError,
+    TrainingCell,
+    count,
+    fit,
+    make_cells,
+    measure_costs,
+    one_thread,
+)
+from sterna.model.study.plan import MOST_RATES, SWEPT_ROWS, Study, default_entries, summarize
+from sterna.model.study.rows import Row, _sources, code_hash, find_row
+from sterna.model.study.tasks import (
+    DigitsTask,
+    RecallTask,
+    TextTask,
+    recipe_for,
+    swept_rates,
+)
+
+TEXT = TextTask(d=16, layers=1, batch=2, window=16, tokens=3 * 32, seconds=0.01)
+MLGRU, TRANSFORMER = find_row("mlgru"), find_row("transformer")
 
 # Budgets.
 
@@ -36,7 +51,7 @@ def test_a_budget_of_tokens_ends_with_them_and_one_of_seconds_with_the_processor
     row = find_row("mlgru")
     task = replace(RECALL, tokens=5 * 28, seconds=3.5)
     ticks = iter(range(1000))
-    monkeypatch.setattr(fit_module.time, "process_time", lambda: float(next(ticks)))
+    monkeypatch.setattr("sterna.model.study.cells.time.process_time", lambda: float(next(ticks)))
     by_tokens, by_seconds = (
         fit(task.model(row, 0), task, budget, recipe_for("ternary", task), seed=0)
         for budget in ("tokens", "seconds"))
@@ -75,24 +90,34 @@ def test_a_result_belongs_to_its_settings_and_to_nothing_else(tmp_path: Path) ->
     assert cell(row, "seconds", longer).path(tmp_path) != cell(row, "seconds").path(tmp_path)
 
 
-def test_a_mixer_that_computes_something_else_is_measured_again(tmp_path: Path) -> None:
-    row = find_row(own_mixer(tmp_path))
-    before = code_hash(row)
-    (tmp_path / "mine.py").write_text(OWN.replace("Passes", "Just passes") + "# a comment\n")
-    assert code_hash(row) == before
-    (tmp_path / "mine.py").write_text(OWN.replace("* self.factor", "+ self.factor"))
-    assert code_hash(row) != before
-
-
-def test_a_mixer_of_a_module_is_known_by_its_source_whatever_the_module_is_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("name", ["mine.py:Mine", "torch_mixers:Mine"])
+def test_a_mixer_that_computes_something_else_is_measured_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Of a file or a module, whatever it is called; and what it imports belongs to it."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "torch_mixers.py").write_text(OWN)
-    row = find_row("torch_mixers:Mine")
-    before = code_hash(row)
-    (tmp_path / "torch_mixers.py").write_text(OWN.replace("* self.factor", "+ self.factor"))
-    assert code_hash(row) != before
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch_mixers", raising=False)
+    monkeypatch.delitem(sys.modules, "helper_of_mine", raising=False)
+    (tmp_path / "helper_of_mine.py").write_text("def scaled(x, by):\n    return x * by\n")
+    source = "from helper_of_mine import scaled\n" + OWN
+    file = tmp_path / f"{name.partition(':')[0].removesuffix('.py')}.py"
+    file.write_text(source)
+    row = find_row(name)
+    hashes = [code_hash(row)]
+    file.write_text(source.replace("Passes", "Just passes") + "# a comment\n")
+    assert code_hash(row) == hashes[0]
+    file.write_text(source.replace("* self.factor", "+ self.factor"))
+    hashes.append(code_hash(row))
+    (tmp_path / "helper_of_mine.py").write_text("def scaled(x, by):\n    return x + by\n")
+    hashes.append(code_hash(row))
+    assert len(set(hashes)) == 3
+
+
+def test_helpers_of_sternas_own_mixers_belong_to_them_and_libraries_do_not() -> None:
+    files = {path.name for path in _sources((TOKEN_MIXERS.find("mlgru"),))}
+    assert {"recurrent.py", "gates.py", "recurrence.py", "bitlinear.py"} <= files
+    assert not files & {"abc.py", "module.py", "functional.py", "text.py"}
 
 
 def test_what_is_made_is_not_made_again_and_a_mixer_that_fails_stops_no_other(
@@ -110,6 +135,11 @@ def test_what_is_made_is_not_made_again_and_a_mixer_that_fails_stops_no_other(
     told.clear()
     make_cells(cells, tmp_path, 1, note)
     assert told == [(broken, "KeyError: 'gone'")]
+    for damaged in ("", "{", "[]", "{}", '{"result": 3}'):
+        cells[0].path(tmp_path).write_text(damaged)
+        assert cells[0].result(tmp_path) is None
+    make_cells(cells[:1], tmp_path, 1, note)
+    assert cells[0].result(tmp_path)["tokens"] == RECALL.tokens
 
 
 def test_a_loss_that_is_not_finite_is_a_result(tmp_path: Path) -> None:
@@ -186,26 +216,147 @@ def test_means_and_deviations_are_those_over_the_seeds(tmp_path: Path) -> None:
         ("mlgru", "", "", "", "37.5±12.5", "12.5")]
 
 
-def test_a_row_that_is_swept_has_the_rate_that_was_best(tmp_path: Path) -> None:
-    row = find_row("mlgru")
-    study = Study(((row, (RECALL,)),), seeds=2, swept=("mlgru",), costs=Costs(16, 1, (4,)))
-    rates = swept_rates("ternary", RECALL)
-    assert [each.recipe.lr for each in study.sweep_cells(tmp_path)
-            ] == list(rates)
-    for lr, value in zip(rates, (0.25, 0.5, 0.125), strict=True):
-        written(cell(row, lr=lr).path(tmp_path), {"accuracy": value})
+# Learning rates.
+
+def _pretend(
+    study: Study, folder: Path, figure: Callable[[float], float], row: Row = MLGRU,
+) -> list[float]:
+    """Answer the cells of a sweep with ``figure(lr)``, until it asks for none; the rates."""
+    (_, (task,)), = study.entries
+    for _ in range(10):
+        left = [each for each in study.sweep_cells(folder) if each.result(folder) is None]
+        if not left:
+            return sorted(study.sweep(row, task, folder))
+        for each in left:
+            value = figure(each.recipe.lr)
+            result = ({"diverged": "at step 1"} if math.isnan(value) else
+                      {"figures": {task.figure: value}, "parameters": 1,
+                       "tokens": 1, "seconds": 1.0})
+            each.path(folder).write_text(json.dumps({"result": result}))
+    raise AssertionError("the sweep never ends")
+
+
+def _peak(best: float) -> Callable[[float], float]:
+    return lambda lr: -abs(math.log(lr / best))
+
+
+@pytest.mark.parametrize("best", [1.25e-3, 5e-3, 4e-2])
+def test_sweep_goes_on_until_its_best_lies_between_others(tmp_path: Path, best: float) -> None:
+    study = Study(((MLGRU, (RECALL,)),), swept=("mlgru",))
+    rates = _pretend(study, tmp_path, _peak(best))
+    assert study.chosen_lr(MLGRU, RECALL, tmp_path) == pytest.approx(best)
+    assert min(rates) < best < max(rates)
+    (found,) = summarize(study, tmp_path)["sweep"]
+    assert found["inside"]
+    assert list(found["by_lr"]) == [f"{lr:g}" for lr in rates]
     trained = [each for each in study.cells(tmp_path) if isinstance(each, TrainingCell)]
-    assert {each.recipe.lr for each in trained} == {rates[1]}
-    assert len(trained) == 4
+    assert {each.recipe.lr for each in trained} == {study.chosen_lr(MLGRU, RECALL, tmp_path)}
+
+
+def test_sweep_without_an_end_is_given_up_and_said(tmp_path: Path) -> None:
+    study = Study(((MLGRU, (RECALL,)),), swept=("mlgru",))
+    assert len(_pretend(study, tmp_path, lambda lr: lr)) == MOST_RATES
     found = summarize(study, tmp_path)
-    assert found["sweep"][0]["by_lr"] == {f"{lr:g}": value for lr, value in zip(
-        rates, (0.25, 0.5, 0.125), strict=True)}
-    # For bits per byte less is better.
-    text = TextTask(d=16)
-    for lr, value in zip(swept_rates("ternary", text), (2.5, 2.25, 2.75), strict=True):
-        written(TrainingCell(row, text, "tokens", 0, recipe_for("ternary", text, lr)).path(
-            tmp_path), {"bpb": value})
-    assert study.chosen_lr(row, text, tmp_path) == swept_rates("ternary", text)[1]
+    assert not found["sweep"][0]["inside"]
+    assert any("mlgru on recall" in line for line in findings(found))
+
+
+def test_of_equal_rates_the_recipes_is_taken(tmp_path: Path) -> None:
+    study = Study(((MLGRU, (RECALL,)),), swept=("mlgru",))
+    assert _pretend(study, tmp_path, lambda lr: 1.0) == list(swept_rates("ternary", RECALL))
+    assert study.chosen_lr(MLGRU, RECALL, tmp_path) == recipe_for("ternary", RECALL).lr
+
+
+def test_sweep_flees_rates_that_diverge(tmp_path: Path) -> None:
+    study = Study(((TRANSFORMER, (TEXT,)),), swept=("transformer",))
+    rates = _pretend(study, tmp_path, lambda lr: math.nan if lr > 1e-3 else 3 + lr, TRANSFORMER)
+    assert min(rates) < 1e-3
+    assert study.chosen_lr(TRANSFORMER, TEXT, tmp_path) < 1e-3
+
+
+def test_unswept_rates_are_said_to_be_so(tmp_path: Path) -> None:
+    study = Study(((MLGRU, (TEXT,)), (find_row("window"), (TEXT,))), swept=("mlgru",))
+    said = " ".join(settings_text(summarize(study, tmp_path)))
+    assert "of mlgru is swept for each task; the others have 0.01 unswept" in said
+
+
+# Fairness.
+
+def test_rows_to_compare_with_are_swept_in_every_task() -> None:
+    tasks = (TextTask(), RecallTask(), DigitsTask())
+    of = {row.name: [task.name for task in mine] for row, mine in default_entries(tasks)}
+    swept = {(of_weights, task) for name in SWEPT_ROWS for task in of[name]
+             for of_weights in [find_row(name).weights]}
+    assert swept == {(weights, task.name) for weights in ("ternary", "float") for task in tasks}
+
+
+def test_all_rows_train_on_the_same_tokens_in_the_same_arithmetic() -> None:
+    seen = {}
+    for row in (MLGRU, TRANSFORMER, find_row("window")):
+        steps, precisions = [], set()
+
+        def note(task, model, inputs, targets, steps=steps, precisions=precisions):
+            steps.append((inputs.clone(), targets.clone()))
+            precisions.add((torch.get_float32_matmul_precision(), torch.get_num_threads()))
+            return TextTask.loss(task, model, inputs, targets)
+
+        class Noted(TextTask):
+            loss = note
+
+        task = Noted(**{name: getattr(TEXT, name) for name in (
+            "d", "layers", "batch", "window", "tokens", "seconds")})
+        with one_thread():
+            done = fit(task.model(row, 3), task, "tokens", recipe_for(row.weights, task), seed=3)
+        assert (done.steps, done.tokens) == (3, TEXT.tokens)
+        assert precisions == {("highest", 1)}
+        seen[row.name] = steps
+    for steps in seen.values():
+        assert all(map(torch.equal, sum(steps, ()), sum(seen["mlgru"], ())))
+
+
+def test_seconds_are_those_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of reading the text, which the first sample does."""
+    now = 0.0
+
+    class Slow(TextTask):
+        def sample(self, step, seed):
+            nonlocal now
+            now += 1.0 if read else 100.0
+            read.append(step)
+            return TextTask.sample(self, step, seed)
+
+    read = []
+    monkeypatch.setattr("sterna.model.study.cells.time.process_time", lambda: now)
+    task = Slow(d=16, layers=1, batch=2, window=16, seconds=4.0)
+    done = fit(task.model(MLGRU, 0), task, "seconds", recipe_for("ternary", task), seed=0)
+    assert (done.steps, done.seconds) == (4, 4.0)
+
+
+def test_transformer_has_as_many_parameters() -> None:
+    sizes = [count(TextTask().model(row, 0), 1)["parameters"] for row in (MLGRU, TRANSFORMER)]
+    assert abs(sizes[1] / sizes[0] - 1) < 0.01
+
+
+def test_transformer_begins_as_the_identity_and_learns_by_fused_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = TEXT.model(TRANSFORMER, 0)
+    x = torch.randn(16, 2, 16)
+    for block in model.blocks():
+        assert torch.equal(block(x, block.mixer.initial_state(x))[0], x)
+    called = []
+    fused = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention",
+                        lambda *args, **given: called.append(given) or fused(*args, **given))
+    TEXT.loss(model, *TEXT.sample(0, 0)).backward()
+    assert called
+    assert all(each["is_causal"] and each["attn_mask"] is None for each in called)
+
+
+def test_float_embeddings_start_small_beside_what_blocks_add() -> None:
+    for weights, deviation in (("ternary", 1.0), ("float", 1 / 8)):
+        model = TextTask().model(find_row("mlgru", weights=weights), 0)
+        assert float(model.embedding.weight.detach().std()) == pytest.approx(deviation, rel=0.02)
 
 
 # Processes.
@@ -230,7 +381,7 @@ def test_processes_are_started_deaf_to_ctrl_c(
             pass
 
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(workers, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr("sterna.model.study.cells.ProcessPoolExecutor", Pool)
     make_cells([cell(find_row("mlgru"), seed=seed) for seed in (0, 1)], tmp_path, 2,
                lambda each, result, error: None)
     assert heard == [signal.SIG_IGN] * 2

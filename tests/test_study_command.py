@@ -12,8 +12,7 @@ from page_checks import check_page, drawings
 from study_parts import OWN, own_mixer, write_text
 
 from sterna.cli.study import run as study_run
-from sterna.cli.study.core import core_costs
-from sterna.cli.study.page import study_markdown
+from sterna.cli.study.run import core_costs, study_markdown
 from sterna.model.config import ModelConfig
 from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
 from sterna.model.study.cells import TrainingCell
@@ -113,7 +112,8 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     code, out, err = run(capsys, *arguments)
     assert code == 130
     assert json.loads(out)["missing"] == 2
-    assert f"what is done stays in {tmp_path}: the same command goes on, 2 cells are left" in err
+    assert (f"the results so far stay in {tmp_path}: the same command continues, 2 cells are left"
+            in err)
     code, out, _ = run(capsys, *arguments)
     assert (code, json.loads(out)["missing"]) == (0, 0)
     assert (len(calls), len(set(calls))) == (3, 2)      # one was cut short
@@ -131,6 +131,7 @@ def test_a_mixer_that_fails_is_reported_with_exit_code_1(
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--mixer", "mlgur"), "no token mixer is called 'mlgur'; did you mean mlgru?"),
+    (("--list", "--mixer", "mlrgu"), "no token mixer is called 'mlrgu'; did you mean mlgru?"),
     (("--mixer", "mlgru(size=3)"), "the token mixer mlgru has no option 'size'; it has heads"),
     (("--mixer", "gmlp(length=8)"), "at most 8 tokens, got 16: give it the option length=16"),
     (("--mixer", "fnet", "--task", "text"), "fnet is not causal, so it cannot predict"),
@@ -175,6 +176,37 @@ def test_the_list_has_every_mixer_with_its_options_and_whether_it_is_causal(
     assert (window["causal"], window["options"]["size"]) == (True, 64)
     assert found["token", "fnet"]["causal"] is False
     assert found["token", "mlgru"]["papers"] == ["2406.02528"]
+    _, out, _ = run(capsys, "mixers", "--list", "--json", "--mixer", "hybrid", "--mixer", "gqa")
+    assert [each["name"] for each in json.loads(out)] == ["mlgru", "window", "gqa", "glu", "hybrid"]
     _, out, _ = run(capsys, "mixers", "--list")
     assert max(map(len, out.splitlines())) <= 80
     assert all(re.search(rf"^{name} ", out, re.M) for name in TOKEN_MIXERS.names())
+
+
+PEEKING = OWN.replace("return self.linear(x)", "return self.linear(x.roll(-1, 0))")
+GROWING = OWN.replace("class Mine", "class Base").replace("* self.factor, ()", ", (x[-1],)") + """
+    def initial_state(self, x):
+        return (x.new_zeros(x.shape[1:]),)
+
+
+class Mine(Base):
+    pass
+"""
+
+
+@pytest.mark.parametrize(("source", "message"), [
+    (PEEKING, "it is said to be causal, and its first 1 outputs depend on later tokens"),
+    (OWN.replace("self.linear(x) *", "self.linear(x - x[:1]) *"), "read in two pieces, cut after"),
+    (OWN + "\n    def step(self, x, state):\n        return self.linear(x) + 1, ()\n",
+     "read token by token, at token 1: outputs differ by up to 1"),
+    (GROWING, "state_words(0) says 0 numbers, and the state after 0 tokens has 16"),
+])
+def test_a_mixer_that_breaks_the_contract_is_refused_before_it_is_trained(
+    source: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert source != OWN
+    mine = own_mixer(tmp_path, source)
+    line = refusal(capsys, *ARGUMENTS, "--task", "recall", "--quiet", "-o", tmp_path / "out",
+                   "--mixer", mine)
+    assert f"the mixer {mine} breaks the contract of mixers: {message}" in line
+    assert not (tmp_path / "out").exists()

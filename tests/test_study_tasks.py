@@ -14,11 +14,9 @@ from sterna.model.config import ModelConfig
 from sterna.model.network.registry import TOKEN_MIXERS
 from sterna.model.stack.classifier import Classifier
 from sterna.model.stack.language_model import LanguageModel
-from sterna.model.study.entries import default_entries
-from sterna.model.study.tasks.digits import DigitsTask
-from sterna.model.study.tasks.recall import RecallTask
-from sterna.model.study.tasks.row import Row, find_row
-from sterna.model.study.tasks.text import TextTask
+from sterna.model.study.plan import default_entries
+from sterna.model.study.rows import Row, find_row
+from sterna.model.study.tasks import DigitsTask, RecallTask, TextTask
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +76,7 @@ def test_a_model_that_knows_the_answers_has_all_of_them_right() -> None:
 def test_the_digits_are_split_by_the_seed_and_no_image_is_in_both_parts() -> None:
     from sklearn.datasets import load_digits
 
-    from sterna.model.study.tasks.digits import _split
+    from sterna.model.study.tasks import _split
     parts = [_split(seed) for seed in (0, 1)]
     for train, _, test, digits in parts:
         assert (len(train), len(test)) == (1437, 360)

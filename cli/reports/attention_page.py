@@ -12,7 +12,7 @@ from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_file, svg_of
 from sterna.model.files import write_atomically
 
 if TYPE_CHECKING:
-    from sterna.model.study.attention_result import AttentionResult, Cell
+    from sterna.model.study.attention_benchmark import AttentionResult, Cell
 
 __all__ = ["COLUMNS", "attention_plot", "misfits", "rows", "setting", "write_attention_report"]
 
@@ -27,7 +27,7 @@ _COLOURS = {"softmax": PALETTE[3], "softmax fused": PALETTE[1], "softmax causal"
 
 def setting(result: AttentionResult) -> str:
     """What was timed, and where, in one line."""
-    from sterna.model.study.attention_contestants import PARTS
+    from sterna.model.study.attention_benchmark import PARTS
     asked, machine = result.settings, result.machine
     threads = f"{machine['threads']} thread" + "s" * (machine["threads"] != 1)
     return (f"{PARTS[asked.part]}, {'forward and backward' if asked.backward else 'forward'}; "
@@ -38,8 +38,7 @@ def setting(result: AttentionResult) -> str:
 
 def rows(result: AttentionResult, length: int) -> list[tuple[str, ...]]:
     """The lines of a length, as :data:`COLUMNS` names them; × are taken of medians."""
-    from sterna.model.study.attention_contestants import FUSED, MATERIALISED
-    from sterna.model.study.attention_result import ratios
+    from sterna.model.study.attention_benchmark import FUSED, MATERIALISED, ratios
     cells = result.at(length)
     by_base = [ratios(cells, base) for base in (MATERIALISED, FUSED)]
     found: list[tuple[str, ...]] = []
@@ -98,8 +97,7 @@ def write_attention_report(folder: Path, result: AttentionResult) -> list[Path]:
 
 
 def _page(result: AttentionResult, plot: str) -> str:
-    from sterna.model.study.attention_contestants import CONTESTANTS
-    from sterna.model.study.attention_result import findings
+    from sterna.model.study.attention_benchmark import CONTESTANTS, findings
     said = findings(result)
     verdict = Verdict.note("ATTENTION TIMED", said[0] if said else "Nothing to compare.")
     caption = ("Median time of a call over the sequences in it. All contestants of a length were "

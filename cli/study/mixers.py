@@ -15,8 +15,8 @@ from sterna.model.checks import check_whole
 from sterna.model.config import WEIGHTS
 
 if TYPE_CHECKING:
-    from sterna.model.study.tasks.row import Row
-    from sterna.model.study.tasks.task import Task
+    from sterna.model.study.rows import Row
+    from sterna.model.study.tasks import Task
 
 __all__ = ["COMMANDS", "mixers"]
 
@@ -35,8 +35,8 @@ def mixers(
         help="Weights of the rows: ternary or float. Default: ternary, of transformer and encoder "
              "float.")] = None,
     task: Annotated[list[str] | None, typer.Option(
-        help="text, recall or digits; give it again for more. Default: those that a mixer is "
-             "for.")] = None,
+        help="text, recall or digits; give it again for more. Default: text and recall, or "
+             "digits for mixers that are not causal.")] = None,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Few rows, one seed, no sweep.")] = False,
     seeds: Annotated[int | None, typer.Option(help="Seeds of each cell. Default: 3.")] = None,
@@ -45,7 +45,7 @@ def mixers(
         help="Try three learning rates or more for every row, or for none. Default: for mlgru, "
              "hybrid, transformer and encoder.")] = None,
     budget: Annotated[float, typer.Option(
-        metavar="FACTOR", help="Train so many times as long as by default.")] = 1.0,
+        metavar="FACTOR", help="Multiply the default budgets of training by this.")] = 1.0,
     d: Annotated[int, typer.Option(help="Width of the models.")] = 64,
     window: Annotated[int | None, typer.Option(
         help="Bytes of a window of the task text. Default: 256.")] = None,
@@ -54,23 +54,24 @@ def mixers(
              "this Python.")] = None,
     jobs: Annotated[int, typer.Option(help="Processes, of one thread each.")] = 2,
     output: Annotated[Path, typer.Option(
-        "-o", "--output", help="Folder for cells, figures and page; cells that are there are not "
-                               "made again.")] = Path("runs/mixers"),
+        "-o", "--output", help="Folder for cells, figures and page; existing cells are "
+                               "reused.")] = Path("runs/mixers"),
     list_only: Annotated[bool, typer.Option(
-        "--list", help="List all mixers with their options, and do nothing.")] = False,
+        "--list", help="List all mixers with their options, or those of --mixer, and do nothing "
+                       "else.")] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Compare mixers: what each costs, and what it buys.
 
-    Trains each the same way, at equal tokens and at equal CPU seconds, on text, on recall of
-    pairs, and those that are not causal on digits; times and counts a step; writes tables,
-    figures and a page with drawings. It can be interrupted, and goes on where it was.
+    Trains each mixer the same way, at equal tokens and at equal CPU seconds, on text and on recall
+    of pairs, or on digits if it is not causal; times a step and counts what it costs; writes
+    tables, figures and a page with drawings. After an interruption the same command continues.
 
     Example: sterna mixers --quick
     """
     if list_only:
-        return _list(as_json)
+        return _list(_rows(mixer, channel, weights), as_json)
     check_folder(output)
     if sweep and lr is not None:
         raise ValueError("--sweep finds learning rates, and --lr gives one: leave one out")
@@ -81,9 +82,8 @@ def mixers(
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
         from sterna.cli.study.run import run_study
-        from sterna.model.study.costs import Costs
-        from sterna.model.study.entries import default_entries, entries_of
-        from sterna.model.study.plan import Study
+        from sterna.model.study.cells import Costs
+        from sterna.model.study.plan import Study, default_entries, entries_of
         stage("check the rows", quick=True)
         tasks = _tasks(task, budget, d, window, text)
         rows = _rows(mixer, channel, weights)
@@ -99,9 +99,7 @@ def _tasks(
     asked: list[str] | None, budget: float, d: int, window: int | None, text: Path | None,
 ) -> list[Task]:
     """The tasks that were asked for, or all, of the given size."""
-    from sterna.model.study.tasks.digits import DigitsTask
-    from sterna.model.study.tasks.recall import RecallTask
-    from sterna.model.study.tasks.text import TextTask
+    from sterna.model.study.tasks import DigitsTask, RecallTask, TextTask
     if not 0 < budget <= 1e6:
         raise ValueError(f"--budget must be above 0, up to a million, got {budget}")
     check_whole("--d", d, 1, 65536 // 3)      # times 3 is the width of channel mixers
@@ -121,7 +119,7 @@ def _tasks(
 def _rows(mixer: list[str] | None, channel: str | None, weights: str | None) -> list[Row]:
     """The rows that were asked for."""
     from sterna.model.network.registry import TOKEN_MIXERS
-    from sterna.model.study.tasks.row import NAMED_ROWS, find_row
+    from sterna.model.study.rows import NAMED_ROWS, find_row
     if not mixer:
         for option, value in (("--channel", channel), ("--weights", weights)):
             if value is not None:
@@ -139,7 +137,7 @@ def _rows(mixer: list[str] | None, channel: str | None, weights: str | None) -> 
 
 def _swept(entries: tuple[Any, ...], sweep: bool | None, off: bool) -> tuple[str, ...]:
     """The rows whose learning rate is swept."""
-    from sterna.model.study.entries import SWEPT_ROWS
+    from sterna.model.study.plan import SWEPT_ROWS
     if sweep is None:
         sweep_names = () if off else SWEPT_ROWS
     else:
@@ -147,23 +145,25 @@ def _swept(entries: tuple[Any, ...], sweep: bool | None, off: bool) -> tuple[str
     return tuple(row.name for row, _ in entries if row.name in sweep_names)
 
 
-def _list(as_json: bool) -> int:
-    """All mixers by name."""
-    from sterna.model.study.listing import list_mixers
-    found = list_mixers()
+def _list(rows: list[Row], as_json: bool) -> int:
+    """All mixers by name, or those of rows."""
+    from sterna.model.study.rows import list_mixers
+    found = list_mixers(rows)
     if as_json:
         print_json(found)
         return 0
-    print_table("token mixers, for --mixer", ("name", "causal", "arXiv", "options"),
-                [(each["name"], "yes" if each["causal"] else "no", " ".join(each["papers"]),
-                  _options(each["options"])) for each in found if each["kind"] == "token"])
-    out.print()
-    print_table("channel mixers, for --channel", ("name", "arXiv", "options"),
-                [(each["name"], " ".join(each["papers"]), _options(each["options"]))
-                 for each in found if each["kind"] == "channel"])
-    out.print()
-    print_table("rows with a name, for --mixer", ("name", "mixers, channel, weights"),
-                [(each["name"], each["does"]) for each in found if each["kind"] == "row"])
+    for each in found:
+        each |= {"causal": "yes" if each["causal"] else "no", "arXiv": " ".join(each["papers"]),
+                 "options": _options(each["options"]), "mixers, channel, weights": each["does"]}
+    for kind, title, columns in (
+            ("token", "token mixers, for --mixer", ("name", "causal", "arXiv", "options")),
+            ("channel", "channel mixers, for --channel", ("name", "arXiv", "options")),
+            ("row", "rows with a name, for --mixer", ("name", "mixers, channel, weights"))):
+        lines = [[each[column] for column in columns]
+                        for each in found if each["kind"] == kind]
+        if lines:
+            print_table(title, columns, lines)
+            out.print()
     return 0
 
 

@@ -1,30 +1,40 @@
-"""Making a comparison, and showing what it found."""
+"""Making a comparison, and showing what it found: on the terminal, as figures and as a page."""
 
 from __future__ import annotations
 
+import html
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sterna.cli.study.core import core_costs
-from sterna.cli.study.page import settings_text, write_study
+from sterna.cli.reports.cycle_tables import CycleTable
+from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
+from sterna.cli.reports.vector import svg_file
+from sterna.cli.study.plots import seconds_plot, state_plot
 from sterna.cli.study.tables import Found, findings, study_tables
 from sterna.cli.terminal.console import out, print_json, print_table, progress_bar, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
+from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.timing.cycles import CycleModel
+from sterna.hw.core.timing.memory_bits import memory_bits, shape_image
+from sterna.model.config import ModelConfig
+from sterna.model.files import write_atomically
+from sterna.model.profile import S16
 
 if TYPE_CHECKING:
     from sterna.model.study.cells import Cell
     from sterna.model.study.plan import Study
 
-__all__ = ["run_study"]
+__all__ = ["core_costs", "run_study", "settings_text", "study_markdown", "write_study"]
 
 
 def run_study(study: Study, output: Path, jobs: int, *, quiet: bool, as_json: bool) -> int:
-    """Make the cells that are not there, write the files, print; return the exit code.
+    """Make the missing cells, write the files, print; return the exit code.
 
-    After Ctrl-C what is done so far is written and printed.
+    After Ctrl-C the results so far are written and printed.
     """
-    from sterna.model.study.summary import summarize
+    from sterna.model.study.plan import summarize
     cells = output / "cells"
     cells.mkdir(parents=True, exist_ok=True)
     failed: list[str] = []
@@ -43,14 +53,14 @@ def run_study(study: Study, output: Path, jobs: int, *, quiet: bool, as_json: bo
     for line in failed:
         say(line)
     if code == INTERRUPTED:
-        say(f"what is done stays in {output}: the same command goes on, {found['missing']:,} "
-            f"cells are left")
+        say(f"the results so far stay in {output}: the same command continues, "
+            f"{found['missing']:,} cells are left")
     return code or int(bool(failed))
 
 
 def _make(label: str, cells: list[Cell], folder: Path, jobs: int, quiet: bool) -> list[str]:
     """Make cells with progress; return what went wrong."""
-    from sterna.model.study.workers import make_cells
+    from sterna.model.study.cells import make_cells
     failed: list[str] = []
     total = len({cell.path(folder) for cell in cells})
     done = sum(cell.result(folder) is not None
@@ -58,7 +68,7 @@ def _make(label: str, cells: list[Cell], folder: Path, jobs: int, quiet: bool) -
     before, started = done, time.monotonic()
     if done == total:
         return failed
-    display, move = progress_bar(f"{label}: {total:,}, of which {done:,} are there", quiet)
+    display, move = progress_bar(f"{label}: {total:,}, {done:,} of them done", quiet)
 
     def note(cell: Cell, result: dict[str, Any] | None, error: str) -> None:
         nonlocal done
@@ -90,3 +100,97 @@ def _show(found: Found, written: list[Path], as_json: bool) -> None:
         out.print(line)
     for path in written:
         out.print(f"{path}: {path.stat().st_size:,} bytes")
+
+
+def core_costs(config: ModelConfig) -> dict[str, Any]:
+    """Cycles per generated token and bits of memory of the core of a shape, profile S16, with the
+    array that ``sterna report`` takes by default."""
+    params = CoreParams(config, S16)
+    memory = memory_bits(shape_image(params))
+    return {"array": f"{params.rows} x {params.cols}",
+            "cycles_per_token": CycleModel(params).cycles_per_token(),
+            "state_bits": memory.working["MLGRU state"], "memory_bits": memory.total}
+
+
+def write_study(folder: Path, found: Found) -> list[Path]:
+    """Write ``mixers.json``, ``mixers.md``, ``mixers.html`` and the drawings of the page."""
+    plots = {"state": state_plot(found), "seconds": seconds_plot(found)} if (
+        "text" in found["tasks"] and "recall" in found["tasks"]) else {}
+    texts = {"mixers.json": json.dumps(found, indent=1) + "\n",
+             "mixers.md": study_markdown(found), "mixers.html": _page(found, plots)}
+    texts |= {f"{name}.svg": svg_file(plot) for name, plot in plots.items()}
+    return [write_atomically(folder / name, text) for name, text in texts.items()]
+
+
+def settings_text(found: Found) -> list[str]:
+    """What was trained how, in sentences."""
+    said = []
+    for name, task in found["tasks"].items():
+        sizes = ", ".join(f"{key} {task[key]:,}" if isinstance(task[key], int)
+                          else f"{key} {task[key]}" for key in
+                          ("d", "layers", "batch", "window", "pairs", "queries", "vocab", "text")
+                          if key in task)
+        facts = "".join(f"; {key} {value:.4g}" for key, value in task["facts"].items())
+        said.append(f"{name}: {sizes}; {task['tokens']:,} tokens or {task['seconds']:g} "
+                    f"seconds{facts}.")
+    seeds = f"{found['seeds']} seeds" if found["seeds"] > 1 else "one seed"
+    said.append(
+        f"Means over {seeds}, with the deviation of a sample. Each budget is a training run of "
+        "its own, with its own cosine, on the same data in the same order. Seconds are CPU time of "
+        "the process in training, in one thread, as the machine may be shared; all products are "
+        "of float32.")
+    swept = list(dict.fromkeys(each["row"] for each in found["sweep"]))
+    rates = sorted({task["tokens"]["lr"] for row in found["rows"] if row["name"] not in swept
+                    for task in row["tasks"].values()})
+    if swept:
+        said.append(f"The learning rate of {', '.join(swept)} is swept for each task" + (
+            f"; the others have {' or '.join(f'{lr:g}' for lr in rates)} unswept, which may not be "
+            "their best." if rates else "."))
+    if any(row["weights"] == "ternary" and row["causal"] for row in found["rows"]):
+        said.append("A step of ternary weights in torch makes them anew for every token, which is "
+                    "part of its time: compare µs among rows of the same weights. The core and the "
+                    "integer runtimes have them made.")
+    machine = found["machine"]
+    said.append(f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, "
+                f"Sterna {machine['sterna']}.")
+    return said
+
+
+def study_markdown(found: Found) -> str:
+    """What was found, how, and all tables, in Markdown."""
+    parts = [f"{text}\n" for text in (*findings(found), *settings_text(found))]
+    for table in study_tables(found).values():
+        rule = ["---"] * table.text_columns + ["--:"] * (len(table.columns) - table.text_columns)
+        lines = [table.columns, rule, *table.rows]
+        parts.append(f"{_heading(table)}:\n\n" + "\n".join(
+            "| " + " | ".join(_text(value) for value in line) + " |" for line in lines) + "\n")
+    return "\n".join(parts)
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _heading(table: CycleTable) -> str:
+    return table.title[0].upper() + table.title[1:]
+
+
+def _page(found: Found, plots: dict[str, str]) -> str:
+    said = findings(found)
+    count = len(found["rows"])
+    left = f"; {found['missing']:,} cells are still missing" if found["missing"] else ""
+    verdict = Verdict.note(
+        f"{count} ROWS COMPARED" if count > 1 else "ONE ROW MEASURED",
+        (said[0] if said else "Each trained and measured the same way.") + left)
+    captions = {
+        "state": "State of all layers in float32, for one sequence. A bar is the deviation over "
+                 "the seeds.",
+        "seconds": "Left: all rows had the same tokens, right: the same seconds. A bar is the "
+                   "deviation over the seeds."}
+    drawings = "".join(html_figure(plot, captions[name]) for name, plot in plots.items())
+    tables = "".join(
+        html_heading(table.title)
+        + html_table(table.columns, table.rows, range(table.text_columns, len(table.columns)))
+        for table in study_tables(found).values())
+    listed = "".join(f"<p>{html.escape(text)}</p>" for text in (*said[1:], *settings_text(found)))
+    return html_page("Mixers compared", verdict, f"{listed}{drawings}{tables}")

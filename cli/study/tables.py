@@ -9,7 +9,7 @@ from sterna.cli.reports.cycle_tables import CycleTable
 __all__ = ["Found", "findings", "order", "study_tables"]
 
 Found: TypeAlias = dict[str, Any]
-"""What :func:`sterna.model.study.summary.summarize` returns."""
+"""What :func:`sterna.model.study.plan.summarize` returns."""
 
 _COUNTED_AT = "1024"
 """The token that is counted where there is room for one only."""

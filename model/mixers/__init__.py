@@ -1,4 +1,4 @@
-"""Token and channel mixers by name, one file each; importing this registers all of them."""
+"""Token and channel mixers by name, a file for each family; importing this registers them all."""
 
 from sterna.model.mixers import attention, channel, fixed, linear, recurrent, sparse
 

@@ -1,8 +1,15 @@
-"""The graphs of a float model in onnxruntime against the model in torch."""
+"""The graphs of a float model in onnxruntime against the model in torch.
+
+A ternary projection rounds its input to 8 bits. Float sums in another order differ in their last
+digit; where a number lies on a half, a code then differs by 1, and all that follows by a hundred
+times more than float arithmetic explains. So torch computes with the codes of the graph, which must
+be its own save where a number lies on a half, and with the same codes nothing else rounds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,15 +17,76 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+from onnx import helper
 from torch import Tensor
 
 from sterna.model.checks import check_whole
 from sterna.model.network.quantizers import round_codes
-from sterna.model.onnx_float.codes import GraphCodes, with_codes
-from sterna.model.onnx_float.interface import flat, shortest_end
+from sterna.model.onnx_float.trace import flat, shortest_end
 from sterna.model.stack.language_model import LanguageModel, ModelState
 
 __all__ = ["LARGEST_DIFFERENCE", "FloatReport", "check_float"]
+
+
+_SLACK = 0.01
+"""How far from a half a number may be that the graph rounds the other way; codes reach 127."""
+
+
+def with_codes(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[tuple[str, bool]]]:
+    """A copy of a graph with every rounded tensor as one more output; for each of them its name and
+    whether it is from inside of a loop, which makes time its first axis."""
+    copy, names = onnx.ModelProto(), []
+    copy.CopyFrom(proto)
+    for node in list(copy.graph.node):
+        if node.op_type == "Round":
+            names.append((node.output[0], False))
+        elif node.op_type == "Scan":
+            (body,) = (each.g for each in node.attribute if each.name == "body")
+            for rounded in [each.output[0] for each in body.node if each.op_type == "Round"]:
+                body.output.append(helper.make_empty_tensor_value_info(rounded))
+                node.output.append(f"{node.name}.{rounded}")
+                for each in node.attribute:
+                    if each.name in ("scan_output_axes", "scan_output_directions"):
+                        each.ints.append(0)
+                names.append((node.output[-1], True))
+    copy.graph.output.extend(helper.make_empty_tensor_value_info(name) for name, _ in names)
+    return copy, names
+
+
+class GraphCodes:
+    """Takes the place of :func:`sterna.model.network.quantizers.round_codes`.
+
+    Counts over all calls: ``codes``; ``flipped``, those that torch rounds the other way, at most
+    ``farthest`` from a half; and ``missing``, tensors that the graph has nothing like.
+    """
+
+    def __init__(self) -> None:
+        self.codes = self.flipped = self.missing = 0
+        self.farthest = 0.0
+        self._found: dict[int, list[Tensor]] = {}
+
+    def take(self, rounded: Iterable[tuple[np.ndarray, bool]]) -> None:
+        """Go on with the tensors of one call of the graph, each with whether a loop made it."""
+        found = defaultdict(list)
+        for array, in_loop in rounded:
+            whole = torch.from_numpy(array)
+            for part in [whole, *(whole if in_loop else ())]:
+                found[part.numel()].append(part.flatten())
+        self._found = dict(found)
+
+    def __call__(self, scaled: Tensor) -> Tensor:
+        for codes in self._found.get(scaled.numel(), ()):
+            off = (scaled.flatten() - codes).abs()
+            if bool((off <= 0.5 + _SLACK).all()):
+                others = scaled.flatten().round() != codes
+                self.codes += codes.numel()
+                self.flipped += int(others.sum())
+                if bool(others.any()):
+                    self.farthest = max(self.farthest, off[others].max().item() - 0.5)
+                return codes.view_as(scaled)
+        self.missing += 1
+        return scaled.round()
+
 
 LARGEST_DIFFERENCE = 1e-4
 """What a graph may differ by, of 1 or of a number's own magnitude if that is larger."""
@@ -40,7 +108,7 @@ class FloatReport:
         Which value that was, after how many tokens; or what is wrong.
     codes, flipped, farthest
         8-bit codes inside of ternary projections, how many of them torch rounds the other way,
-        and how far from a half such a number was at most. torch then goes on with the graph's.
+        and how far from a half such a number was at most. torch continues with the graph's.
     missing
         Roundings of torch that the graph has nothing like.
     """
@@ -105,7 +173,7 @@ def check_float(
     """Run a graph and its model side by side over random texts.
 
     Two texts are read from the start; by a step graph token by token, by a sequence graph in
-    pieces that get longer, then in one. Every call goes on from the state of the one before, in
+    pieces that get longer, then in one. Every call continues from the state of the one before, in
     the graph as in torch; logits and states are compared after each.
 
     Parameters

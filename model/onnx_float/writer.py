@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,11 +12,21 @@ import onnx
 import torch
 
 from sterna.model.files import write_atomically
-from sterna.model.onnx_float.interface import StateTensor, shortest_end, state_tensors
-from sterna.model.onnx_float.linear_attention import by_linear_attention, has_linear_attention
-from sterna.model.onnx_float.operators import Translations, translations
-from sterna.model.onnx_float.scans import by_scan
-from sterna.model.onnx_float.trace import ExportError, quietly, trace_sequence, trace_step
+from sterna.model.onnx_float.operators import (
+    Translations,
+    has_linear_attention,
+    recurrences_for_graphs,
+    translations,
+)
+from sterna.model.onnx_float.trace import (
+    ExportError,
+    StateTensor,
+    quietly,
+    shortest_end,
+    state_tensors,
+    trace_sequence,
+    trace_step,
+)
 from sterna.model.stack.language_model import LanguageModel
 
 __all__ = ["FLOAT_FORMAT", "GRAPHS", "export_float", "float_graph"]
@@ -39,7 +48,7 @@ def export_float(
     model
         The model; its projections may be ternary or float.
     folder
-        Where the files go; it is made if it is not there.
+        Where the files go; it is made if it does not exist.
     graphs
         Which of :data:`GRAPHS` to write.
     use_linear_attention
@@ -80,7 +89,7 @@ def float_graph(
     table = translations()      # before the work: it needs a package of its own
     tensors, example = state_tensors(model)
     looped: list[int] = []
-    with by_scan(), by_linear_attention() if use_linear_attention else nullcontext():
+    with recurrences_for_graphs(use_linear_attention=use_linear_attention):
         if kind == "step":
             program = trace_step(model, tensors, example)
         else:

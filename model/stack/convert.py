@@ -17,8 +17,8 @@ from sterna.model.layers import (
     SequentialLayer,
     TernaryMatrix,
 )
-from sterna.model.mixers.channel.glu import GLU
-from sterna.model.mixers.recurrent.mlgru import MLGRU
+from sterna.model.mixers.channel import GLU
+from sterna.model.mixers.recurrent import MLGRU
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.quantizers import ternary_codes
 from sterna.model.profile import S16, FixedPoint, NumericProfile

@@ -5,23 +5,181 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import multiprocessing
 import re
+import statistics
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor, nn
 
 from sterna.model.files import write_atomically
-from sterna.model.study.costs import Costs, measure_costs
-from sterna.model.study.fit import fit, one_thread
-from sterna.model.study.tasks.row import Row, code_hash
-from sterna.model.study.tasks.task import Task
+from sterna.model.processes import deaf_to_ctrl_c, end_with_parent
+from sterna.model.stack.block import Block
+from sterna.model.stack.classifier import Classifier
+from sterna.model.stack.language_model import LanguageModel
+from sterna.model.study.rows import Row, code_hash
+from sterna.model.study.tasks import Task
+from sterna.model.training.optimizer import adamw, set_learning_rate
 from sterna.model.training.recipe import TrainRecipe
 
-__all__ = ["Cell", "CostCell", "TrainingCell"]
+__all__ = ["BUDGETS", "Cell", "CostCell", "Costs", "Fit", "Note", "StoppedError", "TrainingCell",
+           "count", "fit", "make_cells", "measure_costs", "one_thread"]
+
+
+BUDGETS = ("tokens", "seconds")
+"""What is equal for all models. Seconds are CPU time of the process, in one thread, which other
+programs on the machine change little."""
+
+_CURVE_POINTS = 50
+
+
+class StoppedError(Exception):
+    """Training was stopped before its end."""
+
+
+@dataclass(slots=True)
+class Fit:
+    """How a training run went: its steps, tokens and CPU seconds, and a curve of the loss as
+    ``[tokens, seconds, nats]``."""
+
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    curve: list[tuple[int, float, float]] = field(default_factory=list)
+
+
+def fit(
+    model: nn.Module, task: Task, budget: str, recipe: TrainRecipe, *, seed: int,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Fit:
+    """Train ``model`` until the budget is used; the learning rate follows it along a cosine.
+
+    A loss that is not finite is a ``FloatingPointError``; if ``stopped`` says so between two steps
+    it is a :class:`StoppedError`.
+    """
+    optimizer = adamw(model, recipe)
+    done, nats = Fit(), math.nan
+    task.sample(0, seed)    # reads the data, which is no training
+    start = time.process_time()
+    fraction = 0.0
+    while fraction < 1.0:
+        if stopped():
+            raise StoppedError
+        set_learning_rate(optimizer, recipe.learning_rate(done.steps, fraction),
+                          recipe.decay(fraction))
+        loss = task.loss(model, *task.sample(done.steps, seed))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm, foreach=True)
+        optimizer.step()
+        nats = loss.item()
+        done.steps += 1
+        if not math.isfinite(nats):
+            raise FloatingPointError(f"the loss is not finite at step {done.steps}")
+        done.tokens = done.steps * task.batch * task.length
+        done.seconds = time.process_time() - start
+        fraction = (done.tokens / task.tokens if budget == "tokens"
+                    else done.seconds / task.seconds)
+        if fraction * _CURVE_POINTS >= len(done.curve) + 1 or fraction >= 1.0:
+            done.curve.append((done.tokens, round(done.seconds, 3), round(nats, 4)))
+    return done
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread of torch in the block, and products of float32 in float32: the same
+    arithmetic for ternary and float weights.
+
+    (``sterna train`` lets products of ternary models take bfloat16 where a processor is faster so.
+    Float models would not gain by it, or lose digits.)
+    """
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.set_float32_matmul_precision(before[1])
+
+
+_PIECE = 250
+_ROUNDS, _STEPS = 5, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """At what sizes costs are measured, of a language model of bytes. Each of the ``lengths`` is
+    the number of the token that is timed and counted."""
+
+    d: int = 64
+    layers: int = 4
+    lengths: tuple[int, ...] = (128, 1024, 6000)
+
+
+def measure_costs(row: Row, costs: Costs) -> dict[str, Any]:
+    """Count and time the step of a row's model at each length. Mixers of a fixed length are made
+    for it; one that was made for less is left out there.
+
+    Returns ``{length: {"decode_us": ..., "state_words": ..., ...}}``. The time is the median of
+    CPU time in microseconds of one step of the whole model for one sequence, None if it is not
+    causal.
+    """
+    found: dict[str, Any] = {}
+    causal = row.is_causal(costs.d)
+    for length in costs.lengths:
+        config = row.config(d=costs.d, layers=costs.layers, vocab=256, length=length)
+        model = LanguageModel(config) if causal else Classifier(config, 256, length)
+        if any(block.mixer.longest is not None and block.mixer.longest < length
+               for block in model.blocks()):
+            continue
+        found[str(length)] = {
+            "decode_us": _step_microseconds(model, length) if isinstance(model, LanguageModel)
+            else None, **count(model, length)}
+    return found
+
+
+def count(model: nn.Module, length: int) -> dict[str, int]:
+    """Parameters, words of state, MACs and multiplications of the token number ``length`` in all
+    blocks; embedding and head, which are the same for all, are left out of the last three."""
+    blocks = [each for each in model.modules() if isinstance(each, Block)]
+    parts = [part for block in blocks for part in (block.mixer, block.channel)]
+    return {
+        "parameters": sum(each.numel() for each in model.parameters()),
+        "state_words": sum(block.mixer.state_words(length) for block in blocks),
+        "macs": sum(part.macs(length) for part in parts),
+        "multiplies": sum(part.multiplies(length) for part in parts),
+    }
+
+
+@torch.no_grad()
+def _step_microseconds(model: LanguageModel, length: int) -> float:
+    """The median time of the step that reads token number ``length``."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(256, (length, 1), generator=generator)
+    state = model.initial_state(1)
+    for piece in tokens[:-1].split(_PIECE):
+        state = model.forward_time_major(piece, state)[1]
+    return statistics.median(_timed(model, tokens[-1], state) for _ in range(_ROUNDS))
+
+
+def _timed(model: LanguageModel, token: Tensor, state: Any) -> float:
+    """Microseconds of CPU time of a step, the mean over a few."""
+    start = time.process_time()
+    for _ in range(_STEPS):
+        model.step(token, state)
+    return 1e6 * (time.process_time() - start) / _STEPS
+
 
 _FORMAT = 2
 _LONGEST = 200
@@ -59,7 +217,7 @@ class Cell(ABC):
         return folder / f"{name[:_LONGEST]}-{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
 
     def result(self, folder: Path) -> dict[str, Any] | None:
-        """The result, if it is there and whole."""
+        """The result, None if its file is missing or damaged."""
         try:
             found = json.loads(self.path(folder).read_text())["result"]
         except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -145,3 +303,62 @@ class CostCell(Cell):
     def summary(self, result: dict[str, Any]) -> str:
         """That it is done."""
         return self.title
+
+
+Note: TypeAlias = Callable[[Cell, dict[str, Any] | None, str], None]
+"""Told of every cell that ends: its result, or None and what went wrong."""
+
+_stop: Event | None = None
+
+
+def make_cells(cells: Sequence[Cell], folder: Path, jobs: int, note: Note) -> None:
+    """Make the cells that ``folder`` lacks, ``jobs`` at a time.
+
+    A cell that fails does not stop the others. Ctrl-C stops all of them within a step; results that
+    are written stay, and the next call makes the rest. A result that cannot be written, or a
+    process that was killed from outside, is an ``OSError``.
+    """
+    left = [cell for cell in {each.path(folder): each for each in cells}.values()
+            if cell.result(folder) is None]
+    if jobs == 1 or len(left) < 2:
+        for cell in left:
+            note(cell, *_attempt(cell, folder))
+        return
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    pool = ProcessPoolExecutor(
+        min(jobs, len(left)), mp_context=context, initializer=_begin, initargs=(stop,))
+    try:
+        with deaf_to_ctrl_c():     # what a process imports at first would show where it was
+            running: dict[Future[Any], Cell] = {
+                pool.submit(_attempt, cell, folder): cell for cell in left}
+        while running:
+            for each in wait(running, return_when=FIRST_COMPLETED).done:
+                note(running.pop(each), *each.result())
+    except BrokenProcessPool as error:
+        raise OSError("a process that made cells was killed from outside, perhaps for lack of "
+                      "memory; the results so far stay, and the same command with fewer --jobs "
+                      "continues") from error
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(stop: Event) -> None:
+    """Prepare a worker."""
+    global _stop
+    _stop = stop
+    end_with_parent()
+
+
+def _attempt(cell: Cell, folder: Path) -> tuple[dict[str, Any] | None, str]:
+    """The result of a cell, or what went wrong: a user's own mixer may raise anything."""
+    try:
+        return cell.run(folder, lambda: _stop is not None and _stop.is_set()), ""
+    except StoppedError:
+        return None, "stopped"
+    except OSError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())
+        return None, f"{type(error).__name__}: {said}"

@@ -1,20 +1,63 @@
-"""Which cells a comparison has, and in which order they are best made."""
+"""A comparison of rows on tasks: its cells, in which order they are best made, and its figures."""
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from sterna.model.config import ModelConfig
-from sterna.model.study.cells import Cell, CostCell, TrainingCell
-from sterna.model.study.costs import Costs
-from sterna.model.study.fit import BUDGETS
-from sterna.model.study.recipes import recipe_for, swept_rates
-from sterna.model.study.tasks.row import Row
-from sterna.model.study.tasks.task import Task
+from sterna.model.network.registry import TOKEN_MIXERS
+from sterna.model.pattern import parse_pattern
+from sterna.model.study.cells import BUDGETS, Cell, CostCell, Costs, TrainingCell
+from sterna.model.study.contract import ContractError, check_choice
+from sterna.model.study.machine import describe_machine
+from sterna.model.study.rows import Row, find_row
+from sterna.model.study.tasks import Task, recipe_for, swept_rates
 
-__all__ = ["MOST_RATES", "Study"]
+__all__ = ["MOST_RATES", "QUICK", "SWEPT_ROWS", "Study", "default_entries", "entries_of",
+           "summarize"]
+
+
+SWEPT_ROWS = ("mlgru", "hybrid", "transformer", "encoder")
+"""Rows whose learning rate is swept: those that the others are held against."""
+QUICK = ("mlgru", "hybrid", "transformer", "attention", "window", "linear", "fnet")
+"""Rows of the short comparison."""
+
+_FIRST = ("mlgru", "hybrid", "transformer", "attention")
+_LEFT_OUT = ("ring",)       # in one process it is attention
+_BESIDE = ("mlgru", "attention(causal=false)", "encoder")
+"""Rows that do the tasks of mixers that are not causal as well, to read those by."""
+
+
+def default_entries(
+    tasks: Sequence[Task], *, quick: bool = False,
+) -> tuple[tuple[Row, tuple[Task, ...]], ...]:
+    """Every mixer that is registered, with the tasks that it is made for, and the named rows."""
+    names = [*_FIRST, *(name for name in TOKEN_MIXERS.names()
+                        if name not in (*_FIRST, *_LEFT_OUT)), *_BESIDE]
+    found = []
+    for name in dict.fromkeys(names):
+        row = find_row(name)
+        causal = row.is_causal(tasks[0].d)
+        mine = tuple(task for task in tasks if task.causal == causal
+                     or (not task.causal and name in _BESIDE))
+        if mine and (not quick or name in (*QUICK, *_BESIDE)):
+            found.append((row, mine))
+    return tuple(found)
+
+
+def entries_of(
+    rows: Sequence[Row], tasks: Sequence[Task], *, asked: bool,
+) -> tuple[tuple[Row, tuple[Task, ...]], ...]:
+    """The given rows with all tasks if those were ``asked`` for, else with those made for them."""
+    return tuple(
+        (row, tuple(task for task in tasks if asked or task.causal == row.is_causal(task.d)))
+        for row in rows)
+
 
 MOST_RATES = 7
 """Learning rates of a sweep at most, wherever its best is."""
@@ -22,22 +65,11 @@ MOST_RATES = 7
 
 @dataclass(frozen=True)
 class Study:
-    """Rows compared on tasks.
+    """Rows compared on tasks: each row with the tasks that it takes part in.
 
-    Parameters
-    ----------
-    entries
-        Each row with the tasks that it takes part in.
-    seeds
-        Number of seeds, from 0.
-    swept
-        Names of the rows whose learning rate is chosen for each task, by the first seed at equal
-        tokens; all others have the one of their recipe. Rates beside the recipe's are tried, and
-        further ones while the best is the lowest or the highest of them.
-    lr
-        A learning rate for all rows, instead.
-    costs
-        Sizes at which costs are measured.
+    The learning rate of the rows named in ``swept`` is chosen for each task, by the first seed at
+    equal tokens; all others have the one of their recipe, or ``lr``. Rates beside the recipe's are
+    tried, and further ones while the best is the lowest or the highest of them.
     """
 
     entries: tuple[tuple[Row, tuple[Task, ...]], ...]
@@ -47,18 +79,27 @@ class Study:
     costs: Costs = field(default_factory=Costs)
 
     def check(self) -> None:
-        """Make every model and read every text once, so that nothing is refused after minutes.
+        """Make every model, check every mixer and read every text once, so that nothing is refused
+        after minutes.
 
         Raises
         ------
         ValueError
-            If a mixer is not there or not for a task, with the reason.
+            If a mixer is unknown or not made for a task, or breaks the contract of mixers.
         """
         for task in dict.fromkeys(task for _, tasks in self.entries for task in tasks):
             task.sample(0, 0)
         for row, tasks in self.entries:
             for task in tasks:
                 task.model(row, 0)
+        for choice in dict.fromkeys(choice for row, _ in self.entries
+                                    for choice in parse_pattern(row.mixer)):
+            try:
+                check_choice(choice, self.costs.d)
+            except ContractError:
+                raise
+            except Exception:   # a mixer that fails is for its cells to tell, and stops no others
+                continue
 
     def configs(self) -> list[tuple[Row, ModelConfig]]:
         """The shape at which the costs of each row are measured."""
@@ -66,14 +107,14 @@ class Study:
                                  length=max(self.costs.lengths))) for row, _ in self.entries]
 
     def sweep_cells(self, folder: Path) -> list[Cell]:
-        """The cells that have to be there before the others are known. When those in ``folder``
-        are more, there may be others."""
+        """The cells that decide which others there are. More results in ``folder`` may ask for
+        further ones."""
         return [self._training(row, task, "tokens", 0, lr)
                 for row, tasks in self.entries if row.name in self.swept
                 for task in tasks for lr in self.sweep(row, task, folder)]
 
     def cells(self, folder: Path) -> list[Cell]:
-        """All other cells, when those of the sweep are in ``folder``: seed after seed, so that a
+        """All other cells, once those of the sweep are in ``folder``: seed after seed, so that a
         comparison that is cut short has every row."""
         found: list[Cell] = []
         for seed in range(self.seeds):
@@ -102,7 +143,7 @@ class Study:
 
     def sweep(self, row: Row, task: Task, folder: Path) -> dict[float, float | None]:
         """The figure of the task by learning rate, rising: NaN where the loss was not finite, None
-        where a cell is not there yet."""
+        where a cell is missing."""
         rates = list(swept_rates(row.weights, task))
         while True:
             found = {lr: self._figure(row, task, lr, folder) for lr in rates}
@@ -141,3 +182,91 @@ def _best(by_lr: dict[float, float | None], task: Task, row: Row) -> float | Non
         return sign * there[lr], -abs(math.log(lr / usual))
 
     return max(there, key=rank)
+
+
+def summarize(study: Study, folder: Path) -> dict[str, Any]:
+    """What is known so far, as plain data: means and deviations over the seeds.
+
+    ``rows``: for each its mixers, ``tasks`` (by name, then by budget: the learning rate, and
+    ``mean``, ``deviation`` and ``values`` of every figure, of tokens and of CPU seconds; the
+    deviation is that of a sample, None for one seed) and ``costs`` by length. ``tasks``:
+    settings, budgets and facts. ``sweep``: figures by learning rate (None where the loss was not
+    finite), the ``best``, and whether that lies between others (``inside``). ``missing``: cells
+    without a result. ``machine``: where this was called.
+    """
+    tasks = {task.name: task for _, each in study.entries for task in each}
+    cells = {cell.path(folder): cell for cell in (*study.sweep_cells(folder), *study.cells(folder))}
+    missing = sum(cell.result(folder) is None for cell in cells.values())
+    return {
+        "rows": [_row(study, row, each, folder) for row, each in study.entries],
+        "tasks": {name: {**task.settings(), "figure": task.figure, "facts": task.facts()}
+                  for name, task in tasks.items()},
+        "sweep": [
+            _sweep(study, row, task, folder)
+            for row, each in study.entries if row.name in study.swept for task in each],
+        "seeds": study.seeds, "missing": missing,
+        # Each cell has one thread, whatever this process has.
+        "machine": {name: value for name, value in describe_machine().items()
+                    if name != "threads"},
+    }
+
+
+def _sweep(study: Study, row: Row, task: Task, folder: Path) -> dict[str, Any]:
+    """The learning rates that were tried for a row."""
+    by_lr = {lr: value for lr, value in study.sweep(row, task, folder).items()
+             if value is not None}
+    best = study.chosen_lr(row, task, folder)
+    return {"row": row.name, "task": task.name, "figure": task.figure,
+            "by_lr": {f"{lr:g}": None if math.isnan(value) else value
+                      for lr, value in by_lr.items()},
+            "best": best, "inside": best is not None and min(by_lr) < best < max(by_lr)}
+
+
+def _row(study: Study, row: Row, tasks: tuple[Task, ...], folder: Path) -> dict[str, Any]:
+    costs = study.cost_cell(row, tasks)
+    config = row.config(d=costs.costs.d, layers=costs.costs.layers, vocab=256, length=256)
+    found: dict[str, Any] = {
+        "name": row.name, "mixer": row.mixer, "channel": row.channel, "weights": row.weights,
+        "causal": row.is_causal(costs.costs.d), "integer_form": config.has_integer_form,
+        "costs": {length: {**each, "state_bytes": 4 * each["state_words"]}
+                  for length, each in (costs.result(folder) or {}).items()},
+        "tasks": {}}
+    for task in tasks:
+        found["tasks"][task.name] = {
+            budget: _figures(study, row, task, budget, folder) for budget in BUDGETS}
+    found["below_unigram"] = _below_unigram(found["tasks"].get("text"), tasks)
+    return found
+
+
+def _below_unigram(text: dict[str, Any] | None, tasks: tuple[Task, ...]) -> bool | None:
+    """Whether every model of text that was trained does better than to know the frequencies of
+    the bytes; None if there is none."""
+    values = [value for budget in (text or {}).values()
+              for value in budget.get("bpb", {}).get("values", ())]
+    if not values:
+        return None
+    return max(values) < next(task for task in tasks if task.name == "text").facts()["unigram"]
+
+
+def _figures(
+    study: Study, row: Row, task: Task, budget: str, folder: Path,
+) -> dict[str, Any]:
+    """Means over the seeds that have results."""
+    cells = [study.cell(row, task, budget, seed, folder) for seed in range(study.seeds)]
+    results = [each for each in (cell.result(folder) for cell in cells) if each is not None]
+    done = [each for each in results if "figures" in each]
+    figures: dict[str, Any] = {
+        "lr": cells[0].recipe.lr, "seeds": len(done), "diverged": len(results) - len(done)}
+    if done:
+        for name in done[0]["figures"]:
+            figures[name] = _spread([each["figures"][name] for each in done])
+        figures["parameters"] = done[0]["parameters"]
+        figures["train_tokens"] = _spread([each["tokens"] for each in done])
+        figures["train_seconds"] = _spread([each["seconds"] for each in done])
+    return figures
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    return {"mean": statistics.fmean(values),
+            "deviation": statistics.stdev(values) if len(values) > 1 else None,
+            "values": values}

@@ -1,4 +1,4 @@
-"""``sterna bench streaming``: a long text read with all keys, with a window, and with sinks."""
+"""``sterna bench``: measurements of ways to mix tokens, each a command of its own."""
 
 from __future__ import annotations
 
@@ -19,16 +19,129 @@ from sterna.cli.terminal.options import (
     choose,
     how_to_resume,
 )
+from sterna.model.checks import check_whole
 from sterna.model.config import NAMED_CONFIGS, WEIGHTS, ModelConfig
 from sterna.model.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from sterna.model.corpus import Corpus
+    from sterna.model.study.attention_benchmark import AttentionResult
     from sterna.model.study.streaming import Note, Streaming
     from sterna.model.training.checkpoint import Checkpoint
     from sterna.model.training.train import TrainResult
 
-__all__ = ["show_streaming", "streaming", "write_streaming"]
+__all__ = ["BENCH", "attention", "show_streaming", "streaming", "write_streaming"]
+
+
+_QUICK = {"lengths": (128, 256, 512), "batch": 8, "runs": 10, "seconds": 1.0}
+
+
+def attention(
+    lengths: Annotated[str | None, typer.Option(
+        metavar="N,N,...", help="Lengths of the sequences. Default: 128 to 6000.")] = None,
+    batch: Annotated[int | None, typer.Option(
+        help="Sequences at a time. Default: 32.")] = None,
+    d: Annotated[int, typer.Option(help="Channels.")] = 64,
+    heads: Annotated[int, typer.Option(help="Heads of attention.")] = 4,
+    runs: Annotated[int | None, typer.Option(
+        help="Timed runs of each contestant at a length. Default: 100.")] = None,
+    seconds: Annotated[float | None, typer.Option(
+        help="Stop a contestant after this many seconds of its own, but not before three runs. "
+             "Default: 5.")] = None,
+    part: Annotated[str, typer.Option(
+        help="core (what lies between the projections), or the whole mixer with float or "
+             "ternary projections.")] = "core",
+    backward: Annotated[bool, typer.Option(
+        "--backward", help="Time forward and backward together.")] = False,
+    memory: Annotated[float | None, typer.Option(
+        "--memory-gb", help="Most memory to take, in 10^9 bytes. Default: 90 % of what is free.")
+        ] = None,
+    fit: Annotated[bool, typer.Option(
+        "--fit", help="Where a contestant does not fit in memory, halve the batch of all until "
+                      "it does. Otherwise it is not run at that length.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of inputs and weights.")] = 0,
+    quick: Annotated[bool, typer.Option(
+        "--quick", help="Short sequences, small batch, few runs: a few seconds.")] = False,
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="DIR",
+        help="Write attention.json, attention.svg and attention.html to this folder, after "
+             "every length.")] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> int:
+    """Time attention and the MLGRU as sequences grow.
+
+    One layer with random inputs, the experiment of the works on linear attention. Softmax
+    attention is timed twice: with its matrix written to memory, and fused; the speed of the others
+    is given relative to both. The number of threads is torch's: set OMP_NUM_THREADS. With one
+    thread processor time is measured, which other programs disturb least. Where the C library is
+    glibc, freed memory is kept for the next run, as torch does on CUDA.
+
+    Example: sterna bench attention --quick
+    """
+    with Stages(quiet) as stage:
+        stage("load torch", quick=True)
+        from sterna.model.study.attention_benchmark import PARTS, Settings, bench_attention
+    choose("--part", part, PARTS)
+    check_whole("--seed", seed, 0, (1 << 63) - 1)
+    if memory is not None and not 0 < memory < 1e18:
+        raise ValueError(f"--memory-gb must be above 0 and below 10^18, got {memory:g}")
+    if output is not None:
+        check_folder(output)
+    given = {"lengths": None if lengths is None else _lengths(lengths), "batch": batch,
+             "runs": runs, "seconds": seconds}
+    chosen: dict[str, Any] = (_QUICK if quick else {}) | {
+        name: value for name, value in given.items() if value is not None}
+    settings = Settings(
+        **chosen, d=d, heads=heads, part=part, backward=backward, memory_gb=memory, fit=fit,
+        device=device, seed=seed)
+    so_far: list[AttentionResult] = []
+    written: list[Path] = []
+
+    def keep(result: AttentionResult) -> None:
+        so_far[:] = [result]
+        if output is not None:
+            from sterna.cli.reports.attention_page import write_attention_report
+            written[:] = write_attention_report(output, result)
+
+    try:
+        bench_attention(settings, note=lambda text: say(text, quiet), done=keep)
+    finally:        # an interruption leaves the lengths that are done
+        for result in so_far:
+            _show_attention(result, written, as_json)
+    return 0
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(
+            f"--lengths must be whole numbers with commas between, such as 128,1024, got "
+            f"{text!r}") from None
+
+
+def _show_attention(result: AttentionResult, written: list[Path], as_json: bool) -> None:
+    from sterna.cli.reports.attention_page import COLUMNS, misfits, rows, setting
+    from sterna.model.study.attention_benchmark import findings
+    if as_json:
+        print_json(result.as_dict())
+        return
+    out.print(setting(result))
+    for length in result.lengths():
+        batch = next(iter(result.at(length).values())).batch
+        out.print()
+        print_table(f"N {length:,}, batch {batch}", COLUMNS, rows(result, length))
+    out.print()
+    for line in (*misfits(result), *findings(result)):
+        out.print(line)
+    _tell_files(written)
+
+
+def _tell_files(paths: list[Path]) -> None:
+    for path in paths:
+        out.print(f"{path}: {path.stat().st_size:,} bytes")
 
 
 def streaming(
@@ -46,7 +159,7 @@ def streaming(
     size: Annotated[int, typer.Option(
         help="Newest bytes that sinks see; the plain window sees sinks + size.")] = 252,
     most_keys: Annotated[int, typer.Option(
-        help="Where full attention ends, whose keys grow with the text.")] = 2048,
+        help="Bytes that full attention reads, as its keys grow with the text.")] = 2048,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text to train on; its last tenth is read. Default: the manual of this "
              "Python.")] = None,
@@ -65,7 +178,7 @@ def streaming(
     """Read a long text with a model of attention, in three forms of the same weights.
 
     All keys, a plain window of the newest, and a window beside the first keys (attention sinks).
-    Every byte is also read one at a time, to see that the state stays as large as it is declared.
+    Every byte is also read one at a time, to check that the state has its declared size.
 
     Example: sterna bench streaming --steps 200 --tokens 4000
     """
@@ -135,7 +248,7 @@ def _stream(
     """Read, write the files and show the table."""
     import torch
 
-    from sterna.model.study.streaming_result import stream
+    from sterna.model.study.streaming import stream
     from sterna.model.tokenizer import check_bytes, encode
     from sterna.model.tokens.tokenizer import BYTES
     if found.tokenizer.kind != BYTES.kind:
@@ -156,8 +269,7 @@ def _stream(
         print_json(data)
     else:
         show_streaming(data)
-        for path in written:
-            out.print(f"{path}: {path.stat().st_size:,} bytes")
+        _tell_files(written)
     for problem in result.problems():
         say(f"sterna: {problem}")
     return 1 if result.problems() else 0
@@ -180,13 +292,7 @@ def show_streaming(data: dict[str, Any]) -> None:
 def write_streaming(
     folder: Path, data: dict[str, Any], title: str, name: str = "streaming",
 ) -> list[Path]:
-    """Write ``streaming.json`` and ``streaming.svg``, or of another name; return their paths.
-
-    Raises
-    ------
-    OSError
-        If one cannot be written.
-    """
+    """Write ``streaming.json`` and ``streaming.svg``, or of another name; return their paths."""
     from sterna.cli.reports.streaming_plot import streaming_plot
     from sterna.cli.reports.vector import svg_file
     from sterna.model.files import write_atomically
@@ -208,3 +314,10 @@ def _bar(label: str, quiet: bool) -> Iterator[Note]:
     display, move = progress_bar(label, quiet)
     with display:
         yield move
+
+
+BENCH = typer.Typer(
+    name="bench", rich_markup_mode=None, help="Measure ways to mix tokens.")
+
+for command in (attention, streaming):
+    BENCH.command()(command)

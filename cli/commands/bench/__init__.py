@@ -1,1 +1,0 @@
-"""``sterna bench``: a file for each of its commands."""

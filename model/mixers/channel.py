@@ -1,0 +1,215 @@
+"""Channel mixers: each token by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sterna.model.network.activations import activation_named
+from sterna.model.network.dense_mml import make_dense
+from sterna.model.network.gates import gated_silu
+from sterna.model.network.joint import Joint, project
+from sterna.model.network.mixer import ChannelMixer
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.registry import channel_mixer
+
+__all__ = ["GLU", "GLUMML", "MLP", "Bilinear", "GeGLU", "ReGLU", "ReLU2", "ReLU2GLU", "SeGLU",
+           "SigmoidGLU"]
+
+
+def _squared_relu(z: Tensor) -> Tensor:
+    return F.relu(z).square()
+
+
+class GatedLinear(ChannelMixer):
+    """``y = down(a(gate(x)) * up(x))`` (arXiv 2002.05202, equation 6), the activation ``a`` by
+    the classes that extend it.
+
+    Gate and up share one norm and quantisation and are limited to the range of the
+    profile's ``z`` format, their product to that of ``p``. Per token: 3 d dff ternary MACs, dff
+    products. In float there are no limits, and no norm before ``down``.
+    """
+
+    activate: Callable[[Tensor], Tensor]
+
+    def __init__(self, init: MixerInit) -> None:
+        super().__init__()
+        self.dff, self.numerics = init.dff, init.numerics
+        self.gate_up = Joint(gate=init.linear(init.d, init.dff), up=init.linear(init.d, init.dff))
+        self.down = init.linear(init.dff, init.d, residual=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
+        z = self.numerics.z(self.gate_up(x, self.numerics.z_limit))
+        return self.down(self.gated(z))
+
+    def gated(self, z: Tensor) -> Tensor:
+        """The hidden vector ``[..., dff]`` of pre-activations ``[gate | up] [..., 2 dff]``."""
+        gate, up = z.chunk(2, dim=-1)
+        return self.numerics.p(self.activate(gate) * up)
+
+    def products(self, length: int) -> int:
+        """Gate with up."""
+        return self.dff
+
+
+@channel_mixer("bilinear")
+class Bilinear(GatedLinear):
+    """``y = down(gate(x) * up(x))`` (arXiv 2002.05202, equation 4).
+
+    The GLU without an activation. Limits and costs are those of ``glu``; no table is needed.
+    """
+
+    activate = staticmethod(activation_named("linear"))
+
+
+@channel_mixer("sigmoid_glu")
+class SigmoidGLU(GatedLinear):
+    """``y = down(sigmoid(gate(x)) * up(x))`` (arXiv 1612.08083, equation 1; 2002.05202, 4).
+
+    The first GLU. Limits and costs are those of ``glu``.
+    """
+
+    activate = staticmethod(torch.sigmoid)
+
+
+@channel_mixer("reglu")
+class ReGLU(GatedLinear):
+    """``y = down(max(gate(x), 0) * up(x))`` (arXiv 2002.05202, equation 5).
+
+    Limits and costs are those of ``glu``; no table is needed.
+    """
+
+    activate = staticmethod(F.relu)
+
+
+@channel_mixer("geglu")
+class GeGLU(GatedLinear):
+    """``y = down(gelu(gate(x)) * up(x))`` with ``gelu(z) = z Phi(z)`` (arXiv 2002.05202,
+    equation 5).
+
+    The exact GELU, not the one by tanh. Limits and costs are those of ``glu``.
+    """
+
+    activate = staticmethod(F.gelu)
+
+
+@channel_mixer("seglu")
+class SeGLU(GatedLinear):
+    """``y = down(selu(gate(x)) * up(x))`` with ``selu(z) = 1.0507 z``, or for negative z
+    ``1.7581 (e^z - 1)`` (arXiv 1706.02515).
+
+    A member of the family that Keras-MML added. Limits and costs are those of ``glu``.
+    """
+
+    activate = staticmethod(F.selu)
+
+
+@channel_mixer("relu2_glu")
+class ReLU2GLU(GatedLinear):
+    """``y = down(norm(max(gate(x), 0)^2 * up(x)))`` (BitNet b1.58 2B4T, arXiv 2504.12285).
+
+    The gated form is that of its code. Limits are those of ``glu``; 2 dff products; no table is
+    needed.
+    """
+
+    activate = staticmethod(_squared_relu)
+
+    def products(self, length: int) -> int:
+        """The square, and gate with up."""
+        return 2 * self.dff
+
+
+@channel_mixer("swiglu")
+@channel_mixer("glu")
+class GLU(GatedLinear):
+    """``y = down(norm(silu(gate(n)) * up(n)))`` with ``n = norm(x)`` (SwiGLU, arXiv 2002.05202).
+
+    Gate and up share one norm and quantisation and are limited to the range of the
+    profile's ``z`` format, their product to that of ``p``. Per token: 3 d dff ternary MACs, dff
+    products. In float there are no limits, and no norm before ``down``. Under the name ``glu`` a
+    model has an integer form and gateware; ``swiglu`` is the same for comparisons.
+    """
+
+    def gated(self, z: Tensor) -> Tensor:
+        """SiLU and product as one function, which has a kernel."""
+        return gated_silu(z, self.numerics)
+
+
+class _FeedForward(ChannelMixer):
+    """``y = down(a(up(x)))``: 2 d dff ternary MACs per token."""
+
+    activate: Callable[[Tensor], Tensor]
+
+    def __init__(self, init: MixerInit) -> None:
+        super().__init__()
+        self.dff, self.numerics = init.dff, init.numerics
+        self.up = init.linear(init.d, init.dff)
+        self.down = init.linear(init.dff, init.d, residual=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
+        z = self.numerics.z(project((self.up,), x, self.numerics.z_limit))
+        return self.down(self.numerics.p(self.activate(z)))
+
+
+@channel_mixer("mlp")
+class MLP(_FeedForward):
+    """``y = down(gelu(up(x)))``, the channel mixer of GPT-2 and BERT (GELU: arXiv 1606.08415).
+
+    GELU is the exact one. Ternary: ``up`` is limited to the range of the profile's ``z`` format.
+    Per token 2 d dff ternary MACs and no products.
+    """
+
+    activate = staticmethod(F.gelu)
+
+
+@channel_mixer("relu2")
+class ReLU2(_FeedForward):
+    """``y = down(max(up(x), 0)^2)`` (Primer, arXiv 2109.08668, section 3).
+
+    Needs no table in gateware. Ternary: ``up`` is limited to the range of the profile's ``z``
+    format, the square to that of ``p``. Per token 2 d dff ternary MACs and dff products. With a
+    gate beside it, as in BitNet b1.58 2B4T, it is ``relu2_glu``.
+    """
+
+    activate = staticmethod(_squared_relu)
+
+    def products(self, length: int) -> int:
+        """The squares."""
+        return self.dff
+
+
+@channel_mixer("glumml")
+class GLUMML(ChannelMixer):
+    """``y = down(a(g) * u)`` with ``[g | u] = kernel(x)`` (keras-matmulless 0.1.2, ``GLUMML``).
+
+    Gate and up are **one** :class:`DenseMML` of 2 dff rows, a ternary layer with a norm and its
+    gain in front: they share one scale, and nothing is limited. Per token: 3 d dff ternary MACs,
+    dff products. The family of the package by activation: ``linear`` is its BilinearMML, ``relu``
+    ReGLUMML, ``gelu`` GeGLUMML, ``silu`` SwiGLUMML, ``selu`` SeGLUMML.
+
+    Parameters
+    ----------
+    activation
+        One of linear, sigmoid, tanh, relu, gelu, silu and selu.
+    """
+
+    def __init__(self, init: MixerInit, *, activation: str = "sigmoid") -> None:
+        super().__init__()
+        self.dff = init.dff
+        self.activate = activation_named(activation)
+        self.kernel = make_dense(init, init.d, 2 * init.dff)
+        self.down = make_dense(init, init.dff, init.d, residual=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
+        gate, up = self.kernel(x).chunk(2, dim=-1)
+        return self.down(self.activate(gate) * up)
+
+    def products(self, length: int) -> int:
+        """Gate with up."""
+        return self.dff

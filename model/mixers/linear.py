@@ -1,0 +1,260 @@
+"""Attention whose state does not grow, as its scores are products of features."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sterna.model.checks import check_whole
+from sterna.model.mixers.attention import Attention
+from sterna.model.network.heads import merge_heads, rotate
+from sterna.model.network.mixer import State
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.registry import token_mixer
+from sterna.model.network.replaceable import Replaceable
+
+__all__ = ["CHUNK", "EPS", "FeatureAttention", "LinearAttention", "Performer",
+           "ReluLinearAttention", "causal_by_sums", "elu_features", "log_features",
+           "mixed_by_sums", "orthogonal_rows"]
+
+
+CHUNK = 32
+"""Tokens that are mixed by a product of scores before they are added to the sums."""
+
+EPS = 1e-6
+"""Added to the sum of the scores of a query, which may be 0 if all of them are tiny."""
+
+
+def elu_features(x: Tensor) -> Tensor:
+    """``elu(x) + 1``: ``x + 1`` above 0 and ``e^x`` below, so always positive."""
+    return F.elu(x) + 1
+
+
+def mixed_by_sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """``q (k^T v) / (q sum(k) + eps)``: every query sees every key.
+
+    ``q`` and ``k`` are features ``[..., time, features]`` that are not negative, ``v`` is
+    ``[..., time, width]``, and so is the result.
+    """
+    scores = q @ k.sum(-2).unsqueeze(-1)                    # [..., time, 1]
+    return q @ (k.transpose(-1, -2) @ v) / (scores + EPS)
+
+
+@Replaceable
+def causal_by_sums(
+    q: Tensor, k: Tensor, v: Tensor, values: Tensor, keys: Tensor, *, chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same where a query sees its own key and earlier ones, in chunks.
+
+    Inside a chunk the scores are written out and masked; what came before it is in the sums. The
+    time is linear in the number of tokens, and every chunk is computed at once.
+
+    ``q``, ``k`` and ``v`` are those of :func:`mixed_by_sums`. ``values`` and ``keys`` are the sums
+    so far, of ``k^T v`` ``[..., features, width]`` and of ``k [..., features]``; returned are the
+    mixed values and the sums after the last token. Nothing depends on ``chunk`` but the time.
+    """
+    time = q.shape[-2]
+    chunk = min(chunk, time)
+    spare = -time % chunk
+    # Tokens of zeros at the end add nothing to the sums.
+    q, k, v = (F.pad(each, (0, 0, 0, spare)).unflatten(-2, (-1, chunk)) for each in (q, k, v))
+    scores = (q @ k.transpose(-1, -2)).tril()               # [..., chunks, chunk, chunk]
+    before = torch.cat(
+        [values.unsqueeze(-3), k.transpose(-1, -2) @ v], dim=-3).cumsum(-3)
+    keys_before = torch.cat([keys.unsqueeze(-2), k.sum(-2)], dim=-2).cumsum(-2)
+    above = scores @ v + q @ before[..., :-1, :, :]
+    below = scores.sum(-1, keepdim=True) + q @ keys_before[..., :-1, :].unsqueeze(-1)
+    y = (above / (below + EPS)).flatten(-3, -2)[..., :time, :]
+    # Copies: a part of a tensor would keep all of it.
+    return y, before[..., -1, :, :].clone(), keys_before[..., -1, :].clone()
+
+
+class FeatureAttention(Attention):
+    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each head.
+
+    Per token, with m features of a head of width d / heads: 4 d^2 MACs, 2 m d + m heads products,
+    m d + m heads words of state whatever the length, and one that counts the tokens if there are
+    rotary positions, which take 4 d products.
+
+    Projections and heads are those of :class:`~sterna.model.mixers.attention.Attention`. A form of
+    linear attention extends this class by saying what phi is.
+    """
+
+    def __init__(
+        self, init: MixerInit, *, heads: int = 0, causal: bool = True, rope: bool = True,
+    ) -> None:
+        super().__init__(init, heads=heads, causal=causal, rope=rope)
+        self.features = self.width
+
+    @abstractmethod
+    def of_queries(self, q: Tensor) -> Tensor:
+        """phi of queries ``[..., width]``, not negative: ``[..., features]``; each may be scaled by
+        a factor of its own, which cancels."""
+
+    def of_keys(self, k: Tensor) -> Tensor:
+        """phi of keys, by default the same."""
+        return self.of_queries(k)
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map ``x [time, batch, d]``; the state is the sum of ``phi(k)^T v``
+        ``[batch, heads, features, width]``, that of ``phi(k)`` ``[batch, heads, features]``, and
+        with positions the number of tokens so far ``[batch, 1]``."""
+        q, k, v = self.heads_of(x)
+        count: State = ()
+        if self.rope:
+            positions = torch.arange(x.shape[0], device=x.device)
+            if self.causal:
+                positions = positions + state[2]        # [batch, time]
+                count = (state[2] + x.shape[0],)
+            q, k = rotate(torch.stack([q, k]), positions.unsqueeze(-2)).unbind()
+        q, k = self.of_queries(q), self.of_keys(k)
+        if not self.causal:
+            return self.out(merge_heads(mixed_by_sums(q, k, v))), ()
+        y, values, keys = causal_by_sums(q, k, v, state[0], state[1])
+        return self.out(merge_heads(y)), (values, keys, *count)
+
+    def initial_state(self, x: Tensor) -> State:
+        """Zeros."""
+        if not self.causal:
+            return ()
+        batch = x.shape[-2]
+        count = (torch.zeros(batch, 1, dtype=torch.int64, device=x.device),) if self.rope else ()
+        return (x.new_zeros(batch, self.heads, self.features, self.width),
+                x.new_zeros(batch, self.heads, self.features), *count)
+
+    def state_words(self, length: int) -> int:
+        """Both sums, and the count of tokens; whatever the length."""
+        if not self.causal:
+            return 0
+        return self.heads * self.features * (self.width + 1) + int(self.rope)
+
+    def products(self, length: int) -> int:
+        """Into the sums, out of them, and the sum of the scores; with RoPE four for each pair of
+        query and of key."""
+        return self.heads * self.features * (2 * self.width + 1) + 4 * self.d * self.rope
+
+
+@token_mixer("linear")
+class LinearAttention(FeatureAttention):
+    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each
+    head, with ``phi(x) = elu(x) + 1`` (arXiv 2006.16236, equations 7 and 18 to 20).
+
+    Every feature is positive, so an output is a mean of values. The sums over earlier tokens are
+    the state; a long piece is computed in chunks, inside of which scores are written out. Per
+    token: 4 d^2 MACs, 2 d^2/heads + d products and 4 d for positions, d^2/heads + d words of
+    state and a count.
+
+    Parameters
+    ----------
+    rope
+        Whether queries and keys are turned by their positions (:func:`rotate`), before phi so
+        that features stay positive. A score then is no function of the distance alone.
+    """
+
+    def of_queries(self, q: Tensor) -> Tensor:
+        """``elu(q) + 1``, of keys as well."""
+        return elu_features(q)
+
+
+@token_mixer("linear_relu")
+class ReluLinearAttention(FeatureAttention):
+    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each
+    head, with ``phi(x) = relu(x)`` (Performer-ReLU of arXiv 2009.14794, section 4, without its
+    random projection).
+
+    It needs no exponential. A query whose features are all 0 gets 0. Options and costs are those
+    of ``linear``.
+    """
+
+    def of_queries(self, q: Tensor) -> Tensor:
+        """``relu(q)``, of keys as well."""
+        return q.relu()
+
+
+_WIDEST = 64
+"""Widest head whose features stay in float32's range: see :class:`Performer`."""
+
+
+def orthogonal_rows(
+    rows: int, width: int, generator: torch.Generator | None = None,
+) -> Tensor:
+    """Random vectors ``[rows, width]``, each as if its numbers were independent and normal.
+
+    Within ``width`` of them they are orthogonal to each other, which lowers the variance of the
+    estimate. A QR decomposition alone gives directions that are not uniform, and so a bias: the
+    columns of Q need the signs of the diagonal of R.
+    """
+    blocks = []
+    for _ in range(-(-rows // width)):
+        normal = torch.empty(width, width, dtype=torch.float64).normal_(generator=generator)
+        q, r = torch.linalg.qr(normal)
+        blocks.append((q * r.diagonal().sign()).t())
+    # The length of a normal vector, independent of its direction.
+    lengths = torch.empty(rows, width, dtype=torch.float64).normal_(generator=generator).norm(
+        dim=1, keepdim=True)
+    return (torch.cat(blocks)[:rows] * lengths).to(torch.get_default_dtype())
+
+
+def log_features(x: Tensor, rows: Tensor) -> Tensor:
+    """The logarithm of the features ``exp(w x - |x|^2 / 2) / sqrt(m)``, one for each of m rows w.
+
+    ``x [..., width]`` to ``[..., m]``. The expectation over the rows of the product of the
+    features of x and of y is ``exp(x y)``.
+    """
+    return x @ rows.t() - (x.square().sum(-1, keepdim=True) + math.log(rows.shape[0])) / 2
+
+
+@token_mixer("performer")
+class Performer(FeatureAttention):
+    """``y_i = phi(q_i) sum_j phi(k_j)^T v_j / (phi(q_i) sum_j phi(k_j) + 1e-6)`` for each
+    head, with ``phi(x) = exp(W x - |x|^2/2) / sqrt(m)`` (FAVOR+, arXiv 2009.14794, lemma 1 and
+    section 2.4), x being a query or key over the fourth root of its width.
+
+    ``E[phi(q) phi(k)] = exp(q k)``, so it estimates softmax attention. The m rows of W are drawn
+    once, orthogonal where they can be, and not trained. Per token: 4 d^2 MACs,
+    4 m d + m heads + 2 d products and 4 d for positions, m d + m heads words of state and a count.
+
+    It stays in range without looking at other tokens: ``w x - |x|^2/2 = (|w|^2 - |x-w|^2)/2`` is
+    at most ``|w|^2/2``, some 50 for the longest of m rows of width 64, where float32 ends at
+    e^88. Queries moreover are divided by their largest feature, which cancels. A maximum over the
+    keys would do the same for them, but tell a token how large later keys are.
+
+    Parameters
+    ----------
+    features
+        m, features of a head; 0 is twice its width.
+    heads, causal, rope
+        As ``linear`` has them; a head has at most 64 channels.
+    """
+
+    rows: Tensor
+
+    def __init__(
+        self, init: MixerInit, *, features: int = 0, heads: int = 0, causal: bool = True,
+        rope: bool = True,
+    ) -> None:
+        super().__init__(init, heads=heads, causal=causal, rope=rope)
+        check_whole("features", features, 0)
+        if self.width > _WIDEST:
+            raise ValueError(
+                f"a head of {self.width} channels has features beyond the range of float32: take "
+                f"more heads than {self.heads}, of at most {_WIDEST} channels each")
+        self.features = features or 2 * self.width
+        self.register_buffer("rows", orthogonal_rows(self.features, self.width, init.generator))
+
+    def of_queries(self, q: Tensor) -> Tensor:
+        """phi over its largest feature."""
+        exponents = log_features(q * self.width ** -0.25, self.rows)
+        return (exponents - exponents.amax(-1, keepdim=True)).exp()
+
+    def of_keys(self, k: Tensor) -> Tensor:
+        """phi."""
+        return log_features(k * self.width ** -0.25, self.rows).exp()
+
+    def products(self, length: int) -> int:
+        """Beside those of linear attention W x, and the square of x."""
+        return super().products(length) + 2 * self.d * (self.features + 1)

@@ -1,0 +1,354 @@
+"""Recurrences: the state is a vector or a matrix, whatever the length of the text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sterna.model.checks import check_whole
+from sterna.model.network.activations import activation_named
+from sterna.model.network.complex_recurrence import complex_scan
+from sterna.model.network.dense_mml import make_dense
+from sterna.model.network.gates import gated_scan, mlgru_gates
+from sterna.model.network.joint import Joint
+from sterna.model.network.matrix_recurrence import matrix_scan
+from sterna.model.network.mixer import State, TokenMixer
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.recurrence import mlgru_scan
+from sterna.model.network.registry import token_mixer
+from sterna.model.parallel.recurrence import mlgru_scan_parallel
+
+__all__ = ["GRU", "GRUMML", "HGRN2", "LRU", "MLGRU", "AttentionMML"]
+
+
+class _Gated(TokenMixer):
+    """A gated recurrence whose state is one vector of d numbers."""
+
+    d: int
+
+    def initial_state(self, x: Tensor) -> State:
+        """Zeros ``[batch, d]``."""
+        return (x.new_zeros(x.shape[-2], self.d),)
+
+    def state_words(self, length: int) -> int:
+        """d, whatever the length."""
+        return self.d
+
+    def products(self, length: int) -> int:
+        """Of MLGRU forget gate with state, its complement with the candidate, output gate with
+        state; of GRU reset gate with its part of the state, update gate with state and candidate.
+        """
+        return 3 * self.d
+
+
+def _check_heads(d: int, heads: int) -> None:
+    check_whole("heads", heads, 1)
+    if d % heads:
+        raise ValueError(f"d ({d}) must be a multiple of heads ({heads})")
+
+
+@token_mixer("mlgru")
+class MLGRU(_Gated):
+    """``h = f*h + (1-f)*c``, ``y = out(norm(g*h))``  (arXiv 2406.02528, equations 8 to 13).
+
+    With ``n = norm(x)``: ``f = sigmoid(F n)``, ``c = silu(C n)``, ``g = sigmoid(G n)``.
+    The three projections share one norm and quantisation, and are limited to the range
+    of the profile's ``z`` format. Per token: 4 d^2 ternary MACs, 3 d products, d words of state.
+    In float there are no limits, and no norm before ``out``.
+
+    Parameters
+    ----------
+    heads
+        Published configurations carry it. It only reshapes an element-wise recurrence, so no
+        number depends on it; d must be a multiple of it.
+    """
+
+    resets = True
+    shares_sequences = True
+
+    def __init__(self, init: MixerInit, *, heads: int = 1) -> None:
+        super().__init__()
+        _check_heads(init.d, heads)
+        self.d, self.heads, self.numerics = init.d, heads, init.numerics
+        forget, candidate, output = (init.linear(init.d, init.d) for _ in range(3))
+        self.fcg = Joint(f=forget, c=candidate, g=output)
+        self.out = init.linear(init.d, init.d, residual=True)
+        assert forget.bias is not None
+        nn.init.constant_(forget.bias, 1.0)  # forget slowly until told otherwise
+
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return forget gate, candidate and output gate of ``x [..., d]``, each ``[..., d]``."""
+        return mlgru_gates(self._project(x), self.numerics)
+
+    def _project(self, x: Tensor) -> Tensor:
+        return self.numerics.z(self.fcg(x, self.numerics.z_limit))
+
+    def output(self, g: Tensor, h: Tensor) -> Tensor:
+        """What output gate and state ``[..., d]`` add to the residual stream."""
+        return self.out(self.numerics.o(g * h))
+
+    def forward(
+        self, x: Tensor, state: State, starts: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``.
+
+        Shared between processes, both states are those of the whole sequence.
+        """
+        if self.group is None:
+            gated, last = gated_scan(self._project(x), state[0], self.numerics, starts)
+            return self.out(gated), (last,)
+        if starts is not None:
+            raise ValueError("processes that share a sequence cannot start anew within it")
+        f, c, g = self.gates(x)
+        h, last = mlgru_scan_parallel(f, c, state[0], self.group)
+        return self.output(g, self.numerics.h(h)), (last,)
+
+    def step(
+        self, x: Tensor, state: State, starts: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Map one token ``x [batch, d]`` from the state ``[batch, d]``."""
+        self.check_alone()
+        before = state[0] if starts is None else state[0].masked_fill(starts, 0.0)
+        f, c, g = self.gates(x)
+        h = self.numerics.h(f * before + (1 - f) * c)
+        return self.output(g, h), (h,)
+
+
+@token_mixer("grumml")
+class GRUMML(_Gated):
+    """``h = f*h + (1-f)*c``, ``y = O(g*h)`` with biases (keras-matmulless 0.1.2, ``GRUMML``; the
+    equations of arXiv 2406.02528, 8 to 13).
+
+    ``f`` and ``g`` are the recurrent activation, ``c`` the activation, of the parts of one
+    :class:`DenseMML`, a ternary layer with a norm and its gain in front. So, unlike in MLGRU, f, c
+    and g share one ternary scale, norms have gains, no pre-activation is limited, and all biases
+    start at zero. Per token: 4 d^2 MACs, 3 d products, d words of state; unless ``fully_mml``,
+    2 d^2 of the MACs are multiplications of floats.
+
+    Parameters
+    ----------
+    fully_mml
+        Whether g and O are ternary too.
+    heads
+        Only reshapes an element-wise recurrence: no number depends on it. d must be a multiple.
+    activation, recurrent_activation
+        Each one of linear, sigmoid, tanh, relu, gelu, silu and selu.
+    """
+
+    def __init__(
+        self, init: MixerInit, *, fully_mml: bool = False, heads: int = 1,
+        activation: str = "silu", recurrent_activation: str = "sigmoid",
+    ) -> None:
+        super().__init__()
+        _check_heads(init.d, heads)
+        d = self.d = init.d
+        self.wants_norm = not fully_mml
+        self.activation = activation_named(activation)
+        self.recurrent_activation = activation_named(recurrent_activation)
+        floats = replace(init, ternary=False)
+        self.kernel = make_dense(init, d, 3 * d if fully_mml else 2 * d)
+        self.g: nn.Module | None = None if fully_mml else make_dense(floats, d, d)
+        self.out = make_dense(init if fully_mml else floats, d, d, residual=True)
+
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return forget gate, candidate and output gate of ``x [..., d]``, each ``[..., d]``."""
+        parts = self.kernel(x)
+        if self.g is not None:
+            parts = torch.cat([parts, self.g(x)], dim=-1)
+        f, c, g = parts.chunk(3, dim=-1)
+        return self.recurrent_activation(f), self.activation(c), self.recurrent_activation(g)
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``."""
+        f, c, g = self.gates(x)
+        h = mlgru_scan(f, c, state[0])
+        return self.out(g * h), (h[-1].clone(),)   # not all of h
+
+
+@token_mixer("attentionmml")
+class AttentionMML(GRUMML):
+    """:class:`GRUMML` with SiLU and sigmoid, ternary throughout unless told otherwise
+    (keras-matmulless 0.1.2, ``AttentionMML``): no attention, despite its name.
+
+    With post-norm and the channel mixer ``glumml(activation=silu)`` a block is the package's
+    ``TransformerBlockMML``, without its dropout.
+    """
+
+    def __init__(self, init: MixerInit, *, heads: int = 1, fully_mml: bool = True) -> None:
+        super().__init__(init, fully_mml=fully_mml, heads=heads)
+
+
+@token_mixer("gru")
+class GRU(_Gated):
+    """``h = (1-z)*n + z*h``, ``y = out(h)`` (arXiv 1406.1078, section 2.3; the form of cuDNN).
+
+    ``r = sigmoid(R x + U_r h)``, ``z = sigmoid(Z x + U_z h)``, ``n = tanh(N x + r * (U_n h))``,
+    each matrix with a bias: the reset gate comes after its matrix, and z weights the old state, as
+    in ``torch.nn.GRU``. Ternary matrices normalise and quantise ``h`` as they do ``x``. A step
+    needs the one before, so time is a loop. Per token: 7 d^2 ternary MACs, 3 d products, d words
+    of state.
+    """
+
+    def __init__(self, init: MixerInit) -> None:
+        super().__init__()
+        d = self.d = init.d
+        self.inputs = Joint(r=init.linear(d, d), z=init.linear(d, d), n=init.linear(d, d))
+        self.hidden = Joint(r=init.linear(d, d), z=init.linear(d, d), n=init.linear(d, d))
+        self.out = init.linear(d, d, residual=True)
+        bias = self.inputs["z"].bias
+        assert isinstance(bias, Tensor)
+        nn.init.constant_(bias, 1.0)  # forget slowly until told otherwise, as MLGRU
+
+    def states(self, x: Tensor, hidden: Tensor) -> Tensor:
+        """The state after each token of ``x [time, batch, d]``, from ``hidden [batch, d]``."""
+        from_hidden = self.hidden.prepared()
+        states = []
+        for inputs in self.inputs(x).unbind(0):
+            xr, xz, xn = inputs.chunk(3, dim=-1)
+            hr, hz, hn = from_hidden(hidden).chunk(3, dim=-1)
+            n = torch.tanh(xn + torch.sigmoid(xr + hr) * hn)
+            hidden = torch.lerp(n, hidden, torch.sigmoid(xz + hz))
+            states.append(hidden)
+        return torch.stack(states)
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d]``."""
+        states = self.states(x, state[0])
+        return self.out(states), (states[-1].clone(),)   # not all states
+
+
+@token_mixer("hgrn2")
+class HGRN2(TokenMixer):
+    """``S = Diag(f) S + (1-f) v^T``, ``o = q^T S``, ``y = out(norm(o))`` (arXiv 2404.07904).
+
+    ``q = silu(Q x)``, ``f = bound + (1 - bound) * sigmoid(F x)``, ``v = V x``, each cut into d/k
+    heads of k channels; with k = 1 and q = 1 it is the recurrence of MLGRU. Per token: 4 d^2
+    ternary MACs, 3 d k products (d more with a bound), d k words of state.
+
+    The paper learns lower bounds of f that grow from layer to layer. A mixer knows no other layer:
+    here the bound is a constant, which a pattern can give to each layer, such as
+    ``hgrn2 + hgrn2(bound=0.5)``.
+
+    Parameters
+    ----------
+    expand
+        k, by how much the state is larger than a vector; d must be a multiple of it.
+    bound
+        Least value of the forget gate, from 0 to below 1.
+    """
+
+    def __init__(self, init: MixerInit, *, expand: int = 16, bound: float = 0.0) -> None:
+        super().__init__()
+        check_whole("expand", expand, 1)
+        if init.d % expand:
+            raise ValueError(f"d ({init.d}) must be a multiple of expand ({expand})")
+        if not 0 <= bound < 1:
+            raise ValueError(f"bound must be at least 0 and below 1, got {bound}")
+        self.d, self.expand, self.bound = init.d, expand, bound
+        query, forget, value = (init.linear(init.d, init.d) for _ in range(3))
+        self.qfv = Joint(q=query, f=forget, v=value)
+        self.norm = nn.Identity() if init.ternary else nn.RMSNorm(init.d, eps=1e-6)
+        self.out = init.linear(init.d, init.d, residual=True)
+        assert forget.bias is not None
+        nn.init.constant_(forget.bias, 1.0)  # forget slowly until told otherwise
+
+    def gates(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, forget gate and value of ``x [time, batch, d]``, each
+        ``[time, batch, d/k, k]``."""
+        parts = self.qfv(x).unflatten(-1, (3, -1, self.expand))
+        q, f, v = parts.unbind(-3)
+        return F.silu(q), self.bound + (1 - self.bound) * torch.sigmoid(f), v
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map a sequence ``x [time, batch, d]`` from the state ``[batch, d/k, k, k]``."""
+        q, f, v = self.gates(x)
+        o, last = matrix_scan(q, f, 1 - f, v, state[0])
+        return self.out(self.norm(o.flatten(-2))), (last,)
+
+    def initial_state(self, x: Tensor) -> State:
+        """Zeros ``[batch, d/k, k, k]``: heads, channels of f, channels of v."""
+        return (x.new_zeros(x.shape[-2], self.d // self.expand, self.expand, self.expand),)
+
+    def state_words(self, length: int) -> int:
+        """d k, whatever the length."""
+        return self.d * self.expand
+
+    def products(self, length: int) -> int:
+        """Forget gate with state, its complement with value, query with state; the bound."""
+        return 3 * self.d * self.expand + (self.d if self.bound else 0)
+
+
+@token_mixer("lru")
+class LRU(TokenMixer):
+    """``x = L x + exp(gamma) * (B u)``, ``y = Re(C x) + D u`` (arXiv 2303.06349, section 3.4;
+    keras-matmulless 0.1.2, ``LRUMML``).
+
+    ``u`` is the input, ``x`` the complex state of n channels, ``L = exp(-exp(nu) + i exp(theta))``
+    element by element. All is done in real numbers: ``Re(C x) = C_re(x_re) - C_im(x_im)``. Without
+    biases, as in the package. Per token: 4 n d + d^2 ternary MACs, 6 n products, 2 n state words.
+
+    Parameters
+    ----------
+    state_dim
+        n; 0 is d.
+    r_min, r_max, max_phase
+        L begins uniform on the ring between these radii, with phases from 0 to this.
+    fully_mml
+        Whether C and D are ternary as B is; the default of the package is that they are not.
+    """
+
+    def __init__(
+        self, init: MixerInit, *, state_dim: int = 0, r_min: float = 0.0, r_max: float = 1.0,
+        max_phase: float = 2 * math.pi, fully_mml: bool = True,
+    ) -> None:
+        super().__init__()
+        check_whole("state_dim", state_dim, 0)
+        if not 0 <= r_min < r_max <= 1:
+            raise ValueError(f"0 <= r_min < r_max <= 1 must hold, got {r_min} and {r_max}")
+        if not 0 < max_phase < math.inf:
+            raise ValueError(f"max_phase must be above 0 and finite, got {max_phase}")
+        d, n = init.d, state_dim or init.d
+        self.state_dim = n
+        self.wants_norm = not fully_mml
+        # Apart from 0 and 1, whose logarithms are not finite.
+        area, turn = torch.rand(2, n, generator=init.generator).clamp(1e-6, 1 - 1e-6)
+        square = (area * (r_max**2 - r_min**2) + r_min**2).clamp(max=1 - 1e-6)
+        self.nu = nn.Parameter((-0.5 * square.log()).log())
+        self.theta = nn.Parameter((max_phase * turn).log())
+        self.gamma = nn.Parameter(0.5 * (1 - square).log())
+        self.b_re = make_dense(init, d, n, bias=False)
+        self.b_im = make_dense(init, d, n, bias=False)
+        after = init if fully_mml else replace(init, ternary=False)
+        self.c_re = make_dense(after, n, d, bias=False, residual=True)
+        self.c_im = make_dense(after, n, d, bias=False, residual=True)
+        self.direct = make_dense(after, d, d, bias=False, residual=True)
+
+    def multiplier(self) -> tuple[Tensor, Tensor]:
+        """L, its real and imaginary part ``[n]``."""
+        radius, phase = torch.exp(-self.nu.exp()), self.theta.exp()
+        return radius * phase.cos(), radius * phase.sin()
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Map the inputs ``x [time, batch, d]`` from real and imaginary state ``[batch, n]``."""
+        gain = self.gamma.exp()
+        re, im = complex_scan(
+            self.multiplier(), (gain * self.b_re(x), gain * self.b_im(x)), (state[0], state[1]))
+        y = self.c_re(re) - self.c_im(im) + self.direct(x)
+        return y, (re[-1].clone(), im[-1].clone())   # not all of re and im
+
+    def initial_state(self, x: Tensor) -> State:
+        """Zeros ``[batch, n]``, real and imaginary part."""
+        zeros = x.new_zeros(x.shape[-2], self.state_dim)
+        return zeros, zeros.clone()
+
+    def state_words(self, length: int) -> int:
+        """2 n, whatever the length."""
+        return 2 * self.state_dim
+
+    def products(self, length: int) -> int:
+        """Complex multiplier with state, gain with input."""
+        return 6 * self.state_dim

@@ -1,0 +1,347 @@
+"""What models are trained for in a comparison, and how: text, recall of pairs, digits."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sterna.model.checks import check_whole
+from sterna.model.config import ModelConfig
+from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file
+from sterna.model.stack.classifier import Classifier
+from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.stack.language_model import LanguageModel
+from sterna.model.study.rows import Row
+from sterna.model.tokens.text import MemoryText
+from sterna.model.tokens.tokenizer import ByteTokenizer
+from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.windows import WindowSampler
+
+__all__ = ["DigitsTask", "RecallTask", "Task", "TextTask", "recipe_for", "swept_rates"]
+
+
+class Task(ABC):
+    """Something that models are trained for, and judged by.
+
+    The tasks are frozen dataclasses: their fields are all that their figures depend on.
+    """
+
+    name: ClassVar[str]
+    figure: ClassVar[str]
+    """The one of :meth:`measure` that a model is judged by."""
+    more_is_better: ClassVar[bool]
+    causal: ClassVar[bool]
+    """Whether only causal mixers can do it."""
+    rates: ClassVar[dict[str, float]]
+    """The learning rate of models by their weights, where no other is asked for."""
+
+    d: int
+    layers: int
+    batch: int
+    tokens: int
+    """Tokens that a model may see, in the budget that is equal in tokens."""
+    seconds: float
+    """Seconds of CPU time to train for, in the one that is equal in seconds."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Tokens of a sequence."""
+
+    @abstractmethod
+    def model(self, row: Row, seed: int) -> nn.Module:
+        """A fresh model; refused, with the reason, if a mixer of the row is not for this task."""
+
+    def language_model(self, row: Row, vocab: int, seed: int) -> LanguageModel:
+        """A language model of the task's size that can read its sequences."""
+        model = LanguageModel(
+            row.config(d=self.d, layers=self.layers, vocab=vocab, length=self.length), seed=seed)
+        for block in model.blocks():
+            block.mixer.check_length(self.length)
+        return model
+
+    @abstractmethod
+    def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a step, of the order that belongs to a seed."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss in nats."""
+
+    @abstractmethod
+    def measure(self, model: nn.Module, seed: int) -> dict[str, float]:
+        """Figures of a trained model, on what it was not trained on."""
+
+    def facts(self) -> dict[str, float]:
+        """Figures of the task itself, to read those of the models by."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        """All that the figures depend on, as plain data."""
+        # Every task is a dataclass; this class of them all is none.
+        return {"task": self.name, **asdict(self)}      # type: ignore[call-overload]
+
+    def scaled(self, factor: float) -> Task:
+        """The same task with ``factor`` times the budgets."""
+        return replace(                                 # type: ignore[type-var]  # the same
+            self, tokens=max(1, round(factor * self.tokens)), seconds=factor * self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class TextTask(Task):
+    """Bits per byte of held-out text, by a language model of bytes.
+
+    Models are judged on windows of ``window`` bytes, and where the state is bounded also with the
+    state carried through the text (``bpb_carried``). ``text`` is a file, of which the last tenth
+    is held out; None is the bundled corpus.
+    """
+
+    name: ClassVar[str] = "text"
+    figure: ClassVar[str] = "bpb"
+    more_is_better: ClassVar[bool] = False
+    causal: ClassVar[bool] = True
+    rates: ClassVar[dict[str, float]] = {"ternary": 1e-2, "float": 5e-3}
+
+    d: int = 64
+    layers: int = 4
+    batch: int = 4
+    tokens: int = 768 * 1024
+    seconds: float = 20.0
+    window: int = 256
+    text: str | None = None
+
+    @property
+    def length(self) -> int:
+        """The window."""
+        return self.window
+
+    def model(self, row: Row, seed: int) -> LanguageModel:
+        """A language model of bytes."""
+        return self.language_model(row, 256, seed)
+
+    def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Bytes ``[time, batch]``, and those that follow."""
+        windows = torch.from_numpy(_sampler(self, seed).windows(step))
+        return windows[:-1], windows[1:]
+
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Of the next byte, every window from the initial state."""
+        assert isinstance(model, LanguageModel)
+        logits, _ = model.forward_time_major(inputs, model.initial_state(inputs.shape[1]))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    def measure(self, model: nn.Module, seed: int) -> dict[str, float]:
+        """Bits per held-out byte."""
+        assert isinstance(model, LanguageModel)
+        heldout = self.corpus().heldout
+        figures = {"bpb": heldout_bpb(model, heldout, window=self.window)}
+        if model.state_is_bounded:
+            figures["bpb_carried"] = heldout_bpb(model, heldout)
+        return figures
+
+    def facts(self) -> dict[str, float]:
+        """``unigram``: the entropy of the held-out bytes by themselves, which no model that
+        ignores what came before can go below."""
+        counts = np.bincount(np.frombuffer(self.corpus().heldout, dtype=np.uint8))
+        shares = counts[counts > 0] / counts.sum()
+        return {"unigram": float(-(shares * np.log2(shares)).sum())}
+
+    def settings(self) -> dict[str, Any]:
+        """With what the text is, not where."""
+        corpus = self.corpus()
+        return {**Task.settings(self), "text": corpus.name, "sha256": corpus.sha256}
+
+    def corpus(self) -> Corpus:
+        """The text, read once."""
+        return _corpus(self.text)
+
+
+@functools.cache
+def _corpus(path: str | None) -> Corpus:
+    return builtin_corpus() if path is None else corpus_from_file(path)
+
+
+@functools.lru_cache(maxsize=1)
+def _sampler(task: TextTask, seed: int) -> WindowSampler:
+    recipe = TrainRecipe(batch=task.batch, window=task.window)
+    return WindowSampler(MemoryText(task.corpus(), ByteTokenizer()), recipe, seed)
+
+
+_IGNORED = -100
+_HELDOUT = 1 << 20
+"""Steps count from 0, so the held-out sequences are those of no step."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallTask(Task):
+    """Multi-query associative recall (MQAR of Zoology, arXiv 2312.04927).
+
+    A sequence is ``pairs`` of a key and a value, and then keys, each one of those before: the
+    model is to answer with the value that stood after it. Keys are the first half of the
+    vocabulary, values the second; both are drawn without repetition, queries with. (In the paper
+    each key is asked for once, at a distance by a power law.) Every step has fresh sequences; to
+    learn from they have all, a half or a quarter of the pairs, as there.
+
+    ``judged`` is the number of held-out sequences.
+    """
+
+    name: ClassVar[str] = "recall"
+    figure: ClassVar[str] = "accuracy"
+    more_is_better: ClassVar[bool] = True
+    causal: ClassVar[bool] = True
+    rates: ClassVar[dict[str, float]] = {"ternary": 5e-3, "float": 3e-3}
+
+    d: int = 64
+    layers: int = 4
+    batch: int = 32
+    tokens: int = 512 * 1024
+    seconds: float = 20.0
+    pairs: int = 8
+    queries: int = 8
+    vocab: int = 32
+    judged: int = 256
+
+    def __post_init__(self) -> None:
+        check_whole("pairs", self.pairs, 1, self.vocab // 2)
+
+    @property
+    def length(self) -> int:
+        """Pairs, then queries."""
+        return 2 * self.pairs + self.queries
+
+    def model(self, row: Row, seed: int) -> LanguageModel:
+        """A language model of keys and values."""
+        return self.language_model(row, self.vocab, seed)
+
+    def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[time, batch]``, and the answers where there is a query."""
+        pairs = max(1, self.pairs >> int(np.random.default_rng([step, seed]).integers(3)))
+        return self._sequences(self.batch, pairs, [seed, step])
+
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Of the answers."""
+        return F.cross_entropy(
+            _logits(model, inputs).flatten(0, 1), targets.flatten(), ignore_index=_IGNORED)
+
+    def measure(self, model: nn.Module, seed: int) -> dict[str, float]:
+        """The share of right answers."""
+        inputs, targets = self._sequences(self.judged, self.pairs, [_HELDOUT])
+        asked = targets != _IGNORED
+        return {"accuracy": float((_logits(model, inputs).argmax(-1) == targets)[asked]
+                                  .double().mean())}
+
+    def facts(self) -> dict[str, float]:
+        """``chance``: of one of the values that stand in the sequence."""
+        return {"chance": 1 / self.pairs}
+
+    def _sequences(self, count: int, pairs: int, seed: list[int]) -> tuple[Tensor, Tensor]:
+        generator = np.random.default_rng(seed)
+        half, queries = self.vocab // 2, self.length - 2 * pairs
+        every = np.tile(np.arange(half), (count, 1))
+        keys = generator.permuted(every, axis=1)[:, :pairs]
+        values = half + generator.permuted(every, axis=1)[:, :pairs]
+        asked = generator.integers(0, pairs, (count, queries))
+        given = np.stack([keys, values], axis=2).reshape(count, 2 * pairs)
+        inputs = np.concatenate([given, np.take_along_axis(keys, asked, 1)], axis=1)
+        targets = np.concatenate(
+            [np.full_like(given, _IGNORED), np.take_along_axis(values, asked, 1)], axis=1)
+        return torch.from_numpy(inputs.T.copy()), torch.from_numpy(targets.T.copy())
+
+
+def _logits(model: nn.Module, inputs: Tensor) -> Tensor:
+    assert isinstance(model, LanguageModel)
+    return model.forward_time_major(inputs, model.initial_state(inputs.shape[1]))[0]
+
+
+_PIXELS, _LEVELS, _CLASSES = 64, 17, 10
+_TEST = 360
+
+
+@dataclass(frozen=True, slots=True)
+class DigitsTask(Task):
+    """The handwritten digits of scikit-learn, 1,797 images of 8 x 8 pixels of 17 levels.
+
+    A sequence is the 64 pixels, row by row; positions are learned. A fifth of the images, by the
+    seed, is for judging.
+    """
+
+    name: ClassVar[str] = "digits"
+    figure: ClassVar[str] = "accuracy"
+    more_is_better: ClassVar[bool] = True
+    causal: ClassVar[bool] = False
+    rates: ClassVar[dict[str, float]] = {"ternary": 1e-2, "float": 3e-3}
+
+    d: int = 64
+    layers: int = 2
+    batch: int = 16
+    tokens: int = 512 * 1024
+    seconds: float = 10.0
+
+    @property
+    def length(self) -> int:
+        """Pixels."""
+        return _PIXELS
+
+    def model(self, row: Row, seed: int) -> Classifier:
+        """A classifier of levels of grey."""
+        config: ModelConfig = row.config(
+            d=self.d, layers=self.layers, vocab=_LEVELS, length=self.length)
+        return Classifier(config, _CLASSES, self.length, seed=seed)
+
+    def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Images ``[batch, pixels]`` and digits ``[batch]``."""
+        images, digits, _, _ = _split(seed)
+        chosen = torch.from_numpy(
+            np.random.default_rng([seed, step]).integers(0, len(digits), self.batch))
+        return images[chosen], digits[chosen]
+
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Of the digit."""
+        return F.cross_entropy(model(inputs), targets)
+
+    def measure(self, model: nn.Module, seed: int) -> dict[str, float]:
+        """The share of digits that are read right; chance is a tenth."""
+        _, _, images, digits = _split(seed)
+        return {"accuracy": float((model(images).argmax(-1) == digits).double().mean())}
+
+    def facts(self) -> dict[str, float]:
+        """``chance``."""
+        return {"chance": 1 / _CLASSES}
+
+
+@functools.lru_cache(maxsize=1)
+def _split(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Images ``[count, pixels]`` and digits to learn from, then those to judge by."""
+    from sklearn.datasets import load_digits
+    found = load_digits()
+    images = torch.from_numpy(found.data.astype(np.int64))
+    digits = torch.from_numpy(found.target.astype(np.int64))
+    order = torch.from_numpy(np.random.default_rng([seed]).permutation(len(digits)))
+    test, train = order[:_TEST], order[_TEST:]
+    return images[train], digits[train], images[test], digits[test]
+
+
+_FACTORS = (0.5, 1.0, 2.0)
+
+
+def recipe_for(weights: str, task: Task, lr: float | None = None) -> TrainRecipe:
+    """The recipe of models with ``weights`` for a task, with another learning rate if given.
+
+    It is the plain one, which the figures of the comparison are of: what ``sterna train`` has
+    beyond it by default is for long runs on a small text.
+    """
+    plain = {"ternary": {"weight_decay": 0.5}}.get(weights, {})
+    return TrainRecipe.of(weights, lr=task.rates[weights] if lr is None else lr, **plain,
+                          batch=task.batch, window=task.length, float_start=0.0, general_share=0.0)
+
+
+def swept_rates(weights: str, task: Task) -> tuple[float, ...]:
+    """The learning rates that a sweep begins with; the one in the middle is the task's."""
+    return tuple(factor * task.rates[weights] for factor in _FACTORS)

@@ -1,0 +1,100 @@
+"""What the tests of mixers share: numbers, mixers of which nothing is zero, and a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import sterna.model.mixers  # noqa: F401  (registers them)
+from sterna.model.network.bitlinear import naive_bit_linear
+from sterna.model.network.mixer import TokenMixer
+from sterna.model.network.projection import MixerInit
+from sterna.model.network.registry import TOKEN_MIXERS
+from sterna.model.pattern import parse_pattern
+from sterna.model.study.contract import shaken
+
+__all__ = [
+    "DFF",
+    "LENGTH",
+    "D",
+    "assert_same",
+    "built",
+    "init",
+    "normal",
+    "pattern_of",
+    "redrawn",
+    "run",
+    "through",
+]
+
+D, DFF, LENGTH = 16, 24, 24
+_SMALL = {"size": 5, "sinks": 2, "block": 4, "stride": 4, "length": LENGTH, "k": 6, "bucket": 6}
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def init(*, ternary: bool = False, d: int = D, seed: int = 1) -> MixerInit:
+    return MixerInit(d, DFF, ternary, torch.Generator().manual_seed(seed))
+
+
+def pattern_of(name: str, **more: str) -> str:
+    """A mixer with options under which its limits come into play within short sequences."""
+    known = TOKEN_MIXERS.options(name)
+    options = {each: str(_SMALL[each]) for each in known if each in _SMALL}
+    options |= {each: value for each, value in more.items() if each in known}
+    inside = ", ".join(f"{each}={value}" for each, value in options.items())
+    return f"{name}({inside})" if inside else name
+
+
+def built(pattern: str, *, ternary: bool = False, d: int = D, seed: int = 0) -> Any:
+    """The mixer of a pattern in float64, every parameter drawn so that nothing is zero."""
+    generator = torch.Generator().manual_seed(seed)
+    mixer = TOKEN_MIXERS.build(
+        parse_pattern(pattern)[0], MixerInit(d, ternary=ternary, generator=generator))
+    return shaken(mixer.double(), generator)
+
+
+def redrawn(module: nn.Module, std: float = 0.4) -> Any:
+    """The module in float64 with parameters drawn anew."""
+    with torch.no_grad():
+        for at, parameter in enumerate(module.double().parameters()):
+            parameter.copy_(std * normal(*parameter.shape, seed=100 + at))
+    return module
+
+
+def run(mixer: TokenMixer, x: Tensor) -> Tensor:
+    y: Tensor = mixer(x, mixer.initial_state(x))[0]
+    return y
+
+
+def through(layer: nn.Module, x: Tensor) -> Tensor:
+    """A projection by its formula, whether it is ternary or not."""
+    assert isinstance(layer.weight, Tensor)
+    assert isinstance(layer.bias, Tensor)
+    if isinstance(layer, nn.Linear):
+        return F.linear(x, layer.weight, layer.bias)
+    return naive_bit_linear(x, [layer.weight], [layer.bias])
+
+
+def assert_same(
+    ours: Callable[..., Tensor | Sequence[Tensor]], twin: Callable[..., Tensor | Sequence[Tensor]],
+    inputs: Tensor | Sequence[Tensor], parameters: Iterable[Tensor] = (), *, within: float = 1e-9,
+) -> None:
+    """The same values, not all zeros, and the same gradients of inputs and parameters."""
+    leaves = [each.detach().clone().requires_grad_()
+              for each in ([inputs] if isinstance(inputs, Tensor) else inputs)]
+    wanted, results = [*leaves, *parameters], []
+    for form in (ours, twin):
+        found = form(*leaves)
+        outputs = [found] if isinstance(found, Tensor) else list(found)
+        total = torch.stack([(each * normal(*each.shape, seed=9)).sum() for each in outputs]).sum()
+        results.append([*outputs, *torch.autograd.grad(total, wanted)])
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, rtol=within, atol=within)
+    assert all(bool(each.any()) for each in results[0][:len(outputs) + len(leaves)])

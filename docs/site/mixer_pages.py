@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections import Counter
 from pathlib import Path
 
 from sterna.model import mixers
@@ -26,7 +25,9 @@ state of one sequence; all for one layer. Rotary positions add at most 4 d produ
 In a picture, the pixel in row i and column j is how much output i depends on input j in a fresh
 mixer with small options (`docs/site/mixer_patterns.py`); white is not at all.
 
-{shared}
+The options `heads`, `causal` and `rope` are explained at [attention](#attention); `length` is the most
+tokens of a sequence.
+
 This page is written from the docstrings by `docs/site/mixer_pages.py`.
 """
 _FAMILIES = (mixers.recurrent, mixers.attention, mixers.sparse, mixers.linear, mixers.fixed,
@@ -34,18 +35,8 @@ _FAMILIES = (mixers.recurrent, mixers.attention, mixers.sparse, mixers.linear, m
 
 
 def page() -> str:
-    """The whole page, in Markdown; options that several mixers describe alike are in its head."""
-    entries = _entries()
-    lines = Counter(re.findall(r"^- `.*$", entries, re.M))
-    shared = [line for line, times in lines.items() if times > 2]
-    for line in shared:
-        entries = entries.replace(f"{line}\n", "")
-    head = "Options of several mixers:\n\n" + "\n".join(shared) + "\n" if shared else ""
-    return _HEAD.format(shared=head) + re.sub(r"\n{3,}", "\n\n", entries)
-
-
-def _entries() -> str:
-    parts: list[str] = []
+    """The whole page, in Markdown."""
+    parts = [_HEAD]
     seen: dict[type[Mixer], str] = {}
     for family in _FAMILIES:
         title, _, _ = (family.__doc__ or "").partition("\n")
@@ -53,7 +44,7 @@ def _entries() -> str:
         registry: Registry = CHANNEL_MIXERS if family is mixers.channel else TOKEN_MIXERS
         for name in registry.names():
             cls = registry.find(name)
-            if cls.__module__.startswith(f"{family.__name__}."):
+            if cls.__module__ == family.__name__:
                 first = seen.setdefault(cls, name)
                 parts.append(_entry(name, cls, registry) if first == name
                              else f"\n### {name}\n\n`{name}` is another name of `{first}`.\n")

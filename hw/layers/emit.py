@@ -46,8 +46,7 @@ from sterna.model.layers import (
     TernaryMatrix,
 )
 from sterna.model.layers.layer import LayerOrWeights, layer_of, matrix_layer_of
-from sterna.model.layers.matrix import MANTISSA_BITS
-from sterna.model.layers.matrix import Ternary
+from sterna.model.layers.matrix import MANTISSA_BITS, Ternary
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 from sterna.model.quantized import Projection
 

@@ -25,8 +25,8 @@ state of one sequence; all for one layer. Rotary positions add at most 4 d produ
 In a picture, the pixel in row i and column j is how much output i depends on input j in a fresh
 mixer with small options (`docs/site/mixer_patterns.py`); white is not at all.
 
-The options `heads`, `causal` and `rope` are explained at [attention](#attention); `length` is the most
-tokens of a sequence.
+The options `heads`, `causal` and `rope` are explained at [attention](#attention); `length` is
+the most tokens of a sequence.
 
 This page is written from the docstrings by `docs/site/mixer_pages.py`.
 """

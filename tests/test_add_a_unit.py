@@ -33,7 +33,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     catalog = folder / "hw/catalog.py"
     catalog.write_text(catalog.read_text().replace(
         "from sterna.hw.units.spec", "from sterna.hw.units.silu.unit import SILU\n"
-        "from sterna.hw.units.spec").replace("WEIGHTS, CORE)", "WEIGHTS, SILU, CORE)"))
+        "from sterna.hw.units.spec").replace("GLU, CORE)", "GLU, SILU, CORE)"))
     git(folder, "add", ".")
     return folder
 

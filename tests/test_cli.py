@@ -143,8 +143,7 @@ BAD_INPUT = {
     "waves of a board": (("chat", "--port", "/dev/null", "--waves", "x.vcd"),
                          "--waves goes with --port sim"),
     "unknown unit": (("verilog", "tiny", "--unit", "gate", "-o", "x"),
-                     "unit must be one of mac, mlgru, norm, glu, residual, embedding, sampler, "
-                     "weights, core, got 'gate'"),
+                     "unit must be one of mac, mlgru, norm, glu, core, got 'gate'"),
     "stranger": (("verilog", "tiny-c12", "--unit", "glu", "--cols", 7, "--rows", 999,
                   "--external-weights", "--routing-registers", "-o", "x"),
                  "unit glu has no size rows, cols, external-weights, routing-registers: it has"),

@@ -187,10 +187,10 @@ def wrong_memory(netlist: dict[str, Any], top: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("unit", "fault"), [("mac", wrong_table), ("weights", wrong_memory)])
+@pytest.mark.parametrize(("unit", "fault"), [("mac", wrong_table), ("norm", wrong_memory)])
 def test_one_wrong_bit_in_a_netlist_is_caught(unit: str, fault: Any, tmp_path: Path) -> None:
     model = small("C12")
-    emitted = emit_verilog(model, unit, tmp_path / unit, **sizes_of(unit, **SIZES))
+    emitted = emit_verilog(model, unit, tmp_path / unit, **sizes_of(unit, **SIZES, trace=True))
     netlist = synthesize_unit(emitted)
     wrong = netlist_of(emitted, tmp_path / "wrong", passes=(fault,), netlist=netlist)
     report = simulate(model, unit, TOKENS, simulator=QUICK, emitted=wrong, work=tmp_path)

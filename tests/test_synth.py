@@ -15,9 +15,9 @@ from page_checks import check_page, drawings, verdict_of
 import sterna.hw.flow.cached_tools as flow
 from sterna.cli.main import main
 from sterna.cli.reports.area_plot import area_plot
-from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import core_params
+from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.emit.yosys import run_yosys
 from sterna.hw.flow.estimate import block_rams, estimate
 from sterna.hw.flow.fit import FitError
@@ -28,6 +28,8 @@ from sterna.hw.flow.synth_report import SeedRun, part_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, Resource
 from sterna.hw.flow.usual import FITTING
+from sterna.hw.units.weights.gateware import WeightRom
+from sterna.hw.units.weights.params import WeightRomParams
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
@@ -199,11 +201,12 @@ def test_an_estimate_is_near_what_is_then_counted(cache):
 
 @pytest.mark.long
 def test_block_rams_are_as_many_as_estimated(tmp_path):
-    emitted = emit_verilog(MODEL, "weights", tmp_path / "unit", rows=4, cols=8)
+    params = WeightRomParams(words=1000, word_bits=72)
+    rom = WeightRom(params, [3 ** index % (1 << 72) for index in range(params.words)])
+    path = write_verilog(rom, "weight_rom", tmp_path)
     for family in (Family.ECP5, Family.ICE40):
-        done = synthesize(emitted.verilog_path, emitted.module, family)
-        assert done.block_rams == block_rams(
-            emitted.params.words, emitted.params.word_bits, family)
+        done = synthesize(path, "weight_rom", family)
+        assert done.block_rams == block_rams(params.words, params.word_bits, family)
 
 
 @pytest.mark.long
@@ -302,9 +305,6 @@ def test_weights_that_do_not_fit_are_refused_before_synthesis(run, tmp_path, mon
     assert "--target ecp5-85k has enough" in err
     assert re.search(r"The weights alone take \d+\. With --external-weights \d+ remain", err)
     assert "A bundled model that fits: sterna synth micro --target ecp5-25k." in err
-    with pytest.raises(FitError, match="weights does not fit ice40-hx8k: block RAM"):
-        synth(model, "ice40-hx8k", unit="weights", sizes={"rows": 8, "cols": 32},
-              cache=Cache(None))
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -10,15 +10,12 @@ from typing import Any
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.unit import CORE
-from sterna.hw.flow.estimate import block_rams, estimate, part_rams
+from sterna.hw.flow.estimate import estimate, part_rams
 from sterna.hw.flow.synth_report import BlockArea, Usage
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
-from sterna.hw.units.embedding.unit import EMBEDDING
 from sterna.hw.units.mac.unit import MAC
 from sterna.hw.units.spec import UnitSpec
-from sterna.hw.units.weights.unit import WEIGHTS
 from sterna.model.profile import C12
-from sterna.model.quantized import QuantizedModel
 
 __all__ = ["FitError", "check_fit", "check_memories"]
 
@@ -46,15 +43,15 @@ class FitError(ValueError):
 
 
 def check_memories(
-    model: QuantizedModel, spec: UnitSpec, params: Any, target: FpgaTarget, *,
+    spec: UnitSpec, params: Any, target: FpgaTarget, *,
     advice: Sequence[str] | None = None,
 ) -> None:
     """Refuse, before anything is built, weights that are clearly more than there is room for.
 
     Parameters
     ----------
-    model, spec, params, target
-        What is to be built: a unit with parameters of its own.
+    spec, params, target
+        What is to be built. Only of a core it is known before what its weights take.
     advice
         Sentences on what fits, for whoever has no other target and no port for weights;
         None says what those would do.
@@ -65,22 +62,17 @@ def check_memories(
         If what is read of the model alone is estimated to take more block RAMs than there are.
     """
     available = target.available.get(Resource.BLOCK_RAM)
-    if available is None or spec not in (CORE, WEIGHTS):
+    if available is None or spec is not CORE:
         return
-    if spec is CORE:
-        parts = part_rams(params, target.family)
-        rams = {name: parts[name] for name in _MODEL_PARTS}
-    else:
-        words = sum(params.groups(rows) * params.beats_per_group(columns)
-                    for rows, columns in model.config.projections().values())
-        rams = {"weights": block_rams(words, params.word_bits, target.family)}
+    parts = part_rams(params, target.family)
+    rams = {name: parts[name] for name in _MODEL_PARTS}
     needed = sum(rams.values())
     if needed <= _SURE * available:
         return
     found = Usage(Resource.BLOCK_RAM, needed, available, "estimate")
     said = _larger([found], target) if advice is None else []
     rest = replace(found, needed=needed - rams["weights"])
-    if spec is CORE and not params.external_weights:
+    if not params.external_weights:
         said.append(f"the weights alone take {rams['weights']:,}")
         if advice is not None:
             said += advice
@@ -112,7 +104,7 @@ def check_fit(
     if spec is CORE:
         nearest = _nearest(params, target, usage, blocks)
         advice.append(nearest or "no smaller core of the usual kind is estimated to fit")
-    elif spec not in (WEIGHTS, EMBEDDING):        # whose bits are the model's
+    else:
         smaller = _smaller_unit(spec, params, usage)
         advice += [smaller] if smaller else []
     advice += _larger(usage, target)

@@ -101,7 +101,7 @@ def synth(
         absorb=absorb, free_carries=free_carries, multipliers=multipliers)
 
     try:
-        check_memories(model, spec, params, target)
+        check_memories(spec, params, target)
     except FitError as error:
         raise FitError(f"{error}{what_fits(model, spec, target, tried)}") from None
     told("Verilog", None)

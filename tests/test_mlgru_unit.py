@@ -174,16 +174,15 @@ def test_a_start_at_every_token_keeps_no_state():
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
-@pytest.mark.parametrize("options", [{"stalls": False}, {"block_tables": True}], ids=str)
-def test_a_unit_that_never_stalls_and_tables_in_block_memory_change_no_result(profile, options):
-    params = MlgruParams(profile, layers=2, channels=8, lanes=2, **options)
+def test_a_unit_that_never_stalls_gives_the_same_results(profile):
+    params = MlgruParams(profile, layers=2, channels=8, lanes=2, stalls=False)
     unit = MlgruUnit(params, profile.sigmoid_table())
     rng = np.random.default_rng(18)
     z = random_preacts(profile, rng, 6, 2, 8)
     payloads = payloads_of(z, unit.params)
-    states = unit.states
-    if not unit.params.stalls:      # then ``ready`` is a constant, which no bench can drive
-        states = SimpleNamespace(payload=states.payload, valid=states.valid, ready=Signal())
+    # ``ready`` is a constant, which no bench can drive.
+    states = SimpleNamespace(
+        payload=unit.states.payload, valid=unit.states.valid, ready=Signal())
     run = run_stream(unit, unit.preacts, states, payloads, len(payloads), max_cycles=200,
                      pauses=Pauses(0.4, 0.0, 7))
     check_results(run.results, unit.params, z)

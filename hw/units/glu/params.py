@@ -31,8 +31,6 @@ class GluParams(Interleaved):
         Whether the beats of ``products`` also bring ``silu(gate)``, for verification.
     stalls
         Whether products may have to wait to be taken.
-    block_tables
-        Whether the sigmoid tables are in block memory; otherwise they are made of LUTs.
     silu_table
         Whether ``silu(gate)`` is looked up in a table like the sigmoid's, without a product,
         if the profile has a sigmoid for every value of z. Otherwise this changes nothing.
@@ -54,7 +52,6 @@ class GluParams(Interleaved):
     sequences: int = 1
     trace: bool = False
     stalls: bool = True
-    block_tables: bool = False
     silu_table: bool = False
     routing_registers: bool = False
 
@@ -70,7 +67,7 @@ class GluParams(Interleaved):
     @property
     def sigmoid(self) -> SigmoidParams:
         """The table of the gate's sigmoid, or of ``silu(gate)``."""
-        return SigmoidParams(self.profile, self.block_tables, self.looks_up_silu)
+        return SigmoidParams(self.profile, self.looks_up_silu)
 
     @property
     def silu_step(self) -> int:

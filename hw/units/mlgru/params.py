@@ -36,8 +36,6 @@ class MlgruParams(Interleaved):
         tokens are far longer than the pipeline, does not need it.
     stalls
         Whether results may have to wait to be taken.
-    block_tables
-        Whether the sigmoid tables are in block memory; otherwise they are made of LUTs.
     routing_registers
         Whether what a multiplier takes from another goes through one more register.
 
@@ -60,7 +58,6 @@ class MlgruParams(Interleaved):
     trace: bool = False
     spaced: bool = True
     stalls: bool = True
-    block_tables: bool = False
     routing_registers: bool = False
 
     def __post_init__(self) -> None:
@@ -90,7 +87,7 @@ class MlgruParams(Interleaved):
     @property
     def sigmoid(self) -> SigmoidParams:
         """The table of the sigmoids."""
-        return SigmoidParams(self.profile, self.block_tables)
+        return SigmoidParams(self.profile)
 
     @property
     def candidate_step(self) -> int:

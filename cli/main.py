@@ -35,10 +35,9 @@ from sterna.cli.study import mixers
 from sterna.cli.terminal.guide import GUIDE
 from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted
 from sterna.cli.terminal.notes import note
-from sterna.hw.emit.tools import MissingToolError
-from sterna.hw.emit.yosys import YosysError
+from sterna.hw.emit.tools import MissingToolError, YosysError
 from sterna.hw.flow.place_route import PlaceRouteError
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.testbench.job import SimulationError
 from sterna.model.extras import install_command
 
 __all__ = ["app", "main"]

@@ -9,12 +9,12 @@ from typing import Any
 
 from amaranth.lib import wiring
 
-from sterna.hw.core.unit import CORE
+from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit, emit_component
-from sterna.hw.units.glu.unit import GLU
-from sterna.hw.units.mac.unit import MAC
-from sterna.hw.units.mlgru.unit import MLGRU
-from sterna.hw.units.norm.unit import NORM
+from sterna.hw.units.glu_product import GLU
+from sterna.hw.units.mac.mac_product import MAC
+from sterna.hw.units.mlgru_product import MLGRU
+from sterna.hw.units.norm_product import NORM
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.folder import check_replaceable
 from sterna.model.quantized import QuantizedModel

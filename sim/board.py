@@ -10,7 +10,7 @@ from pathlib import Path
 from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign
 from sterna.hw.board.line_texts import SIGN
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import WaveSignal, check_waves, write_views
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.unit import CORE
+from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.flow.netlist.absorb import absorb_registers
 from sterna.hw.flow.netlist.netlist_verilog import model_files, netlist_verilog

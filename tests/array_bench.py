@@ -6,8 +6,8 @@ import numpy as np
 from vendor_cells import simulated_cells
 
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
-from sterna.hw.units.mac.gateware import TernaryMacArray
-from sterna.hw.units.mac.packing import beat_payloads, pack_projection, sum_values
+from sterna.hw.units.mac.mac_array import TernaryMacArray
+from sterna.hw.units.mac.weight_packing import beat_payloads, pack_projection, sum_values
 from sterna.model.quantized.integer import ternary_matmul
 
 STEADY = Pauses()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.emit.tools import run_yosys
 from sterna.hw.flow.netlist.absorb import Absorbed, absorb_registers
 
 HEADER = """

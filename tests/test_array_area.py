@@ -9,9 +9,9 @@ import pytest
 
 from sterna.hw.flow.array_area import ArrayArea, array_area
 from sterna.hw.flow.target import TARGETS
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.gateware import TernaryMacArray
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_array import TernaryMacArray
+from sterna.hw.units.mac.mac_params import MacParams
 
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "array_styles.py"
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from vendor_cells import simulated_cells
 
 from sterna.hw.testbench.amaranth import Pauses, run_stream
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.gateware import TernaryMacArray
-from sterna.hw.units.mac.packing import (
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_array import TernaryMacArray
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_packing import (
     beat_payloads,
     pack_projection,
     sum_values,

@@ -23,7 +23,7 @@ from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign, board_design, wr
 from sterna.hw.board.names import BoardName
 from sterna.hw.board.top import BoardParams
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import PlaceRouteError

@@ -15,7 +15,7 @@ from sterna.hw.board.conversation import Conversation
 from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign, board_design
 from sterna.hw.board.names import BoardName
 from sterna.hw.board.top import BoardParams
-from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.emit.tools import run_yosys
 from sterna.hw.flow.cached_tools import CachedTools
 from sterna.model.cache import user_cache
 from sterna.model.quantized import load_model

@@ -11,7 +11,7 @@ from sterna.hw.board.line_protocol import LineProtocol
 from sterna.hw.board.line_settings import LineDefaults, check_core
 from sterna.hw.board.line_texts import SIGN, LineTexts
 from sterna.hw.board.token_letters import typed as letters
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.testbench.amaranth import run_bench
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12

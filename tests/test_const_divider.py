@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.parts.const_divider import ConstantDivider, ConstantDividerParams
+from sterna.hw.parts.digit_serial import ConstantDivider, ConstantDividerParams
 
 
 def check(dut: ConstantDivider, divisors: list[int], gap: int = 0) -> None:

@@ -8,7 +8,7 @@ import pytest
 from amaranth.hdl import Module, Signal
 from amaranth.sim import Simulator
 
-from sterna.hw.parts.constant_product import constant_product, signed_digits
+from sterna.hw.parts.arithmetic import constant_product, signed_digits
 
 FACTORS = [*range(1, 70), 127, 128, 129, 171, 683, 2731, 43691, 65535]
 

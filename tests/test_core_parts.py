@@ -7,10 +7,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sterna.hw.core.bypass_fifo import BypassFifo
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.scale_unit import ScaleUnit
-from sterna.hw.core.token_control import TokenControl
+from sterna.hw.core.control import TokenControl
+from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.core.post_processor import ScaleUnit
+from sterna.hw.core.queues import BypassFifo
 from sterna.hw.testbench.amaranth import Pauses, run_bench, run_stream
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile

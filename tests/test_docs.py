@@ -201,7 +201,7 @@ def test_a_broken_link_is_noticed() -> None:
 
 def test_a_wrong_name_is_noticed() -> None:
     text = ("`model/quantized/integer.py` `model/gone.py` sterna.model.quantized.integer.rs "
-            "sterna.hw.units.mac.base.params sterna.model.quantized.integer.gone "
+            "sterna.hw.units.mac.mac_params sterna.model.quantized.integer.gone "
             "sterna.hw.gone.MacParams")
     assert missing_names(text) == [
         "model/gone.py", "sterna.model.quantized.integer.gone", "sterna.hw.gone.MacParams"]

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from sterna.hw.catalog import UNITS
-from sterna.hw.core.plan.params import COMPACT, CoreParams
-from sterna.hw.core.unit import CORE, core_params
+from sterna.hw.core.core_product import CORE, core_params
+from sterna.hw.core.plan.core_params import COMPACT, CoreParams
 from sterna.hw.flow.estimate import block_rams, estimate
 from sterna.hw.flow.fit import FitError, check_fit, check_memories
 from sterna.hw.flow.synth_report import BlockArea, Usage
@@ -19,10 +19,10 @@ from sterna.hw.flow.target import (
     Resource,
 )
 from sterna.hw.flow.usual import FITTING, usual_sizes, what_fits
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.unit import MAC
-from sterna.hw.units.mlgru.unit import MLGRU
-from sterna.hw.units.norm.unit import NORM
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.mac_product import MAC
+from sterna.hw.units.mlgru_product import MLGRU
+from sterna.hw.units.norm_product import NORM
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16

@@ -12,8 +12,7 @@ import pytest
 from amaranth.hdl import Signal
 
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
-from sterna.hw.units.glu.gateware import GluUnit
-from sterna.hw.units.glu.params import GluParams
+from sterna.hw.units.glu import GluParams, GluUnit
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import glu_product
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.parts.integer_root import IntegerRoot, IntegerRootParams
+from sterna.hw.parts.digit_serial import IntegerRoot, IntegerRootParams
 from sterna.model.quantized.integer import isqrt as reference_isqrt
 
 

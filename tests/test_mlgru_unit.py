@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
-from sterna.hw.units.mlgru.beats import preact_payloads, state_values
-from sterna.hw.units.mlgru.gateware import MlgruUnit
-from sterna.hw.units.mlgru.params import MlgruParams
+from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
+from sterna.hw.units.mlgru_product import preact_payloads, state_values
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import mlgru_cell
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sterna.hw.emit.yosys import YosysError
+from sterna.hw.emit.tools import YosysError
 from sterna.hw.proof import __main__ as command
 from sterna.hw.proof.row_bench import Fault
 from sterna.hw.proof.solver import Cells, Question, Verdict, ask
 from sterna.hw.proof.suite import CLAIMS, Claim, plant
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.array_style import ArrayStyle
 
 TRUE = """
 module proof (input clk, input [3:0] a, output holds);

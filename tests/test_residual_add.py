@@ -9,8 +9,7 @@ import pytest
 from amaranth.hdl import Signal
 
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
-from sterna.hw.units.residual.gateware import ResidualAdd
-from sterna.hw.units.residual.params import ResidualParams
+from sterna.hw.units.residual import ResidualAdd, ResidualParams
 from sterna.model.profile import C12, S16, FixedPoint
 from sterna.model.quantized.integer import saturate
 

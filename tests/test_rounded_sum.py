@@ -7,7 +7,7 @@ import pytest
 from amaranth.hdl import Module, Signal, signed
 from amaranth.sim import Simulator
 
-from sterna.hw.parts.rounded_sum import rounded_sum, saturated_shift, with_rounding_bit
+from sterna.hw.parts.arithmetic import rounded_sum, saturated_shift, with_rounding_bit
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized.integer import rs, saturate
 

@@ -13,12 +13,19 @@ from wave_names import declared_signals, shown_signals
 
 from sterna.cli.main import main
 from sterna.hw.catalog import UNITS, emit_verilog
-from sterna.hw.core.unit import CORE
+from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult, read_results, write_results
-from sterna.hw.testbench.simulation import SimulationError
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.packing import sum_values
+from sterna.hw.testbench.job import (
+    Job,
+    Pause,
+    Phase,
+    PhaseResult,
+    SimulationError,
+    read_results,
+    write_results,
+)
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_packing import sum_values
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model

@@ -3,7 +3,7 @@
 from amaranth.hdl import Module, Signal, signed
 from amaranth.sim import Simulator
 
-from sterna.hw.parts.square import square_of, square_parts
+from sterna.hw.parts.arithmetic import square_of, square_parts
 
 
 def test_every_square_is_exact() -> None:

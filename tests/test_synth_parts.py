@@ -33,7 +33,7 @@ from sterna.hw.flow.target import (
     target_named,
 )
 from sterna.hw.flow.wrapper import wrapper_text
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16

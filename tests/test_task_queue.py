@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sterna.hw.core.task_queue import TaskQueue
+from sterna.hw.core.queues import TaskQueue
 from sterna.hw.testbench.amaranth import run_bench
 
 

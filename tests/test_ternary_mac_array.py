@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.parts.trit import Trit, from_codes, to_codes
 from sterna.hw.testbench.amaranth import Pauses, run_stream
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.gateware import TernaryMacArray
-from sterna.hw.units.mac.packing import (
+from sterna.hw.units.mac.mac_array import TernaryMacArray
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_codes import Trit, from_codes, to_codes
+from sterna.hw.units.mac.weight_packing import (
     beat_payloads,
     pack_projection,
     sum_values,

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from sterna.hw.parts.trit_codes import TRIPLE_BITS, TRIPLES, pack_triples, unpack_triples
+from sterna.hw.units.mac.weight_codes import TRIPLE_BITS, TRIPLES, pack_triples, unpack_triples
 
 ALL = np.array(list(product((-1, 0, 1), repeat=3)), dtype=np.int8)
 

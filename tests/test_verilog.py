@@ -19,29 +19,30 @@ from pairwise import pairwise
 
 from sterna.hw import catalog
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.unit import CORE
+from sterna.hw.core.core_product import CORE
 from sterna.hw.emit import tools
 from sterna.hw.emit.documents import waiver_text
-from sterna.hw.emit.memories import files_of
-from sterna.hw.emit.tools import MissingToolError, verilator_environment
+from sterna.hw.emit.tools import (
+    MissingToolError,
+    YosysError,
+    files_of,
+    run_yosys,
+    verilator_environment,
+)
 from sterna.hw.emit.verilog import verilog_files, write_verilog
-from sterna.hw.emit.yosys import YosysError, run_yosys
 from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
-from sterna.hw.units.embedding.gateware import Embedding
-from sterna.hw.units.embedding.params import EmbeddingParams
-from sterna.hw.units.glu.params import GluParams
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.packing import unpack_projection
-from sterna.hw.units.mac.verilog import WEIGHTS_FILE
-from sterna.hw.units.mlgru.params import MlgruParams
-from sterna.hw.units.norm.params import NormParams
-from sterna.hw.units.residual.gateware import ResidualAdd
-from sterna.hw.units.residual.params import ResidualParams
-from sterna.hw.units.sampler.gateware import ArgmaxSampler
-from sterna.hw.units.sampler.params import SamplerParams
-from sterna.hw.units.weights.gateware import WeightRom
-from sterna.hw.units.weights.params import WeightRomParams
+from sterna.hw.units.embedding import Embedding, EmbeddingParams
+from sterna.hw.units.glu import GluParams
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.mac_product import WEIGHTS_FILE
+from sterna.hw.units.mac.weight_packing import unpack_projection
+from sterna.hw.units.mlgru import MlgruParams
+from sterna.hw.units.norm_params import NormParams
+from sterna.hw.units.residual import ResidualAdd, ResidualParams
+from sterna.hw.units.sampler import ArgmaxSampler
+from sterna.hw.units.sampler_params import SamplerParams
+from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
 from sterna.model import folder as folder_module
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError, write_folder

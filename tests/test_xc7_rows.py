@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from xc7_bench import run_verilog
 
+from sterna.hw.emit.tools import run_yosys
 from sterna.hw.emit.verilog import verilog_files, write_verilog
-from sterna.hw.emit.yosys import run_yosys
 from sterna.hw.parts.bits import to_bits, to_ints
-from sterna.hw.parts.trit_codes import pack_triples, unpack_triples
-from sterna.hw.units.mac.base.pair_codes import PAIRS, pack_pairs, unpack_pairs
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.xc7.pair_adder import PairAdder
-from sterna.hw.units.mac.xc7.pair_row import Xc7PairRow
-from sterna.hw.units.mac.xc7.table_row import Xc7TableRow
-from sterna.hw.units.mac.xc7.ternary_adder import TernaryAdder
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_codes import (
+    PAIRS,
+    pack_pairs,
+    pack_triples,
+    unpack_pairs,
+    unpack_triples,
+)
+from sterna.hw.units.mac.xc7_rows import PairAdder, TernaryAdder, Xc7PairRow, Xc7TableRow
 
 TRIPLE_CODES = [*range(14), *range(17, 30)]
 

@@ -62,7 +62,7 @@ class BoardCore:
             If the core cannot be built.
         """
         from sterna.hw.board.emit_board import board_design
-        from sterna.hw.core.unit import CORE
+        from sterna.hw.core.core_product import CORE
         from sterna.hw.flow.fit import check_memories
         board = params.board
         sizes = self._sizes(board)

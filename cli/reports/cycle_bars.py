@@ -9,7 +9,7 @@ from rich.text import Text
 from sterna.cli.reports.cycle_tables import PARTS, folded_text, number
 from sterna.cli.terminal.console import out
 from sterna.hw.core.timing.cycle_report import CycleReport
-from sterna.hw.core.timing.folding import fold_stages
+from sterna.hw.core.timing.steady_state import fold_stages
 
 __all__ = ["print_bars"]
 

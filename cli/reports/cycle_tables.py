@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from sterna.hw.core.timing.cycle_report import PIPELINE, CycleReport, tokens_per_second
-from sterna.hw.core.timing.folding import FoldedStages, fold_stages
-from sterna.hw.core.timing.steady_state import Cause, SteadyState, Token
+from sterna.hw.core.timing.steady_state import Cause, FoldedStages, SteadyState, Token, fold_stages
 
 __all__ = ["PARTS", "CycleTable", "Part", "cycle_tables", "folded_text", "headline", "number",
            "verdict"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sterna.cli.reports.cycle_tables import PARTS, folded_text
 from sterna.cli.reports.vector import drawing, svg_of
 from sterna.hw.core.timing.cycle_report import CycleReport
-from sterna.hw.core.timing.folding import fold_stages
+from sterna.hw.core.timing.steady_state import fold_stages
 
 __all__ = ["stage_bars"]
 

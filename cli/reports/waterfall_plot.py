@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
-from sterna.hw.core.timing.folding import folded_name
+from sterna.hw.core.timing.steady_state import folded_name
 from sterna.hw.core.timing.waterfall import Span, Waterfall, Worker
 
 __all__ = ["WATERFALL_TEXT", "waterfall_plot"]

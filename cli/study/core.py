@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.core.timing.cycle_report import memory_bits, shape_image
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.timing.memory_bits import memory_bits, shape_image
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 

@@ -15,7 +15,7 @@ from typing import Any
 from sterna.hw.board.boards import Board
 from sterna.hw.board.constraints import constraints_name, constraints_text
 from sterna.hw.board.emit_board import TOP_MODULE, BoardDesign
-from sterna.hw.emit.processes import run_tool
+from sterna.hw.emit.tools import run_tool
 from sterna.hw.flow.cached_tools import CachedTools, MappedDesign, Progress
 from sterna.hw.flow.critical_path import critical_path
 from sterna.hw.flow.fit import FitError

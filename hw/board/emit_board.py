@@ -13,10 +13,10 @@ from sterna.hw.board.constraints import constraints_name, constraints_text
 from sterna.hw.board.line_settings import check_core
 from sterna.hw.board.top import BoardParams, BoardTop
 from sterna.hw.core.core import MatMulFreeCore
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.unit import CORE
 from sterna.hw.emit import cells
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.target import style_for
@@ -84,7 +84,8 @@ def board_design(
     params
         The board, its clock and its serial line.
     sizes
-        Of the core, as :data:`~sterna.hw.core.unit.CORE` takes them; None for the board's usual.
+        Of the core, as :data:`~sterna.hw.core.core_product.CORE` takes them; None for the
+        board's usual.
 
     Raises
     ------

@@ -15,10 +15,10 @@ from sterna.hw.board.token_letters import (
     LETTERS,
     letters_per_token,
 )
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.token_control import prompt_layout, token_layout
+from sterna.hw.core.control import prompt_layout, token_layout
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
-from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS
+from sterna.hw.units.sampler_params import BETA_BITS, SEED_BITS
 
 __all__ = ["LineProtocol"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sterna.hw.board.token_letters import MAX_VOCAB
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS
+from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.units.sampler_params import BETA_BITS, SEED_BITS
 from sterna.model.checks import check_whole
 
 __all__ = ["COUNT_BITS", "LineDefaults", "check_core"]

@@ -7,7 +7,7 @@ from amaranth.hdl import Cat, Const, Mux, Signal
 from sterna.hw.board.line_settings import COUNT_BITS, LineDefaults
 from sterna.hw.board.line_texts import LINE_BYTES
 from sterna.hw.board.token_letters import LETTER_BITS, LETTERS, MAX_BYTES_VOCAB
-from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS
+from sterna.hw.units.sampler_params import BETA_BITS, SEED_BITS
 
 __all__ = ["LineState"]
 

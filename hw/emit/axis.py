@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sterna.hw.emit.documents import Port
-from sterna.hw.emit.fields import FieldBits
+from sterna.hw.emit.payloads import FieldBits
 
 __all__ = ["AxisStream", "axis_manifest", "axis_section", "axis_streams", "axis_text"]
 

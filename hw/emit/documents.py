@@ -9,17 +9,10 @@ from typing import Any
 from amaranth.hdl import Shape
 from amaranth.lib import data, wiring
 
-from sterna.hw.emit.fields import FieldBits
+from sterna.hw.emit.payloads import FieldBits
 
 __all__ = [
-    "Port",
-    "field_bits",
-    "instance_text",
-    "payload_fields",
-    "ports",
-    "readme_text",
-    "waiver_text",
-]
+    "Port", "field_bits", "instance_text", "payload_fields", "ports", "readme_text", "waiver_text"]
 
 _WAIVERS = {
     "CASEINCOMPLETE": "every case statement is preceded by a default",

@@ -13,21 +13,54 @@ from amaranth.lib import wiring
 
 from sterna.hw.emit.axis import axis_manifest, axis_section, axis_streams, axis_text
 from sterna.hw.emit.cells import cell_models
-from sterna.hw.emit.design import UnitDesign
-from sterna.hw.emit.documents import (
-    instance_text,
-    payload_fields,
-    ports,
-    readme_text,
-    waiver_text,
+from sterna.hw.emit.documents import instance_text, payload_fields, ports, readme_text, waiver_text
+from sterna.hw.emit.payloads import FieldBits
+from sterna.hw.emit.selftest.folder_test import (
+    MADE_BY_TEST,
+    README_SECTION,
+    Vectors,
+    selftest_files,
 )
-from sterna.hw.emit.fields import FieldBits
-from sterna.hw.emit.selftest.files import MADE_BY_TEST, README_SECTION, selftest_files
 from sterna.hw.emit.verilog import verilog_files
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["EmittedUnit", "emit_component", "interface_of"]
+__all__ = ["EmittedUnit", "UnitDesign", "emit_component", "interface_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitDesign:
+    """A unit made for a model, and what its folder says about it.
+
+    Parameters
+    ----------
+    component
+        The unit; its attribute ``params`` is a frozen dataclass.
+    module
+        Name of its Verilog module.
+    derived
+        Properties of its parameters that the manifest states as well.
+    summary
+        What it does, in a sentence.
+    sections
+        Further sections of the README, in Markdown.
+    extra
+        Further entries of the manifest.
+    extra_files
+        Further files: text by name.
+    vectors
+        Words for the test that the folder carries; without them it has none.
+    """
+
+    component: Any
+    module: str
+    derived: tuple[str, ...]
+    summary: str
+    sections: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra_files: Mapping[str, str] = field(default_factory=dict)
+    vectors: Vectors | None = None
+
 
 _MEMORIES = """\
 ## Contents of memories

@@ -21,7 +21,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["compile_cached", "objcache"]
+__all__ = ["objcache"]
 
 _ENVIRONMENT = ("CPATH", "CPLUS_INCLUDE_PATH")
 """Variables that the compiler reads, and that change what it makes."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.program import program
-from sterna.hw.core.plan.units import CoreUnits
+from sterna.hw.core.plan.core_params import CoreParams, program
+from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.flow.synth_report import BlockArea, Usage
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import FpgaTarget, Resource

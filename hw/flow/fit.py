@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.unit import CORE
 from sterna.hw.flow.estimate import estimate, part_rams
 from sterna.hw.flow.synth_report import BlockArea, Usage
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
-from sterna.hw.units.mac.unit import MAC
+from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.profile import C12
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.emit.memories import files_of
+from sterna.hw.emit.tools import files_of
 from sterna.hw.flow.cached_tools import CachedTools, Progress
 from sterna.hw.flow.synth_report import BlockArea
 from sterna.hw.flow.target import FpgaTarget, Resource, style_for, target_named

@@ -8,8 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sterna.hw.emit.memories import copy_memories
-from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.emit.tools import copy_memories, run_yosys
 
 __all__ = ["PROJECTION_MODULES", "ModuleCells", "Multiplier", "module_cells"]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from sterna.hw.core.unit import CORE
+from sterna.hw.core.core_product import CORE
 from sterna.hw.flow.estimate import part_rams
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
 from sterna.hw.units.spec import Sizes, UnitSpec

@@ -8,11 +8,9 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.layers.gather import Gather
 from sterna.hw.layers.post_params import PostParams
-from sterna.hw.units.glu.gateware import GluUnit
-from sterna.hw.units.glu.params import GluParams
-from sterna.hw.units.mlgru.gateware import MlgruUnit
-from sterna.hw.units.mlgru.params import MlgruParams
-from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.glu import GluParams, GluUnit
+from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
+from sterna.hw.units.norm_params import NormParams
 
 __all__ = ["Cell", "LayerCell"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.emit.design import UnitDesign
-from sterna.hw.emit.folder import EmittedUnit, emit_component, interface_of
+from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component, interface_of
 from sterna.hw.emit.names import plain
+from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.layers.layer_unit import LayerUnit
 from sterna.hw.layers.matrix_unit import Contents, MatrixUnit, MatrixUnitParams
 from sterna.hw.layers.plan import ArraySizes, plan_layer, plan_matrices
@@ -24,8 +24,7 @@ from sterna.hw.layers.texts import (
     matrix_summary,
 )
 from sterna.hw.layers.vectors import WEIGHTS_FILE, layer_vectors, matrix_vectors
-from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.checks import one_of
 from sterna.model.files import check_path
 from sterna.model.folder import check_replaceable

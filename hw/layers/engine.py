@@ -10,8 +10,8 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.layers.engine_params import EngineParams
 from sterna.hw.layers.tiles import ActivationTiles
-from sterna.hw.units.mac.gateware import TernaryMacArray
-from sterna.hw.units.weights.gateware import WeightRom
+from sterna.hw.units.mac.mac_array import TernaryMacArray
+from sterna.hw.units.weight_rom import WeightRom
 
 __all__ = ["MatrixEngine"]
 
@@ -29,7 +29,7 @@ class MatrixEngine(wiring.Component):
     params
         Geometry.
     words
-        Weight words of all matrices, of :func:`sterna.hw.units.mac.packing.pack_projection`;
+        Weight words of all matrices, of :func:`sterna.hw.units.mac.weight_packing.pack_projection`;
         empty without a memory.
 
     Members

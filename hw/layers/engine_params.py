@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from amaranth.hdl import Shape, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.weights.params import WeightRomParams
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.weight_rom import WeightRomParams
 from sterna.model.checks import check_whole
 
 __all__ = ["EngineParams"]

@@ -15,9 +15,9 @@ from sterna.hw.layers.matrix_unit import Contents
 from sterna.hw.layers.post import Post
 from sterna.hw.layers.post_params import PostParams
 from sterna.hw.layers.scales import LayerScales
-from sterna.hw.units.mlgru.params import MlgruParams
-from sterna.hw.units.norm.gateware import NormQuant
-from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.mlgru import MlgruParams
+from sterna.hw.units.norm_params import NormParams
+from sterna.hw.units.norm_quant import NormQuant
 from sterna.model.profile import FixedPoint
 
 __all__ = ["LayerUnit", "LayerUnitParams"]

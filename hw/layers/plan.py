@@ -9,12 +9,12 @@ from sterna.hw.layers.engine_params import EngineParams
 from sterna.hw.layers.layer_unit import LayerUnitParams
 from sterna.hw.layers.matrix_unit import Contents, MatrixUnitParams
 from sterna.hw.layers.post_params import PostParams, Slot, bias_words, interleaved
-from sterna.hw.units.glu.params import GluParams
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.packing import pack_projection
-from sterna.hw.units.mlgru.params import MlgruParams
-from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.glu import GluParams
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_packing import pack_projection
+from sterna.hw.units.mlgru import MlgruParams
+from sterna.hw.units.norm_params import NormParams
 from sterna.model.checks import check_whole
 from sterna.model.layers import BitLinearLayer, GluLayer, Layer, MatrixLayer, MlgruLayer
 from sterna.model.layers.matrix import MANTISSA_BITS

@@ -8,8 +8,8 @@ from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.layers.post_params import PostParams
-from sterna.hw.parts.fixed_point import round_shift
-from sterna.hw.units.norm.params import NormParams
+from sterna.hw.parts.arithmetic import round_shift
+from sterna.hw.units.norm_params import NormParams
 
 __all__ = ["LayerScales"]
 

@@ -10,8 +10,8 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout, View
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.parts.arithmetic import rounded_sum, with_rounding_bit
 from sterna.hw.parts.pipeline import Pipeline, advance_of
-from sterna.hw.parts.rounded_sum import rounded_sum, with_rounding_bit
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 

@@ -10,9 +10,9 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.parts.arithmetic import rounded_sum, with_rounding_bit
 from sterna.hw.parts.memory_attributes import LOGIC_ROM
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.parts.rounded_sum import rounded_sum, with_rounding_bit
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.integer import rs
 

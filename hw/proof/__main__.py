@@ -11,9 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from sterna.hw.emit.processes import end_all
-from sterna.hw.emit.tools import MissingToolError
-from sterna.hw.emit.yosys import YosysError
+from sterna.hw.emit.tools import MissingToolError, YosysError, end_all
 from sterna.hw.proof.row_bench import Fault
 from sterna.hw.proof.solver import Verdict, ask
 from sterna.hw.proof.suite import CLAIMS, Claim

@@ -6,8 +6,8 @@ from amaranth.hdl import Module, Signal, signed, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.gateware import Accumulator
+from sterna.hw.units.mac.mac_array import Accumulator
+from sterna.hw.units.mac.mac_params import MacParams
 
 __all__ = ["NoOverflow", "OneBitLess"]
 

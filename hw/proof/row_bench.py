@@ -12,13 +12,18 @@ from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Member
 
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.parts.trit import to_codes
-from sterna.hw.parts.trit_codes import TRIPLE_BITS, missing_ones, pack_triples, to_relative
-from sterna.hw.units.mac.base.pair_codes import PAIR_BITS, pack_pairs
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.steps import CHAIN_COLUMNS
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.gateware import ROWS
+from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
+from sterna.hw.units.mac.mac_array import ROWS
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_codes import (
+    PAIR_BITS,
+    TRIPLE_BITS,
+    missing_ones,
+    pack_pairs,
+    pack_triples,
+    to_codes,
+    to_relative,
+)
 
 __all__ = ["Fault", "accumulate", "beat_inputs", "connect_row", "definition", "encode", "in_order",
            "lacking", "legal_trits"]

@@ -17,8 +17,8 @@ from sterna.hw.proof.row_bench import (
     definition,
     legal_trits,
 )
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_params import MacParams
 
 __all__ = ["EqualRows", "ExactRow"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.emit.tools import run_yosys
 
 __all__ = ["Answer", "Cells", "Question", "Verdict", "ask"]
 

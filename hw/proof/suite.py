@@ -27,8 +27,8 @@ from sterna.hw.proof.table_claims import (
     KeptEntries,
     TableRow,
 )
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_params import MacParams
 
 __all__ = ["CLAIMS", "Claim", "plant"]
 

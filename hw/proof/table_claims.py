@@ -9,7 +9,6 @@ from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.parts.trit_codes import TRIPLE_BITS, TRIPLES, unpack_triples
 from sterna.hw.proof.row_bench import (
     Fault,
     accumulate,
@@ -20,11 +19,12 @@ from sterna.hw.proof.row_bench import (
     lacking,
     legal_trits,
 )
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.ecp5.tables import Ecp5Tables
-from sterna.hw.units.mac.gateware import FILLERS
-from sterna.hw.units.mac.xc7.tables import Xc7Tables
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.ecp5_rows import Ecp5Tables
+from sterna.hw.units.mac.mac_array import FILLERS
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_codes import TRIPLE_BITS, TRIPLES, unpack_triples
+from sterna.hw.units.mac.xc7_rows import Xc7Tables
 
 __all__ = ["TRANSPARENT_RAM", "FilledAddresses", "FilledEntries", "KeptEntries", "TableRow"]
 

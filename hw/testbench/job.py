@@ -15,7 +15,12 @@ from sterna.hw.emit.selftest.ends import Pause
 from sterna.model.files import write_atomically
 
 __all__ = [
-    "Job", "MonitoredBits", "Pause", "Phase", "PhaseResult", "read_results", "write_results"]
+    "Job", "MonitoredBits", "Pause", "Phase", "PhaseResult", "SimulationError", "read_results",
+    "write_results"]
+
+
+class SimulationError(RuntimeError):
+    """The simulation did not run to its end; the message holds the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)

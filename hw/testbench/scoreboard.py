@@ -11,14 +11,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sterna.hw.emit.fields import FieldBits
-from sterna.hw.testbench.job import Phase
-from sterna.hw.testbench.payloads import UnitPorts, read_field
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.emit.payloads import FieldBits, UnitPorts, read_field
+from sterna.hw.testbench.job import Phase, SimulationError
 from sterna.model.quantized.compare import Comparison, Difference, compare
 
-__all__ = [
-    "Checks", "ExpectedTensor", "Scoreboard", "ScoredPhase", "count_words", "delay"]
+__all__ = ["Checks", "ExpectedTensor", "Scoreboard", "ScoredPhase", "count_words", "delay"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sterna.hw.emit.design import UnitDesign
-from sterna.hw.emit.folder import EmittedUnit, interface_of
-from sterna.hw.emit.selftest.vectors import Vectors
-from sterna.hw.testbench.activations import reference_activations
-from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.testbench.stimulus import Stimulus
-from sterna.hw.testbench.vectors import short_vectors
+from sterna.hw.emit.folder import EmittedUnit, UnitDesign, interface_of
+from sterna.hw.emit.payloads import UnitPorts
+from sterna.hw.emit.selftest.folder_test import Vectors
+from sterna.hw.testbench.stimulus import Stimulus, reference_activations, short_vectors
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["Sizes", "UnitSpec"]

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from amaranth.lib.data import StructLayout
 
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.payloads import UnitPorts, read_field
 from sterna.hw.testbench.job import PhaseResult
-from sterna.hw.testbench.payloads import UnitPorts, read_field
 from sterna.hw.testbench.scoreboard import Checks
 from sterna.model.quantized.compare import compare
 from sterna.sim.core.phases import CorePhase, CorePhaseReport

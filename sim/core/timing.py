@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.program import program
+from sterna.hw.core.plan.core_params import CoreParams, program
 from sterna.hw.core.timing.cycles import TokenTimes
 
 __all__ = ["CyclesCheck", "check_stages", "check_tokens"]

@@ -9,10 +9,9 @@ import numpy as np
 from amaranth.hdl import Shape
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.program import Stage, StageKind, program
+from sterna.hw.core.plan.core_params import CoreParams, Stage, StageKind, program
 from sterna.hw.parts.bits import from_ints, signed_elements
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.testbench.job import SimulationError
 
 __all__ = ["Lane", "TracedTensor", "lanes_of", "traced_tensors"]
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.emit.memories import copy_memories
-from sterna.hw.testbench.payloads import UnitPorts
+from sterna.hw.emit.payloads import UnitPorts
+from sterna.hw.emit.tools import copy_memories
 from sterna.model.checks import one_of
 from sterna.sim.bench.make import PRECOMPILED
 from sterna.sim.bench.runner import Simulator, check_simulator

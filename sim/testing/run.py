@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.testbench.job import SimulationError
 from sterna.model.checks import one_of, whole_number
 from sterna.sim.bench.runner import Launch, Simulator, check_simulator, run_launch
 from sterna.sim.bench.waves import check_waves, groups_of, with_views

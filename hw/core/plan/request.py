@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.model.checks import whole_number
 from sterna.model.quantized.sampling import Sampler
 

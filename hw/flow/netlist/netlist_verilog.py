@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.emit.tools import run_yosys
 
 __all__ = ["NetlistError", "model_files", "netlist_verilog"]
 

@@ -1,0 +1,290 @@
+"""Codes of ternary weights: one in two bits, two in four, three in five.
+
+Of two weights (xc7-pair), bit 3 says that neither is zero. The low three bits select one
+operand: nothing, x0, ~x0, x1 or ~x1; with bit 3 they select the same operand of a sum of two, see
+:class:`~sterna.hw.units.mac.xc7_rows.PairAdder`. As many bits as two trits take by
+themselves, so only the packer differs. Code 0 is a pair of zeros.
+
+Of the 27 combinations of three trits (styles with tables) one is zero and the others are 13 and
+their negatives. So a table of 14 combinations serves all: an index selects an entry and a sign
+negates it. Nothing is left to decode.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+from amaranth.lib import enum
+
+__all__ = [
+    "PAIRS", "PAIR_BITS", "TRIPLES", "TRIPLE_BITS", "Trit", "from_codes", "from_relative",
+    "missing_ones", "pack_pairs", "pack_triples", "to_codes", "to_relative", "unpack_pairs",
+    "unpack_triples"]
+
+
+class Trit(enum.Enum, shape=2):  # type: ignore[call-arg]  # shape is for Amaranth's metaclass
+    """A ternary weight in two bits of two's complement.
+
+    The code needs no decoder: bit 0 says *not zero*, bit 1 says *negative*, so the
+    operand an adder takes is ``(x & not_zero) ^ negative``. Code 2 is not a trit.
+    """
+
+    ZERO = 0
+    PLUS = 1
+    MINUS = 3
+
+
+def to_codes(weight: np.ndarray) -> np.ndarray:
+    """Return the uint8 codes of a matrix of -1, 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        If a weight is none of the three.
+
+    >>> to_codes(np.array([0, 1, -1])).tolist()
+    [0, 1, 3]
+    """
+    weight = np.asarray(weight)
+    if not np.isin(weight, (-1, 0, 1)).all():
+        raise ValueError("weights must be -1, 0 or 1")
+    return weight.astype(np.int8).view(np.uint8) & 3
+
+
+def from_codes(codes: np.ndarray) -> np.ndarray:
+    """Undo :func:`to_codes`; int8.
+
+    Raises
+    ------
+    ValueError
+        If a code is no trit.
+    """
+    codes = np.asarray(codes)
+    if not np.isin(codes, (0, 1, 3)).all():
+        raise ValueError("a code is not one of 0, 1 and 3, the codes of a trit")
+    return np.where(codes == 3, -1, codes).astype(np.int8)
+
+
+PAIR_BITS = 4
+"""Bits of a code."""
+
+PAIRS: dict[int, tuple[int, int]] = {
+    0: (0, 0), 1: (1, 0), 2: (-1, 0), 3: (0, 1), 4: (0, -1),
+    9: (1, 1), 10: (-1, -1), 11: (-1, 1), 12: (1, -1)}
+"""The two weights, that of the even column first, of every code."""
+
+
+def pack_pairs(weight: np.ndarray) -> np.ndarray:
+    """Return the codes of a row, or of the rows of a matrix, of -1, 0 and 1.
+
+    Parameters
+    ----------
+    weight
+        Integers ``[..., columns]``; an odd number of columns is filled up with a zero.
+
+    Returns
+    -------
+    np.ndarray
+        uint8 ``[..., ceil(columns / 2)]``, each a key of :data:`PAIRS`.
+
+    Raises
+    ------
+    ValueError
+        If a weight is none of the three, or there is no row.
+
+    >>> pack_pairs(np.array([1, 0, -1, 1, 0])).tolist()
+    [1, 11, 0]
+    """
+    weight = np.asarray(weight)
+    if weight.ndim < 1:
+        raise ValueError("weights must be a row or a matrix, got a single number")
+    to_codes(weight)        # refuses what is no trit
+    filling = [(0, 0)] * (weight.ndim - 1) + [(0, weight.shape[-1] % 2)]
+    pairs = np.pad(weight.astype(np.int8), filling) + 1
+    return _PAIR_CODES[pairs[..., 0::2], pairs[..., 1::2]]
+
+
+def unpack_pairs(codes: np.ndarray, columns: int) -> np.ndarray:
+    """Undo :func:`pack_pairs`; int8 ``[..., columns]``.
+
+    Raises
+    ------
+    ValueError
+        If the number of codes is wrong, a code is no pair, or the filling is not zero.
+    """
+    codes = np.asarray(codes)
+    if codes.ndim < 1 or codes.shape[-1] != -(-columns // 2):
+        raise ValueError(
+            f"{columns} columns take {-(-columns // 2)} codes, got shape {codes.shape}")
+    bad = codes[~np.isin(codes, list(PAIRS))]
+    if bad.size:
+        raise ValueError(f"code {bad.flat[0]} is no pair: those are 0 to 4 and 9 to 12")
+    trits = np.zeros((1 << PAIR_BITS, 2), dtype=np.int8)
+    for code, pair in PAIRS.items():
+        trits[code] = pair
+    flat = trits[codes].reshape(*codes.shape[:-1], -1)
+    if flat[..., columns:].any():
+        raise ValueError("the filling after the last column is not zero")
+    return flat[..., :columns]
+
+
+def _make_pair_codes() -> np.ndarray:
+    codes = np.zeros((3, 3), dtype=np.uint8)
+    for code, (even, odd) in PAIRS.items():
+        codes[even + 1, odd + 1] = code
+    return codes
+
+
+_PAIR_CODES = _make_pair_codes()
+
+
+TRIPLES: tuple[tuple[int, int, int], ...] = tuple(
+    (a, b, c) for c, b, a in product((0, 1, -1), repeat=3)
+    if next((trit for trit in (c, b, a) if trit), 1) == 1)
+"""The combinations that an index selects: zero, then those whose last non-zero trit is 1."""
+
+TRIPLE_BITS = 5
+"""Bits of a code: the index in the low four, the sign above them."""
+
+_SIGN = 1 << (TRIPLE_BITS - 1)
+
+
+def pack_triples(weight: np.ndarray) -> np.ndarray:
+    """Return the codes of a row, or of the rows of a matrix, of -1, 0 and 1.
+
+    Parameters
+    ----------
+    weight
+        Integers ``[..., columns]``; the last triple is filled up with zeros.
+
+    Returns
+    -------
+    np.ndarray
+        uint8 ``[..., ceil(columns / 3)]``, each 0 to 13, or 17 to 29 with the sign.
+
+    Raises
+    ------
+    ValueError
+        If a weight is none of the three, or there is no row.
+
+    >>> pack_triples(np.array([1, 0, 0, -1, 0, 0, 1])).tolist()
+    [1, 17, 1]
+    """
+    weight = np.asarray(weight)
+    if weight.ndim < 1:
+        raise ValueError("weights must be a row or a matrix, got a single number")
+    to_codes(weight)        # refuses what is no trit
+    filling = [(0, 0)] * (weight.ndim - 1) + [(0, -weight.shape[-1] % 3)]
+    trits = np.pad(weight.astype(np.int8), filling)
+    return _TRIPLE_CODES[_triple_number(trits.reshape(*weight.shape[:-1], -1, 3))]
+
+
+def unpack_triples(codes: np.ndarray, columns: int) -> np.ndarray:
+    """Undo :func:`pack_triples`; int8 ``[..., columns]``.
+
+    Raises
+    ------
+    ValueError
+        If the number of codes is wrong, a code is no triple, or the filling is not zero.
+    """
+    codes = np.asarray(codes)
+    if codes.ndim < 1 or codes.shape[-1] != -(-columns // 3):
+        raise ValueError(
+            f"{columns} columns take {-(-columns // 3)} codes, got shape {codes.shape}")
+    bad = codes[~np.isin(codes, _TRIPLE_CODES)]
+    if bad.size:
+        raise ValueError(
+            f"code {bad.flat[0]} is no triple: those are 0 to 13, and 17 to 29 with the sign")
+    trits = np.array(TRIPLES, dtype=np.int8)[codes & (_SIGN - 1)]
+    trits = np.where(codes[..., None] & _SIGN, -trits, trits)
+    flat = trits.reshape(*codes.shape[:-1], -1)
+    if flat[..., columns:].any():
+        raise ValueError("the filling after the last column is not zero")
+    return flat[..., :columns]
+
+
+def to_relative(codes: np.ndarray) -> np.ndarray:
+    """Make the signs of a row's codes relative, for a tree of adders that take signs.
+
+    Neighbours are added in pairs, then the pairs, and so on. The sign of triple i enters
+    the adder that takes it, and what was added to it before, as second operand. The first
+    operand is headed there by triple ``i & (i - 1)``, and the sign is relative to that one's.
+    What triple 0 heads has its own sign throughout.
+
+    Parameters
+    ----------
+    codes
+        Codes ``[..., triples]`` of :func:`pack_triples`.
+
+    >>> to_relative(np.array([17, 17, 17, 17])).tolist()
+    [17, 17, 17, 1]
+    """
+    codes = np.asarray(codes)
+    relative = codes.copy()
+    for index in range(codes.shape[-1]):
+        relative[..., index] ^= _sign_of_head(codes, index)
+    return relative
+
+
+def from_relative(codes: np.ndarray) -> np.ndarray:
+    """Undo :func:`to_relative`.
+
+    Raises
+    ------
+    ValueError
+        If a code has more than five bits.
+    """
+    codes = np.asarray(codes)
+    if codes.size and codes.max() >> TRIPLE_BITS:
+        raise ValueError(f"code {codes.max()} is no triple: it has more than {TRIPLE_BITS} bits")
+    absolute = codes.copy()
+    for index in range(codes.shape[-1]):
+        absolute[..., index] ^= _sign_of_head(absolute, index)
+    return absolute
+
+
+def missing_ones(relative: np.ndarray) -> np.ndarray:
+    """Return what a tree's sum lacks when it adds a complement for each negative; int64.
+
+    A complement is one less than the negative, and a complement of a sum that lacks n is
+    -n - 1 too small.
+
+    Parameters
+    ----------
+    relative
+        Codes ``[..., triples]`` of :func:`to_relative`.
+    """
+    negative = np.asarray(relative) & _SIGN != 0
+    lacks = np.zeros(negative.shape, dtype=np.int64)
+    lacks[..., 0] = negative[..., 0]
+    stride = 1
+    while stride < negative.shape[-1]:
+        second = slice(stride, None, 2 * stride)
+        count = negative[..., second].shape[-1]
+        first = slice(0, 2 * stride * count, 2 * stride)
+        lacks[..., first] += np.where(
+            negative[..., second], 1 - lacks[..., second], lacks[..., second])
+        stride *= 2
+    return lacks[..., 0]
+
+
+def _sign_of_head(codes: np.ndarray, index: int) -> np.ndarray | int:
+    head = index & (index - 1)
+    return codes[..., head] & _SIGN if head else 0
+
+
+def _triple_number(trits: np.ndarray) -> np.ndarray:
+    """Number combinations ``[..., 3]`` from 0 to 26."""
+    return (trits.astype(np.int64) + 1) @ np.array([1, 3, 9])
+
+
+def _make_triple_codes() -> np.ndarray:
+    codes = np.zeros(27, dtype=np.uint8)
+    for index, triple in enumerate(TRIPLES[1:], start=1):
+        codes[_triple_number(np.array(triple))] = index
+        codes[_triple_number(-np.array(triple))] = index | _SIGN
+    return codes
+
+
+_TRIPLE_CODES = _make_triple_codes()

@@ -151,11 +151,6 @@ class Dispatcher(wiring.Component):
     request for weights stand at the head of their queues, if those were empty. A sequence
     has one stage in progress at most, so a place for each is enough.
 
-    Parameters
-    ----------
-    image
-        Contents of the memories; the program is kept here.
-
     Members
     -------
     begins, sequence : ``In``

@@ -38,11 +38,6 @@ def core_design(model: QuantizedModel, params: CoreParams) -> UnitDesign:
 
     With ``external_weights`` the folder has ``weights.hex``: the weight words that the port
     is asked for, one per line. Otherwise they are in the Verilog.
-
-    Raises
-    ------
-    ValueError
-        If the parameters are those of another model shape or profile.
     """
     image = build_image(model, params)
     return UnitDesign(
@@ -182,12 +177,7 @@ def weight_runs(
 ) -> list[tuple[int, int]]:
     """First word and number of words of every run of weights that a core asks for.
 
-    Parameters
-    ----------
-    program
-        Stages of a token, as the manifest states them.
-    heads
-        For each token that runs, whether the head runs too.
+    ``heads`` says of each token whether the head runs too.
     """
     return [(stage["first_weight"], stage["beats"])
             for head in heads for stage in program[:None if head else -1]]
@@ -279,11 +269,6 @@ def core_params(
     """Return the geometry of a core for a model; :class:`CoreParams` says what each size is.
 
     ``compact`` stands for the four of :data:`~sterna.hw.core.plan.core_params.COMPACT`.
-
-    Raises
-    ------
-    ValueError
-        If a size is out of its range, or two do not go together.
     """
     params = CoreParams(
         model.config, model.profile, rows, cols, sequences=sequences, quant_lanes=quant_lanes,

@@ -34,11 +34,6 @@ class WeightFeed(wiring.Component):
     between the address and the memory, and nothing at all between the memory and the
     register behind it.
 
-    Parameters
-    ----------
-    image
-        Contents of the memory.
-
     Members
     -------
     requests : ``In(stream.Signature(weight_request_layout(image)))``
@@ -92,11 +87,6 @@ class WeightFeed(wiring.Component):
 class WeightPort(wiring.Component):
     """Weights that come in through a port, one word after the other.
 
-    Parameters
-    ----------
-    image
-        Gives the widths.
-
     Members
     -------
     words : ``In(stream.Signature(weight_bits))``
@@ -129,11 +119,6 @@ class BeatIssuer(wiring.Component):
     register of its own, are at the array. One beat per cycle, from one task to the next as
     well. Nothing behind it ever has to wait for room: who takes sums says so in ``taken``, and
     at most ``most_waiting`` groups of rows are between issuing and that.
-
-    Parameters
-    ----------
-    image
-        Contents of the memories; the start values of the rows are kept here.
 
     Members
     -------

@@ -152,11 +152,6 @@ class PostProcessor(wiring.Component):
     stream is one bit wider than that (saturating there changes no sum, see
     :class:`~sterna.hw.units.residual.ResidualAdd`).
 
-    Parameters
-    ----------
-    image
-        Contents of the memories; the biases are kept here.
-
     Members
     -------
     tasks : ``In(stream.Signature(task_layout(image)))``
@@ -303,11 +298,6 @@ class ResultRouter(wiring.Component):
     last of them arrives. All units are always ready. Logits that leave the core wait in a
     queue, and ``room`` tells whether more of them may be made; a sampler alone never waits,
     for it has chosen a token before the next vector begins.
-
-    Parameters
-    ----------
-    image
-        Gives the widths.
 
     Members
     -------

@@ -65,14 +65,8 @@ class BypassFifo(wiring.Component):
 
 class TaskQueue(wiring.Component):
     """A first-in first-out queue: what is put in stands at the head in the next cycle, if it
-    was empty. ``head.valid`` and its payload are registers.
-
-    Parameters
-    ----------
-    shape
-        Shape of the payload.
-    depth
-        Payloads it holds. Whoever feeds it sees to it that one is free.
+    was empty. ``head.valid`` and its payload are registers. Whoever feeds it sees to it that one of
+    its ``depth`` places is free.
 
     Members
     -------
@@ -80,11 +74,6 @@ class TaskQueue(wiring.Component):
         Put a payload in.
     head : ``Out(stream.Signature(shape))``
         The oldest payload.
-
-    Raises
-    ------
-    ValueError
-        If it holds none.
     """
 
     def __init__(self, shape, *, depth: int) -> None:

@@ -70,15 +70,7 @@ class AxisStream:
 def axis_streams(
     module_ports: Sequence[Port], fields: Mapping[str, Sequence[FieldBits]],
 ) -> list[AxisStream]:
-    """Return the streams of a module.
-
-    Parameters
-    ----------
-    module_ports
-        Of :func:`sterna.hw.emit.documents.ports`.
-    fields
-        Of the payload of each stream, by what the names of its ports begin with.
-    """
+    """Return the streams of a module."""
     directions = {port.name: port.direction for port in module_ports}
     return [
         AxisStream(name, directions[f"{name}__payload"] == "input", tuple(members),
@@ -101,15 +93,7 @@ def axis_manifest(module: str, streams: Sequence[AxisStream]) -> dict[str, Any]:
 def axis_text(
     module: str, module_ports: Sequence[Port], streams: Sequence[AxisStream],
 ) -> str:
-    """Return the wrapper ``<module>_axis`` in Verilog-2005.
-
-    Parameters
-    ----------
-    module, module_ports
-        Name and ports of the module.
-    streams
-        Of :func:`axis_streams`.
-    """
+    """Return the wrapper ``<module>_axis`` in Verilog-2005."""
     plain = _plain_ports(module_ports, streams)
     declared = [*_clock(streams), *(line for each in streams for line in _ports(each)),
                 *(f"{port.direction} wire {_range(port.width)}{port.name}" for port in plain)]

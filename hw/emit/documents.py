@@ -100,17 +100,7 @@ def readme_text(
     module: str, summary: str, module_ports: Sequence[Port],
     fields: dict[str, list[FieldBits]], sections: Sequence[str],
 ) -> str:
-    """Return the README of an emitted folder.
-
-    Parameters
-    ----------
-    module, summary
-        Name of the Verilog module and what it does.
-    module_ports, fields
-        Of :func:`ports` and :func:`payload_fields`.
-    sections
-        Further sections in Markdown, each with its heading.
-    """
+    """Return the README of an emitted folder."""
     lines = [
         f"# {module}", "", summary, "",
         "Written by Sterna from Amaranth; `params.json` has every number below in a form for",

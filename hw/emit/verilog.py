@@ -101,11 +101,6 @@ def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
         each, ``<module within>__<memory>.mem``, with a hexadecimal word a line. Memories of equal
         contents share a file (``<module>__zeros_...``). Simulators look for them in the folder in
         which they run, and synthesis beside the Verilog.
-
-    Raises
-    ------
-    YosysError
-        If the built-in Yosys fails, for want of disk space perhaps.
     """
     with _no_collection(), names_of_all_stores():
         text = rtlil.convert(component, name=module, emit_src=False)

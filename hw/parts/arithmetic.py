@@ -6,13 +6,14 @@ of every unit hold them to it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from amaranth.hdl import Cat, Const, Mux, Value, signed
 
-from sterna.hw.parts.digit_serial import look_up
 from sterna.model.profile import FixedPoint
 
 __all__ = [
-    "constant_product", "round_shift", "rounded_sum", "saturate", "saturated_shift",
+    "constant_product", "look_up", "round_shift", "rounded_sum", "saturate", "saturated_shift",
     "signed_digits", "square_of", "square_parts", "with_rounding_bit"]
 
 
@@ -97,11 +98,6 @@ def constant_product(value: Value, factor: int) -> Value:
 
     A power of two is wires; other factors take a sum or difference per further digit, one
     after the other, without a register.
-
-    Raises
-    ------
-    ValueError
-        If the factor is below 1.
     """
     if factor < 1:
         raise ValueError(f"factor must be at least 1, got {factor}")
@@ -118,6 +114,17 @@ def constant_product(value: Value, factor: int) -> Value:
         total = total[:(largest * part).bit_length()]
         place = shift
     return total.shift_left(place)
+
+
+def look_up(index: Value, entries: Sequence[int], bits: int) -> Value:
+    """Return the entry of ``bits`` bits at an index, which has an entry for each value.
+
+    It is a tree of multiplexers over constants, which no tool takes for a memory.
+    """
+    table: list[Value] = [Const(entry, bits) for entry in entries]
+    for bit in index:
+        table = [Mux(bit, odd, even) for even, odd in zip(table[::2], table[1::2], strict=True)]
+    return table[0]
 
 
 def square_of(parts: tuple[Value, Value]) -> Value:

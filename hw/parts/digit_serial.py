@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
 from math import isqrt
 from operator import or_
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.parts.arithmetic import look_up
 from sterna.model.checks import check_whole
 
 __all__ = [
     "ConstantDivider", "ConstantDividerParams", "ConstantQuotient", "IntegerRoot",
-    "IntegerRootParams", "look_up"]
+    "IntegerRootParams"]
 
 
-class QuotientParams(Protocol):
-    """Widths that the ports need."""
-
-    @property
-    def divisor_bits(self) -> int:
-        """Unsigned bits of a divisor."""
-
-    @property
-    def quotient_bits(self) -> int:
-        """Unsigned bits of the largest quotient."""
-
-
-ParamsT = TypeVar("ParamsT", bound=QuotientParams)
-
-
-class ConstantQuotient(wiring.Component, Generic[ParamsT]):
-    """A constant divided by a number, some cycles after the number came.
+class ConstantQuotient(wiring.Component):
+    """The ports of what divides a constant by a number: digit by digit, or from tables.
 
     Members
     -------
@@ -50,7 +36,7 @@ class ConstantQuotient(wiring.Component, Generic[ParamsT]):
         High in the first cycle of a result, ``params.latency`` cycles after ``start``.
     """
 
-    def __init__(self, params: ParamsT) -> None:
+    def __init__(self, params: Any) -> None:
         self.params = params
         super().__init__({
             "start": In(1),
@@ -61,23 +47,9 @@ class ConstantQuotient(wiring.Component, Generic[ParamsT]):
 
 
 def count_digits(m: Module, start: Value, done: Value, latency: int) -> Signal:
-    """Count the digits that are due after ``start``, and raise ``done`` when all are there.
+    """Return how many digits are due; raise ``done`` ``latency`` cycles after the last ``start``.
 
-    Parameters
-    ----------
-    m
-        Module that takes the counter, in its ``sync`` domain.
-    start
-        Begin, or begin anew.
-    done
-        High for one cycle, ``latency`` cycles after the last ``start``.
-    latency
-        Cycles: the one that loads, in which the first digits may be found, then one a digit.
-
-    Returns
-    -------
-    Signal
-        Digits that are due; 0 while there is nothing to do.
+    The first of these cycles loads, and may find the first digits; each of the others, one.
     """
     left = Signal(range(max(latency, 2)))
     m.d.sync += done.eq(start if latency == 1 else (left == 1) & ~start)
@@ -86,17 +58,6 @@ def count_digits(m: Module, start: Value, done: Value, latency: int) -> Signal:
     with m.Elif(left.any()):
         m.d.sync += left.eq(left - 1)
     return left
-
-
-def look_up(index: Value, entries: Sequence[int], bits: int) -> Value:
-    """Return the entry of ``bits`` bits at an index, which has an entry for each value.
-
-    It is a tree of multiplexers over constants, which no tool takes for a memory.
-    """
-    table: list[Value] = [Const(entry, bits) for entry in entries]
-    for bit in index:
-        table = [Mux(bit, odd, even) for even, odd in zip(table[::2], table[1::2], strict=True)]
-    return table[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +76,6 @@ class ConstantDividerParams:
         Quotient bits per cycle.
     min_divisor
         Smallest divisor that comes. With 1, a divisor of 0 may come and counts as 1.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
 
     >>> params = ConstantDividerParams(frac_bits=24, divisor_bits=16)
     >>> params.steps, params.latency, params.quotient_bits
@@ -172,7 +128,7 @@ class ConstantDividerParams:
         return max(((self.head << self.frac_bits) // self.min_divisor).bit_length(), 1)
 
 
-class ConstantDivider(ConstantQuotient[ConstantDividerParams]):
+class ConstantDivider(ConstantQuotient):
     """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor.
 
     ``start`` in cycle t loads the divisor. The quotient is there, and ``done`` high for one
@@ -287,11 +243,6 @@ class IntegerRootParams:
         Fraction bits of the root.
     digit_bits
         Root bits per cycle.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
 
     >>> params = IntegerRootParams(value_bits=21, frac_bits=4)
     >>> params.root_bits, params.latency

@@ -118,11 +118,6 @@ class ReciprocalTableParams:
     head
         The constant.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
-
     >>> params = ReciprocalTableParams(frac_bits=24, max_divisor=39818)
     >>> params.latency, params.quotient_bits, params.depth, params.word_bits
     (6, 31, 2104, 36)
@@ -256,7 +251,7 @@ class ReciprocalTableParams:
         return 2 << self.index_bits
 
 
-class ReciprocalTable(ConstantQuotient[ReciprocalTableParams]):
+class ReciprocalTable(ConstantQuotient):
     """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor.
 
     ``start`` in cycle t takes the divisor. The quotient is there, and ``done`` high for one

@@ -48,11 +48,6 @@ class RequantizeParams:
     bias_late
         Steps by which ``bias`` comes after the rest of its beat, 0 to 3.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
-
     >>> RequantizeParams(17, 16, 16, 16, shifts=(9, 12)).select_bits
     1
     """
@@ -139,11 +134,6 @@ class RequantizeParams:
         """Return a result, out of a payload of ``results``, saturated to fewer bits.
 
         Saturated twice is saturated to the narrower format. A LUT for each bit does it.
-
-        Raises
-        ------
-        ValueError
-            If ``bits`` is neither ``out_bits`` nor in ``narrower``.
         """
         value = results.value[lane]
         if bits == self.out_bits:

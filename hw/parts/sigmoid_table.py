@@ -20,13 +20,7 @@ __all__ = ["SigmoidParams", "SigmoidTable", "checked_table"]
 
 
 def checked_table(profile: NumericProfile, table: Sequence[int]) -> list[int]:
-    """Return the entries of a sigmoid table as plain integers.
-
-    Raises
-    ------
-    ValueError
-        If the table has the wrong length for the profile, leaves its range or decreases.
-    """
+    """Return the entries of a sigmoid table as plain integers."""
     entries = [int(entry) for entry in table]
     expected = profile.sigmoid_segments + (1 if profile.sigmoid_step_bits else 0)
     if len(entries) != expected:
@@ -53,11 +47,6 @@ class SigmoidParams:
     weighted
         Whether the table holds ``silu(z)``, the rounded product of z and its sigmoid,
         instead of the sigmoid.
-
-    Raises
-    ------
-    ValueError
-        If the table is ``weighted`` and has no entry for every z.
 
     >>> from sterna.model.profile import C12, S16
     >>> SigmoidParams(C12).latency, SigmoidParams(S16).latency
@@ -97,13 +86,6 @@ class SigmoidTable(wiring.Component):
     The tables of the profiles in use are so small that LUTs hold them; a block memory
     would stay nearly empty.
 
-    Parameters
-    ----------
-    params
-        Kind of table.
-    table
-        The entries, as ``profile.sigmoid_table()`` defines them.
-
     Members
     -------
     advance : ``In(1)``
@@ -114,11 +96,6 @@ class SigmoidTable(wiring.Component):
         Sigmoid of the ``z`` of ``params.latency`` steps ago; not if ``params.weighted``.
     silu : ``Out(signed(z.bits))``
         The same for ``silu(z)``, only if ``params.weighted``: |silu(z)| <= |z|, so it fits.
-
-    Raises
-    ------
-    ValueError
-        If the table has the wrong length for the profile, leaves its range or decreases.
     """
 
     def __init__(self, params: SigmoidParams, table: Sequence[int]) -> None:

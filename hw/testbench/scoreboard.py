@@ -48,13 +48,7 @@ class ExpectedTensor:
     onnx: np.ndarray | None = None
 
     def read(self, outputs: Mapping[str, list[int]]) -> np.ndarray:
-        """The tensor as the gateware computed it.
-
-        Raises
-        ------
-        SimulationError
-            If the stream has too few words.
-        """
+        """The tensor as the gateware computed it."""
         words = outputs[self.stream][self.first_word:self.first_word + self.words]
         if len(words) != self.words:
             raise SimulationError(
@@ -103,25 +97,13 @@ class Checks:
 
 
 class Scoreboard:
-    """Compares what came out of a unit with what both oracles expect.
-
-    Parameters
-    ----------
-    ports
-        Ports of the unit.
-    """
+    """Compares what came out of a unit with what both oracles expect."""
 
     def __init__(self, ports: UnitPorts) -> None:
         self._ports = ports
 
     def check(self, scored: ScoredPhase, outputs: Mapping[str, list[int]]) -> Checks:
-        """Compare the output words of a phase with what is expected of it.
-
-        Raises
-        ------
-        SimulationError
-            If a stream has too few words, of one sequence perhaps.
-        """
+        """Compare the output words of a phase with what is expected of it."""
         words = self._ports.by_sequence(outputs)
         return sum(
             (Checks(e.compare(e.reference, words),

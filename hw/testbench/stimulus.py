@@ -46,15 +46,6 @@ def reference_activations(
     model: QuantizedModel, tokens: np.ndarray, names: list[str],
 ) -> Activations:
     """The tensors called ``names`` of the integer reference alone, which stands for both oracles.
-
-    Parameters
-    ----------
-    model
-        The quantised model.
-    tokens
-        Tokens ``[length]``, run from a fresh state.
-    names
-        Tap names; without any nothing is run.
     """
     taps = TapRecorder(names)
     if names:
@@ -84,13 +75,7 @@ class Stimulus:
 
 
 class PhaseBuilder:
-    """Puts a phase together, vector by vector: words to send, and tensors to expect.
-
-    Parameters
-    ----------
-    ports
-        Ports of the unit.
-    """
+    """Puts a phase together, vector by vector: words to send, and tensors to expect."""
 
     def __init__(self, ports: UnitPorts) -> None:
         self._ports = ports
@@ -201,13 +186,6 @@ def short_vectors(ports: UnitPorts, phases: Sequence[ScoredPhase]) -> Vectors:
     """Return the first phase, which has a model's own data, and the last, its extremes.
 
     Either is cut after the step with which it gets too long for a folder.
-
-    Parameters
-    ----------
-    ports
-        Ports of the unit.
-    phases
-        As a unit's stimulus makes them.
     """
     tried = [each for each in phases if each.expected]
     chosen = [tried[0], *tried[1:][-1:]]

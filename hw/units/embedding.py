@@ -41,11 +41,6 @@ class EmbeddingParams(Interleaved):
     stalls
         Whether words may have to wait to be taken.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
-
     >>> from sterna.model.profile import C12
     >>> params = EmbeddingParams(C12, 8, vocab=256, channels=130, element_bits=8)
     >>> params.words, params.depth, params.word_bits, params.request_spacing
@@ -73,24 +68,12 @@ class EmbeddingParams(Interleaved):
         return max((self.vocab - 1).bit_length(), 1)
 
     def for_table(self, table: Sequence[Sequence[int]] | np.ndarray) -> EmbeddingParams:
-        """Return the same with no more bits an element than a table needs.
-
-        Raises
-        ------
-        ValueError
-            If the table has another shape, or an element leaves ``profile.x``.
-        """
+        """Return the same with no more bits an element than a table needs."""
         widest = replace(self, element_bits=self.profile.x.bits)
         return replace(self, element_bits=signed_bits(widest.checked_table(table)))
 
     def checked_table(self, table: Sequence[Sequence[int]] | np.ndarray) -> np.ndarray:
-        """Return a table as int64 ``[vocab, channels]``.
-
-        Raises
-        ------
-        ValueError
-            If it has another shape, or an element has more bits than ``element_bits``.
-        """
+        """Return a table as int64 ``[vocab, channels]``."""
         values = np.asarray(table)
         if (values.shape != (self.vocab, self.channels)
                 or not np.issubdtype(values.dtype, np.integer)):
@@ -166,13 +149,6 @@ class Embedding(wiring.Component):
 
     The memory stores no more bits than its values need; the words are sign-extended.
 
-    Parameters
-    ----------
-    params
-        Geometry and formats; :meth:`EmbeddingParams.for_table` fits them to a table.
-    table
-        Integers ``[vocab][channels]``.
-
     Members
     -------
     requests : ``In(stream.Signature(params.request_layout))``
@@ -180,11 +156,6 @@ class Embedding(wiring.Component):
     words : ``Out(stream.Signature(params.word_layout))``
         ``x`` of each channel of a word, ``last`` on the last word of the vector, and the
         ``sequence`` of its request if there are several.
-
-    Raises
-    ------
-    ValueError
-        If the table has another shape, or an element more bits.
     """
 
     def __init__(

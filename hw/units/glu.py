@@ -42,11 +42,6 @@ class GluParams(Interleaved):
     routing_registers
         Whether what a multiplier takes from another goes through one more register.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
-
     >>> from sterna.model.profile import C12, S16
     >>> GluParams(C12, lanes=8).latency, GluParams(S16, lanes=8).latency
     (6, 8)
@@ -111,13 +106,6 @@ class GluUnit(wiring.Component):
     No intermediate value can overflow: each is as wide as its operands make it, save
     ``silu(gate)``, whose magnitude is at most that of the gate.
 
-    Parameters
-    ----------
-    params
-        Geometry and formats.
-    table
-        Entries of the sigmoid table, as ``profile.sigmoid_table()`` defines them.
-
     Members
     -------
     preacts : ``In(stream.Signature(params.preact_layout))``
@@ -125,11 +113,6 @@ class GluUnit(wiring.Component):
     products : ``Out(stream.Signature(params.product_layout))``
         ``p`` of each lane, ``last``, ``sequence`` if there are several, and ``silu`` of
         each lane if there is a trace.
-
-    Raises
-    ------
-    ValueError
-        If the table does not fit the profile.
     """
 
     def __init__(self, params: GluParams, table: Sequence[int]) -> None:

@@ -158,11 +158,6 @@ class MlgruLane(wiring.Component):
     A pipeline without handshake: it steps when ``advance`` is high. Steps are counted from
     the pre-activations; :class:`~sterna.hw.units.mlgru.MlgruParams` names those that matter.
 
-    Parameters
-    ----------
-    params, table
-        As for :class:`MlgruUnit`.
-
     Members
     -------
     advance : ``In(1)``
@@ -262,13 +257,6 @@ class MlgruUnit(wiring.Component):
     words than the pipeline has steps between reading and writing it). The pipeline moves
     as a whole and stops only while a result waits to be taken, or never without ``stalls``;
     results appear ``params.latency`` steps after their beat.
-
-    Parameters
-    ----------
-    params
-        Geometry and formats.
-    table
-        Entries of the sigmoid table, as ``profile.sigmoid_table()`` defines them.
 
     Members
     -------

@@ -59,27 +59,7 @@ results waited to be taken, for the whole pipeline waits with them.
 def preact_payloads(
     f: np.ndarray, c: np.ndarray, g: np.ndarray, params: MlgruParams, *, start: bool,
 ) -> list[int]:
-    """Return the payloads of ``preacts`` for one token.
-
-    Parameters
-    ----------
-    f, c, g
-        Pre-activations, integers ``[layers, channels]`` in format ``profile.z``.
-    params
-        Geometry of the unit.
-    start
-        Whether the token is the first of a sequence.
-
-    Returns
-    -------
-    list of int
-        ``params.words`` payloads.
-
-    Raises
-    ------
-    ValueError
-        If an array has the wrong shape or leaves the format.
-    """
+    """Return the payloads of ``preacts`` for one token."""
     layout, z = params.preact_layout, params.profile.z
     bits = np.zeros((params.words, layout.size), dtype=np.uint8)
     for name, values in (("f", f), ("c", c), ("g", g)):
@@ -266,13 +246,7 @@ MLGRU_STIMULUS = Stimulus(mlgru_tensors, mlgru_phases)
 def mlgru_params(
     model: QuantizedModel, *, lanes: int = 8, sequences: int = 1, trace: bool = False,
 ) -> MlgruParams:
-    """Return the geometry of the MLGRU unit of a model.
-
-    Raises
-    ------
-    ValueError
-        If ``lanes`` does not divide the channels, or a size is out of its range.
-    """
+    """Return the geometry of the MLGRU unit of a model."""
     return MlgruParams(
         model.profile, model.config.layers, model.config.d, lanes, sequences, trace)
 

@@ -50,11 +50,6 @@ class NormParams(Interleaved):
         Whether R goes through one more register on its way to the multipliers, and squares
         and their sum through one before the sum and the root.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range or ``lanes`` is no multiple of ``rows``.
-
     >>> from sterna.model.profile import S16
     >>> params = NormParams(S16, rows=8, lanes=8, channels=128)
     >>> params.max_steps, params.first_chunk_steps, params.scale_steps

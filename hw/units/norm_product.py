@@ -187,13 +187,7 @@ def norm_params(
     model: QuantizedModel, *, rows: int = 8, lanes: int = 8, sequences: int = 1,
     trace: bool = False,
 ) -> NormParams:
-    """Return the geometry of the unit that normalises every vector of a model.
-
-    Raises
-    ------
-    ValueError
-        If ``lanes`` is no multiple of ``rows``, or a size is out of its range.
-    """
+    """Return the geometry of the unit that normalises every vector of a model."""
     return NormParams(
         model.profile, rows, lanes, max(model.config.d, model.config.dff), sequences, trace)
 

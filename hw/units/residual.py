@@ -36,11 +36,6 @@ class ResidualParams:
     stalls
         Whether words may have to wait to be taken.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
-
     >>> from sterna.model.profile import C12
     >>> params = ResidualParams(C12, rows=8, channels=130)
     >>> params.words, params.latency, params.update_bits

@@ -36,11 +36,6 @@ class SamplerParams:
     sampling
         Whether tokens can be drawn with a temperature; greedy only otherwise.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
-
     >>> from sterna.model.profile import S16
     >>> params = SamplerParams(S16, rows=8, vocab=256)
     >>> params.words, params.greedy_steps, params.sampled_steps

@@ -28,11 +28,6 @@ class WeightRomParams:
     word_bits
         Bits of a word.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
-
     >>> params = WeightRomParams(words=1000, word_bits=2048)
     >>> params.address_bits, params.count_bits, params.latency
     (10, 10, 2)
@@ -81,13 +76,6 @@ class WeightRom(wiring.Component):
     cycle before the last word of the request in progress is offered, follow without a gap.
     Words stall only while one waits to be taken.
 
-    Parameters
-    ----------
-    params
-        Geometry.
-    words
-        Contents, ``params.words`` non-negative integers of ``params.word_bits`` bits.
-
     Members
     -------
     requests : ``In(stream.Signature(params.request_layout))``
@@ -95,11 +83,6 @@ class WeightRom(wiring.Component):
         must end within the memory: past its end words mean nothing.
     beats : ``Out(stream.Signature(params.word_bits))``
         The words; the payload is the output register of the memory.
-
-    Raises
-    ------
-    ValueError
-        If there are more or fewer words, or one has more bits.
     """
 
     def __init__(self, params: WeightRomParams, words: Sequence[int]) -> None:

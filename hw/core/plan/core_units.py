@@ -19,11 +19,6 @@ class CoreUnits:
 
     The core builds its units with them, so that what is predicted of a core is what is made.
 
-    Parameters
-    ----------
-    params
-        Geometry of the core.
-
     >>> from sterna.model.config import ModelConfig
     >>> from sterna.model.profile import S16
     >>> CoreUnits(CoreParams(ModelConfig.named("tiny"), S16)).norm.first_chunk_steps

@@ -37,12 +37,6 @@ class Request:
     stop_token
         Token after which a generation ends early; None for none.
 
-    Raises
-    ------
-    ValueError
-        If the prompt is empty or not a row of tokens, a number is out of range, or ``predict``
-        is not a row of booleans as long as the prompt.
-
     >>> Request((5, 6, 7), tokens=20).predictions
     (False, False, True)
     """
@@ -120,14 +114,7 @@ def check_sequences(params: CoreParams, requests: Sequence[Sequence[Request]]) -
 
 
 def check_requests(params: CoreParams, requests: Sequence[Sequence[Request]]) -> None:
-    """Check that requests can run on a core.
-
-    Raises
-    ------
-    ValueError
-        If there is not a list for each sequence, a token is not in the vocabulary, or a
-        core without sampling is given a temperature.
-    """
+    """Check that requests can run on a core."""
     check_sequences(params, requests)
     for queue in requests:
         for request in queue:

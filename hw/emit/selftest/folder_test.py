@@ -47,11 +47,6 @@ class VectorPhase:
         Values of plain input ports from the reset on; 0 of one that is not named.
     pulse
         Plain input ports that are high for one cycle before the first word.
-
-    Raises
-    ------
-    ValueError
-        If nothing is expected, or there are not as many masks as words.
     """
 
     name: str
@@ -132,15 +127,7 @@ _CODE = '__all__ = ["Pause", "StreamDriver", "StreamSink"]\n'
 
 
 def selftest_files(module: str, vectors: Vectors) -> dict[str, str]:
-    """Return the files by name.
-
-    Parameters
-    ----------
-    module
-        Name of the Verilog module.
-    vectors
-        What is sent, and what is expected.
-    """
+    """Return the files by name."""
     test = f"test_{module}.py"
     return {test: _test_text(), VECTORS_FILE: vectors_text(vectors),
             "Makefile": _MAKEFILE.format(test=test, made=MADE_BY_TEST)}

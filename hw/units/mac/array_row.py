@@ -96,11 +96,6 @@ class TableFiller(wiring.Component):
     done : ``Out(1)``
         High in the cycle of the last entry, the last of ``params.fill_steps`` cycles from
         the first one of ``request`` on.
-
-    Raises
-    ------
-    ValueError
-        If the number of addresses is not that of the style.
     """
 
     def __init__(self, params: MacParams, addresses: Sequence[int]) -> None:

@@ -148,13 +148,6 @@ class Ecp5Accumulator(wiring.Component):
     It adds modulo ``2**sum_bits``, so the sum is right if it fits, whatever the start value
     and the sums on the way are.
 
-    Parameters
-    ----------
-    sum_bits, operand_bits
-        Signed widths.
-    start_shape
-        Shape of the start value.
-
     Members
     -------
     advance, filled, first : ``In(1)``
@@ -313,13 +306,6 @@ _RAM_BITS = 4
 class Ecp5Tables(wiring.Component):
     """A table of 16 entries for each triple of activations; read at once, written on a clock.
 
-    Parameters
-    ----------
-    triples
-        Number of tables.
-    entry_bits
-        Bits of an entry.
-
     Members
     -------
     indices : ``In(ArrayLayout(unsigned(4), triples))``
@@ -410,12 +396,6 @@ class Ecp5TableFiller(TableFiller):
     cell selects, negates and adds; the +1 that a complement lacks enters as the carry. What
     is added is chosen three, two and one cycles before the entry is written: before the
     first one all is 0, as it should be.
-
-    Parameters
-    ----------
-    params
-        Geometry of the array. Members are those of
-        :class:`~sterna.hw.units.mac.array_row.TableFiller`.
     """
 
     def __init__(self, params: MacParams) -> None:

@@ -118,18 +118,13 @@ class TernaryMacArray(wiring.Component):
     up to ``max_columns`` follow each other without a pause: one beat per cycle, always, but
     for ``params.fill_steps`` cycles before a beat with ``fresh`` in a style with tables.
     The pipeline moves as a whole and stops only while sums wait to be taken; they appear
-    ``params.latency`` steps after the last beat of their group.
+    ``params.latency`` steps after the last beat of their group. In all styles but ``generic`` the
+    array is made of cells of one FPGA family, which Amaranth's simulator cannot run.
 
     No multiplier anywhere, and no overflow:
     :class:`~sterna.hw.units.mac.mac_params.MacParams` proves the widths, on condition that a
     group has at most ``max_columns`` columns (rounded up to
     whole beats of zero weights) and start values are those of the weights.
-
-    Parameters
-    ----------
-    params
-        Geometry and style. In all styles but ``generic`` the array is made of cells of one
-        FPGA family, so Amaranth's simulator cannot run it.
 
     Members
     -------

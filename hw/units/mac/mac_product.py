@@ -259,13 +259,7 @@ def mac_params(
     model: QuantizedModel, *, rows: int | None = None, cols: int | None = None,
     style: ArrayStyle = ArrayStyle.GENERIC,
 ) -> MacParams:
-    """Return the geometry of an array for a model.
-
-    Raises
-    ------
-    ValueError
-        If a size is not a whole number, or the array larger than the largest projection.
-    """
+    """Return the geometry of an array for a model."""
     shapes = model.config.projections()
     most_rows = max(shape[0] for shape in shapes.values())
     rows = min(_ROWS, most_rows) if rows is None else rows

@@ -38,11 +38,6 @@ class Trit(enum.Enum, shape=2):  # type: ignore[call-arg]  # shape is for Amaran
 def to_codes(weight: np.ndarray) -> np.ndarray:
     """Return the uint8 codes of a matrix of -1, 0 and 1.
 
-    Raises
-    ------
-    ValueError
-        If a weight is none of the three.
-
     >>> to_codes(np.array([0, 1, -1])).tolist()
     [0, 1, 3]
     """
@@ -53,13 +48,7 @@ def to_codes(weight: np.ndarray) -> np.ndarray:
 
 
 def from_codes(codes: np.ndarray) -> np.ndarray:
-    """Undo :func:`to_codes`; int8.
-
-    Raises
-    ------
-    ValueError
-        If a code is no trit.
-    """
+    """Undo :func:`to_codes`; int8."""
     codes = np.asarray(codes)
     if not np.isin(codes, (0, 1, 3)).all():
         raise ValueError("a code is not one of 0, 1 and 3, the codes of a trit")
@@ -76,22 +65,9 @@ PAIRS: dict[int, tuple[int, int]] = {
 
 
 def pack_pairs(weight: np.ndarray) -> np.ndarray:
-    """Return the codes of a row, or of the rows of a matrix, of -1, 0 and 1.
+    """Return the codes of -1, 0 and 1 ``[..., columns]``; uint8 ``[..., ceil(columns / 2)]``.
 
-    Parameters
-    ----------
-    weight
-        Integers ``[..., columns]``; an odd number of columns is filled up with a zero.
-
-    Returns
-    -------
-    np.ndarray
-        uint8 ``[..., ceil(columns / 2)]``, each a key of :data:`PAIRS`.
-
-    Raises
-    ------
-    ValueError
-        If a weight is none of the three, or there is no row.
+    An odd number of columns is filled up with a zero.
 
     >>> pack_pairs(np.array([1, 0, -1, 1, 0])).tolist()
     [1, 11, 0]
@@ -106,13 +82,7 @@ def pack_pairs(weight: np.ndarray) -> np.ndarray:
 
 
 def unpack_pairs(codes: np.ndarray, columns: int) -> np.ndarray:
-    """Undo :func:`pack_pairs`; int8 ``[..., columns]``.
-
-    Raises
-    ------
-    ValueError
-        If the number of codes is wrong, a code is no pair, or the filling is not zero.
-    """
+    """Undo :func:`pack_pairs`; int8 ``[..., columns]``."""
     codes = np.asarray(codes)
     if codes.ndim < 1 or codes.shape[-1] != -(-columns // 2):
         raise ValueError(
@@ -151,22 +121,9 @@ _SIGN = 1 << (TRIPLE_BITS - 1)
 
 
 def pack_triples(weight: np.ndarray) -> np.ndarray:
-    """Return the codes of a row, or of the rows of a matrix, of -1, 0 and 1.
+    """Return the codes of -1, 0 and 1 ``[..., columns]``; uint8 ``[..., ceil(columns / 3)]``.
 
-    Parameters
-    ----------
-    weight
-        Integers ``[..., columns]``; the last triple is filled up with zeros.
-
-    Returns
-    -------
-    np.ndarray
-        uint8 ``[..., ceil(columns / 3)]``, each 0 to 13, or 17 to 29 with the sign.
-
-    Raises
-    ------
-    ValueError
-        If a weight is none of the three, or there is no row.
+    The last triple is filled up with zeros.
 
     >>> pack_triples(np.array([1, 0, 0, -1, 0, 0, 1])).tolist()
     [1, 17, 1]
@@ -181,13 +138,7 @@ def pack_triples(weight: np.ndarray) -> np.ndarray:
 
 
 def unpack_triples(codes: np.ndarray, columns: int) -> np.ndarray:
-    """Undo :func:`pack_triples`; int8 ``[..., columns]``.
-
-    Raises
-    ------
-    ValueError
-        If the number of codes is wrong, a code is no triple, or the filling is not zero.
-    """
+    """Undo :func:`pack_triples`; int8 ``[..., columns]``."""
     codes = np.asarray(codes)
     if codes.ndim < 1 or codes.shape[-1] != -(-columns // 3):
         raise ValueError(
@@ -205,17 +156,12 @@ def unpack_triples(codes: np.ndarray, columns: int) -> np.ndarray:
 
 
 def to_relative(codes: np.ndarray) -> np.ndarray:
-    """Make the signs of a row's codes relative, for a tree of adders that take signs.
+    """Make the signs of codes ``[..., triples]`` relative, for a tree of adders that take signs.
 
     Neighbours are added in pairs, then the pairs, and so on. The sign of triple i enters
     the adder that takes it, and what was added to it before, as second operand. The first
     operand is headed there by triple ``i & (i - 1)``, and the sign is relative to that one's.
     What triple 0 heads has its own sign throughout.
-
-    Parameters
-    ----------
-    codes
-        Codes ``[..., triples]`` of :func:`pack_triples`.
 
     >>> to_relative(np.array([17, 17, 17, 17])).tolist()
     [17, 17, 17, 1]
@@ -228,13 +174,7 @@ def to_relative(codes: np.ndarray) -> np.ndarray:
 
 
 def from_relative(codes: np.ndarray) -> np.ndarray:
-    """Undo :func:`to_relative`.
-
-    Raises
-    ------
-    ValueError
-        If a code has more than five bits.
-    """
+    """Undo :func:`to_relative`."""
     codes = np.asarray(codes)
     if codes.size and codes.max() >> TRIPLE_BITS:
         raise ValueError(f"code {codes.max()} is no triple: it has more than {TRIPLE_BITS} bits")
@@ -249,11 +189,6 @@ def missing_ones(relative: np.ndarray) -> np.ndarray:
 
     A complement is one less than the negative, and a complement of a sum that lacks n is
     -n - 1 too small.
-
-    Parameters
-    ----------
-    relative
-        Codes ``[..., triples]`` of :func:`to_relative`.
     """
     negative = np.asarray(relative) & _SIGN != 0
     lacks = np.zeros(negative.shape, dtype=np.int64)

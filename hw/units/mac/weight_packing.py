@@ -33,24 +33,7 @@ __all__ = [
 
 
 def row_codes(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
-    """Return the codes of the weights that a row takes in a beat.
-
-    Parameters
-    ----------
-    trits
-        Integers ``[..., cols]`` of -1, 0 and 1.
-    style
-        Style of the array.
-
-    Returns
-    -------
-    np.ndarray
-        uint8 ``[..., codes]``, as many as ``MacParams.weight_layout`` has elements.
-
-    Raises
-    ------
-    ValueError
-        If a weight is none of the three.
+    """Return the codes of weights ``[..., cols]``, as a row takes them in a beat; uint8.
 
     >>> row_codes(np.array([1, -1, -1, 1]), ArrayStyle.GENERIC).tolist()
     [1, 3, 3, 1]
@@ -68,13 +51,7 @@ def row_codes(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
 
 
 def row_trits(codes: np.ndarray, cols: int, style: ArrayStyle) -> np.ndarray:
-    """Undo :func:`row_codes`; int8 ``[..., cols]``.
-
-    Raises
-    ------
-    ValueError
-        If a code is none of the style's, or their number is wrong.
-    """
+    """Undo :func:`row_codes`; int8 ``[..., cols]``."""
     match style:
         case ArrayStyle.XC7_PAIR:
             return unpack_pairs(codes, cols)
@@ -86,20 +63,7 @@ def row_trits(codes: np.ndarray, cols: int, style: ArrayStyle) -> np.ndarray:
 
 
 def row_starts(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
-    """Return the start values of rows: what all the complements of a row lack.
-
-    Parameters
-    ----------
-    trits
-        Integers ``[..., beats, cols]`` of -1, 0 and 1, all beats of each row.
-    style
-        Style of the array.
-
-    Returns
-    -------
-    np.ndarray
-        int64 ``[...]``; zeros in a style that takes none.
-    """
+    """Return the start values of rows ``[..., beats, cols]``, what complements lack; int64."""
     match style:
         case ArrayStyle.XC7_TABLE:
             return np.zeros(trits.shape[:-2], dtype=np.int64)
@@ -111,24 +75,8 @@ def row_starts(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
 def pack_projection(weight: np.ndarray, params: MacParams) -> list[int]:
     """Pack a ternary matrix into the weight words of the array.
 
-    Rows and columns are filled up with zero weights, which change no sum.
-
-    Parameters
-    ----------
-    weight
-        Integers ``[rows, columns]`` of -1, 0 and 1.
-    params
-        Geometry of the array.
-
-    Returns
-    -------
-    list of int
-        ``groups(rows) * beats_per_group(columns)`` words.
-
-    Raises
-    ------
-    ValueError
-        If the matrix is empty, too wide for the array or not ternary.
+    They are ``groups(rows) * beats_per_group(columns)``. Rows and columns are filled up with zero
+    weights, which change no sum.
 
     >>> [hex(word) for word in pack_projection(np.array([[1, -1, -1]]), MacParams(1, 2, 4))]
     ['0x2d', '0x83']
@@ -169,13 +117,7 @@ def pack_projection(weight: np.ndarray, params: MacParams) -> list[int]:
 def unpack_projection(
     words: Sequence[int], params: MacParams, rows: int, columns: int,
 ) -> np.ndarray:
-    """Undo :func:`pack_projection`; int8 ``[rows, columns]``.
-
-    Raises
-    ------
-    ValueError
-        If the words are not what a matrix of this shape packs into.
-    """
+    """Undo :func:`pack_projection`; int8 ``[rows, columns]``."""
     groups, beats = params.groups(rows), params.beats_per_group(columns)
     if len(words) != groups * beats:
         raise ValueError(
@@ -195,22 +137,7 @@ def unpack_projection(
 def beat_payloads(
     words: Sequence[int], acts: np.ndarray, params: MacParams,
 ) -> list[int]:
-    """Return the payloads of ``beats`` that multiply packed rows with activations.
-
-    Parameters
-    ----------
-    words
-        Of :func:`pack_projection`.
-    acts
-        Integers ``[columns]``, one for each column of the matrix.
-    params
-        Geometry of the array.
-
-    Raises
-    ------
-    ValueError
-        If an activation does not fit, or the words are not whole groups.
-    """
+    """Return the payloads of ``beats`` that multiply packed rows with activations."""
     acts = np.asarray(acts)
     limit = 1 << (params.act_bits - 1)
     if acts.ndim != 1 or not acts.size:

@@ -63,11 +63,6 @@ def lut6_2(init: int, inputs: list[Value], o5: Value, o6: Value) -> Instance:
 class CarryChain(wiring.Component):
     """A chain of CARRY4 cells, four bits each; combinational, no carry in.
 
-    Parameters
-    ----------
-    width
-        Bits; at least 1.
-
     Members
     -------
     propagate : ``In(width)``
@@ -116,12 +111,6 @@ class TernaryAdder(wiring.Component):
     The LUT of a bit reduces three operands to two: their exclusive or, and their majority
     (O5), which counts for the bit above. There it enters the exclusive or (O6) and is the
     other operand of the carry chain.
-
-    Parameters
-    ----------
-    width
-        Bits of each operand and of the total, which is modulo ``2**width``: the caller
-        makes it wide enough.
 
     Members
     -------
@@ -177,18 +166,7 @@ def add_tree(
 ) -> list[PartialSum]:
     """Add neighbours, level by level, until at most ``left`` partial sums remain.
 
-    Parameters
-    ----------
-    m
-        Module that takes the adders.
-    steps
-        Pipeline that takes the registers.
-    partials
-        What to add.
-    left
-        How many may remain, at least 1.
-    bits
-        Signed width of a sum of so many columns.
+    ``bits`` gives the signed width of a sum of so many columns.
     """
     for depth in range(tree_steps(len(partials), left)):
         groups = [partials[i:i + 3] for i in range(0, len(partials), 3)]
@@ -231,11 +209,6 @@ class PairAdder(wiring.Component):
     out (O5). With one operand, both outputs are its bit: no carry ever begins. With two,
     O6 is their exclusive or, and where that is 0 they are equal, so that either is the
     carry: the code names the one that O5 gives.
-
-    Parameters
-    ----------
-    act_bits
-        Bits of a signed activation.
 
     Members
     -------
@@ -316,13 +289,6 @@ class Xc7Tables(wiring.Component):
     A RAM32M (four LUTs) is written at one address and read at three others, two bits each.
     All tables are written alike, so ports of several tables share a RAM32M: 20 LUTs hold
     three tables of 10 bits.
-
-    Parameters
-    ----------
-    triples
-        Number of tables.
-    entry_bits
-        Bits of a signed entry.
 
     Members
     -------
@@ -432,12 +398,6 @@ class Xc7TableFiller(TableFiller):
     """Makes the 27 sums of every three activations a, b, c.
 
     One adder for every three: each sum is the one before plus or minus one activation.
-
-    Parameters
-    ----------
-    params
-        Geometry of the array. Members are those of
-        :class:`~sterna.hw.units.mac.array_row.TableFiller`.
     """
 
     def __init__(self, params: MacParams) -> None:

@@ -64,28 +64,16 @@ def count_digits(m: Module, start: Value, done: Value, latency: int) -> Signal:
 class ConstantDividerParams:
     """Widths and cycle counts of a divider.
 
-    Parameters
-    ----------
-    frac_bits
-        Bits by which ``head`` is shifted left before it is divided.
-    divisor_bits
-        Unsigned bits of the divisor.
-    head
-        The constant.
-    digit_bits
-        Quotient bits per cycle.
-    min_divisor
-        Smallest divisor that comes. With 1, a divisor of 0 may come and counts as 1.
-
     >>> params = ConstantDividerParams(frac_bits=24, divisor_bits=16)
     >>> params.steps, params.latency, params.quotient_bits
     (6, 7, 31)
     """
 
-    frac_bits: int
-    divisor_bits: int
-    head: int = 127
-    digit_bits: int = 4
+    frac_bits: int  # bits by which `head` is shifted left before it is divided
+    divisor_bits: int  # unsigned bits of the divisor
+    head: int = 127  # the constant
+    digit_bits: int = 4  # quotient bits per cycle
+    # Smallest divisor that comes. With 1, a divisor of 0 may come and counts as 1.
     min_divisor: int = 1
 
     def __post_init__(self) -> None:
@@ -235,23 +223,14 @@ class ConstantDivider(ConstantQuotient):
 class IntegerRootParams:
     """Widths and cycle counts of a root.
 
-    Parameters
-    ----------
-    value_bits
-        Unsigned bits of the number under the root.
-    frac_bits
-        Fraction bits of the root.
-    digit_bits
-        Root bits per cycle.
-
     >>> params = IntegerRootParams(value_bits=21, frac_bits=4)
     >>> params.root_bits, params.latency
     (15, 7)
     """
 
-    value_bits: int
-    frac_bits: int = 0
-    digit_bits: int = 2
+    value_bits: int  # unsigned bits of the number under the root
+    frac_bits: int = 0  # fraction bits of the root
+    digit_bits: int = 2  # root bits per cycle
 
     def __post_init__(self) -> None:
         check_whole("value_bits", self.value_bits, 1, 96)

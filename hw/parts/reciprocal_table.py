@@ -23,20 +23,14 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class ReciprocalWords:
-    """``numerator // d`` as ``base - line(drop, place of d) + correction``, exactly.
+    """``numerator // d`` as ``base - line(drop, place of d) + correction``, exactly."""
 
-    Parameters
-    ----------
-    bases, drops
-        For each segment: the quotient a third of the way into it, and by how much it drops from
-        end to end. A segment of one divisor has its quotient as base and no drop.
-    corrections
-        For each bit length of divisors whose segments have several: what is left of each
-        divisor, from the smallest on; never negative.
-    """
-
+    # For each segment: the quotient a third of the way into it, and by how much it drops from
+    # end to end. A segment of one divisor has its quotient as base and no drop.
     bases: tuple[int, ...]
     drops: tuple[int, ...]
+    # for each bit length of divisors whose segments have several: what is left of each
+    # divisor, from the smallest on; never negative
     corrections: dict[int, tuple[int, ...]]
 
 
@@ -109,23 +103,14 @@ SMALL_DIVISORS = 64
 class ReciprocalTableParams:
     """Widths and cycle counts of a table of quotients.
 
-    Parameters
-    ----------
-    frac_bits
-        Bits by which ``head`` is shifted left before it is divided.
-    max_divisor
-        Largest divisor that comes; not above the dividend.
-    head
-        The constant.
-
     >>> params = ReciprocalTableParams(frac_bits=24, max_divisor=39818)
     >>> params.latency, params.quotient_bits, params.depth, params.word_bits
     (6, 31, 2104, 36)
     """
 
-    frac_bits: int
-    max_divisor: int
-    head: int = 127
+    frac_bits: int  # bits by which `head` is shifted left before it is divided
+    max_divisor: int  # largest divisor that comes; not above the dividend
+    head: int = 127  # the constant
 
     def __post_init__(self) -> None:
         check_whole("frac_bits", self.frac_bits, 1, 32)

@@ -22,47 +22,24 @@ __all__ = ["Requantize", "RequantizeParams"]
 class RequantizeParams:
     """Widths of a requantiser.
 
-    Parameters
-    ----------
-    sum_bits
-        Signed bits of an accumulator.
-    scale_bits
-        Unsigned bits of the scale.
-    bias_bits
-        Signed bits of a bias.
-    out_bits
-        Signed bits of a result.
-    shifts
-        Right shifts to choose from, each 0 to 40; increasing. Constant shifts are wires, so a
-        model's few shifts cost a small multiplexer and no barrel shifter.
-    lanes
-        Accumulators per beat; they share everything but accumulator and bias.
-    narrower
-        Signed bits of further formats; each result says whether it fits them.
-    tag_bits
-        Bits that travel with a beat.
-    trace
-        Whether results also come out unsaturated.
-    stalls
-        Whether results may have to wait to be taken.
-    bias_late
-        Steps by which ``bias`` comes after the rest of its beat, 0 to 3.
-
     >>> RequantizeParams(17, 16, 16, 16, shifts=(9, 12)).select_bits
     1
     """
 
-    sum_bits: int
-    scale_bits: int
-    bias_bits: int
-    out_bits: int
+    sum_bits: int  # signed bits of an accumulator
+    scale_bits: int  # unsigned bits of the scale
+    bias_bits: int  # signed bits of a bias
+    out_bits: int  # signed bits of a result
+    # Right shifts to choose from, each 0 to 40; increasing. Constant shifts are wires, so a
+    # model's few shifts cost a small multiplexer and no barrel shifter.
     shifts: tuple[int, ...]
-    lanes: int = 1
+    lanes: int = 1  # accumulators per beat; they share everything but accumulator and bias
+    # signed bits of further formats; each result says whether it fits them
     narrower: tuple[int, ...] = ()
-    tag_bits: int = 0
-    trace: bool = False
-    stalls: bool = True
-    bias_late: int = 0
+    tag_bits: int = 0  # bits that travel with a beat
+    trace: bool = False  # whether results also come out unsaturated
+    stalls: bool = True  # whether results may have to wait to be taken
+    bias_late: int = 0  # steps by which `bias` comes after the rest of its beat, 0 to 3
 
     latency: ClassVar[int] = 4
     """Steps from ``accs`` to ``results``: operands, product, shift, bias and saturation."""

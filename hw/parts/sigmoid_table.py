@@ -40,20 +40,15 @@ def checked_table(profile: NumericProfile, table: Sequence[int]) -> list[int]:
 class SigmoidParams:
     """Kind of a table of sigmoids.
 
-    Parameters
-    ----------
-    profile
-        Formats; ``sigmoid_segments`` says whether the table is looked up or interpolated.
-    weighted
-        Whether the table holds ``silu(z)``, the rounded product of z and its sigmoid,
-        instead of the sigmoid.
-
     >>> from sterna.model.profile import C12, S16
     >>> SigmoidParams(C12).latency, SigmoidParams(S16).latency
     (2, 4)
     """
 
+    # formats; `sigmoid_segments` says whether the table is looked up or interpolated
     profile: NumericProfile
+    # whether the table holds `silu(z)`, the rounded product of z and its sigmoid, instead of
+    # the sigmoid
     weighted: bool = False
 
     def __post_init__(self) -> None:

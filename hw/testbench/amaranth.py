@@ -24,17 +24,11 @@ class Pauses:
 
 @dataclass(slots=True)
 class StreamRun:
-    """What a bench saw.
+    """What a bench saw."""
 
-    Parameters
-    ----------
-    results
-        Payloads taken from the unit, as raw integers.
-    sent_at, taken_at
-        Cycle of each transfer into and out of the unit.
-    """
-
+    # payloads taken from the unit, as raw integers
     results: list[int] = field(default_factory=list)
+    # cycle of each transfer into and out of the unit
     sent_at: list[int] = field(default_factory=list)
     taken_at: list[int] = field(default_factory=list)
 

@@ -20,31 +20,19 @@ __all__ = ["Checks", "ExpectedTensor", "Scoreboard", "ScoredPhase", "count_words
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTensor:
-    """One tensor of one token, and where its values are in the output words.
+    """One tensor of one token, and where its values are in the output words."""
 
-    Parameters
-    ----------
-    token, tensor
-        Index of the token in the phase's text, and the tensor's tap name.
-    stream
-        Output stream; ``acts[1]`` for the words of sequence 1 on ``acts``.
-    first_word, words
-        Range of output words.
-    bits
-        The field of each word that holds the values.
-    reference
-        Values of the integer reference, flat. Elements beyond them are padding.
-    onnx
-        Values of onnxruntime, flat; None where the inputs are not a model's own.
-    """
-
+    # index of the token in the phase's text, and the tensor's tap name
     token: int
     tensor: str
-    stream: str
+    stream: str  # output stream; `acts[1]` for the words of sequence 1 on `acts`
+    # range of output words
     first_word: int
     words: int
-    bits: FieldBits
+    bits: FieldBits  # the field of each word that holds the values
+    # Values of the integer reference, flat. Elements beyond them are padding.
     reference: np.ndarray
+    # values of onnxruntime, flat; None where the inputs are not a model's own
     onnx: np.ndarray | None = None
 
     def read(self, outputs: Mapping[str, list[int]]) -> np.ndarray:

@@ -60,17 +60,10 @@ Oracles: TypeAlias = tuple[str, np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True, slots=True)
 class Stimulus:
-    """How a kind of unit is tried.
+    """How a kind of unit is tried."""
 
-    Parameters
-    ----------
-    tensors
-        Tap names of its inputs and outputs in a model.
-    phases
-        Makes the phases from a model, its emitted unit and those tensors of a text.
-    """
-
-    tensors: Callable[[QuantizedModel], list[str]]
+    tensors: Callable[[QuantizedModel], list[str]]  # tap names of its inputs and outputs in a model
+    # makes the phases from a model, its emitted unit and those tensors of a text
     phases: Callable[[QuantizedModel, EmittedUnit, Activations], list[ScoredPhase]]
 
 

@@ -26,34 +26,20 @@ __all__ = ["Embedding", "EmbeddingParams"]
 class EmbeddingParams(Interleaved):
     """Geometry and formats of an embedding.
 
-    Parameters
-    ----------
-    profile
-        Formats; ``profile.x`` is that of the vectors.
-    rows
-        Channels given per word.
-    vocab, channels
-        Shape of the table.
-    element_bits
-        Signed bits of an element of the table as stored.
-    sequences
-        Interleaved sequences, 1 or 2.
-    stalls
-        Whether words may have to wait to be taken.
-
     >>> from sterna.model.profile import C12
     >>> params = EmbeddingParams(C12, 8, vocab=256, channels=130, element_bits=8)
     >>> params.words, params.depth, params.word_bits, params.request_spacing
     (17, 4352, 64, 20)
     """
 
-    profile: NumericProfile
-    rows: int
+    profile: NumericProfile  # formats; `profile.x` is that of the vectors
+    rows: int  # channels given per word
+    # shape of the table
     vocab: int
     channels: int
-    element_bits: int
-    sequences: int = 1
-    stalls: bool = True
+    element_bits: int  # signed bits of an element of the table as stored
+    sequences: int = 1  # interleaved sequences, 1 or 2
+    stalls: bool = True  # whether words may have to wait to be taken
 
     def __post_init__(self) -> None:
         check_whole("rows", self.rows, 1, 4096)

@@ -24,35 +24,20 @@ __all__ = ["GluParams", "GluUnit"]
 class GluParams(Interleaved):
     """Geometry and formats of a GLU unit.
 
-    Parameters
-    ----------
-    profile
-        Formats of every number.
-    lanes
-        Channels taken per beat.
-    sequences
-        Interleaved sequences, 1 or 2.
-    trace
-        Whether the beats of ``products`` also bring ``silu(gate)``, for verification.
-    stalls
-        Whether products may have to wait to be taken.
-    silu_table
-        Whether ``silu(gate)`` is looked up in a table like the sigmoid's, without a product,
-        if the profile has a sigmoid for every value of z. Otherwise this changes nothing.
-    routing_registers
-        Whether what a multiplier takes from another goes through one more register.
-
     >>> from sterna.model.profile import C12, S16
     >>> GluParams(C12, lanes=8).latency, GluParams(S16, lanes=8).latency
     (6, 8)
     """
 
-    profile: NumericProfile
-    lanes: int
-    sequences: int = 1
-    trace: bool = False
-    stalls: bool = True
+    profile: NumericProfile  # formats of every number
+    lanes: int  # channels taken per beat
+    sequences: int = 1  # interleaved sequences, 1 or 2
+    trace: bool = False  # whether the beats of `products` also bring `silu(gate)`, for verification
+    stalls: bool = True  # whether products may have to wait to be taken
+    # Whether `silu(gate)` is looked up in a table like the sigmoid's, without a product, if
+    # the profile has a sigmoid for every value of z. Otherwise this changes nothing.
     silu_table: bool = False
+    # whether what a multiplier takes from another goes through one more register
     routing_registers: bool = False
 
     def __post_init__(self) -> None:

@@ -27,43 +27,25 @@ class NormParams(Interleaved):
     A vector of n channels travels as ``words(n)`` words of ``rows`` channels, the last one
     filled up with zeros.
 
-    Parameters
-    ----------
-    profile
-        Formats of every number.
-    rows
-        Channels per word.
-    lanes
-        Elements quantised per cycle; a multiple of ``rows``. Each takes a multiplier for
-        ``y * R``, and another one if R has more than 17 bits; its square is made of LUTs.
-    channels
-        Channels of the longest vector.
-    sequences
-        Independent sequences, each with a buffer of its own.
-    trace
-        Whether ``scales`` carries the intermediate values too.
-    digit_bits
-        Bits per cycle of the two divisions; with 0 both quotients come from one table.
-    root_digit_bits
-        Bits per cycle of the root.
-    routing_registers
-        Whether R goes through one more register on its way to the multipliers, and squares
-        and their sum through one before the sum and the root.
-
     >>> from sterna.model.profile import S16
     >>> params = NormParams(S16, rows=8, lanes=8, channels=128)
     >>> params.max_steps, params.first_chunk_steps, params.scale_steps
     (3, 9, 17)
     """
 
-    profile: NumericProfile
-    rows: int
+    profile: NumericProfile  # formats of every number
+    rows: int  # channels per word
+    # Elements quantised per cycle; a multiple of `rows`. Each takes a multiplier for `y * R`,
+    # and another one if R has more than 17 bits; its square is made of LUTs.
     lanes: int
-    channels: int
-    sequences: int = 1
-    trace: bool = False
+    channels: int  # channels of the longest vector
+    sequences: int = 1  # independent sequences, each with a buffer of its own
+    trace: bool = False  # whether `scales` carries the intermediate values too
+    # bits per cycle of the two divisions; with 0 both quotients come from one table
     digit_bits: int = 0
-    root_digit_bits: int = 2
+    root_digit_bits: int = 2  # bits per cycle of the root
+    # whether R goes through one more register on its way to the multipliers, and squares and
+    # their sum through one before the sum and the root
     routing_registers: bool = False
 
     def __post_init__(self) -> None:

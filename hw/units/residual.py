@@ -22,31 +22,19 @@ __all__ = ["ResidualAdd", "ResidualParams"]
 class ResidualParams:
     """Geometry and formats of a residual adder.
 
-    Parameters
-    ----------
-    profile
-        Formats; ``profile.x`` is that of the vector.
-    rows
-        Channels taken per word.
-    channels
-        Length of the vector.
-    spaced
-        Whether the unit keeps the updates of a vector of one or two words apart. A core,
-        whose vectors come at long intervals, does not need it.
-    stalls
-        Whether words may have to wait to be taken.
-
     >>> from sterna.model.profile import C12
     >>> params = ResidualParams(C12, rows=8, channels=130)
     >>> params.words, params.latency, params.update_bits
     (17, 2, 13)
     """
 
-    profile: NumericProfile
-    rows: int
-    channels: int
+    profile: NumericProfile  # formats; `profile.x` is that of the vector
+    rows: int  # channels taken per word
+    channels: int  # length of the vector
+    # Whether the unit keeps the updates of a vector of one or two words apart. A core, whose
+    # vectors come at long intervals, does not need it.
     spaced: bool = True
-    stalls: bool = True
+    stalls: bool = True  # whether words may have to wait to be taken
 
     def __post_init__(self) -> None:
         check_whole("rows", self.rows, 1, 4096)

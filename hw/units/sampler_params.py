@@ -25,27 +25,16 @@ BETA_BITS = 18
 class SamplerParams:
     """Geometry and cycle counts of a sampler.
 
-    Parameters
-    ----------
-    profile
-        Formats; ``profile.logit`` is that of the logits.
-    rows
-        Logits taken per word.
-    vocab
-        Logits of a vector.
-    sampling
-        Whether tokens can be drawn with a temperature; greedy only otherwise.
-
     >>> from sterna.model.profile import S16
     >>> params = SamplerParams(S16, rows=8, vocab=256)
     >>> params.words, params.greedy_steps, params.sampled_steps
     (32, 5, 89)
     """
 
-    profile: NumericProfile
-    rows: int
-    vocab: int
-    sampling: bool = True
+    profile: NumericProfile  # formats; `profile.logit` is that of the logits
+    rows: int  # logits taken per word
+    vocab: int  # logits of a vector
+    sampling: bool = True  # whether tokens can be drawn with a temperature; greedy only otherwise
 
     def __post_init__(self) -> None:
         check_whole("rows", self.rows, 1, 4096)

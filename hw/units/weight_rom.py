@@ -21,20 +21,13 @@ __all__ = ["WeightRom", "WeightRomParams"]
 class WeightRomParams:
     """Geometry of a weight memory.
 
-    Parameters
-    ----------
-    words
-        Words that it holds.
-    word_bits
-        Bits of a word.
-
     >>> params = WeightRomParams(words=1000, word_bits=2048)
     >>> params.address_bits, params.count_bits, params.latency
     (10, 10, 2)
     """
 
-    words: int
-    word_bits: int
+    words: int  # words that it holds
+    word_bits: int  # bits of a word
 
     def __post_init__(self) -> None:
         check_whole("words", self.words, 1, 1 << 28)

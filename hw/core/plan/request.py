@@ -21,33 +21,21 @@ class Request:
 
     A core begins with a request when its sequence is idle.
 
-    Parameters
-    ----------
-    prompt
-        Tokens, at least one.
-    tokens
-        Tokens to generate after each token with ``predict``; 0 asks for logits only.
-    temperature, seed
-        As for :class:`~sterna.model.quantized.sampling.Sampler`. The seed counts with ``start``.
-    start
-        Whether the prompt begins a sequence; if not, it goes on where the last one ended.
-    predict
-        For each token of the prompt, whether logits are asked for; None asks for those
-        after the last token.
-    stop_token
-        Token after which a generation ends early; None for none.
-
     >>> Request((5, 6, 7), tokens=20).predictions
     (False, False, True)
     """
 
-    prompt: tuple[int, ...]
-    tokens: int = 0
+    prompt: tuple[int, ...]  # tokens, at least one
+    tokens: int = 0  # tokens to generate after each token with `predict`; 0 asks for logits only
+    # As for :class:`~sterna.model.quantized.sampling.Sampler`. The seed counts with `start`.
     temperature: float = 0.0
     seed: int = 1
+    # whether the prompt begins a sequence; if not, it goes on where the last one ended
     start: bool = True
+    # for each token of the prompt, whether logits are asked for; None asks for those after
+    # the last token
     predict: tuple[bool, ...] | None = None
-    stop_token: int | None = None
+    stop_token: int | None = None  # token after which a generation ends early; None for none
 
     def __post_init__(self) -> None:
         if not isinstance(self.prompt, Iterable):

@@ -253,24 +253,12 @@ _LAYER = re.compile(r"layer(\d+) (.+)")
 
 @dataclass(frozen=True, slots=True)
 class FoldedStages:
-    """A line of a table or a drawing: a stage, or layers that are as one shown before.
+    """A line of a table or a drawing: a stage, or layers that are as one shown before."""
 
-    Parameters
-    ----------
-    name
-        Of the stage; ``layers 1 to 3`` for those left out.
-    stages
-        Names of the stages that it stands for.
-    layers
-        How many layers are left out here; 0 for a stage.
-    like
-        The layer that they are like; None for a stage.
-    """
-
-    name: str
-    stages: tuple[str, ...]
-    layers: int = 0
-    like: int | None = None
+    name: str  # of the stage; `layers 1 to 3` for those left out
+    stages: tuple[str, ...]  # names of the stages that it stands for
+    layers: int = 0  # how many layers are left out here; 0 for a stage
+    like: int | None = None  # the layer that they are like; None for a stage
 
 
 def runs_alike(signatures: Sequence[Hashable]) -> list[tuple[int, int]]:

@@ -47,24 +47,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """All spans of a token, and what repeats in them.
+    """All spans of a token, and what repeats in them."""
 
-    Parameters
-    ----------
-    cycles
-        From the token's request to that of the next.
-    layers
-        First cycle of each layer, and of what follows the last.
-    spans
-        In the order of the stages.
-    alike
-        First and last layer of each run whose spans are the same, counted from where the
-        layer begins.
-    """
-
-    cycles: int
-    layers: tuple[int, ...]
-    spans: tuple[Span, ...]
+    cycles: int  # from the token's request to that of the next
+    layers: tuple[int, ...]  # first cycle of each layer, and of what follows the last
+    spans: tuple[Span, ...]  # in the order of the stages
+    # first and last layer of each run whose spans are the same, counted from where the layer
+    # begins
     alike: tuple[tuple[int, int], ...]
 
 

@@ -28,33 +28,21 @@ Words: TypeAlias = Sequence[int | FileWords]
 
 @dataclass(frozen=True, slots=True)
 class VectorPhase:
-    """What is sent after a reset, and what must come out.
+    """What is sent after a reset, and what must come out."""
 
-    Parameters
-    ----------
-    name
-        What it tests, for messages.
-    inputs
-        Words (raw payloads) to send by input stream; a stream that is not named gets none.
-    outputs
-        Words expected by output stream, in order and no more; none of one that is not named.
-        ``acts[1]`` stands for those words of ``acts`` whose field ``sequence`` is 1, where the
-        order between sequences depends on pauses.
-    masks
-        For an entry of ``outputs``, which bits of each word are compared; every bit of a stream
-        that is not named.
-    levels
-        Values of plain input ports from the reset on; 0 of one that is not named.
-    pulse
-        Plain input ports that are high for one cycle before the first word.
-    """
-
-    name: str
+    name: str  # what it tests, for messages
+    # words (raw payloads) to send by input stream; a stream that is not named gets none
     inputs: Mapping[str, Words]
+    # Words expected by output stream, in order and no more; none of one that is not named.
+    # `acts[1]` stands for those words of `acts` whose field `sequence` is 1, where the order
+    # between sequences depends on pauses.
     outputs: Mapping[str, Sequence[int]]
+    # for an entry of `outputs`, which bits of each word are compared; every bit of a stream
+    # that is not named
     masks: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    # values of plain input ports from the reset on; 0 of one that is not named
     levels: Mapping[str, int] = field(default_factory=dict)
-    pulse: Sequence[str] = ()
+    pulse: Sequence[str] = ()  # plain input ports that are high for one cycle before the first word
 
     def __post_init__(self) -> None:
         if not any(self.outputs.values()):

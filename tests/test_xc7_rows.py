@@ -8,9 +8,6 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from xc7_bench import run_verilog
 
 from sterna.hw.emit.tools import run_yosys
@@ -22,7 +19,6 @@ from sterna.hw.units.mac.weight_codes import (
     PAIRS,
     pack_pairs,
     pack_triples,
-    unpack_pairs,
     unpack_triples,
 )
 from sterna.hw.units.mac.xc7_rows import PairAdder, TernaryAdder, Xc7PairRow, Xc7TableRow
@@ -38,36 +34,6 @@ def packed(values, width: int) -> int:
 def signed(bits: str) -> int:
     """A number in two's complement."""
     return int(bits, 2) - (1 << len(bits)) * (bits[0] == "1")
-
-
-# Codes
-
-
-@given(arrays.arrays(np.int8, st.tuples(st.integers(1, 4), st.integers(1, 9)),
-                     elements=st.integers(-1, 1)))
-def test_pair_codes_return_the_weights(weight):
-    codes = pack_pairs(weight)
-    assert codes.max() < 16
-    assert codes.shape == (len(weight), -(-weight.shape[1] // 2))
-    assert (unpack_pairs(codes, weight.shape[1]) == weight).all()
-
-
-def test_every_pair_has_a_code_of_its_own():
-    pairs = np.array(list(itertools.product((-1, 0, 1), repeat=2)))
-    assert sorted(pack_pairs(pairs)[:, 0].tolist()) == sorted(PAIRS)
-    assert pack_pairs(np.zeros((1, 2), int)).item() == 0
-
-
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: pack_pairs(np.array([2, 0])), "-1, 0 or 1"),
-    (lambda: pack_pairs(np.array(1)), "row or a matrix"),
-    (lambda: unpack_pairs(np.array([5]), 2), "code 5 is no pair"),
-    (lambda: unpack_pairs(np.array([1]), 3), "3 columns take 2 codes"),
-    (lambda: unpack_pairs(np.array([3]), 1), "filling"),
-])
-def test_bad_pairs_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 # Adders

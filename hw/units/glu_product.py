@@ -17,8 +17,6 @@ from sterna.model.quantized.integer import glu_product
 
 __all__ = ["GLU"]
 
-GLU_MODULE = "glu_unit"
-
 
 def glu_design(model: QuantizedModel, params: GluParams) -> UnitDesign:
     """Design the GLU product of a model."""
@@ -26,7 +24,7 @@ def glu_design(model: QuantizedModel, params: GluParams) -> UnitDesign:
     trace = ("\nWith them comes `silu`, the activated gate, for verification.\n"
              if params.trace else "")
     return UnitDesign(
-        unit, GLU_MODULE, derived=("latency",),
+        unit, "glu_unit", derived=("latency",),
         summary=(f"The gated product silu(gate) * up of the channel mixer, {params.lanes} "
                  f"channels per beat, numeric profile {model.profile.name}."),
         sections=_GLU_SECTION.format(params=params) + trace)
@@ -110,9 +108,6 @@ def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> Pha
     return builder
 
 
-GLU_STIMULUS = Stimulus(glu_tensors, glu_phases)
-
-
 def glu_params(
     model: QuantizedModel, *, lanes: int = 8, sequences: int = 1, trace: bool = False,
 ) -> GluParams:
@@ -122,4 +117,4 @@ def glu_params(
 
 GLU = UnitSpec(
     "glu", "the gated product of the channel mixer",
-    GLU_MODULE, glu_params, glu_design, GLU_STIMULUS, tokens=16)
+    "glu_unit", glu_params, glu_design, Stimulus(glu_tensors, glu_phases), tokens=16)

@@ -21,8 +21,6 @@ from sterna.model.quantized.integer import mlgru_cell
 
 __all__ = ["MLGRU", "preact_payloads", "state_values"]
 
-MLGRU_MODULE = "mlgru_unit"
-
 
 def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
     """Design the MLGRU unit of a model."""
@@ -31,7 +29,7 @@ def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
     rate = ("A beat is taken every cycle" if spacing == 1
             else f"At most one beat is taken in every {spacing} cycles")
     return UnitDesign(
-        unit, MLGRU_MODULE,
+        unit, "mlgru_unit",
         derived=("beats_per_layer", "words", "candidate_step", "state_step", "latency",
                  "beat_spacing"),
         summary=(f"The MLGRU of {params.layers} layers of {params.channels} channels, "
@@ -240,9 +238,6 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
     return {name: np.stack(values) for name, values in tensors.items()}
 
 
-MLGRU_STIMULUS = Stimulus(mlgru_tensors, mlgru_phases)
-
-
 def mlgru_params(
     model: QuantizedModel, *, lanes: int = 8, sequences: int = 1, trace: bool = False,
 ) -> MlgruParams:
@@ -253,4 +248,4 @@ def mlgru_params(
 
 MLGRU = UnitSpec(
     "mlgru", "the recurrence with its state memory and sigmoid tables",
-    MLGRU_MODULE, mlgru_params, mlgru_design, MLGRU_STIMULUS, tokens=64)
+    "mlgru_unit", mlgru_params, mlgru_design, Stimulus(mlgru_tensors, mlgru_phases), tokens=64)

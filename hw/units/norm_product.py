@@ -20,8 +20,6 @@ from sterna.model.quantized.integer import norm_quant
 
 __all__ = ["NORM"]
 
-NORM_MODULE = "norm_quant"
-
 
 def norm_design(model: QuantizedModel, params: NormParams) -> UnitDesign:
     """Design the unit that normalises and quantises every vector of a model."""
@@ -32,7 +30,7 @@ def norm_design(model: QuantizedModel, params: NormParams) -> UnitDesign:
     if params.trace:
         sections.append(_TRACE_SECTION)
     return UnitDesign(
-        unit, NORM_MODULE,
+        unit, "norm_quant",
         derived=("y_bits", "banks", "depth", "max_steps", "reciprocal_steps",
                  "first_chunk_steps", "scale_steps", "idle_steps"),
         summary=(f"RMS normalisation and absmax quantisation of vectors of up to "
@@ -180,9 +178,6 @@ def _extremes(profile: NumericProfile, params: NormParams, ports: UnitPorts) -> 
     return builder
 
 
-NORM_STIMULUS = Stimulus(norm_tensors, norm_phases)
-
-
 def norm_params(
     model: QuantizedModel, *, rows: int = 8, lanes: int = 8, sequences: int = 1,
     trace: bool = False,
@@ -194,4 +189,4 @@ def norm_params(
 
 NORM = UnitSpec(
     "norm", "normalisation and quantisation of a vector to 8-bit activations",
-    NORM_MODULE, norm_params, norm_design, NORM_STIMULUS, tokens=8)
+    "norm_quant", norm_params, norm_design, Stimulus(norm_tensors, norm_phases), tokens=8)

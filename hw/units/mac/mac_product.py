@@ -23,7 +23,6 @@ from sterna.model.quantized.integer import ternary_matmul
 
 __all__ = ["MAC", "WEIGHTS_FILE"]
 
-MAC_MODULE = "ternary_mac_array"
 WEIGHTS_FILE = "weights.hex"
 
 
@@ -36,7 +35,7 @@ def mac_design(model: QuantizedModel, params: MacParams) -> UnitDesign:
     words, index = packed_weights(model, params)
     digits = -(-params.word_bits // 4)
     return UnitDesign(
-        TernaryMacArray(params), MAC_MODULE,
+        TernaryMacArray(params), "ternary_mac_array",
         derived=("count_bits", "sum_bits", "sum_limit", "row_steps", "latency", "fill_steps",
                  "max_beats", "word_bits"),
         summary=(f"Dot products of ternary rows with {params.act_bits}-bit activations: "
@@ -70,8 +69,7 @@ def _sections(params: MacParams) -> str:
     fresh = _FRESH.format(params=params) if params.style.has_tables else ""
     pauses = (" but for those fills" if params.style.has_tables else "")
     return _MAC_SECTIONS.format(
-        params=params, module=MAC_MODULE, file=WEIGHTS_FILE, codes=codes, starts=starts,
-        fresh=fresh, pauses=pauses,
+        params=params, file=WEIGHTS_FILE, codes=codes, starts=starts, fresh=fresh, pauses=pauses,
         fields=", ".join(f"`{name}`" for name in params.beat_layout.members if name != "acts"))
 
 
@@ -248,9 +246,6 @@ def _extremes(params: MacParams, bits: FieldBits) -> tuple[list[int], list[Expec
     return beats, expected
 
 
-MAC_STIMULUS = Stimulus(mac_tensors, mac_phases)
-
-
 _ROWS, _COLS = 8, 128
 """Sizes of an array unless told otherwise; a smaller model gets a smaller array."""
 
@@ -280,4 +275,4 @@ def mac_params(
 
 MAC = UnitSpec(
     "mac", "the ternary multiply-accumulate array",
-    MAC_MODULE, mac_params, mac_design, MAC_STIMULUS, tokens=4)
+    "ternary_mac_array", mac_params, mac_design, Stimulus(mac_tensors, mac_phases), tokens=4)

@@ -12,6 +12,7 @@ negates it. Nothing is left to decode.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 
 import numpy as np
@@ -55,13 +56,22 @@ def from_codes(codes: np.ndarray) -> np.ndarray:
     return np.where(codes == 3, -1, codes).astype(np.int8)
 
 
-PAIR_BITS = 4
-"""Bits of a code."""
+PAIR_BITS, TRIPLE_BITS = 4, 5
+"""Bits of a code; of one of three trits the index is in the low four, the sign above them."""
 
 PAIRS: dict[int, tuple[int, int]] = {
     0: (0, 0), 1: (1, 0), 2: (-1, 0), 3: (0, 1), 4: (0, -1),
     9: (1, 1), 10: (-1, -1), 11: (-1, 1), 12: (1, -1)}
 """The two weights, that of the even column first, of every code."""
+
+TRIPLES: tuple[tuple[int, int, int], ...] = tuple(
+    (a, b, c) for c, b, a in product((0, 1, -1), repeat=3)
+    if next((trit for trit in (c, b, a) if trit), 1) == 1)
+"""The combinations that an index selects: zero, then those whose last non-zero trit is 1."""
+
+_SIGN = 1 << (TRIPLE_BITS - 1)
+_SIGNED_TRIPLES = dict(enumerate(TRIPLES)) | {
+    index | _SIGN: (-a, -b, -c) for index, (a, b, c) in enumerate(TRIPLES) if index}
 
 
 def pack_pairs(weight: np.ndarray) -> np.ndarray:
@@ -72,52 +82,12 @@ def pack_pairs(weight: np.ndarray) -> np.ndarray:
     >>> pack_pairs(np.array([1, 0, -1, 1, 0])).tolist()
     [1, 11, 0]
     """
-    weight = np.asarray(weight)
-    if weight.ndim < 1:
-        raise ValueError("weights must be a row or a matrix, got a single number")
-    to_codes(weight)        # refuses what is no trit
-    filling = [(0, 0)] * (weight.ndim - 1) + [(0, weight.shape[-1] % 2)]
-    pairs = np.pad(weight.astype(np.int8), filling) + 1
-    return _PAIR_CODES[pairs[..., 0::2], pairs[..., 1::2]]
+    return _pack(weight, PAIRS)
 
 
 def unpack_pairs(codes: np.ndarray, columns: int) -> np.ndarray:
     """Undo :func:`pack_pairs`; int8 ``[..., columns]``."""
-    codes = np.asarray(codes)
-    if codes.ndim < 1 or codes.shape[-1] != -(-columns // 2):
-        raise ValueError(
-            f"{columns} columns take {-(-columns // 2)} codes, got shape {codes.shape}")
-    bad = codes[~np.isin(codes, list(PAIRS))]
-    if bad.size:
-        raise ValueError(f"code {bad.flat[0]} is no pair: those are 0 to 4 and 9 to 12")
-    trits = np.zeros((1 << PAIR_BITS, 2), dtype=np.int8)
-    for code, pair in PAIRS.items():
-        trits[code] = pair
-    flat = trits[codes].reshape(*codes.shape[:-1], -1)
-    if flat[..., columns:].any():
-        raise ValueError("the filling after the last column is not zero")
-    return flat[..., :columns]
-
-
-def _make_pair_codes() -> np.ndarray:
-    codes = np.zeros((3, 3), dtype=np.uint8)
-    for code, (even, odd) in PAIRS.items():
-        codes[even + 1, odd + 1] = code
-    return codes
-
-
-_PAIR_CODES = _make_pair_codes()
-
-
-TRIPLES: tuple[tuple[int, int, int], ...] = tuple(
-    (a, b, c) for c, b, a in product((0, 1, -1), repeat=3)
-    if next((trit for trit in (c, b, a) if trit), 1) == 1)
-"""The combinations that an index selects: zero, then those whose last non-zero trit is 1."""
-
-TRIPLE_BITS = 5
-"""Bits of a code: the index in the low four, the sign above them."""
-
-_SIGN = 1 << (TRIPLE_BITS - 1)
+    return _unpack(codes, columns, PAIRS, "pair: those are 0 to 4 and 9 to 12")
 
 
 def pack_triples(weight: np.ndarray) -> np.ndarray:
@@ -128,28 +98,45 @@ def pack_triples(weight: np.ndarray) -> np.ndarray:
     >>> pack_triples(np.array([1, 0, 0, -1, 0, 0, 1])).tolist()
     [1, 17, 1]
     """
-    weight = np.asarray(weight)
-    if weight.ndim < 1:
-        raise ValueError("weights must be a row or a matrix, got a single number")
-    to_codes(weight)        # refuses what is no trit
-    filling = [(0, 0)] * (weight.ndim - 1) + [(0, -weight.shape[-1] % 3)]
-    trits = np.pad(weight.astype(np.int8), filling)
-    return _TRIPLE_CODES[_triple_number(trits.reshape(*weight.shape[:-1], -1, 3))]
+    return _pack(weight, _SIGNED_TRIPLES)
 
 
 def unpack_triples(codes: np.ndarray, columns: int) -> np.ndarray:
     """Undo :func:`pack_triples`; int8 ``[..., columns]``."""
-    codes = np.asarray(codes)
-    if codes.ndim < 1 or codes.shape[-1] != -(-columns // 3):
+    return _unpack(codes, columns, _SIGNED_TRIPLES,
+                   "triple: those are 0 to 13, and 17 to 29 with the sign")
+
+
+def _pack(weight: np.ndarray, combinations: Mapping[int, tuple[int, ...]]) -> np.ndarray:
+    """Codes of weights ``[..., columns]``, each of the combination of its columns."""
+    weight = np.asarray(weight)
+    if weight.ndim < 1:
+        raise ValueError("weights must be a row or a matrix, got a single number")
+    to_codes(weight)        # refuses what is no trit
+    size = len(combinations[0])
+    places = 3 ** np.arange(size)
+    codes = np.zeros(3 ** size, dtype=np.uint8)
+    for code, trits in combinations.items():
+        codes[(np.array(trits) + 1) @ places] = code
+    filling = [(0, 0)] * (weight.ndim - 1) + [(0, -weight.shape[-1] % size)]
+    padded = np.pad(weight.astype(np.int64), filling).reshape(*weight.shape[:-1], -1, size)
+    return codes[(padded + 1) @ places]
+
+
+def _unpack(
+    codes: np.ndarray, columns: int, combinations: Mapping[int, tuple[int, ...]], kind: str,
+) -> np.ndarray:
+    """Undo :func:`_pack`; ``kind`` says what a code should be."""
+    codes, size = np.asarray(codes), len(combinations[0])
+    if codes.ndim < 1 or codes.shape[-1] != -(-columns // size):
         raise ValueError(
-            f"{columns} columns take {-(-columns // 3)} codes, got shape {codes.shape}")
-    bad = codes[~np.isin(codes, _TRIPLE_CODES)]
+            f"{columns} columns take {-(-columns // size)} codes, got shape {codes.shape}")
+    bad = codes[~np.isin(codes, list(combinations))]
     if bad.size:
-        raise ValueError(
-            f"code {bad.flat[0]} is no triple: those are 0 to 13, and 17 to 29 with the sign")
-    trits = np.array(TRIPLES, dtype=np.int8)[codes & (_SIGN - 1)]
-    trits = np.where(codes[..., None] & _SIGN, -trits, trits)
-    flat = trits.reshape(*codes.shape[:-1], -1)
+        raise ValueError(f"code {bad.flat[0]} is no {kind}")
+    trits = np.zeros((max(combinations) + 1, size), dtype=np.int8)
+    trits[list(combinations)] = list(combinations.values())
+    flat = trits[codes].reshape(*codes.shape[:-1], -1)
     if flat[..., columns:].any():
         raise ValueError("the filling after the last column is not zero")
     return flat[..., :columns]
@@ -207,19 +194,3 @@ def missing_ones(relative: np.ndarray) -> np.ndarray:
 def _sign_of_head(codes: np.ndarray, index: int) -> np.ndarray | int:
     head = index & (index - 1)
     return codes[..., head] & _SIGN if head else 0
-
-
-def _triple_number(trits: np.ndarray) -> np.ndarray:
-    """Number combinations ``[..., 3]`` from 0 to 26."""
-    return (trits.astype(np.int64) + 1) @ np.array([1, 3, 9])
-
-
-def _make_triple_codes() -> np.ndarray:
-    codes = np.zeros(27, dtype=np.uint8)
-    for index, triple in enumerate(TRIPLES[1:], start=1):
-        codes[_triple_number(np.array(triple))] = index
-        codes[_triple_number(-np.array(triple))] = index | _SIGN
-    return codes
-
-
-_TRIPLE_CODES = _make_triple_codes()

@@ -21,8 +21,8 @@ class BypassFifo(wiring.Component):
     depth
         Payloads it holds.
     may_fill
-        Whether it may become full. Without, whoever feeds it sees to it that there is room,
-        and ``incoming.ready`` says nothing.
+        Whether it may become full. Without, its driver keeps count of the room, and
+        ``incoming.ready`` says nothing.
 
     Members
     -------
@@ -65,8 +65,8 @@ class BypassFifo(wiring.Component):
 
 class TaskQueue(wiring.Component):
     """A first-in first-out queue: what is put in stands at the head in the next cycle, if it
-    was empty. ``head.valid`` and its payload are registers. Whoever feeds it sees to it that one of
-    its ``depth`` places is free.
+    was empty. ``head.valid`` and its payload are registers. Its driver puts nothing in
+    unless one of its ``depth`` places is free.
 
     Members
     -------

@@ -58,7 +58,7 @@ def plain(name: str) -> str:
 
 
 class Names:
-    """The names of one scope, of which no two are the same.
+    """The names of one scope, all different.
 
     >>> names = Names({"sum"})
     >>> names.new("sum"), names.new("sum"), names.new("carry")

@@ -115,7 +115,7 @@ def run_tool(
 
 
 def end_all() -> None:
-    """End every tool that runs now, for whoever runs them in threads, which Ctrl-C does not reach.
+    """End every tool that runs now: Ctrl-C does not reach threads that wait for one.
 
     Those who wait for one see it fail.
     """

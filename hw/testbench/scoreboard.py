@@ -54,8 +54,8 @@ class ExpectedTensor:
 class ScoredPhase:
     """A phase and everything that must come out of it.
 
-    ``steps`` says where the phase could end early, with all expected of what was sent: how many
-    words of each stream have passed then.
+    ``steps`` says where the phase could end early, when all that was sent has been answered: how
+    many words of each stream have passed by then.
     """
 
     phase: Phase

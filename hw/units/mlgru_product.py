@@ -93,7 +93,7 @@ def state_values(
 
 
 _RESULTS = {"h": "h", "o": "o", "f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu"}
-"""Tap of each field of a result; the last three are there with a trace only."""
+"""Tap of each field of a result; the last three exist with a trace only."""
 
 Tensors = Mapping[str, np.ndarray]
 """Tap name to values ``[tokens, channels]``."""

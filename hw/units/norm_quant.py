@@ -192,8 +192,8 @@ class NormQuant(wiring.Component):
     follow; the scale is offered ``params.scale_steps`` cycles after the last chunk was taken.
     The unit is free again ``params.idle_steps`` cycles after the scale was taken.
 
-    Each sequence takes words unless it has a complete vector of which chunks are still to be
-    made: its buffer is free again in the cycle in which the last chunk is first offered. One
+    Each sequence takes words unless it holds a complete vector that is still to be cut into
+    chunks: its buffer is free again in the cycle in which the last chunk is first offered. One
     vector at a time is worked on; if both sequences wait, the one not served last comes first.
 
     Nothing can overflow: R * y is at most 127 << k in magnitude, so q is from -127 to 127;

@@ -1,10 +1,10 @@
 """The cycle model: when everything happens in the core, without simulating it.
 
 A discrete-event model at the level of vectors. It knows each unit by its latencies and
-spacings (:class:`CoreTimings`), follows every group of rows
-through array and post-processor, and so predicts the cycle of every event exactly;
-``tests/test_cycles.py`` holds it to the simulated Verilog. Whoever feeds the core is taken to
-be always ready: a pause at a port costs what the core waits for it.
+spacings (:class:`CoreTimings`), follows every group of rows through array and post-processor, and
+so predicts the cycle of every event exactly; ``tests/test_cycles.py`` holds it to the simulated
+Verilog. Drivers and sinks of the core are taken to be always ready: a pause at a port costs what
+the core waits for it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ __all__ = ["ArrayRow", "TableFiller"]
 
 
 class ArrayRow(wiring.Component):
-    """One row of the array, of which a style says what it is made of.
+    """One row of the array; each style builds its own.
 
     Members
     -------

@@ -12,7 +12,7 @@ from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
 from sterna.hw.parts.bits import to_bits, to_ints
-from sterna.hw.testbench.job import Pause, Phase
+from sterna.hw.testbench.job import Phase
 from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase, count_words
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison
@@ -45,8 +45,7 @@ class Activations:
 def reference_activations(
     model: QuantizedModel, tokens: np.ndarray, names: list[str],
 ) -> Activations:
-    """The tensors called ``names`` of the integer reference alone, which stands for both oracles.
-    """
+    """The tensors called ``names`` of the integer reference, which stands for both oracles."""
     taps = TapRecorder(names)
     if names:
         IntegerModel(model).run(tokens[None, :], tap=taps)
@@ -127,8 +126,6 @@ class PhaseBuilder:
 
     def phase(
         self, name: str, *, reset: bool = False, random_pauses: bool = True,
-        levels: Mapping[str, int] | None = None, pulse: tuple[str, ...] = (),
-        pauses: Mapping[str, Pause] | None = None,
     ) -> ScoredPhase:
         """Return the phase of everything so far."""
         self._step()
@@ -137,18 +134,14 @@ class PhaseBuilder:
             base = stream.partition("[")[0]
             outputs[base] = outputs.get(base, 0) + count
         return ScoredPhase(
-            Phase(name, self._inputs, outputs, reset=reset, random_pauses=random_pauses,
-                  levels=dict(levels or {}), pulse=list(pulse), pauses=dict(pauses or {})),
+            Phase(name, self._inputs, outputs, reset=reset, random_pauses=random_pauses),
             self._expected, list(self._steps))
 
-    def cut(
-        self, name: str, keep: Mapping[str, int], *, cut_after: int = 0,
-        levels: Mapping[str, int] | None = None,
-    ) -> ScoredPhase:
+    def cut(self, name: str, keep: Mapping[str, int], *, cut_after: int = 0) -> ScoredPhase:
         """Return a phase that ends early: ``keep`` words of each stream, nothing expected."""
         return ScoredPhase(Phase(
             name, {stream: self._inputs[stream][:count] for stream, count in keep.items()}, {},
-            cut_after=cut_after, levels=dict(levels or {})))
+            cut_after=cut_after))
 
     def _step(self) -> None:
         """Note that a phase could end here."""

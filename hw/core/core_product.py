@@ -164,7 +164,6 @@ def prompt_words(fields: Fields, request: Request) -> list[int]:
 
 
 def control_levels(params: CoreParams, sequence: int, request: Request) -> dict[str, int]:
-    """Levels of the control ports of a sequence for a request."""
     values = {
         "limit": request.tokens, "stop": int(request.stop_token is not None),
         "stop_token": request.stop_token or 0, "beta": request.beta, "seed": request.seed}

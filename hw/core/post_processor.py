@@ -116,7 +116,6 @@ _BIAS_STEPS = 2
 
 
 def requantize_params(image: CoreImage) -> RequantizeParams:
-    """Return the widths of the requantiser."""
     params = image.params
     widest, *narrower = sorted(set(_result_bits(image).values()), reverse=True)
     return RequantizeParams(
@@ -135,7 +134,6 @@ def result_layout(image: CoreImage) -> StructLayout:
 
 
 def _result_bits(image: CoreImage) -> dict[StageKind, int]:
-    """Bits of the results of each kind of stage."""
     profile = image.params.profile
     return {
         StageKind.MLGRU: profile.z.bits, StageKind.GLU: profile.z.bits,

@@ -44,7 +44,6 @@ class Tap(enum.IntEnum):
 
 
 def trace_layout(image: CoreImage) -> StructLayout:
-    """Return the layout of the trace port of a core."""
     params, units = image.params, CoreUnits(image.params)
 
     def lane(layout, *names):

@@ -70,7 +70,6 @@ class AxisStream:
 def axis_streams(
     module_ports: Sequence[Port], fields: Mapping[str, Sequence[FieldBits]],
 ) -> list[AxisStream]:
-    """Return the streams of a module."""
     directions = {port.name: port.direction for port in module_ports}
     return [
         AxisStream(name, directions[f"{name}__payload"] == "input", tuple(members),

@@ -100,7 +100,6 @@ def readme_text(
     module: str, summary: str, module_ports: Sequence[Port],
     fields: dict[str, list[FieldBits]], sections: Sequence[str],
 ) -> str:
-    """Return the README of an emitted folder."""
     lines = [
         f"# {module}", "", summary, "",
         "Written by Sterna from Amaranth; `params.json` has every number below in a form for",

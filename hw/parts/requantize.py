@@ -82,7 +82,6 @@ class RequantizeParams:
 
     @property
     def acc_layout(self) -> StructLayout:
-        """Payload of ``accs``."""
         fields: dict[str, Shape | ArrayLayout | int] = {
             "acc": ArrayLayout(signed(self.sum_bits), self.lanes),
             "bias": ArrayLayout(signed(self.bias_bits), self.lanes),
@@ -96,7 +95,6 @@ class RequantizeParams:
 
     @property
     def result_layout(self) -> StructLayout:
-        """Payload of ``results``."""
         fields: dict[str, Shape | ArrayLayout | int] = {
             "value": ArrayLayout(signed(self.out_bits), self.lanes)}
         if self.narrower:

@@ -50,7 +50,6 @@ class EmbeddingParams(Interleaved):
 
     @property
     def token_bits(self) -> int:
-        """Bits of a token."""
         return max((self.vocab - 1).bit_length(), 1)
 
     def for_table(self, table: Sequence[Sequence[int]] | np.ndarray) -> EmbeddingParams:
@@ -114,12 +113,10 @@ class EmbeddingParams(Interleaved):
 
     @property
     def request_layout(self) -> StructLayout:
-        """Payload of ``requests``."""
         return StructLayout({"token": unsigned(self.token_bits)} | self.sequence_field)
 
     @property
     def word_layout(self) -> StructLayout:
-        """Payload of ``words``."""
         fields: dict[str, Shape | ArrayLayout | int] = {
             "x": ArrayLayout(signed(self.profile.x.bits), self.rows), "last": 1}
         return StructLayout(fields | self.sequence_field)

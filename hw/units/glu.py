@@ -66,13 +66,11 @@ class GluParams(Interleaved):
 
     @property
     def preact_layout(self) -> StructLayout:
-        """Payload of ``preacts``."""
         lanes = ArrayLayout(signed(self.profile.z.bits), self.lanes)
         return StructLayout({"gate": lanes, "up": lanes, "last": 1} | self.sequence_field)
 
     @property
     def product_layout(self) -> StructLayout:
-        """Payload of ``products``."""
         fields: dict[str, Shape | ArrayLayout | int] = {
             "p": ArrayLayout(signed(self.profile.p.bits), self.lanes), "last": 1}
         fields |= self.sequence_field

@@ -19,7 +19,6 @@ __all__ = ["GLU"]
 
 
 def glu_design(model: QuantizedModel, params: GluParams) -> UnitDesign:
-    """Design the GLU product of a model."""
     unit = GluUnit(params, model.sigmoid.tolist())
     trace = ("\nWith them comes `silu`, the activated gate, for verification.\n"
              if params.trace else "")
@@ -44,7 +43,6 @@ them.
 
 
 def glu_tensors(model: QuantizedModel) -> list[str]:
-    """Taps of the pre-activations and of the products of every layer."""
     return [f"layer{layer}.glu.{part}" for layer in range(model.config.layers)
             for part in ("gate.z", "up.z", "gate.silu", "p")]
 
@@ -111,7 +109,6 @@ def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> Pha
 def glu_params(
     model: QuantizedModel, *, lanes: int = 8, sequences: int = 1, trace: bool = False,
 ) -> GluParams:
-    """Return the geometry of the GLU unit of a model; ValueError if a size is out of range."""
     return GluParams(model.profile, lanes, sequences, trace)
 
 

@@ -23,7 +23,6 @@ __all__ = ["MLGRU", "preact_payloads", "state_values"]
 
 
 def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
-    """Design the MLGRU unit of a model."""
     unit = MlgruUnit(params, model.sigmoid.tolist())
     spacing = params.beat_spacing
     rate = ("A beat is taken every cycle" if spacing == 1
@@ -100,7 +99,6 @@ Tensors = Mapping[str, np.ndarray]
 
 
 def mlgru_tensors(model: QuantizedModel) -> list[str]:
-    """Taps of the pre-activations, the outputs and the states of every layer."""
     return [f"layer{layer}.mlgru.{part}" for layer in range(model.config.layers)
             for part in ("f.z", "c.z", "g.z", *_RESULTS.values())]
 
@@ -241,7 +239,6 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
 def mlgru_params(
     model: QuantizedModel, *, lanes: int = 8, sequences: int = 1, trace: bool = False,
 ) -> MlgruParams:
-    """Return the geometry of the MLGRU unit of a model."""
     return MlgruParams(
         model.profile, model.config.layers, model.config.d, lanes, sequences, trace)
 

@@ -66,7 +66,6 @@ class NormParams(Interleaved):
         return self.lanes // self.rows
 
     def words(self, channels: int) -> int:
-        """Words of a vector."""
         return -(-channels // self.rows)
 
     def chunks(self, channels: int) -> int:
@@ -101,12 +100,10 @@ class NormParams(Interleaved):
 
     @property
     def sum_bits(self) -> int:
-        """Unsigned bits of S."""
         return self.sum_max.bit_length()
 
     @property
     def norm_min(self) -> int:
-        """Smallest N."""
         return 127 << self.profile.root_frac
 
     @property
@@ -116,7 +113,6 @@ class NormParams(Interleaved):
 
     @property
     def norm_max(self) -> int:
-        """Largest N."""
         return isqrt(self.sum_max << 2 * self.profile.root_frac)
 
     @property
@@ -126,7 +122,6 @@ class NormParams(Interleaved):
 
     @property
     def r_bits(self) -> int:
-        """Unsigned bits of R."""
         return (127 << self.profile.reciprocal_bits).bit_length()
 
     @property
@@ -158,7 +153,6 @@ class NormParams(Interleaved):
 
     @property
     def root(self) -> IntegerRootParams:
-        """The root of S."""
         return IntegerRootParams(self.sum_bits, self.profile.root_frac, self.root_digit_bits)
 
     @property
@@ -258,19 +252,16 @@ class NormParams(Interleaved):
 
     @property
     def word_layout(self) -> StructLayout:
-        """Payload of ``words``."""
         return StructLayout({"y": ArrayLayout(signed(self.y_bits), self.rows), "last": 1})
 
     @property
     def act_layout(self) -> StructLayout:
-        """Payload of ``acts``."""
         fields: dict[str, Shape | ArrayLayout | int] = {
             "q": ArrayLayout(signed(self.profile.act_bits), self.lanes), "last": 1}
         return StructLayout(fields | self.sequence_field)
 
     @property
     def scale_layout(self) -> StructLayout:
-        """Payload of ``scales``."""
         fields: dict[str, Shape | ArrayLayout | int] = {"v": unsigned(self.scale_bits)}
         fields |= self.sequence_field
         if self.trace:

@@ -22,7 +22,6 @@ __all__ = ["NORM"]
 
 
 def norm_design(model: QuantizedModel, params: NormParams) -> UnitDesign:
-    """Design the unit that normalises and quantises every vector of a model."""
     unit = NormQuant(params)
     sections = [_SECTION.format(params=params)]
     if params.sequences > 1:
@@ -98,7 +97,6 @@ def norm_inputs(config: ModelConfig) -> dict[str, str]:
 
 
 def norm_tensors(model: QuantizedModel) -> list[str]:
-    """Taps of every normalised vector and of everything that its norm computes."""
     inputs = norm_inputs(model.config)
     return [*inputs.values(), *(f"{norm}.{part}" for norm in inputs for part in _RESULTS)]
 
@@ -182,7 +180,6 @@ def norm_params(
     model: QuantizedModel, *, rows: int = 8, lanes: int = 8, sequences: int = 1,
     trace: bool = False,
 ) -> NormParams:
-    """Return the geometry of the unit that normalises every vector of a model."""
     return NormParams(
         model.profile, rows, lanes, max(model.config.d, model.config.dff), sequences, trace)
 

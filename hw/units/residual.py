@@ -77,7 +77,6 @@ class ResidualParams:
 
     @property
     def update_layout(self) -> StructLayout:
-        """Payload of ``updates``."""
         return StructLayout({
             "y": ArrayLayout(signed(self.update_bits), self.rows),
             "load": 1,
@@ -85,7 +84,6 @@ class ResidualParams:
 
     @property
     def word_layout(self) -> StructLayout:
-        """Payload of ``words``."""
         return StructLayout({
             "x": ArrayLayout(signed(self.profile.x.bits), self.rows),
             "last": 1,

@@ -62,7 +62,6 @@ class SamplerParams:
 
     @property
     def token_bits(self) -> int:
-        """Bits of a token."""
         return (self.vocab - 1).bit_length()
 
     @property
@@ -146,6 +145,5 @@ class SamplerParams:
 
     @property
     def logits_layout(self) -> StructLayout:
-        """Payload of ``logits``."""
         return StructLayout({
             "logits": ArrayLayout(signed(self.profile.logit.bits), self.rows)})

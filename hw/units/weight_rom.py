@@ -55,7 +55,6 @@ class WeightRomParams:
 
     @property
     def request_layout(self) -> StructLayout:
-        """Payload of ``requests``."""
         return StructLayout({
             "first": unsigned(self.address_bits), "count": unsigned(self.count_bits)})
 

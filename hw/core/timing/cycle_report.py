@@ -37,7 +37,6 @@ class MemoryBits:
 
     @property
     def total(self) -> int:
-        """All bits."""
         return sum(sum(part.values()) for part in (self.model, self.tables, self.working))
 
 

@@ -115,7 +115,6 @@ _CODE = '__all__ = ["Pause", "StreamDriver", "StreamSink"]\n'
 
 
 def selftest_files(module: str, vectors: Vectors) -> dict[str, str]:
-    """Return the files by name."""
     test = f"test_{module}.py"
     return {test: _test_text(), VECTORS_FILE: vectors_text(vectors),
             "Makefile": _MAKEFILE.format(test=test, made=MADE_BY_TEST)}

@@ -118,7 +118,6 @@ waited to be taken, for the whole pipeline waits with them.
 
 
 def mac_tensors(model: QuantizedModel) -> list[str]:
-    """Taps of the activations and of the sums of every projection."""
     names = list(model.config.projections())
     norms = dict.fromkeys(f"{model.config.norm_of(name)}.q" for name in names)
     return [*norms, *(f"{name}.acc" for name in names)]
@@ -254,7 +253,6 @@ def mac_params(
     model: QuantizedModel, *, rows: int | None = None, cols: int | None = None,
     style: ArrayStyle = ArrayStyle.GENERIC,
 ) -> MacParams:
-    """Return the geometry of an array for a model."""
     shapes = model.config.projections()
     most_rows = max(shape[0] for shape in shapes.values())
     rows = min(_ROWS, most_rows) if rows is None else rows

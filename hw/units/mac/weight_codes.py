@@ -161,7 +161,6 @@ def to_relative(codes: np.ndarray) -> np.ndarray:
 
 
 def from_relative(codes: np.ndarray) -> np.ndarray:
-    """Undo :func:`to_relative`."""
     codes = np.asarray(codes)
     if codes.size and codes.max() >> TRIPLE_BITS:
         raise ValueError(f"code {codes.max()} is no triple: it has more than {TRIPLE_BITS} bits")

@@ -5,11 +5,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from amaranth.hdl import Signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -178,15 +176,9 @@ def test_a_unit_that_never_stalls_gives_the_same_results(profile):
     unit = MlgruUnit(params, profile.sigmoid_table())
     rng = np.random.default_rng(18)
     z = random_preacts(profile, rng, 6, 2, 8)
-    payloads = payloads_of(z, unit.params)
-    # ``ready`` is a constant, which no bench can drive.
-    states = SimpleNamespace(
-        payload=unit.states.payload, valid=unit.states.valid, ready=Signal())
-    run = run_stream(unit, unit.preacts, states, payloads, len(payloads), max_cycles=200,
-                     pauses=Pauses(0.4, 0.0, 7))
-    check_results(run.results, unit.params, z)
+    run = run_and_check(unit, z, Pauses(0.4, 0.0, 7))
     assert [taken - sent for sent, taken in zip(run.sent_at, run.taken_at, strict=True)] == (
-        [unit.params.latency] * len(payloads))
+        [unit.params.latency] * len(run.results))
 
 
 @settings(max_examples=12, deadline=None)

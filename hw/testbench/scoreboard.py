@@ -7,7 +7,7 @@ reference, and to the same tensor as onnxruntime computed it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from sterna.hw.emit.payloads import FieldBits, UnitPorts, read_field
 from sterna.hw.testbench.job import Phase, SimulationError
 from sterna.model.quantized.compare import Comparison, Difference, compare
 
-__all__ = ["Checks", "ExpectedTensor", "Scoreboard", "ScoredPhase", "count_words", "delay"]
+__all__ = ["Checks", "ExpectedTensor", "Scoreboard", "ScoredPhase", "count_words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,3 @@ class Scoreboard:
 def count_words(expected: Sequence[ExpectedTensor], stream: str) -> int:
     """Words of a stream up to the end of the last expected tensor."""
     return max((e.first_word + e.words for e in expected if e.stream == stream), default=0)
-
-
-def delay(expected: Sequence[ExpectedTensor], words: Mapping[str, int]) -> list[ExpectedTensor]:
-    """The same tensors, as many words later in each stream as ``words`` says."""
-    return [replace(e, first_word=e.first_word + words.get(e.stream, 0)) for e in expected]

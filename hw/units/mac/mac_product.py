@@ -9,7 +9,7 @@ import numpy as np
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign
 from sterna.hw.emit.payloads import FieldBits, UnitPorts
 from sterna.hw.testbench.job import Phase
-from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase, count_words, delay
+from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase, count_words
 from sterna.hw.testbench.stimulus import Activations, Stimulus
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_array import TernaryMacArray
@@ -131,11 +131,22 @@ def mac_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -
               for rows, columns in model.config.projections().values()
               for _ in range(params.groups(rows))]
     bits = UnitPorts.of(emitted.manifest).fields["sums"][""]
-    everything = [
-        _token(model.config, params, bits, words, acts, token)
-        for token in range(acts.tokens)]
-    beats, expected = _join(everything)
-    first_beats, first_expected = everything[0]
+
+    def every_projection(tokens: int) -> tuple[list[int], list[ExpectedTensor]]:
+        beats: list[int] = []
+        expected: list[ExpectedTensor] = []
+        for token in range(tokens):
+            for name, (rows, _) in model.config.projections().items():
+                q = acts.reference[f"{model.config.norm_of(name)}.q"][token]
+                beats += beat_payloads(words[name], q, params)
+                tensor = f"{name}.acc"
+                expected.append(ExpectedTensor(
+                    token, tensor, "sums", count_words(expected[-1:], "sums"),
+                    params.groups(rows), bits, acts.reference[tensor][token],
+                    acts.onnx[tensor][token]))
+        return beats, expected
+
+    first_beats, first_expected = every_projection(1)
     extreme_beats, extreme_expected = _extremes(params, bits)
     rest = first_beats[:_inside_a_row(model.config, params)]
 
@@ -148,7 +159,7 @@ def mac_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -
                   random_pauses=random_pauses), expected, steps)
 
     return [
-        phase("real activations", beats, expected, steps=_steps(groups)),
+        phase("real activations", *every_projection(acts.tokens), steps=_steps(groups)),
         phase("no pauses", first_beats, first_expected, random_pauses=False),
         phase("cut in mid-row", rest, []),
         phase("after a reset in mid-row", first_beats, first_expected, reset=True),
@@ -183,33 +194,6 @@ def _inside_a_row(config: ModelConfig, params: MacParams) -> int:
             return beats + max(1, params.max_beats // 2)
         beats += params.groups(rows) * params.beats_per_group(columns)
     return 1
-
-
-def _token(
-    config: ModelConfig, params: MacParams, bits: FieldBits, words: dict[str, list[int]],
-    acts: Activations, token: int,
-) -> tuple[list[int], list[ExpectedTensor]]:
-    beats: list[int] = []
-    expected: list[ExpectedTensor] = []
-    for name, (rows, _) in config.projections().items():
-        q = acts.reference[f"{config.norm_of(name)}.q"][token]
-        beats += beat_payloads(words[name], q, params)
-        tensor = f"{name}.acc"
-        expected.append(ExpectedTensor(
-            token, tensor, "sums", count_words(expected, "sums"), params.groups(rows), bits,
-            acts.reference[tensor][token], acts.onnx[tensor][token]))
-    return beats, expected
-
-
-def _join(
-    parts: list[tuple[list[int], list[ExpectedTensor]]],
-) -> tuple[list[int], list[ExpectedTensor]]:
-    beats: list[int] = []
-    expected: list[ExpectedTensor] = []
-    for part_beats, part_expected in parts:
-        expected += delay(part_expected, {"sums": count_words(expected, "sums")})
-        beats += part_beats
-    return beats, expected
 
 
 def _extremes(params: MacParams, bits: FieldBits) -> tuple[list[int], list[ExpectedTensor]]:

@@ -30,35 +30,16 @@ __all__ = ["EmittedUnit", "UnitDesign", "emit_component", "interface_of"]
 
 @dataclass(frozen=True, slots=True)
 class UnitDesign:
-    """A unit made for a model, and what its folder says about it.
+    """A unit made for a model, and what its folder says about it."""
 
-    Parameters
-    ----------
-    component
-        The unit; its attribute ``params`` is a frozen dataclass.
-    module
-        Name of its Verilog module.
-    derived
-        Properties of its parameters that the manifest states as well.
-    summary
-        What it does, in a sentence.
-    sections
-        Further sections of the README, in Markdown.
-    extra
-        Further entries of the manifest.
-    extra_files
-        Further files: text by name.
-    vectors
-        Words for the test that the folder carries; without them it has none.
-    """
-
-    component: Any
-    module: str
-    derived: tuple[str, ...]
-    summary: str
-    sections: str
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    extra_files: Mapping[str, str] = field(default_factory=dict)
+    component: Any  #: the unit; its attribute ``params`` is a frozen dataclass
+    module: str  #: name of its Verilog module
+    derived: tuple[str, ...]  #: properties of its parameters that the manifest states as well
+    summary: str  #: what it does, in a sentence
+    sections: str  #: further sections of the README, in Markdown
+    extra: Mapping[str, Any] = field(default_factory=dict)  #: further entries of the manifest
+    extra_files: Mapping[str, str] = field(default_factory=dict)  #: further files: text by name
+    #: words for the test that the folder carries; without them it has none
     vectors: Vectors | None = None
 
 

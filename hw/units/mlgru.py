@@ -25,26 +25,6 @@ __all__ = ["MlgruParams", "MlgruUnit"]
 class MlgruParams(Interleaved):
     """Geometry and formats of an MLGRU unit.
 
-    Parameters
-    ----------
-    profile
-        Formats of every number.
-    layers, channels
-        Shape of the state of one sequence.
-    lanes
-        Channels taken per beat.
-    sequences
-        Sequences whose states are kept.
-    trace
-        Whether gates and candidate come out beside the results.
-    spaced
-        Whether the unit keeps beats of the same word of a tiny state apart. A core, whose
-        tokens are far longer than the pipeline, does not need it.
-    stalls
-        Whether results may have to wait to be taken.
-    routing_registers
-        Whether what a multiplier takes from another goes through one more register.
-
     Raises
     ------
     ValueError
@@ -56,14 +36,18 @@ class MlgruParams(Interleaved):
     (64, 9, 1)
     """
 
-    profile: NumericProfile
+    profile: NumericProfile  #: formats of every number
+    #: shape of the state of one sequence
     layers: int
     channels: int
-    lanes: int = 1
-    sequences: int = 1
-    trace: bool = False
+    lanes: int = 1  #: channels taken per beat
+    sequences: int = 1  #: sequences whose states are kept
+    trace: bool = False  #: whether gates and candidate come out beside the results
+    #: Whether the unit keeps beats of the same word of a tiny state apart. A core, whose
+    #: tokens are far longer than the pipeline, does not need it.
     spaced: bool = True
-    stalls: bool = True
+    stalls: bool = True  #: whether results may have to wait to be taken
+    #: whether what a multiplier takes from another goes through one more register
     routing_registers: bool = False
 
     def __post_init__(self) -> None:

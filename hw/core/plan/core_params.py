@@ -40,43 +40,6 @@ class CoreParams(Interleaved):
 
     Dimensions of the model need not divide by anything: the packer fills up with zeros.
 
-    Parameters
-    ----------
-    config, profile
-        Shape of the model and formats of its numbers.
-    rows
-        Dot products computed side by side, and post-processing lanes.
-    cols
-        Columns taken per beat, a multiple of ``quant_lanes``. Those beyond the widest vector
-        never have work.
-    sequences
-        Interleaved independent sequences, 1 or 2.
-    quant_lanes
-        Elements quantised per cycle, a multiple of ``rows``; 0 takes four words of
-        ``rows`` elements, or fewer if four do not divide ``cols``.
-    digit_bits, root_digit_bits
-        Quotient bits per cycle of the two dividers, or 0 for a table in their place, and
-        bits per cycle of the root; for the root 0 takes 3, or 2 with ``routing_registers``.
-    logits
-        Whether there is a port that streams the logits.
-    trace
-        Whether there is a port that shows every intermediate vector.
-    external_weights
-        Whether weight words come in through a port; otherwise from a memory inside.
-    style
-        What the array is built of.
-    sampling
-        Whether tokens can be drawn with a temperature; greedy only otherwise.
-    block_activations
-        Whether the tiles of activations lie in block memory; otherwise in LUT memory, which
-        is the better use of an FPGA that has it. No cycle differs.
-    silu_table
-        Whether ``silu(gate)`` is looked up where the profile allows it, instead of
-        multiplied: a multiplier less for each row. No cycle differs.
-    routing_registers
-        Whether what crosses a large device, from block to block, gets a register more on its
-        way: a higher clock for some cycles more of each stage.
-
     Raises
     ------
     ValueError
@@ -88,21 +51,35 @@ class CoreParams(Interleaved):
     (32, 17, 864)
     """
 
+    #: shape of the model and formats of its numbers
     config: ModelConfig
     profile: NumericProfile
-    rows: int = 8
+    rows: int = 8  #: dot products computed side by side, and post-processing lanes
+    #: Columns taken per beat, a multiple of ``quant_lanes``. Those beyond the widest vector
+    #: never have work.
     cols: int = 128
-    sequences: int = 1
+    sequences: int = 1  #: interleaved independent sequences, 1 or 2
+    #: elements quantised per cycle, a multiple of ``rows``; 0 takes four words of ``rows``
+    #: elements, or fewer if four do not divide ``cols``
     quant_lanes: int = 0
+    #: quotient bits per cycle of the two dividers, or 0 for a table in their place, and bits
+    #: per cycle of the root; for the root 0 takes 3, or 2 with ``routing_registers``
     digit_bits: int = 0
     root_digit_bits: int = 0
-    logits: bool = True
-    trace: bool = False
+    logits: bool = True  #: whether there is a port that streams the logits
+    trace: bool = False  #: whether there is a port that shows every intermediate vector
+    #: whether weight words come in through a port; otherwise from a memory inside
     external_weights: bool = False
-    style: ArrayStyle = ArrayStyle.GENERIC
-    sampling: bool = True
+    style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of
+    sampling: bool = True  #: whether tokens can be drawn with a temperature; greedy only otherwise
+    #: Whether the tiles of activations lie in block memory; otherwise in LUT memory, which is
+    #: the better use of an FPGA that has it. No cycle differs.
     block_activations: bool = False
+    #: Whether ``silu(gate)`` is looked up where the profile allows it, instead of multiplied: a
+    #: multiplier less for each row. No cycle differs.
     silu_table: bool = False
+    #: whether what crosses a large device, from block to block, gets a register more on its
+    #: way: a higher clock for some cycles more of each stage
     routing_registers: bool = False
 
     def __post_init__(self) -> None:
@@ -225,34 +202,18 @@ class StageKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage.
+    """One stage."""
 
-    Parameters
-    ----------
-    kind
-        Where its results go.
-    projections
-        Names of its matrices, in the order of their slots.
-    norm
-        Name of the norm whose quantised vector it multiplies.
-    rows, columns
-        Shape of each of its matrices.
-    groups
-        Groups of ``params.rows`` rows in each matrix.
-    tiles
-        Tiles of ``params.cols`` columns: beats of a group.
-    first_weight, first_header
-        Position of its first weight word, and of its first row header (one for each group
-        of each matrix).
-    """
-
-    kind: StageKind
-    projections: tuple[str, ...]
-    norm: str
+    kind: StageKind  #: where its results go
+    projections: tuple[str, ...]  #: names of its matrices, in the order of their slots
+    norm: str  #: name of the norm whose quantised vector it multiplies
+    #: shape of each of its matrices
     rows: int
     columns: int
-    groups: int
-    tiles: int
+    groups: int  #: groups of ``params.rows`` rows in each matrix
+    tiles: int  #: tiles of ``params.cols`` columns: beats of a group
+    #: position of its first weight word, and of its first row header (one for each group of
+    #: each matrix)
     first_weight: int
     first_header: int
 

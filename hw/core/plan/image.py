@@ -28,40 +28,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CoreImage:
-    """Contents of every memory of a core.
+    """Contents of every memory of a core."""
 
-    Parameters
-    ----------
-    params
-        Geometry.
-    weights
-        Weight words: the codes of row 0, then those of row 1, and so on, as
-        :func:`~sterna.hw.units.mac.weight_packing.row_codes` makes them for the style.
-    starts
-        One word per header: for each row, from what its sum starts; none if all do from 0.
-    biases
-        One word per header: for each row, the bias, signed, ``bias_bits`` wide.
-    bias_bits
-        Bits that the model's biases need.
-    shifts
-        The shifts of the model's projections, increasing.
-    stages
-        One word per stage, in :attr:`stage_layout`.
-    embedding
-        ``[vocab][d]``.
-    sigmoid
-        Entries of the sigmoid table.
-    """
-
-    params: CoreParams
+    params: CoreParams  #: geometry
+    #: weight words: the codes of row 0, then those of row 1, and so on, as
+    #: :func:`~sterna.hw.units.mac.weight_packing.row_codes` makes them for the style
     weights: list[int]
+    #: one word per header: for each row, from what its sum starts; none if all do from 0
     starts: list[int]
-    biases: list[int]
-    bias_bits: int
-    shifts: tuple[int, ...]
-    embedding: list[list[int]] = field(repr=False)
-    sigmoid: list[int] = field(repr=False)
-    stages: list[int] = field(repr=False)
+    biases: list[int]  #: one word per header: for each row, the bias, signed, ``bias_bits`` wide
+    bias_bits: int  #: bits that the model's biases need
+    shifts: tuple[int, ...]  #: the shifts of the model's projections, increasing
+    embedding: list[list[int]] = field(repr=False)  #: ``[vocab][d]``
+    sigmoid: list[int] = field(repr=False)  #: entries of the sigmoid table
+    stages: list[int] = field(repr=False)  #: one word per stage, in :attr:`stage_layout`
 
     @property
     def shift_bits(self) -> int:

@@ -142,21 +142,11 @@ def without(params: CoreParams, bound: Bound) -> CycleModel:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A core that can be built, with other parameters.
+    """A core that can be built, with other parameters."""
 
-    Parameters
-    ----------
-    changes
-        What is different, by name of the parameter.
-    cycles_per_token
-        Cycles per token, all sequences together.
-    utilisation
-        Fraction of cycles in which the array takes a beat.
-    """
-
-    changes: dict[str, int]
-    cycles_per_token: Fraction
-    utilisation: float
+    changes: dict[str, int]  #: what is different, by name of the parameter
+    cycles_per_token: Fraction  #: cycles per token, all sequences together
+    utilisation: float  #: fraction of cycles in which the array takes a beat
 
     @property
     def name(self) -> str:
@@ -196,30 +186,17 @@ PIPELINE = (Cause.ARRAY, Cause.REQUANTIZE, Cause.UNIT)
 
 @dataclass(frozen=True, slots=True)
 class CycleReport:
-    """What the cycle model says of a core.
+    """What the cycle model says of a core."""
 
-    Parameters
-    ----------
-    params
-        Geometry of the core.
-    states
-        Where the cycles go, for each kind of token.
-    won_back
-        Cycles per generated token that each part would give back if it took no time, the
-        most first; hidden latencies give back nothing. A gain of one part may depend on
-        another, so they need not add up. Two sequences may fall into step less luckily
-        without a part: then it is negative.
-    choices
-        What other parameters would reach.
-    memory
-        Bits of every memory.
-    """
-
-    params: CoreParams
-    states: dict[Token, SteadyState]
+    params: CoreParams  #: geometry of the core
+    states: dict[Token, SteadyState]  #: where the cycles go, for each kind of token
+    #: Cycles per generated token that each part would give back if it took no time, the most
+    #: first; hidden latencies give back nothing. A gain of one part may depend on another, so
+    #: they need not add up. Two sequences may fall into step less luckily without a part:
+    #: then it is negative.
     won_back: dict[Bound, Fraction]
-    choices: list[Alternative]
-    memory: MemoryBits
+    choices: list[Alternative]  #: what other parameters would reach
+    memory: MemoryBits  #: bits of every memory
 
     @property
     def greedy(self) -> SteadyState:

@@ -30,41 +30,6 @@ class CoreTimings:
     Those of a core that can be built come from :meth:`of`. ``dataclasses.replace`` answers
     what a core would gain from a part that is faster than any.
 
-    Parameters
-    ----------
-    embedding
-        From the request of a token to the last word of its vector.
-    embedding_spacing
-        From one request to the next.
-    residual
-        From a word of out, down or the embedding to the word of the residual stream.
-    maximum
-        From the last word of a vector to its maximum: the norm can begin.
-    reciprocal
-        From there to the first chunk of the quantised vector.
-    chunks
-        For each stage of the program the chunks of its vector, one a cycle.
-    norm_scale
-        From the last chunk to V, the norm's part of the scales.
-    norm_idle
-        From there to the cycle in which the norm can begin with another vector.
-    scale
-        From V to the first scale of the stage.
-    task
-        From the norm's beginning to its task at the head of an idle queue.
-    feed
-        From a beat issued to the beat taken by the array.
-    fill
-        Cycles in which the array stands still and loads activations into its tables.
-    array
-        From the last beat of a group of rows to its sums.
-    requantize
-        From sums and scales to results.
-    mlgru, glu
-        From a word of the last pre-activation to the word that the unit makes of it.
-    greedy, sampled
-        From the last logits to the token chosen.
-
     >>> from sterna.model.config import ModelConfig
     >>> from sterna.model.profile import S16
     >>> timings = CoreTimings.of(CoreParams(ModelConfig.named("tiny"), S16))
@@ -72,22 +37,24 @@ class CoreTimings:
     (11, 8, 89)
     """
 
-    embedding: int
-    embedding_spacing: int
-    residual: int
-    maximum: int
-    reciprocal: int
-    chunks: tuple[int, ...]
-    norm_scale: int
-    norm_idle: int
-    scale: int
-    task: int
-    feed: int
-    fill: int
-    array: int
-    requantize: int
+    embedding: int  #: from the request of a token to the last word of its vector
+    embedding_spacing: int  #: from one request to the next
+    residual: int  #: from a word of out, down or the embedding to the word of the residual stream
+    maximum: int  #: from the last word of a vector to its maximum: the norm can begin
+    reciprocal: int  #: from there to the first chunk of the quantised vector
+    chunks: tuple[int, ...]  #: for each stage of the program the chunks of its vector, one a cycle
+    norm_scale: int  #: from the last chunk to V, the norm's part of the scales
+    norm_idle: int  #: from there to the cycle in which the norm can begin with another vector
+    scale: int  #: from V to the first scale of the stage
+    task: int  #: from the norm's beginning to its task at the head of an idle queue
+    feed: int  #: from a beat issued to the beat taken by the array
+    fill: int  #: cycles in which the array stands still and loads activations into its tables
+    array: int  #: from the last beat of a group of rows to its sums
+    requantize: int  #: from sums and scales to results
+    #: from a word of the last pre-activation to the word that the unit makes of it
     mlgru: int
     glu: int
+    #: from the last logits to the token chosen
     greedy: int
     sampled: int
 

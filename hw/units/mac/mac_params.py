@@ -21,22 +21,6 @@ __all__ = ["MacParams"]
 class MacParams:
     """Geometry of a ternary multiply-accumulate array.
 
-    Parameters
-    ----------
-    rows
-        Dot products computed side by side.
-    cols
-        Columns taken per beat.
-    max_columns
-        Columns of the widest matrix; a dot product may have fewer.
-    act_bits
-        Bits of a signed activation.
-    style
-        What the array is built of.
-    stalls
-        Whether sums may have to wait. Without, ``sums.ready`` is not read and the pipeline
-        never stops: no register but the accumulators needs an enable.
-
     Raises
     ------
     ValueError
@@ -47,11 +31,13 @@ class MacParams:
     (17, 8, 3)
     """
 
-    rows: int
-    cols: int
-    max_columns: int
-    act_bits: int = 8
-    style: ArrayStyle = ArrayStyle.GENERIC
+    rows: int  #: dot products computed side by side
+    cols: int  #: columns taken per beat
+    max_columns: int  #: columns of the widest matrix; a dot product may have fewer
+    act_bits: int = 8  #: bits of a signed activation
+    style: ArrayStyle = ArrayStyle.GENERIC  #: what the array is built of
+    #: Whether sums may have to wait. Without, ``sums.ready`` is not read and the pipeline never
+    #: stops: no register but the accumulators needs an enable.
     stalls: bool = True
 
     def __post_init__(self) -> None:

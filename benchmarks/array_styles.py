@@ -28,10 +28,10 @@ from sterna.hw.flow.place_route import pack, place_and_route, resources_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.parts.trit import Trit
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.gateware import TernaryMacArray
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_array import TernaryMacArray
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_codes import Trit
 
 FAMILIES = {"ecp5": "ecp5-85k", "ice40": "ice40-hx8k", "xc7": "xc7"}
 STYLES = {

@@ -17,8 +17,7 @@ import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.program import StageKind
+from sterna.hw.core.plan.core_params import CoreParams, StageKind
 from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel, StageTimes
 from sterna.model.config import ModelConfig

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from sterna.hw.testbench.amaranth import run_bench
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.gateware import TernaryMacArray
-from sterna.hw.units.mac.packing import beat_payloads, pack_projection
+from sterna.hw.units.mac.mac_array import TernaryMacArray
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_packing import beat_payloads, pack_projection
 from sterna.model.files import write_atomically
 
 __all__ = ["drawn_waves", "picture", "waves"]

@@ -34,7 +34,7 @@ from sterna.cli.terminal.interrupt import INTERRUPTED, note, was_interrupted
 from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.emit.yosys import YosysError
 from sterna.hw.flow.place_route import PlaceRouteError
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.testbench.job import SimulationError
 from sterna.model.extras import install_command
 
 __all__ = ["GUIDE", "app", "main"]

@@ -9,25 +9,21 @@ from typing import Any
 
 from amaranth.lib import wiring
 
-from sterna.hw.core.unit import CORE
+from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit, emit_component
-from sterna.hw.units.embedding.unit import EMBEDDING
-from sterna.hw.units.glu.unit import GLU
-from sterna.hw.units.mac.unit import MAC
-from sterna.hw.units.mlgru.unit import MLGRU
-from sterna.hw.units.norm.unit import NORM
-from sterna.hw.units.residual.unit import RESIDUAL
-from sterna.hw.units.sampler.unit import SAMPLER
+from sterna.hw.units.glu_product import GLU
+from sterna.hw.units.mac.mac_product import MAC
+from sterna.hw.units.mlgru_product import MLGRU
+from sterna.hw.units.norm_product import NORM
 from sterna.hw.units.spec import UnitSpec
-from sterna.hw.units.weights.unit import WEIGHTS
 from sterna.model.folder import check_replaceable
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["UNITS", "emit_verilog", "model_component", "unit_named"]
 
 UNITS: Mapping[str, UnitSpec] = MappingProxyType({spec.name: spec for spec in (
-    MAC, MLGRU, NORM, GLU, RESIDUAL, EMBEDDING, SAMPLER, WEIGHTS, CORE)})
-"""Every unit by name; a new one needs a folder of its own and a place in this list."""
+    MAC, MLGRU, NORM, GLU, CORE)})
+"""Every unit that can be emitted by itself, by name; a new one needs a place in this list."""
 
 
 def unit_named(name: str) -> UnitSpec:

@@ -12,7 +12,7 @@ from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.board.top import TOP_MODULE, BoardDesign
 from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import WaveSignal, check_waves, write_views
 from sterna.sim.core.reference import Oracle

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.unit import CORE
+from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.flow.netlist import absorb_registers, model_files, netlist_verilog
 from sterna.hw.flow.synthesis import Family, synthesize

@@ -13,8 +13,8 @@ import numpy as np
 from sterna.export.runtime.runtime import token_array
 from sterna.hw.catalog import emit_verilog, unit_named
 from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.job import Job
-from sterna.hw.testbench.payloads import UnitPorts
 from sterna.hw.testbench.scoreboard import Checks, Scoreboard
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.checks import one_of

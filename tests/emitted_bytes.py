@@ -45,9 +45,6 @@ _UNITS = (
     "mlgru --lanes 4", "mlgru --lanes 2 --sequences 2 --trace",
     "norm --rows 2 --lanes 4", "norm --rows 4 --lanes 4 --sequences 2 --trace",
     "glu --lanes 4", "glu --lanes 3 --sequences 2 --trace",
-    "residual --rows 4", "embedding --rows 4", "embedding --rows 5 --sequences 2",
-    "sampler --rows 4", "weights --rows 4 --cols 12 --style ecp5-table",
-    "weights --rows 3 --cols 9",
     "core --rows 2 --cols 8",
 )
 _CORES = (
@@ -64,7 +61,6 @@ def command_lines() -> list[str]:
         *(f"verilog {model} --unit {unit}" for model in ("odd", "odd-c12") for unit in _UNITS),
         *(f"verilog odd --unit {core}" for core in _CORES),
         *(f"verilog tiny --unit {unit}" for unit in ("mac", "mlgru --sequences 2", "norm", "glu")),
-        *(f"verilog tiny-c12 --unit {unit}" for unit in ("residual", "embedding", "sampler")),
         "verilog micro --unit core --rows 4 --cols 32",
         *(f"export {model} --form {form}" for model in ("odd", "odd-c12")
           for form in ("exact", "exact-2bit", "web", "traced", "fast", "float32")),

@@ -10,8 +10,8 @@ import numpy as np
 from amaranth.hdl import ResetInserter, Signal, Value
 
 from sterna.hw.testbench.amaranth import run_bench
-from sterna.hw.units.norm.gateware import NormQuant
-from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.norm_params import NormParams
+from sterna.hw.units.norm_quant import NormQuant
 from sterna.model.quantized.integer import norm_quant
 
 __all__ = ["NormEvents", "NormPauses", "check_cycles", "check_events", "run_norm"]

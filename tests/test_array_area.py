@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sterna.hw.flow.target import TARGETS
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.gateware import TernaryMacArray
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_array import TernaryMacArray
+from sterna.hw.units.mac.mac_params import MacParams
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from sterna.hw.emit.cells import cell_models
-from sterna.hw.emit.yosys import run_yosys
-from sterna.hw.units.mac.ecp5.ccu2c import ADD, ADD_NOT_B, CHOOSE, SELECT
+from sterna.hw.emit.tools import run_yosys
+from sterna.hw.units.mac.ecp5_rows import ADD, ADD_NOT_B, CHOOSE, SELECT
 
 MODELS = cell_models("  CCU2C #(")["ecp5.v"]
 # What the adders use, and anything.

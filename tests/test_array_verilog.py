@@ -9,7 +9,7 @@ import pytest
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.tools import verilator_environment
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.bundled import bundled_heldout

@@ -19,10 +19,8 @@ from sterna.hw import catalog
 from sterna.hw.catalog import UNITS, emit_verilog
 from sterna.hw.emit.axis import AxisStream, axis_text
 from sterna.hw.emit.documents import Port
-from sterna.hw.emit.fields import FieldBits
-from sterna.hw.emit.memories import copy_memories
-from sterna.hw.emit.tools import verilator_environment
-from sterna.hw.testbench.payloads import Fields, UnitPorts, pack_words, read_field
+from sterna.hw.emit.payloads import FieldBits, Fields, UnitPorts, pack_words, read_field
+from sterna.hw.emit.tools import copy_memories, verilator_environment
 from sterna.hw.testbench.scoreboard import Scoreboard, ScoredPhase
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12

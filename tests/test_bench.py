@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sterna.hw.emit.fields import FieldBits
-from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult
-from sterna.hw.testbench.payloads import UnitPorts, pack_words, read_field
+from sterna.hw.emit.payloads import FieldBits, UnitPorts, pack_words, read_field
+from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult, SimulationError
 from sterna.hw.testbench.scoreboard import ExpectedTensor, Scoreboard, ScoredPhase
-from sterna.hw.testbench.simulation import SimulationError
 from sterna.hw.testbench.stimulus import PhaseBuilder
 from sterna.sim.bench import launch
 from sterna.sim.bench.runner import Simulator, run_on

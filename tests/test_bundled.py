@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sterna.model.data
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.model.config import ModelConfig
 from sterna.model.quantized import load_model

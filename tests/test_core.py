@@ -14,8 +14,7 @@ from simulated_cores import SHAPES, Shape
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.plan.request import Request
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.testbench.job import Pause, PhaseResult
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.testbench.job import Pause, PhaseResult, SimulationError
 from sterna.model.quantized import Projection, QuantizedModel
 from sterna.sim.bench.runner import run_on
 from sterna.sim.core import simulate

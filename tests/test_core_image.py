@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from simulated_cores import SHAPES, Shape
 
 from sterna.hw.core.core import MatMulFreeCore
+from sterna.hw.core.plan.core_params import CoreParams, StageKind, program
+from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.core.plan.image import build_image, unpack_image
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.program import StageKind, program
-from sterna.hw.core.plan.units import CoreUnits
 from sterna.hw.core.post_processor import requantize_params
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel, load_model

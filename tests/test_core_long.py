@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from core_timing import layer_events
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.timing.timings import CoreTimings
+from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.core.timing.cycles import CoreTimings, CycleModel
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, PROFILES, S16
 

@@ -1,16 +1,18 @@
 # amaranth: UnusedElaboratable=no
 # A constructor that refuses its arguments leaves an object that nobody can use.
-"""Parts of the core on their own, in Amaranth's simulator: queue, scales, control of tokens."""
+"""Parts of the core on their own, in Amaranth's simulator: queues, scales, control of tokens."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sterna.hw.core.bypass_fifo import BypassFifo
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.scale_unit import ScaleUnit
-from sterna.hw.core.token_control import TokenControl
+from sterna.hw.core.control import TokenControl
+from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.core.post_processor import ScaleUnit
+from sterna.hw.core.queues import BypassFifo, TaskQueue
 from sterna.hw.testbench.amaranth import Pauses, run_bench, run_stream
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
@@ -47,9 +49,35 @@ def test_the_queue_takes_as_many_as_it_is_deep() -> None:
     assert taken == [1, 1, 1, 0, 0, 0]
 
 
-def test_a_queue_without_room_is_refused() -> None:
-    with pytest.raises(ValueError, match="depth must be at least 1"):
-        BypassFifo(4, depth=0)
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@given(data=st.data())
+def test_the_queue_of_tasks_is_a_list(depth, data):
+    patterns = data.draw(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40))
+    dut = TaskQueue(8, depth=depth)
+    held: list[int] = []
+
+    async def testbench(ctx):
+        for number, (wants_put, ready) in enumerate(patterns, start=1):
+            put = wants_put and len(held) < depth
+            ctx.set(dut.put, put)
+            ctx.set(dut.payload, number)
+            ctx.set(dut.head.ready, ready)
+            assert ctx.get(dut.head.valid) == bool(held)
+            if held:
+                assert ctx.get(dut.head.payload) == held[0]
+            if ready and held:
+                held.pop(0)
+            if put:
+                held.append(number)
+            await ctx.tick()
+
+    run_bench(dut, testbench)
+
+
+@pytest.mark.parametrize("queue", [BypassFifo, TaskQueue])
+def test_a_queue_without_room_is_refused(queue) -> None:
+    with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
+        queue(4, depth=0)
 
 
 @pytest.mark.parametrize("sequences", [1, 2])

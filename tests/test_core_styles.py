@@ -8,13 +8,13 @@ import pytest
 from sterna.hw.board import BoardName
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.core_product import core_design
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.verilog import core_design
 from sterna.hw.emit.folder import EmittedUnit, emit_component
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import QuantizedModel

@@ -12,11 +12,11 @@ from test_embedding_unit import embedding, random_table
 from test_sampler_unit import Draw
 from test_sampler_unit import check as check_sampler
 
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.image import build_image, unpack_image
-from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.units.sampler.gateware import ArgmaxSampler
-from sterna.hw.units.sampler.params import SamplerParams
+from sterna.hw.units.sampler import ArgmaxSampler
+from sterna.hw.units.sampler_params import SamplerParams
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized.bundled import bundled_heldout

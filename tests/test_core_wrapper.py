@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.emit.memories import copy_memories
-from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.emit.tools import copy_memories, verilator_environment
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.integer import IntegerModel

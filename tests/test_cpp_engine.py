@@ -14,14 +14,14 @@ import pytest
 from wave_names import declared_signals
 
 from sterna.hw.core.core import MatMulFreeCore
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.image import CoreImage, build_image
-from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.verilog import write_verilog
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.testbench.job import SimulationError
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import QuantizedModel

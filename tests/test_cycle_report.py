@@ -15,15 +15,21 @@ from core_shapes import core_params
 from hypothesis import given
 
 from sterna.hw.core.core import MatMulFreeCore
+from sterna.hw.core.plan.core_params import CoreParams, StageKind
+from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.program import StageKind
-from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.core.timing.cycle_report import PIPELINE, cycle_report, tokens_per_second
+from sterna.hw.core.timing.cycle_report import (
+    PIPELINE,
+    Bound,
+    alternatives,
+    cycle_report,
+    memory_bits,
+    shape_image,
+    tokens_per_second,
+    without,
+)
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.timing.memory_bits import memory_bits, shape_image
 from sterna.hw.core.timing.steady_state import Cause, Token, steady_state
-from sterna.hw.core.timing.what_if import Bound, alternatives, without
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, S16, NumericProfile
 from sterna.model.quantized.synthetic import random_model

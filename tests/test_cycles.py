@@ -10,11 +10,10 @@ from core_shapes import core_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.core.plan.request import Request
-from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.core.timing.cycles import CycleModel, TokenTimes, _Feed
-from sterna.hw.core.timing.timings import CoreTimings
+from sterna.hw.core.timing.cycles import CoreTimings, CycleModel, TokenTimes, _Feed
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 

@@ -24,10 +24,10 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"),
 CODE_FOLDERS = ("model", "export", "hw", "sim", "cli")
 MARKS = {"README.md": "slow", "library.md": "long", "simulation.md": "slow", "gateware.md": "long"}
 # Files that docs/add-a-unit.md adds: tests/test_add_a_unit.py does, and runs its commands.
-ADDED = re.findall(r"^```py\n# (hw/units/(\w+)/\w+)\.py$",
+ADDED = re.findall(r"^```py\n# (hw/units/\w+)\.py$",
                    (ROOT / "docs" / "add-a-unit.md").read_text(encoding="utf-8"), re.M)
-_ADDED_UNITS = {unit for _, unit in ADDED}
-_ADDED_MODULES = {f"sterna.{path.replace('/', '.')}" for path, _ in ADDED}
+_ADDED_UNITS = {path.rpartition("/")[2] for path in ADDED}
+_ADDED_MODULES = {f"sterna.{path.replace('/', '.')}" for path in ADDED}
 COMMANDS = typer.main.get_command(app).commands
 
 
@@ -201,7 +201,7 @@ def test_a_broken_link_is_noticed() -> None:
 
 def test_a_wrong_name_is_noticed() -> None:
     text = ("`model/quantized/integer.py` `model/gone.py` sterna.model.quantized.integer.rs "
-            "sterna.hw.units.mac.base.params sterna.model.quantized.integer.gone "
+            "sterna.hw.units.mac.mac_params sterna.model.quantized.integer.gone "
             "sterna.hw.gone.MacParams")
     assert missing_names(text) == [
         "model/gone.py", "sterna.model.quantized.integer.gone", "sterna.hw.gone.MacParams"]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
-from sterna.hw.units.embedding.gateware import Embedding
-from sterna.hw.units.embedding.params import EmbeddingParams
+from sterna.hw.units.embedding import Embedding, EmbeddingParams
 from sterna.model.profile import C12, S16, NumericProfile
 
 STEADY = Pauses()

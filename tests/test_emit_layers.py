@@ -17,13 +17,13 @@ from random_matrices import random_matrices
 
 from sterna.hw import emit_glu, emit_layer, emit_matrix, emit_mlgru, layer_cost
 from sterna.hw.emit.folder import interface_of
+from sterna.hw.emit.payloads import UnitPorts, pack_words
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.layers.documents import act_values, result_values, vector_values
 from sterna.hw.layers.emit import ArraySizes, plan_layer, plan_matrices
 from sterna.hw.layers.layer_unit import LayerUnit
 from sterna.hw.layers.matrix_unit import MatrixUnit
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream
-from sterna.hw.testbench.payloads import UnitPorts, pack_words
 from sterna.model.cache import Cache
 from sterna.model.layers import (
     BitLinearLayer,

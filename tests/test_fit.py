@@ -65,7 +65,7 @@ def test_sizes_are_chosen_where_the_usual_core_does_not_fit():
     assert all(getattr(params, name) == value for name, value in COMPACT.items())
     assert params.compact
     assert not CORE.params_for(MICRO, {}).compact
-    check_memories(MICRO, CORE, params, TARGETS["ice40-up5k"])
+    check_memories(CORE, params, TARGETS["ice40-up5k"])
     # A unit alone gets what it has in that core.
     assert usual_sizes(MICRO, MAC, TARGETS["ice40-up5k"]).sizes == {"rows": 1, "cols": 8}
     assert usual_sizes(MICRO, NORM, TARGETS["ice40-up5k"]).sizes == {"rows": 1, "lanes": 1}
@@ -116,7 +116,7 @@ def test_what_fits_is_named_as_options_as_a_target_or_as_a_model():
     for target, name in FITTING.items():
         model = load_model(name)
         chosen = usual_sizes(model, CORE, TARGETS[target])
-        check_memories(model, CORE, CORE.params_for(model, chosen.sizes if chosen else {}),
+        check_memories(CORE, CORE.params_for(model, chosen.sizes if chosen else {}),
                        TARGETS[target])
 
 

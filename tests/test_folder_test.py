@@ -20,7 +20,7 @@ import pytest
 from sterna.hw.catalog import UNITS, emit_verilog
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.selftest import template
-from sterna.hw.emit.selftest.vectors import VectorPhase, Vectors
+from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError
 from sterna.model.profile import C12, S16

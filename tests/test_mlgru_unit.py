@@ -5,18 +5,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from amaranth.hdl import Signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
-from sterna.hw.units.mlgru.beats import preact_payloads, state_values
-from sterna.hw.units.mlgru.gateware import MlgruUnit
-from sterna.hw.units.mlgru.params import MlgruParams
+from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
+from sterna.hw.units.mlgru_product import preact_payloads, state_values
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import mlgru_cell
 
@@ -174,21 +171,14 @@ def test_a_start_at_every_token_keeps_no_state():
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
-@pytest.mark.parametrize("options", [{"stalls": False}, {"block_tables": True}], ids=str)
-def test_a_unit_that_never_stalls_and_tables_in_block_memory_change_no_result(profile, options):
-    params = MlgruParams(profile, layers=2, channels=8, lanes=2, **options)
+def test_a_unit_that_never_stalls_gives_the_same_results(profile):
+    params = MlgruParams(profile, layers=2, channels=8, lanes=2, stalls=False)
     unit = MlgruUnit(params, profile.sigmoid_table())
     rng = np.random.default_rng(18)
     z = random_preacts(profile, rng, 6, 2, 8)
-    payloads = payloads_of(z, unit.params)
-    states = unit.states
-    if not unit.params.stalls:      # then ``ready`` is a constant, which no bench can drive
-        states = SimpleNamespace(payload=states.payload, valid=states.valid, ready=Signal())
-    run = run_stream(unit, unit.preacts, states, payloads, len(payloads), max_cycles=200,
-                     pauses=Pauses(0.4, 0.0, 7))
-    check_results(run.results, unit.params, z)
+    run = run_and_check(unit, z, Pauses(0.4, 0.0, 7))
     assert [taken - sent for sent, taken in zip(run.sent_at, run.taken_at, strict=True)] == (
-        [unit.params.latency] * len(payloads))
+        [unit.params.latency] * len(run.results))
 
 
 @settings(max_examples=12, deadline=None)

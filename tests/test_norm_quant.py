@@ -11,8 +11,8 @@ from pairwise import pairwise
 
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.units.norm.gateware import NormQuant
-from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.norm_params import NormParams
+from sterna.hw.units.norm_quant import NormQuant
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import norm_quant
 

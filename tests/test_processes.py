@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sterna.hw.emit import processes
-from sterna.hw.emit.processes import run_tool
+from sterna.hw.emit import tools
+from sterna.hw.emit.tools import run_tool
 
 
 def alive(pid: int) -> bool:
@@ -40,7 +40,7 @@ def test_a_tool_returns_its_status_and_output() -> None:
 def test_a_tool_that_takes_too_long_ends_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str,
 ) -> None:
-    monkeypatch.setattr(processes, "_GRACE_S", 0.3)
+    monkeypatch.setattr(tools, "_GRACE_S", 0.3)
     child = f"{trap}echo $$ > child; while :; do sleep 0.1; done"
     with pytest.raises(subprocess.TimeoutExpired):
         run_tool(["sh", "-c", f"sh -c \"{child.replace('$', chr(92) + '$')}\" & wait"],

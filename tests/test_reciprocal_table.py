@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.parts.reciprocal_params import ReciprocalTableParams
-from sterna.hw.parts.reciprocal_table import ReciprocalTable
-from sterna.hw.parts.reciprocal_words import line
+from sterna.hw.parts.reciprocal_table import ReciprocalTable, ReciprocalTableParams, line
 from sterna.hw.testbench.amaranth import run_bench
 
 

@@ -15,10 +15,8 @@ from page_checks import check_page, drawings
 from sterna.cli.reports.cycle_tables import PARTS
 from sterna.cli.reports.hardware_page import stage_bars, waterfall_plot
 from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.timing.cycle_report import cycle_report
+from sterna.hw.core.timing.cycle_report import cycle_report, memory_bits, shape_image
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.timing.memory_bits import memory_bits, shape_image
 from sterna.hw.core.timing.steady_state import Cause
 from sterna.hw.core.timing.waterfall import waterfall
 from sterna.model.config import ModelConfig

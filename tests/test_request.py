@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.request import Request, check_requests
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16

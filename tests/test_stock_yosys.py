@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sterna.hw import emit_mlgru
-from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.emit.tools import run_yosys
 from sterna.model.profile import C12
 
 

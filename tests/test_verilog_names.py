@@ -9,10 +9,9 @@ from amaranth.hdl import Array, Module, Mux, Signal, signed
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.emit.derived_names import is_derived
 from sterna.hw.emit.names import Names, plain
-from sterna.hw.emit.rtlil import names_in
-from sterna.hw.emit.verilog import readable, verilog_files
+from sterna.hw.emit.rtlil_names import is_derived, names_in, readable
+from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.report import cell_counts
 
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from sterna.cli.reports.hardware_page import waterfall_plot
 from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.timing.folding import fold_stages
-from sterna.hw.core.timing.steady_state import stage_name, steady_state
+from sterna.hw.core.timing.steady_state import fold_stages, stage_name, steady_state
 from sterna.hw.core.timing.waterfall import Worker, waterfall
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16

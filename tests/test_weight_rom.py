@@ -10,8 +10,7 @@ from itertools import pairwise
 import pytest
 
 from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
-from sterna.hw.units.weights.gateware import WeightRom
-from sterna.hw.units.weights.params import WeightRomParams
+from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
 
 PAUSES = [Pauses(), Pauses(0.7, 0.0, 1), Pauses(0.0, 0.5, 2), Pauses(0.4, 0.6, 3)]
 

@@ -8,22 +8,20 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from xc7_bench import run_verilog
 
+from sterna.hw.emit.tools import run_yosys
 from sterna.hw.emit.verilog import verilog_files, write_verilog
-from sterna.hw.emit.yosys import run_yosys
 from sterna.hw.parts.bits import to_bits, to_ints
-from sterna.hw.parts.trit_codes import pack_triples, unpack_triples
-from sterna.hw.units.mac.base.pair_codes import PAIRS, pack_pairs, unpack_pairs
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.xc7.pair_adder import PairAdder
-from sterna.hw.units.mac.xc7.pair_row import Xc7PairRow
-from sterna.hw.units.mac.xc7.table_row import Xc7TableRow
-from sterna.hw.units.mac.xc7.ternary_adder import TernaryAdder
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_codes import (
+    PAIRS,
+    pack_pairs,
+    pack_triples,
+    unpack_triples,
+)
+from sterna.hw.units.mac.xc7_rows import PairAdder, TernaryAdder, Xc7PairRow, Xc7TableRow
 
 TRIPLE_CODES = [*range(14), *range(17, 30)]
 
@@ -36,36 +34,6 @@ def packed(values, width: int) -> int:
 def signed(bits: str) -> int:
     """A number in two's complement."""
     return int(bits, 2) - (1 << len(bits)) * (bits[0] == "1")
-
-
-# Codes
-
-
-@given(arrays.arrays(np.int8, st.tuples(st.integers(1, 4), st.integers(1, 9)),
-                     elements=st.integers(-1, 1)))
-def test_pair_codes_return_the_weights(weight):
-    codes = pack_pairs(weight)
-    assert codes.max() < 16
-    assert codes.shape == (len(weight), -(-weight.shape[1] // 2))
-    assert (unpack_pairs(codes, weight.shape[1]) == weight).all()
-
-
-def test_every_pair_has_a_code_of_its_own():
-    pairs = np.array(list(itertools.product((-1, 0, 1), repeat=2)))
-    assert sorted(pack_pairs(pairs)[:, 0].tolist()) == sorted(PAIRS)
-    assert pack_pairs(np.zeros((1, 2), int)).item() == 0
-
-
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: pack_pairs(np.array([2, 0])), "-1, 0 or 1"),
-    (lambda: pack_pairs(np.array(1)), "row or a matrix"),
-    (lambda: unpack_pairs(np.array([5]), 2), "code 5 is no pair"),
-    (lambda: unpack_pairs(np.array([1]), 3), "3 columns take 2 codes"),
-    (lambda: unpack_pairs(np.array([3]), 1), "filling"),
-])
-def test_bad_pairs_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 # Adders

@@ -11,10 +11,7 @@ from unittest import mock
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import memory
 
-MODULES = (
-    "sterna.hw.units.mac.ecp5.ccu2c", "sterna.hw.units.mac.ecp5.tables",
-    "sterna.hw.units.mac.xc7.carry",
-    "sterna.hw.units.mac.xc7.lut", "sterna.hw.units.mac.xc7.tables")
+MODULES = ("sterna.hw.units.mac.ecp5_rows", "sterna.hw.units.mac.xc7_rows")
 
 
 class Cell(Elaboratable):

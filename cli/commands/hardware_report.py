@@ -83,9 +83,9 @@ def _image(
     sequences: int, quant_lanes: int,
 ) -> CoreImage:
     """The packed model, or an empty image of a configuration."""
+    from sterna.hw.core.plan.core_params import CoreParams
     from sterna.hw.core.plan.image import build_image
-    from sterna.hw.core.plan.params import CoreParams
-    from sterna.hw.core.timing.memory_bits import shape_image
+    from sterna.hw.core.timing.cycle_report import shape_image
     if (model is None) == (config is None):
         raise ValueError("give either a MODEL or --config")
     if config is None:

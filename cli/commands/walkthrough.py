@@ -23,11 +23,11 @@ from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.plan.request import LIMIT_BITS, Request
 from sterna.hw.core.timing.cycle_report import cycle_report
-from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.flow.report import CellCounts, cell_counts

@@ -10,8 +10,7 @@ from rich.text import Text
 
 from sterna.cli.terminal.console import out
 from sterna.hw.core.timing.cycle_report import PIPELINE, CycleReport, tokens_per_second
-from sterna.hw.core.timing.folding import FoldedStages, fold_stages
-from sterna.hw.core.timing.steady_state import Cause, SteadyState, Token
+from sterna.hw.core.timing.steady_state import Cause, FoldedStages, SteadyState, Token, fold_stages
 
 __all__ = [
     "PARTS",

@@ -7,8 +7,8 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.units import CoreUnits
+from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 
 __all__ = ["ActivationBuffer"]

@@ -7,30 +7,26 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.activation_buffer import ActivationBuffer
-from sterna.hw.core.bypass_fifo import BypassFifo
-from sterna.hw.core.dispatcher import Dispatcher
-from sterna.hw.core.issuer import BeatIssuer
-from sterna.hw.core.plan.image import CoreImage
-from sterna.hw.core.plan.tasks import weight_request_layout
-from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.core.post_processor import PostProcessor
-from sterna.hw.core.router import ResultRouter
-from sterna.hw.core.scale_unit import ScaleUnit
-from sterna.hw.core.token_control import (
+from sterna.hw.core.control import (
     ControlSignature,
+    Dispatcher,
     TokenControl,
     prompt_layout,
     token_layout,
 )
+from sterna.hw.core.issuer import BeatIssuer, WeightFeed, WeightPort
+from sterna.hw.core.plan.core_units import CoreUnits
+from sterna.hw.core.plan.image import CoreImage, weight_request_layout
+from sterna.hw.core.post_processor import PostProcessor, ResultRouter, ScaleUnit
+from sterna.hw.core.queues import BypassFifo
 from sterna.hw.core.trace import show_taps, trace_layout
-from sterna.hw.core.weight_feed import WeightFeed, WeightPort
-from sterna.hw.units.embedding.gateware import Embedding
-from sterna.hw.units.glu.gateware import GluUnit
-from sterna.hw.units.mac.gateware import TernaryMacArray
-from sterna.hw.units.mlgru.gateware import MlgruUnit
-from sterna.hw.units.norm.gateware import NormQuant
-from sterna.hw.units.residual.gateware import ResidualAdd
-from sterna.hw.units.sampler.gateware import ArgmaxSampler
+from sterna.hw.units.embedding import Embedding
+from sterna.hw.units.glu import GluUnit
+from sterna.hw.units.mac.mac_array import TernaryMacArray
+from sterna.hw.units.mlgru import MlgruUnit
+from sterna.hw.units.norm_quant import NormQuant
+from sterna.hw.units.residual import ResidualAdd
+from sterna.hw.units.sampler import ArgmaxSampler
 
 __all__ = ["MatMulFreeCore"]
 

@@ -1,4 +1,4 @@
-"""From sums to fixed-point numbers: scale, shift and bias of every row."""
+"""From sums to fixed-point numbers, and on to the unit that takes them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,115 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.image import CoreImage
-from sterna.hw.core.plan.program import MAX_SLOTS, StageKind
-from sterna.hw.core.plan.tasks import result_tag_layout, task_layout
+from sterna.hw.core.plan.core_params import MAX_SLOTS, CoreParams, StageKind
+from sterna.hw.core.plan.core_units import SCALE_HOLD, CoreUnits, scale_latency
+from sterna.hw.core.plan.image import CoreImage, result_tag_layout, task_layout
+from sterna.hw.core.queues import BypassFifo
+from sterna.hw.parts.arithmetic import round_shift
 from sterna.hw.parts.memory_attributes import BLOCK_ROM
 from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
 
-__all__ = ["PostProcessor", "requantize_params", "result_layout"]
+__all__ = ["PostProcessor", "ResultRouter", "ScaleUnit", "requantize_params", "result_layout"]
+
+
+class ScaleUnit(wiring.Component):
+    """``A = rs(V * K, combine_shift)``: ``sterna.model.quantized.integer.combine_scale``.
+
+    One multiplier makes the scales of a stage one after the other. The first is known
+    :attr:`latency` cycles after V was offered, the others in the cycles after it, which is
+    soon enough: the sums of slot i are not used before those of slot i - 1. V is taken
+    :attr:`hold` cycles after it was offered, when the last scale is made.
+
+    A fits its width: ``combined_scale_max`` of :class:`~sterna.model.profile.NumericProfile`.
+
+    Members
+    -------
+    norms : ``In(stream.Signature(norm.scale_layout))``
+    mantissas : ``In(ArrayLayout(unsigned(mantissa_bits), 3))``, for each sequence
+    clear, clear_sequence : ``In``
+        Forget the scales of a sequence; the next V is for new ones. Its mantissas must be
+        there two cycles before that V.
+    scales : ``Out(ArrayLayout(unsigned(scale_bits), 3))``, for each sequence
+    known : ``Out(1)``, for each sequence
+    written, written_sequence, written_scale : ``Out``
+        A scale, in the cycle in which it is stored.
+    """
+
+    hold = SCALE_HOLD
+
+    def __init__(self, params: CoreParams) -> None:
+        self.params = params
+        self.latency = scale_latency(params)
+        profile, norm = params.profile, CoreUnits(params).norm
+        super().__init__({
+            "norms": In(stream.Signature(norm.scale_layout)),
+            "mantissas": In(ArrayLayout(unsigned(profile.mantissa_bits), MAX_SLOTS)).array(
+                params.sequences),
+            "clear": In(1),
+            "clear_sequence": In(params.index_bits),
+            "scales": Out(ArrayLayout(unsigned(profile.scale_bits), MAX_SLOTS)).array(
+                params.sequences),
+            "known": Out(1).array(params.sequences),
+            "written": Out(1),
+            "written_sequence": Out(params.index_bits),
+            "written_scale": Out(unsigned(profile.scale_bits)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, profile, norm = self.params, self.params.profile, self.norms.payload
+        steps = Pipeline(m, Const(1))
+        sequence = Signal(params.index_bits)
+        if params.sequence_bits:
+            with m.If(self.clear):
+                m.d.sync += sequence.eq(self.clear_sequence)
+
+        # V stands still until the last slot, so that it is an operand as it is. The other
+        # operand is ready before V comes.
+        slot = Signal(2)
+        following = Signal(2)
+        m.d.comb += [
+            following.eq(slot),
+            self.norms.ready.eq(slot == MAX_SLOTS - 1),
+        ]
+        with m.If(self.norms.valid):
+            m.d.comb += following.eq(Mux(self.norms.ready, 0, slot + 1))
+        m.d.sync += slot.eq(following)
+        slots = range(MAX_SLOTS)
+        mantissas = Array(Array(each[i] for i in slots) for each in self.mantissas)
+        way = self.latency - 2
+        mantissa = steps.register(mantissas[sequence][following], "mantissa")
+        product = steps.register(
+            steps.delay(norm.v, way, "v") * steps.delay(mantissa, way, "mantissa"), "product")
+        slot_of_product = steps.delay(slot, 1 + way, "slot_of_product")
+        multiplied = steps.flags(self.norms.valid, 1 + way, "multiplied")[-1]
+        # The next sequence may be cleared while the last scales of this one are on their way.
+        multiplied_sequence = steps.delay(
+            sequence, way if params.sequence_bits else 0, "multiplied_sequence")
+
+        scale = round_shift(product, profile.combine_shift)[:profile.scale_bits]
+        m.d.comb += [
+            self.written.eq(multiplied),
+            self.written_sequence.eq(multiplied_sequence),
+            self.written_scale.eq(scale),
+        ]
+        scales = Array(Array(each[i] for i in slots) for each in self.scales)
+        with m.If(multiplied):
+            m.d.sync += [
+                scales[multiplied_sequence][slot_of_product].eq(scale),
+                Array(self.known)[multiplied_sequence].eq(1),
+            ]
+        with m.If(self.clear):
+            m.d.sync += Array(self.known)[self.clear_sequence].eq(0)
+        return m
+
 
 _BIAS_STEPS = 2
 """Steps by which biases come after their sums: which is read, and the memory's output register."""
 
 
 def requantize_params(image: CoreImage) -> RequantizeParams:
-    """Return the widths of the requantiser."""
     params = image.params
     widest, *narrower = sorted(set(_result_bits(image).values()), reverse=True)
     return RequantizeParams(
@@ -40,7 +134,6 @@ def result_layout(image: CoreImage) -> StructLayout:
 
 
 def _result_bits(image: CoreImage) -> dict[StageKind, int]:
-    """Bits of the results of each kind of stage."""
     profile = image.params.profile
     return {
         StageKind.MLGRU: profile.z.bits, StageKind.GLU: profile.z.bits,
@@ -55,12 +148,7 @@ class PostProcessor(wiring.Component):
     all formats; whoever takes it narrows it to that of its stage
     (:meth:`~sterna.hw.parts.requantize.RequantizeParams.narrowed`). What is added to the residual
     stream is one bit wider than that (saturating there changes no sum, see
-    :class:`~sterna.hw.units.residual.gateware.ResidualAdd`).
-
-    Parameters
-    ----------
-    image
-        Contents of the memories; the biases are kept here.
+    :class:`~sterna.hw.units.residual.ResidualAdd`).
 
     Members
     -------
@@ -199,3 +287,118 @@ class PostProcessor(wiring.Component):
         with m.Elif(taken):
             m.d.sync += following.eq(following + 1)
         return shape(steps.register(read.data, "bias_word"))
+
+
+class ResultRouter(wiring.Component):
+    """Takes words of results, ``rows`` channels each, and feeds the unit of their stage.
+
+    f and c wait for g, gate waits for up: the unit gets a beat in the cycle in which the
+    last of them arrives. All units are always ready. Logits that leave the core wait in a
+    queue, and ``room`` tells whether more of them may be made; a sampler alone never waits,
+    for it has chosen a token before the next vector begins.
+
+    Members
+    -------
+    results : ``In(stream.Signature(result_layout(image), always_ready=True))``
+    preacts : ``Out(stream.Signature(mlgru.preact_layout))``
+        To the MLGRU unit.
+    gates : ``Out(stream.Signature(glu.preact_layout))``
+        To the GLU unit.
+    updates : ``Out(stream.Signature(residual.update_layout))``, for each sequence
+        To the residual stream.
+    logits : ``Out(stream.Signature(...))``, for each sequence
+        ``logits`` of ``rows`` tokens, and ``last``.
+    room : ``Out(1)``, for each sequence
+        There is room for all logits on the way, and for two words more.
+    """
+
+    def __init__(self, image: CoreImage) -> None:
+        self.params = params = image.params
+        self._units = units = CoreUnits(params)
+        self._numbers = requantize_params(image)
+        logit = signed(params.profile.logit.bits)
+        self.logit_layout = StructLayout({"logits": ArrayLayout(logit, params.rows), "last": 1})
+
+        super().__init__({
+            "results": In(stream.Signature(result_layout(image), always_ready=True)),
+            "preacts": Out(stream.Signature(units.mlgru.preact_layout)),
+            "gates": Out(stream.Signature(units.glu.preact_layout)),
+            "updates": Out(stream.Signature(units.residual.update_layout)).array(params.sequences),
+            "logits": Out(stream.Signature(self.logit_layout)).array(params.sequences),
+            "room": Out(1).array(params.sequences),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, profile, numbers = self.params, self.params.profile, self._numbers
+        result, tag = self.results.payload.result, self.results.payload.tag
+        queues = [self._queue(m, sequence) for sequence in range(params.sequences)]
+
+        # Pre-activations that wait, and those that have just come.
+        first, second, third = (
+            Signal(ArrayLayout(signed(profile.z.bits), params.rows), name=name, reset_less=True)
+            for name in ("first", "second", "third"))
+        preacts, gates = self.preacts.payload, self.gates.payload
+        for row in range(params.rows):
+            m.d.comb += [
+                third[row].eq(numbers.narrowed(result, row, profile.z.bits)),
+                preacts.f[row].eq(first[row]),
+                preacts.c[row].eq(second[row]),
+                preacts.g[row].eq(third[row]),
+                gates.gate[row].eq(first[row]),
+                gates.up[row].eq(third[row]),
+            ]
+            for sequence, queue in enumerate(queues):
+                m.d.comb += [
+                    self.updates[sequence].payload.y[row].eq(
+                        numbers.narrowed(result, row, profile.x.bits + 1)),
+                    queue.payload.logits[row].eq(
+                        numbers.narrowed(result, row, profile.logit.bits)),
+                ]
+        m.d.comb += [preacts.start.eq(tag.start), gates.last.eq(tag.last)]
+        if params.sequence_bits:
+            m.d.comb += [preacts.sequence.eq(tag.sequence), gates.sequence.eq(tag.sequence)]
+        for queue in queues:
+            m.d.comb += queue.payload.last.eq(tag.last)
+
+        def is_for(kind, slot=None):
+            here = self.results.valid & (tag.kind == kind if kind else ~tag.kind.any())
+            return here if slot is None else here & (tag.slot == slot)
+
+        m.d.comb += [
+            self.preacts.valid.eq(is_for(StageKind.MLGRU, 2)),
+            self.gates.valid.eq(is_for(StageKind.GLU, 1)),
+        ]
+        for sequence, queue in enumerate(queues):
+            ours = tag.sequence == sequence
+            m.d.comb += [
+                self.updates[sequence].valid.eq(is_for(StageKind.RESIDUAL) & ours),
+                queue.valid.eq(is_for(StageKind.HEAD) & ours),
+            ]
+        # They wait for results of their own stage only, and what comes in between does not
+        # matter.
+        with m.If(self.results.valid & ~tag.slot.any()):
+            m.d.sync += first.eq(third)
+        with m.If(self.results.valid & (tag.slot == 1)):
+            m.d.sync += second.eq(third)
+        return m
+
+    def _queue(self, m, sequence):
+        """Make the queue of the logits of a sequence, if they need one; return its input."""
+        logits = self.logits[sequence]
+        units = self._units
+        if not units.waiting_logits:
+            m.d.comb += self.room[sequence].eq(1)
+            return logits
+        m.submodules[f"logits{sequence}"] = queue = BypassFifo(
+            self.logit_layout, depth=units.waiting_logits)
+        held = Signal(range(units.waiting_logits + 1))
+        came = queue.incoming.valid
+        went = queue.outgoing.valid & queue.outgoing.ready
+        following = Signal.like(held)
+        m.d.comb += following.eq(held + came - went)
+        m.d.sync += [
+            held.eq(following),
+            self.room[sequence].eq(held <= units.waiting_logits - units.logits_on_the_way)]
+        wiring.connect(m, queue.outgoing, wiring.flipped(logits))
+        return queue.incoming

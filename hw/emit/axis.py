@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sterna.hw.emit.documents import Port
-from sterna.hw.emit.fields import FieldBits
+from sterna.hw.emit.payloads import FieldBits
 
 __all__ = ["AxisStream", "axis_manifest", "axis_section", "axis_streams", "axis_text"]
 
@@ -70,15 +70,6 @@ class AxisStream:
 def axis_streams(
     module_ports: Sequence[Port], fields: Mapping[str, Sequence[FieldBits]],
 ) -> list[AxisStream]:
-    """Return the streams of a module.
-
-    Parameters
-    ----------
-    module_ports
-        Of :func:`sterna.hw.emit.documents.ports`.
-    fields
-        Of the payload of each stream, by what the names of its ports begin with.
-    """
     directions = {port.name: port.direction for port in module_ports}
     return [
         AxisStream(name, directions[f"{name}__payload"] == "input", tuple(members),
@@ -101,15 +92,7 @@ def axis_manifest(module: str, streams: Sequence[AxisStream]) -> dict[str, Any]:
 def axis_text(
     module: str, module_ports: Sequence[Port], streams: Sequence[AxisStream],
 ) -> str:
-    """Return the wrapper ``<module>_axis`` in Verilog-2005.
-
-    Parameters
-    ----------
-    module, module_ports
-        Name and ports of the module.
-    streams
-        Of :func:`axis_streams`.
-    """
+    """Return the wrapper ``<module>_axis`` in Verilog-2005."""
     plain = _plain_ports(module_ports, streams)
     declared = [*_clock(streams), *(line for each in streams for line in _ports(each)),
                 *(f"{port.direction} wire {_range(port.width)}{port.name}" for port in plain)]

@@ -9,17 +9,10 @@ from typing import Any
 from amaranth.hdl import Shape
 from amaranth.lib import data, wiring
 
-from sterna.hw.emit.fields import FieldBits
+from sterna.hw.emit.payloads import FieldBits
 
 __all__ = [
-    "Port",
-    "field_bits",
-    "instance_text",
-    "payload_fields",
-    "ports",
-    "readme_text",
-    "waiver_text",
-]
+    "Port", "field_bits", "instance_text", "payload_fields", "ports", "readme_text", "waiver_text"]
 
 _WAIVERS = {
     "CASEINCOMPLETE": "every case statement is preceded by a default",
@@ -107,17 +100,6 @@ def readme_text(
     module: str, summary: str, module_ports: Sequence[Port],
     fields: dict[str, list[FieldBits]], sections: Sequence[str],
 ) -> str:
-    """Return the README of an emitted folder.
-
-    Parameters
-    ----------
-    module, summary
-        Name of the Verilog module and what it does.
-    module_ports, fields
-        Of :func:`ports` and :func:`payload_fields`.
-    sections
-        Further sections in Markdown, each with its heading.
-    """
     lines = [
         f"# {module}", "", summary, "",
         "Written by Sterna from Amaranth; `params.json` has every number below in a form for",

@@ -13,21 +13,35 @@ from amaranth.lib import wiring
 
 from sterna.hw.emit.axis import axis_manifest, axis_section, axis_streams, axis_text
 from sterna.hw.emit.cells import cell_models
-from sterna.hw.emit.design import UnitDesign
-from sterna.hw.emit.documents import (
-    instance_text,
-    payload_fields,
-    ports,
-    readme_text,
-    waiver_text,
+from sterna.hw.emit.documents import instance_text, payload_fields, ports, readme_text, waiver_text
+from sterna.hw.emit.payloads import FieldBits
+from sterna.hw.emit.selftest.folder_test import (
+    MADE_BY_TEST,
+    README_SECTION,
+    Vectors,
+    selftest_files,
 )
-from sterna.hw.emit.fields import FieldBits
-from sterna.hw.emit.selftest.files import MADE_BY_TEST, README_SECTION, selftest_files
 from sterna.hw.emit.verilog import verilog_files
 from sterna.model.folder import write_folder
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["EmittedUnit", "emit_component", "interface_of"]
+__all__ = ["EmittedUnit", "UnitDesign", "emit_component", "interface_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitDesign:
+    """A unit made for a model, and what its folder says about it."""
+
+    component: Any  #: the unit; its attribute ``params`` is a frozen dataclass
+    module: str  #: name of its Verilog module
+    derived: tuple[str, ...]  #: properties of its parameters that the manifest states as well
+    summary: str  #: what it does, in a sentence
+    sections: str  #: further sections of the README, in Markdown
+    extra: Mapping[str, Any] = field(default_factory=dict)  #: further entries of the manifest
+    extra_files: Mapping[str, str] = field(default_factory=dict)  #: further files: text by name
+    #: words for the test that the folder carries; without them it has none
+    vectors: Vectors | None = None
+
 
 _MEMORIES = """\
 ## Contents of memories

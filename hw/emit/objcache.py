@@ -21,7 +21,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["compile_cached", "objcache"]
+__all__ = ["objcache"]
 
 _ENVIRONMENT = ("CPATH", "CPLUS_INCLUDE_PATH")
 """Variables that the compiler reads, and that change what it makes."""
@@ -31,11 +31,6 @@ def objcache(verilator_root: Path) -> str | None:
     """The ``OBJCACHE`` that keeps the objects of Verilator's library.
 
     They are kept in :func:`sterna.model.cache.cache_folder`; without such a folder, None.
-
-    Parameters
-    ----------
-    verilator_root
-        ``VERILATOR_ROOT`` of the environment that ``make`` will run in.
     """
     from sterna.model.cache import cache_folder  # not there where this runs as a script
 

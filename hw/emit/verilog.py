@@ -1,7 +1,12 @@
-"""From a component to Verilog, with names that one can read.
+"""From a component to Verilog, with names that one can read, the same on every Python.
 
 The contents of memories are files beside it, which ``$readmemh`` reads: as assignments they were
 most of the lines, and the longest part of every tool's work.
+
+Amaranth names a signal after the variable it is stored in: it reads the bytecode behind the call
+that made the signal. From Python 3.13 on, a store may be fused with the instruction that follows
+it (``STORE_FAST_LOAD_FAST``, ``STORE_FAST_STORE_FAST``). Amaranth 0.5 does not know these, and the
+signal that is ``rested`` on Python 3.11 becomes ``$signal$27``: other bytes for the same design.
 """
 
 from __future__ import annotations
@@ -10,21 +15,60 @@ import gc
 import re
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from opcode import opname
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+from amaranth import tracer
 from amaranth.back import rtlil
 from amaranth.lib import wiring
 
-from sterna.hw.emit.derived_names import AT_START, all_names, given_names
 from sterna.hw.emit.names import Names, plain
-from sterna.hw.emit.rtlil import modules_of, renamed
-from sterna.hw.emit.variable_names import names_of_all_stores
-from sterna.hw.emit.yosys import YosysError
+from sterna.hw.emit.rtlil_names import AT_START, readable
+from sterna.hw.emit.tools import YosysError
 
-__all__ = ["readable", "verilog_files", "write_verilog"]
+__all__ = ["verilog_files", "write_verilog"]
+
+_FUSED_STORES = ("STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST")
+
+
+@contextmanager
+def names_of_all_stores() -> Iterator[None]:
+    """In the block, Amaranth finds the names of variables behind fused stores, too."""
+    found_by_amaranth = tracer.get_var_name
+
+    def get_var_name(depth: int = 2, *default: Any, **options: Any) -> Any:
+        name = _behind_call(sys._getframe(depth))
+        # This function stands between Amaranth's own and the one that called it.
+        return found_by_amaranth(depth + 1, *default, **options) if name is None else name
+
+    tracer.get_var_name = get_var_name
+    try:
+        yield
+    finally:
+        tracer.get_var_name = found_by_amaranth
+
+
+def _behind_call(frame: FrameType) -> str | None:
+    """The first variable of a fused store that directly follows the call a frame is in."""
+    code = frame.f_code.co_code
+    at = frame.f_lasti
+    while opname[code[at]] == "CACHE":
+        at -= 2
+    if not opname[code[at]].startswith("CALL"):
+        return None
+    at += 2
+    while opname[code[at]] == "CACHE":      # at the end of any code there is a return
+        at += 2
+    if opname[code[at]] not in _FUSED_STORES:
+        return None
+    # Two indices of four bits each; what is stored first is in the upper ones.
+    # (The method is CPython's own, in no stub.)
+    return frame.f_code._varname_from_oparg(code[at + 1] >> 4)  # type: ignore[attr-defined]
+
 
 # What amaranth.back.verilog tells Yosys; the names are made before.
 _ATTRIBUTES = "-remove generator -remove top -remove amaranth.hierarchy -remove amaranth.decoding"
@@ -39,8 +83,6 @@ attrmap -modattr {_ATTRIBUTES}
 write_verilog -norename
 """
 _AT_START = re.compile(r"\\\$auto\$verilog_backend\.cc:\d+:dump_module\$\d+ ")
-_OF_TYPES = "attribute \\enum_"     # each name and value, at each signal
-_KIND = re.compile(r"^(  cell )(\\\S+)", re.M)
 _STARTED = re.compile(rf"^( *)reg {AT_START} = 0;$", re.M)
 _MADE = re.compile(r"\\\$auto\$\S*:(\w+)\$\d+ |\b_\d+_\b")
 _MADE_FOR = re.compile(r"  assign [{ ]*(\w+)[^=\n]* = (\\\$auto\S+ |_\d+_)")
@@ -59,11 +101,6 @@ def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
         each, ``<module within>__<memory>.mem``, with a hexadecimal word a line. Memories of equal
         contents share a file (``<module>__zeros_...``). Simulators look for them in the folder in
         which they run, and synthesis beside the Verilog.
-
-    Raises
-    ------
-    YosysError
-        If the built-in Yosys fails, for want of disk space perhaps.
     """
     with _no_collection(), names_of_all_stores():
         text = rtlil.convert(component, name=module, emit_src=False)
@@ -88,60 +125,6 @@ def write_verilog(component: wiring.Component, module: str, folder: str | Path) 
     for name, text in verilog_files(component, module).items():
         (Path(folder) / name).write_text(text, encoding="utf-8", newline="\n")
     return Path(folder) / f"{module}.v"
-
-
-def readable(text: str) -> str:
-    """Give every module, port, wire, memory and instance of RTLIL a plain name.
-
-    The ports of the top module, and whatever is plain already, keep their names. A module inside
-    is named by the path of its instance: ``core__array__row0``.
-    """
-    modules = list(modules_of(text))
-    taken = Names(set())
-    names = {module.name: f"\\{taken.new(plain(module.name[1:].replace('.', '__')))}"
-             for module in modules}
-    avoided: dict[str, set[str]] = defaultdict(lambda: {AT_START})
-    inner: dict[str, dict[str, str]] = {}
-    ports: dict[str, dict[str, str]] = {}
-    # A module comes before those in it. They avoid the name of their instance ...
-    for module in modules:
-        found = inner[module.name] = given_names(module, avoided[module.name])
-        for cell in module.cells:
-            if cell.kind in names:
-                avoided[cell.kind] = {AT_START, found[cell.name][1:]}
-    # ... and wires outside are named after their ports.
-    for module in reversed(modules):
-        found = all_names(module, inner[module.name], avoided[module.name], ports)
-        inner[module.name] = found
-        ports[module.name] = {port: found[port] for port in module.ports}
-    texts = {
-        names[module.name]: "\n".join(
-            line for line in renamed(module, inner[module.name], names, ports)
-            if not line.lstrip().startswith(_OF_TYPES))
-        for module in modules}
-    return "\n".join(_equal_once(texts, taken))
-
-
-def _equal_once(texts: dict[str, str], taken: Names) -> Iterator[str]:
-    """Modules, given by name, each before those in it; equal ones come once, as the first.
-
-    What several instances share loses their number: ``core__array__row``.
-    """
-    kept: dict[str, str] = {}
-    equal: dict[str, list[str]] = defaultdict(list)
-    for name, text in reversed(texts.items()):
-        text = _KIND.sub(lambda found: found[1] + kept.get(found[2], found[2]), text)
-        same = equal[text.replace(f"module {name}\n", "module\n", 1)]
-        same.append(name)
-        kept[name] = same[0]
-    shown = {}
-    for same in reversed(equal.values()):
-        shared = same[-1].rstrip("0123456789")
-        shown[same[0]] = (f"\\{taken.new(shared[1:])}" if len(same) > 1 and shared != same[-1]
-                          else same[-1])
-    for text, same in reversed(equal.items()):
-        text = _KIND.sub(lambda found: found[1] + shown.get(found[2], found[2]), text)
-        yield text.replace("module\n", f"module {shown[same[0]]}\n", 1)
 
 
 def _with_memory_files(text: str, top: str, names: dict[str, str], taken: Names) -> str:

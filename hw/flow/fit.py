@@ -232,36 +232,31 @@ class FitError(ValueError):
 
 
 def check_memories(
-    model: QuantizedModel, spec: UnitSpec, params: Any, target: FpgaTarget, *,
+    spec: UnitSpec, params: Any, target: FpgaTarget, *,
     advice: Sequence[str] | None = None,
 ) -> None:
     """Refuse, before anything is built, weights that are clearly more than there is room for.
 
     Parameters
     ----------
-    model, spec, params, target
-        What is to be built: a unit with parameters of its own.
+    spec, params, target
+        What is to be built. Only of a core it is known before what its weights take.
     advice
         Sentences on what fits, for whoever has no other target and no port for weights;
         None says what those would do.
     """
     available = target.available.get(Resource.BLOCK_RAM)
-    if available is None or spec not in (CORE, WEIGHTS):
+    if available is None or spec is not CORE:
         return
-    if spec is CORE:
-        parts = part_rams(params, target.family)
-        rams = {name: parts[name] for name in _MODEL_PARTS}
-    else:
-        words = sum(params.groups(rows) * params.beats_per_group(columns)
-                    for rows, columns in model.config.projections().values())
-        rams = {"weights": block_rams(words, params.word_bits, target.family)}
+    parts = part_rams(params, target.family)
+    rams = {name: parts[name] for name in _MODEL_PARTS}
     needed = sum(rams.values())
     if needed <= _SURE * available:
         return
     found = Usage(Resource.BLOCK_RAM, needed, available, "estimate")
     said = _larger([found], target) if advice is None else []
     rest = replace(found, needed=needed - rams["weights"])
-    if spec is CORE and not params.external_weights:
+    if not params.external_weights:
         said.append(f"the weights alone take {rams['weights']:,}")
         if advice is not None:
             said += advice

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sterna.hw.emit.derived_names import is_derived
+from sterna.hw.emit.rtlil_names import is_derived
 
 __all__ = ["Hierarchy"]
 

@@ -9,8 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from sterna.hw.emit.memories import copy_memories
-from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.emit.tools import copy_memories, run_yosys
 
 __all__ = ["CellCounts", "cell_counts"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.catalog import unit_named
+from sterna.hw.core.core_product import CORE
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.unit import CORE
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.folder import EmittedUnit, emit_component
 from sterna.hw.emit.memories import files_of
@@ -142,7 +142,7 @@ def synth(
         multipliers=multipliers)
 
     try:
-        check_memories(model, spec, params, target)
+        check_memories(spec, params, target)
     except FitError as error:
         raise FitError(f"{error}{what_fits(model, spec, target, tried)}") from None
     told("Verilog", None)

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sterna.hw.emit.memories import copy_memories
-from sterna.hw.emit.yosys import YosysError, run_yosys
+from sterna.hw.emit.tools import YosysError, copy_memories, run_yosys
 
 __all__ = ["Family", "MappedMemory", "MemoryStyle", "Synthesis", "synthesize"]
 

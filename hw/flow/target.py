@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from sterna.hw.flow.synthesis import Family
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.array_style import ArrayStyle
 
 __all__ = ["TARGETS", "FpgaTarget", "Resource", "Router", "style_for", "target_named"]
 

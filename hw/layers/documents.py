@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sterna.hw.emit.selftest.vectors import FileWords, VectorPhase, Vectors
+from sterna.hw.emit.payloads import UnitPorts, pack_words
+from sterna.hw.emit.selftest.folder_test import FileWords, VectorPhase, Vectors
 from sterna.hw.layers.layer_unit import LayerUnitParams
 from sterna.hw.layers.matrix_unit import MatrixUnitParams
-from sterna.hw.testbench.payloads import UnitPorts, pack_words
 from sterna.hw.testbench.stimulus import last_flags
 from sterna.model.layers import Layer, MatrixLayer
 from sterna.model.layers.layer import input_bits

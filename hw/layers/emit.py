@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.emit.design import UnitDesign
-from sterna.hw.emit.folder import EmittedUnit, emit_component, interface_of
+from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component, interface_of
 from sterna.hw.emit.names import plain
 from sterna.hw.layers.documents import (
     WEIGHTS_FILE,

@@ -1,1 +1,1 @@
-"""Parts that units are built of: pipelines, rounding, tables, dividers, codes of trits."""
+"""Parts that units are built of: pipelines, arithmetic, tables, dividers."""

@@ -21,13 +21,6 @@ class Pipeline:
 
     Every register loads when ``advance`` is high and holds otherwise. They carry data
     only and have no reset: a valid flag, which has one, tells whether they mean anything.
-
-    Parameters
-    ----------
-    m
-        Module that takes the registers, in its ``sync`` domain.
-    advance
-        One bit.
     """
 
     def __init__(self, m: Module, advance: Value) -> None:

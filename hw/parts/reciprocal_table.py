@@ -2,22 +2,241 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from dataclasses import dataclass
+from functools import cache, reduce
 from operator import or_
 
+import numpy as np
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import memory
 
+from sterna.hw.parts.digit_serial import ConstantQuotient
 from sterna.hw.parts.memory_attributes import BLOCK_ROM, LOGIC_ROM
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.parts.quotient import ConstantQuotient
-from sterna.hw.parts.reciprocal_params import SMALL_DIVISORS, ReciprocalTableParams
-from sterna.hw.parts.reciprocal_words import DIGITS
+from sterna.model.checks import check_whole
 
-__all__ = ["ReciprocalTable"]
+__all__ = ["ReciprocalTable", "ReciprocalTableParams", "line"]
+
+DIGITS = 3
+"""Two-bit digits of a place in a segment; lower bits are left to the corrections."""
 
 
-class ReciprocalTable(ConstantQuotient[ReciprocalTableParams]):
+@dataclass(frozen=True, slots=True)
+class ReciprocalWords:
+    """``numerator // d`` as ``base - line(drop, place of d) + correction``, exactly."""
+
+    # For each segment: the quotient a third of the way into it, and by how much it drops from
+    # end to end. A segment of one divisor has its quotient as base and no drop.
+    bases: tuple[int, ...]
+    drops: tuple[int, ...]
+    # for each bit length of divisors whose segments have several: what is left of each
+    # divisor, from the smallest on; never negative
+    corrections: dict[int, tuple[int, ...]]
+
+
+def segment(divisor: int, index_bits: int) -> int:
+    """Return the number of the segment of a divisor.
+
+    An octave has ``2^index_bits`` segments, as long as there are so many divisors in it.
+    """
+    place_bits = max(divisor.bit_length() - 1 - index_bits, 0)
+    return (place_bits << index_bits) + (divisor >> place_bits)
+
+
+def line(drops: np.ndarray, places: np.ndarray, place_bits: int) -> np.ndarray:
+    """Return how far the quotient has dropped at a place, from a third of the segment on.
+
+    The place is a number of ``DIGITS`` digits from 0 to 3. A digit d stands for d - 1 times
+    the drop, for which no product is needed: ``-drop`` is its complement (less by 1), and
+    twice it a shift. So the zero is where all the digits are 1.
+    """
+    bits = 2 * DIGITS
+    scaled = places << (bits - place_bits) if place_bits <= bits else places >> (place_bits - bits)
+    total = np.zeros(np.broadcast_shapes(drops.shape, places.shape), dtype=np.int64)
+    for digit in range(DIGITS):
+        row = np.choose((scaled >> 2 * digit) & 3, [~drops, 0 * drops, drops, 2 * drops])
+        total += row << 2 * digit
+    return total >> bits
+
+
+@cache
+def reciprocal_words(numerator: int, max_divisor: int, index_bits: int) -> ReciprocalWords:
+    """Make the tables for the divisors up to ``max_divisor``; 0 counts as 1."""
+    direct = min(max_divisor + 1, 2 << index_bits)
+    bases = [numerator // max(divisor, 1) for divisor in range(direct)]
+    drops = [0] * direct
+    corrections: dict[int, tuple[int, ...]] = {}
+    for bits in range(index_bits + 2, max_divisor.bit_length() + 1):
+        place_bits = bits - 1 - index_bits
+        first, segments = 1 << (bits - 1), 1 << index_bits
+        if bits == max_divisor.bit_length():
+            segments = ((max_divisor - first) >> place_bits) + 1
+        places = np.arange(1 << place_bits)
+        divisors = first + (np.arange(segments)[:, None] << place_bits) + places
+        quotients = numerator // divisors
+
+        # Of the drops around that of the chord, one that leaves the smallest corrections.
+        chord = (quotients[:, :1] - quotients[:, -1:]) * len(places) // (len(places) - 1)
+        best = np.full((segments, 1), np.iinfo(np.int64).max)
+        drop = chord
+        for near in range(-6, 7):
+            tried = np.maximum(chord + near, 0)
+            left = quotients + line(tried, places, place_bits)
+            spread = np.ptp(left, axis=1, keepdims=True)
+            drop, best = np.where(spread < best, tried, drop), np.minimum(spread, best)
+        left = quotients + line(drop, places, place_bits)
+        base = left.min(axis=1, keepdims=True)
+        bases += base[:, 0].tolist()
+        drops += drop[:, 0].tolist()
+        corrections[bits] = tuple((left - base).ravel()[:max_divisor + 1 - first].tolist())
+    return ReciprocalWords(tuple(bases), tuple(drops), corrections)
+
+
+_SHARED_BITS = 13
+"""Divisors of up to so many bits share a memory of corrections; an octave above has its own."""
+
+SMALL_DIVISORS = 64
+"""Below it a quotient may be logic, where else a memory would have to be twice as large."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReciprocalTableParams:
+    """Widths and cycle counts of a table of quotients.
+
+    >>> params = ReciprocalTableParams(frac_bits=24, max_divisor=39818)
+    >>> params.latency, params.quotient_bits, params.depth, params.word_bits
+    (6, 31, 2104, 36)
+    """
+
+    frac_bits: int  # bits by which `head` is shifted left before it is divided
+    max_divisor: int  # largest divisor that comes; not above the dividend
+    head: int = 127  # the constant
+
+    def __post_init__(self) -> None:
+        check_whole("frac_bits", self.frac_bits, 1, 32)
+        check_whole("head", self.head, 1, 1023)
+        # A quotient of 0 would need a base below 0.
+        check_whole("max_divisor", self.max_divisor, 1,
+                    min((1 << 18) - 1, self.head << self.frac_bits))
+
+    @property
+    def latency(self) -> int:
+        """Cycles from ``start`` to ``done``.
+
+        Address, memory, its register, the parts of the line, two sums of them, one sum.
+        """
+        return 6
+
+    @property
+    def divisor_bits(self) -> int:
+        """Unsigned bits of a divisor."""
+        return self.max_divisor.bit_length()
+
+    @property
+    def quotient_bits(self) -> int:
+        """Unsigned bits of the largest quotient, that of 1."""
+        return (self.head << self.frac_bits).bit_length()
+
+    @property
+    def index_bits(self) -> int:
+        """An octave of divisors has ``2^index_bits`` segments, or each divisor is one."""
+        return -(-self.frac_bits // 3)
+
+    @property
+    def octaves(self) -> range:
+        """Bits of the divisors that share a segment with others."""
+        return range(self.index_bits + 2, self.divisor_bits + 1)
+
+    @property
+    def words(self) -> ReciprocalWords:
+        """Contents of the tables."""
+        return reciprocal_words(self.head << self.frac_bits, self.max_divisor, self.index_bits)
+
+    @property
+    def depth(self) -> int:
+        """Segments."""
+        return segment(self.max_divisor, self.index_bits) + 1
+
+    @property
+    def wraps(self) -> bool:
+        """Whether a few segments at the end, beyond a power of two, are stored in place of
+        the first, which are logic."""
+        beyond = self.depth - (1 << (self.depth.bit_length() - 1))
+        return 0 < beyond <= SMALL_DIVISORS <= self._direct
+
+    @property
+    def base_bits(self) -> int:
+        """Unsigned bits of the base of a segment of several divisors."""
+        return max(base.bit_length() for base in (0, *self.words.bases[self._direct:]))
+
+    @property
+    def drop_bits(self) -> int:
+        """Unsigned bits of the drop of a segment."""
+        return max(drop.bit_length() for drop in self.words.drops)
+
+    @property
+    def word_bits(self) -> int:
+        """Bits of a segment's word: the quotient itself, or base and drop."""
+        return max(self.quotient_bits, self.base_bits + self.drop_bits)
+
+    @property
+    def correction_bits(self) -> int:
+        """Unsigned bits of the largest correction."""
+        return max((max(octave).bit_length() for octave in self.words.corrections.values()),
+                   default=0)
+
+    @property
+    def segment_words(self) -> list[int]:
+        """Word of every segment in the order of their addresses, the base in its low bits."""
+        words = [base | drop << self.base_bits for base, drop in
+                 zip(self.words.bases, self.words.drops, strict=True)]
+        if self.wraps:
+            power = 1 << (len(words).bit_length() - 1)
+            words = words[power:] + words[len(words) - power:power]
+        return words
+
+    @property
+    def small_words(self) -> list[int]:
+        """Quotients of small divisors that have no place among the segments."""
+        return list(self.words.bases[:SMALL_DIVISORS]) if self.wraps else []
+
+    @property
+    def correction_banks(self) -> dict[int, list[int]]:
+        """Corrections by the bits of their largest divisor, one bank for all small ones.
+
+        An address of that bank is a divisor; above, the top bit of the divisor is dropped.
+        """
+        banks: dict[int, list[int]] = {}
+        for bits in self.octaves:
+            bank = banks.setdefault(self.bank(bits), [])
+            if self.bank(bits) == _SHARED_BITS:
+                bank += [0] * ((1 << (bits - 1)) - len(bank))
+            bank += self.words.corrections[bits]
+        return {bits: bank for bits, bank in banks.items() if any(bank)}
+
+    def bank(self, divisor_bits: int) -> int:
+        """Key of the bank of corrections for divisors of so many bits."""
+        return max(divisor_bits, _SHARED_BITS)
+
+    def correction_address_bits(self, bank: int) -> int:
+        """Low bits of a divisor that are its address in a bank."""
+        return bank if bank == _SHARED_BITS else bank - 1
+
+    @property
+    def memory_bits(self) -> int:
+        """Bits of all the tables."""
+        return (max(len(self.segment_words), 2) * self.word_bits
+                + len(self.small_words) * self.quotient_bits
+                + sum(max(len(bank), 2) * max(bank).bit_length()
+                      for bank in self.correction_banks.values()))
+
+    @property
+    def _direct(self) -> int:
+        """Segments of one divisor."""
+        return 2 << self.index_bits
+
+
+class ReciprocalTable(ConstantQuotient):
     """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor.
 
     ``start`` in cycle t takes the divisor. The quotient is there, and ``done`` high for one
@@ -27,10 +246,10 @@ class ReciprocalTable(ConstantQuotient[ReciprocalTableParams]):
     Small divisors have their quotients in the table. Above, an octave is cut into segments:
     the table has a line for each, and another memory says for each divisor how many the line
     is short of the quotient. Both are written when the circuit is made, so the result is
-    exact by construction; see :mod:`sterna.hw.parts.reciprocal_words`.
+    exact by construction; see :mod:`sterna.hw.parts.reciprocal_table`.
 
     No divisor may be above ``params.max_divisor``. Parameters and members are those of
-    :class:`~sterna.hw.parts.quotient.ConstantQuotient`.
+    :class:`~sterna.hw.parts.digit_serial.ConstantQuotient`.
     """
 
     def elaborate(self, platform):

@@ -10,8 +10,8 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.data import ArrayLayout, StructLayout, View
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.parts.arithmetic import rounded_sum, with_rounding_bit
 from sterna.hw.parts.pipeline import Pipeline, advance_of
-from sterna.hw.parts.rounded_sum import rounded_sum, with_rounding_bit
 from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
@@ -22,52 +22,24 @@ __all__ = ["Requantize", "RequantizeParams"]
 class RequantizeParams:
     """Widths of a requantiser.
 
-    Parameters
-    ----------
-    sum_bits
-        Signed bits of an accumulator.
-    scale_bits
-        Unsigned bits of the scale.
-    bias_bits
-        Signed bits of a bias.
-    out_bits
-        Signed bits of a result.
-    shifts
-        Right shifts to choose from, each 0 to 40; increasing. Constant shifts are wires, so a
-        model's few shifts cost a small multiplexer and no barrel shifter.
-    lanes
-        Accumulators per beat; they share everything but accumulator and bias.
-    narrower
-        Signed bits of further formats; each result says whether it fits them.
-    tag_bits
-        Bits that travel with a beat.
-    trace
-        Whether results also come out unsaturated.
-    stalls
-        Whether results may have to wait to be taken.
-    bias_late
-        Steps by which ``bias`` comes after the rest of its beat, 0 to 3.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
-
     >>> RequantizeParams(17, 16, 16, 16, shifts=(9, 12)).select_bits
     1
     """
 
-    sum_bits: int
-    scale_bits: int
-    bias_bits: int
-    out_bits: int
+    sum_bits: int  # signed bits of an accumulator
+    scale_bits: int  # unsigned bits of the scale
+    bias_bits: int  # signed bits of a bias
+    out_bits: int  # signed bits of a result
+    # Right shifts to choose from, each 0 to 40; increasing. Constant shifts are wires, so a
+    # model's few shifts cost a small multiplexer and no barrel shifter.
     shifts: tuple[int, ...]
-    lanes: int = 1
+    lanes: int = 1  # accumulators per beat; they share everything but accumulator and bias
+    # signed bits of further formats; each result says whether it fits them
     narrower: tuple[int, ...] = ()
-    tag_bits: int = 0
-    trace: bool = False
-    stalls: bool = True
-    bias_late: int = 0
+    tag_bits: int = 0  # bits that travel with a beat
+    trace: bool = False  # whether results also come out unsaturated
+    stalls: bool = True  # whether results may have to wait to be taken
+    bias_late: int = 0  # steps by which `bias` comes after the rest of its beat, 0 to 3
 
     latency: ClassVar[int] = 4
     """Steps from ``accs`` to ``results``: operands, product, shift, bias and saturation."""
@@ -110,7 +82,6 @@ class RequantizeParams:
 
     @property
     def acc_layout(self) -> StructLayout:
-        """Payload of ``accs``."""
         fields: dict[str, Shape | ArrayLayout | int] = {
             "acc": ArrayLayout(signed(self.sum_bits), self.lanes),
             "bias": ArrayLayout(signed(self.bias_bits), self.lanes),
@@ -124,7 +95,6 @@ class RequantizeParams:
 
     @property
     def result_layout(self) -> StructLayout:
-        """Payload of ``results``."""
         fields: dict[str, Shape | ArrayLayout | int] = {
             "value": ArrayLayout(signed(self.out_bits), self.lanes)}
         if self.narrower:
@@ -139,11 +109,6 @@ class RequantizeParams:
         """Return a result, out of a payload of ``results``, saturated to fewer bits.
 
         Saturated twice is saturated to the narrower format. A LUT for each bit does it.
-
-        Raises
-        ------
-        ValueError
-            If ``bits`` is neither ``out_bits`` nor in ``narrower``.
         """
         value = results.value[lane]
         if bits == self.out_bits:

@@ -10,9 +10,9 @@ from amaranth.lib import memory, wiring
 from amaranth.lib.data import StructLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.parts.memory_attributes import BLOCK_ROM, LOGIC_ROM
+from sterna.hw.parts.arithmetic import rounded_sum, with_rounding_bit
+from sterna.hw.parts.memory_attributes import LOGIC_ROM
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.parts.rounded_sum import rounded_sum, with_rounding_bit
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.integer import rs
 
@@ -20,13 +20,7 @@ __all__ = ["SigmoidParams", "SigmoidTable", "checked_table"]
 
 
 def checked_table(profile: NumericProfile, table: Sequence[int]) -> list[int]:
-    """Return the entries of a sigmoid table as plain integers.
-
-    Raises
-    ------
-    ValueError
-        If the table has the wrong length for the profile, leaves its range or decreases.
-    """
+    """Return the entries of a sigmoid table as plain integers."""
     entries = [int(entry) for entry in table]
     expected = profile.sigmoid_segments + (1 if profile.sigmoid_step_bits else 0)
     if len(entries) != expected:
@@ -46,28 +40,15 @@ def checked_table(profile: NumericProfile, table: Sequence[int]) -> list[int]:
 class SigmoidParams:
     """Kind of a table of sigmoids.
 
-    Parameters
-    ----------
-    profile
-        Formats; ``sigmoid_segments`` says whether the table is looked up or interpolated.
-    block
-        Whether the entries are kept in a block memory; otherwise they are made of LUTs.
-    weighted
-        Whether the table holds ``silu(z)``, the rounded product of z and its sigmoid,
-        instead of the sigmoid.
-
-    Raises
-    ------
-    ValueError
-        If the table is ``weighted`` and has no entry for every z.
-
     >>> from sterna.model.profile import C12, S16
     >>> SigmoidParams(C12).latency, SigmoidParams(S16).latency
     (2, 4)
     """
 
+    # formats; `sigmoid_segments` says whether the table is looked up or interpolated
     profile: NumericProfile
-    block: bool = False
+    # whether the table holds `silu(z)`, the rounded product of z and its sigmoid, instead of
+    # the sigmoid
     weighted: bool = False
 
     def __post_init__(self) -> None:
@@ -80,13 +61,10 @@ class SigmoidParams:
     def latency(self) -> int:
         """Steps from z to its sigmoid: two for the entry, two to interpolate.
 
-        An entry goes through the output register of a block memory, or through a register in
-        each quarter of a table of LUTs. Interpolation takes a product and a sum, and behind a
-        block memory one step more, as the operands of a multiplier are registers of its own.
+        An entry goes through a register in each quarter of the table, then through another one
+        behind the choice of the quarter. Interpolation takes a product and a sum.
         """
-        if self.profile.sigmoid_step_bits:
-            return 5 if self.block else 4
-        return 2
+        return 4 if self.profile.sigmoid_step_bits else 2
 
 
 class SigmoidTable(wiring.Component):
@@ -103,13 +81,6 @@ class SigmoidTable(wiring.Component):
     The tables of the profiles in use are so small that LUTs hold them; a block memory
     would stay nearly empty.
 
-    Parameters
-    ----------
-    params
-        Kind of table.
-    table
-        The entries, as ``profile.sigmoid_table()`` defines them.
-
     Members
     -------
     advance : ``In(1)``
@@ -120,11 +91,6 @@ class SigmoidTable(wiring.Component):
         Sigmoid of the ``z`` of ``params.latency`` steps ago; not if ``params.weighted``.
     silu : ``Out(signed(z.bits))``
         The same for ``silu(z)``, only if ``params.weighted``: |silu(z)| <= |z|, so it fits.
-
-    Raises
-    ------
-    ValueError
-        If the table has the wrong length for the profile, leaves its range or decreases.
     """
 
     def __init__(self, params: SigmoidParams, table: Sequence[int]) -> None:
@@ -163,13 +129,10 @@ class SigmoidTable(wiring.Component):
             return m
 
         within = steps.delay(self.z[:step_bits], self.params.latency - 2, "within")
-        base, rise = entry.base, entry.rise
-        if self.params.block:
-            base, rise = steps.register(base, "base"), steps.register(rise, "rise")
-        product = steps.register(rise * within, "product")
+        product = steps.register(entry.rise * within, "product")
         # All of it is positive; rounded sums are signed.
         rounded = with_rounding_bit(Cat(product, Const(0)).as_signed(), step_bits)
-        total = rounded_sum(rounded, Cat(steps.register(base, "held"), Const(0)).as_signed())
+        total = rounded_sum(rounded, Cat(steps.register(entry.base, "held"), Const(0)).as_signed())
         m.d.comb += self.sigmoid.eq(steps.register(total[:len(self.sigmoid)], "total"))
         return m
 
@@ -185,17 +148,17 @@ class SigmoidTable(wiring.Component):
     def _read(self, m, steps, segment, init, address):
         """Return the entry at an address, two steps later.
 
-        Of LUTs, each quarter of the table has its own registers: so a look-up is a level of
-        logic or two, and the choice of the quarter another, with a register after each.
+        Each quarter of the table has its own registers: so a look-up is a level of logic or two,
+        and the choice of the quarter another, with a register after each.
         """
-        parts = 4 if len(init) >= 8 and not self.params.block else 1
+        parts = 4 if len(init) >= 8 else 1
         depth = len(init) // parts
         choice = steps.register(address[(depth - 1).bit_length():], "choice")
         entries = []
         for part in range(parts):
             m.submodules[f"rom{part}"] = rom = memory.Memory(
                 shape=segment, depth=depth, init=init[part * depth:][:depth],
-                attrs=BLOCK_ROM if self.params.block else LOGIC_ROM)
+                attrs=LOGIC_ROM)
             port = rom.read_port()
             m.d.comb += [
                 port.addr.eq(address[:(depth - 1).bit_length()]), port.en.eq(self.advance)]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from amaranth.hdl import Elaboratable, ResetInserter, Signal, Value
+from amaranth.hdl import Const, Elaboratable, ResetInserter, Signal, Value
 from amaranth.sim import Simulator
 
 __all__ = ["Pauses", "StreamRun", "run_bench", "run_stream", "run_streams"]
@@ -24,17 +24,11 @@ class Pauses:
 
 @dataclass(slots=True)
 class StreamRun:
-    """What a bench saw.
+    """What a bench saw."""
 
-    Parameters
-    ----------
-    results
-        Payloads taken from the unit, as raw integers.
-    sent_at, taken_at
-        Cycle of each transfer into and out of the unit.
-    """
-
+    # payloads taken from the unit, as raw integers
     results: list[int] = field(default_factory=list)
+    # cycle of each transfer into and out of the unit
     sent_at: list[int] = field(default_factory=list)
     taken_at: list[int] = field(default_factory=list)
 
@@ -82,17 +76,20 @@ def run_streams(
 ) -> list[StreamRun]:
     """Like :func:`run_stream`, several times in one simulation, with a reset before each.
 
-    A phase that asks for fewer results than its payloads give is cut off by the next reset.
+    A phase that asks for fewer results than its payloads give is cut off by the next reset. An
+    output that is always ready has a sink that never pauses.
     """
     reset = Signal()
     payload_in, payload_out = Value.cast(inputs.payload), Value.cast(outputs.payload)
+    # Where nothing can wait, ``ready`` is a constant.
+    ready = Signal() if isinstance(outputs.ready, Const) else outputs.ready
     dice = random.Random(pauses.seed)
     runs: list[StreamRun] = []
 
     async def bench(ctx):
         for payloads, wanted in phases:
             ctx.set(inputs.valid, 0)
-            ctx.set(outputs.ready, 0)
+            ctx.set(ready, 0)
             ctx.set(reset, 1)
             await ctx.tick()
             ctx.set(reset, 0)
@@ -106,9 +103,9 @@ def run_streams(
                 if pending and not offered and dice.random() >= pauses.driver:
                     ctx.set(payload_in, payloads[len(run.sent_at)])
                     offered = True
-                taking = dice.random() >= pauses.sink
+                taking = ready is not outputs.ready or dice.random() >= pauses.sink
                 ctx.set(inputs.valid, offered)
-                ctx.set(outputs.ready, taking)
+                ctx.set(ready, taking)
                 _, _, accepted, valid, payload = await ctx.tick().sample(
                     inputs.ready, outputs.valid, payload_out)
                 if offered and accepted:

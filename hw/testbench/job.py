@@ -15,7 +15,12 @@ from sterna.hw.emit.selftest.ends import Pause
 from sterna.model.files import write_atomically
 
 __all__ = [
-    "Job", "MonitoredBits", "Pause", "Phase", "PhaseResult", "read_results", "write_results"]
+    "Job", "MonitoredBits", "Pause", "Phase", "PhaseResult", "SimulationError", "read_results",
+    "write_results"]
+
+
+class SimulationError(RuntimeError):
+    """The simulation did not run to its end; the message holds the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,41 +38,26 @@ class MonitoredBits:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A run of words on every stream of a unit.
+    """A run of words on every stream of a unit."""
 
-    Parameters
-    ----------
-    name
-        What it tests, for messages.
-    inputs
-        Words for each input stream, in order; a stream that is not named gets none.
-    outputs
-        How many words to expect from each output stream; none from one that is not named.
-        A phase that expects nothing at all is cut short: what it gives is not looked at,
-        and the next phase must begin with whatever makes the unit forget.
-    reset
-        Whether the unit is reset first.
-    random_pauses
-        Whether every driver and every sink pauses at random; if not, words pass in every
-        cycle that the unit allows.
-    levels
-        Values of plain input ports, from the start of this phase until another changes them.
-    pulse
-        Plain input ports that are high for one cycle, just before the phase.
-    pauses
-        Pauses of single streams, in place of what ``random_pauses`` says.
-    cut_after
-        Cycles that a phase which is cut short goes on after its last word was taken.
-    """
-
-    name: str
+    name: str  # what it tests, for messages
+    # words for each input stream, in order; a stream that is not named gets none
     inputs: dict[str, list[int]]
+    # How many words to expect from each output stream; none from one that is not named. A
+    # phase that expects nothing at all is cut short: what it gives is not looked at, and the
+    # next phase must begin with whatever makes the unit forget.
     outputs: dict[str, int]
-    reset: bool = False
+    reset: bool = False  # whether the unit is reset first
+    # whether every driver and every sink pauses at random; if not, words pass in every cycle
+    # that the unit allows
     random_pauses: bool = True
+    # values of plain input ports, from the start of this phase until another changes them
     levels: dict[str, int] = field(default_factory=dict)
+    # plain input ports that are high for one cycle, just before the phase
     pulse: list[str] = field(default_factory=list)
+    # pauses of single streams, in place of what `random_pauses` says
     pauses: dict[str, Pause] = field(default_factory=dict)
+    # cycles that a phase which is cut short goes on after its last word was taken
     cut_after: int = 0
 
     @property
@@ -78,34 +68,18 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A unit's ports and the phases to run, one after the other.
+    """A unit's ports and the phases to run, one after the other."""
 
-    Parameters
-    ----------
-    inputs, outputs
-        Names of the streams, as their ports begin: ``beats`` for ``beats__payload``.
-    seed
-        Seed of the random pauses.
-    phases
-        What to run.
-    levels
-        Plain input ports; 0 until a phase says otherwise.
-    patience
-        Cycles without a transfer on any stream that count as a hang.
-    drain
-        Cycles after a phase in which nothing more may come out.
-    monitored
-        What is looked at in every cycle.
-    """
-
+    # names of the streams, as their ports begin: `beats` for `beats__payload`
     inputs: list[str]
     outputs: list[str]
-    seed: int
-    phases: list[Phase]
+    seed: int  # seed of the random pauses
+    phases: list[Phase]  # what to run
+    # plain input ports; 0 until a phase says otherwise
     levels: list[str] = field(default_factory=list)
-    patience: int = 2000
-    drain: int = 40
-    monitored: list[MonitoredBits] = field(default_factory=list)
+    patience: int = 2000  # cycles without a transfer on any stream that count as a hang
+    drain: int = 40  # cycles after a phase in which nothing more may come out
+    monitored: list[MonitoredBits] = field(default_factory=list)  # what is looked at in every cycle
 
     def __post_init__(self) -> None:
         for phase in self.phases:

@@ -7,57 +7,36 @@ reference, and to the same tensor as onnxruntime computed it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from sterna.hw.emit.fields import FieldBits
-from sterna.hw.testbench.job import Phase
-from sterna.hw.testbench.payloads import UnitPorts, read_field
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.emit.payloads import FieldBits, UnitPorts, read_field
+from sterna.hw.testbench.job import Phase, SimulationError
 from sterna.model.quantized.compare import Comparison, Difference, compare
 
-__all__ = [
-    "Checks", "ExpectedTensor", "Scoreboard", "ScoredPhase", "count_words", "delay"]
+__all__ = ["Checks", "ExpectedTensor", "Scoreboard", "ScoredPhase", "count_words"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTensor:
-    """One tensor of one token, and where its values are in the output words.
+    """One tensor of one token, and where its values are in the output words."""
 
-    Parameters
-    ----------
-    token, tensor
-        Index of the token in the phase's text, and the tensor's tap name.
-    stream
-        Output stream; ``acts[1]`` for the words of sequence 1 on ``acts``.
-    first_word, words
-        Range of output words.
-    bits
-        The field of each word that holds the values.
-    reference
-        Values of the integer reference, flat. Elements beyond them are padding.
-    onnx
-        Values of onnxruntime, flat; None where the inputs are not a model's own.
-    """
-
+    # index of the token in the phase's text, and the tensor's tap name
     token: int
     tensor: str
-    stream: str
+    stream: str  # output stream; `acts[1]` for the words of sequence 1 on `acts`
+    # range of output words
     first_word: int
     words: int
-    bits: FieldBits
+    bits: FieldBits  # the field of each word that holds the values
+    # Values of the integer reference, flat. Elements beyond them are padding.
     reference: np.ndarray
+    # values of onnxruntime, flat; None where the inputs are not a model's own
     onnx: np.ndarray | None = None
 
     def read(self, outputs: Mapping[str, list[int]]) -> np.ndarray:
-        """The tensor as the gateware computed it.
-
-        Raises
-        ------
-        SimulationError
-            If the stream has too few words.
-        """
+        """The tensor as the gateware computed it."""
         words = outputs[self.stream][self.first_word:self.first_word + self.words]
         if len(words) != self.words:
             raise SimulationError(
@@ -75,8 +54,8 @@ class ExpectedTensor:
 class ScoredPhase:
     """A phase and everything that must come out of it.
 
-    ``steps`` says where the phase could end early, with all expected of what was sent: how many
-    words of each stream have passed then.
+    ``steps`` says where the phase could end early, when all that was sent has been answered: how
+    many words of each stream have passed by then.
     """
 
     phase: Phase
@@ -106,25 +85,13 @@ class Checks:
 
 
 class Scoreboard:
-    """Compares what came out of a unit with what both oracles expect.
-
-    Parameters
-    ----------
-    ports
-        Ports of the unit.
-    """
+    """Compares what came out of a unit with what both oracles expect."""
 
     def __init__(self, ports: UnitPorts) -> None:
         self._ports = ports
 
     def check(self, scored: ScoredPhase, outputs: Mapping[str, list[int]]) -> Checks:
-        """Compare the output words of a phase with what is expected of it.
-
-        Raises
-        ------
-        SimulationError
-            If a stream has too few words, of one sequence perhaps.
-        """
+        """Compare the output words of a phase with what is expected of it."""
         words = self._ports.by_sequence(outputs)
         return sum(
             (Checks(e.compare(e.reference, words),
@@ -135,8 +102,3 @@ class Scoreboard:
 def count_words(expected: Sequence[ExpectedTensor], stream: str) -> int:
     """Words of a stream up to the end of the last expected tensor."""
     return max((e.first_word + e.words for e in expected if e.stream == stream), default=0)
-
-
-def delay(expected: Sequence[ExpectedTensor], words: Mapping[str, int]) -> list[ExpectedTensor]:
-    """The same tensors, as many words later in each stream as ``words`` says."""
-    return [replace(e, first_word=e.first_word + words.get(e.stream, 0)) for e in expected]

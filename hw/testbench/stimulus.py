@@ -1,21 +1,57 @@
-"""What is sent to a unit, phase by phase."""
+"""What is sent to a unit, phase by phase; a part of it becomes the test of an emitted folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.testbench.activations import Activations
-from sterna.hw.testbench.job import Pause, Phase
-from sterna.hw.testbench.payloads import UnitPorts, pack_words
-from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase
+from sterna.hw.emit.payloads import UnitPorts, pack_words
+from sterna.hw.emit.selftest.folder_test import VectorPhase, Vectors
+from sterna.hw.parts.bits import to_bits, to_ints
+from sterna.hw.testbench.job import Phase
+from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase, count_words
 from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.compare import Comparison
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.taps import TapRecorder
 
-__all__ = ["Oracles", "PhaseBuilder", "Stimulus", "last_flags"]
+__all__ = [
+    "Activations", "Oracles", "PhaseBuilder", "Stimulus", "last_flags", "reference_activations",
+    "short_vectors"]
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Tensors by tap name, each ``[tokens, channels]``, of both oracles.
+
+    ``text`` is what they were computed on; ``agreement`` compares the two with each other.
+    """
+
+    text: np.ndarray
+    reference: dict[str, np.ndarray]
+    onnx: dict[str, np.ndarray]
+    agreement: Comparison
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the text."""
+        return len(self.text)
+
+
+def reference_activations(
+    model: QuantizedModel, tokens: np.ndarray, names: list[str],
+) -> Activations:
+    """The tensors called ``names`` of the integer reference, which stands for both oracles."""
+    taps = TapRecorder(names)
+    if names:
+        IntegerModel(model).run(tokens[None, :], tap=taps)
+    found = {name: taps[name][:, 0] for name in names}
+    return Activations(tokens, found, found, Comparison())
+
 
 Oracles: TypeAlias = tuple[str, np.ndarray, np.ndarray | None]
 """Tensor name, and its values of the integer reference and of onnxruntime, if it has them."""
@@ -23,28 +59,15 @@ Oracles: TypeAlias = tuple[str, np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True, slots=True)
 class Stimulus:
-    """How a kind of unit is tried.
+    """How a kind of unit is tried."""
 
-    Parameters
-    ----------
-    tensors
-        Tap names of its inputs and outputs in a model.
-    phases
-        Makes the phases from a model, its emitted unit and those tensors of a text.
-    """
-
-    tensors: Callable[[QuantizedModel], list[str]]
+    tensors: Callable[[QuantizedModel], list[str]]  # tap names of its inputs and outputs in a model
+    # makes the phases from a model, its emitted unit and those tensors of a text
     phases: Callable[[QuantizedModel, EmittedUnit, Activations], list[ScoredPhase]]
 
 
 class PhaseBuilder:
-    """Puts a phase together, vector by vector: words to send, and tensors to expect.
-
-    Parameters
-    ----------
-    ports
-        Ports of the unit.
-    """
+    """Puts a phase together, vector by vector: words to send, and tensors to expect."""
 
     def __init__(self, ports: UnitPorts) -> None:
         self._ports = ports
@@ -103,8 +126,6 @@ class PhaseBuilder:
 
     def phase(
         self, name: str, *, reset: bool = False, random_pauses: bool = True,
-        levels: Mapping[str, int] | None = None, pulse: tuple[str, ...] = (),
-        pauses: Mapping[str, Pause] | None = None,
     ) -> ScoredPhase:
         """Return the phase of everything so far."""
         self._step()
@@ -113,18 +134,14 @@ class PhaseBuilder:
             base = stream.partition("[")[0]
             outputs[base] = outputs.get(base, 0) + count
         return ScoredPhase(
-            Phase(name, self._inputs, outputs, reset=reset, random_pauses=random_pauses,
-                  levels=dict(levels or {}), pulse=list(pulse), pauses=dict(pauses or {})),
+            Phase(name, self._inputs, outputs, reset=reset, random_pauses=random_pauses),
             self._expected, list(self._steps))
 
-    def cut(
-        self, name: str, keep: Mapping[str, int], *, cut_after: int = 0,
-        levels: Mapping[str, int] | None = None,
-    ) -> ScoredPhase:
+    def cut(self, name: str, keep: Mapping[str, int], *, cut_after: int = 0) -> ScoredPhase:
         """Return a phase that ends early: ``keep`` words of each stream, nothing expected."""
         return ScoredPhase(Phase(
             name, {stream: self._inputs[stream][:count] for stream, count in keep.items()}, {},
-            cut_after=cut_after, levels=dict(levels or {})))
+            cut_after=cut_after))
 
     def _step(self) -> None:
         """Note that a phase could end here."""
@@ -145,3 +162,81 @@ def last_flags(words: int) -> np.ndarray:
     [0, 0, 1]
     """
     return np.arange(words) // max(words - 1, 1) if words > 1 else np.ones(1, dtype=np.int64)
+
+
+MOST_DIGITS = 3000
+"""Hexadecimal digits after which a phase in a folder ends: some kB in all."""
+
+
+def short_vectors(ports: UnitPorts, phases: Sequence[ScoredPhase]) -> Vectors:
+    """Return the first phase, which has a model's own data, and the last, its extremes.
+
+    Either is cut after the step with which it gets too long for a folder.
+    """
+    tried = [each for each in phases if each.expected]
+    chosen = [tried[0], *tried[1:][-1:]]
+    return Vectors([vector_phase(ports, each, MOST_DIGITS) for each in chosen])
+
+
+def vector_phase(
+    ports: UnitPorts, scored: ScoredPhase, most_digits: int | None = None,
+) -> VectorPhase:
+    """Return the words of a phase and those that must come out of it.
+
+    Bits of an output word that no tensor claims, padding among them, are not compared.
+
+    Parameters
+    ----------
+    ports
+        Ports of the unit.
+    scored
+        The phase, and everything that is expected of it.
+    most_digits
+        The phase ends with the step that exceeds so many hexadecimal digits; None for no such
+        limit.
+    """
+    phase = scored.phase
+    ends: Mapping[str, int] = {
+        **{name: len(words) for name, words in phase.inputs.items()},
+        **{each.stream: count_words(scored.expected, each.stream) for each in scored.expected}}
+    for step in scored.steps if most_digits else ():
+        ends = step
+        digits = sum(count * -(-_width(ports, name) // 4) for name, count in step.items())
+        if digits > (most_digits or 0):
+            break
+    outputs: dict[str, list[int]] = {}
+    masks: dict[str, list[int]] = {}
+    for each in scored.expected:
+        count = ends.get(each.stream, 0)
+        if each.first_word >= count:
+            continue
+        for found, words in zip((outputs, masks), _bits_of(each), strict=True):
+            row = found.setdefault(each.stream, [0] * count)
+            for at, word in enumerate(words[:count - each.first_word], each.first_word):
+                row[at] |= word
+    return VectorPhase(
+        phase.name,
+        {name: words[:ends[name]] for name, words in phase.inputs.items() if ends.get(name)},
+        outputs,
+        {name: words for name, words in masks.items()
+         if any(word != (1 << _width(ports, name)) - 1 for word in words)},
+        levels=phase.levels, pulse=phase.pulse)
+
+
+def _width(ports: UnitPorts, key: str) -> int:
+    """Bits of a word of a stream, or of ``stream[sequence]``."""
+    return 1 + max(bits.high for bits in ports.fields[key.partition("[")[0]].values())
+
+
+def _bits_of(expected: ExpectedTensor) -> tuple[list[int], list[int]]:
+    """The bits that a tensor has in each of its words, and which bits those are."""
+    bits = expected.bits
+    elements = (bits.high - bits.low + 1) // bits.element_bits
+    values = np.zeros(expected.words * elements, dtype=np.int64)
+    known = np.zeros(values.size, dtype=np.int64)
+    values[:expected.reference.size] = expected.reference
+    known[:expected.reference.size] = -1
+    packed = [to_ints(to_bits(each.reshape(expected.words, elements), bits.element_bits))
+              for each in (values, known)]
+    found = [[word << bits.low for word in words] for words in packed]
+    return found[0], found[1]

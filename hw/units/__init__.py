@@ -1,4 +1,6 @@
-"""The units, a folder each: parameters, gateware, texts of its folder, stimulus.
+"""The units: parameters and gateware of each in one file or a few.
 
-:mod:`sterna.hw.units.spec` says what a unit is; :mod:`sterna.hw.catalog` lists them.
+A unit that can be emitted by itself has a file ``..._product.py`` with its sizes, the texts of its
+folder and its stimulus. :mod:`sterna.hw.units.spec` says what that is; :mod:`sterna.hw.catalog`
+lists them.
 """

@@ -10,13 +10,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sterna.hw.emit.design import UnitDesign
-from sterna.hw.emit.folder import EmittedUnit, interface_of
-from sterna.hw.emit.selftest.vectors import Vectors
-from sterna.hw.testbench.activations import reference_activations
-from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.testbench.stimulus import Stimulus
-from sterna.hw.testbench.vectors import short_vectors
+from sterna.hw.emit.folder import EmittedUnit, UnitDesign, interface_of
+from sterna.hw.emit.payloads import UnitPorts
+from sterna.hw.emit.selftest.folder_test import Vectors
+from sterna.hw.testbench.stimulus import Stimulus, reference_activations, short_vectors
 from sterna.model.quantized import QuantizedModel
 
 __all__ = ["Sizes", "UnitSpec"]
@@ -27,38 +24,22 @@ Sizes: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class UnitSpec:
-    """A unit that can be emitted and simulated on its own.
+    """A unit that can be emitted and simulated on its own."""
 
-    Parameters
-    ----------
-    name
-        What it is called on the command line: ``glu``.
-    summary
-        What it is, in a few words.
-    module
-        Name of its Verilog module.
-    params
-        Makes its frozen parameters from a model and sizes. The keyword arguments of this
-        function are the sizes that the unit has, with their defaults; None stands for a
-        default that depends on the model.
-    design
-        Builds the component from a model and the parameters, and says what its folder holds.
-    stimulus
-        What a simulation sends and expects; None for the core, whose simulation is its own.
-    tokens
-        Tokens of text that a simulation runs unless told otherwise.
-    vectors
-        Makes the words for the test of its folder from a model and the unit, which is not written
-        yet; None for short phases of the stimulus.
-    """
-
-    name: str
-    summary: str
-    module: str
+    name: str  #: what it is called on the command line: ``glu``
+    summary: str  #: what it is, in a few words
+    module: str  #: name of its Verilog module
+    #: Makes its frozen parameters from a model and sizes. The keyword arguments of this
+    #: function are the sizes that the unit has, with their defaults; None stands for a
+    #: default that depends on the model.
     params: Callable[..., Any]
+    #: builds the component from a model and the parameters, and says what its folder holds
     design: Callable[[QuantizedModel, Any], UnitDesign]
+    #: what a simulation sends and expects; None for the core, whose simulation is its own
     stimulus: Stimulus | None
-    tokens: int
+    tokens: int  #: tokens of text that a simulation runs unless told otherwise
+    #: makes the words for the test of its folder from a model and the unit, which is not
+    #: written yet; None for short phases of the stimulus
     vectors: Callable[[QuantizedModel, EmittedUnit], Vectors] | None = None
 
     @property

@@ -15,11 +15,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from sterna.hw.emit.memories import copy_memories
-from sterna.hw.emit.processes import run_tool
-from sterna.hw.emit.tools import MissingToolError, verilator_environment
-from sterna.hw.testbench.job import Job, PhaseResult, read_results
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.emit.tools import MissingToolError, copy_memories, run_tool, verilator_environment
+from sterna.hw.testbench.job import Job, PhaseResult, SimulationError, read_results
 
 __all__ = [
     "Engine", "Launch", "Simulator", "check_simulator", "reason_of", "refuse_spaces", "run_launch",

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sterna.hw.core.plan.image import CoreImage
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.control import ControlSignature, prompt_layout, token_layout
+from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.core.plan.core_units import CoreUnits
+from sterna.hw.core.plan.image import CoreImage, weight_request_layout
 from sterna.hw.core.plan.request import Request, check_requests
-from sterna.hw.core.plan.tasks import weight_request_layout
-from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.core.token_control import ControlSignature, prompt_layout, token_layout
 from sterna.hw.parts.bits import signed_elements
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library

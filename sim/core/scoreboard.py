@@ -15,7 +15,6 @@ from sterna.hw.core.timing.cycles import CycleModel, TokenTimes
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.parts.bits import from_ints, signed_elements
 from sterna.hw.testbench.job import PhaseResult
-from sterna.hw.testbench.payloads import UnitPorts, read_field
 from sterna.hw.testbench.scoreboard import Checks
 from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.quantized.compare import compare

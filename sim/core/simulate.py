@@ -13,8 +13,9 @@ import numpy as np
 from sterna.export.exact.traced import build_step
 from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.plan.core_params import MAX_SEQUENCES, CoreParams
 from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.params import MAX_SEQUENCES, CoreParams
 from sterna.hw.core.plan.request import LIMIT_BITS, Request
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.trace import trace_layout
@@ -200,7 +201,7 @@ def simulate_core(
         all of them at the end (cocotb).
     sizes
         Sizes of the core but for ``sequences`` and ``trace``; see
-        :class:`~sterna.hw.core.plan.params.CoreParams`.
+        :class:`~sterna.hw.core.plan.core_params.CoreParams`.
 
     Raises
     ------

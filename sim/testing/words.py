@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sterna.hw.testbench.payloads import Fields, pack_words, read_field
+from sterna.hw.emit.payloads import Fields, pack_words, read_field
 
 __all__ = ["Values", "check", "read_words", "words_of"]
 

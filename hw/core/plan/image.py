@@ -3,6 +3,8 @@
 Weights are in the order of use: for each stage, for each group of ``rows`` rows, for each of
 the interleaved matrices, the tiles of that group. A row header (its start value and its
 bias) stands beside, one word for each group of each matrix, in the same order.
+
+The layouts of tasks, weight requests and tags of results follow from the widths of an image.
 """
 
 from __future__ import annotations
@@ -13,51 +15,33 @@ import numpy as np
 from amaranth.hdl import unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.program import MAX_SLOTS, Stage, program
+from sterna.hw.core.plan.core_params import MAX_SLOTS, CoreParams, Stage, program
 from sterna.hw.parts.bits import from_ints, signed_bits, signed_elements, to_bits, to_ints
-from sterna.hw.units.mac.base.codes import row_codes, row_starts, row_trits
+from sterna.hw.units.mac.weight_packing import row_codes, row_starts, row_trits
+from sterna.hw.units.weight_rom import WeightRomParams
 from sterna.model.quantized import Projection, QuantizedModel
 
-__all__ = ["CoreImage", "build_image", "unpack_image"]
+__all__ = [
+    "CoreImage", "build_image", "result_tag_layout", "task_layout", "unpack_image",
+    "weight_request_layout"]
 
 
 @dataclass(frozen=True, slots=True)
 class CoreImage:
-    """Contents of every memory of a core.
+    """Contents of every memory of a core."""
 
-    Parameters
-    ----------
-    params
-        Geometry.
-    weights
-        Weight words: the codes of row 0, then those of row 1, and so on, as
-        :func:`~sterna.hw.units.mac.base.codes.row_codes` makes them for the style.
-    starts
-        One word per header: for each row, from what its sum starts; none if all do from 0.
-    biases
-        One word per header: for each row, the bias, signed, ``bias_bits`` wide.
-    bias_bits
-        Bits that the model's biases need.
-    shifts
-        The shifts of the model's projections, increasing.
-    stages
-        One word per stage, in :attr:`stage_layout`.
-    embedding
-        ``[vocab][d]``.
-    sigmoid
-        Entries of the sigmoid table.
-    """
-
-    params: CoreParams
+    params: CoreParams  #: geometry
+    #: weight words: the codes of row 0, then those of row 1, and so on, as
+    #: :func:`~sterna.hw.units.mac.weight_packing.row_codes` makes them for the style
     weights: list[int]
+    #: one word per header: for each row, from what its sum starts; none if all do from 0
     starts: list[int]
-    biases: list[int]
-    bias_bits: int
-    shifts: tuple[int, ...]
-    embedding: list[list[int]] = field(repr=False)
-    sigmoid: list[int] = field(repr=False)
-    stages: list[int] = field(repr=False)
+    biases: list[int]  #: one word per header: for each row, the bias, signed, ``bias_bits`` wide
+    bias_bits: int  #: bits that the model's biases need
+    shifts: tuple[int, ...]  #: the shifts of the model's projections, increasing
+    embedding: list[list[int]] = field(repr=False)  #: ``[vocab][d]``
+    sigmoid: list[int] = field(repr=False)  #: entries of the sigmoid table
+    stages: list[int] = field(repr=False)  #: one word per stage, in :attr:`stage_layout`
 
     @property
     def shift_bits(self) -> int:
@@ -193,3 +177,29 @@ def _pad(weight: np.ndarray, stage: Stage, params: CoreParams) -> np.ndarray:
     padded = np.zeros((stage.groups * params.rows, stage.tiles * params.cols), dtype=np.int8)
     padded[:stage.rows, :stage.columns] = weight
     return padded.reshape(stage.groups, params.rows, stage.tiles, params.cols)
+
+
+def task_layout(image: CoreImage) -> StructLayout:
+    """A stage of one sequence: what the issuer of beats and the post-processor need of it.
+
+    ``start`` says that the stage is the first of a sequence.
+    """
+    stage = image.stage_layout.members
+    return StructLayout({
+        **{name: stage[name] for name in (
+            "kind", "last_slot", "tiles", "headers", "first_header")},
+        "shift": ArrayLayout(unsigned(image.shift_bits), MAX_SLOTS),
+        "start": 1,
+        "sequence": image.params.index_bits,
+    })
+
+
+def weight_request_layout(image: CoreImage) -> StructLayout:
+    """The weight words of a stage: the first of them and how many, as a WeightRom is asked."""
+    return WeightRomParams(len(image.weights), image.params.weight_bits).request_layout
+
+
+def result_tag_layout(image: CoreImage) -> StructLayout:
+    """What travels with a word of results: where it goes, and its place in the stage."""
+    return StructLayout({
+        "kind": 2, "slot": 2, "last": 1, "start": 1, "sequence": image.params.index_bits})

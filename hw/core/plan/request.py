@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.model.checks import whole_number
 from sterna.model.quantized.sampling import Sampler
 
@@ -21,39 +21,21 @@ class Request:
 
     A core begins with a request when its sequence is idle.
 
-    Parameters
-    ----------
-    prompt
-        Tokens, at least one.
-    tokens
-        Tokens to generate after each token with ``predict``; 0 asks for logits only.
-    temperature, seed
-        As for :class:`~sterna.model.quantized.sampling.Sampler`. The seed counts with ``start``.
-    start
-        Whether the prompt begins a sequence; if not, it goes on where the last one ended.
-    predict
-        For each token of the prompt, whether logits are asked for; None asks for those
-        after the last token.
-    stop_token
-        Token after which a generation ends early; None for none.
-
-    Raises
-    ------
-    ValueError
-        If the prompt is empty or not a row of tokens, a number is out of range, or ``predict``
-        is not a row of booleans as long as the prompt.
-
     >>> Request((5, 6, 7), tokens=20).predictions
     (False, False, True)
     """
 
-    prompt: tuple[int, ...]
-    tokens: int = 0
+    prompt: tuple[int, ...]  # tokens, at least one
+    tokens: int = 0  # tokens to generate after each token with `predict`; 0 asks for logits only
+    # As for :class:`~sterna.model.quantized.sampling.Sampler`. The seed counts with `start`.
     temperature: float = 0.0
     seed: int = 1
+    # whether the prompt begins a sequence; if not, it goes on where the last one ended
     start: bool = True
+    # for each token of the prompt, whether logits are asked for; None asks for those after
+    # the last token
     predict: tuple[bool, ...] | None = None
-    stop_token: int | None = None
+    stop_token: int | None = None  # token after which a generation ends early; None for none
 
     def __post_init__(self) -> None:
         if not isinstance(self.prompt, Iterable):
@@ -120,14 +102,7 @@ def check_sequences(params: CoreParams, requests: Sequence[Sequence[Request]]) -
 
 
 def check_requests(params: CoreParams, requests: Sequence[Sequence[Request]]) -> None:
-    """Check that requests can run on a core.
-
-    Raises
-    ------
-    ValueError
-        If there is not a list for each sequence, a token is not in the vocabulary, or a
-        core without sampling is given a temperature.
-    """
+    """Check that requests can run on a core."""
     check_sequences(params, requests)
     for queue in requests:
         for request in queue:

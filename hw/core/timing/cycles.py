@@ -1,10 +1,10 @@
 """The cycle model: when everything happens in the core, without simulating it.
 
 A discrete-event model at the level of vectors. It knows each unit by its latencies and
-spacings (:class:`~sterna.hw.core.timing.timings.CoreTimings`), follows every group of rows
-through array and post-processor, and so predicts the cycle of every event exactly;
-``tests/test_cycles.py`` holds it to the simulated Verilog. Whoever feeds the core is taken to
-be always ready: a pause at a port costs what the core waits for it.
+spacings (:class:`CoreTimings`), follows every group of rows through array and post-processor, and
+so predicts the cycle of every event exactly; ``tests/test_cycles.py`` holds it to the simulated
+Verilog. Drivers and sinks of the core are taken to be always ready: a pause at a port costs what
+the core waits for it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,79 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.program import Stage, StageKind, program
+from sterna.hw.core.plan.core_params import CoreParams, Stage, StageKind, program
+from sterna.hw.core.plan.core_units import SCALE_HOLD, CoreUnits
 from sterna.hw.core.plan.request import Request, check_sequences
-from sterna.hw.core.timing.timings import CoreTimings
 
-__all__ = ["CycleModel", "StageTimes", "TokenTimes"]
+__all__ = ["CoreTimings", "CycleModel", "StageTimes", "TokenTimes"]
+
+_TASK_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTimings:
+    """Latencies and spacings of the parts of a core, in cycles, in the order of a token.
+
+    Those of a core that can be built come from :meth:`of`. ``dataclasses.replace`` answers
+    what a core would gain from a part that is faster than any.
+
+    >>> from sterna.model.config import ModelConfig
+    >>> from sterna.model.profile import S16
+    >>> timings = CoreTimings.of(CoreParams(ModelConfig.named("tiny"), S16))
+    >>> timings.mlgru, timings.glu, timings.sampled
+    (11, 8, 89)
+    """
+
+    embedding: int  #: from the request of a token to the last word of its vector
+    embedding_spacing: int  #: from one request to the next
+    residual: int  #: from a word of out, down or the embedding to the word of the residual stream
+    maximum: int  #: from the last word of a vector to its maximum: the norm can begin
+    reciprocal: int  #: from there to the first chunk of the quantised vector
+    chunks: tuple[int, ...]  #: for each stage of the program the chunks of its vector, one a cycle
+    norm_scale: int  #: from the last chunk to V, the norm's part of the scales
+    norm_idle: int  #: from there to the cycle in which the norm can begin with another vector
+    scale: int  #: from V to the first scale of the stage
+    task: int  #: from the norm's beginning to its task at the head of an idle queue
+    feed: int  #: from a beat issued to the beat taken by the array
+    fill: int  #: cycles in which the array stands still and loads activations into its tables
+    array: int  #: from the last beat of a group of rows to its sums
+    requantize: int  #: from sums and scales to results
+    #: from a word of the last pre-activation to the word that the unit makes of it
+    mlgru: int
+    glu: int
+    #: from the last logits to the token chosen
+    greedy: int
+    sampled: int
+
+    @classmethod
+    def of(cls, params: CoreParams) -> CoreTimings:
+        """The timings of a core, as the parameters of its units state them."""
+        units = CoreUnits(params)
+        return cls(
+            embedding=units.embedding.latency + units.embedding.words - 1,
+            embedding_spacing=units.embedding.request_spacing,
+            residual=units.residual.latency,
+            maximum=units.norm.max_steps,
+            reciprocal=units.norm.first_chunk_steps,
+            chunks=tuple(units.norm.chunks(stage.columns) for stage in program(params)),
+            norm_scale=units.norm.scale_steps,
+            norm_idle=SCALE_HOLD + units.norm.idle_steps,
+            scale=units.scale_latency,
+            task=_TASK_STEPS,
+            feed=params.feed_steps,
+            fill=params.mac.fill_steps,
+            array=params.mac.latency,
+            requantize=units.requantize_latency,
+            mlgru=units.mlgru.latency,
+            glu=units.glu.latency,
+            greedy=units.sampler.greedy_steps,
+            sampled=units.sampler.sampled_steps)
+
+    def unit(self, kind: StageKind) -> int:
+        """Latency of the unit that results of a stage go through; those of a head leave."""
+        return {StageKind.MLGRU: self.mlgru, StageKind.GLU: self.glu,
+                StageKind.RESIDUAL: self.residual}[kind]
+
 
 _REQUEST, _VECTOR, _SERVE = range(3)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from sterna.hw.core.plan.program import StageKind
+from sterna.hw.core.plan.core_params import StageKind
 from sterna.hw.core.plan.request import Request
 from sterna.hw.core.timing.cycles import CycleModel, StageTimes, TokenTimes
-from sterna.hw.core.timing.folding import runs_alike
-from sterna.hw.core.timing.steady_state import CHOICE, EMBEDDING, stage_name
+from sterna.hw.core.timing.steady_state import CHOICE, EMBEDDING, runs_alike, stage_name
 
 __all__ = ["Span", "Waterfall", "Worker", "waterfall"]
 
@@ -48,24 +47,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """All spans of a token, and what repeats in them.
+    """All spans of a token, and what repeats in them."""
 
-    Parameters
-    ----------
-    cycles
-        From the token's request to that of the next.
-    layers
-        First cycle of each layer, and of what follows the last.
-    spans
-        In the order of the stages.
-    alike
-        First and last layer of each run whose spans are the same, counted from where the
-        layer begins.
-    """
-
-    cycles: int
-    layers: tuple[int, ...]
-    spans: tuple[Span, ...]
+    cycles: int  # from the token's request to that of the next
+    layers: tuple[int, ...]  # first cycle of each layer, and of what follows the last
+    spans: tuple[Span, ...]  # in the order of the stages
+    # first and last layer of each run whose spans are the same, counted from where the layer
+    # begins
     alike: tuple[tuple[int, int], ...]
 
 

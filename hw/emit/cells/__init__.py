@@ -13,11 +13,6 @@ _FILES = ("ecp5.v", "xc7.v")
 def cell_models(verilog: str) -> dict[str, str]:
     """Return the files of models, text by name, that a simulator of ``verilog`` needs.
 
-    Parameters
-    ----------
-    verilog
-        Verilog as Yosys writes it: a cell begins a line with its type.
-
     >>> sorted(cell_models("  CCU2C #("))
     ['ecp5.v']
     >>> cell_models("module CCU2C_user;")

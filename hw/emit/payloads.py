@@ -1,0 +1,133 @@
+"""Where the fields of payloads lie, and words to and from them.
+
+Nothing here needs Amaranth, so a bench loads it fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sterna.hw.parts.bits import from_ints, to_bits, to_ints
+
+__all__ = ["FieldBits", "Fields", "UnitPorts", "pack_words", "read_field"]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldBits:
+    """Where a field of a payload lies: its first and last bit, and its array of elements.
+
+    ``name`` is empty if the payload is one array. ``dims`` are the lengths of the array,
+    outermost first; empty for a scalar.
+    """
+
+    name: str
+    low: int
+    high: int
+    dims: tuple[int, ...]
+    element_bits: int
+    signed: bool
+
+
+Fields = Mapping[str, FieldBits]
+"""Fields of a payload by name; the only one of an array or a number is called ``""``."""
+
+_SEQUENCE = "sequence"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPorts:
+    """Streams of a unit with the fields of their payloads, and its ``levels``.
+
+    Those are its plain input ports, without clock and reset.
+    """
+
+    inputs: list[str]
+    outputs: list[str]
+    levels: list[str]
+    fields: dict[str, Fields]
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> UnitPorts:
+        """Read them from the manifest of an emitted folder."""
+        directions = {port["name"]: port["direction"] for port in manifest["ports"]}
+        fields: dict[str, Fields] = {
+            stream: {each["name"]: FieldBits(**{**each, "dims": tuple(each["dims"])})
+                     for each in members}
+            for stream, members in manifest["payloads"].items()}
+        of_streams = {f"{stream}__{part}" for stream in fields
+                      for part in ("payload", "valid", "ready")}
+        return cls(
+            [name for name in fields if directions[f"{name}__payload"] == "input"],
+            [name for name in fields if directions[f"{name}__payload"] == "output"],
+            [name for name, direction in directions.items()
+             if direction == "input" and name not in {*of_streams, "clk", "rst"}],
+            fields)
+
+    def by_sequence(self, outputs: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        """Return the output words by stream, and those of each sequence as well.
+
+        Where a payload says which of several sequences it belongs to, the order between
+        them depends on the pauses. ``acts[1]`` holds the words of ``acts`` of sequence 1.
+        """
+        split = dict(outputs)
+        for stream, words in outputs.items():
+            field = self.fields[stream].get(_SEQUENCE)
+            if field is None:
+                continue
+            numbers = read_field(words, field)[:, 0]
+            for number in range(1 << field.element_bits):
+                split[f"{stream}[{number}]"] = [
+                    word for word, each in zip(words, numbers, strict=True) if each == number]
+        return split
+
+
+def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:
+    """Return payloads of a stream.
+
+    Parameters
+    ----------
+    fields
+        Fields of the payload.
+    values
+        For each field integers ``[words, elements]``, or ``[words]`` if it has one element.
+    """
+    if set(values) != set(fields):
+        raise ValueError(f"the payload has the fields {list(fields)}, got {list(values)}")
+    count = len(next(iter(values.values())))
+    bits = np.zeros((count, 1 + max(field.high for field in fields.values())), dtype=np.uint8)
+    for name, field in fields.items():
+        elements = np.asarray(values[name], dtype=np.int64).reshape(count, -1)
+        size = field.high - field.low + 1
+        if elements.shape[1] * field.element_bits != size:
+            raise ValueError(
+                f"field {name!r} has {size // field.element_bits} elements, "
+                f"got {elements.shape[1]}")
+        low, high = _limits(field)
+        if count and (elements.min() < low or elements.max() > high):
+            raise ValueError(
+                f"field {name!r} takes {low} to {high}, "
+                f"got {elements.min()} to {elements.max()}")
+        bits[:, field.low:field.high + 1] = to_bits(elements, field.element_bits)
+    return to_ints(bits)
+
+
+def read_field(words: Sequence[int], field: FieldBits) -> np.ndarray:
+    """Return a field of payloads; int64 ``[words, elements]``."""
+    size = field.high - field.low + 1
+    bits = from_ints(words, field.low, size)
+    powers = 1 << np.arange(field.element_bits, dtype=np.int64)
+    if field.signed:
+        powers[-1] = -powers[-1]
+    elements: np.ndarray = bits.reshape(
+        len(words), size // field.element_bits, field.element_bits).astype(np.int64) @ powers
+    return elements
+
+
+def _limits(field: FieldBits) -> tuple[int, int]:
+    if field.signed:
+        return -(1 << (field.element_bits - 1)), (1 << (field.element_bits - 1)) - 1
+    return 0, (1 << field.element_bits) - 1

@@ -1,0 +1,159 @@
+"""Sums, products and shifts of Amaranth values, without an intermediate that could overflow.
+
+They build what ``rs`` and ``saturate`` of :mod:`sterna.model.quantized.integer` define; the tests
+of every unit hold them to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amaranth.hdl import Cat, Const, Mux, Value, signed
+
+from sterna.model.profile import FixedPoint
+
+__all__ = [
+    "constant_product", "look_up", "round_shift", "rounded_sum", "saturate", "saturated_shift",
+    "signed_digits", "square_of", "square_parts", "with_rounding_bit"]
+
+
+def round_shift(value: Value, shift: int) -> Value:
+    """Shift right by a constant, rounding half up. The result is ``shift - 1`` bits narrower.
+
+    The sum with one half has a bit more than ``value``, so nothing is lost before the shift.
+    """
+    if shift == 0:
+        return value
+    return (value + Const(1 << (shift - 1))).shift_right(shift)
+
+
+def saturate(value: Value, fmt: FixedPoint) -> Value:
+    """Clamp a signed value to a format; the result is at most ``fmt.bits`` wide.
+
+    A value fits if all bits from the sign bit of the format up are equal.
+    """
+    if len(value) <= fmt.bits:
+        return value
+    top = value[fmt.bits - 1:]
+    fits = top.all() | ~top.any()
+    bound = Mux(value[-1], Const(fmt.min, signed(fmt.bits)), Const(fmt.max, signed(fmt.bits)))
+    return Mux(fits, value[:fmt.bits].as_signed(), bound)
+
+
+def with_rounding_bit(value: Value, shift: int) -> Value:
+    """Return ``value`` shifted right by ``shift - 1``: the result of a shift, and below it
+    the bit that rounds it up. Of a shift by nothing that bit is 0."""
+    return value.shift_left(1) if shift == 0 else value.shift_right(shift - 1)
+
+
+def rounded_sum(rounded: Value, addend: Value) -> Value:
+    """Return ``rs(value, shift) + addend`` for ``rounded = with_rounding_bit(value, shift)``.
+
+    Both are signed. ``rs`` adds the highest bit that is shifted out to the floor. With a one
+    beside the addend, at the place of that bit, it becomes the carry of the sum: one adder in
+    place of two in a row. The sum is wide enough for any operands.
+    """
+    return (rounded + Cat(Const(1), addend).as_signed()).shift_right(1)
+
+
+def saturated_shift(value: Value, shift: int, fmt: FixedPoint) -> Value:
+    """Return ``saturate(rs(value, shift), fmt)`` of a signed value.
+
+    Whether the floor of the shift leaves the format shows before the sum that rounds it. That
+    sum leaves it only if the floor is the largest number of the format: then it is negative,
+    and the value is not. So a single LUT follows the adder, which is no wider than the format.
+    """
+    rounded = with_rounding_bit(value, shift)
+    floor, up = rounded.shift_right(1), rounded[0]
+    if len(floor) < fmt.bits:
+        return floor.as_signed() + up
+    total = (floor[:fmt.bits] + up)[:fmt.bits]
+    negative, top = value[-1], floor[fmt.bits - 1:]
+    leaves = ~(top.all() | ~top.any()) | (total[-1] & ~negative)
+    bound = Mux(negative, Const(fmt.min, signed(fmt.bits)), Const(fmt.max, signed(fmt.bits)))
+    return Mux(leaves, bound, total.as_signed())
+
+
+def signed_digits(factor: int) -> list[tuple[int, int]]:
+    """Return the fewest ``(sign, shift)`` with ``factor = sum(sign << shift)``.
+
+    This is the non-adjacent form, lowest shift first; 0 has no digits.
+
+    >>> signed_digits(15)
+    [(-1, 0), (1, 4)]
+    """
+    digits, shift = [], 0
+    while factor:
+        if factor & 1:
+            sign = 2 - (factor & 3)      # 1 or -1: so that the next bit becomes 0
+            digits.append((sign, shift))
+            factor -= sign
+        factor >>= 1
+        shift += 1
+    return digits
+
+
+def constant_product(value: Value, factor: int) -> Value:
+    """Return an unsigned value of at least a bit times a constant of at least 1.
+
+    A power of two is wires; other factors take a sum or difference per further digit, one
+    after the other, without a register.
+    """
+    if factor < 1:
+        raise ValueError(f"factor must be at least 1, got {factor}")
+    # The highest digit of a positive number is positive, and so is the number that every
+    # run of digits from there on makes: no partial sum is negative, and each may be cut to
+    # the bits of its largest value.
+    largest = (1 << len(value)) - 1
+    digits = signed_digits(factor)[::-1]
+    total, part, place = value, 1, digits[0][1]
+    for sign, shift in digits[1:]:
+        moved = total.shift_left(place - shift)
+        part = (part << (place - shift)) + sign
+        total = moved + value if sign > 0 else moved - value
+        total = total[:(largest * part).bit_length()]
+        place = shift
+    return total.shift_left(place)
+
+
+def look_up(index: Value, entries: Sequence[int], bits: int) -> Value:
+    """Return the entry of ``bits`` bits at an index, which has an entry for each value.
+
+    It is a tree of multiplexers over constants, which no tool takes for a memory.
+    """
+    table: list[Value] = [Const(entry, bits) for entry in entries]
+    for bit in index:
+        table = [Mux(bit, odd, even) for even, odd in zip(table[::2], table[1::2], strict=True)]
+    return table[0]
+
+
+def square_of(parts: tuple[Value, Value]) -> Value:
+    """Return ``value * value``, 15 bits, from the :func:`square_parts` of the value."""
+    squares, cross = parts
+    return (squares + (cross << 5))[:15]
+
+
+def square_parts(value: Value) -> tuple[Value, Value]:
+    """Return two numbers ``(s, c)`` of a signed 8-bit value, whose square is ``s + 32 c``.
+
+    Tables of LUTs make them, without a multiplier block.
+
+    Of an FPGA's multiplier blocks a square of 8 bits would take a whole one. With
+    ``value = 16 h + l`` it is ``(h*h << 8 | l*l) + (h*l << 5)``: the first two do not
+    overlap, and all are functions of a few bits.
+    """
+    low, high = value[:4], value[4:8].as_signed()
+    squares = Cat(_table(low, 8, lambda bits: bits * bits),
+                  _table(high, 7, lambda bits: (bits - (bits >> 3 << 4)) ** 2))
+    # h*l in two parts, for the lower and the upper two bits of h.
+    lower = _table(Cat(low, high[:2]), 6, lambda bits: (bits & 15) * (bits >> 4))
+    upper = _table(
+        Cat(low, high[2:]), 7, lambda bits: (bits & 15) * ((bits >> 4) - (bits >> 5 << 2)))
+    return squares, (upper.as_signed() << 2) + lower
+
+
+def _table(index: Value, bits: int, function) -> Value:
+    """Return a function of ``index``, which counts as unsigned, in ``bits`` bits."""
+    mask = (1 << bits) - 1
+    return look_up(
+        index.as_unsigned(), [function(i) & mask for i in range(1 << len(index))], bits)

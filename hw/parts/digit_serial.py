@@ -1,0 +1,403 @@
+"""Quotients of a constant and integer roots, several bits a cycle and without a multiplier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, reduce
+from math import isqrt
+from operator import or_
+from typing import Any
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.parts.arithmetic import look_up
+from sterna.model.checks import check_whole
+
+__all__ = [
+    "ConstantDivider", "ConstantDividerParams", "ConstantQuotient", "IntegerRoot",
+    "IntegerRootParams"]
+
+
+class ConstantQuotient(wiring.Component):
+    """The ports of what divides a constant by a number: digit by digit, or from tables.
+
+    Members
+    -------
+    start : ``In(1)``
+        Take the divisor.
+    divisor : ``In(unsigned(params.divisor_bits))``
+        Read with ``start``.
+    quotient : ``Out(unsigned(params.quotient_bits))``
+        The result.
+    done : ``Out(1)``
+        High in the first cycle of a result, ``params.latency`` cycles after ``start``.
+    """
+
+    def __init__(self, params: Any) -> None:
+        self.params = params
+        super().__init__({
+            "start": In(1),
+            "divisor": In(unsigned(params.divisor_bits)),
+            "quotient": Out(unsigned(params.quotient_bits)),
+            "done": Out(1),
+        })
+
+
+def count_digits(m: Module, start: Value, done: Value, latency: int) -> Signal:
+    """Return how many digits are due; raise ``done`` ``latency`` cycles after the last ``start``.
+
+    The first of these cycles loads, and may find the first digits; each of the others, one.
+    """
+    left = Signal(range(max(latency, 2)))
+    m.d.sync += done.eq(start if latency == 1 else (left == 1) & ~start)
+    with m.If(start):
+        m.d.sync += left.eq(latency - 1)
+    with m.Elif(left.any()):
+        m.d.sync += left.eq(left - 1)
+    return left
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantDividerParams:
+    """Widths and cycle counts of a divider.
+
+    >>> params = ConstantDividerParams(frac_bits=24, divisor_bits=16)
+    >>> params.steps, params.latency, params.quotient_bits
+    (6, 7, 31)
+    """
+
+    frac_bits: int  # bits by which `head` is shifted left before it is divided
+    divisor_bits: int  # unsigned bits of the divisor
+    head: int = 127  # the constant
+    digit_bits: int = 4  # quotient bits per cycle
+    # Smallest divisor that comes. With 1, a divisor of 0 may come and counts as 1.
+    min_divisor: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole("frac_bits", self.frac_bits, 1, 64)
+        check_whole("divisor_bits", self.divisor_bits, 1, 64)
+        check_whole("head", self.head, 1, 1 << 24)
+        check_whole("digit_bits", self.digit_bits, 1, 5)
+        check_whole("min_divisor", self.min_divisor, 1, (1 << self.divisor_bits) - 1)
+        if self.has_table and self.head > 1023:
+            raise ValueError(
+                f"head must be at most 1023 (the size of its table) or less than twice "
+                f"min_divisor ({self.min_divisor}), got {self.head}")
+
+    @property
+    def has_table(self) -> bool:
+        """Whether ``head // divisor`` can exceed 1, so that a table gives it."""
+        return self.head >= 2 * self.min_divisor
+
+    @property
+    def steps(self) -> int:
+        """Cycles that give a digit each."""
+        return -(-self.frac_bits // self.digit_bits)
+
+    @property
+    def latency(self) -> int:
+        """Cycles from ``start`` to ``done``: the loading of the divisor and the digits."""
+        return self.steps + 1
+
+    @property
+    def surplus_bits(self) -> int:
+        """Low quotient bits that the last digit gives beyond ``frac_bits``.
+
+        They are dropped, which is exact: floor(floor(a * 2^j / d) / 2^j) = floor(a / d).
+        """
+        return self.steps * self.digit_bits - self.frac_bits
+
+    @property
+    def quotient_bits(self) -> int:
+        """Unsigned bits of the largest quotient, that of ``min_divisor``."""
+        return max(((self.head << self.frac_bits) // self.min_divisor).bit_length(), 1)
+
+
+class ConstantDivider(ConstantQuotient):
+    """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor.
+
+    ``start`` in cycle t loads the divisor. The quotient is there, and ``done`` high for one
+    cycle, in cycle ``t + params.latency``; the quotient holds until the next ``start``. A
+    ``start`` before that begins anew.
+
+    Restoring division of radix ``2^digit_bits``: the remainder, shifted by a digit, is
+    compared with all multiples of the divisor at once, and the largest that is not above it
+    is taken off. The odd multiples are sums of two or three shifted divisors, made when the
+    divisor is loaded; the even ones are wires.
+
+    A divisor below ``params.min_divisor`` gives an undefined quotient, save that 0 counts as 1
+    if that is 1. Parameters and members are those of
+    :class:`~sterna.hw.parts.digit_serial.ConstantQuotient`.
+    """
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        left = count_digits(m, self.start, self.done, params.latency)
+        remainder = Signal(params.divisor_bits, reset_less=True)
+        quotient = Signal(params.quotient_bits + params.surplus_bits, reset_less=True)
+
+        head_quotient, head_remainder = self._divide_head()
+        multiples = self._multiples(m)
+        digit, rest = self._digit(remainder, multiples)
+        if params.min_divisor == 1:
+            # Every multiple of 0 fits into a remainder of 0: a 0 that counts as 1 takes none.
+            nonzero = Signal(reset_less=True)
+            with m.If(self.start):
+                m.d.sync += nonzero.eq(self.divisor.any())
+            digit &= nonzero.replicate(params.digit_bits)
+
+        with m.If(self.start):
+            m.d.sync += [quotient.eq(head_quotient), remainder.eq(head_remainder)]
+        with m.Elif(left.any()):
+            # Only zeros leave at the top: quotient_bits hold the largest quotient.
+            m.d.sync += [
+                quotient.eq(Cat(digit, quotient)[:len(quotient)]), remainder.eq(rest)]
+        m.d.comb += self.quotient.eq(quotient[params.surplus_bits:])
+        return m
+
+    def _divide_head(self) -> tuple[Value, Value]:
+        """Return ``head // divisor`` and ``head % divisor``, combinational."""
+        params, divisor = self.params, self.divisor
+        head = Const(params.head)
+        if not params.has_table:
+            # At most 1. The constant has no more bits than a divisor that is above it.
+            fits = divisor <= head
+            return fits, Mux(fits, (head - divisor)[:params.divisor_bits], head)
+
+        index_bits = min(params.head.bit_length(), params.divisor_bits)
+        entries = [params.head // max(index, 1) | params.head % max(index, 1) << len(head)
+                   for index in range(1 << index_bits)]
+        entry = look_up(divisor[:index_bits], entries, len(head) + index_bits)
+        above = divisor[index_bits:].any()
+        return Mux(above, 0, entry[:len(head)]), Mux(above, head, entry[len(head):])
+
+    def _multiples(self, m) -> dict[int, Value]:
+        """Return 1 to ``2^digit_bits - 1`` times the divisor of the last ``start``."""
+        params = self.params
+        loaded: dict[int, Value] = {1: self.divisor}
+        multiples: dict[int, Value] = {}
+        for odd in range(1, 1 << params.digit_bits, 2):
+            if odd > 1:
+                # The nearest power of two and an odd multiple made before, usually 1.
+                power = 1 << (odd.bit_length() - 1)
+                if odd - power <= 2 * power - odd:
+                    loaded[odd] = (loaded[1] << (power.bit_length() - 1)) + loaded[odd - power]
+                else:
+                    loaded[odd] = (loaded[1] << power.bit_length()) - loaded[2 * power - odd]
+            bits = params.divisor_bits + odd.bit_length()
+            register = Signal(bits, name=f"times{odd}", reset_less=True)
+            with m.If(self.start):
+                m.d.sync += register.eq(loaded[odd][:bits])
+            for shift in range((((1 << params.digit_bits) - 1) // odd).bit_length()):
+                multiples[odd << shift] = Cat(Const(0, shift), register)
+        return multiples
+
+    def _digit(self, remainder: Value, multiples: dict[int, Value]) -> tuple[Value, Value]:
+        """Return the digit and the new remainder, which is below the divisor."""
+        params = self.params
+        shifted = Cat(Const(0, params.digit_bits), remainder)
+        rests = [shifted]
+        fits: list[Value] = [Const(1, 1)]
+        for times in range(1, 1 << params.digit_bits):
+            # Zeros at the low end of both take no part in the subtraction.
+            zeros = (times & -times).bit_length() - 1
+            difference = shifted[zeros:] - multiples[times][zeros:]
+            fits.append(~difference[-1])
+            rests.append(Cat(Const(0, zeros), difference))
+        fits.append(Const(0, 1))
+        chosen = [fits[times] & ~fits[times + 1] for times in range(1 << params.digit_bits)]
+        rest = reduce(or_, (
+            rest[:params.divisor_bits] & pick.replicate(params.divisor_bits)
+            for rest, pick in zip(rests, chosen, strict=True)))
+        digit = Cat(
+            reduce(or_, (pick for times, pick in enumerate(chosen) if times >> bit & 1))
+            for bit in range(params.digit_bits))
+        return digit, rest
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerRootParams:
+    """Widths and cycle counts of a root.
+
+    >>> params = IntegerRootParams(value_bits=21, frac_bits=4)
+    >>> params.root_bits, params.latency
+    (15, 7)
+    """
+
+    value_bits: int  # unsigned bits of the number under the root
+    frac_bits: int = 0  # fraction bits of the root
+    digit_bits: int = 2  # root bits per cycle
+
+    def __post_init__(self) -> None:
+        check_whole("value_bits", self.value_bits, 1, 96)
+        check_whole("frac_bits", self.frac_bits, 0, 32)
+        check_whole("digit_bits", self.digit_bits, 1, 4)
+
+    @property
+    def root_bits(self) -> int:
+        """Unsigned bits of the largest root."""
+        return isqrt(((1 << self.value_bits) - 1) << 2 * self.frac_bits).bit_length()
+
+    @property
+    def digits(self) -> int:
+        """Digits of the root."""
+        return -(-self.root_bits // self.digit_bits)
+
+    @property
+    def first_digits(self) -> int:
+        """Digits that are looked up as the value is loaded: from 8 bits of it at most, if
+        these give more than one."""
+        return min(max(8 // (2 * self.digit_bits), 1), self.digits)
+
+    @property
+    def latency(self) -> int:
+        """Cycles from ``start`` to ``done``: the first digits, then a cycle for each."""
+        return 1 + self.digits - self.first_digits
+
+    @property
+    def padded_bits(self) -> int:
+        """Bits of the number under the root, fraction included, in whole pairs of digits."""
+        return 2 * self.digit_bits * self.digits
+
+
+class IntegerRoot(wiring.Component):
+    """``floor(sqrt(value << 2 * frac_bits))``, exact for every value.
+
+    ``start`` in cycle t loads the value. The root is there, and ``done`` high for one cycle,
+    in cycle ``t + params.latency``; the root holds until the next ``start``. A ``start``
+    before that begins anew.
+
+    Digits of radix ``B = 2^digit_bits``, the highest first. Of the value's digits so far,
+    the square of the root so far, Q, leaves a remainder of at most 2Q. With two further
+    digits of the value behind it, the largest j is sought whose ``(2BQ + j) * j`` is not
+    above it. All of these products exist as registers or wires: ``j * Q`` of the next Q
+    differs from ``B * j * Q`` by one of a few constants, and the sums with each of them are
+    ready when the digit is known. The first digits follow from so few bits of the value that
+    they are looked up as the value is loaded.
+
+    Members
+    -------
+    start : ``In(1)``
+        Load the value.
+    value : ``In(unsigned(params.value_bits))``
+        Read with ``start``.
+    root : ``Out(unsigned(params.root_bits))``
+        The result.
+    done : ``Out(1)``
+        High in the first cycle of a result.
+    """
+
+    def __init__(self, params: IntegerRootParams) -> None:
+        self.params = params
+        super().__init__({
+            "start": In(1),
+            "value": In(unsigned(params.value_bits)),
+            "root": Out(unsigned(params.root_bits)),
+            "done": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        digit_bits, root_bits = params.digit_bits, params.root_bits
+        left = count_digits(m, self.start, self.done, params.latency)
+        due = Signal(params.padded_bits, reset_less=True)
+        root = Signal(root_bits, reset_less=True)
+        # A remainder is at most twice the root.
+        remainder = Signal(root_bits + 1, reset_less=True)
+
+        # One digit: take the largest product off the remainder.
+        # fits[j]: whether that of digit j can be taken off. Those up to the right one can.
+        fits = [Const(1, 1),
+                *(Signal(name=f"fits{digit}") for digit in range(1, 1 << digit_bits))]
+        value = Cat(Const(0, 2 * params.frac_bits), self.value)
+        value = Cat(value, Const(0, params.padded_bits - len(value)))
+        first_bits = 2 * digit_bits * params.first_digits
+        first = value[-first_bits:]
+        first_root = Signal(first_bits // 2)
+        m.d.comb += first_root.eq(_function_of(first, isqrt))
+        products = self._products(m, root, fits, first_root, ~self.start & left.any())
+        extended = Cat(due[-2 * digit_bits:], remainder)
+        rests = [extended]
+        for digit in range(1, 1 << digit_bits):
+            difference = extended - products[digit]
+            m.d.comb += fits[digit].eq(~difference[-1])
+            rests.append(difference)
+        rest = _last_that_fits(fits, [rest[:len(remainder)] for rest in rests])
+        digit = _last_that_fits(fits, [Const(digit, digit_bits) for digit in range(len(fits))])
+
+        with m.If(self.start):
+            m.d.sync += [
+                due.eq(value << first_bits),
+                root.eq(first_root),
+                remainder.eq(_function_of(first, lambda head: head - isqrt(head) ** 2)),
+            ]
+        with m.Elif(left.any()):
+            # Only zeros leave at the top of the root: root_bits hold the largest one.
+            m.d.sync += [
+                due.eq(due << 2 * digit_bits),
+                root.eq(Cat(digit, root)[:root_bits]),
+                remainder.eq(rest),
+            ]
+        m.d.comb += self.root.eq(root)
+        return m
+
+    def _products(
+        self, m, root: Value, fits: list[Value], first_root: Value, step: Value,
+    ) -> list[Value]:
+        """Return ``(2BQ + j) * j`` for every digit j, from registers and wires only.
+
+        For a power of two it is Q and j^2 side by side. For another digit a register holds
+        ``J = jQ + c`` with ``c = j^2 // 2B``, beside which the rest of j^2 has its place. The
+        J of the next Q, ``BQ + k`` for the digit k, is ``B*J + jk - (B - 1)*c``.
+        """
+        params = self.params
+        digit_bits = params.digit_bits
+        base = 1 << digit_bits
+        products: list[Value] = [Const(0, 1)]
+        for digit in range(1, base):
+            square = digit * digit
+            if digit & (digit - 1) == 0:
+                low_bits = digit.bit_length() - 1 + digit_bits + 1
+                products.append(Cat(Const(square, low_bits), root))
+                continue
+            carry, low = divmod(square, 2 * base)
+            multiple = Signal(
+                params.root_bits + digit.bit_length(), name=f"times{digit}", reset_less=True)
+            sums: dict[int, Value] = {}
+            nexts = []
+            for following in range(base):
+                whole, below = divmod(digit * following - (base - 1) * carry, base)
+                total = sums.setdefault(whole, (multiple + whole)[:len(multiple)])
+                nexts.append(Cat(Const(below, digit_bits), total)[:len(multiple)])
+            with m.If(self.start):
+                m.d.sync += multiple.eq(_function_of(
+                    first_root, partial(_first_multiple, digit, carry)))
+            with m.Elif(step):
+                m.d.sync += multiple.eq(_last_that_fits(fits, nexts))
+            products.append(Cat(Const(low, digit_bits + 1), multiple))
+        return products
+
+
+def _first_multiple(digit: int, carry: int, first: int) -> int:
+    """Return a digit times the first digits of the root, and the carry of its own square."""
+    return digit * first + carry
+
+
+def _function_of(index: Value, function: Callable[[int], int]) -> Value:
+    """Return a function of a few bits, in as many as it needs."""
+    entries = [function(value) for value in range(1 << len(index))]
+    return look_up(index, entries, max(max(entries).bit_length(), 1))
+
+
+def _last_that_fits(fits: list[Value], choices: list[Value]) -> Value:
+    """Return the last of the choices whose flag is high; if one is, all before it are."""
+    if len(choices) == 1:
+        return choices[0]
+    half = len(choices) // 2
+    return Mux(fits[half], _last_that_fits(fits[half:], choices[half:]),
+               _last_that_fits(fits[:half], choices[:half]))

@@ -1,1 +1,0 @@
-"""The embedding table: a token in, the words of its vector out."""

@@ -1,1 +1,0 @@
-"""The gated product of the channel mixer: ``silu(gate) * up``."""

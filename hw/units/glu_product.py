@@ -1,0 +1,117 @@
+"""The unit ``glu``: its sizes, what its folder says, its stimulus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from sterna.hw.emit.folder import EmittedUnit, UnitDesign
+from sterna.hw.emit.payloads import UnitPorts
+from sterna.hw.testbench.scoreboard import ScoredPhase
+from sterna.hw.testbench.stimulus import Activations, Oracles, PhaseBuilder, Stimulus, last_flags
+from sterna.hw.units.glu import GluParams, GluUnit
+from sterna.hw.units.spec import UnitSpec
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.integer import glu_product
+
+__all__ = ["GLU"]
+
+
+def glu_design(model: QuantizedModel, params: GluParams) -> UnitDesign:
+    unit = GluUnit(params, model.sigmoid.tolist())
+    trace = ("\nWith them comes `silu`, the activated gate, for verification.\n"
+             if params.trace else "")
+    return UnitDesign(
+        unit, "glu_unit", derived=("latency",),
+        summary=(f"The gated product silu(gate) * up of the channel mixer, {params.lanes} "
+                 f"channels per beat, numeric profile {model.profile.name}."),
+        sections=_GLU_SECTION.format(params=params) + trace)
+
+
+_GLU_SECTION = """\
+## What to send
+
+The vectors of gate and up side by side, {params.lanes} channels a beat, in any order: the unit
+keeps nothing from one beat to the next. `last` (and `sequence`, if there is one) travels with its
+beat and changes nothing. Fill up the last beat of a vector with zeros; their products are zero.
+
+One beat per cycle. The products of a beat are valid {params.latency} cycles after the cycle that
+took it, plus the cycles in which products waited to be taken, for the whole pipeline waits with
+them.
+"""
+
+
+def glu_tensors(model: QuantizedModel) -> list[str]:
+    return [f"layer{layer}.glu.{part}" for layer in range(model.config.layers)
+            for part in ("gate.z", "up.z", "gate.silu", "p")]
+
+
+def glu_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -> list[ScoredPhase]:
+    """Make the phases; with two sequences, layers take turns."""
+    params: GluParams = emitted.params
+    ports = UnitPorts.of(emitted.manifest)
+
+    def builder(tokens: Iterable[int]) -> PhaseBuilder:
+        made = PhaseBuilder(ports)
+        for token in tokens:
+            for layer in range(model.config.layers):
+                at = f"layer{layer}.glu"
+                silu, p = (
+                    (f"{at}.{part}", acts.reference[f"{at}.{part}"][token],
+                     acts.onnx[f"{at}.{part}"][token]) for part in ("gate.silu", "p"))
+                _add(made, params, layer % params.sequences, token,
+                     acts.reference[f"{at}.gate.z"][token],
+                     acts.reference[f"{at}.up.z"][token], silu, p)
+        return made
+
+    first = builder([0])
+    some = {"preacts": max(1, -(-model.config.dff // params.lanes) // 2)}
+    return [
+        builder(range(acts.tokens)).phase("real vectors"),
+        first.phase("no pauses", random_pauses=False),
+        first.cut("cut in mid-vector", some),
+        first.phase("after a reset in mid-vector", reset=True),
+        _extremes(model, params, ports).phase("extremes"),
+    ]
+
+
+def _add(
+    builder: PhaseBuilder, params: GluParams, sequence: int, token: int, gate: np.ndarray,
+    up: np.ndarray, silu: Oracles, p: Oracles,
+) -> None:
+    flags = last_flags(-(-gate.size // params.lanes))
+    sent: dict[str, np.ndarray | int] = {"gate": gate, "up": up, "last": flags}
+    expected = {"p": p, "last": (f"{p[0]}.last", flags, None)}
+    if params.trace:
+        expected["silu"] = silu
+    stream = "products"
+    if params.sequences > 1:
+        sent["sequence"], stream = sequence, f"products[{sequence}]"
+    builder.send("preacts", sent)
+    builder.expect(token, stream, expected)
+
+
+def _extremes(model: QuantizedModel, params: GluParams, ports: UnitPorts) -> PhaseBuilder:
+    """Both ends of the range and the values around zero, every pair of them on every lane."""
+    z = model.profile.z
+    corners = np.array([z.min, z.min + 1, -1, 0, 1, z.max - 1, z.max])
+    gate, up = (each.reshape(-1) for each in np.meshgrid(corners, corners))
+    builder = PhaseBuilder(ports)
+    for shift in range(params.lanes):
+        gates, ups = np.roll(gate, shift), np.roll(up, shift)
+        silu, p = glu_product(gates, ups, model.sigmoid.astype(np.int64), model.profile)
+        _add(builder, params, shift % params.sequences, 0, gates, ups,
+             (f"extreme({shift}).silu", silu, None), (f"extreme({shift}).p", p, None))
+    return builder
+
+
+def glu_params(
+    model: QuantizedModel, *, lanes: int = 8, sequences: int = 1, trace: bool = False,
+) -> GluParams:
+    return GluParams(model.profile, lanes, sequences, trace)
+
+
+GLU = UnitSpec(
+    "glu", "the gated product of the channel mixer",
+    "glu_unit", glu_params, glu_design, Stimulus(glu_tensors, glu_phases), tokens=16)

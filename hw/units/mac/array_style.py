@@ -1,0 +1,78 @@
+"""The structures that a row of the array can be built with, and how many steps each takes."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["CHAIN_COLUMNS", "FILL_ENTRIES", "ArrayStyle", "row_steps", "tree_steps"]
+
+
+class ArrayStyle(enum.StrEnum):
+    """How a row selects and adds; what it computes is always the same."""
+
+    GENERIC = "generic"
+    """Portable: a mask and an exclusive or for each weight, then a tree of adders."""
+    ECP5_CHAIN = "ecp5-chain"
+    """Lattice ECP5: carry cells that select, negate and add in one."""
+    ECP5_TABLE = "ecp5-table"
+    """Lattice ECP5: LUT RAM holds the sums of every three activations; carry cells add."""
+    XC7_PAIR = "xc7-pair"
+    """Xilinx 7 series: two weights in each carry cell, then adders of three operands."""
+    XC7_TABLE = "xc7-table"
+    """Xilinx 7 series: LUT RAM holds the sums of every three activations."""
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether activations are loaded into tables before beats can use them."""
+        return self in (ArrayStyle.ECP5_TABLE, ArrayStyle.XC7_TABLE)
+
+
+CHAIN_COLUMNS = 4
+"""Columns that follow each other in a chain of style ``ecp5-chain``.
+
+Longer chains take fewer cells (up to 3 percent) and more registers that delay operands: an
+operand waits for those before it.
+"""
+
+FILL_ENTRIES = {ArrayStyle.ECP5_TABLE: 14, ArrayStyle.XC7_TABLE: 29}
+"""Entries that are written to a table when activations are loaded; some may come twice."""
+
+
+def binary_levels(operands: int) -> int:
+    """Levels of a tree of two-input adders.
+
+    >>> binary_levels(1), binary_levels(2), binary_levels(5)
+    (0, 1, 3)
+    """
+    return (operands - 1).bit_length()
+
+
+def row_steps(style: ArrayStyle, cols: int) -> int:
+    """Return the steps from the operands of a beat to its accumulator.
+
+    >>> [row_steps(style, 128) for style in ArrayStyle]
+    [7, 9, 7, 5, 4]
+    """
+    match style:
+        case ArrayStyle.ECP5_CHAIN:
+            return min(cols, CHAIN_COLUMNS) + binary_levels(-(-cols // CHAIN_COLUMNS))
+        case ArrayStyle.ECP5_TABLE:
+            return 1 + binary_levels(-(-cols // 3))
+        case ArrayStyle.XC7_PAIR:
+            return 1 + tree_steps(-(-cols // 2), 1)
+        case ArrayStyle.XC7_TABLE:
+            return 1 + tree_steps(-(-cols // 3), 2)
+    return max(1, binary_levels(cols))
+
+
+def tree_steps(operands: int, left: int) -> int:
+    """Return the levels that leave at most ``left`` of ``operands`` partial sums.
+
+    >>> tree_steps(43, 2), tree_steps(43, 1), tree_steps(2, 2)
+    (3, 4, 0)
+    """
+    levels = 0
+    while operands > left:
+        operands = -(-operands // 3)
+        levels += 1
+    return levels

@@ -1,1 +1,0 @@
-"""What every style of the array shares: geometry, codes of weights, loading of tables."""

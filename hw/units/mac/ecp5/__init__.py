@@ -1,1 +1,0 @@
-"""Rows made of ECP5 carry cells and LUT memory."""

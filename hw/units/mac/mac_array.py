@@ -1,0 +1,210 @@
+"""The ternary multiply-accumulate array: dot products without a multiplier."""
+
+from __future__ import annotations
+
+from amaranth.hdl import Const, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.parts.pipeline import Pipeline, advance_of
+from sterna.hw.units.mac.array_row import ArrayRow
+from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
+from sterna.hw.units.mac.ecp5_rows import Ecp5ChainRow, Ecp5TableFiller, Ecp5TableRow
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.xc7_rows import Xc7PairRow, Xc7TableFiller, Xc7TableRow
+
+__all__ = ["FILLERS", "ROWS", "Accumulator", "TernaryMacArray"]
+
+
+class Accumulator(wiring.Component):
+    """The sum of a row, gathered beat by beat.
+
+    It starts from the number of -1 weights of the row. It cannot overflow:
+    :attr:`~sterna.hw.units.mac.mac_params.MacParams.sum_bits` gives the bound,
+    ``hw/proof/suite.py`` has it proven.
+
+    Members
+    -------
+    advance, filled : ``In(1)``
+        Whether to step, and whether there is a beat.
+    first : ``In(1)``
+        Whether the beat starts a row.
+    minus_count : ``In(unsigned(count_bits))``
+        Start value, read with ``first``.
+    operand : ``In(signed(operand_bits(cols)))``
+        Sum of the beat's one's complement operands.
+    sum : ``Out(signed(sum_bits))``
+        The sum so far.
+    """
+
+    def __init__(self, params: MacParams) -> None:
+        self.params = params
+        super().__init__({
+            "advance": In(1),
+            "filled": In(1),
+            "first": In(1),
+            "minus_count": In(unsigned(params.count_bits)),
+            "operand": In(signed(params.operand_bits(params.cols))),
+            "sum": Out(signed(params.sum_bits)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        total = Signal(signed(self.params.sum_bits), reset_less=True)
+        start = Mux(self.first, self.minus_count, total)
+        with m.If(self.advance & self.filled):
+            m.d.sync += total.eq((start + self.operand)[:self.params.sum_bits])
+        m.d.comb += self.sum.eq(total)
+        return m
+
+
+class TernaryRow(ArrayRow):
+    """One row of the array: select, adder tree, accumulator.
+
+    Every adder ends in a register. A ``-x`` is added as its one's complement; the missing
+    +1s are the number of -1 weights of the row, from which the accumulator starts.
+
+    Parameters and members are those of :class:`~sterna.hw.units.mac.array_row.ArrayRow`.
+    """
+
+    start_port = "minus_count"
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        steps = Pipeline(m, self.advance)
+
+        level: list[Value] = []
+        for column in range(params.cols):
+            weight = self.weights[column].as_value()
+            nonzero, negative = (bit.replicate(params.act_bits) for bit in weight)
+            level.append(((self.acts[column] & nonzero) ^ negative)[:params.act_bits].as_signed())
+
+        # Neighbours are added level by level; the last of an odd number steps along.
+        for depth in range(1, params.tree_levels + 1):
+            pairs = [level[i:i + 2] for i in range(0, len(level), 2)]
+            level = []
+            for index, pair in enumerate(pairs):
+                operands = min(1 << depth, params.cols - (index << depth))
+                added = sum(pair[1:], start=pair[0])
+                level.append(steps.register(
+                    added[:params.operand_bits(operands)].as_signed(), f"tree{depth}_{index}"))
+
+        self.accumulate(m, Accumulator(params), level[0])
+        return m
+
+
+ROWS = {
+    ArrayStyle.GENERIC: TernaryRow,
+    ArrayStyle.ECP5_CHAIN: Ecp5ChainRow,
+    ArrayStyle.ECP5_TABLE: Ecp5TableRow,
+    ArrayStyle.XC7_PAIR: Xc7PairRow,
+    ArrayStyle.XC7_TABLE: Xc7TableRow,
+}
+"""What a row is in each style."""
+
+FILLERS = {
+    ArrayStyle.ECP5_TABLE: Ecp5TableFiller,
+    ArrayStyle.XC7_TABLE: Xc7TableFiller,
+}
+"""What loads the tables of a style that has some."""
+
+
+class TernaryMacArray(wiring.Component):
+    """Dot products of ternary rows with a vector of activations, ``rows`` at a time.
+
+    A group of ``rows`` rows arrives in beats of ``cols`` columns; ``last`` ends it and its
+    sums leave, exact for every input (activations of -128 included). Groups of any length
+    up to ``max_columns`` follow each other without a pause: one beat per cycle, always, but
+    for ``params.fill_steps`` cycles before a beat with ``fresh`` in a style with tables.
+    The pipeline moves as a whole and stops only while sums wait to be taken; they appear
+    ``params.latency`` steps after the last beat of their group. In all styles but ``generic`` the
+    array is made of cells of one FPGA family, which Amaranth's simulator cannot run.
+
+    No multiplier anywhere, and no overflow:
+    :class:`~sterna.hw.units.mac.mac_params.MacParams` proves the widths, on condition that a
+    group has at most ``max_columns`` columns (rounded up to
+    whole beats of zero weights) and start values are those of the weights.
+
+    Members
+    -------
+    beats : ``In(stream.Signature(params.beat_layout))``
+        The weights of each row, ``weights`` or ``codes``; ``acts[column]``; ``last``; with
+        tables ``fresh``, high if the activations are not those of the beat before; and,
+        read with the first beat of a group only, ``minus_counts[row]`` or ``starts[row]``:
+        what the complements of the whole row lack. See :mod:`sterna.hw.units.mac.weight_packing`.
+    sums : ``Out(stream.Signature(params.sum_layout))``
+        A dot product for each row.
+    """
+
+    def __init__(self, params: MacParams) -> None:
+        self.params = params
+        super().__init__({
+            "beats": In(stream.Signature(params.beat_layout)),
+            "sums": Out(stream.Signature(params.sum_layout)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, beat = self.params, self.beats.payload
+        advance = Signal()
+        taken = Signal()
+        steps = Pipeline(m, advance if params.stalls else Const(1, 1))
+
+        # The pipeline stops only while sums wait; a beat may have to wait for its tables.
+        arrives, ready = self.beats.valid, advance
+        if params.style.has_tables:
+            m.submodules.filler = filler = FILLERS[params.style](params)
+            loaded = Signal()
+            usable = Signal()
+            m.d.comb += [
+                usable.eq(loaded | ~beat.fresh),
+                filler.request.eq(self.beats.valid & ~usable),
+                filler.acts.eq(beat.acts),
+            ]
+            m.d.sync += loaded.eq((loaded & ~taken) | filler.done)
+            arrives, ready = arrives & usable, ready & usable
+        m.d.comb += [
+            advance.eq(advance_of(self.sums, stalls=params.stalls)),
+            self.beats.ready.eq(ready),
+            taken.eq(arrives & advance),
+        ]
+        first = Signal(init=1)
+        with m.If(taken):
+            m.d.sync += first.eq(beat.last)
+
+        # What the accumulators need to know of a beat travels beside the adder trees.
+        filled = steps.flags(arrives, params.row_steps, "filled")[-1]
+        ended = steps.flags(arrives & beat.last, params.latency, "ended")[-1]
+        leaving_first = steps.delay(first, params.row_steps, "first")
+        m.d.comb += self.sums.valid.eq(ended)
+        acts = beat.acts
+        if params.style is ArrayStyle.ECP5_CHAIN:       # shared by the rows
+            acts = Signal.like(beat.acts)
+            m.d.comb += [
+                acts[column].eq(steps.delay(
+                    beat.acts[column], column % CHAIN_COLUMNS, f"act{column}"))
+                for column in range(params.cols)]
+
+        for index in range(params.rows):
+            m.submodules[f"row{index}"] = row = ROWS[params.style](params)
+            m.d.comb += [
+                row.advance.eq(advance),
+                Value.cast(getattr(row, params.weight_name)).eq(
+                    Value.cast(getattr(beat, params.weight_name)[index])),
+            ]
+            if params.style.has_tables:
+                m.d.comb += [
+                    row.fill.eq(filler.fill),
+                    row.fill_index.eq(filler.fill_index),
+                    row.entries.eq(filler.entries),
+                ]
+            else:
+                m.d.comb += row.acts.eq(acts)
+            m.d.comb += [row.first.eq(leaving_first), row.filled.eq(filled)]
+            if params.start_name:
+                start = getattr(beat, params.start_name)[index]
+                m.d.comb += getattr(row, row.start_port).eq(
+                    steps.delay(start, params.row_steps, f"minus_count{index}"))
+            m.d.comb += self.sums.payload[index].eq(row.sum)
+        return m

@@ -1,1 +1,0 @@
-"""Rows made of 7 series carry chains and LUTs with two outputs."""

@@ -1,0 +1,433 @@
+"""Rows of the array made of 7 series carry chains, LUTs with two outputs and LUT RAM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from amaranth.hdl import (
+    Cat,
+    ClockSignal,
+    Const,
+    Instance,
+    Module,
+    Mux,
+    Signal,
+    Value,
+    signed,
+    unsigned,
+)
+from amaranth.lib import wiring
+from amaranth.lib.data import ArrayLayout
+from amaranth.lib.wiring import In, Out
+
+from sterna.hw.parts.pipeline import Pipeline
+from sterna.hw.units.mac.array_row import ArrayRow, TableFiller
+from sterna.hw.units.mac.array_style import tree_steps
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_codes import PAIR_BITS, TRIPLE_BITS, pack_triples
+
+__all__ = ["PairAdder", "TernaryAdder", "Xc7PairRow", "Xc7TableFiller", "Xc7TableRow", "Xc7Tables"]
+
+
+def lut_init(low: Callable[..., bool | int], high: Callable[..., bool | int]) -> int:
+    """Return the 64-bit contents of a LUT6_2 whose halves compute two functions.
+
+    Parameters
+    ----------
+    low, high
+        Functions of five bits, ``I0`` to ``I4``. O5 is always the lower half; O6 is the
+        upper half while ``I5`` is 1, else the lower.
+
+    >>> hex(lut_init(lambda a, b, c, d, e: a, lambda a, b, c, d, e: a & b))
+    '0x88888888aaaaaaaa'
+    """
+    contents = 0
+    for half, function in enumerate((low, high)):
+        for index in range(32):
+            bits = [(index >> place) & 1 for place in range(5)]
+            contents |= (int(function(*bits)) & 1) << (32 * half + index)
+    return contents
+
+
+def lut6_2(init: int, inputs: list[Value], o5: Value, o6: Value) -> Instance:
+    """Return a LUT6_2 with ``inputs`` I0 to I5 and both outputs."""
+    if len(inputs) != 6:
+        raise ValueError(f"a LUT6_2 has 6 inputs, got {len(inputs)}")
+    return Instance(
+        "LUT6_2", p_INIT=Const(init, 64), o_O5=o5, o_O6=o6,
+        **{f"i_I{place}": value for place, value in enumerate(inputs)})
+
+
+class CarryChain(wiring.Component):
+    """A chain of CARRY4 cells, four bits each; combinational, no carry in.
+
+    Members
+    -------
+    propagate : ``In(width)``
+        Bits that pass a carry on and, exclusive-ored with it, are the total.
+    generate : ``In(width)``
+        The carry out of each bit that does not propagate.
+    total : ``Out(width)``
+        ``propagate`` with the carries added.
+    """
+
+    def __init__(self, width: int) -> None:
+        if width < 1:
+            raise ValueError(f"width must be at least 1, got {width}")
+        self.width = width
+        super().__init__({"propagate": In(width), "generate": In(width), "total": Out(width)})
+
+    def elaborate(self, platform):
+        m = Module()
+        carry = Const(0, 1)
+        totals = []
+        for low in range(0, self.width, 4):
+            high = min(low + 4, self.width)
+            unused = Const(0, low + 4 - high)
+            carries, total = Signal(4, name=f"carries{low}"), Signal(4, name=f"total{low}")
+            m.submodules[f"carry{low}"] = Instance(
+                "CARRY4",
+                i_CI=carry, i_CYINIT=Const(0, 1),
+                i_S=Cat(self.propagate[low:high], unused),
+                i_DI=Cat(self.generate[low:high], unused),
+                o_O=total, o_CO=carries)
+            carry = carries[3]
+            totals.append(total)
+        m.d.comb += self.total.eq(Cat(totals))
+        return m
+
+
+TERNARY_INIT = lut_init(
+    lambda a, b, c, below, clear: a + b + (c & ~clear) >= 2,
+    lambda a, b, c, below, clear: a ^ b ^ (c & ~clear) ^ below)
+"""Contents of the LUT: I0 to I2 = the operands, I3 = O5 of the bit below, I4 = clear."""
+
+
+class TernaryAdder(wiring.Component):
+    """``a + b + c``, or ``a + b`` while ``clear`` is high; combinational.
+
+    The LUT of a bit reduces three operands to two: their exclusive or, and their majority
+    (O5), which counts for the bit above. There it enters the exclusive or (O6) and is the
+    other operand of the carry chain.
+
+    Members
+    -------
+    a, b, c : ``In(signed(width))``
+        Operands.
+    clear : ``In(1)``
+        Whether to leave out ``c``.
+    total : ``Out(signed(width))``
+        Their sum.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        super().__init__({
+            "a": In(signed(width)),
+            "b": In(signed(width)),
+            "c": In(signed(width)),
+            "clear": In(1),
+            "total": Out(signed(width)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.chain = chain = CarryChain(self.width)
+        majority = Signal(self.width)
+        half_sum = Signal(self.width)
+        below = Cat(Const(0, 1), majority)[:self.width]
+        for place in range(self.width):
+            m.submodules[f"lut{place}"] = lut6_2(
+                TERNARY_INIT,
+                [self.a[place], self.b[place], self.c[place], below[place], self.clear,
+                 Const(1, 1)],
+                majority[place], half_sum[place])
+        m.d.comb += [
+            chain.propagate.eq(half_sum),
+            chain.generate.eq(below),
+            self.total.eq(chain.total.as_signed()),
+        ]
+        return m
+
+
+@dataclass(frozen=True, slots=True)
+class PartialSum:
+    """A signed value and the number of columns that it sums up."""
+
+    value: Value
+    columns: int
+
+
+def add_tree(
+    m: Module, steps: Pipeline, partials: list[PartialSum], left: int,
+    bits: Callable[[int], int],
+) -> list[PartialSum]:
+    """Add neighbours, level by level, until at most ``left`` partial sums remain.
+
+    ``bits`` gives the signed width of a sum of so many columns.
+    """
+    for depth in range(tree_steps(len(partials), left)):
+        groups = [partials[i:i + 3] for i in range(0, len(partials), 3)]
+        partials = []
+        for index, group in enumerate(groups):
+            name = f"tree{depth}_{index}"
+            columns = sum(partial.columns for partial in group)
+            if len(group) == 1:
+                value = group[0].value
+            else:
+                m.submodules[name] = adder = TernaryAdder(bits(columns))
+                m.d.comb += [port.eq(partial.value) for port, partial in zip(
+                    (adder.a, adder.b, adder.c), group, strict=False)]
+                value = adder.total
+            partials.append(PartialSum(steps.register(value, f"{name}_sum"), columns))
+    return partials
+
+
+def _operand(x0: int, x1: int, *select: int) -> int:
+    """Return the lower half: a bit of the one operand, or where two meet, their carry."""
+    number = select[0] | select[1] << 1 | select[2] << 2
+    return (0, x0, x0 ^ 1, x1, x1 ^ 1, 0, 0, 0)[number]
+
+
+def _half_sum(x0: int, x1: int, *select: int) -> int:
+    """Return the upper half: the exclusive or of two operands, equal or opposite in sign."""
+    number = select[0] | select[1] << 1 | select[2] << 2
+    same = x0 ^ x1
+    return (0, same, same, same ^ 1, same ^ 1, 0, 0, 0)[number]
+
+
+PAIR_INIT = lut_init(_operand, _half_sum)
+"""Contents of the LUT: I0, I1 = x0, x1; I2 to I4 = the low code bits; I5 = two operands."""
+
+
+class PairAdder(wiring.Component):
+    """``w0 * x0 + w1 * x1`` in one's complement; combinational.
+
+    A CARRY4 needs of each bit whether it propagates a carry (O6) and, if not, the carry
+    out (O5). With one operand, both outputs are its bit: no carry ever begins. With two,
+    O6 is their exclusive or, and where that is 0 they are equal, so that either is the
+    carry: the code names the one that O5 gives.
+
+    Members
+    -------
+    code : ``In(unsigned(4))``
+        The weights, as :mod:`sterna.hw.units.mac.weight_codes` packs them.
+    x0, x1 : ``In(signed(act_bits))``
+        Activations.
+    total : ``Out(signed(act_bits + 1))``
+        ``w0 * x0 + w1 * x1`` less the number of -1 weights; in ``[-2**act_bits,
+        2**act_bits - 2]``.
+    """
+
+    def __init__(self, act_bits: int) -> None:
+        self.act_bits = act_bits
+        super().__init__({
+            "code": In(unsigned(PAIR_BITS)),
+            "x0": In(signed(act_bits)),
+            "x1": In(signed(act_bits)),
+            "total": Out(signed(act_bits + 1)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.chain = chain = CarryChain(self.act_bits + 1)
+        for place in range(self.act_bits + 1):
+            bit = min(place, self.act_bits - 1)        # the sign once more on top
+            o5, o6 = Signal(name=f"o5_{place}"), Signal(name=f"o6_{place}")
+            m.submodules[f"lut{place}"] = lut6_2(
+                PAIR_INIT, [self.x0[bit], self.x1[bit], *self.code], o5, o6)
+            m.d.comb += [chain.generate[place].eq(o5), chain.propagate[place].eq(o6)]
+        m.d.comb += self.total.eq(chain.total.as_signed())
+        return m
+
+
+class Xc7PairRow(ArrayRow):
+    """One row of style ``xc7-pair``: pair adders, adders of three operands, accumulator.
+
+    Every adder ends in a register. A ``-x`` is added as its one's complement; the missing
+    +1s are the number of -1 weights of the row, from which the accumulator starts.
+
+    Weights come in pairs, see :mod:`sterna.hw.units.mac.weight_codes`; the start value is
+    the number of -1 weights in the row. Parameters and members are those of
+    :class:`~sterna.hw.units.mac.array_row.ArrayRow`.
+    """
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        steps = Pipeline(m, self.advance)
+
+        partials = []
+        for index in range(len(self.weights)):
+            m.submodules[f"pair{index}"] = pair = PairAdder(params.act_bits)
+            m.d.comb += [pair.code.eq(self.weights[index]), pair.x0.eq(self.acts[2 * index])]
+            columns = min(2, params.cols - 2 * index)
+            if columns == 2:
+                m.d.comb += pair.x1.eq(self.acts[2 * index + 1])
+            partials.append(PartialSum(steps.register(pair.total, f"pair{index}_sum"), columns))
+
+        (operand,) = add_tree(m, steps, partials, 1, params.operand_bits)
+
+        # One LUT for each bit: the choice is part of the adder's.
+        total = Signal(signed(params.sum_bits), reset_less=True)
+        before = Mux(self.first, self.start, total)
+        with m.If(self.advance & self.filled):
+            m.d.sync += total.eq((before + operand.value)[:params.sum_bits])
+        m.d.comb += self.sum.eq(total)
+        return m
+
+
+_READ_PORTS = "ABC"
+"""Ports of a RAM32M with an address of their own. Port D's is where all four are written."""
+
+
+class Xc7Tables(wiring.Component):
+    """A table of 32 entries for each triple of activations; read at once, written on a clock.
+
+    A RAM32M (four LUTs) is written at one address and read at three others, two bits each.
+    All tables are written alike, so ports of several tables share a RAM32M: 20 LUTs hold
+    three tables of 10 bits.
+
+    Members
+    -------
+    codes : ``In(ArrayLayout(unsigned(5), triples))``
+        Address at which each table is read.
+    entries : ``In(ArrayLayout(signed(entry_bits), triples))``
+        An entry for each table.
+    fill, fill_index : ``In(1)``, ``In(unsigned(5))``
+        Whether to write the entries, and their address.
+    values : ``Out(ArrayLayout(signed(entry_bits), triples))``
+        The entry that each table holds at its code.
+    """
+
+    def __init__(self, triples: int, entry_bits: int) -> None:
+        self.triples = triples
+        self.entry_bits = entry_bits
+        entries = ArrayLayout(signed(entry_bits), triples)
+        super().__init__({
+            "codes": In(ArrayLayout(unsigned(TRIPLE_BITS), triples)),
+            "entries": In(entries),
+            "fill": In(1),
+            "fill_index": In(unsigned(TRIPLE_BITS)),
+            "values": Out(entries),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+
+        # Two bits of an entry for each port.
+        values = [[] for _ in range(self.triples)]
+        ports = [(triple, low) for triple in range(self.triples)
+                 for low in range(0, self.entry_bits, 2)]
+        for index in range(0, len(ports), len(_READ_PORTS)):
+            connections = {
+                "i_WCLK": ClockSignal(), "i_WE": self.fill,
+                "i_ADDRD": self.fill_index, "i_DID": Const(0, 2)}
+            for letter, (triple, low) in zip(_READ_PORTS, ports[index:], strict=False):
+                read = Signal(2, name=f"read{triple}_{low}")
+                high = min(low + 2, self.entry_bits)
+                entry = self.entries[triple][low:high]
+                connections |= {
+                    f"i_ADDR{letter}": self.codes[triple],
+                    f"i_DI{letter}": Cat(entry, Const(0, low + 2 - high)),
+                    f"o_DO{letter}": read}
+                values[triple].append(read[:high - low])
+            m.submodules[f"ram{index // len(_READ_PORTS)}"] = Instance(
+                "RAM32M", **_unused(connections))
+        m.d.comb += [self.values[triple].eq(Cat(bits)) for triple, bits in enumerate(values)]
+        return m
+
+
+def _unused(connections: dict) -> dict:
+    """Tie the inputs of ports that are left over to 0, and their outputs to nothing."""
+    ties: dict = {f"i_{pin}{letter}": Const(0, width)
+                  for letter in _READ_PORTS for pin, width in (("ADDR", TRIPLE_BITS), ("DI", 2))}
+    ties |= {f"o_DO{letter}": Signal(2, name=f"unused{letter}") for letter in f"{_READ_PORTS}D"}
+    return ties | connections
+
+
+class Xc7TableRow(ArrayRow):
+    """One row of style ``xc7-table``: tables, adders of three operands, accumulator.
+
+    A table holds the sum of each of the 27 combinations of three activations at the address
+    that is its code (:mod:`sterna.hw.units.mac.weight_codes`), negatives in two's complement:
+    there is nothing to correct, so a row starts from 0. Every adder ends in a register. The last
+    one adds two operands to the accumulator.
+
+    Parameters and members are those of :class:`~sterna.hw.units.mac.array_row.ArrayRow`.
+    """
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        steps = Pipeline(m, self.advance)
+
+        m.submodules.tables = tables = Xc7Tables(params.triples, params.entry_bits)
+        m.d.comb += [getattr(tables, name).eq(getattr(self, name)) for name in (
+            "codes", "entries", "fill", "fill_index")]
+        partials = [
+            PartialSum(steps.register(tables.values[index], f"value{index}"),
+                       min(3, params.cols - 3 * index))
+            for index in range(params.triples)]
+
+        partials = add_tree(m, steps, partials, 2, self._sum_bits)
+
+        total = Signal(signed(params.sum_bits), reset_less=True)
+        m.submodules.accumulate = adder = TernaryAdder(params.sum_bits)
+        m.d.comb += [
+            port.eq(partial.value)
+            for port, partial in zip((adder.a, adder.b), partials, strict=False)]
+        m.d.comb += [adder.c.eq(total), adder.clear.eq(self.first), self.sum.eq(total)]
+        with m.If(self.advance & self.filled):
+            m.d.sync += total.eq(adder.total)
+        return m
+
+    def _sum_bits(self, columns: int) -> int:
+        """Signed width of a sum of so many products, each in [-2**(b-1), 2**(b-1)]."""
+        return (columns << (self.params.act_bits - 1)).bit_length() + 1
+
+
+_WALK = "ABCbbccBBaCCbbccBaBCCbcbCcc"
+"""Steps from 0 through all 27 sums of a, b and c: +a is ``a``, -a is ``A``. One comes twice,
+for no shorter walk begins at 0."""
+
+
+class Xc7TableFiller(TableFiller):
+    """Makes the 27 sums of every three activations a, b, c.
+
+    One adder for every three: each sum is the one before plus or minus one activation.
+    """
+
+    def __init__(self, params: MacParams) -> None:
+        # The first step is chosen while 0 is written for the first time.
+        trits = [[0, 0, 0], [0, 0, 0]]
+        for step in _WALK:
+            following = list(trits[-1])
+            following["abc".index(step.lower())] += 1 if step.islower() else -1
+            trits.append(following)
+        super().__init__(params, [int(pack_triples(np.array(each))[0]) for each in trits])
+
+    def add_sums(self, m, filling, following):
+        params = self.params
+        # While entry p is written, the step from p + 1 to p + 2 is chosen.
+        walk = _WALK + _WALK[-1] * 2
+        is_a, is_b = (
+            self.choose(m, following, [int(step.lower() == name) for step in walk], f"is_{name}")
+            for name in "ab")
+        minus = self.choose(m, following, [int(step.isupper()) for step in walk], "minus")
+        carry = Signal(reset_less=True)
+        m.d.sync += carry.eq(filling & minus)
+        for triple in range(params.triples):
+            a, b, c = self.triple_of_acts(triple)
+            step = Signal(signed(params.act_bits), name=f"step{triple}", reset_less=True)
+            total = Signal(signed(params.entry_bits), name=f"total{triple}", reset_less=True)
+            chosen = Mux(is_a, a, Mux(is_b, b, c))
+            # The +1 that a complement lacks comes in as a carry, one bit below.
+            added = Cat(Const(1, 1), total).as_signed() + Cat(carry, step).as_signed()
+            m.d.sync += [
+                step.eq(Mux(filling, chosen ^ minus.replicate(params.act_bits), 0)),
+                total.eq(Mux(filling, added[1:params.entry_bits + 1], 0)),
+            ]
+            m.d.comb += self.entries[triple].eq(total)

@@ -1,1 +1,0 @@
-"""The MLGRU: the recurrence, with its state memory and sigmoid tables."""

@@ -1,0 +1,248 @@
+"""The unit ``mlgru``: its sizes, what its folder says, its stimulus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+import numpy as np
+
+from sterna.hw.emit.folder import EmittedUnit, UnitDesign
+from sterna.hw.emit.payloads import Fields, UnitPorts
+from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
+from sterna.hw.testbench.job import Phase
+from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase
+from sterna.hw.testbench.stimulus import Activations, Stimulus
+from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
+from sterna.hw.units.spec import UnitSpec
+from sterna.model.quantized import QuantizedModel
+from sterna.model.quantized.integer import mlgru_cell
+
+__all__ = ["MLGRU", "preact_payloads", "state_values"]
+
+
+def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
+    unit = MlgruUnit(params, model.sigmoid.tolist())
+    spacing = params.beat_spacing
+    rate = ("A beat is taken every cycle" if spacing == 1
+            else f"At most one beat is taken in every {spacing} cycles")
+    return UnitDesign(
+        unit, "mlgru_unit",
+        derived=("beats_per_layer", "words", "candidate_step", "state_step", "latency",
+                 "beat_spacing"),
+        summary=(f"The MLGRU of {params.layers} layers of {params.channels} channels, "
+                 f"{params.lanes} channels per beat, numeric profile {model.profile.name}; the "
+                 f"states of {'one sequence' if params.sequences == 1 else params.sequences} "
+                 f"{'' if params.sequences == 1 else 'sequences '}live inside."),
+        sections=_MLGRU_SECTIONS.format(params=params, rate=rate))
+
+
+_MLGRU_SECTIONS = """\
+## What to send
+
+Per token {params.words} beats: layer by layer, in a layer channel by channel, {params.lanes} at
+a time. `f`, `c` and `g` are the pre-activations of the forget gate, the candidate and the output
+gate. `start` marks the first beat of a new sequence: every state then counts as zero for this
+token. It may come at any time; the rest of a token that it interrupts must not be sent. The first
+beat after a reset starts a sequence in any case.
+
+{rate}. The results of a beat, `o` (output) and `h` (new
+state), are valid {params.latency} cycles after the cycle that took it, plus the cycles in which
+results waited to be taken, for the whole pipeline waits with them.
+"""
+
+
+def preact_payloads(
+    f: np.ndarray, c: np.ndarray, g: np.ndarray, params: MlgruParams, *, start: bool,
+) -> list[int]:
+    """Return the payloads of ``preacts`` for one token."""
+    layout, z = params.preact_layout, params.profile.z
+    bits = np.zeros((params.words, layout.size), dtype=np.uint8)
+    for name, values in (("f", f), ("c", c), ("g", g)):
+        values = np.asarray(values)
+        if values.shape != (params.layers, params.channels):
+            raise ValueError(
+                f"{name} must have shape {(params.layers, params.channels)}, "
+                f"got {values.shape}")
+        if values.min() < z.min or values.max() > z.max:
+            raise ValueError(
+                f"{name} must be from {z.min} to {z.max}, "
+                f"got {values.min()} to {values.max()}")
+        field = to_bits(values.reshape(params.words, params.lanes), z.bits)
+        offset = layout[name].offset
+        bits[:, offset:offset + field.shape[1]] = field
+    bits[0, layout["start"].offset] = start
+    return to_ints(bits)
+
+
+def state_values(
+    payloads: Sequence[int], params: MlgruParams,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``o`` and ``h`` of payloads of ``states``; int64 ``[payloads, lanes]`` each.
+
+    Those of whole tokens reshape to ``[tokens, layers, channels]``.
+    """
+    values = []
+    for name, fmt in (("o", params.profile.o), ("h", params.profile.h)):
+        offset = params.state_layout[name].offset
+        bits = from_ints(payloads, offset, params.lanes * fmt.bits)
+        values.append(signed_elements(bits, fmt.bits))
+    return values[0], values[1]
+
+
+_RESULTS = {"h": "h", "o": "o", "f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu"}
+"""Tap of each field of a result; the last three exist with a trace only."""
+
+Tensors = Mapping[str, np.ndarray]
+"""Tap name to values ``[tokens, channels]``."""
+
+
+def mlgru_tensors(model: QuantizedModel) -> list[str]:
+    return [f"layer{layer}.mlgru.{part}" for layer in range(model.config.layers)
+            for part in ("f.z", "c.z", "g.z", *_RESULTS.values())]
+
+
+def mlgru_phases(
+    model: QuantizedModel, emitted: EmittedUnit, acts: Activations,
+) -> list[ScoredPhase]:
+    """Make the phases; the state of a sequence lives in the gateware, for its whole length."""
+    params: MlgruParams = emitted.params
+    ports = UnitPorts.of(emitted.manifest)
+    fields = ports.fields["states"]
+    few = min(acts.tokens, 4)
+    real = _sequence(params, acts.reference, acts.tokens)
+    short = _sequence(params, acts.reference, few)
+    # Ends inside the second token, or the first if there is only one.
+    partial = real[:max(1, len(real[:2 * params.words]) - params.words // 2 - 1)]
+    extreme = _extremes(model, params)
+    extreme_tokens = len(extreme["layer0.mlgru.h"])
+
+    def expect(count: int, after: int = 0, words: int | None = None) -> list[ExpectedTensor]:
+        return _expected(params, fields, acts.reference, acts.onnx, count, after, words)
+
+    def phase(
+        name: str, beats: list[int], expected: list[ExpectedTensor], *, reset: bool = False,
+        random_pauses: bool = True,
+    ) -> ScoredPhase:
+        words = len(beats) if expected else 0
+        return ScoredPhase(
+            Phase(name, {"preacts": beats}, {"states": words}, reset=reset,
+                  random_pauses=random_pauses), expected,
+            [{"preacts": count, "states": count} for count in range(1, words + 1)])
+
+    phases = [
+        phase("real sequence", real, expect(acts.tokens)),
+        phase("second sequence, no pauses", short, expect(few), random_pauses=False),
+        phase("new start in mid-token", partial + short,
+              expect(min(few, 2), words=len(partial)) + expect(few, after=len(partial))),
+        phase("cut in mid-token", partial, []),
+        phase("after a reset in mid-token", short, expect(few), reset=True),
+        phase("extremes", _sequence(params, extreme, extreme_tokens),
+              _expected(params, fields, extreme, None, extreme_tokens)),
+    ]
+    if params.sequences > 1:
+        last = params.sequences - 1
+        mark = last << ports.fields["preacts"]["sequence"].low
+        mixed = _mix(real, real, params.words, mark)
+        both = phase("two sequences mixed", mixed, [
+            replace(e, stream=f"states[{sequence}]")
+            for sequence in (0, last) for e in expect(acts.tokens)])
+        of_last = np.cumsum([beat & mark > 0 for beat in mixed]).tolist()
+        phases.append(replace(both, steps=[
+            {"preacts": beats, "states[0]": beats - ours, f"states[{last}]": ours}
+            for beats, ours in enumerate(of_last, 1)]))
+    return phases
+
+
+def _mix(first: list[int], second: list[int], lead: int, mark: int) -> list[int]:
+    """Beats of two sequences in turn, the first one ``lead`` beats ahead.
+
+    ``mark`` is what the payloads of the second have in addition.
+    """
+    mixed = first[:lead]
+    for beat, other in zip_longest(first[lead:], second):
+        mixed += [] if beat is None else [beat]
+        mixed += [] if other is None else [other | mark]
+    return mixed
+
+
+def _sequence(params: MlgruParams, tensors: Tensors, tokens: int) -> list[int]:
+    """Payloads of a sequence of tokens."""
+    beats: list[int] = []
+    for token in range(tokens):
+        f, c, g = (
+            np.stack([tensors[f"layer{layer}.mlgru.{part}.z"][token]
+                      for layer in range(params.layers)])
+            for part in ("f", "c", "g"))
+        beats += preact_payloads(f, c, g, params, start=token == 0)
+    return beats
+
+
+def _expected(
+    params: MlgruParams, fields: Fields, reference: Tensors, onnx: Tensors | None, tokens: int,
+    after: int = 0, words: int | None = None,
+) -> list[ExpectedTensor]:
+    """Where h and o of every token and layer are, ``after`` words into the output.
+
+    ``words`` ends the list early, if need be inside a layer.
+    """
+    available = tokens * params.words if words is None else words
+    expected: list[ExpectedTensor] = []
+    for token in range(tokens):
+        for layer in range(params.layers):
+            first = token * params.words + layer * params.beats_per_layer
+            count = min(params.beats_per_layer, available - first)
+            if count <= 0:
+                return expected
+            for part, tap in _RESULTS.items():
+                if part not in fields:
+                    continue
+                tensor = f"layer{layer}.mlgru.{tap}"
+                channels = slice(count * params.lanes)
+                expected.append(ExpectedTensor(
+                    token, tensor, "states", after + first, count, fields[part],
+                    reference[tensor][token][channels],
+                    None if onnx is None else onnx[tensor][token][channels]))
+    return expected
+
+
+def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarray]:
+    """Pre-activations at the ends of their range, and what the reference makes of them.
+
+    Every combination of lowest, highest, -1, 0 and 1 on f, c and g appears on some
+    channel; the sequence shifts them from token to token, so that states are driven to
+    both ends and held there.
+    """
+    z = model.profile.z
+    corners = np.array([z.min, z.max, 0, -1, 1, z.max, z.min])
+    channels = np.arange(params.channels)
+    table = model.sigmoid.astype(np.int64)
+    tensors: dict[str, list[np.ndarray]] = {}
+    for layer in range(params.layers):
+        h = np.zeros(params.channels, dtype=np.int64)
+        for token in range(8):
+            index = channels + 3 * token + 11 * layer
+            pre = {
+                "f": corners[index % 7], "c": corners[(index // 7) % 7],
+                "g": corners[(index // 49 + token) % 7]}
+            cell = mlgru_cell(pre["f"], pre["c"], pre["g"], h, table, model.profile)
+            h = cell["h"]
+            at = f"layer{layer}.mlgru"
+            for part, values in pre.items():
+                tensors.setdefault(f"{at}.{part}.z", []).append(values)
+            for part, tap in _RESULTS.items():
+                tensors.setdefault(f"{at}.{tap}", []).append(cell[part])
+    return {name: np.stack(values) for name, values in tensors.items()}
+
+
+def mlgru_params(
+    model: QuantizedModel, *, lanes: int = 8, sequences: int = 1, trace: bool = False,
+) -> MlgruParams:
+    return MlgruParams(
+        model.profile, model.config.layers, model.config.d, lanes, sequences, trace)
+
+
+MLGRU = UnitSpec(
+    "mlgru", "the recurrence with its state memory and sigmoid tables",
+    "mlgru_unit", mlgru_params, mlgru_design, Stimulus(mlgru_tensors, mlgru_phases), tokens=64)

@@ -1,1 +1,0 @@
-"""Normalisation and quantisation of a vector to 8-bit activations and a scale."""

@@ -1,1 +1,0 @@
-"""The residual stream: a vector in a memory that is added to."""

@@ -1,1 +1,0 @@
-"""The choice of the next token from logits: the largest, or drawn by temperature."""

@@ -1,1 +1,0 @@
-"""The memory of the packed weights, which streams runs of words."""

@@ -1,0 +1,303 @@
+"""The ternary array in every style against the integer reference, in Amaranth's simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pairwise import pairwise
+from vendor_cells import simulated_cells
+
+from sterna.hw.emit.verilog import write_verilog
+from sterna.hw.flow.report import cell_counts
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_array import TernaryMacArray
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_codes import Trit, from_codes, to_codes
+from sterna.hw.units.mac.weight_packing import (
+    beat_payloads,
+    pack_projection,
+    sum_values,
+    unpack_projection,
+)
+from sterna.model.quantized.integer import ternary_matmul
+
+STEADY = Pauses()
+PAUSES = [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.0, 0.5, 2), Pauses(0.4, 0.6, 3),
+          Pauses(0.1, 0.9, 4)]
+SHAPES = [  # rows, cols, max_columns
+    (1, 1, 1), (1, 1, 5), (1, 2, 5), (2, 3, 3), (1, 4, 9), (3, 5, 17), (1, 7, 30), (2, 8, 16),
+    (2, 9, 18), (1, 13, 30), (4, 16, 64)]
+every_style = pytest.mark.parametrize("style", list(ArrayStyle))
+
+
+def reference(weight: np.ndarray, acts: np.ndarray) -> np.ndarray:
+    return ternary_matmul(acts.astype(np.int64), weight.T.astype(np.float64))
+
+
+def random_product(rng: np.random.Generator, rows: int, columns: int):
+    return (rng.integers(-1, 2, (rows, columns), dtype=np.int8),
+            rng.integers(-128, 128, columns))
+
+
+def extreme_products(rows: int, columns: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Matrices of one trit with the extreme activations, and the largest sums of either sign."""
+    products = []
+    for trit in (1, -1, 0):
+        weight = np.full((rows, columns), trit, dtype=np.int8)
+        products += [(weight, np.full(columns, act)) for act in (-128, 127, 0, -1)]
+    alternating = np.resize(np.array([1, -1], dtype=np.int8), (rows, columns))
+    return [*products, *((weight, np.resize([127, -128], columns))
+                         for weight in (alternating, -alternating))]
+
+
+def check_products(
+    array: TernaryMacArray, products: list[tuple[np.ndarray, np.ndarray]], pauses=STEADY,
+) -> StreamRun:
+    """Run (weight, acts) pairs one after the other, and compare their products."""
+    params = array.params
+    payloads = [
+        payload for weight, acts in products
+        for payload in beat_payloads(pack_projection(weight, params), acts, params)]
+    groups = [params.groups(len(weight)) for weight, _ in products]
+    with simulated_cells():
+        run = run_stream(
+            array, array.beats, array.sums, payloads, sum(groups), pauses=pauses,
+            max_cycles=40 * (len(payloads) * (1 + params.fill_steps) + params.latency) + 100)
+    parts = np.split(sum_values(run.results, params), np.cumsum(groups)[:-1])
+    for part, (weight, acts) in zip(parts, products, strict=True):
+        np.testing.assert_array_equal(
+            part.reshape(-1)[:len(weight)], reference(weight, acts))
+    return run
+
+
+def check_reset_in_mid_group(array: TernaryMacArray, seed: int) -> None:
+    """Stop one beat short of a group, reset, and see that the next product is whole."""
+    rng, params = np.random.default_rng(seed), array.params
+    abandoned, complete = random_product(rng, 6, 16), random_product(rng, 4, 16)
+    payloads = [beat_payloads(pack_projection(weight, params), acts, params)
+                for weight, acts in (abandoned, complete)]
+    # The first phase stops after two of three groups, one beat short of the third.
+    phases = [(payloads[0][:-1], 2), (payloads[1], 2), (payloads[0][:1], 0), (payloads[1], 2)]
+    with simulated_cells():
+        runs = run_streams(array, array.beats, array.sums, phases,
+                           pauses=Pauses(0.2, 0.2, 8), max_cycles=3000)
+    for run in (runs[1], runs[3]):
+        np.testing.assert_array_equal(
+            sum_values(run.results, params).reshape(-1), reference(*complete))
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((0, 4, 16), "rows must be a whole number from 1 to 4096, got 0"),
+    ((1, 0, 16), "cols must be a whole number from 1 to 4096, got 0"),
+    ((1, 4, 0), "max_columns must be a whole number from 1"),
+    ((1, 4.0, 16), r"cols must be a whole number .* got 4\.0"),
+    ((1, 32, 16), r"cols \(32\) must be at most max_columns \(16\)"),
+    ((1, 4, 16, 1), "act_bits must be a whole number from 2 to 16, got 1"),
+])
+def test_bad_sizes_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        MacParams(*arguments)
+
+
+def test_an_unknown_style_is_refused():
+    with pytest.raises(ValueError, match=r"style must be one of generic, .* got 'nexus'"):
+        MacParams(1, 4, 8, style="nexus")
+
+
+@given(st.integers(1, 1 << 20), st.integers(2, 16))
+def test_sum_width_is_the_least_that_holds_every_sum(max_columns, act_bits):
+    params = MacParams(1, 1, max_columns, act_bits)
+    most = params.sum_limit
+    assert most == max_columns * 2 ** (act_bits - 1)
+    assert most <= 2 ** (params.sum_bits - 1) - 1
+    assert most > 2 ** (params.sum_bits - 2) - 1
+    assert max_columns < 2 ** params.count_bits
+
+
+@given(st.integers(1, 4096), st.integers(2, 16))
+def test_operand_width_holds_sums_of_ones_complement_operands(operands, act_bits):
+    bits = MacParams(1, 1, 1, act_bits).operand_bits(operands)
+    low, high = -(2 ** (act_bits - 1)), 2 ** (act_bits - 1) - 1
+    assert -(2 ** (bits - 1)) <= low * operands
+    assert high * operands <= 2 ** (bits - 1) - 1
+
+
+@every_style
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_extremes_give_exact_sums(style, shape):
+    rows, cols, max_columns = shape
+    params = MacParams(rows, cols, max_columns=max_columns, style=style)
+    check_products(TernaryMacArray(params), extreme_products(rows, max_columns))
+
+
+@pytest.mark.parametrize(("style", "shape", "pauses"), pairwise(
+    list(ArrayStyle), SHAPES, PAUSES))
+def test_random_products_are_exact_while_both_ends_pause(style, shape, pauses):
+    rows, cols, max_columns = shape
+    rng = np.random.default_rng(pauses.seed)
+    products = [
+        random_product(rng, int(rng.integers(1, 2 * rows + 2)),
+                       int(rng.integers(1, max_columns + 1)))
+        for _ in range(6)]
+    params = MacParams(rows, cols, max_columns=max_columns, style=style)
+    check_products(TernaryMacArray(params), products, pauses)
+
+
+@pytest.mark.parametrize("style", [
+    pytest.param(style, marks=[] if style is ArrayStyle.GENERIC else [pytest.mark.slow])
+    for style in ArrayStyle])
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+def test_any_geometry_is_exact(style, data):
+    cols = data.draw(st.integers(1, 20), "cols")
+    max_columns = data.draw(st.integers(cols, 40), "max_columns")
+    array = TernaryMacArray(MacParams(
+        data.draw(st.integers(1, 3), "rows"), cols, max_columns=max_columns,
+        act_bits=data.draw(st.integers(2, 9), "act_bits"), style=style))
+    limit = 1 << (array.params.act_bits - 1)
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30), "seed"))
+    columns = data.draw(st.integers(1, max_columns), "columns")
+    weight = rng.integers(-1, 2, (4, columns), dtype=np.int8)
+    check_products(array, [(weight, rng.choice([-limit, limit - 1, 0, 1], columns))])
+
+
+@pytest.mark.parametrize("columns", [5, 15])
+@pytest.mark.parametrize("style", [each for each in ArrayStyle if not each.has_tables])
+def test_array_takes_a_beat_in_every_cycle(style, columns):
+    rng = np.random.default_rng(5)
+    array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style))
+    beats = array.params.beats_per_group(columns)
+    run = check_products(array, [random_product(rng, 12, columns)])
+    assert run.sent_at == list(range(6 * beats))
+    first = beats - 1 + array.params.latency
+    assert run.taken_at == list(range(first, first + 6 * beats, beats))
+
+
+@pytest.mark.parametrize("style", [each for each in ArrayStyle if each.has_tables])
+def test_tables_are_filled_for_fresh_activations_only(style):
+    rng = np.random.default_rng(5)
+    array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style))
+    wait = array.params.fill_steps
+    # Two vectors of one beat, six groups of rows each.
+    run = check_products(array, [random_product(rng, 12, 5), random_product(rng, 12, 4)])
+    assert run.sent_at == [*range(wait, wait + 6), *range(2 * wait + 6, 2 * wait + 12)]
+    assert run.taken_at == [cycle + array.params.latency for cycle in run.sent_at]
+    # A vector of three beats brings other activations with each.
+    run = check_products(array, [random_product(rng, 3, 15)])
+    assert run.sent_at == [wait + (wait + 1) * beat for beat in range(6)]
+
+
+def test_groups_of_different_length_follow_each_other_without_a_pause():
+    rng = np.random.default_rng(6)
+    array = TernaryMacArray(MacParams(2, 4, max_columns=16))
+    products = [random_product(rng, 2, columns) for columns in (1, 16, 4, 5, 9, 4, 4, 13)]
+    run = check_products(array, products)
+    assert run.sent_at == list(range(sum(array.params.beats_per_group(len(a))
+                                         for _, a in products)))
+
+
+@every_style
+def test_array_without_stalls_computes_the_same(style):
+    rng = np.random.default_rng(7)
+    products = [random_product(rng, 5, columns) for columns in (9, 3, 14)]
+    array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style, stalls=False))
+    check_products(array, products, Pauses(0.4, 0.0, 2))
+
+
+@every_style
+def test_reset_in_mid_group_starts_a_new_group(style):
+    check_reset_in_mid_group(TernaryMacArray(MacParams(2, 4, max_columns=16, style=style)), seed=8)
+
+
+@every_style
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_packing_round_trips(style, data):
+    cols = data.draw(st.integers(1, 14), "cols")
+    params = MacParams(
+        data.draw(st.integers(1, 5), "rows"), cols,
+        data.draw(st.integers(cols, 40), "max_columns"), style=style)
+    shape = (data.draw(st.integers(1, 11)), data.draw(st.integers(1, params.max_columns)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30), "seed"))
+    weight = rng.integers(-1, 2, shape, dtype=np.int8)
+    words = pack_projection(weight, params)
+    assert len(words) == params.groups(shape[0]) * params.beats_per_group(shape[1])
+    assert max(words) < 1 << params.word_bits
+    np.testing.assert_array_equal(unpack_projection(words, params, *shape), weight)
+
+
+def test_packed_bits_are_where_the_layout_puts_them():
+    params = MacParams(rows=3, cols=2, max_columns=5)
+    rng = np.random.default_rng(9)
+    weight, acts = random_product(rng, 5, 4)
+    payloads = beat_payloads(pack_projection(weight, params), acts, params)
+    padded = np.zeros((6, 4), dtype=np.int8)
+    padded[:5] = weight
+    for index, payload in enumerate(payloads):
+        group, beat = divmod(index, 2)
+        rows = padded[3 * group:3 * group + 3]
+        codes = to_codes(rows[:, 2 * beat:2 * beat + 2]).tolist()
+        expected = params.beat_layout.const({
+            "weights": [[Trit(code) for code in row] for row in codes],
+            "minus_counts": [int((row == -1).sum()) if beat == 0 else 0 for row in rows],
+            "last": beat,
+            "acts": acts[2 * beat:2 * beat + 2].tolist(),
+        })
+        assert payload == expected.as_value().value
+
+
+@pytest.mark.parametrize(("weight", "message"), [
+    (np.zeros((2, 17), dtype=np.int8), "takes up to 16 columns, the matrix has 17"),
+    (np.full((2, 3), 2), "weights must be -1, 0 or 1"),
+    (np.zeros(4), "weight must be a matrix"),
+    (np.zeros((0, 4)), "weight must be a matrix"),
+])
+def test_packer_refuses_what_the_array_cannot_take(weight, message):
+    with pytest.raises(ValueError, match=message):
+        pack_projection(weight, MacParams(2, 4, 16))
+
+
+def test_bad_activations_and_words_are_refused():
+    params = MacParams(2, 4, 16)
+    words = pack_projection(np.ones((3, 8), dtype=np.int8), params)
+    with pytest.raises(ValueError, match="acts must be from -128 to 127, got 0 to 128"):
+        beat_payloads(words, np.array([0, 128]), params)
+    with pytest.raises(ValueError, match="are not whole groups"):
+        beat_payloads(words[:-1], np.zeros(8), params)
+    with pytest.raises(ValueError, match="takes 4 words, got 3"):
+        unpack_projection(words[:-1], params, 3, 8)
+    with pytest.raises(ValueError, match="not one of 0, 1 and 3"):
+        from_codes(np.array([1, 2]))
+    counts = 1 << params.beat_layout["minus_counts"].offset
+    with pytest.raises(ValueError, match="do not belong to the weights"):
+        unpack_projection([words[0] ^ counts, *words[1:]], params, 3, 8)
+
+
+@pytest.mark.parametrize("style", [each for each in ArrayStyle if each is not
+                                   ArrayStyle.XC7_TABLE])
+def test_a_wrong_start_value_is_noticed(style):
+    array = TernaryMacArray(MacParams(1, 4, max_columns=8, style=style))
+    params = array.params
+    weight, acts = random_product(np.random.default_rng(3), 1, 8)
+    payloads = beat_payloads(pack_projection(weight, params), acts, params)
+    payloads[0] ^= 1 << params.beat_layout[params.start_name].offset
+    with simulated_cells():
+        run = run_stream(array, array.beats, array.sums, payloads, 1, max_cycles=300)
+    assert abs(sum_values(run.results, params)[0, 0] - reference(weight, acts)[0]) == 1
+
+
+def test_array_has_no_multiplier(tmp_path: Path):
+    array = TernaryMacArray(MacParams(2, 8, max_columns=32))
+    path = write_verilog(array, "array", tmp_path)
+    counts = cell_counts(path, "array")
+    assert counts.multipliers == 0
+    assert not [kind for kind in counts.cells if "mul" in kind or "macc" in kind]
+    # Per row: 7 adders of the tree and the accumulator.
+    assert counts.adders == 2 * 8
+    assert counts.register_bits > 0
+    assert counts.memory_bits == 0

@@ -37,12 +37,10 @@ from row_claims import (
     TableRow,
 )
 
-from sterna.hw.emit.processes import end_all
-from sterna.hw.emit.tools import MissingToolError
+from sterna.hw.emit.tools import MissingToolError, YosysError, end_all, run_yosys
 from sterna.hw.emit.verilog import verilog_files
-from sterna.hw.emit.yosys import YosysError, run_yosys
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_params import MacParams
 
 
 class Verdict(enum.StrEnum):

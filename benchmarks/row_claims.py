@@ -19,22 +19,22 @@ from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Member, Out
 
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.parts.trit import to_codes
-from sterna.hw.parts.trit_codes import (
+from sterna.hw.units.mac.array_style import CHAIN_COLUMNS, ArrayStyle
+from sterna.hw.units.mac.ecp5_rows import Ecp5Tables
+from sterna.hw.units.mac.mac_array import FILLERS, ROWS, Accumulator
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_codes import (
+    PAIR_BITS,
     TRIPLE_BITS,
     TRIPLES,
     missing_ones,
+    pack_pairs,
     pack_triples,
+    to_codes,
     to_relative,
     unpack_triples,
 )
-from sterna.hw.units.mac.base.pair_codes import PAIR_BITS, pack_pairs
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.steps import CHAIN_COLUMNS
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.ecp5.tables import Ecp5Tables
-from sterna.hw.units.mac.gateware import FILLERS, ROWS, Accumulator
-from sterna.hw.units.mac.xc7.tables import Xc7Tables
+from sterna.hw.units.mac.xc7_rows import Xc7Tables
 
 
 class Fault(enum.StrEnum):

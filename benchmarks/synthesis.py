@@ -24,8 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from sterna.hw.catalog import emit_verilog
-from sterna.hw.emit.memories import copy_memories
-from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.emit.tools import copy_memories, run_yosys
 from sterna.hw.flow.synthesis import Family, MappedMemory, Synthesis, synthesize
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_path

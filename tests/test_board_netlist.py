@@ -14,7 +14,7 @@ from sterna.hw.board import BoardName
 from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation
 from sterna.hw.board.top import TOP_MODULE, BoardDesign, BoardParams, board_design
-from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.emit.tools import run_yosys
 from sterna.hw.flow.cached_tools import CachedTools
 from sterna.model.cache import user_cache
 from sterna.model.quantized import load_model

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from sterna.hw.catalog import UNITS
-from sterna.hw.core.plan.params import COMPACT
-from sterna.hw.core.unit import CORE
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.plan.core_params import COMPACT
 from sterna.hw.flow.fit import (
     FITTING,
     FitError,
@@ -24,9 +24,9 @@ from sterna.hw.flow.target import (
     TARGETS,
     FpgaTarget,
 )
-from sterna.hw.units.mac.unit import MAC
-from sterna.hw.units.mlgru.unit import MLGRU
-from sterna.hw.units.norm.unit import NORM
+from sterna.hw.units.mac.mac_product import MAC
+from sterna.hw.units.mlgru_product import MLGRU
+from sterna.hw.units.norm_product import NORM
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized import load_model

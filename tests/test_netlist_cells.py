@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from netlist_designs import MEMORIES, MULTIPLIERS, STIMULUS_BITS, Part, design, memory
 
-from sterna.hw.emit.tools import verilator_environment
-from sterna.hw.emit.yosys import YosysError, run_yosys
+from sterna.hw.emit.tools import YosysError, run_yosys, verilator_environment
 from sterna.hw.flow.netlist import NetlistError, absorb_registers, model_files, netlist_verilog
 from sterna.hw.flow.synthesis import Family, synthesize
 

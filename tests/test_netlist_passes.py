@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.emit.tools import run_yosys
 from sterna.hw.flow.netlist import Absorbed, CarryEnds, absorb_registers, free_carry_ends
 
 HEADER = """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sterna.hw.emit.yosys import YosysError
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.emit.tools import YosysError
+from sterna.hw.units.mac.array_style import ArrayStyle
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))

@@ -17,9 +17,9 @@ from sterna.cli.reports.report import write_report
 from sterna.cli.reports.results import DemoResult, Stage
 from sterna.cli.reports.synth_page import area_plot, floorplan, write_synth_report
 from sterna.export.float.reference import rounding_errors
+from sterna.hw.core.core_product import core_params
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.timing.cycle_report import cycle_report
-from sterna.hw.core.unit import core_params
 from sterna.hw.flow.report import CellCounts
 from sterna.hw.flow.routed import (
     CriticalPath,

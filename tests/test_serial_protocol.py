@@ -9,7 +9,7 @@ import pytest
 
 from sterna.hw.board.conversation import Conversation, ConversationError
 from sterna.hw.board.serial_protocol import Answer, Order, SerialProtocol, check_core, order_bytes
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.testbench.amaranth import run_bench
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12

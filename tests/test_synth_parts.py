@@ -39,7 +39,7 @@ from sterna.hw.flow.routed import (
 from sterna.hw.flow.synth import synth, wrapper_text
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for, target_named
-from sterna.hw.units.mac.base.style import ArrayStyle
+from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16

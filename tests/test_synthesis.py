@@ -13,7 +13,7 @@ import pytest
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.names import plain
-from sterna.hw.emit.yosys import YosysError
+from sterna.hw.emit.tools import YosysError
 from sterna.hw.flow.synthesis import Family, MemoryStyle, synthesize
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16

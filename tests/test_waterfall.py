@@ -11,7 +11,7 @@ from core_shapes import core_params
 from hypothesis import given, settings
 
 from sterna.cli.reports.hardware_page import waterfall_plot
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.timing.steady_state import fold_stages, stage_name, steady_state
 from sterna.hw.core.timing.waterfall import Worker, waterfall

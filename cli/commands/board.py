@@ -76,11 +76,11 @@ class BoardCore:
             If the core cannot be built.
         """
         from sterna.hw.board.top import board_design
-        from sterna.hw.core.unit import CORE
+        from sterna.hw.core.core_product import CORE
         from sterna.hw.flow.fit import check_memories
         board = params.board
         sizes = self._sizes(board)
-        check_memories(model, CORE, CORE.params_for(model, sizes), board.target, advice=[
+        check_memories(CORE, CORE.params_for(model, sizes), board.target, advice=[
             f"of the bundled models {board.fitting} fits the {board.name}"])
         begin(f"emit the Verilog of {board.name}")
         return board_design(model, params, sizes)

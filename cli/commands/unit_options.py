@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from sterna.cli.terminal.completion import complete_unit
+from sterna.cli.terminal.options import complete_unit
 from sterna.hw.units.mac.array_style import ArrayStyle
 
 __all__ = ["SIZES", "GivenSizes", "UnitOption", "size_options"]

@@ -19,7 +19,7 @@ from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_pag
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
 from sterna.hw.core.timing.cycle_report import CycleReport
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.timing.folding import fold_stages, folded_name
+from sterna.hw.core.timing.steady_state import fold_stages, folded_name
 from sterna.hw.core.timing.waterfall import Span, Waterfall, Worker, waterfall
 from sterna.model.files import write_atomically
 

@@ -15,9 +15,9 @@ from sterna.cli.study.plots import seconds_plot, state_plot
 from sterna.cli.study.tables import Found, findings, study_tables
 from sterna.cli.terminal.console import out, print_json, print_table, progress_bar, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.core.timing.cycle_report import memory_bits, shape_image
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.timing.memory_bits import memory_bits, shape_image
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import S16

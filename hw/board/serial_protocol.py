@@ -17,9 +17,9 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.token_control import prompt_layout, token_layout
-from sterna.hw.units.sampler.params import BETA_BITS, SEED_BITS
+from sterna.hw.core.control import prompt_layout, token_layout
+from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.units.sampler_params import BETA_BITS, SEED_BITS
 
 __all__ = ["COUNT_BITS", "QUEUE_BYTES", "Answer", "Order", "SerialProtocol", "check_core",
            "order_bytes"]

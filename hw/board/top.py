@@ -21,10 +21,10 @@ from sterna.hw.board.clock import BoardClock, board_pll
 from sterna.hw.board.serial_protocol import QUEUE_BYTES, Order, SerialProtocol, check_core
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
 from sterna.hw.core.core import MatMulFreeCore
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.image import build_image
-from sterna.hw.core.plan.params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.core.unit import CORE
 from sterna.hw.emit import cells
 from sterna.hw.emit.verilog import verilog_files
 from sterna.hw.flow.target import style_for

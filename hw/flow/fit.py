@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.program import program
-from sterna.hw.core.plan.units import CoreUnits
-from sterna.hw.core.unit import CORE
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.plan.core_params import CoreParams, program
+from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.flow.synth_report import Usage
 from sterna.hw.flow.synthesis import Family
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
 from sterna.hw.units.spec import Sizes, UnitSpec
-from sterna.hw.units.weights.unit import WEIGHTS
 from sterna.model.profile import C12, S16
 from sterna.model.quantized import QuantizedModel
 

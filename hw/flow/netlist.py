@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.emit.yosys import run_yosys
+from sterna.hw.emit.tools import run_yosys
 
 __all__ = [
     "Absorbed", "CarryEnds", "NetlistError", "absorb_registers", "free_carry_ends", "model_files",

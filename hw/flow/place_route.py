@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.emit.processes import run_tool
-from sterna.hw.emit.tools import MissingToolError
+from sterna.hw.emit.tools import MissingToolError, run_tool
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 

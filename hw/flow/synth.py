@@ -14,7 +14,7 @@ from sterna.hw.core.core_product import CORE
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.folder import EmittedUnit, emit_component
-from sterna.hw.emit.memories import files_of
+from sterna.hw.emit.tools import files_of
 from sterna.hw.flow.cached_tools import CachedTools, Progress, has_router
 from sterna.hw.flow.fit import FitError, check_fit, check_memories, usual_sizes, what_fits
 from sterna.hw.flow.place_route import check_router
@@ -22,7 +22,7 @@ from sterna.hw.flow.synth_report import BlockArea, SynthReport
 from sterna.hw.flow.target import FpgaTarget, Resource, style_for, target_named
 from sterna.hw.layers.layer_unit import LayerUnitParams
 from sterna.hw.layers.matrix_unit import MatrixUnitParams
-from sterna.hw.units.mac.unit import MAC
+from sterna.hw.units.mac.mac_product import MAC
 from sterna.hw.units.spec import Sizes, UnitSpec
 from sterna.model.cache import Cache, user_cache
 from sterna.model.quantized import QuantizedModel

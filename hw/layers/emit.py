@@ -13,6 +13,7 @@ import numpy as np
 
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, emit_component, interface_of
 from sterna.hw.emit.names import plain
+from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.layers.documents import (
     WEIGHTS_FILE,
     layer_sections,
@@ -26,13 +27,12 @@ from sterna.hw.layers.engine import EngineParams
 from sterna.hw.layers.layer_unit import LayerUnit, LayerUnitParams
 from sterna.hw.layers.matrix_unit import Contents, MatrixUnit, MatrixUnitParams
 from sterna.hw.layers.post import PostParams, Slot, bias_words, interleaved
-from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.units.glu.params import GluParams
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.base.style import ArrayStyle
-from sterna.hw.units.mac.packing import pack_projection
-from sterna.hw.units.mlgru.params import MlgruParams
-from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.glu import GluParams
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_packing import pack_projection
+from sterna.hw.units.mlgru import MlgruParams
+from sterna.hw.units.norm_params import NormParams
 from sterna.model.checks import check_whole, one_of
 from sterna.model.files import check_path
 from sterna.model.folder import check_replaceable

@@ -11,10 +11,9 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
-from sterna.hw.units.mac.base.params import MacParams
-from sterna.hw.units.mac.gateware import TernaryMacArray
-from sterna.hw.units.weights.gateware import WeightRom
-from sterna.hw.units.weights.params import WeightRomParams
+from sterna.hw.units.mac.mac_array import TernaryMacArray
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
 from sterna.model.checks import check_whole
 
 __all__ = ["ActivationTiles", "EngineParams", "MatrixEngine"]

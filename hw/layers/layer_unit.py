@@ -12,12 +12,10 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.layers.engine import MatrixEngine
 from sterna.hw.layers.matrix_unit import Contents
 from sterna.hw.layers.post import LayerScales, Post, PostParams
-from sterna.hw.units.glu.gateware import GluUnit
-from sterna.hw.units.glu.params import GluParams
-from sterna.hw.units.mlgru.gateware import MlgruUnit
-from sterna.hw.units.mlgru.params import MlgruParams
-from sterna.hw.units.norm.gateware import NormQuant
-from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.glu import GluParams, GluUnit
+from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
+from sterna.hw.units.norm_params import NormParams
+from sterna.hw.units.norm_quant import NormQuant
 from sterna.model.profile import FixedPoint
 
 __all__ = ["Cell", "Gather", "LayerCell", "LayerUnit", "LayerUnitParams", "gathered_layout"]

@@ -12,10 +12,10 @@ from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.layers.engine import EngineParams
-from sterna.hw.parts.fixed_point import round_shift
+from sterna.hw.parts.arithmetic import round_shift
 from sterna.hw.parts.memory_attributes import rom_of
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
-from sterna.hw.units.norm.params import NormParams
+from sterna.hw.units.norm_params import NormParams
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import Projection
 

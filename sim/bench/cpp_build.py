@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.emit.processes import run_tool
-from sterna.hw.emit.tools import verilator_environment
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.emit.tools import run_tool, verilator_environment
+from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.compiled import COMPILERS, PARALLEL, compiled, simulation_key
 from sterna.sim.bench.runner import reason_of, refuse_spaces
 

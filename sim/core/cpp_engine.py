@@ -18,7 +18,7 @@ from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.core.plan.image import CoreImage, weight_request_layout
 from sterna.hw.core.plan.request import Request, check_requests
 from sterna.hw.parts.bits import signed_elements
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import check_waves
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from sterna.export.runtime.runtime import step_with_taps
 from sterna.hw.core.plan.request import Request
-from sterna.hw.testbench.activations import Activations
+from sterna.hw.testbench.stimulus import Activations
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.compare import Comparison, Difference, compare
 from sterna.model.quantized.integer import IntegerModel

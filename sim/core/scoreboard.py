@@ -9,14 +9,13 @@ import numpy as np
 from amaranth.hdl import Shape
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.plan.params import CoreParams
-from sterna.hw.core.plan.program import Stage, StageKind, program
+from sterna.hw.core.plan.core_params import CoreParams, Stage, StageKind, program
 from sterna.hw.core.timing.cycles import CycleModel, TokenTimes
 from sterna.hw.emit.folder import EmittedUnit
+from sterna.hw.emit.payloads import UnitPorts, read_field
 from sterna.hw.parts.bits import from_ints, signed_elements
-from sterna.hw.testbench.job import PhaseResult
+from sterna.hw.testbench.job import PhaseResult, SimulationError
 from sterna.hw.testbench.scoreboard import Checks
-from sterna.hw.testbench.simulation import SimulationError
 from sterna.model.quantized.compare import compare
 from sterna.sim.core.reference import Answer, compare_logits, compare_tokens
 from sterna.sim.core.stimulus import CorePhase, Lane, SequenceAnswer, lanes_of

@@ -19,7 +19,6 @@ from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.request import LIMIT_BITS, Request
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.core.trace import trace_layout
-from sterna.hw.core.unit import CORE
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.scoreboard import Checks
 from sterna.model.checks import one_of, whole_number

@@ -8,14 +8,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.hw.core.plan.params import CoreParams
+from sterna.hw.core.core_product import (
+    CORE_WEIGHTS_FILE,
+    control_levels,
+    patience,
+    prompt_words,
+    weight_runs,
+)
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.request import Request, check_requests
-from sterna.hw.core.vectors import control_levels, patience, prompt_words, weight_runs
-from sterna.hw.core.verilog import CORE_WEIGHTS_FILE
 from sterna.hw.emit.folder import EmittedUnit
-from sterna.hw.testbench.activations import Activations
+from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.job import Job, MonitoredBits, Pause, Phase
-from sterna.hw.testbench.payloads import UnitPorts
+from sterna.hw.testbench.stimulus import Activations
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.taps import TapRecorder

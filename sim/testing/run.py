@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sterna.hw.emit.memories import copy_memories
-from sterna.hw.testbench.payloads import UnitPorts
-from sterna.hw.testbench.simulation import SimulationError
+from sterna.hw.emit.payloads import UnitPorts
+from sterna.hw.emit.tools import copy_memories
+from sterna.hw.testbench.job import SimulationError
 from sterna.model.checks import one_of, whole_number
 from sterna.sim.bench.compiled import PRECOMPILED
 from sterna.sim.bench.runner import Launch, Simulator, check_simulator, run_launch

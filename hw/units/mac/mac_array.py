@@ -21,7 +21,7 @@ class Accumulator(wiring.Component):
 
     It starts from the number of -1 weights of the row. It cannot overflow:
     :attr:`~sterna.hw.units.mac.mac_params.MacParams.sum_bits` gives the bound,
-    ``hw/proof/suite.py`` has it proven.
+    ``benchmarks/prove.py`` has it proven.
 
     Members
     -------

@@ -115,9 +115,11 @@ def test_own_tests_run_in_verilator_and_see_inside(glu: EmittedUnit, tmp_path: P
     check_views(waves)
 
 
-def test_the_stock_runner_is_given_what_verilator_needs(glu: EmittedUnit) -> None:
+def test_the_stock_runner_is_given_what_verilator_needs(
+    glu: EmittedUnit, tmp_path: Path,
+) -> None:
     """The page about it runs it, in Icarus: this is what differs in Verilator."""
-    options = build_options(glu.folder, "verilator")
+    options = build_options(glu.folder, "verilator", build_dir=tmp_path)
     assert options["sources"] == [glu.folder / "sterna.vlt", *glu.sources]
     assert options["build_args"] == []
     environment = simulator_environment(glu.folder, "verilator")

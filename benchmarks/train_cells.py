@@ -60,8 +60,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from sterna.model.config import ModelConfig
     from sterna.model.profile import PROFILES
     from sterna.model.quantized.evaluate import evaluate
+    from sterna.model.training.metrics import read_metrics
     from sterna.model.training.quantize import quantize
-    from sterna.model.training.report.metrics import read_metrics
     from sterna.model.training.train import TrainRecipe, train
 
     begin = time.process_time()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sterna.cli.terminal.interrupt import INTERRUPTED, was_interrupted, watch_for_ctrl_c
 from sterna.cli.terminal.notes import note
-from sterna.model.training.distributed.launch import is_first_process
+from sterna.model.processes import is_first_process
 
 __all__ = ["entry_point"]
 

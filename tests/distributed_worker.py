@@ -32,12 +32,11 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
-from sterna.model.training.distributed.processes import joined
-from sterna.model.training.execution import Execution
-from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.distributed import joined
+from sterna.model.training.recipe import Execution, TrainRecipe
 from sterna.model.training.record import Recorded
 from sterna.model.training.run_folder import RunFolder
-from sterna.model.training.step import add_gradient
+from sterna.model.training.state import add_gradient
 from sterna.model.training.train import TrainResult, train
 
 STEPS = 20

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokens import bpe
-from sterna.model.tokens.bpe import BytePairTokenizer
-from sterna.model.tokens.bpe_training import train_bpe
+from sterna.model.tokens.bpe import BytePairTokenizer, words_of
+from sterna.model.tokens.bpe_training import package_tokenizer, train_bpe
 from sterna.model.tokens.files import load_tokenizer, save_tokenizer, tokenizer_from_json
 from sterna.model.tokens.tokenizer import ByteTokenizer, spelled_bytes
-from sterna.model.tokens.tokenizers_package import package_tokenizer
-from sterna.model.tokens.words import words_of
 
 TRAINED = train_bpe([bundled_heldout(), "größer, κόσμος 世界 naïve".encode() * 9], 700)
 PACKAGE = package_tokenizer(TRAINED)

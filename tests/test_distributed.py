@@ -21,8 +21,8 @@ from distributed_worker import CARRIED, IN_PARTS, REVERSIBLE, STEPS, STOPPED_AT,
 from test_train import SENTENCES
 
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
-from sterna.model.training.distributed.processes import meet
-from sterna.model.training.report.metrics import read_metrics
+from sterna.model.training.distributed import meet
+from sterna.model.training.metrics import read_metrics
 
 HERE = Path(__file__).parent
 LAYOUTS = pytest.mark.parametrize("layout", ["ddp", "fsdp"])

@@ -23,13 +23,12 @@ from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.shards.build import BuildOptions
 from sterna.model.shards.build import build as build_folder
+from sterna.model.shards.files import verify
 from sterna.model.shards.split import Split
-from sterna.model.shards.verify import verify
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.bpe import BytePairTokenizer
-from sterna.model.tokens.bpe_training import train_bpe
+from sterna.model.tokens.bpe_training import END_OF_TEXT, package_tokenizer, train_bpe
 from sterna.model.tokens.files import load_tokenizer, save_tokenizer, tokenizer_from_json
-from sterna.model.tokens.tokenizers_package import END_OF_TEXT, package_tokenizer
 
 MERGES = [(116, 104), (256, 101), (257, 32), (97, 114)]
 PAIRS = BytePairTokenizer(MERGES, end_of_text=True)

@@ -23,8 +23,7 @@ from sterna.model.mixers.channel.glu import GLU
 from sterna.model.mixers.recurrent.gru import GRU
 from sterna.model.mixers.recurrent.mlgru import MLGRU
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.joint import Joint, project
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit, project
 from sterna.model.stack.language_model import LanguageModel
 
 D, ROWS = 12, {"f": 5, "c": 3, "g": 8}

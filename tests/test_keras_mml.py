@@ -22,9 +22,8 @@ from sterna.model.config import ModelConfig
 from sterna.model.mixers.channel.glumml import GLUMML
 from sterna.model.mixers.recurrent.grumml import GRUMML, AttentionMML
 from sterna.model.mixers.recurrent.lru import LRU
-from sterna.model.network.activations import ACTIVATIONS
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.dense_mml import DenseMML
+from sterna.model.network.dense_mml import ACTIVATIONS, DenseMML
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.quantizers import ternary_codes
 from sterna.model.network.recurrence import naive_mlgru

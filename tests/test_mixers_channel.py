@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sterna.model.mixers  # noqa: F401  (registers them)
-from sterna.model.network.activations import ACTIVATIONS, activation_named
 from sterna.model.network.bitlinear import naive_bit_linear
+from sterna.model.network.dense_mml import ACTIVATIONS, activation_named
 from sterna.model.network.mixer import ChannelMixer
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import CHANNEL_MIXERS

@@ -23,10 +23,9 @@ from sterna.cli.main import main
 from sterna.model.config import ModelConfig
 from sterna.model.mixers.attention.dot_product import Attention
 from sterna.model.mixers.linear.sums import causal_by_sums
-from sterna.model.network.matrix_recurrence import naive_matrix_scan
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
-from sterna.model.network.recurrence import naive_mlgru
+from sterna.model.network.recurrence import naive_matrix_scan, naive_mlgru
 from sterna.model.network.registry import TOKEN_MIXERS
 from sterna.model.onnx_float import linear_attention
 from sterna.model.onnx_float.check import check_float

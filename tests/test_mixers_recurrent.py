@@ -18,11 +18,15 @@ from sterna.model.mixers.recurrent.hgrn2 import HGRN2
 from sterna.model.mixers.recurrent.lru import LRU
 from sterna.model.mixers.recurrent.mlgru import MLGRU
 from sterna.model.network.bitlinear import naive_bit_linear
-from sterna.model.network.complex_recurrence import complex_scan, naive_complex_scan
-from sterna.model.network.matrix_recurrence import matrix_scan, naive_matrix_scan
 from sterna.model.network.mixer import TokenMixer
 from sterna.model.network.projection import MixerInit, prepare, project
-from sterna.model.network.recurrence import naive_mlgru
+from sterna.model.network.recurrence import (
+    complex_scan,
+    matrix_scan,
+    naive_complex_scan,
+    naive_matrix_scan,
+    naive_mlgru,
+)
 from sterna.model.profile import S16
 
 D, TIME, BATCH = 16, 12, 3

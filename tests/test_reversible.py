@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.mixer import State
+from sterna.model.stack.block import run_reversible
 from sterna.model.stack.language_model import LanguageModel, ModelState
-from sterna.model.stack.reversible import run_reversible
 
 MIXERS = "mlgru + attention + local(block=3) + reformer(bucket=2, buckets=4, causal=true)"
 """States that stay, that grow, that are forgotten, and one with whole numbers in it."""

@@ -15,11 +15,9 @@ from page_checks import check_page
 from test_train import CONFIG, CORPUS, RECIPE
 
 from sterna.cli.reports.run_page import write_run_report
-from sterna.model.training.record import Recorded
-from sterna.model.training.report.codes import CodeShares, CodesWriter, read_codes
-from sterna.model.training.report.metrics import read_metrics
-from sterna.model.training.report.progress import QuietReporter, TrainProgress
-from sterna.model.training.report.samples import SampleWriter, read_samples
+from sterna.model.training.metrics import CodeShares, CodesWriter, read_codes, read_metrics
+from sterna.model.training.progress import QuietReporter, TrainProgress
+from sterna.model.training.record import Recorded, SampleWriter, read_samples
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.train import train
 

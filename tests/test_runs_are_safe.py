@@ -21,10 +21,11 @@ from command_line import run as run_sterna
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.stack.evaluate import heldout_bpb
-from sterna.model.training import loop, run_folder
+from sterna.model.training import run_folder
+from sterna.model.training import train as loop
 from sterna.model.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sterna.model.training.report.metrics import read_metrics
-from sterna.model.training.report.progress import QuietReporter, TrainProgress
+from sterna.model.training.metrics import read_metrics
+from sterna.model.training.progress import QuietReporter, TrainProgress
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.train import TrainRecipe, TrainResult, train
 

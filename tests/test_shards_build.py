@@ -20,12 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_parts import PairTokenizer, stored_tokens
 
-from sterna.model.shards.build import BuildOptions, build
-from sterna.model.shards.encode import encode_batches
-from sterna.model.shards.pieces import Piece
-from sterna.model.shards.split import Split
+from sterna.model.shards.build import BuildOptions, build, encode_batches
+from sterna.model.shards.files import verify
+from sterna.model.shards.split import Piece, Split
 from sterna.model.shards.text import ShardText
-from sterna.model.shards.verify import verify
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer
 
 ALL = Split(0.0)

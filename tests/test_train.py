@@ -21,18 +21,16 @@ from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.classifier import Classifier
-from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.stack.evaluate import heldout_bpb, sample_tokens
 from sterna.model.stack.language_model import LanguageModel
-from sterna.model.stack.sample import sample_tokens
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.checkpoint import load_checkpoint
-from sterna.model.training.distributed.processes import Processes
+from sterna.model.training.distributed import Processes
+from sterna.model.training.metrics import read_metrics
 from sterna.model.training.optimizer import adamw
-from sterna.model.training.report.metrics import read_metrics
-from sterna.model.training.report.progress import TrainProgress
-from sterna.model.training.state import RunSettings, TrainState
-from sterna.model.training.step import add_gradient
+from sterna.model.training.progress import TrainProgress
+from sterna.model.training.state import RunSettings, TrainState, add_gradient
 from sterna.model.training.train import TrainRecipe, TrainResult, train
 from sterna.model.training.windows import WindowSampler
 

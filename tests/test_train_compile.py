@@ -11,10 +11,9 @@ import torch
 from test_distributed import TORCHRUN
 from test_train import CONFIG, CORPUS
 
-from sterna.model.stack import compiled
+from sterna.model.training import state
 from sterna.model.training.checkpoint import load_checkpoint
-from sterna.model.training.execution import Execution
-from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.recipe import Execution, TrainRecipe
 from sterna.model.training.train import TrainResult, train
 
 RECIPE = TrainRecipe(lr=1e-3, batch=2, window=16, warmup_steps=0, float_start=0.4)
@@ -68,6 +67,6 @@ def test_what_cannot_be_compiled_is_refused(
     with pytest.raises(ValueError, match="with residual plain, got reversible"):
         train(replace(CONFIG, residual="reversible"), CORPUS, run_dir=tmp_path, steps=1,
               execution=COMPILED, quiet=True)
-    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    monkeypatch.setattr(state.shutil, "which", lambda name: None)
     with pytest.raises(ValueError, match="needs a C\\+\\+ compiler"):
         run(tmp_path, COMPILED)

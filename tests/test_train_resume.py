@@ -14,8 +14,8 @@ from test_train import CONFIG, CORPUS, RECIPE, Recorder, assert_same_weights, ru
 
 from sterna.model.corpus import Corpus
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
-from sterna.model.training.report.metrics import read_metrics
-from sterna.model.training.report.progress import TrainProgress
+from sterna.model.training.metrics import read_metrics
+from sterna.model.training.progress import TrainProgress
 from sterna.model.training.state import TrainState
 from sterna.model.training.train import TrainResult, train
 

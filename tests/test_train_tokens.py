@@ -23,7 +23,7 @@ from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
 from sterna.model.training.heldout import heldout_of_run
-from sterna.model.training.step import add_gradient, next_token_loss
+from sterna.model.training.state import add_gradient, next_token_loss
 from sterna.model.training.train import TrainRecipe, train
 from sterna.model.training.windows import WindowSampler
 

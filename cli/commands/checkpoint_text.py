@@ -9,7 +9,7 @@ from sterna.cli.terminal.console import Stages, print_json, write
 from sterna.cli.terminal.texts import check_prompts
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.tokens.files import fitted
-from sterna.model.tokens.stream import TextStream
+from sterna.model.tokens.tokenizer import TextStream
 
 __all__ = ["generate_from_checkpoint"]
 
@@ -22,7 +22,7 @@ def generate_from_checkpoint(
     from sterna.export.runtime.arguments import prompt_tokens
     with Stages(quiet) as stage:
         stage(f"load {path}", quick=True)
-        from sterna.model.stack.sample import sample_tokens
+        from sterna.model.stack.evaluate import sample_tokens
         from sterna.model.training.checkpoint import load_checkpoint
         checkpoint = load_checkpoint(path)
         model = checkpoint.model()

@@ -23,13 +23,12 @@ from sterna.cli.terminal.train_texts import corpus_of, in_tokens, said
 from sterna.model.checks import check_whole
 from sterna.model.config import NAMED_CONFIGS, NORMS, RESIDUALS, WEIGHTS, ModelConfig
 from sterna.model.files import read_text
+from sterna.model.processes import is_first_process
 from sterna.model.profile import PROFILES
 from sterna.model.shards.text import ShardText
 from sterna.model.tokens.files import fitted, load_tokenizer
 from sterna.model.tokens.tokenizer import BYTES
-from sterna.model.training.distributed.launch import is_first_process
-from sterna.model.training.execution import Execution
-from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.recipe import Execution, TrainRecipe
 from sterna.model.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -200,11 +199,11 @@ def train(
         resume=resume, auto_resume=auto_resume, overwrite=overwrite)
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
-        from sterna.model.training.arithmetic import training_device
-        from sterna.model.training.distributed.processes import joined
+        from sterna.model.training.distributed import joined
         from sterna.model.training.heldout import HELDOUT_BYTES
         from sterna.model.training.record import Recorded
         from sterna.model.training.train import train as run_training
+        from sterna.model.training.train import training_device
     corpus = (said(shards, quiet) if shards is not None else
               in_tokens(corpus_of(text, docstrings, general_text, recipe),
                         tokens or fitted(BYTES, shape.vocab), quiet))

@@ -16,8 +16,7 @@ from sterna.export.float.rounding_error import rounding_errors
 from sterna.model.files import write_atomically
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokens.files import fitted
-from sterna.model.training.report.codes import CodeShares, read_codes
-from sterna.model.training.report.metrics import read_metrics
+from sterna.model.training.metrics import CodeShares, read_codes, read_metrics
 from sterna.model.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def write_run_report(folder: RunFolder, path: Path | None = None) -> Path:
         If the page cannot be written.
     """
     from sterna.model.training.checkpoint import load_checkpoint
-    from sterna.model.training.report.samples import read_samples
+    from sterna.model.training.record import read_samples
 
     checkpoint = load_checkpoint(folder.path)
     columns = read_metrics(folder.metrics)
@@ -77,7 +76,7 @@ def _verdict(checkpoint: Checkpoint, columns: Mapping[str, Sequence[float]]) -> 
 
 def _layers(checkpoint: Checkpoint, codes: Mapping[int, Mapping[str, CodeShares]]) -> str:
     """Every projection: what making it ternary loses, and its codes at the last look."""
-    from sterna.model.training.report.weight_error import ternary_errors
+    from sterna.model.training.codes import ternary_errors
 
     errors = ternary_errors(checkpoint.model())
     if not errors:

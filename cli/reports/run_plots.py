@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
-from sterna.model.training.report.loss_plot import loss_limits
+from sterna.model.training.loss_plot import loss_limits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,7 @@ from sterna.export.runtime.stops import StopStrings
 from sterna.model.checks import whole_number
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized.sampling import Sampler
-from sterna.model.tokens.stream import TextStream
-from sterna.model.tokens.tokenizer import Tokenizer
+from sterna.model.tokens.tokenizer import TextStream, Tokenizer
 
 __all__ = ["Piece", "Stepper", "generate", "generate_tokens"]
 

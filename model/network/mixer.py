@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import Tensor, nn
 
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.joint import Joint
+from sterna.model.network.projection import Joint
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -17,8 +17,7 @@ from onnx import TensorProto, helper
 from torch import Tensor
 
 from sterna.model.mixers.linear.sums import CHUNK, EPS, causal_by_sums
-from sterna.model.network.matrix_recurrence import matrix_scan
-from sterna.model.network.recurrence import mlgru_scan
+from sterna.model.network.recurrence import matrix_scan, mlgru_scan
 
 __all__ = ["by_linear_attention", "has_linear_attention"]
 

@@ -53,7 +53,7 @@ class ShardText:
     ------
     ShardError
         If a file is missing, damaged or something else. Hashes are not computed here:
-        :func:`sterna.model.shards.verify.verify` does.
+        :func:`sterna.model.shards.files.verify` does.
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sterna.model.network.projection import Projection
-from sterna.model.training.distributed.layout import like, own
+from sterna.model.training.distributed import like, own
 from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["WeightAverage", "adamw", "restore_adamw", "set_learning_rate"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from sterna.model.checks import check_whole, real_number
 
-__all__ = ["ORDERS", "SCHEDULES", "TrainRecipe"]
+__all__ = ["ORDERS", "SCHEDULES", "Execution", "TrainRecipe"]
 
 ORDERS = ("random", "epoch")
 """How windows that do not follow each other lie: anywhere, drawn anew for each; or side by side,
@@ -195,3 +195,27 @@ class TrainRecipe:
         """
         over = self.schedule == "two-stage" and fraction >= _FIRST_STAGE
         return 0.0 if over else self.weight_decay
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What may differ between a run and its continuation: the result is the same, but for
+    rounding.
+
+    Parameters
+    ----------
+    parallel
+        How the model lies over the processes that a launcher started
+        (:data:`sterna.model.training.distributed.LAYOUTS`). None: ``ddp``, if there is
+        more than one.
+    checkpoint_activations
+        Whether a block keeps nothing but its input for the backward pass, and computes itself
+        again there: less memory, about a third more work, the same numbers.
+    compile
+        Whether ``torch.compile`` compiles the blocks, at the first step. Then neither the compiled
+        kernels of this package nor Triton's compute in them; last digits differ.
+    """
+
+    parallel: str | None = None
+    checkpoint_activations: bool = False
+    compile: bool = False

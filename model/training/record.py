@@ -5,24 +5,129 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from sterna.model.files import write_atomically
-from sterna.model.training.report.code_watch import CodeWatch, overall
-from sterna.model.training.report.codes import CodesWriter
-from sterna.model.training.report.metrics import MetricsWriter
-from sterna.model.training.report.samples import SampleWriter, sample_text
-from sterna.model.training.report.tensorboard import TensorBoardWriter, check_tensorboard
+from sterna.model.extras import install_command
+from sterna.model.files import read_text, write_atomically
+from sterna.model.quantized.sampling import Sampler
+from sterna.model.stack.evaluate import sample_tokens
+from sterna.model.stack.language_model import LanguageModel
+from sterna.model.tokens.files import fitted
+from sterna.model.tokens.tokenizer import TextStream, Tokenizer
+from sterna.model.training.codes import CodeWatch, overall
+from sterna.model.training.metrics import CodesWriter, MetricsWriter, StepFile
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.state import RunSettings, TrainState
 
-__all__ = ["Record", "Recorded", "describe_run", "open_record"]
+__all__ = [
+    "SAMPLE_PROMPT", "Record", "Recorded", "SampleWriter", "TensorBoardWriter",
+    "check_tensorboard", "describe_run", "open_record", "read_samples", "sample_text",
+]
+
+SAMPLE_PROMPT = "The "
+"""What every sample goes on from."""
+
+_TOKENS, _TEMPERATURE, _SEED = 160, 0.7, 1
+_HEAD = re.compile(r"^--- step (\d+) ---$", re.M)
+
+
+def sample_text(model: LanguageModel, tokenizer: Tokenizer) -> str:
+    """What a model writes after :data:`SAMPLE_PROMPT`, with it.
+
+    The sampler has the same seed each time, so that texts differ by the weights alone.
+    """
+    tokens = fitted(tokenizer, model.config.vocab)
+    stream = TextStream(tokens)
+    drawn = sample_tokens(
+        model, tokens.encode(SAMPLE_PROMPT.encode()), tokens=_TOKENS,
+        sampler=Sampler(temperature=_TEMPERATURE, seed=_SEED), end_of_text=tokens.end_of_text)
+    return SAMPLE_PROMPT + stream.add(list(drawn)) + stream.end()
+
+
+class SampleWriter(StepFile):
+    """A ``samples.txt``: at some steps, a text that the model wrote then."""
+
+    @staticmethod
+    def entries(path: Path) -> Iterable[tuple[int, str]]:
+        """Step and text of every entry of such a file; ValueError as of :func:`read_samples`."""
+        return [(step, _entry(step, text)) for step, text in read_samples(path).items()]
+
+    def add(self, step: int, text: str) -> None:
+        """Append a text; at once on disk."""
+        self.append(_entry(step, text))
+
+
+def _entry(step: int, text: str) -> str:
+    # A line of the text that looks like a head is moved, so that the file can be read back.
+    return f"--- step {step} ---\n{_HEAD.sub(lambda found: ' ' + found[0], text)}\n\n"
+
+
+def read_samples(path: str | Path) -> dict[int, str]:
+    """The texts of a ``samples.txt`` by step.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, or is not UTF-8.
+    """
+    parts = _HEAD.split(read_text(path, at_least=0).decode())[1:]
+    return {int(step): text.strip("\n")
+            for step, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def check_tensorboard() -> None:
+    """Refuse to go on without the package.
+
+    Raises
+    ------
+    ValueError
+        If ``tensorboard`` is not installed.
+    """
+    try:
+        import torch.utils.tensorboard  # noqa: F401  (whether it is there)
+    except ImportError as error:
+        raise ValueError(
+            f"--tensorboard needs the package tensorboard: {install_command('tensorboard')}"
+        ) from error
+
+
+class TensorBoardWriter:
+    """Writes event files, which ``tensorboard --logdir`` shows.
+
+    Parameters
+    ----------
+    folder
+        Where to; TensorBoard itself leaves out steps that a resumed run repeats.
+    resume_step
+        The step that the run goes on from, 0 for a new one.
+    """
+
+    def __init__(self, folder: str | Path, resume_step: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+        self._writer = SummaryWriter(
+            str(folder), purge_step=resume_step + 1 if resume_step else None)
+
+    def add(self, row: Mapping[str, float | None]) -> None:
+        """Write the figures of one row of ``metrics.csv``, under the names of its columns."""
+        step = row["step"]
+        assert step is not None
+        for name, value in row.items():
+            if name != "step" and value is not None and value == value:
+                self._writer.add_scalar(
+                    name, value, int(step))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
 
 _STEPS_PER_ROW, _STEPS_PER_CODES = 10, 100
 

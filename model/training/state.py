@@ -3,47 +3,49 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import PROFILES, S16, NumericProfile
 from sterna.model.shards.text import ShardText
-from sterna.model.stack.compiled import compile_blocks, uncompiled
 from sterna.model.stack.language_model import LanguageModel, ModelState
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.text import MemoryText, TokenText
 from sterna.model.tokens.tokenizer import Tokenizer
-from sterna.model.training.checkpoint import Checkpoint, CheckpointError
-from sterna.model.training.checkpoint_fields import check_state
-from sterna.model.training.distributed.layout import (
+from sterna.model.training.checkpoint import Checkpoint, CheckpointError, check_state
+from sterna.model.training.distributed import (
+    Processes,
     batch_in_parts,
     gather_for_backward,
     laid_out,
     like,
+    local_gradients,
     own,
     whole,
 )
-from sterna.model.training.distributed.processes import Processes
-from sterna.model.training.execution import Execution
 from sterna.model.training.optimizer import (
     WeightAverage,
     adamw,
     restore_adamw,
     set_learning_rate,
 )
-from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.step import add_gradient
+from sterna.model.training.recipe import Execution, TrainRecipe
 
-__all__ = ["RunSettings", "TrainState"]
+__all__ = [
+    "RunSettings", "TrainState", "add_gradient", "compile_blocks", "next_token_loss",
+    "uncompiled",
+]
 
 _SMOOTHING = 0.05
 """Weight of the newest loss in the running mean."""
@@ -381,3 +383,86 @@ def _columns(recipe: TrainRecipe, processes: Processes) -> slice:
             f"batch must be a multiple of the number of processes times accumulate "
             f"({processes.size} x {recipe.accumulate}), got {recipe.batch}")
     return processes.columns(recipe.batch)
+
+
+def next_token_loss(
+    model: nn.Module, windows: Tensor, state: ModelState,
+) -> tuple[Tensor, ModelState]:
+    """The mean loss of predicting every token of windows from those before it.
+
+    Parameters
+    ----------
+    model
+        Predicts: a language model, or what stands for one.
+    windows
+        Tokens int64 ``[window + 1, batch]``.
+    state
+        Of the token mixers before the windows.
+
+    Returns
+    -------
+    The loss in nats per token, and the state after the windows.
+    """
+    logits, after = model(windows[:-1].t(), state)
+    rows = logits.transpose(0, 1).flatten(0, 1)
+    return F.cross_entropy(rows, windows[1:].flatten()), after
+
+
+def add_gradient(
+    model: nn.Module, windows: Tensor, state: ModelState, parts: int = 1,
+) -> tuple[Tensor, ModelState]:
+    """Add the gradient of :func:`next_token_loss` to that of the parameters.
+
+    The windows are read in ``parts`` that differ by one window at most; each has the weight of
+    its windows. So the sum is the gradient of the whole, and the activations of one part alone
+    are in memory. Of several processes each reads its own windows, and after the last part
+    the gradient is the mean over all of them.
+
+    Returns
+    -------
+    The loss of all windows in nats per token, a scalar without a gradient, and the state after
+    them, without one either and with memory of its own.
+    """
+    pieces = windows.tensor_split(parts, dim=1)
+    total, begin, ends = torch.zeros((), device=windows.device), 0, []
+    for number, piece in enumerate(pieces, start=1):
+        here = slice(begin, begin + piece.shape[1])
+        begin = here.stop
+        before = state if parts == 1 else tuple(
+            tuple(each[here] for each in layer) for layer in state)
+        with nullcontext() if number == parts else local_gradients(model):
+            loss, after = next_token_loss(model, piece, before)
+            share = loss * (piece.shape[1] / windows.shape[1])
+            share.backward()
+        total += share.detach()
+        ends.append(tuple(tuple(each.detach() for each in layer) for layer in after))
+    return total, tuple(
+        tuple(torch.cat(each) for each in zip(*layers, strict=True))
+        for layers in zip(*ends, strict=True))
+
+
+_COMPILERS = ("g++", "c++", "clang++")
+
+
+def compile_blocks(model: LanguageModel, device: torch.device) -> None:
+    """Have every block compiled when it is called first; names of weights stay.
+
+    Raises
+    ------
+    ValueError
+        If blocks are not called as a whole, or a CPU is to compute and there is no C++ compiler.
+    """
+    if model.config.residual != "plain":
+        raise ValueError(f"compile needs blocks that are called as a whole, with residual plain, "
+                         f"got {model.config.residual}")
+    if device.type == "cpu" and not any(map(shutil.which, _COMPILERS)):
+        raise ValueError(f"compile needs a C++ compiler ({', '.join(_COMPILERS)}), found none")
+    for block in model.blocks():
+        block.compile()
+
+
+def uncompiled() -> AbstractContextManager[None]:
+    """Within it blocks compute as if they were not compiled: for a few calls of other shapes, for
+    each of which they would be compiled again."""
+    context: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return context

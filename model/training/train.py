@@ -1,13 +1,19 @@
-"""Quantisation-aware training of the float model, in one function."""
+"""Quantisation-aware training of the float model, in one function, and its loop."""
 
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack, closing
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
+import torch
 
 from sterna.model.checks import check_whole, real_number
 from sterna.model.config import ModelConfig
@@ -20,24 +26,143 @@ from sterna.model.tokenizer import VOCAB
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.text import MemoryText, TokenText
 from sterna.model.tokens.tokenizer import ByteTokenizer
-from sterna.model.training.arithmetic import arithmetic, training_device
 from sterna.model.training.budget import Budget, StepBudget, TimeBudget
-from sterna.model.training.distributed.layout import own
-from sterna.model.training.distributed.processes import joined
-from sterna.model.training.execution import Execution
-from sterna.model.training.heldout import HELDOUT_BYTES
-from sterna.model.training.loop import Intervals, train_steps
-from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.record import Recorded, open_record
-from sterna.model.training.report.loss_plot import plot_loss
-from sterna.model.training.report.progress import QuietReporter, TrainReporter, default_reporter
+from sterna.model.training.distributed import joined, own
+from sterna.model.training.heldout import HELDOUT_BYTES, measure_heldout
+from sterna.model.training.loss_plot import plot_loss
+from sterna.model.training.progress import (
+    QuietReporter,
+    TrainProgress,
+    TrainReporter,
+    default_reporter,
+)
+from sterna.model.training.recipe import Execution, TrainRecipe
+from sterna.model.training.record import Record, Recorded, open_record
 from sterna.model.training.run_folder import RunFolder
-from sterna.model.training.saving import restore_run
+from sterna.model.training.saving import restore_run, save_run
 from sterna.model.training.state import RunSettings, TrainState
-from sterna.model.training.stop import stop_requested
 from sterna.model.training.windows import WindowSampler
 
-__all__ = ["TrainRecipe", "TrainResult", "train"]
+__all__ = [
+    "Intervals", "Stop", "TrainRecipe", "TrainResult", "arithmetic", "stop_requested",
+    "train", "train_steps", "training_device",
+]
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """How often a run does what is no step.
+
+    The held-out text is measured ``heldout_evaluations`` times, the end included, or every
+    ``heldout_steps`` steps (if given) and at the end. A checkpoint is written every
+    ``checkpoint_seconds``, and (if given) every ``checkpoint_steps``.
+    """
+
+    heldout_evaluations: int = 8
+    heldout_steps: int | None = None
+    checkpoint_seconds: float = 60.0
+    checkpoint_steps: int | None = None
+
+
+def train_steps(
+    state: TrainState, sampler: WindowSampler, budget: Budget, heldout: bytes, *,
+    folder: RunFolder, intervals: Intervals, record: Record, reporter: TrainReporter,
+    stop: Stop,
+) -> int | None:
+    """Take steps until the budget is spent or a signal came, then write the checkpoint.
+
+    Training time is that of the steps: what is done between them is not counted. Several
+    processes go by the same numbers, so that all do the same next. The end of a run is measured
+    also if it is resumed there, as it may have been killed before it was measured, or been
+    measured on less text.
+
+    Returns
+    -------
+    The signal, also if another process got it; None if there was none.
+
+    Raises
+    ------
+    FloatingPointError
+        If a loss or a weight is not finite.
+    OSError
+        If a file cannot be written.
+    """
+    def keep(*, finished: bool) -> None:
+        save_run(state, folder, budget.to_json(), finished=finished)
+        record.begin()
+
+    seconds_before, tokens_before = state.seconds, state.tokens
+    next_save = time.monotonic() + intervals.checkpoint_seconds
+    evaluations = _due(state, budget, intervals)
+    _, signal, _ = _agreed(state, 0.0, stop, next_save)
+    if budget.spent and state.step:     # resumed at its end, whose last measure may be missing
+        missing = state.heldout_bpb is None
+        state.heldout_bpb = _measure(state, heldout, budget, reporter)
+        if missing:
+            record.after_step(state.heldout_bpb)
+    while not budget.spent and signal is None:
+        record.before_step()
+        begin = time.monotonic()
+        state.advance(sampler.windows(state.step, state.columns, budget.fraction),
+                      budget.fraction, afresh=sampler.starts_afresh(state.step))
+        took, signal, save = _agreed(state, time.monotonic() - begin, stop, next_save)
+        state.seconds += took
+        budget.took(took)
+
+        if budget.spent:    # so that it is safe while the end is measured
+            state.heldout_bpb = None
+            keep(finished=False)
+        measured = None
+        if (due := _due(state, budget, intervals)) > evaluations:
+            evaluations = due
+            measured = state.heldout_bpb = _measure(state, heldout, budget, reporter)
+        record.after_step(measured)
+        reporter.update(TrainProgress(
+            budget.fraction, state.step, state.seconds,
+            math.nan if state.train_bpb is None else state.train_bpb, state.heldout_bpb,
+            (state.tokens - tokens_before) / max(1e-9, state.seconds - seconds_before),
+            state.skipped))
+        if save or (
+                intervals.checkpoint_steps and state.step % intervals.checkpoint_steps == 0):
+            keep(finished=False)
+            next_save = time.monotonic() + intervals.checkpoint_seconds
+        if state.processes.size == 1:
+            signal = stop.signal    # no other has to be told before it counts
+    keep(finished=budget.spent)
+    return signal
+
+
+def _agreed(
+    state: TrainState, took: float, stop: Stop, next_save: float,
+) -> tuple[float, int | None, bool]:
+    """What all processes go by: the time of the slowest, a signal that any of them got, and
+    whether the first is to save."""
+    every = state.processes.gather([took, stop.signal or 0, time.monotonic() >= next_save])
+    signal = int(max(signal for _, signal, _ in every))
+    return max(took for took, _, _ in every), signal or None, bool(every[0][2])
+
+
+def _due(state: TrainState, budget: Budget, intervals: Intervals) -> int:
+    """How many evaluations there are to have been."""
+    if intervals.heldout_steps is not None:
+        return state.step // intervals.heldout_steps + budget.spent
+    return math.floor(budget.fraction * intervals.heldout_evaluations + 1e-9)
+
+
+def _measure(
+    state: TrainState, heldout: bytes, budget: Budget, reporter: TrainReporter,
+) -> float:
+    if budget.spent:
+        reporter.message(f"measuring on {len(heldout):,} held-out bytes")
+    try:
+        settings = state.settings
+        with state.in_use():
+            return state.processes.first_says(measure_heldout(
+                state.model, heldout, settings.recipe, settings.text.tokenizer,
+                reporter.measured))
+    except FloatingPointError as error:
+        raise FloatingPointError(f"{error} after step {state.step}; lower lr "
+                                 f"({state.settings.recipe.lr})") from error
+
 
 _MOST_THREADS = 1024
 _LONGEST_CHARACTER = 4      # bytes in UTF-8
@@ -289,3 +414,81 @@ def _note_what_computes(
         reporter.message(f"the steps so far were computed with {before[0]}: the last digits of "
                          f"weights may differ from those of a run by one of both")
     state.computed_with += (name,)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stop:
+    """Which signal asked the run to stop; None as long as none did."""
+
+    signal: int | None = None
+
+
+@contextmanager
+def stop_requested() -> Iterator[Stop]:
+    """An object that Ctrl-C or SIGTERM marks, once, so that no step is left half done.
+
+    A second signal is not held back: it does what it would do outside. (SIGTERM is what torchrun,
+    Slurm and containers send before they kill.)
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread gets signals
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        stop.signal = signum
+        restore()
+
+    for number in _SIGNALS:
+        signal.signal(number, note)
+    try:
+        yield stop
+    finally:
+        restore()
+
+
+def training_device(name: str | None, local_rank: int | None = None) -> torch.device:
+    """The device to train on; CUDA if none is asked for and one is there.
+
+    Of several processes on a machine each takes the CUDA device of its number, ``local_rank``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such device, or it has no numbers.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if local_rank is not None and device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", local_rank)
+        torch.zeros(1, device=device).item()    # the device meta has no numbers
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"cannot train on device {name!r}: {reason}") from error
+    return device
+
+
+@contextmanager
+def arithmetic(threads: int | None, weights: str) -> Iterator[None]:
+    """Use ``threads`` threads of torch, and for ternary weights its fastest float32 product.
+
+    The fastest may take its inputs in bfloat16 or TF32. The projections' products of the forward
+    pass are of whole numbers below 128, which either keeps exact; gradients lose digits that
+    do not matter. Float weights would lose some that might.
+    """
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision("medium" if weights == "ternary" else before[1])
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.set_float32_matmul_precision(before[1])

@@ -10,7 +10,7 @@ from sterna.model.mixers.attention.dot_product import Attention
 from sterna.model.network.heads import merge_heads
 from sterna.model.network.mixer import State
 from sterna.model.network.registry import token_mixer
-from sterna.model.parallel.group import part_lengths
+from sterna.model.parallel.context import part_lengths
 from sterna.model.parallel.ring import ring_attention
 
 __all__ = ["RingAttention"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from sterna.model.network.joint import project
 from sterna.model.network.mixer import ChannelMixer
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import MixerInit, project
 from sterna.model.network.registry import channel_mixer
 
 __all__ = ["MLP", "ReLU2"]

@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import ChannelMixer
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import channel_mixer
 
 __all__ = ["Bilinear", "GatedLinear", "GeGLU", "ReGLU", "ReLU2GLU", "SeGLU", "SigmoidGLU"]

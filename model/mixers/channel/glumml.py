@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sterna.model.network.activations import activation_named
-from sterna.model.network.dense_mml import make_dense
+from sterna.model.network.dense_mml import activation_named, make_dense
 from sterna.model.network.mixer import ChannelMixer
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import channel_mixer

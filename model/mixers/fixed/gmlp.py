@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.mixers.fixed.positions import PositionMixer
-from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["GMLP"]

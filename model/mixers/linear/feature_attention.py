@@ -9,9 +9,8 @@ from torch import Tensor
 
 from sterna.model.mixers.linear.sums import causal_by_sums, mixed_by_sums
 from sterna.model.network.heads import head_count, merge_heads, rotate, split_heads
-from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit
 
 __all__ = ["FeatureAttention"]
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sterna.model.network.replaceable import Replaceable
+from sterna.model.network.kernels import Replaceable
 
 __all__ = ["CHUNK", "EPS", "causal_by_sums", "elu_features", "mixed_by_sums"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["GRU"]

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
-from sterna.model.network.activations import activation_named
-from sterna.model.network.dense_mml import make_dense
+from sterna.model.network.dense_mml import activation_named, make_dense
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.recurrence import mlgru_scan

@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
-from sterna.model.network.joint import Joint
-from sterna.model.network.matrix_recurrence import matrix_scan
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit
+from sterna.model.network.recurrence import matrix_scan
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["HGRN2"]

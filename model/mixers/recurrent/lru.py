@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
-from sterna.model.network.complex_recurrence import complex_scan
 from sterna.model.network.dense_mml import make_dense
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
+from sterna.model.network.recurrence import complex_scan
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["LRU"]

@@ -6,9 +6,8 @@ from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
 from sterna.model.network.gates import gated_scan, mlgru_gates
-from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer
 from sterna.model.parallel.recurrence import mlgru_scan_parallel
 

@@ -9,9 +9,8 @@ from torch import Tensor
 from sterna.model.checks import check_whole
 from sterna.model.mixers.sparse.lsh import attend_in_chunks, attend_to_newest, hash_buckets
 from sterna.model.network.heads import head_count, merge_heads, rotate, split_heads
-from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["Reformer"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sterna.model.files import write_atomically
-from sterna.model.training.report.metrics import read_metrics
+from sterna.model.training.metrics import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

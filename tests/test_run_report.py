@@ -47,14 +47,12 @@ def test_a_run_leaves_what_its_report_tells(tmp_path: Path) -> None:
     assert not re.search(r'(?:src|href)="http', page)
 
 
-def test_a_page_leaves_out_what_an_older_run_did_not_write(tmp_path: Path) -> None:
+def test_a_page_leaves_out_what_a_run_did_not_write(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     train(CONFIG, CORPUS, run_dir=tmp_path, steps=2, recipe=RECIPE, threads=1, quiet=True,
           heldout_bytes=500)
     for path in (folder.codes, folder.description):
         path.unlink()
-    rows = [line.rsplit(",", 4)[0] for line in folder.metrics.read_text().splitlines()]
-    folder.metrics.write_text("\n".join(rows) + "\n")
     page = write_run_report(folder, tmp_path / "other.html").read_text(encoding="utf-8")
     assert "Ternary codes" not in page
     assert "Projections" in page

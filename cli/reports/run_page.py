@@ -30,7 +30,7 @@ _ERROR_TOKENS = 256
 def write_run_report(folder: RunFolder, path: Path | None = None) -> Path:
     """Write the report of the run in ``folder``, by default into it, and return where.
 
-    Files that a run of an older version did not leave are left out of the page.
+    Files that the run did not leave are left out of the page.
 
     Raises
     ------

@@ -7,7 +7,6 @@ import math
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sterna.model.checks import check_fields, check_whole, real_number
+from sterna.model.checks import check_fields, check_whole
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES, S16, NumericProfile
@@ -32,7 +31,6 @@ __all__ = [
 ]
 
 _FORMAT = "sterna-checkpoint-3"
-_OLDER_FORMATS = ("sterna-checkpoint-1", "sterna-checkpoint-2")
 _SAFETENSORS = b'{"'    # after the eight bytes of its length, the header of such a file
 
 
@@ -165,7 +163,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint that :func:`save_checkpoint` wrote, now or in an older format.
+    """Read a checkpoint that :func:`save_checkpoint` wrote.
 
     Parameters
     ----------
@@ -190,19 +188,10 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
                 f"{folder.path} has a run without a {CHECKPOINT_NAME} so far: it writes one every "
                 f"minute, and at its end")
     content = _content(path)
-    if isinstance(content, dict) and content.get("format") in _OLDER_FORMATS:
-        _bring_up_to_date(content)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
     del content["format"]
-    # As it was before there were these.
-    for name in ("average", "data_folder", "text_file", "general_sha256"):
-        content.setdefault(name, None)
-    content.setdefault("computed_with", ())
-    content.setdefault("skipped", 0)
-    if isinstance(content.get("recipe"), dict):
-        content["recipe"] = {"float_start": 0.0, "general_share": 0.0, **content["recipe"]}
     try:
         return Checkpoint(**checked_fields(content, list(Checkpoint.__slots__)))
     except ValueError as error:
@@ -231,19 +220,6 @@ def _content(path: Path) -> Any:
             f"training wrote, {CHECKPOINT_NAME}") from error
 
 
-def _bring_up_to_date(content: dict[str, Any]) -> None:
-    """From the first format, which knew MLGRU and GLU only and called them so, or the second,
-    which knew bytes only."""
-    with suppress(KeyError, AttributeError, TypeError):     # damage is reported with the rest
-        if content["format"] == _OLDER_FORMATS[0]:
-            content["weights"] = {
-                name.replace(".mlgru.", ".mixer.").replace(".glu.", ".channel."): value
-                for name, value in content["weights"].items()}
-            content["carried"] = tuple((state,) for state in content["carried"].unbind(0))
-    content["format"] = _FORMAT
-    content.update(tokenizer=BYTES.to_json(), profile=S16.name, budget=None)
-
-
 def checked_fields(content: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """The fields of a checkpoint as they are used, from what its file holds.
 
@@ -253,8 +229,17 @@ def checked_fields(content: dict[str, Any], names: list[str]) -> dict[str, Any]:
         Naming the field, what it has to be and what came.
     """
     check_fields("a checkpoint", content, names)
-    for name, check in _CHECKS.items():
-        check(name, content[name])
+    for name in ("seed", "step", "skipped"):
+        check_whole(name, content[name], 0, (1 << 63) - 1)
+    for name, (is_right, expected) in _FIELDS.items():
+        value = content[name]
+        if not is_right(value):
+            # Not the repr of a dictionary of tensors, which takes long.
+            got = type(value).__name__ if isinstance(value, (dict, tuple, Tensor)) else repr(value)
+            raise ValueError(f"{name} must be {expected}, got {got:.80}")
+    if content["budget"] is not None:
+        check_plan(content["budget"])
+    _made(TrainRecipe, "recipe", content["recipe"])
     config = _made(ModelConfig, "config", content["config"])
     _check_embedding(config, content["weights"])
     return {**content, "config": config, "profile": PROFILES[content["profile"]],
@@ -287,9 +272,7 @@ def _made(kind: Callable[..., Any], name: str, value: Any) -> Any:
         raise ValueError(f"{name} must be a dictionary, got {value!r:.80}")
     try:
         return kind(**value)
-    except TypeError as error:      # of arguments that it does not have
-        raise ValueError(f"{name}: {error}") from error
-    except ValueError as error:
+    except (TypeError, ValueError) as error:    # a TypeError names arguments that it does not have
         raise ValueError(f"{name}: {error}") from error
 
 
@@ -305,43 +288,16 @@ def _check_embedding(config: ModelConfig, weights: dict[str, Tensor]) -> None:
                          f"layers, not {config.layers}")
 
 
-def _check_recipe(name: str, value: Any) -> None:
-    _made(TrainRecipe, name, value)
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
-def _check_text(name: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise ValueError(f"{name} must be text, got {value!r:.80}")
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]*", value) is not None
 
 
-def _check_place(name: str, value: Any) -> None:
-    if value is not None:
-        _check_text(name, value)
-
-
-def _check_texts(name: str, value: Any) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
-        raise ValueError(f"{name} must be a tuple of texts, got {value!r:.80}")
-
-
-def _check_hash(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]*", value):
-        raise ValueError(f"{name} must be a hash in hexadecimal, got {value!r:.80}")
-
-
-def _check_hash_or_none(name: str, value: Any) -> None:
-    if value is not None:
-        _check_hash(name, value)
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    if not 0.0 <= real_number(name, value) < math.inf:
-        raise ValueError(f"{name} must be at least 0, got {value}")
-
-
-def _check_bpb(name: str, value: Any) -> None:
-    if value is not None:
-        _check_seconds(name, value)
+def _is_amount(value: Any) -> bool:
+    return type(value) in (int, float) and 0.0 <= value < math.inf
 
 
 def _is_plain(value: Any) -> bool:
@@ -349,51 +305,36 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
 
 
-def _check_weights(name: str, value: Any) -> None:
-    if not isinstance(value, dict) or not all(
-            isinstance(key, str) and _is_plain(each) for key, each in value.items()):
-        raise ValueError(f"{name} must be a dictionary of tensors")
+def _are_tensors(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(key, str) and _is_plain(each) for key, each in value.items())
 
 
-def _check_dictionary(name: str, value: Any) -> None:
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} must be a dictionary, got {value!r:.80}")
+def _are_states(value: Any) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(layer, tuple) and all(map(_is_plain, layer)) for layer in value)
 
 
-def _check_carried(name: str, value: Any) -> None:
-    if not isinstance(value, tuple) or not all(
-            isinstance(layer, tuple) and all(map(_is_plain, layer)) for layer in value):
-        raise ValueError(f"{name} must be tuples of tensors, one for each layer")
+def _or_none(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
 
 
-def _check_profile(name: str, value: Any) -> None:
-    if not isinstance(value, str) or value not in PROFILES:
-        raise ValueError(f"{name} must be one of {', '.join(PROFILES)}, got {value!r:.80}")
-
-
-def _check_budget(name: str, value: Any) -> None:
-    if value is not None:
-        check_plan(value)
-
-
-_CHECKS: dict[str, Callable[[str, Any], None]] = {
-    "recipe": _check_recipe,
-    "corpus_name": _check_text,
-    "corpus_sha256": _check_hash,
-    "general_sha256": _check_hash_or_none,
-    "seed": lambda name, value: check_whole(name, value, 0, (1 << 63) - 1),
-    "step": lambda name, value: check_whole(name, value, 0),
-    "seconds": _check_seconds,
-    "weights": _check_weights,
-    "average": lambda name, value: None if value is None else _check_weights(name, value),
-    "optimizer": _check_dictionary,
-    "carried": _check_carried,
-    "train_bpb": _check_bpb,
-    "heldout_bpb": _check_bpb,
-    "profile": _check_profile,
-    "budget": _check_budget,
-    "data_folder": _check_place,
-    "text_file": _check_place,
-    "computed_with": _check_texts,
-    "skipped": lambda name, value: check_whole(name, value, 0),
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "corpus_name": (_is_text, "text"),
+    "corpus_sha256": (_is_hash, "a hash in hexadecimal"),
+    "general_sha256": (_or_none(_is_hash), "a hash in hexadecimal"),
+    "seconds": (_is_amount, "at least 0"),
+    "weights": (_are_tensors, "a dictionary of tensors"),
+    "average": (_or_none(_are_tensors), "a dictionary of tensors"),
+    "optimizer": (lambda value: isinstance(value, dict), "a dictionary"),
+    "carried": (_are_states, "tuples of tensors, one for each layer"),
+    "train_bpb": (_or_none(_is_amount), "at least 0"),
+    "heldout_bpb": (_or_none(_is_amount), "at least 0"),
+    "profile": (lambda value: isinstance(value, str) and value in PROFILES,
+                f"one of {', '.join(PROFILES)}"),
+    "data_folder": (_or_none(_is_text), "text"),
+    "text_file": (_or_none(_is_text), "text"),
+    "computed_with": (
+        lambda value: isinstance(value, tuple) and all(map(_is_text, value)), "a tuple of texts"),
 }
+"""For each field what is right, and what it is called."""

@@ -29,38 +29,29 @@ def csv_text(rows: Iterable[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def read_rows(path: str | Path, *headers: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the rows below the header of a CSV file, each after its place: ``x.csv, line 2``.
 
     A last line without an end is left out: a run was killed while it wrote that.
-
-    Parameters
-    ----------
-    path
-        The file.
-    headers
-        What its first line may be: the columns, and those of files of older versions, which have
-        only the first of them. Their rows are filled up with empty cells.
 
     Raises
     ------
     ValueError
         If the file cannot be read, is not UTF-8, or has another header or a row of another length.
     """
-    columns = headers[0]
     text = read_text(path, at_least=0).decode()
     lines = io.StringIO(text[:text.rfind("\n") + 1], newline="")
     try:
         header, *rows = [*csv.reader(lines)] or [[]]
     except csv.Error as error:
         raise ValueError(f"{path}: not a CSV file ({error})") from error
-    if tuple(header) not in headers:
+    if header != [*columns]:
         raise ValueError(f"{path}: the columns must be {', '.join(columns)}, got {header}")
     for number, row in enumerate(rows, start=2):
         place = f"{path}, line {number}"
         if len(row) != len(header):
             raise ValueError(f"{place}: expected {len(header)} cells, got {len(row)}")
-        yield place, row + [""] * (len(columns) - len(row))
+        yield place, row
 
 
 class StepFile(ABC):
@@ -115,8 +106,6 @@ ternary codes that this one step changed, zeros the share that is 0 after it. Th
 gradient is that before it is clipped; skipped are the steps so far that changed nothing, as
 their gradient was not finite."""
 
-_BUNDLED_COLUMNS = COLUMNS[:6]
-
 
 class MetricsWriter(StepFile):
     """A ``metrics.csv``: at some steps, a row of figures."""
@@ -148,8 +137,7 @@ def _cells(row: Mapping[str, float | None]) -> list[str]:
 
 
 def read_metrics(path: str | Path) -> dict[str, list[float]]:
-    """Return the columns of a ``metrics.csv``; empty cells are NaN, and so are columns that files
-    did not have when they were written.
+    """Return the columns of a ``metrics.csv``; empty cells are NaN.
 
     Raises
     ------
@@ -157,7 +145,7 @@ def read_metrics(path: str | Path) -> dict[str, list[float]]:
         If the file cannot be read, lacks a column, or a cell is not a number.
     """
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
-    for place, row in read_rows(path, COLUMNS, _BUNDLED_COLUMNS):
+    for place, row in read_rows(path, COLUMNS):
         for name, cell in zip(COLUMNS, row, strict=True):
             try:
                 columns[name].append(float(cell) if cell else float("nan"))

@@ -17,6 +17,7 @@ from torch import Tensor
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.training.checkpoint import Checkpoint, CheckpointError, load_checkpoint
+from sterna.model.training.recipe import Execution, Recording
 from sterna.model.training.train import TrainRecipe, train
 
 CONFIG = ModelConfig(d=8, layers=2, dff=8, vocab=128)
@@ -29,7 +30,8 @@ Saved = tuple[Content, dict[str, Tensor]]
 
 def run(folder: Path, steps: int, resume: bool = False) -> dict[str, Tensor]:
     return train(CONFIG, CORPUS, run_dir=folder, steps=steps, recipe=RECIPE, resume=resume,
-                 threads=1, quiet=True, heldout_evaluations=1).model.state_dict()
+                 quiet=True, execution=Execution(threads=1),
+                 recording=Recording(heldout_evaluations=1)).model.state_dict()
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +148,7 @@ def test_a_state_that_grows_to_a_window_is_gone_on_with(tmp_path: Path) -> None:
 
     def weights(folder: str, steps: int, resume: bool = False) -> dict[str, Tensor]:
         return train(config, CORPUS, run_dir=tmp_path / folder, steps=steps, recipe=RECIPE,
-                     resume=resume, threads=1, quiet=True).model.state_dict()
+                     resume=resume, quiet=True, execution=Execution(threads=1)).model.state_dict()
 
     weights("cut", 1)
     assert load_checkpoint(tmp_path / "cut").carried[0][0].shape[0] == RECIPE.batch

@@ -176,7 +176,7 @@ BAD_INPUT = {
     "budget": (("train",), "give the budget as --steps or as --minutes"),
     "size": (("train", "--config", "huge", "--steps", 1),
              "--config must be one of micro, nano, tiny, small, got 'huge'"),
-    "zero width": (("train", "--d", 0, "--steps", 1), "d must be a whole number from 1"),
+    "zero width": (("train", "--set", "d=0", "--steps", 1), "d must be a whole number from 1"),
     "checkpoint": (("quantize", "nope.pt", "-o", "m.safetensors"), "nope.pt"),
     "profile": (("quantize", "nope.pt", "-o", "m.safetensors", "--profile", "X"),
                 "--profile must be one of S16, C12"),

@@ -245,8 +245,8 @@ def test_a_reversible_model_learns_with_its_state_carried() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (("--residual", "revers"), "reversible"),
-    (("--residual", "reversible", "--norm", "post"), "residual reversible needs norm pre"),
+    (("--set", "residual=revers"), "reversible"),
+    (("--set", "residual=reversible", "--set", "norm=post"), "residual reversible needs norm pre"),
 ])
 def test_the_command_line_refuses_what_is_no_residual(
         options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,12 +19,9 @@ from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.text import first_characters
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.checkpoint import Checkpoint
-from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.recipe import HELDOUT_BYTES, TrainRecipe
 
-__all__ = ["HELDOUT_BYTES", "heldout_of_run", "heldout_window", "measure_heldout"]
-
-HELDOUT_BYTES = 1 << 16
-"""Of the held-out text so much is measured, unless another number is asked for."""
+__all__ = ["heldout_of_run", "heldout_window", "measure_heldout"]
 
 
 def heldout_of_run(checkpoint: Checkpoint) -> bytes | None:

@@ -24,11 +24,12 @@ from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import TextStream, Tokenizer
 from sterna.model.training.codes import CodeWatch, overall
 from sterna.model.training.metrics import CodesWriter, MetricsWriter, StepFile
+from sterna.model.training.recipe import Recording
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.state import RunSettings, TrainState
 
 __all__ = [
-    "SAMPLE_PROMPT", "Record", "Recorded", "SampleWriter", "TensorBoardWriter",
+    "SAMPLE_PROMPT", "Record", "SampleWriter", "TensorBoardWriter",
     "check_tensorboard", "describe_run", "open_record", "read_samples", "sample_text",
 ]
 
@@ -95,7 +96,7 @@ def check_tensorboard() -> None:
         import torch.utils.tensorboard  # noqa: F401  (whether it is there)
     except ImportError as error:
         raise ValueError(
-            f"--tensorboard needs the package tensorboard: {install_command('tensorboard')}"
+            f"tensorboard=true needs the package tensorboard: {install_command('tensorboard')}"
         ) from error
 
 
@@ -132,20 +133,6 @@ class TensorBoardWriter:
 _STEPS_PER_ROW, _STEPS_PER_CODES = 10, 100
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What of a run is recorded beyond ``metrics.csv`` and ``codes.csv``.
-
-    ``sample_every`` is the number of steps between two samples of text, None for none;
-    ``tensorboard`` says whether figures are also written for TensorBoard, and ``command`` is the
-    command line that started the run, for its report.
-    """
-
-    sample_every: int | None = None
-    tensorboard: bool = False
-    command: tuple[str, ...] = ()
-
-
 class Record:
     """Watches the steps of a run; made by :func:`open_record`.
 
@@ -162,7 +149,7 @@ class Record:
         Opens the files.
     """
 
-    def __init__(self, state: TrainState, what: Recorded, files: Callable[[], _Files]) -> None:
+    def __init__(self, state: TrainState, what: Recording, files: Callable[[], _Files]) -> None:
         self._state, self._every, self._files = state, what.sample_every, files
         self._writes = state.processes.is_first
         self._open: _Files | None = None
@@ -238,7 +225,7 @@ class _Files:
 
 
 @contextmanager
-def open_record(state: TrainState, folder: RunFolder, what: Recorded) -> Iterator[Record]:
+def open_record(state: TrainState, folder: RunFolder, what: Recording) -> Iterator[Record]:
     """What records a run. When it begins, rows after the step of ``state`` are left out of the
     files that are there.
 

@@ -43,11 +43,6 @@ ACTIVATIONS: dict[str, Activation] = {
 def activation_named(name: str) -> Activation:
     """The function called ``name``.
 
-    Raises
-    ------
-    ValueError
-        If there is none.
-
     >>> activation_named("relu")(torch.tensor([-1.0, 2.0]))
     tensor([0., 2.])
     """

@@ -87,11 +87,6 @@ def find_inputs(inputs: Sequence[str], kind: str = "auto") -> list[Input]:
         One of ``FORMATS``. ``auto`` goes by the end of a file's name; a file that was named
         and ends in nothing known is text, one that was only found in a folder is left out. Files
         and folders in a folder whose names begin with a dot are left out.
-
-    Raises
-    ------
-    ValueError
-        If an input is missing, or a folder holds nothing to read.
     """
     if not inputs:
         raise ValueError("there must be at least one input")
@@ -158,15 +153,7 @@ _SPLIT = "train"        # of a data set, unless another is named
 def parquet_texts(
     file: BinaryIO, name: str, column: str,
 ) -> Iterator[tuple[str, str | None]]:
-    """Name and text of every row of a Parquet file; a row group at a time is in memory.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If pyarrow is missing.
-    ValueError
-        If the file is damaged or has no such column of texts.
-    """
+    """Name and text of every row of a Parquet file; a row group at a time is in memory."""
     import pyarrow as pa
     from pyarrow import parquet
     try:
@@ -201,13 +188,6 @@ def dataset_texts(named: str, column: str) -> Iterator[tuple[str, str | None]]:
         such a folder, too.
     column
         That of the texts.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If datasets is missing.
-    ValueError
-        If there is no such split, or no such column of texts.
     """
     rows = _load(named)
     if rows.column_names is not None:
@@ -311,11 +291,6 @@ def read_documents(
     spool
         Folder for a temporary copy of a text whose length is not known before it is read: of
         standard input, of a pipe, or packed.
-
-    Raises
-    ------
-    ValueError
-        If something cannot be read as what it should be; the file and the line or row are named.
     """
     try:
         if source.kind == "text":

@@ -29,11 +29,6 @@ class Classifier(nn.Module):
         Seed of the initial weights.
     profile
         Numeric formats that ternary weights are trained for.
-
-    Raises
-    ------
-    ValueError
-        If there is no mixer of a name, it does not have an option, or it is for shorter sequences.
     """
 
     def __init__(

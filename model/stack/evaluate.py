@@ -51,11 +51,6 @@ def heldout_bpb(
         What the model was trained with.
     progress
         Called now and then with the number of predictions that are measured, and of all.
-
-    Raises
-    ------
-    ValueError
-        If the text has fewer than two tokens, or a byte that the model does not know.
     """
     tokenizer = fitted(tokenizer, model.config.vocab)
     tokens = tokenizer.encode(text)
@@ -104,11 +99,6 @@ def sample_tokens(
     Logits are rounded to the format of the model's profile, so that the sampler is the one that all
     other forms of a model use. A model with mixers of a fixed length ends with it. The model is put
     into evaluation mode.
-
-    Raises
-    ------
-    ValueError
-        If the prompt alone is longer than a mixer allows.
     """
     logit = model.profile.logit
     device = model.embedding.weight.device

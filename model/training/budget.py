@@ -93,11 +93,6 @@ class TimeBudget:
     plan
         What :meth:`to_json` gave then. It is gone on with if the budget is the same; a longer one
         begins with a trial, at the fraction of the time that is used.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
     """
 
     def __init__(self, seconds: float, used_seconds: float = 0.0, plan: Any = None) -> None:
@@ -158,13 +153,7 @@ class TimeBudget:
 
 
 def check_plan(plan: Any) -> None:
-    """Refuse what is no ``to_json`` of a budget, as read from a checkpoint.
-
-    Raises
-    ------
-    ValueError
-        Naming the entry.
-    """
+    """Refuse what is no ``to_json`` of a budget, as read from a checkpoint."""
     if isinstance(plan, dict) and "steps" in plan:
         check_fields("budget", plan, ["steps"])
         check_whole("steps of the budget", plan["steps"], 0)

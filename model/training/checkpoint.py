@@ -114,12 +114,6 @@ class Checkpoint:
     def model(self, *, averaged: bool = True) -> LanguageModel:
         """Return the model with these weights, on the CPU; with their average, if there is one,
         unless ``averaged`` is false.
-
-        Raises
-        ------
-        CheckpointError
-            If they are not the weights of a model of this shape; NotFiniteError if one of them is
-            not finite.
         """
         model = LanguageModel(self.config, profile=self.profile)
         weights = {**self.weights, **(self.average or {})} if averaged else self.weights
@@ -145,13 +139,7 @@ class Checkpoint:
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
-    """Write ``checkpoint`` to ``path``: to a file beside it first, which then takes its name.
-
-    Raises
-    ------
-    OSError
-        If the folder cannot be written; an older checkpoint is then still whole.
-    """
+    """Write ``checkpoint`` to ``path``: to a file beside it first, which then takes its name."""
     content = {name: getattr(checkpoint, name) for name in Checkpoint.__slots__}
     content["config"] = checkpoint.config.to_json()
     content["tokenizer"] = checkpoint.tokenizer.to_json()
@@ -169,11 +157,6 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     ----------
     path
         The file, or the folder of a run.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is missing, damaged or something else.
     """
     path = Path(path)
     if path.is_dir():
@@ -221,13 +204,7 @@ def _content(path: Path) -> Any:
 
 
 def checked_fields(content: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The fields of a checkpoint as they are used, from what its file holds.
-
-    Raises
-    ------
-    ValueError
-        Naming the field, what it has to be and what came.
-    """
+    """The fields of a checkpoint as they are used, from what its file holds."""
     check_fields("a checkpoint", content, names)
     for name in ("seed", "step", "skipped"):
         check_whole(name, content[name], 0, (1 << 63) - 1)
@@ -247,13 +224,7 @@ def checked_fields(content: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def check_state(found: Any, initial: Any) -> None:
-    """Refuse what cannot be a later state of token mixers that begin with ``initial``.
-
-    Raises
-    ------
-    ValueError
-        Naming the layer.
-    """
+    """Refuse what cannot be a later state of token mixers that begin with ``initial``."""
     if len(found) != len(initial):
         raise ValueError(f"the state is of {len(found)} layers, not of {len(initial)}")
     for layer, (ours, theirs) in enumerate(zip(initial, found, strict=True)):

@@ -71,13 +71,7 @@ class Processes:
         return self._mesh
 
     def columns(self, batch: int) -> slice:
-        """The windows of a batch that this process reads: as many as every other.
-
-        Raises
-        ------
-        ValueError
-            If the batch cannot be split so.
-        """
+        """The windows of a batch that this process reads: as many as every other."""
         if batch % self.size:
             raise ValueError(f"batch must be a multiple of the number of processes "
                              f"({self.size}), got {batch}")
@@ -146,11 +140,6 @@ def joined(device: Callable[[int | None], torch.device]) -> Iterator[Processes]:
     ----------
     device
         Gives the device of the process with this number on its machine; None if it is alone.
-
-    Raises
-    ------
-    ConnectionError
-        If the processes do not find each other, or one ends before the others.
     """
     place = device(local_rank())
     if dist.is_initialized() or not is_launched():
@@ -196,11 +185,6 @@ def meet(
         The number of this process, and how many there are.
     timeout
         The longest wait for the others; by default torch's own for joining a group.
-
-    Raises
-    ------
-    ConnectionError
-        If they do not come.
     """
     own, deadline = uuid.uuid4().hex, time.monotonic() + timeout.total_seconds()
     try:
@@ -275,11 +259,6 @@ def laid_out(model: LanguageModel, layout: str | None, processes: Processes) -> 
         One of :data:`LAYOUTS`, or None: ``ddp`` if there is more than one process.
     processes
         Those of the run.
-
-    Raises
-    ------
-    ValueError
-        If the layout does not fit the model, or there is no process group for it.
     """
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"parallel must be {' or '.join(LAYOUTS)}, got {layout!r}")

@@ -29,11 +29,6 @@ def heldout_of_run(checkpoint: Checkpoint) -> bytes | None:
 
     That is the text of a data folder or of a file, where the checkpoint says, or the built-in one,
     if this Python has the same; else None, as nobody knows where the text is.
-
-    Raises
-    ------
-    ValueError
-        If the folder or file is gone, damaged or another one now, or holds nothing out.
     """
     if checkpoint.data_folder is not None:
         return _of_folder(checkpoint)
@@ -92,11 +87,6 @@ def measure_heldout(
     """Bits per byte of a text, which the tokenizer makes into the tokens of the model.
 
     ``progress`` is called now and then with the number of predictions so far, and of all.
-
-    Raises
-    ------
-    FloatingPointError
-        If they are not finite: a step spoiled the weights, which its own loss does not tell.
     """
     found = heldout_bpb(model, text, window=heldout_window(model, recipe), tokenizer=tokenizer,
                         progress=progress)

@@ -33,11 +33,6 @@ def read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, l
     """Yield the rows below the header of a CSV file, each after its place: ``x.csv, line 2``.
 
     A last line without an end is left out: a run was killed while it wrote that.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, is not UTF-8, or has another header or a row of another length.
     """
     text = read_text(path, at_least=0).decode()
     lines = io.StringIO(text[:text.rfind("\n") + 1], newline="")
@@ -65,13 +60,6 @@ class StepFile(ABC):
         The file; replaced, unless a run is resumed.
     resume_step
         Entries up to this step are kept: a resumed run repeats those after its checkpoint.
-
-    Raises
-    ------
-    ValueError
-        If a run is resumed and its file cannot be read.
-    OSError
-        If the file cannot be written.
     """
 
     head = ""
@@ -137,13 +125,7 @@ def _cells(row: Mapping[str, float | None]) -> list[str]:
 
 
 def read_metrics(path: str | Path) -> dict[str, list[float]]:
-    """Return the columns of a ``metrics.csv``; empty cells are NaN.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, lacks a column, or a cell is not a number.
-    """
+    """Return the columns of a ``metrics.csv``; empty cells are NaN."""
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
     for place, row in read_rows(path, COLUMNS):
         for name, cell in zip(COLUMNS, row, strict=True):
@@ -186,13 +168,7 @@ def _rows(step: int, shares: Mapping[str, CodeShares]) -> str:
 
 
 def read_codes(path: str | Path) -> dict[int, dict[str, CodeShares]]:
-    """Return the rows of a ``codes.csv`` by step and projection.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, or a row is not one of such a file. The last may be cut off.
-    """
+    """Return the rows of a ``codes.csv`` by step and projection."""
     found: dict[int, dict[str, CodeShares]] = {}
     for place, row in read_rows(path, _COLUMNS):
         step, name, flips, zeros = row

@@ -58,11 +58,6 @@ def restore_adamw(optimizer: torch.optim.AdamW, saved: Any, step: int) -> None:
         What ``optimizer.state_dict()`` gave, whole or laid out as the parameters are.
     step
         Steps that had been done then.
-
-    Raises
-    ------
-    ValueError
-        If it is not the state of these parameters after so many steps.
     """
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     moments = saved.get("state") if isinstance(saved, dict) else None

@@ -72,26 +72,14 @@ def _entry(step: int, text: str) -> str:
 
 
 def read_samples(path: str | Path) -> dict[int, str]:
-    """The texts of a ``samples.txt`` by step.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, or is not UTF-8.
-    """
+    """The texts of a ``samples.txt`` by step."""
     parts = _HEAD.split(read_text(path, at_least=0).decode())[1:]
     return {int(step): text.strip("\n")
             for step, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def check_tensorboard() -> None:
-    """Refuse to go on without the package.
-
-    Raises
-    ------
-    ValueError
-        If ``tensorboard`` is not installed.
-    """
+    """Refuse to go on without the package."""
     try:
         import torch.utils.tensorboard  # noqa: F401  (whether it is there)
     except ImportError as error:
@@ -158,15 +146,7 @@ class Record:
         self._watched = False
 
     def begin(self) -> None:
-        """Open the files, if they are not open yet, and write what waits.
-
-        Raises
-        ------
-        ValueError
-            If a file of a resumed run cannot be read.
-        OSError
-            If a file cannot be written.
-        """
+        """Open the files, if they are not open yet, and write what waits."""
         if self._writes and self._open is None:
             self._open = self._files()
             for write in self._waiting:
@@ -228,12 +208,6 @@ class _Files:
 def open_record(state: TrainState, folder: RunFolder, what: Recording) -> Iterator[Record]:
     """What records a run. When it begins, rows after the step of ``state`` are left out of the
     files that are there.
-
-    Raises
-    ------
-    ValueError
-        If what is to be recorded cannot be: there are several processes, or the package for
-        TensorBoard is missing. No file has been touched then.
     """
     if what.sample_every is not None and state.processes.size > 1:
         raise ValueError(f"sample_every is for one process, got {state.processes.size}")

@@ -35,15 +35,7 @@ class ShardFolder:
         self.path = path
 
     def newest(self) -> Path | None:
-        """The folder of the last whole checkpoint, or None if there was none yet.
-
-        Raises
-        ------
-        ValueError
-            If the file that names it says something else.
-        OSError
-            If it cannot be read.
-        """
+        """The folder of the last whole checkpoint, or None if there was none yet."""
         latest = self.path / _LATEST
         try:
             name = latest.read_bytes().strip().decode(errors="replace")
@@ -55,13 +47,7 @@ class ShardFolder:
         return self.path / name
 
     def free_place(self) -> Path:
-        """An empty folder for the next.
-
-        Raises
-        ------
-        OSError
-            If it cannot be made.
-        """
+        """An empty folder for the next."""
         newest = self.newest()
         place = next(self.path / name for name in _PLACES if self.path / name != newest)
         if place.exists():      # of a process that was killed while it wrote
@@ -70,26 +56,14 @@ class ShardFolder:
         return place
 
     def publish(self, place: Path) -> None:
-        """What was written to this place is whole, and counts from now on.
-
-        Raises
-        ------
-        OSError
-            If the folder cannot be written.
-        """
+        """What was written to this place is whole, and counts from now on."""
         before = self.newest()
         write_atomically(self.path / _LATEST, f"{place.name}\n")
         if before is not None and before != place:
             shutil.rmtree(before)
 
     def drop(self) -> None:
-        """Remove all of it, because a later checkpoint was written elsewhere.
-
-        Raises
-        ------
-        OSError
-            If the folder cannot be written.
-        """
+        """Remove all of it, because a later checkpoint was written elsewhere."""
         if self.path.exists():
             (self.path / _LATEST).unlink(missing_ok=True)
             shutil.rmtree(self.path)
@@ -155,12 +129,6 @@ class RunFolder:
             It goes on if there is a checkpoint.
         overwrite
             It starts anew also if there is one.
-
-        Raises
-        ------
-        ValueError
-            If there is nothing to go on from, or a checkpoint that nobody gave up, or more than
-            one of the three is asked for.
         """
         if resume + auto_resume + overwrite > 1:
             raise ValueError("give one of --resume, --auto-resume and --overwrite, not more")
@@ -180,13 +148,6 @@ class RunFolder:
 
         The lock is the operating system's (``flock``), so none is left behind by a process that
         is killed. Where there are no such locks, ``note`` is given a line that says so.
-
-        Raises
-        ------
-        ValueError
-            If another run has the folder, with the id of its process.
-        OSError
-            If the folder cannot be made or written.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / _LOCK_NAME

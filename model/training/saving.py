@@ -40,13 +40,6 @@ def save_run(
     One process writes one file. Several write their parts side by side, and one file only when
     the run is finished, for whoever uses the model. Until then none is left of steps before, or of
     a run that this one replaces: it would be used as if it were of this run and step.
-
-    Raises
-    ------
-    FloatingPointError
-        If a weight is not finite; a good checkpoint is never replaced by this.
-    OSError
-        If the folder cannot be written; the checkpoint before is then still whole.
     """
     state.check_finite()
     processes = state.processes
@@ -78,11 +71,6 @@ def restore_run(state: TrainState, folder: RunFolder) -> tuple[Path, dict[str, A
     Returns
     -------
     Where it was, and ``to_json()`` of the budget then.
-
-    Raises
-    ------
-    CheckpointError
-        If it is damaged, or of another run.
     """
     processes = state.processes
     place = processes.first_says(processes.on_first(folder.shards.newest))
@@ -151,11 +139,6 @@ def save_tensors(tensors: dict[str, Any], folder: Path) -> None:
     """Write a dictionary of tensors and dictionaries; called by every process.
 
     What all have alike is written once.
-
-    Raises
-    ------
-    OSError
-        On every process, if one of them cannot write.
     """
     try:
         with _alone() as alone:
@@ -165,13 +148,7 @@ def save_tensors(tensors: dict[str, Any], folder: Path) -> None:
 
 
 def load_tensors(tensors: dict[str, Any], folder: Path) -> None:
-    """Fill a dictionary like the saved one, in place, in whatever layout its tensors have.
-
-    Raises
-    ------
-    ValueError
-        On every process, if the folder does not have these tensors.
-    """
+    """Fill a dictionary like the saved one, in place, in whatever layout its tensors have."""
     try:
         with _alone() as alone:
             dcp.load(tensors, checkpoint_id=folder, no_dist=alone)
@@ -180,13 +157,7 @@ def load_tensors(tensors: dict[str, Any], folder: Path) -> None:
 
 
 def shapes_of_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors in a folder, by the names of all dictionaries around them.
-
-    Raises
-    ------
-    ValueError
-        If the index cannot be read.
-    """
+    """The shapes of the tensors in a folder, by the names of all dictionaries around them."""
     try:
         found = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
         return {name: tuple(each.size) for name, each in found.items() if hasattr(each, "size")}
@@ -198,11 +169,6 @@ def shapes_of_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
 def list_files(folder: Path, processes: Processes) -> None:
     """Write down what the files of a folder hold, now that all are written; called by every
     process, as each reads its share of them.
-
-    Raises
-    ------
-    OSError
-        On every process, if a file cannot be read, or the list not be written.
     """
     names = processes.first_says(processes.on_first(
         lambda: sorted(path.name for path in folder.iterdir() if path.name != _SUMS)))
@@ -216,11 +182,6 @@ def list_files(folder: Path, processes: Processes) -> None:
 def check_files(folder: Path, processes: Processes) -> None:
     """Refuse a folder that does not hold what :func:`list_files` found in it; called by every
     process.
-
-    Raises
-    ------
-    ValueError
-        On every process, naming the file.
     """
     known = processes.first_says(processes.on_first(lambda: _listed(folder)))
     assert known is not None

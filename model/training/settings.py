@@ -49,11 +49,6 @@ class TrainSettings:
     ) -> TrainSettings:
         """The settings ``given`` by name, in place of the defaults and of those of ``base``.
 
-        Raises
-        ------
-        ValueError
-            If there is no setting of a name, or its value is of another type or out of range.
-
         >>> TrainSettings.of(ModelConfig.named("tiny"), {"d": 64, "lr": 0.02}).recipe.lr
         0.02
         """
@@ -88,11 +83,6 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
     >>> [parse_setting(each) for each in ("lr=1e-3", "order=epoch", "carry_state=true")]
     [('lr', 0.001), ('order', 'epoch'), ('carry_state', True)]
-
-    Raises
-    ------
-    ValueError
-        If there is no ``=``.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
@@ -105,13 +95,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
-    """The settings that a recipe file names.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be read, is not TOML, or has a setting that there is not; the file is named.
-    """
+    """The settings that a recipe file names."""
     try:
         found = tomllib.loads(read_text(path, at_least=0).decode())
         for name, value in found.items():

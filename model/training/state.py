@@ -124,11 +124,6 @@ class TrainState:
         Who computes it. Every process starts with the same weights, from the seed.
     execution
         How.
-
-    Raises
-    ------
-    ValueError
-        If the mixers cannot be trained with the recipe, or the processes cannot share it.
     """
 
     def __init__(
@@ -186,11 +181,6 @@ class TrainState:
             The used part of the budget, which learning rate and weight decay follow.
         afresh
             Whether they start from the zero state, and not from that of the step before.
-
-        Raises
-        ------
-        FloatingPointError
-            If the gradients of ten steps in a row are not finite.
         """
         recipe = self.settings.recipe
         if afresh:
@@ -253,13 +243,7 @@ class TrainState:
         self.train_bpb = before + _SMOOTHING * (bpb - before)
 
     def check_finite(self) -> None:
-        """Look at every weight; called by all processes.
-
-        Raises
-        ------
-        FloatingPointError
-            If a weight is not finite.
-        """
+        """Look at every weight; called by all processes."""
         names, parameters = zip(*self.model.named_parameters(), strict=True)
         wrong = next((number for number, each in enumerate(parameters)
                       if not bool(own(each).isfinite().all())), -1)
@@ -301,26 +285,14 @@ class TrainState:
         return found.cpu() if self.processes.is_first else found.new_empty(0)
 
     def check_same_run(self, found: Checkpoint, source: Path) -> None:
-        """Refuse a checkpoint of another run; ``source`` is its name in the message.
-
-        Raises
-        ------
-        CheckpointError
-            Naming the differences.
-        """
+        """Refuse a checkpoint of another run; ``source`` is its name in the message."""
         if differences := self.settings.differences(found):
             raise CheckpointError(
                 f"cannot resume from {source}: it was trained with {'; '.join(differences)}. "
                 f"Resume with what it was trained with, or train in another folder")
 
     def restore(self, found: Checkpoint, source: Path) -> None:
-        """Take over a checkpoint, if it is one of this run.
-
-        Raises
-        ------
-        CheckpointError
-            If it is not, or if it contradicts itself; ``source`` is its name in the message.
-        """
+        """Take over a checkpoint, if it is one of this run."""
         self.check_same_run(found, source)
         weights = found.model(averaged=False).state_dict()
         self.model.load_state_dict({
@@ -345,23 +317,11 @@ class TrainState:
         self.go_to(found)
 
     def restore_moments(self, moments: dict[int, Any], step: int) -> None:
-        """Take over the moments of the optimiser after so many steps.
-
-        Raises
-        ------
-        ValueError
-            If they are not those of these parameters.
-        """
+        """Take over the moments of the optimiser after so many steps."""
         restore_adamw(self.optimizer, {"state": moments}, step)
 
     def restore_carried(self, carried: ModelState) -> None:
-        """Take over the state of the token mixers after the last windows of the own columns.
-
-        Raises
-        ------
-        ValueError
-            If it is not a state of these mixers.
-        """
+        """Take over the state of the token mixers after the last windows of the own columns."""
         check_state(carried, self.carried)
         self.carried = tuple(tuple(each.to(self.device) for each in layer) for layer in carried)
 
@@ -445,13 +405,7 @@ _COMPILERS = ("g++", "c++", "clang++")
 
 
 def compile_blocks(model: LanguageModel, device: torch.device) -> None:
-    """Have every block compiled when it is called first; names of weights stay.
-
-    Raises
-    ------
-    ValueError
-        If blocks are not called as a whole, or a CPU is to compute and there is no C++ compiler.
-    """
+    """Have every block compiled when it is called first; names of weights stay."""
     if model.config.residual != "plain":
         raise ValueError(f"compile needs blocks that are called as a whole, with residual plain, "
                          f"got {model.config.residual}")

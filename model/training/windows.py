@@ -38,11 +38,6 @@ def shuffled(places: np.ndarray, size: int, key: tuple[int, ...]) -> np.ndarray:
     -------
     int64 of the shape of ``places``.
 
-    Raises
-    ------
-    ValueError
-        If ``size`` or a place is out of its range.
-
     >>> sorted(shuffled(np.arange(5), 5, (0, 1)).tolist())
     [0, 1, 2, 3, 4]
     """
@@ -94,12 +89,6 @@ class WindowSampler:
         Gives batch, window and the order.
     seed
         Seed of the order.
-
-    Raises
-    ------
-    ValueError
-        If the text is too short for one window, or there is general text and windows follow each
-        other (``carry_state``) or are counted (``order`` epoch).
     """
 
     def __init__(self, text: TokenText, recipe: TrainRecipe, seed: int) -> None:

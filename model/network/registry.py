@@ -23,15 +23,8 @@ _Kind = TypeVar("_Kind", bound=Mixer)
 
 
 class Registry(Generic[_Kind]):
-    """The classes of one kind of mixer by name.
-
-    Parameters
-    ----------
-    what
-        What the kind is called in messages: ``token mixer``.
-    kind
-        The class that all of them extend.
-    """
+    """The classes of one kind of mixer by name; ``what`` the kind is called in messages, such as
+    ``token mixer``, and the class that all of them extend."""
 
     def __init__(self, what: str, kind: type[_Kind]) -> None:
         self.what, self.kind = what, kind

@@ -265,19 +265,8 @@ def _check_size(path: Path, size: int) -> None:
 
 
 class ShardWriter:
-    """Fills one shard after the other; how tokens arrive makes no difference to the files.
-
-    Parameters
-    ----------
-    folder
-        Where the shards go.
-    dtype
-        Of the tokens.
-    shard_tokens
-        Tokens of every shard but the last.
-
-    It is to be used in a ``with`` block, which ends the last shard.
-    """
+    """Fills one shard after the other with ``shard_tokens``; how tokens arrive makes no difference
+    to the files. It is to be used in a ``with`` block, which ends the last shard."""
 
     def __init__(self, folder: Path, dtype: np.dtype, shard_tokens: int) -> None:
         self._folder, self._dtype, self._shard_tokens = folder, dtype, shard_tokens

@@ -41,17 +41,8 @@ _KINDS = {".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".json
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One thing to read.
-
-    Parameters
-    ----------
-    kind
-        ``text``, ``jsonl``, ``parquet`` or ``dataset``.
-    path
-        Where it is; for a data set its name, if that is no folder.
-    size
-        Bytes of the file; 0 if nobody knows.
-    """
+    """One thing to read, of the kind ``text``, ``jsonl``, ``parquet`` or ``dataset``; a data set
+    has a name for its path, if that is no folder. The size is 0 if nobody knows."""
 
     kind: str
     path: str
@@ -79,14 +70,9 @@ class Input:
 def find_inputs(inputs: Sequence[str], kind: str = "auto") -> list[Input]:
     """The files of every input, in order; those of a folder sorted by their path in it.
 
-    Parameters
-    ----------
-    inputs
-        Files, folders, ``-`` or ``hf:NAME[:CONFIG][:SPLIT]``.
-    kind
-        One of ``FORMATS``. ``auto`` goes by the end of a file's name; a file that was named
-        and ends in nothing known is text, one that was only found in a folder is left out. Files
-        and folders in a folder whose names begin with a dot are left out.
+    The kind, one of ``FORMATS``, goes by the end of a file's name if it is ``auto``; a file that
+    was named and ends in nothing known is then text, one that was only found in a folder is left
+    out. Files and folders in a folder whose names begin with a dot are left out.
     """
     if not inputs:
         raise ValueError("there must be at least one input")
@@ -179,16 +165,8 @@ def is_saved_dataset(folder: str | Path) -> bool:
 
 
 def dataset_texts(named: str, column: str) -> Iterator[tuple[str, str | None]]:
-    """Name and text of every row of a data set, read as it comes.
-
-    Parameters
-    ----------
-    named
-        A folder that ``save_to_disk`` wrote, or ``NAME[:CONFIG][:SPLIT]``, where ``NAME`` may be
-        such a folder, too.
-    column
-        That of the texts.
-    """
+    """Name and text of every row of a data set, read as it comes: of a folder that ``save_to_disk``
+    wrote, or of ``NAME[:CONFIG][:SPLIT]``, where ``NAME`` may be such a folder, too."""
     rows = _load(named)
     if rows.column_names is not None:
         _check_column(named, column, rows.column_names)
@@ -233,17 +211,8 @@ def _check_column(name: str, column: str, columns: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text to be read: UTF-8, or what claims to be.
-
-    Parameters
-    ----------
-    name
-        Where it is from, for messages.
-    file
-        Gives its bytes, from any place on.
-    size
-        Number of its bytes, at least 1.
-    """
+    """A text to be read, UTF-8, or what claims to be: where it is from, its bytes, from any place
+    on, and how many there are, at least 1."""
 
     name: str
     file: BinaryIO
@@ -277,20 +246,10 @@ def read_documents(
 ) -> Iterator[Document]:
     """The documents of an input; a text file is one, every row of another kind is.
 
-    Empty texts, and rows where the text is null, are no documents. A document is to be read
-    before the next is asked for.
-
-    Parameters
-    ----------
-    source
-        What to read.
-    column
-        The field of JSON lines, and the column of tables, that holds the text.
-    meter
-        Told of what is read.
-    spool
-        Folder for a temporary copy of a text whose length is not known before it is read: of
-        standard input, of a pipe, or packed.
+    Empty texts, and rows where the text is null, are no documents. A document is to be read before
+    the next is asked for. The ``column`` of a table, or field of JSON lines, holds the texts;
+    ``spool`` is a folder for a temporary copy of a text whose length is not known before it is
+    read: of standard input, of a pipe, or packed.
     """
     try:
         if source.kind == "text":

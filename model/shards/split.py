@@ -169,21 +169,11 @@ class Side:
 
 
 class Sides:
-    """Gives the pieces to train on, and writes the held-out text on the way.
+    """Gives the pieces to train on, and writes the held-out text into a file on the way.
 
-    Parameters
-    ----------
-    tokenizer
-        Says where a long text may be cut in pieces.
-    split
-        What is held out.
-    separator
-        Text between two documents of a side; to train on, the tokenizer's token that ends a
-        document takes its place, if it has one.
-    file
-        Takes the held-out text.
-    block_bytes
-        How much is read at a time.
+    Between two documents of a side stands the separator; to train on, the tokenizer's token that
+    ends a document takes its place, if it has one. The tokenizer says where a long text may be cut
+    in pieces; about ``block_bytes`` are read at a time.
     """
 
     def __init__(

@@ -112,30 +112,18 @@ Pair: TypeAlias = tuple[Tensor, Tensor]
 def run_reversible(
     blocks: Sequence[Block], x: Tensor, states: Sequence[State],
 ) -> tuple[Tensor, tuple[State, ...]]:
-    """Run blocks one after the other as ``y1 = x1 + F(x2)``, ``y2 = x2 + G(y1)``.
+    """Run blocks, which have pre-norm, one after the other as ``y1 = x1 + F(x2)``, ``y2 = x2 +
+    G(y1)``.
 
-    F is the token mixer of a block and G its channel mixer, each after its norm (RevNet,
-    arXiv 1707.04585, equation 6; Reformer, arXiv 2001.04451, section 3). Both halves begin as
-    ``x``, and the result is their mean.
+    F is the token mixer of a block and G its channel mixer, each after its norm (RevNet, arXiv
+    1707.04585, equation 6; Reformer, arXiv 2001.04451, section 3). Both halves begin as ``x [time,
+    batch, d]``, and the result is their mean; the state of every token mixer comes back, too.
 
-    Training keeps only what comes out of the last block, and the states that went in: going
-    back, ``x2 = y2 - G(y1)`` and ``x1 = y1 - F(x2)``. Activations of one block at a time are in
-    memory, whatever the depth; each block is computed twice. The inputs found are exact but for
-    rounding, so the 8-bit codes of a ternary projection may differ from the first time where a
-    value lay between two. The residual stream is not limited: a limit has no inverse.
-
-    Parameters
-    ----------
-    blocks
-        Blocks with pre-norm.
-    x
-        A sequence ``[time, batch, d]``, or one token ``[batch, d]``.
-    states
-        The state of every token mixer, which may need a gradient as in plain blocks.
-
-    Returns
-    -------
-    The outputs, shaped like ``x``, and the state of every block after it.
+    Training keeps only what comes out of the last block, and the states that went in: going back,
+    ``x2 = y2 - G(y1)`` and ``x1 = y1 - F(x2)``. Activations of one block at a time are in memory,
+    whatever the depth; each block is computed twice. The inputs found are exact but for rounding,
+    so the 8-bit codes of a ternary projection may differ from the first time where a value lay
+    between two. The residual stream is not limited: a limit has no inverse.
     """
     if torch.is_grad_enabled():
         counts = [len(each) for each in states]

@@ -151,13 +151,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint that :func:`save_checkpoint` wrote.
-
-    Parameters
-    ----------
-    path
-        The file, or the folder of a run.
-    """
+    """Read a checkpoint that :func:`save_checkpoint` wrote, or that of the folder of a run."""
     path = Path(path)
     if path.is_dir():
         folder = RunFolder(path)

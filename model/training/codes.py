@@ -31,19 +31,13 @@ class CodeCounts:
 
 
 class CodeWatch:
-    """Compares the codes before and after a step.
+    """Compares the codes before and after a step, of every
+    :class:`~sterna.model.network.bitlinear.BitLinear` by the name of its module.
 
     It costs two more times of making the codes, about a tenth of a step, so it is for a sample of
-    the steps. Of matrices that lie over several processes each counts its own rows. Their scales
-    may then differ from those of training in the last bit, as sums are made in another order.
-
-    Parameters
-    ----------
-    model
-        Its :class:`~sterna.model.network.bitlinear.BitLinear` projections are watched, by the
-        names of their modules.
-    processes
-        Those that have parts of it. If each has all of it, the first alone counts.
+    the steps. Of matrices that lie over several processes each counts its own rows; else the first
+    process alone counts. Scales of rows may differ from those of training in the last bit, as sums
+    are made in another order.
     """
 
     def __init__(self, model: nn.Module, processes: Processes) -> None:

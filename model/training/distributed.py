@@ -42,13 +42,8 @@ interpreter that has ended by then aborts, with "terminate called without an act
 
 
 class Processes:
-    """This process among those of its run; one of one, if there is no process group.
-
-    Parameters
-    ----------
-    device
-        Where this process computes.
-    """
+    """This process, which computes on ``device``, among those of its run; one of one, if there is
+    no process group."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -134,12 +129,8 @@ def joined(device: Callable[[int | None], torch.device]) -> Iterator[Processes]:
     """Join the processes that a launcher such as torchrun started, for as long as this lasts.
 
     Without a launcher it is one process, and no group is made. A group that exists is used, and
-    left as it is. Processors talk through gloo, GPUs through NCCL.
-
-    Parameters
-    ----------
-    device
-        Gives the device of the process with this number on its machine; None if it is alone.
+    left as it is. Processors talk through gloo, GPUs through NCCL. ``device`` gives the device of
+    the process with this number on its machine; None if it is alone.
     """
     place = device(local_rank())
     if dist.is_initialized() or not is_launched():
@@ -172,19 +163,11 @@ def meet(
 ) -> str:
     """A word that the living processes alone agree on, whatever ended ones left in the store.
 
-    Each of the others leaves a word of its own and waits for an answer to it. The first answers
-    whatever it finds, again and again, until all have come. (TORCHELASTIC_RESTART_COUNT would not
-    do: launchers on several machines may count differently, as one that starts its processes anew
-    because another has joined does not count that.)
-
-    Parameters
-    ----------
-    store
-        That of the launcher, which all processes of the run see.
-    rank, size
-        The number of this process, and how many there are.
-    timeout
-        The longest wait for the others; by default torch's own for joining a group.
+    Each of the others leaves a word of its own in the launcher's store and waits for an answer to
+    it. The first answers whatever it finds, again and again, until all have come.
+    (TORCHELASTIC_RESTART_COUNT would not do: launchers on several machines may count differently,
+    as one that starts its processes anew because another has joined does not count that.) The
+    longest wait is torch's own for joining a group.
     """
     own, deadline = uuid.uuid4().hex, time.monotonic() + timeout.total_seconds()
     try:
@@ -245,20 +228,13 @@ gathers the weights of a block while it computes the block."""
 
 
 def laid_out(model: LanguageModel, layout: str | None, processes: Processes) -> nn.Module:
-    """Lay a model out over the processes, and return the module to be called in its place.
+    """Lay a model, which is on the CPU, out over the processes, and return the module to be called
+    in its place. The ``layout`` is one of :data:`LAYOUTS`, or None: ``ddp`` if there is more than
+    one process.
 
-    Weights stay float32. Under ``fsdp`` a block gathers them whole before its forward pass, so
-    that the scale of a ternary matrix is the mean over all of it; they would not be the same
-    codes if parts or rounded weights were made ternary.
-
-    Parameters
-    ----------
-    model
-        On the CPU; its parameters are replaced in place under ``fsdp``.
-    layout
-        One of :data:`LAYOUTS`, or None: ``ddp`` if there is more than one process.
-    processes
-        Those of the run.
+    Weights stay float32. Under ``fsdp`` parameters are replaced in place, and a block gathers them
+    whole before its forward pass, so that the scale of a ternary matrix is the mean over all of it;
+    they would not be the same codes if parts or rounded weights were made ternary.
     """
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"parallel must be {' or '.join(LAYOUTS)}, got {layout!r}")

@@ -50,16 +50,10 @@ def read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, l
 
 
 class StepFile(ABC):
-    """A file of entries, each of a step, in the order of the steps.
+    """A file of entries, each of a step, in the order of the steps; a subclass says what an entry
+    is.
 
-    A subclass says what an entry is.
-
-    Parameters
-    ----------
-    path
-        The file; replaced, unless a run is resumed.
-    resume_step
-        Entries up to this step are kept: a resumed run repeats those after its checkpoint.
+    A resumed run repeats the steps after its checkpoint, so entries up to ``resume_step`` are kept.
     """
 
     head = ""

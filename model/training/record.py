@@ -91,12 +91,7 @@ def check_tensorboard() -> None:
 class TensorBoardWriter:
     """Writes event files, which ``tensorboard --logdir`` shows.
 
-    Parameters
-    ----------
-    folder
-        Where to; TensorBoard itself leaves out steps that a resumed run repeats.
-    resume_step
-        The step that the run goes on from, 0 for a new one.
+    TensorBoard itself leaves out steps that a run resumed at ``resume_step`` repeats.
     """
 
     def __init__(self, folder: str | Path, resume_step: int = 0) -> None:
@@ -126,15 +121,6 @@ class Record:
 
     Every process has one, as codes may lie over all of them; the first writes. The files of a run
     that this one replaces stay until :meth:`begin`: rows and texts wait for it.
-
-    Parameters
-    ----------
-    state
-        The run.
-    what
-        What is recorded.
-    files
-        Opens the files.
     """
 
     def __init__(self, state: TrainState, what: Recording, files: Callable[[], _Files]) -> None:

@@ -121,14 +121,8 @@ class RunFolder:
     def resumes(self, *, resume: bool, auto_resume: bool, overwrite: bool) -> bool:
         """Whether a run in this folder goes on from its checkpoint; False if it starts anew.
 
-        Parameters
-        ----------
-        resume
-            It must go on.
-        auto_resume
-            It goes on if there is a checkpoint.
-        overwrite
-            It starts anew also if there is one.
+        With ``resume`` it must go on, with ``auto_resume`` it does if there is a checkpoint, with
+        ``overwrite`` it starts anew also if there is one; without any a checkpoint is an error.
         """
         if resume + auto_resume + overwrite > 1:
             raise ValueError("give one of --resume, --auto-resume and --overwrite, not more")

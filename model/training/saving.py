@@ -35,7 +35,8 @@ __all__ = [
 def save_run(
     state: TrainState, folder: RunFolder, budget: dict[str, Any], *, finished: bool,
 ) -> None:
-    """Write a checkpoint; called by all processes.
+    """Write a checkpoint; called by all processes. A weight that is not finite ends the run before
+    a good checkpoint is replaced.
 
     One process writes one file. Several write their parts side by side, and one file only when
     the run is finished, for whoever uses the model. Until then none is left of steps before, or of
@@ -66,12 +67,8 @@ def save_run(
 
 
 def restore_run(state: TrainState, folder: RunFolder) -> tuple[Path, dict[str, Any] | None]:
-    """Take over the last checkpoint of a run, whichever number of processes wrote it.
-
-    Returns
-    -------
-    Where it was, and ``to_json()`` of the budget then.
-    """
+    """Take over the last checkpoint of a run, whichever number of processes wrote it; return where
+    it was, and ``to_json()`` of the budget then."""
     processes = state.processes
     place = processes.first_says(processes.on_first(folder.shards.newest))
     if place is None:

@@ -116,14 +116,7 @@ def _facts(config: ModelConfig, recipe: TrainRecipe, others: dict[str, Any]) -> 
 class TrainState:
     """Model, optimiser and position between two steps: what a checkpoint holds.
 
-    Parameters
-    ----------
-    settings
-        What the run is.
-    processes
-        Who computes it. Every process starts with the same weights, from the seed.
-    execution
-        How.
+    Every process of a run starts with the same weights, from the seed.
     """
 
     def __init__(
@@ -171,16 +164,12 @@ class TrainState:
         return self.step * self.settings.recipe.tokens_per_step
 
     def advance(self, windows: np.ndarray, fraction: float, *, afresh: bool) -> None:
-        """Do one step of the optimiser; one whose gradient is not finite changes no weight.
+        """Do one step of the optimiser; one whose gradient is not finite changes no weight, and ten
+        of them in a row end the run.
 
-        Parameters
-        ----------
-        windows
-            Tokens int64 ``[window + 1, own columns of the batch]``.
-        fraction
-            The used part of the budget, which learning rate and weight decay follow.
-        afresh
-            Whether they start from the zero state, and not from that of the step before.
+        ``windows`` are tokens int64 ``[window + 1, own columns of the batch]``, which start
+        ``afresh`` or from the state of the step before. Learning rate and weight decay follow
+        ``fraction``, the used part of the budget.
         """
         recipe = self.settings.recipe
         if afresh:
@@ -348,21 +337,8 @@ def _columns(recipe: TrainRecipe, processes: Processes) -> slice:
 def next_token_loss(
     model: nn.Module, windows: Tensor, state: ModelState,
 ) -> tuple[Tensor, ModelState]:
-    """The mean loss of predicting every token of windows from those before it.
-
-    Parameters
-    ----------
-    model
-        Predicts: a language model, or what stands for one.
-    windows
-        Tokens int64 ``[window + 1, batch]``.
-    state
-        Of the token mixers before the windows.
-
-    Returns
-    -------
-    The loss in nats per token, and the state after the windows.
-    """
+    """The mean loss, in nats, of predicting every token of windows, int64 ``[window + 1, batch]``,
+    from those before it, and the state of the token mixers after them."""
     logits, after = model(windows[:-1].t(), state)
     rows = logits.transpose(0, 1).flatten(0, 1)
     return F.cross_entropy(rows, windows[1:].flatten()), after
@@ -371,17 +347,13 @@ def next_token_loss(
 def add_gradient(
     model: nn.Module, windows: Tensor, state: ModelState, parts: int = 1,
 ) -> tuple[Tensor, ModelState]:
-    """Add the gradient of :func:`next_token_loss` to that of the parameters.
+    """Add the gradient of :func:`next_token_loss` to that of the parameters; return the loss of all
+    windows and the state after them, without a gradient and with memory of its own.
 
     The windows are read in ``parts`` that differ by one window at most; each has the weight of
     its windows. So the sum is the gradient of the whole, and the activations of one part alone
     are in memory. Of several processes each reads its own windows, and after the last part
     the gradient is the mean over all of them.
-
-    Returns
-    -------
-    The loss of all windows in nats per token, a scalar without a gradient, and the state after
-    them, without one either and with memory of its own.
     """
     pieces = windows.tensor_split(parts, dim=1)
     total, begin, ends = torch.zeros((), device=windows.device), 0, []

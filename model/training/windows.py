@@ -18,25 +18,13 @@ _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def shuffled(places: np.ndarray, size: int, key: tuple[int, ...]) -> np.ndarray:
-    """What stands at these places of a shuffle of the numbers from 0 to ``size - 1``.
+    """What stands at these places, int64 of any shape, of a shuffle of the numbers from 0 to
+    ``size - 1``, at most 2^62; a seed and an epoch, say, are the ``key`` that chooses the shuffle.
 
     It is a Feistel network of four rounds (Luby and Rackoff, "How to construct pseudorandom
     permutations", SIAM J. Comput. 17, 1988) over the next even number of bits, applied again to
     what falls outside ("cycle walking"), with the finaliser of SplitMix64 as its function. So a
     place costs the same in a shuffle of ten numbers and of a billion.
-
-    Parameters
-    ----------
-    places
-        Whole numbers from 0 to ``size - 1``, of any shape.
-    size
-        How many numbers are shuffled, at most 2^62.
-    key
-        Numbers from 0 on that choose the shuffle, such as a seed and an epoch.
-
-    Returns
-    -------
-    int64 of the shape of ``places``.
 
     >>> sorted(shuffled(np.arange(5), 5, (0, 1)).tolist())
     [0, 1, 2, 3, 4]
@@ -80,15 +68,6 @@ class WindowSampler:
     computes a share of the batch reads its columns alone. If the text has general text beside it,
     a window is from there with a probability of ``recipe.general_share`` in the beginning, which
     falls in a straight line to none at the end.
-
-    Parameters
-    ----------
-    text
-        The train text.
-    recipe
-        Gives batch, window and the order.
-    seed
-        Seed of the order.
     """
 
     def __init__(self, text: TokenText, recipe: TrainRecipe, seed: int) -> None:

@@ -116,7 +116,7 @@ def test_a_text_with_too_few_pairs_is_refused() -> None:
     ({"merges": [[256, 1]]}, "merge 0 must be of two of the 256 tokens before it, got 256 and 1"),
     ({"merges": [[97, 97], *([token, token] for token in range(256, 316))]},
      "spell at most 16,777,216 bytes together, merge 22 makes it 16,777,470"),
-    ({"merges": [[1, 2], [1, 2]]}, "merge 1 is there twice: 1 and 2"),
+    ({"merges": [[1, 2], [1, 2]]}, "merge 1 occurs twice: 1 and 2"),
     ({"merges": [[1, 2, 3]]}, "two for each merge"),
     ({"merges": [[1], [1, 2]]}, "two for each merge"),
     ({"merges": [[0.5, 1]]}, "two for each merge"),

@@ -18,10 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 from sterna.model.config import ModelConfig
-from sterna.model.mixers.attention import Attention
-from sterna.model.mixers.channel.glu import GLU
-from sterna.model.mixers.recurrent.gru import GRU
-from sterna.model.mixers.recurrent.mlgru import MLGRU
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.projection import Joint, MixerInit, project
 from sterna.model.stack.language_model import LanguageModel
@@ -231,27 +227,3 @@ def test_any_part_can_be_a_unit_of_fsdp(unit: str, one_process: None) -> None:
         torch.optim.SGD(model.parameters(), lr=3.0).step()
     with torch.no_grad():
         torch.testing.assert_close(sharded(tokens)[0], plain(tokens)[0])
-
-
-FORMER = {
-    "mlgru": (MLGRU, {"fcg.": ""}), "attention": (Attention, {"qkv.": ""}),
-    "glu": (GLU, {"gate_up.": ""}),
-    "gru": (GRU, {".r.": ".0.", ".z.": ".1.", ".n.": ".2."})}
-
-
-@pytest.mark.parametrize("name", FORMER)
-def test_weights_saved_before_there_were_joints_are_read(name: str) -> None:
-    kind, changes = FORMER[name]
-    first, second = (kind(MixerInit(D, 24, generator=torch.Generator().manual_seed(seed)))
-                     for seed in (1, 2))
-    former = {}
-    for key, value in first.state_dict().items():
-        for new, old in changes.items():
-            key = key.replace(new, old)
-        former[f"inside.{key}"] = value
-    assert set(former) != {f"inside.{key}" for key in first.state_dict()}
-    nn.ModuleDict({"inside": second}).load_state_dict(former)
-    for key, value in second.state_dict().items():
-        assert torch.equal(value, first.state_dict()[key])
-    with pytest.raises(RuntimeError, match="Unexpected key"):
-        nn.ModuleDict({"inside": second}).load_state_dict({**former, "inside.x.weight": value})

@@ -68,8 +68,8 @@ def train(
         help="Settings of the model, the recipe and the run, by name.")] = None,
     given: Annotated[list[str] | None, typer.Option(
         "--set", metavar="NAME=VALUE",
-        help="One such setting, as lr=0.005 or d=64, also in place of one in the file; may be "
-             "repeated. A name that is not known is answered with all names.")] = None,
+        help="One such setting, such as lr=0.005 or d=64; overrides the file, and may be "
+             "repeated. An unknown name is refused with the list of all.")] = None,
     profile: Annotated[str, typer.Option(
         help="Numeric profile to train for: S16, whose limits hold, or C12, to whose formats "
              "values are also rounded.")] = "S16",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor, nn
 
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.projection import Joint
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -47,25 +46,6 @@ class Mixer(nn.Module):
     def products(self, length: int) -> int:
         """The multiplications of :meth:`multiplies` that are outside of projections."""
         return 0
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *arguments: Any,
-    ) -> None:
-        _take_former_names(self, state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-
-def _take_former_names(mixer: Mixer, weights: dict[str, Any], prefix: str) -> None:
-    """Rename, in place, weights that were saved before there were joints: projections were children
-    of the mixer itself, or in a list."""
-    for name, joint in mixer.named_children():
-        for index, part in enumerate(joint if isinstance(joint, Joint) else ()):
-            olds = [f"{prefix}{name}.{index}."]
-            if part not in mixer._modules:
-                olds.append(f"{prefix}{part}.")
-            for old in olds:
-                for key in [key for key in weights if key.startswith(old)]:
-                    weights[f"{prefix}{name}.{part}.{key[len(old):]}"] = weights.pop(key)
 
 
 class ChannelMixer(Mixer, ABC):

@@ -120,7 +120,7 @@ def build(
     options
         How.
     overwrite
-        Replace a data folder that is there.
+        Replace an existing data folder.
     progress
         Called now and then with bytes read of files, bytes of all files (0 if that is not known)
         and bytes of text.
@@ -186,7 +186,7 @@ def check_target(folder: Path, overwrite: bool, inputs: Sequence[str] = ()) -> N
     if not folder.exists() or not any(folder.iterdir()):
         return
     if not overwrite:
-        raise ValueError(f"{folder} is there already: --overwrite replaces it")
+        raise ValueError(f"{folder} already exists: --overwrite replaces it")
     try:
         index = read_index(folder)
     except ShardError as error:

@@ -77,7 +77,7 @@ def find_inputs(inputs: Sequence[str], kind: str = "auto") -> list[Input]:
     if not inputs:
         raise ValueError("there must be at least one input")
     if len(set(inputs)) < len(inputs):
-        raise ValueError(f"an input is there twice: {max(inputs, key=list(inputs).count)}")
+        raise ValueError(f"an input is given twice: {max(inputs, key=list(inputs).count)}")
     return [_input(each, kind) for each in inputs]
 
 

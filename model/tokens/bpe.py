@@ -105,7 +105,7 @@ class BytePairTokenizer:
     Raises
     ------
     ValueError
-        If a merge is of tokens that are not there yet, is there twice, or there are more than
+        If a merge is of tokens not made yet, occurs twice, or there are more than
         65,536 tokens, or they spell more than 16 MiB together.
 
     >>> tokenizer = BytePairTokenizer([(116, 104), (256, 101)])
@@ -132,7 +132,7 @@ class BytePairTokenizer:
                     f"merge {rank} must be of two of the {len(spellings)} tokens before it, got "
                     f"{left} and {right}")
             if _pair(left, right) in made:
-                raise ValueError(f"merge {rank} is there twice: {left} and {right}")
+                raise ValueError(f"merge {rank} occurs twice: {left} and {right}")
             spelling = spellings[left] + spellings[right]
             token = token_of.setdefault(spelling, len(spellings))
             if token == len(spellings):

@@ -76,9 +76,9 @@ class TimeBudget:
     corrected, a little after each: a stall never makes the schedule jump, and no part of it is left
     out. A run that was held up for long ends late, but with the end of its decay.
 
-    A resumed run has used ``used_seconds`` of it, and ``plan`` is what :meth:`to_json` gave then.
-    The plan is gone on with if the budget is the same; a longer one begins with a trial, at the
-    fraction of the time that is used.
+    A resumed run has used ``used_seconds`` of it and continues ``plan``, which :meth:`to_json` gave
+    then, if the budget is the same; a longer one begins with a trial, at the fraction of the time
+    that is used.
     """
 
     def __init__(self, seconds: float, used_seconds: float = 0.0, plan: Any = None) -> None:

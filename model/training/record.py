@@ -192,8 +192,8 @@ class _Files:
 
 @contextmanager
 def open_record(state: TrainState, folder: RunFolder, what: Recording) -> Iterator[Record]:
-    """What records a run. When it begins, rows after the step of ``state`` are left out of the
-    files that are there.
+    """What records a run. When it begins, rows after the step of ``state`` are dropped from the
+    existing files.
     """
     if what.sample_every is not None and state.processes.size > 1:
         raise ValueError(f"sample_every is for one process, got {state.processes.size}")

@@ -34,7 +34,7 @@ from sterna.model.network.quantizers import (
 from sterna.model.triton_kernels.limits import WIDEST_ROW
 
 __all__ = [
-    "BitLinear", "KeepsCodes", "Kept", "bit_linear", "codes_and_row_scale", "float_linear",
+    "BitLinear", "KeepsCodes", "bit_linear", "codes_and_row_scale", "float_linear",
     "naive_bit_linear", "project_codes",
 ]
 
@@ -53,7 +53,7 @@ def _count_step(*_: Any) -> None:
 register_optimizer_step_post_hook(_count_step)
 
 
-class Kept(Generic[_Made]):
+class _Kept(Generic[_Made]):
     """A value made from parameters, made anew as soon as one of them is seen to have changed.
 
     Seen are steps of any optimiser of torch, operations in place such as ``load_state_dict``,
@@ -99,7 +99,7 @@ class KeepsCodes(nn.Module):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.kept: Kept[Any] = Kept()
+        self.kept: _Kept[Any] = _Kept()
 
     def keeps(self, parameters: Sequence[Tensor]) -> bool:
         """Whether codes are to be kept now: not when a graph is traced, nor of tensors that are

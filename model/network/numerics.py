@@ -27,6 +27,7 @@ __all__ = [
     "rounded_scan", "rounded_sigmoid",
 ]
 
+
 class Numerics:
     """Real numbers: nothing is limited, nothing is rounded. What models in float compute with.
 

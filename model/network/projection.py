@@ -28,6 +28,7 @@ from sterna.model.network.quantizers import absmax_quantize, ternarize
 
 __all__ = ["Joint", "MixerInit", "Projection", "prepare", "project"]
 
+
 class Joint(KeepsCodes, nn.ModuleDict):
     """Projections of one input by name; called, it gives their outputs side by side.
 

@@ -14,6 +14,7 @@ from sterna.model.network.mixer import TokenMixer
 
 __all__ = ["context_parallel", "own_part", "part_lengths", "rank_and_size", "sum_gradients"]
 
+
 def rank_and_size(group: ProcessGroup) -> tuple[int, int]:
     """The number of this process in the group, and how many there are.
 

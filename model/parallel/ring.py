@@ -36,6 +36,7 @@ __all__ = [
     "ring_attention", "wide",
 ]
 
+
 class Partial(NamedTuple):
     """Attention of ``rows`` queries over some of the keys, not yet divided."""
 

@@ -22,8 +22,7 @@ from typing import Any, BinaryIO
 
 __all__ = [
     "DATASET", "FORMATS", "STDIN", "Document", "Input", "InputFile", "Meter",
-    "are_one_document", "dataset_texts", "find_inputs", "is_saved_dataset", "parquet_texts",
-    "read_documents",
+    "are_one_document", "find_inputs", "read_documents",
 ]
 
 FORMATS = ("auto", "text", "jsonl", "parquet")
@@ -105,7 +104,7 @@ def _input(named: str, kind: str) -> Input:
 
 
 def _files_in(folder: Path, kind: str) -> list[InputFile]:
-    if kind == "auto" and is_saved_dataset(folder):
+    if kind == "auto" and _is_saved_dataset(folder):
         return [InputFile("dataset", str(folder))]
     found = list(_below(folder, kind))
     if not found:
@@ -136,7 +135,7 @@ _ROWS = 1024            # read at a time
 _SPLIT = "train"        # of a data set, unless another is named
 
 
-def parquet_texts(
+def _parquet_texts(
     file: BinaryIO, name: str, column: str,
 ) -> Iterator[tuple[str, str | None]]:
     """Name and text of every row of a Parquet file; a row group at a time is in memory."""
@@ -159,12 +158,12 @@ def parquet_texts(
         raise ValueError(f"{name}: cannot read the Parquet file ({error})") from error
 
 
-def is_saved_dataset(folder: str | Path) -> bool:
+def _is_saved_dataset(folder: str | Path) -> bool:
     """Whether ``save_to_disk`` of the package `datasets` wrote this folder."""
     return any(Path(folder, name).is_file() for name in ("dataset_dict.json", "state.json"))
 
 
-def dataset_texts(named: str, column: str) -> Iterator[tuple[str, str | None]]:
+def _dataset_texts(named: str, column: str) -> Iterator[tuple[str, str | None]]:
     """Name and text of every row of a data set, read as it comes: of a folder that ``save_to_disk``
     wrote, or of ``NAME[:CONFIG][:SPLIT]``, where ``NAME`` may be such a folder, too."""
     rows = _load(named)
@@ -184,12 +183,12 @@ def dataset_texts(named: str, column: str) -> Iterator[tuple[str, str | None]]:
 def _load(named: str) -> Any:
     import datasets
     datasets.disable_progress_bars()
-    name, *rest = [named] if is_saved_dataset(named) else named.split(":")
+    name, *rest = [named] if _is_saved_dataset(named) else named.split(":")
     if len(rest) > 2 or not name:
         raise ValueError(f"a data set is hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, got "
                          f"hf:{named}")
     split = rest[-1] if rest else _SPLIT
-    if not is_saved_dataset(name):
+    if not _is_saved_dataset(name):
         return datasets.load_dataset(name, *rest[:-1], split=split, streaming=True)
     found = datasets.load_from_disk(name)
     if isinstance(found, datasets.DatasetDict):
@@ -289,11 +288,11 @@ def _rows(source: InputFile, column: str, meter: Meter) -> Iterator[Document]:
 
 def _texts(source: InputFile, column: str, meter: Meter) -> Iterator[tuple[str, str | None]]:
     if source.kind == "dataset":
-        yield from dataset_texts(source.path, column)
+        yield from _dataset_texts(source.path, column)
         return
     with _opened(source, meter) as file:
         if source.kind == "parquet":
-            yield from parquet_texts(file, source.label, column)
+            yield from _parquet_texts(file, source.label, column)
         else:
             for number, line in enumerate(file, 1):
                 if line.strip():

@@ -25,6 +25,7 @@ from sterna.model.pattern import Choice
 
 __all__ = ["Block", "run_reversible"]
 
+
 class Block(nn.Module):
     """``x += mixer(norm(x)); x += channel(norm(x))``, or ``x = norm(x + ...)`` with post-norm.
 

@@ -18,6 +18,7 @@ from sterna.model.tokens.tokenizer import BYTES, Tokenizer, spelled_bytes
 
 __all__ = ["heldout_bpb", "sample_tokens"]
 
+
 @torch.no_grad()
 def heldout_bpb(
     model: LanguageModel, text: bytes, *, sequences: int = 16, chunk_tokens: int = 256,

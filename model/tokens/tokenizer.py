@@ -14,6 +14,7 @@ from sterna.model.tokenizer import VOCAB, check_bytes, decode, encode
 
 __all__ = ["BYTES", "ByteTokenizer", "TextStream", "Tokenizer", "check_tokens", "spelled_bytes"]
 
+
 class Tokenizer(Protocol):
     """Between UTF-8 text and tokens. A token always spells the same bytes, so that
     ``b"".join(spellings[token] for token in encode(text))`` is the text."""

@@ -26,8 +26,8 @@ from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.run_folder import CHECKPOINT_NAME, RunFolder
 
 __all__ = [
-    "Checkpoint", "CheckpointError", "NotFiniteError", "check_state", "checked_fields",
-    "load_checkpoint", "save_checkpoint",
+    "Checkpoint", "CheckpointError", "NotFiniteError", "check_state", "load_checkpoint",
+    "save_checkpoint",
 ]
 
 _FORMAT = "sterna-checkpoint-3"
@@ -170,7 +170,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
     del content["format"]
     try:
-        return Checkpoint(**checked_fields(content, list(Checkpoint.__slots__)))
+        return Checkpoint(**_checked_fields(content, list(Checkpoint.__slots__)))
     except ValueError as error:
         raise CheckpointError(f"checkpoint {path} has unexpected contents: {error}") from error
 
@@ -197,7 +197,7 @@ def _content(path: Path) -> Any:
             f"training wrote, {CHECKPOINT_NAME}") from error
 
 
-def checked_fields(content: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def _checked_fields(content: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """The fields of a checkpoint as they are used, from what its file holds."""
     check_fields("a checkpoint", content, names)
     for name in ("seed", "step", "skipped"):

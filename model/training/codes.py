@@ -16,6 +16,7 @@ from sterna.model.training.metrics import CodeShares
 
 __all__ = ["CodeCounts", "CodeWatch", "overall", "ternary_errors"]
 
+
 @dataclass(frozen=True, slots=True)
 class CodeCounts:
     """Codes of one matrix: all, those that a step changed, and those that are zero after it."""

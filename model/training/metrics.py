@@ -14,14 +14,15 @@ from pathlib import Path
 from sterna.model.files import read_text, write_atomically
 
 __all__ = [
-    "COLUMNS", "CodeShares", "CodesWriter", "MetricsWriter", "StepFile", "csv_text",
-    "read_codes", "read_metrics", "read_rows",
+    "COLUMNS", "CodeShares", "CodesWriter", "MetricsWriter", "StepFile", "read_codes",
+    "read_metrics",
 ]
 
-def csv_text(rows: Iterable[Sequence[object]]) -> str:
+
+def _csv_text(rows: Iterable[Sequence[object]]) -> str:
     """Rows as lines of a CSV file.
 
-    >>> csv_text([("step", "lr"), (10, 0.5)])
+    >>> _csv_text([("step", "lr"), (10, 0.5)])
     'step,lr\\r\\n10,0.5\\r\\n'
     """
     text = io.StringIO(newline="")
@@ -29,7 +30,7 @@ def csv_text(rows: Iterable[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def _read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the rows below the header of a CSV file, each after its place: ``x.csv, line 2``.
 
     A last line without an end is left out: a run was killed while it wrote that.
@@ -92,19 +93,19 @@ their gradient was not finite."""
 class MetricsWriter(StepFile):
     """A ``metrics.csv``: at some steps, a row of figures."""
 
-    head = csv_text([COLUMNS])
+    head = _csv_text([COLUMNS])
 
     @staticmethod
     def entries(path: Path) -> Iterable[tuple[float, str]]:
         """Step and row of every entry of such a file; ValueError as of :func:`read_metrics`."""
         columns = read_metrics(path)
-        return [(row[0], csv_text([_cells(dict(zip(COLUMNS, row, strict=True)))]))
+        return [(row[0], _csv_text([_cells(dict(zip(COLUMNS, row, strict=True)))]))
                 for row in zip(*columns.values(), strict=True)]
 
     def add(self, row: Mapping[str, float | None]) -> None:
         """Append a row, at once on disk; a figure that is missing, None or NaN leaves its cell
         empty."""
-        self.append(csv_text([_cells(row)]))
+        self.append(_csv_text([_cells(row)]))
 
 
 def _cells(row: Mapping[str, float | None]) -> list[str]:
@@ -121,7 +122,7 @@ def _cells(row: Mapping[str, float | None]) -> list[str]:
 def read_metrics(path: str | Path) -> dict[str, list[float]]:
     """Return the columns of a ``metrics.csv``; empty cells are NaN."""
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
-    for place, row in read_rows(path, COLUMNS):
+    for place, row in _read_rows(path, COLUMNS):
         for name, cell in zip(COLUMNS, row, strict=True):
             try:
                 columns[name].append(float(cell) if cell else float("nan"))
@@ -144,7 +145,7 @@ class CodeShares:
 class CodesWriter(StepFile):
     """A ``codes.csv``: at some steps, a row for each projection."""
 
-    head = csv_text([_COLUMNS])
+    head = _csv_text([_COLUMNS])
 
     @staticmethod
     def entries(path: Path) -> Iterable[tuple[int, str]]:
@@ -157,14 +158,14 @@ class CodesWriter(StepFile):
 
 
 def _rows(step: int, shares: Mapping[str, CodeShares]) -> str:
-    return csv_text((step, name, f"{each.flips:.6g}", f"{each.zeros:.5f}")
+    return _csv_text((step, name, f"{each.flips:.6g}", f"{each.zeros:.5f}")
                     for name, each in shares.items())
 
 
 def read_codes(path: str | Path) -> dict[int, dict[str, CodeShares]]:
     """Return the rows of a ``codes.csv`` by step and projection."""
     found: dict[int, dict[str, CodeShares]] = {}
-    for place, row in read_rows(path, _COLUMNS):
+    for place, row in _read_rows(path, _COLUMNS):
         step, name, flips, zeros = row
         try:
             found.setdefault(int(step), {})[name] = CodeShares(float(flips), float(zeros))

@@ -19,6 +19,7 @@ __all__ = [
     "default_reporter",
 ]
 
+
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
     """Where a training run is.

@@ -28,29 +28,26 @@ from sterna.model.training.recipe import Recording
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.state import RunSettings, TrainState
 
-__all__ = [
-    "SAMPLE_PROMPT", "Record", "SampleWriter", "TensorBoardWriter",
-    "check_tensorboard", "describe_run", "open_record", "read_samples", "sample_text",
-]
+__all__ = ["Record", "SampleWriter", "open_record", "read_samples"]
 
-SAMPLE_PROMPT = "The "
+_SAMPLE_PROMPT = "The "
 """What every sample goes on from."""
 
 _TOKENS, _TEMPERATURE, _SEED = 160, 0.7, 1
 _HEAD = re.compile(r"^--- step (\d+) ---$", re.M)
 
 
-def sample_text(model: LanguageModel, tokenizer: Tokenizer) -> str:
-    """What a model writes after :data:`SAMPLE_PROMPT`, with it.
+def _sample_text(model: LanguageModel, tokenizer: Tokenizer) -> str:
+    """What a model writes after :data:`_SAMPLE_PROMPT`, with it.
 
     The sampler has the same seed each time, so that texts differ by the weights alone.
     """
     tokens = fitted(tokenizer, model.config.vocab)
     stream = TextStream(tokens)
     drawn = sample_tokens(
-        model, tokens.encode(SAMPLE_PROMPT.encode()), tokens=_TOKENS,
+        model, tokens.encode(_SAMPLE_PROMPT.encode()), tokens=_TOKENS,
         sampler=Sampler(temperature=_TEMPERATURE, seed=_SEED), end_of_text=tokens.end_of_text)
-    return SAMPLE_PROMPT + stream.add(list(drawn)) + stream.end()
+    return _SAMPLE_PROMPT + stream.add(list(drawn)) + stream.end()
 
 
 class SampleWriter(StepFile):
@@ -78,7 +75,7 @@ def read_samples(path: str | Path) -> dict[int, str]:
             for step, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def check_tensorboard() -> None:
+def _check_tensorboard() -> None:
     """Refuse to go on without the package."""
     try:
         import torch.utils.tensorboard  # noqa: F401  (whether it is there)
@@ -88,7 +85,7 @@ def check_tensorboard() -> None:
         ) from error
 
 
-class TensorBoardWriter:
+class _TensorBoardWriter:
     """Writes event files, which ``tensorboard --logdir`` shows.
 
     TensorBoard itself leaves out steps that a run resumed at ``resume_step`` repeats.
@@ -166,7 +163,7 @@ class Record:
         if self._every is not None and state.step % self._every == 0:
             step = state.step
             with state.in_use():
-                text = sample_text(state.model, state.settings.text.tokenizer)
+                text = _sample_text(state.model, state.settings.text.tokenizer)
 
             def add(files: _Files) -> None:
                 for each in files.samples:
@@ -185,7 +182,7 @@ class Record:
 class _Files:
     """What is written to: figures by row, shares of codes by projection, texts."""
 
-    figures: Sequence[MetricsWriter | TensorBoardWriter]
+    figures: Sequence[MetricsWriter | _TensorBoardWriter]
     codes: CodesWriter
     samples: Sequence[SampleWriter]
 
@@ -198,7 +195,7 @@ def open_record(state: TrainState, folder: RunFolder, what: Recording) -> Iterat
     if what.sample_every is not None and state.processes.size > 1:
         raise ValueError(f"sample_every is for one process, got {state.processes.size}")
     if what.tensorboard:
-        check_tensorboard()
+        _check_tensorboard()
     at = state.step
     with ExitStack() as stack:
         def files() -> _Files:
@@ -206,14 +203,14 @@ def open_record(state: TrainState, folder: RunFolder, what: Recording) -> Iterat
                 events = folder.tensorboard.glob("events.out.tfevents.*")
                 for path in (folder.report, folder.plot, folder.samples, *events):
                     path.unlink(missing_ok=True)
-            figures: list[MetricsWriter | TensorBoardWriter] = [
+            figures: list[MetricsWriter | _TensorBoardWriter] = [
                 stack.enter_context(closing(MetricsWriter(folder.metrics, at)))]
             if what.tensorboard:
                 figures.append(stack.enter_context(
-                    closing(TensorBoardWriter(folder.tensorboard, at))))
+                    closing(_TensorBoardWriter(folder.tensorboard, at))))
             codes = stack.enter_context(closing(CodesWriter(folder.codes, at)))
             write_atomically(folder.description, json.dumps(
-                describe_run(state.settings, what.command), indent=2) + "\n")
+                _describe_run(state.settings, what.command), indent=2) + "\n")
             samples = [] if what.sample_every is None else [stack.enter_context(
                 closing(SampleWriter(folder.samples, at)))]
             return _Files(figures, codes, samples)
@@ -221,7 +218,7 @@ def open_record(state: TrainState, folder: RunFolder, what: Recording) -> Iterat
         yield Record(state, what, files)
 
 
-def describe_run(settings: RunSettings, command: Sequence[str]) -> dict[str, Any]:
+def _describe_run(settings: RunSettings, command: Sequence[str]) -> dict[str, Any]:
     """What a run is and what computes it, as ``run.json`` holds it."""
     return {
         "command": list(command), "config": settings.config.to_json(),

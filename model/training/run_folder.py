@@ -13,10 +13,12 @@ from pathlib import Path
 
 from sterna.model.files import write_atomically
 
-__all__ = [
-    "CHECKPOINT_NAME", "CODES_NAME", "DESCRIPTION_NAME", "METRICS_NAME", "PLOT_NAME",
-    "POSITION_NAME", "REPORT_NAME", "SAMPLES_NAME", "RunFolder", "ShardFolder",
-]
+try:
+    import fcntl
+except ImportError:     # not on Windows
+    fcntl = None        # type: ignore[assignment]  # a module, or none
+
+__all__ = ["CHECKPOINT_NAME", "POSITION_NAME", "RunFolder"]
 
 POSITION_NAME = "run.pt"
 """File beside the tensors: all of a checkpoint but them."""
@@ -24,7 +26,7 @@ _PLACES = ("a", "b")
 _LATEST = "latest"
 
 
-class ShardFolder:
+class _ShardFolder:
     """A checkpoint in many files, of which there is always a whole one.
 
     A new one is written where the last is not. Then a small file is replaced, as a whole, that
@@ -69,44 +71,24 @@ class ShardFolder:
             shutil.rmtree(self.path)
 
 
-try:
-    import fcntl
-except ImportError:     # not on Windows
-    fcntl = None        # type: ignore[assignment]  # a module, or none
-
-
 CHECKPOINT_NAME = "checkpoint.pt"
 """File of a run: all that is needed to go on, or to use the model."""
-METRICS_NAME = "metrics.csv"
-"""File of a run: loss and learning rate by step."""
-CODES_NAME = "codes.csv"
-"""File of a run: shares of ternary codes that change or are zero, by step and projection."""
-SAMPLES_NAME = "samples.txt"
-"""File of a run: text that the model wrote while it was trained."""
-DESCRIPTION_NAME = "run.json"
-"""File of a run: what it is, the command that started it, and versions."""
-REPORT_NAME = "report.html"
-"""File of a run: all of these as one page."""
-PLOT_NAME = "loss.png"
-"""File of a run: the losses as a picture."""
-_SHARDS_NAME = "shards"
-_LOCK_NAME = ".lock"
 
 
 class RunFolder:
-    """Where a run writes."""
+    """Where a run writes, and the files in it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.checkpoint = self.path / CHECKPOINT_NAME
-        self.metrics = self.path / METRICS_NAME
-        self.plot = self.path / PLOT_NAME
-        self.shards = ShardFolder(self.path / _SHARDS_NAME)
-        self.codes = self.path / CODES_NAME
-        self.samples = self.path / SAMPLES_NAME
-        self.description = self.path / DESCRIPTION_NAME
-        self.report = self.path / REPORT_NAME
+        self.metrics = self.path / "metrics.csv"        # loss and learning rate by step
+        self.plot = self.path / "loss.png"
+        self.codes = self.path / "codes.csv"            # flips and zeros by step and projection
+        self.samples = self.path / "samples.txt"        # what the model wrote while it was trained
+        self.description = self.path / "run.json"       # what the run is, its command, versions
+        self.report = self.path / "report.html"         # all of these as one page
         self.tensorboard = self.path / "tensorboard"
+        self.shards = _ShardFolder(self.path / "shards")
 
     @property
     def saved(self) -> Path:
@@ -144,7 +126,7 @@ class RunFolder:
         is killed. Where there are no such locks, ``note`` is given a line that says so.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        path = self.path / _LOCK_NAME
+        path = self.path / ".lock"
         handle = self._lock(path, note)
         try:
             os.ftruncate(handle, 0)

@@ -27,10 +27,8 @@ from sterna.model.training.distributed import Processes, batch_in_parts, own
 from sterna.model.training.run_folder import POSITION_NAME, RunFolder
 from sterna.model.training.state import TrainState
 
-__all__ = [
-    "check_files", "list_files", "load_tensors", "restore_run", "save_run", "save_tensors",
-    "shapes_of_tensors",
-]
+__all__ = ["restore_run", "save_run"]
+
 
 def save_run(
     state: TrainState, folder: RunFolder, budget: dict[str, Any], *, finished: bool,
@@ -55,9 +53,9 @@ def save_run(
         return
     place = processes.first_says(processes.on_first(folder.shards.free_place))
     assert place is not None
-    save_tensors(_tensors(state), place)
+    _write(_tensors(state), place)
     processes.on_first(lambda: save_checkpoint(state.position(budget), place / POSITION_NAME))
-    list_files(place, processes)
+    _list_files(place, processes)
 
     def publish() -> None:
         folder.shards.publish(place)
@@ -76,7 +74,7 @@ def restore_run(state: TrainState, folder: RunFolder) -> tuple[Path, dict[str, A
         state.restore(found, folder.checkpoint)
         return folder.checkpoint, found.budget
     try:
-        check_files(place, processes)
+        _check_files(place, processes)
         found = load_checkpoint(place / POSITION_NAME)
     except ValueError as error:
         raise CheckpointError(f"cannot resume from {place}: {error}") from error
@@ -102,7 +100,7 @@ def _tensors(state: TrainState) -> dict[str, Any]:
 
 def _load_tensors(state: TrainState, step: int, place: Path) -> None:
     """Read what :func:`_tensors` gave, into a state that may be laid out in another way."""
-    shapes = shapes_of_tensors(place)
+    shapes = _shapes_of_tensors(place)
     tensors: dict[str, Any] = {"weights": state.model.state_dict(), "moments": {}}
     parameters = [each for group in state.optimizer.param_groups for each in group["params"]]
     for number, parameter in enumerate(parameters if step else ()):
@@ -114,7 +112,7 @@ def _load_tensors(state: TrainState, step: int, place: Path) -> None:
             name.removeprefix("carried."): batch_in_parts(
                 _empty_part(state, shape), state.processes)
             for name, shape in shapes.items() if name.startswith("carried.")}
-    load_tensors(tensors, place)
+    _fill(tensors, place)
     state.restore_moments(
         {int(number): moments for number, moments in tensors["moments"].items()}, step)
     if state.settings.recipe.carry_state:
@@ -132,7 +130,7 @@ _SUMS = "sha256.json"
 """File beside the others: their names, with the SHA-256 of each."""
 
 
-def save_tensors(tensors: dict[str, Any], folder: Path) -> None:
+def _write(tensors: dict[str, Any], folder: Path) -> None:
     """Write a dictionary of tensors and dictionaries; called by every process.
 
     What all have alike is written once.
@@ -144,7 +142,7 @@ def save_tensors(tensors: dict[str, Any], folder: Path) -> None:
         raise OSError(f"cannot write {folder} ({_reason(error)})") from error
 
 
-def load_tensors(tensors: dict[str, Any], folder: Path) -> None:
+def _fill(tensors: dict[str, Any], folder: Path) -> None:
     """Fill a dictionary like the saved one, in place, in whatever layout its tensors have."""
     try:
         with _alone() as alone:
@@ -153,7 +151,7 @@ def load_tensors(tensors: dict[str, Any], folder: Path) -> None:
         raise ValueError(f"{folder} is damaged, or of another model ({_reason(error)})") from error
 
 
-def shapes_of_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
+def _shapes_of_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors in a folder, by the names of all dictionaries around them."""
     try:
         found = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
@@ -163,7 +161,7 @@ def shapes_of_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
             f"{folder} is damaged: its index cannot be read ({type(error).__name__})") from error
 
 
-def list_files(folder: Path, processes: Processes) -> None:
+def _list_files(folder: Path, processes: Processes) -> None:
     """Write down what the files of a folder hold, now that all are written; called by every
     process, as each reads its share of them.
     """
@@ -176,8 +174,8 @@ def list_files(folder: Path, processes: Processes) -> None:
     processes.on_first(lambda: write_atomically(folder / _SUMS, json.dumps(sums, indent=1)))
 
 
-def check_files(folder: Path, processes: Processes) -> None:
-    """Refuse a folder that does not hold what :func:`list_files` found in it; called by every
+def _check_files(folder: Path, processes: Processes) -> None:
+    """Refuse a folder that does not hold what :func:`_list_files` found in it; called by every
     process.
     """
     known = processes.first_says(processes.on_first(lambda: _listed(folder)))

@@ -42,10 +42,7 @@ from sterna.model.training.optimizer import (
 )
 from sterna.model.training.recipe import Execution, TrainRecipe
 
-__all__ = [
-    "RunSettings", "TrainState", "add_gradient", "compile_blocks", "next_token_loss",
-    "uncompiled",
-]
+__all__ = ["RunSettings", "TrainState", "add_gradient", "next_token_loss"]
 
 _SMOOTHING = 0.05
 """Weight of the newest loss in the running mean."""
@@ -144,7 +141,7 @@ class TrainState:
                              f"{' and parallel fsdp' * (execution.parallel == 'fsdp')}")
         self.compiled = execution.compile
         if self.compiled:
-            compile_blocks(self.model, self.device)
+            _compile_blocks(self.model, self.device)
         self._called = laid_out(self.model, execution.parallel, processes)
         self.optimizer = adamw(self.model, recipe)
         self.average = WeightAverage(self.model, recipe.ema) if recipe.ema else None
@@ -217,7 +214,7 @@ class TrainState:
         """Inside, the model is as it is measured and used: with the average of its weights, if the
         recipe keeps one, and not compiled, as texts of other lengths come then."""
         with (nullcontext() if self.average is None else self.average.in_use(),
-              uncompiled() if self.compiled else nullcontext()):
+              _uncompiled() if self.compiled else nullcontext()):
             yield
 
     def _note_loss(self, loss: Tensor, targets: np.ndarray) -> None:
@@ -376,7 +373,7 @@ def add_gradient(
 _COMPILERS = ("g++", "c++", "clang++")
 
 
-def compile_blocks(model: LanguageModel, device: torch.device) -> None:
+def _compile_blocks(model: LanguageModel, device: torch.device) -> None:
     """Have every block compiled when it is called first; names of weights stay."""
     if model.config.residual != "plain":
         raise ValueError(f"compile needs blocks that are called as a whole, with residual plain, "
@@ -387,7 +384,7 @@ def compile_blocks(model: LanguageModel, device: torch.device) -> None:
         block.compile()
 
 
-def uncompiled() -> AbstractContextManager[None]:
+def _uncompiled() -> AbstractContextManager[None]:
     """Within it blocks compute as if they were not compiled: for a few calls of other shapes, for
     each of which they would be compiled again."""
     context: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")

@@ -32,10 +32,7 @@ from sterna.model.shards.inputs import FORMATS, STDIN, Input, Meter, are_one_doc
 from sterna.model.shards.split import Piece, Sides, Split, batches
 from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
 
-__all__ = [
-    "SEPARATOR", "SHARD_TOKENS", "BuildOptions", "build", "check_target", "encode_batch",
-    "encode_batches",
-]
+__all__ = ["SEPARATOR", "SHARD_TOKENS", "BuildOptions", "build", "encode_batches"]
 
 SEPARATOR = "\n\n"
 """Text between two documents, unless another is asked for: an empty line."""
@@ -141,7 +138,7 @@ def build(
     folder = Path(folder)
     found = find_inputs(inputs, options.kind)
     _check_inputs(found, options)
-    check_target(folder, overwrite, inputs)
+    _check_target(folder, overwrite, inputs)
     try:
         with new_folder(folder) as new:
             return _build(found, new, options, progress)
@@ -167,15 +164,8 @@ def _check_inputs(inputs: list[Input], options: BuildOptions) -> None:
                                  f"the inputs: it would be trained on")
 
 
-def check_target(folder: Path, overwrite: bool, inputs: Sequence[str] = ()) -> None:
-    """Refuse a folder that must not be written, before any work is done.
-
-    Raises
-    ------
-    ValueError
-        If it holds anything and ``overwrite`` is false, or what it holds is not ours, or it is
-        within an input.
-    """
+def _check_target(folder: Path, overwrite: bool, inputs: Sequence[str] = ()) -> None:
+    """Refuse a folder that must not be written, before any work is done."""
     for named in inputs:
         if named != STDIN and Path(named).is_dir() and (
                 folder.resolve().is_relative_to(Path(named).resolve())):
@@ -252,14 +242,8 @@ _AHEAD = 2      # batches that wait for each process
 _tokenizer: Tokenizer | None = None
 
 
-def encode_batch(tokenizer: Tokenizer, batch: list[Piece]) -> np.ndarray:
-    """The tokens of pieces, each encoded by itself, in the type that shards have.
-
-    Raises
-    ------
-    ValueError
-        If the tokenizer has no token for something; the document is named.
-    """
+def _encode_batch(tokenizer: Tokenizer, batch: list[Piece]) -> np.ndarray:
+    """The tokens of pieces, each encoded by itself, in the type that shards have."""
     dtype, tokens = token_dtype(tokenizer.vocab), []
     for name, text in batch:
         try:
@@ -276,17 +260,10 @@ def encode_batches(
     """The tokens of every batch, in order, made by ``jobs`` processes.
 
     At most two batches for each process are asked for ahead of the one that is given out.
-
-    Raises
-    ------
-    ValueError
-        As :func:`encode_batch` does.
-    OSError
-        If a process was ended from outside.
     """
     if jobs == 1:
         for batch in waiting:
-            yield encode_batch(tokenizer, batch)
+            yield _encode_batch(tokenizer, batch)
         return
     pool = ProcessPoolExecutor(
         jobs, multiprocessing.get_context("spawn"), _begin, (tokenizer,))
@@ -319,4 +296,4 @@ def _begin(tokenizer: Tokenizer) -> None:
 
 def _encode(batch: list[Piece]) -> np.ndarray:
     assert _tokenizer is not None
-    return encode_batch(_tokenizer, batch)
+    return _encode_batch(_tokenizer, batch)

@@ -17,9 +17,9 @@ from sterna.model.shards.files import Part
 from sterna.model.shards.inputs import Document, Input, InputFile, Meter, read_documents
 from sterna.model.tokens.tokenizer import Tokenizer
 
-__all__ = ["LONG_BYTES", "Piece", "Side", "Sides", "Split", "batches", "cut_for", "read_part"]
+__all__ = ["Piece", "Sides", "Split", "batches"]
 
-LONG_BYTES = 1 << 16
+_LONG_BYTES = 1 << 16
 """From so many bytes on, a document is cut instead of being held out or trained on as a whole."""
 
 _LINE_BYTES = 1 << 16       # how far a line's end is looked for
@@ -49,7 +49,7 @@ class Split:
 
     fraction: float = 0.01
     seed: int = 0
-    long_bytes: int = LONG_BYTES
+    long_bytes: int = _LONG_BYTES
 
     def __post_init__(self) -> None:
         if not 0.0 <= real_number("heldout", self.fraction) <= 0.5:
@@ -92,14 +92,8 @@ Piece: TypeAlias = tuple[str, bytes | None]
 document before."""
 
 
-def read_part(document: Document, start: int, end: int, block_bytes: int) -> Iterator[bytes]:
-    """The bytes of a document from ``start`` to ``end``, in blocks, checked to be UTF-8.
-
-    Raises
-    ------
-    ValueError
-        Naming the document, and the byte that is no UTF-8.
-    """
+def _read_part(document: Document, start: int, end: int, block_bytes: int) -> Iterator[bytes]:
+    """The bytes of a document from ``start`` to ``end``, in blocks, checked to be UTF-8."""
     document.file.seek(start)
     decoder = codecs.getincrementaldecoder("utf-8")()
     while start < end:
@@ -117,7 +111,7 @@ def read_part(document: Document, start: int, end: int, block_bytes: int) -> Ite
         yield block
 
 
-def cut_for(tokenizer: Tokenizer, blocks: Iterable[bytes]) -> Iterator[bytes]:
+def _cut_for(tokenizer: Tokenizer, blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Blocks with the same text, cut where the tokens do not depend on the cut.
 
     Where there is no such place, blocks are joined until there is one.
@@ -146,7 +140,7 @@ def batches(pieces: Iterable[Piece], batch_bytes: int) -> Iterator[list[Piece]]:
         yield batch
 
 
-class Side:
+class _Side:
     """What has come to one side so far: ``bytes`` of text and number of ``documents``."""
 
     def __init__(self) -> None:
@@ -182,7 +176,7 @@ class Sides:
     ) -> None:
         self._tokenizer, self._split, self._file = tokenizer, split, file
         self._separator, self._block_bytes = separator.encode(), block_bytes
-        self.train, self.heldout = Side(), Side()
+        self.train, self.heldout = _Side(), _Side()
         self.sources: list[dict[str, Any]] = []
         """For the index: what each input amounted to, once it was read."""
 
@@ -202,11 +196,6 @@ class Sides:
 
     def hold_out(self, path: Path, spool: Path) -> None:
         """Hold out a text file; ``spool`` is as :func:`read_documents` has it.
-
-        Raises
-        ------
-        ValueError
-            If it cannot be read or is not UTF-8.
         """
         try:
             source = InputFile("text", str(path), path.stat().st_size)
@@ -221,7 +210,7 @@ class Sides:
         if cut:
             if self._tokenizer.end_of_text is not None and self.train.documents:
                 yield document.name, None
-            text = cut_for(self._tokenizer, self._read(document, 0, cut))
+            text = _cut_for(self._tokenizer, self._read(document, 0, cut))
             for piece in self._with_separator(self.train, text):
                 self.train.bytes += len(piece)
                 yield document.name, piece
@@ -229,9 +218,9 @@ class Sides:
             self._write(self._read(document, cut, document.size))
 
     def _read(self, document: Document, start: int, end: int) -> Iterator[bytes]:
-        return read_part(document, start, end, self._block_bytes)
+        return _read_part(document, start, end, self._block_bytes)
 
-    def _with_separator(self, side: Side, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    def _with_separator(self, side: _Side, blocks: Iterable[bytes]) -> Iterator[bytes]:
         is_token = side is self.train and self._tokenizer.end_of_text is not None
         if side.documents and self._separator and not is_token:
             yield self._separator

@@ -43,10 +43,7 @@ from sterna.model.training.saving import restore_run, save_run
 from sterna.model.training.state import RunSettings, TrainState
 from sterna.model.training.windows import WindowSampler
 
-__all__ = [
-    "Stop", "TrainRecipe", "TrainResult", "arithmetic", "stop_requested",
-    "train", "train_steps", "training_device",
-]
+__all__ = ["TrainRecipe", "TrainResult", "train", "training_device"]
 
 _LONGEST_CHARACTER = 4      # bytes in UTF-8
 
@@ -181,9 +178,9 @@ def train(
         kernels = cpu_kernels(shown.message) if state.device.type == "cpu" else None
         if not budget.spent:
             _note_what_computes(state, kernels, shown)
-        with (arithmetic(execution.threads, config.weights), use_kernels(kernels),
-              stop_requested() as stop):
-            stop_signal = train_steps(
+        with (_arithmetic(execution.threads, config.weights), use_kernels(kernels),
+              _stop_requested() as stop):
+            stop_signal = _train_steps(
                 state, sampler, budget, heldout, folder=folder, recording=recording,
                 record=record, reporter=shown, stop=stop)
         if state.average is not None:
@@ -268,10 +265,10 @@ def _note_what_computes(
     state.computed_with += (name,)
 
 
-def train_steps(
+def _train_steps(
     state: TrainState, sampler: WindowSampler, budget: Budget, heldout: bytes, *,
     folder: RunFolder, recording: Recording, record: Record, reporter: TrainReporter,
-    stop: Stop,
+    stop: _Stop,
 ) -> int | None:
     """Take steps until the budget is spent or a signal came, then write the checkpoint.
 
@@ -283,13 +280,6 @@ def train_steps(
     Returns
     -------
     The signal, also if another process got it; None if there was none.
-
-    Raises
-    ------
-    FloatingPointError
-        If a loss or a weight is not finite.
-    OSError
-        If a file cannot be written.
     """
     def keep(*, finished: bool) -> None:
         save_run(state, folder, budget.to_json(), finished=finished)
@@ -337,7 +327,7 @@ def train_steps(
 
 
 def _agreed(
-    state: TrainState, took: float, stop: Stop, next_save: float,
+    state: TrainState, took: float, stop: _Stop, next_save: float,
 ) -> tuple[float, int | None, bool]:
     """What all processes go by: the time of the slowest, a signal that any of them got, and
     whether the first is to save."""
@@ -372,20 +362,20 @@ def _measure(
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stop:
+class _Stop:
     """Which signal asked the run to stop; None as long as none did."""
 
     signal: int | None = None
 
 
 @contextmanager
-def stop_requested() -> Iterator[Stop]:
+def _stop_requested() -> Iterator[_Stop]:
     """An object that Ctrl-C or SIGTERM marks, once, so that no step is left half done.
 
     A second signal is not held back: it does what it would do outside. (SIGTERM is what torchrun,
     Slurm and containers send before they kill.)
     """
-    stop = Stop()
+    stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread gets signals
         return
@@ -411,11 +401,6 @@ def training_device(name: str | None, local_rank: int | None = None) -> torch.de
     """The device to train on; CUDA if none is asked for and one is there.
 
     Of several processes on a machine each takes the CUDA device of its number, ``local_rank``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such device, or it has no numbers.
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -429,7 +414,7 @@ def training_device(name: str | None, local_rank: int | None = None) -> torch.de
 
 
 @contextmanager
-def arithmetic(threads: int | None, weights: str) -> Iterator[None]:
+def _arithmetic(threads: int | None, weights: str) -> Iterator[None]:
     """Use ``threads`` threads of torch, and for ternary weights its fastest float32 product.
 
     The fastest may take its inputs in bfloat16 or TF32. The projections' products of the forward

@@ -22,6 +22,7 @@ def measure() -> None:
     """Print the median seconds of a step of the default recipe."""
     from sterna.model.config import ModelConfig
     from sterna.model.corpus import builtin_corpus
+    from sterna.model.training.recipe import Execution
     from sterna.model.training.train import train
 
     class Clock:
@@ -40,7 +41,7 @@ def measure() -> None:
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         train(ModelConfig.named("tiny"), builtin_corpus(), run_dir=Path(folder), steps=STEPS,
-              threads=2, reporter=clock)
+              reporter=clock, execution=Execution(threads=2))
     print(median(end - start for start, end in zip(clock.times, clock.times[1:], strict=False)))
 
 

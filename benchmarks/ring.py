@@ -43,7 +43,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sterna.model.network.recurrence import mlgru_scan
-from sterna.model.parallel.group import own_part
+from sterna.model.parallel.context import own_part
 from sterna.model.parallel.recurrence import mlgru_scan_parallel
 from sterna.model.parallel.ring import KEYS_AT_ONCE, ring_attention
 

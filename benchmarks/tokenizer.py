@@ -18,8 +18,7 @@ from typing import Any
 
 from sterna.model.corpus import builtin_corpus
 from sterna.model.tokens.bpe import BytePairTokenizer
-from sterna.model.tokens.bpe_training import train_bpe
-from sterna.model.tokens.tokenizers_package import package_tokenizer
+from sterna.model.tokens.bpe_training import package_tokenizer, train_bpe
 
 RUNS = 5
 

@@ -60,18 +60,19 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from sterna.model.config import ModelConfig
     from sterna.model.profile import PROFILES
     from sterna.model.quantized.evaluate import evaluate
+    from sterna.model.training.metrics import read_metrics
     from sterna.model.training.quantize import quantize
-    from sterna.model.training.report.metrics import read_metrics
+    from sterna.model.training.recipe import Execution, Recording
     from sterna.model.training.train import TrainRecipe, train
 
     begin = time.process_time()
     corpus = corpus_of(cell.docstrings)
     config = ModelConfig(cell.d, cell.layers, 3 * cell.d)
     with tempfile.TemporaryDirectory() as folder:
-        result = train(
-            config, corpus, run_dir=folder, steps=cell.steps, seed=cell.seed, threads=1,
-            recipe=TrainRecipe(**{**PLAIN, **cell.recipe}), profile=PROFILES[cell.profile],
-            quiet=True, heldout_bytes=cell.heldout_bytes, heldout_evaluations=1)
+        result = train(config, corpus, run_dir=folder, steps=cell.steps, seed=cell.seed,
+                       recipe=TrainRecipe(**{**PLAIN, **cell.recipe}),
+                       profile=PROFILES[cell.profile], quiet=True, execution=Execution(threads=1),
+                       recording=Recording(heldout_bytes=cell.heldout_bytes, heldout_evaluations=1))
         flips = [each for each in read_metrics(Path(folder) / "metrics.csv")["flips"]
                  if each == each]
     found: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Processes that work for another one, and end with it."""
+"""Processes that work for another one and end with it, and those that a launcher started."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["deaf_to_ctrl_c", "end_with_parent"]
-
+__all__ = ["deaf_to_ctrl_c", "end_with_parent", "is_first_process", "is_launched", "local_rank"]
 
 @contextmanager
 def deaf_to_ctrl_c() -> Iterator[None]:
@@ -39,3 +38,21 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=leave_with_parent, daemon=True).start()
+
+
+_SET = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def is_launched() -> bool:
+    """Whether a launcher started this process, alone or with others."""
+    return all(name in os.environ for name in _SET)
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that prints and writes: the first, or the only one."""
+    return not is_launched() or os.environ["RANK"] == "0"
+
+
+def local_rank() -> int | None:
+    """The number of this process on its machine; None if no launcher started it."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if is_launched() else None

@@ -6,7 +6,7 @@ import pytest
 
 from sterna.cli.main import main
 
-__all__ = ["refusal", "run"]
+__all__ = ["refusal", "run", "settings"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -23,3 +23,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert err.count("\n") == 1
     assert err.startswith("sterna: ")
     return err
+
+
+def settings(**values: object) -> tuple[str, ...]:
+    """``--set name=value`` for each, as ``sterna train`` takes them."""
+    return sum((("--set", f"{name}={value}") for name, value in values.items()), ())

@@ -24,6 +24,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import torch.distributed as dist
+from command_line import settings
 from test_train import CONFIG, CORPUS
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
@@ -32,12 +33,10 @@ from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
-from sterna.model.training.distributed.processes import joined
-from sterna.model.training.execution import Execution
-from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.record import Recorded
+from sterna.model.training.distributed import joined
+from sterna.model.training.recipe import Execution, Recording, TrainRecipe
 from sterna.model.training.run_folder import RunFolder
-from sterna.model.training.step import add_gradient
+from sterna.model.training.state import add_gradient
 from sterna.model.training.train import TrainResult, train
 
 STEPS = 20
@@ -76,9 +75,10 @@ def run(folder: Path, *, steps: int = STEPS, parallel: str | None = None,
         pieces: int | None = None, recipe: TrainRecipe = SMALL_STEPS,
         config: ModelConfig = CONFIG, **options: Any) -> TrainResult:
     """A short quiet run on one thread; a process that reads ``pieces`` pieces gets a signal."""
-    recompute = options.pop("checkpoint_activations", False)
-    return train(config, Interrupted(pieces), run_dir=folder, steps=steps, recipe=recipe, threads=1,
-                 quiet=True, execution=Execution(parallel, recompute), **options)
+    execution = Execution(threads=1, parallel=parallel, checkpoint_activations=options.pop(
+        "checkpoint_activations", False))
+    return train(config, Interrupted(pieces), run_dir=folder, steps=steps, recipe=recipe,
+                 quiet=True, execution=execution, **options)
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -112,8 +112,9 @@ def stopped(folder: Path, **options: Any) -> list[int | None]:
 def timed(folder: Path, pieces: int | None, **options: Any) -> list[tuple[int, float]]:
     """Train for a time, one process being slower than the others; steps and seconds of each."""
     text = Interrupted(pieces, 0.002) if is_last() else Interrupted(None)
-    result = train(CONFIG, text, run_dir=folder, minutes=0.03, recipe=SMALL_STEPS, threads=1,
-                   quiet=True, heldout_bytes=300, **options)
+    result = train(CONFIG, text, run_dir=folder, minutes=0.03, recipe=SMALL_STEPS, quiet=True,
+                   **options, execution=Execution(threads=1),
+                   recording=Recording(heldout_bytes=300))
     return every((result.step, result.seconds))
 
 
@@ -123,9 +124,8 @@ def commanded(folder: Path, pieces: int | None, *options: str) -> list[Any]:
     with (patch("sterna.cli.commands.training.in_tokens", lambda *arguments: text),
           redirect_stdout(io.StringIO()) as out):
         code = sterna([
-            "train", "--d", "16", "--layers", "2", "--dff", "24", "--batch", "4", "--window", "40",
-            "--steps", "20", "--heldout-bytes", "300", "--threads", "1", "-o", str(folder),
-            *options])
+            "train", *settings(d=16, layers=2, dff=24, batch=4, window=40, heldout_bytes=300),
+            "--steps", "20", "--threads", "1", "-o", str(folder), *options])
     dist.barrier()      # the first writes the report after the others are let go
     return every((code, out.getvalue(), (folder / "report.html").exists()))
 
@@ -142,7 +142,7 @@ def gathers(folder: Path) -> list[int]:
         return result
 
     with patch("sterna.model.training.state.add_gradient", counted):
-        run(folder, steps=2, parallel="fsdp", heldout_evaluations=1,
+        run(folder, steps=2, parallel="fsdp", recording=Recording(heldout_evaluations=1),
             recipe=replace(SMALL_STEPS, float_start=0.5))
     return counts
 
@@ -187,7 +187,7 @@ def refusals(folder: Path) -> dict[str, str]:
         "accumulate": refused(lambda: run(folder / "no", recipe=deep)),
         "layout": refused(lambda: run(folder / "no", parallel="tp")),
         "reversible": refused(lambda: run(folder / "no", parallel="fsdp", config=REVERSIBLE)),
-        "samples": refused(lambda: run(folder / "no", recorded=Recorded(sample_every=1))),
+        "samples": refused(lambda: run(folder / "no", recording=Recording(sample_every=1))),
         "average": refused(lambda: run(folder / "no", recipe=replace(SMALL_STEPS, ema=0.9))),
         "finished": refused(lambda: run(folder / "ddp")),
         "locked": locked,

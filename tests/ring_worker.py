@@ -28,8 +28,7 @@ from sterna.model.mixers.attention import RingAttention
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.recurrence import naive_mlgru
 from sterna.model.parallel import ring
-from sterna.model.parallel.context import context_parallel, sum_gradients
-from sterna.model.parallel.group import own_part
+from sterna.model.parallel.context import context_parallel, own_part, sum_gradients
 from sterna.model.parallel.recurrence import mlgru_scan_parallel
 from sterna.model.parallel.ring import ring_attention
 from sterna.model.stack.language_model import LanguageModel

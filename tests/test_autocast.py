@@ -11,12 +11,16 @@ from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear, bit_linear, naive_bit_linear
-from sterna.model.network.complex_recurrence import complex_scan
 from sterna.model.network.dense_mml import dense_mml
-from sterna.model.network.joint import prepare
-from sterna.model.network.matrix_recurrence import matrix_scan
+from sterna.model.network.projection import prepare
 from sterna.model.network.quantizers import absmax_quantize, ternarize
-from sterna.model.network.recurrence import mlgru_scan, scan_chunked, scan_sequential
+from sterna.model.network.recurrence import (
+    complex_scan,
+    matrix_scan,
+    mlgru_scan,
+    scan_chunked,
+    scan_sequential,
+)
 from sterna.model.stack.language_model import LanguageModel
 
 

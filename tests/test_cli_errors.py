@@ -227,10 +227,10 @@ def test_another_shape_is_not_resumed(
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_bytes(b"All work and no play makes Jack a dull boy.\n" * 200)
-    common = ("train", "--config", "micro", "--text", text, "--batch", 2, "--steps", 1, "-o",
+    common = ("train", "--config", "micro", "--text", text, "--set", "batch=2", "--steps", 1, "-o",
               tmp_path / "run", "--quiet")
     assert run(capsys, *common)[0] == 0
-    message = refusal(capsys, *common, "--resume", "--d", 48, "--seed", 5)
+    message = refusal(capsys, *common, "--resume", "--set", "d=48", "--seed", 5)
     assert message == (
         f"sterna: cannot resume from {tmp_path}/run/checkpoint.pt: it was trained with d 32, not "
         "48; seed 0, not 5. Resume with what it was trained with, or train in another folder\n")

@@ -14,11 +14,16 @@ from sterna.model.layers import Layer, MlgruLayer, TernaryMatrix
 from sterna.model.mixers.channel import GLU
 from sterna.model.mixers.recurrent import MLGRU
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.brevitas import from_brevitas
 from sterna.model.network.projection import MixerInit
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
-from sterna.model.stack.compose import Residual, advance, initial_states
-from sterna.model.stack.convert import from_module, ternary_matrix_of
+from sterna.model.stack.convert import (
+    Residual,
+    advance,
+    from_brevitas,
+    from_module,
+    initial_states,
+    ternary_matrix_of,
+)
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.training.quantize import quantize
 

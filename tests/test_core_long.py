@@ -17,6 +17,7 @@ from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
 from sterna.model.training.quantize import quantize_checkpoint
+from sterna.model.training.recipe import Execution
 from sterna.model.training.train import train
 from sterna.sim.bench.runner import Engine
 from sterna.sim.core.simulate import CoreReport, simulate_core
@@ -92,9 +93,8 @@ def test_a_model_of_two_layers_meets_its_cycles() -> None:
 
 def test_a_trained_nano_model(tmp_path: Path) -> None:
     text = bundled_heldout()
-    result = train(
-        ModelConfig.named("nano"), Corpus("held-out", text[:-4000], text[-4000:]),
-        run_dir=tmp_path / "run", steps=60, threads=1, quiet=True)
+    result = train(ModelConfig.named("nano"), Corpus("held-out", text[:-4000], text[-4000:]),
+                   run_dir=tmp_path / "run", steps=60, quiet=True, execution=Execution(threads=1))
     assert not result.interrupted
     model = quantize_checkpoint(
         tmp_path / "run" / "checkpoint.pt", S16, heldout=text[-400:])

@@ -180,8 +180,8 @@ def test_sequences_must_be_positive() -> None:
 
 def test_text_needs_no_torch() -> None:
     code = ("import sys, sterna.model.corpus, sterna.model.tokenizer, "
-            "sterna.model.training.windows, sterna.model.training.report.metrics, "
-            "sterna.model.training.report.progress, sterna.model.training.run_folder, "
+            "sterna.model.training.windows, sterna.model.training.metrics, "
+            "sterna.model.training.progress, sterna.model.training.run_folder, "
             "sterna.model.training.budget; sys.exit('torch' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

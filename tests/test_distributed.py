@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from command_line import refusal
+from command_line import refusal, settings
 from distributed_worker import CARRIED, IN_PARTS, REVERSIBLE, STEPS, STOPPED_AT, UNEVEN, run
 from test_train import SENTENCES
 
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
-from sterna.model.training.distributed.processes import meet
-from sterna.model.training.report.metrics import read_metrics
+from sterna.model.training.distributed import meet
+from sterna.model.training.metrics import read_metrics
 
 HERE = Path(__file__).parent
 LAYOUTS = pytest.mark.parametrize("layout", ["ddp", "fsdp"])
@@ -227,9 +227,9 @@ def test_a_run_whose_processes_are_killed_ends_with_the_weights_of_one_that_was_
     (tmp_path / "text").write_bytes(SENTENCES)
     command = [
         *TORCHRUN, "--max-restarts", "3", "-m", "--", "sterna.cli", "train", "--auto-resume",
-        "--d", "16", "--layers", "2", "--dff", "24", "--batch", "4", "--window", "40",
-        "--steps", "400", "--checkpoint-steps", "7", "--heldout-bytes", "2000",
-        "--text", str(tmp_path / "text"), "--parallel", "fsdp", "--threads", "1", "-o"]
+        *settings(d=16, layers=2, dff=24, batch=4, window=40, checkpoint_steps=7,
+                  heldout_bytes=2000, parallel="fsdp"),
+        "--steps", "400", "--text", str(tmp_path / "text"), "--threads", "1", "-o"]
     subprocess.run([*command, tmp_path / "whole"], check=True, capture_output=True, timeout=300)
     killed = tmp_path / "killed"
     with (tmp_path / "errors").open("w+") as errors, subprocess.Popen(

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import typer
 from sterna.cli.main import app
 from sterna.hw.catalog import unit_named
 from sterna.model.config import ModelConfig
+from sterna.model.training.settings import TrainSettings, parse_setting
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"),
@@ -130,9 +130,10 @@ def check_call(words: list[str]) -> None:
         if given.get("unit") not in (None, *_ADDED_UNITS):
             unit_named(given["unit"])
         if command is COMMANDS["train"]:
-            named = ModelConfig.named(given["config"])
-            replace(named, layers=given["layers"] or named.layers, mixer=given["mixer"],
-                    channel=given["channel"])
+            settings = dict(map(parse_setting, given["given"] or ()))
+            if given["mixer"] is not None:
+                settings["mixer"] = given["mixer"]
+            TrainSettings.of(ModelConfig.named(given["config"]), settings)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

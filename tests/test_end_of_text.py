@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command_line import refusal, run
+from command_line import refusal, run, settings
 from shard_parts import stored_tokens
 
 from sterna.export.forms.forms import build
@@ -23,13 +23,12 @@ from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.shards.build import BuildOptions
 from sterna.model.shards.build import build as build_folder
+from sterna.model.shards.files import verify
 from sterna.model.shards.split import Split
-from sterna.model.shards.verify import verify
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.bpe import BytePairTokenizer
-from sterna.model.tokens.bpe_training import train_bpe
+from sterna.model.tokens.bpe_training import END_OF_TEXT, package_tokenizer, train_bpe
 from sterna.model.tokens.files import load_tokenizer, save_tokenizer, tokenizer_from_json
-from sterna.model.tokens.tokenizers_package import END_OF_TEXT, package_tokenizer
 
 MERGES = [(116, 104), (256, 101), (257, 32), (97, 114)]
 PAIRS = BytePairTokenizer(MERGES, end_of_text=True)
@@ -144,9 +143,10 @@ def test_the_commands_go_from_documents_to_a_text_that_ends(
     code, out, _ = run(capsys, "data", "info", tmp_path / "data")
     assert code == 0
     assert "token 269; '\\n\\n' in the held-out text" in out
-    train = ("train", "--config", "nano", "--layers", 1, "--data", tmp_path / "data", "--window",
-             16, "--steps", 150, "--eval-every", 100, "--checkpoint-seconds", 1000)
-    code, _, _ = run(capsys, *train, "--reset-at-documents", "-o", tmp_path / "run")
+    train = ("train", "--config", "nano", "--data", tmp_path / "data", "--steps", 150, *settings(
+        layers=1, window=16, heldout_steps=100, checkpoint_seconds=1000))
+    resets = settings(reset_at_documents="true")
+    code, _, _ = run(capsys, *train, *resets, "-o", tmp_path / "run")
     assert code == 0
     with (tmp_path / "run" / "metrics.csv").open() as file:
         measured = [row["step"] for row in csv.DictReader(file) if row["heldout_bpb"]]
@@ -159,9 +159,9 @@ def test_the_commands_go_from_documents_to_a_text_that_ends(
     assert json.loads(out)["text"].endswith(" parts. ")
     train = (*train, "--quiet", "-o", tmp_path / "no")
     assert "got attention and plain" in refusal(
-        capsys, *train, "--reset-at-documents", "--mixer", "attention")
+        capsys, *train, *resets, "--mixer", "attention")
     assert "checkpoint_seconds must be at least 0, got -1" in refusal(
-        capsys, *train, "--checkpoint-seconds", -1)
+        capsys, "train", "--steps", 1, "--set", "checkpoint_seconds=-1")
     assert "sterna tokenizer train --end-of-text makes one" in refusal(
-        capsys, "train", "--config", "nano", "--steps", 1, "--reset-at-documents", "--quiet",
+        capsys, "train", "--config", "nano", "--steps", 1, *resets, "--quiet",
         "-o", tmp_path / "no")

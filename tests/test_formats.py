@@ -13,14 +13,15 @@ from torch import Tensor
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.formats import (
+from sterna.model.network.numerics import (
     Formats,
+    Limits,
+    Numerics,
     numerics_for,
     round_to,
     rounded_scan,
     rounded_sigmoid,
 )
-from sterna.model.network.numerics import Limits, Numerics
 from sterna.model.profile import C12, PROFILES, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.fixed import to_fixed
 from sterna.model.quantized.integer import IntegerModel, sigmoid

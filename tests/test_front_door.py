@@ -31,7 +31,7 @@ from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport, Usage
 from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import TARGETS
 from sterna.model.quantized.bundled import BUNDLED
-from sterna.model.training.report import progress
+from sterna.model.training import progress
 
 WIDTH = 80
 

@@ -19,8 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.joint import Joint, project
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit, project
 from sterna.model.stack.language_model import LanguageModel
 
 D, ROWS = 12, {"f": 5, "c": 3, "g": 8}

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 import sterna.model.network.bitlinear as bitlinear
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.joint import Joint
+from sterna.model.network.projection import Joint
 from sterna.model.stack.language_model import LanguageModel
 
 

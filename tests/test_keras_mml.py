@@ -24,7 +24,7 @@ from sterna.model.mixers.channel import GLUMML
 from sterna.model.mixers.recurrent import GRUMML, LRU, AttentionMML
 from sterna.model.network.activations import ACTIVATIONS
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.dense_mml import DenseMML
+from sterna.model.network.dense_mml import ACTIVATIONS, DenseMML
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.quantizers import ternary_codes
 from sterna.model.network.recurrence import naive_mlgru

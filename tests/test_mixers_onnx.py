@@ -26,7 +26,7 @@ from sterna.model.mixers.linear import causal_by_sums
 from sterna.model.network.matrix_recurrence import naive_matrix_scan
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
-from sterna.model.network.recurrence import naive_mlgru
+from sterna.model.network.recurrence import naive_matrix_scan, naive_mlgru
 from sterna.model.network.registry import TOKEN_MIXERS
 from sterna.model.onnx_float import operators
 from sterna.model.onnx_float.check import GraphCodes, check_float, with_codes

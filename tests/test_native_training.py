@@ -13,7 +13,7 @@ from sterna.model.native_cpu import kernels as native_kernels
 from sterna.model.native_cpu.kernels import cpu_kernels
 from sterna.model.native_cpu.library import KERNEL_SOURCES, kernel_library
 from sterna.model.training.checkpoint import load_checkpoint
-from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.recipe import Execution, TrainRecipe
 from sterna.model.training.train import train
 
 
@@ -81,14 +81,14 @@ class Lines:
 def test_training_says_what_computes_repeats_itself_and_learns_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    recipe = TrainRecipe(batch=4, window=40, warmup_steps=5, float_start=0.0)
     results, lines = [], []
     for switch in ("1", "1", "0"):
         monkeypatch.setenv("STERNA_NATIVE", switch)
         reporter = Lines()
-        results.append(train(
-            ModelConfig(d=32, layers=2, dff=48), CORPUS, run_dir=tmp_path, overwrite=True,
-            recipe=TrainRecipe(batch=4, window=40, warmup_steps=5, float_start=0.0), steps=60,
-            threads=1, reporter=reporter))
+        results.append(train(ModelConfig(d=32, layers=2, dff=48), CORPUS, run_dir=tmp_path,
+                             overwrite=True, recipe=recipe, steps=60, reporter=reporter,
+                             execution=Execution(threads=1)))
         lines.append(reporter.lines[0])
     assert lines[0] == lines[1] != lines[2]
     assert lines[0].startswith("computing with compiled kernels (")
@@ -102,7 +102,7 @@ def test_training_says_what_computes_repeats_itself_and_learns_the_same(
     monkeypatch.setenv("STERNA_NATIVE", "1")
     reporter, before = Lines(), load_checkpoint(tmp_path)
     train(before.config, CORPUS, run_dir=tmp_path, resume=True, recipe=TrainRecipe(**before.recipe),
-          steps=61, threads=1, reporter=reporter)
+          steps=61, reporter=reporter, execution=Execution(threads=1))
     assert any(line.startswith("the steps so far were computed with torch's operators:")
                for line in reporter.lines)
     assert before.computed_with == ("torch's operators",)

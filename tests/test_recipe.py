@@ -16,11 +16,11 @@ from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import C12
 from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from sterna.model.training.distributed.processes import Processes
+from sterna.model.training.codes import CodeWatch, overall
+from sterna.model.training.distributed import Processes
 from sterna.model.training.optimizer import WeightAverage
 from sterna.model.training.quantize import quantize_checkpoint
-from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.report.code_watch import CodeWatch, overall
+from sterna.model.training.recipe import Execution, Recording, TrainRecipe
 from sterna.model.training.train import train
 
 TWO = TrainRecipe(schedule="two-stage", warmup_steps=0)
@@ -85,8 +85,9 @@ def test_the_average_follows_its_recurrence() -> None:
 
 def test_all_of_it_is_resumed_exactly_and_the_average_is_what_is_kept(tmp_path: Path) -> None:
     recipe = replace(RECIPE, ema=0.9, float_start=0.3, schedule="two-stage", window=16)
-    whole = train(CONFIG, CORPUS, run_dir=tmp_path / "whole", steps=12, recipe=recipe,
-                  profile=C12, threads=1, quiet=True, heldout_bytes=300)
+    whole = train(CONFIG, CORPUS, run_dir=tmp_path / "whole", steps=12, recipe=recipe, profile=C12,
+                  quiet=True, execution=Execution(threads=1),
+                  recording=Recording(heldout_bytes=300))
 
     class Stops(RuntimeError):
         pass
@@ -102,10 +103,11 @@ def test_all_of_it_is_resumed_exactly_and_the_average_is_what_is_kept(tmp_path: 
 
         def close(self) -> None: ...
 
-    arguments = dict(run_dir=tmp_path / "parts", steps=12, recipe=recipe, profile=C12, threads=1,
-                     heldout_bytes=300)
+    arguments = dict(run_dir=tmp_path / "parts", steps=12, recipe=recipe, profile=C12,
+                     execution=Execution(threads=1),
+                     recording=Recording(heldout_bytes=300, checkpoint_steps=5))
     with pytest.raises(Stops):
-        train(CONFIG, CORPUS, **arguments, checkpoint_steps=5, reporter=Halfway())
+        train(CONFIG, CORPUS, **arguments, reporter=Halfway())
     parts = train(CONFIG, CORPUS, **arguments, resume=True, quiet=True)
     assert parts.heldout_bpb == whole.heldout_bpb
     for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
@@ -150,8 +152,10 @@ def test_flips_and_zeros_are_counted_by_projection() -> None:
 
 
 def test_a_learning_rate_is_carried_over_to_a_width(tmp_path: Path) -> None:
-    given = ["--d", "32", "--layers", "1", "--dff", "32", "--steps", "0", "--quiet", "--no-report"]
-    assert main(["train", *given, "--lr", "0.01", "--lr-width", "128", "-o", str(tmp_path)]) == 0
+    given = ["--set", "d=32", "--set", "layers=1", "--set", "dff=32", "--steps", "0", "--quiet",
+             "--no-report"]
+    rate = ["--set", "lr=0.01", "--set", "lr_width=128"]
+    assert main(["train", *given, *rate, "-o", str(tmp_path)]) == 0
     assert load_checkpoint(tmp_path).recipe["lr"] == pytest.approx(0.04)
-    assert main(["train", *given, "--lr-width", "0", "-o", str(tmp_path / "no")]) == 2
+    assert main(["train", *given, "--set", "lr_width=0", "-o", str(tmp_path / "no")]) == 2
     assert not (tmp_path / "no").exists()

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.mixer import State
+from sterna.model.stack.block import run_reversible
 from sterna.model.stack.language_model import LanguageModel, ModelState
-from sterna.model.stack.reversible import run_reversible
 
 MIXERS = "mlgru + attention + local(block=3) + reformer(bucket=2, buckets=4, causal=true)"
 """States that stay, that grow, that are forgotten, and one with whole numbers in it."""
@@ -245,8 +245,8 @@ def test_a_reversible_model_learns_with_its_state_carried() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (("--residual", "revers"), "reversible"),
-    (("--residual", "reversible", "--norm", "post"), "residual reversible needs norm pre"),
+    (("--set", "residual=revers"), "reversible"),
+    (("--set", "residual=reversible", "--set", "norm=post"), "residual reversible needs norm pre"),
 ])
 def test_the_command_line_refuses_what_is_no_residual(
         options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,11 +24,17 @@ from sterna.model.mixers.attention import Attention, RingAttention
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.recurrence import naive_mlgru
 from sterna.model.parallel import ring
-from sterna.model.parallel.context import context_parallel
-from sterna.model.parallel.flash import Partial, attend, attend_backward, finish, merge, nothing
-from sterna.model.parallel.group import own_part
+from sterna.model.parallel.context import context_parallel, own_part
 from sterna.model.parallel.recurrence import mlgru_scan_parallel
-from sterna.model.parallel.ring import ring_attention
+from sterna.model.parallel.ring import (
+    Partial,
+    attend,
+    attend_backward,
+    finish,
+    merge,
+    nothing,
+    ring_attention,
+)
 from sterna.model.stack.language_model import LanguageModel
 
 TIME, WIDTH = 24, 6

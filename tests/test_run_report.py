@@ -15,20 +15,20 @@ from page_checks import check_page
 from test_train import CONFIG, CORPUS, RECIPE
 
 from sterna.cli.reports.run_page import write_run_report
-from sterna.model.training.record import Recorded
-from sterna.model.training.report.codes import CodeShares, CodesWriter, read_codes
-from sterna.model.training.report.metrics import read_metrics
-from sterna.model.training.report.progress import QuietReporter, TrainProgress
-from sterna.model.training.report.samples import SampleWriter, read_samples
+from sterna.model.training.metrics import CodeShares, CodesWriter, read_codes, read_metrics
+from sterna.model.training.progress import QuietReporter, TrainProgress
+from sterna.model.training.recipe import Execution, Recording
+from sterna.model.training.record import SampleWriter, read_samples
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.train import train
 
 
 def test_a_run_leaves_what_its_report_tells(tmp_path: Path) -> None:
-    recorded = Recorded(sample_every=60, command=("sterna", "train", "--steps", "100"))
+    recording = Recording(sample_every=60, command=("sterna", "train", "--steps", "100"),
+                          heldout_bytes=500, heldout_evaluations=2)
     folder = RunFolder(tmp_path / "a run")
-    train(CONFIG, CORPUS, run_dir=folder.path, steps=100, recipe=RECIPE, threads=1, quiet=True,
-          heldout_bytes=500, heldout_evaluations=2, recorded=recorded)
+    train(CONFIG, CORPUS, run_dir=folder.path, steps=100, recipe=RECIPE, quiet=True,
+          recording=recording, execution=Execution(threads=1))
     columns = read_metrics(folder.metrics)
     watched = [share for share in columns["flips"] if share == share]
     assert len(watched) == 10
@@ -49,14 +49,12 @@ def test_a_run_leaves_what_its_report_tells(tmp_path: Path) -> None:
     assert not re.search(r'(?:src|href)="http', page)
 
 
-def test_a_page_leaves_out_what_an_older_run_did_not_write(tmp_path: Path) -> None:
+def test_a_page_leaves_out_what_a_run_did_not_write(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    train(CONFIG, CORPUS, run_dir=tmp_path, steps=2, recipe=RECIPE, threads=1, quiet=True,
-          heldout_bytes=500)
+    train(CONFIG, CORPUS, run_dir=tmp_path, steps=2, recipe=RECIPE, quiet=True,
+          execution=Execution(threads=1), recording=Recording(heldout_bytes=500))
     for path in (folder.codes, folder.description):
         path.unlink()
-    rows = [line.rsplit(",", 4)[0] for line in folder.metrics.read_text().splitlines()]
-    folder.metrics.write_text("\n".join(rows) + "\n")
     page = write_run_report(folder, tmp_path / "other.html").read_text(encoding="utf-8")
     assert "Ternary codes" not in page
     assert "Projections" in page
@@ -91,8 +89,9 @@ def test_samples_are_read_back_whatever_the_model_wrote(tmp_path: Path) -> None:
 def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     folder = RunFolder(tmp_path)
-    train(CONFIG, CORPUS, run_dir=tmp_path, steps=20, recipe=RECIPE, threads=1, quiet=True,
-          heldout_bytes=500, heldout_evaluations=1, recorded=Recorded(tensorboard=True))
+    train(CONFIG, CORPUS, run_dir=tmp_path, steps=20, recipe=RECIPE, quiet=True,
+          execution=Execution(threads=1),
+          recording=Recording(heldout_bytes=500, heldout_evaluations=1, tensorboard=True))
     events = accumulator.EventAccumulator(str(folder.tensorboard)).Reload()
     losses = {each.step: each.value for each in events.Scalars("train_bpb")}
     columns = read_metrics(folder.metrics)
@@ -107,11 +106,12 @@ def test_without_its_package_tensorboard_is_refused_with_how_to_get_it(
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
-    train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True, heldout_bytes=500)
+    train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True,
+          recording=Recording(heldout_bytes=500))
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=r"needs the package tensorboard: .*tensorboard\]"):
-        train(CONFIG, CORPUS, run_dir=tmp_path, steps=2, recipe=RECIPE, quiet=True,
-              recorded=Recorded(tensorboard=True), overwrite=True)
+        train(CONFIG, CORPUS, run_dir=tmp_path, steps=2, recipe=RECIPE, quiet=True, overwrite=True,
+              recording=Recording(tensorboard=True))
     assert contents(tmp_path) == before
 
 
@@ -121,9 +121,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_what_a_run_left_stays_until_the_checkpoint_of_the_one_that_replaces_it(
         tmp_path: Path) -> None:
-    folder, recorded = RunFolder(tmp_path), Recorded(sample_every=20, command=("first",))
-    options: dict[str, Any] = {"run_dir": tmp_path, "threads": 1, "heldout_bytes": 500}
-    train(CONFIG, CORPUS, **options, steps=20, recipe=RECIPE, quiet=True, recorded=recorded)
+    folder = RunFolder(tmp_path)
+    recording = Recording(heldout_bytes=500, sample_every=20, command=("first",))
+    options: dict[str, Any] = {"run_dir": tmp_path, "execution": Execution(threads=1)}
+    train(CONFIG, CORPUS, **options, steps=20, recipe=RECIPE, quiet=True, recording=recording)
     write_run_report(folder)
     before = contents(tmp_path)
     with pytest.raises(FloatingPointError):
@@ -142,7 +143,7 @@ def test_what_a_run_left_stays_until_the_checkpoint_of_the_one_that_replaces_it(
 
     looks = Looks()
     train(CONFIG, CORPUS, **options, steps=33, recipe=RECIPE, overwrite=True, seed=1,
-          checkpoint_steps=15, heldout_evaluations=1, reporter=looks)
+          reporter=looks, recording=Recording(checkpoint_steps=15, heldout_evaluations=1))
     for step, there in looks.found.items():
         old = {name: there.get(name) == content for name, content in before.items()
                if name != "codes.csv"}       # too few steps for a row

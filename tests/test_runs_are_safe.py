@@ -21,10 +21,12 @@ from command_line import run as run_sterna
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.stack.evaluate import heldout_bpb
-from sterna.model.training import loop, run_folder
-from sterna.model.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from sterna.model.training.report.metrics import read_metrics
-from sterna.model.training.report.progress import QuietReporter, TrainProgress
+from sterna.model.training import run_folder
+from sterna.model.training import train as loop
+from sterna.model.training.checkpoint import load_checkpoint, save_checkpoint
+from sterna.model.training.metrics import read_metrics
+from sterna.model.training.progress import QuietReporter, TrainProgress
+from sterna.model.training.recipe import Execution, Recording
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.train import TrainRecipe, TrainResult, train
 
@@ -38,7 +40,7 @@ def run(folder: Path, steps: int = 2, *, lr: float = 1e-2, resume: bool = False,
         overwrite: bool = False) -> TrainResult:
     """A run of a few milliseconds."""
     return train(CONFIG, CORPUS, run_dir=folder, steps=steps, recipe=replace(RECIPE, lr=lr),
-                 resume=resume, overwrite=overwrite, threads=1, quiet=True)
+                 resume=resume, overwrite=overwrite, quiet=True, execution=Execution(threads=1))
 
 
 def test_a_checkpoint_is_not_replaced_unasked(
@@ -47,7 +49,7 @@ def test_a_checkpoint_is_not_replaced_unasked(
     with pytest.raises(ValueError, match=r"--resume, replace it with --overwrite, or train in ano"):
         run(tmp_path, 3)
     assert "has the checkpoint of a run" in refusal(
-        capsys, "train", "--config", "micro", "--steps", 1, "--lr", "1e30", "-o", tmp_path)
+        capsys, "train", "--config", "micro", "--steps", 1, "--set", "lr=1e30", "-o", tmp_path)
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
     assert "give one of --resume, --auto-resume and --overwrite" in refusal(
         capsys, "train", "--steps", 1, "--resume", "--overwrite", "-o", tmp_path)
@@ -170,7 +172,7 @@ def test_sigterm_saves_and_leaves_with_143(tmp_path: Path) -> None:
 
 def test_only_so_much_of_the_heldout_text_is_measured(tmp_path: Path) -> None:
     result = train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True,
-                   heldout_bytes=700)
+                   recording=Recording(heldout_bytes=700))
     assert result.heldout_bytes == 700
     assert result.heldout_bpb == heldout_bpb(result.model, CORPUS.heldout[:700])
     recipe = replace(RECIPE, eval_window=50)
@@ -240,7 +242,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_one_line(
     monkeypatch.setattr(os, "fsync", disk_full)
     code, out, err = run_sterna(
         capsys, "train", "--config", "micro", "--steps", 1, "--overwrite", "-o", tmp_path,
-        "--quiet", "--heldout-bytes", 2000)
+        "--quiet", "--set", "heldout_bytes=2000")
     assert (code, out) == (2, "")
     assert err == (f"sterna: {tmp_path}/checkpoint.pt: cannot write (No space left on device)\n")
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
@@ -308,33 +310,3 @@ def test_characters_that_a_vocabulary_lacks_are_counted(
     assert code == 0
     assert ("800 of 6,400 characters have no spelling in ASCII and are left out, most of them Ω"
             in err)
-
-
-def test_options_that_do_not_go_together_are_refused(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for options, message in (
-        (("--carry-state", "--order", "epoch"), "order epoch is for windows that start from the"),
-        (("--accumulate", 9), "accumulate must be at most batch (8)"),
-        (("--order", "alphabetical"), "order must be random or epoch, got 'alphabetical'"),
-        (("--eval-window", 0), "eval_window must be a whole number from 1"),
-        (("--heldout-bytes", 1), "--heldout-bytes must be a whole number from 2"),
-        (("--warmup", -1), "warmup_steps must be a whole number from 0"),
-    ):
-        assert message in refusal(
-            capsys, "train", "--config", "micro", "--steps", 1, *options, "-o", tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_checkpoint_of_before_is_gone_on_with(tmp_path: Path) -> None:
-    """Format 2 had no tokenizer, no profile and no budget, nor what came into format 3 later."""
-    found = load_checkpoint(run(tmp_path / "a", 2).checkpoint)
-    content = {name: getattr(found, name) for name in Checkpoint.__slots__
-               if name not in ("tokenizer", "profile", "budget", "average", "data_folder",
-                               "text_file", "computed_with")}
-    for name in ("accumulate", "order", "eval_window"):
-        del content["recipe"][name]
-    content |= {"config": found.config.to_json(), "format": "sterna-checkpoint-2"}
-    (tmp_path / "b").mkdir()
-    torch.save(content, tmp_path / "b" / "checkpoint.pt")
-    old, new = (run(tmp_path / name, 4, resume=True).model.state_dict() for name in "ab")
-    assert all(torch.equal(old[name], new[name]) for name in old)

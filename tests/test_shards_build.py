@@ -20,12 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_parts import PairTokenizer, stored_tokens
 
-from sterna.model.shards.build import BuildOptions, build
-from sterna.model.shards.encode import encode_batches
-from sterna.model.shards.pieces import Piece
-from sterna.model.shards.split import Split
+from sterna.model.shards.build import BuildOptions, build, encode_batches
+from sterna.model.shards.files import verify
+from sterna.model.shards.split import Piece, Split
 from sterna.model.shards.text import ShardText
-from sterna.model.shards.verify import verify
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer
 
 ALL = Split(0.0)
@@ -276,7 +274,7 @@ def test_inputs_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
             ([tmp_path / "empty"], "empty: there is no file in the folder whose name ends in"),
             ([tmp_path / "cut.txt.gz"], "cut.txt.gz: not a whole gzip file"),
             ([tmp_path / "no.txt.gz"], "no.txt.gz: not a whole gzip file"),
-            (["a", "b", "a"], "an input is there twice: a"),
+            (["a", "b", "a"], "an input is given twice: a"),
             ([], "at least one input")):
         with pytest.raises(ValueError, match=message):
             build(list(map(str, inputs)), tmp_path / "out", BuildOptions())
@@ -289,7 +287,7 @@ def test_inputs_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 def test_only_a_whole_data_folder_is_replaced_and_only_if_asked(tmp_path: Path) -> None:
     source, out = write_lines(tmp_path / "in.jsonl", ["one"]), tmp_path / "out"
     build([source], out, BuildOptions(split=ALL))
-    with pytest.raises(ValueError, match="out is there already: --overwrite replaces it"):
+    with pytest.raises(ValueError, match="out already exists: --overwrite replaces it"):
         build([source], out, BuildOptions(split=ALL))
     source = write_lines(tmp_path / "in.jsonl", ["two"])
     build([source], out, BuildOptions(split=ALL), overwrite=True)

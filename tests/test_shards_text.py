@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from sterna.model.corpus import Corpus
 from sterna.model.shards import text as shards_text
 from sterna.model.shards.build import BuildOptions, build
-from sterna.model.shards.files import ShardError
+from sterna.model.shards.files import ShardError, verify
 from sterna.model.shards.split import Split
 from sterna.model.shards.text import ShardText
-from sterna.model.shards.verify import verify
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from command_line import settings
 
 from sterna.cli.main import main
 from sterna.export.forms.forms import Form, build, export_onnx
@@ -176,8 +177,8 @@ def test_a_run_with_a_tokenizer_becomes_a_model_that_writes_text(
         return capsys.readouterr().out
 
     assert "300 tokens" in sterna("tokenizer", "train", text, "--vocab", 300, "-o", tokens)
-    sterna("train", "--d", 8, "--layers", 1, "--dff", 12, "--text", text, "--tokenizer", tokens,
-           "--steps", 3, "--batch", 2, "--window", 16, "--threads", 1, "-o", run)
+    sterna("train", *settings(d=8, layers=1, dff=12, batch=2, window=16), "--text", text,
+           "--tokenizer", tokens, "--steps", 3, "--threads", 1, "-o", run)
     sterna("quantize", run, "-o", file, "--text", text)
     model = load_model(file)
     assert model.config.vocab == model.tokenizer.vocab == 300

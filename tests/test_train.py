@@ -21,18 +21,17 @@ from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.classifier import Classifier
-from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.stack.evaluate import heldout_bpb, sample_tokens
 from sterna.model.stack.language_model import LanguageModel
-from sterna.model.stack.sample import sample_tokens
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.checkpoint import load_checkpoint
-from sterna.model.training.distributed.processes import Processes
+from sterna.model.training.distributed import Processes
+from sterna.model.training.metrics import read_metrics
 from sterna.model.training.optimizer import adamw
-from sterna.model.training.report.metrics import read_metrics
-from sterna.model.training.report.progress import TrainProgress
-from sterna.model.training.state import RunSettings, TrainState
-from sterna.model.training.step import add_gradient
+from sterna.model.training.progress import TrainProgress
+from sterna.model.training.recipe import Execution, Recording
+from sterna.model.training.state import RunSettings, TrainState, add_gradient
 from sterna.model.training.train import TrainRecipe, TrainResult, train
 from sterna.model.training.windows import WindowSampler
 
@@ -48,8 +47,8 @@ def run(folder: Path, steps: int, *, resume: bool = False, auto_resume: bool = F
         config: ModelConfig = CONFIG, corpus: Corpus = CORPUS) -> TrainResult:
     """A short quiet run on one thread."""
     return train(config, corpus, run_dir=folder, steps=steps, seed=seed, recipe=recipe,
-                 resume=resume, auto_resume=auto_resume, overwrite=overwrite, threads=1,
-                 quiet=True)
+                 resume=resume, auto_resume=auto_resume, overwrite=overwrite, quiet=True,
+                 execution=Execution(threads=1))
 
 
 def assert_same_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
@@ -86,7 +85,8 @@ class Recorder:
 def test_training_learns_and_leaves_its_files(tmp_path: Path) -> None:
     recorder = Recorder()
     result = train(CONFIG, CORPUS, run_dir=tmp_path / "new" / "run", steps=120, recipe=RECIPE,
-                   threads=1, heldout_evaluations=4, reporter=recorder)
+                   reporter=recorder, execution=Execution(threads=1),
+                   recording=Recording(heldout_evaluations=4))
     assert not result.interrupted
     assert (result.step, result.tokens) == (120, 120 * 160)
     assert result.heldout_bpb is not None
@@ -171,12 +171,12 @@ def test_a_classifier_reads_the_mean_over_time() -> None:
 
 def test_minutes_are_kept_and_count_all_sessions(tmp_path: Path) -> None:
     result = train(CONFIG, CORPUS, run_dir=tmp_path, minutes=0.05, recipe=RECIPE, quiet=True,
-                   threads=1)
+                   execution=Execution(threads=1))
     assert result.seconds > 0.0     # how near to 3 is for tests/test_budget.py, with no real clock
     rates = read_metrics(tmp_path / "metrics.csv")["lr"]
     assert rates[-1] < 0.5 * max(rates)
     again = train(CONFIG, CORPUS, run_dir=tmp_path, minutes=0.05, recipe=RECIPE, quiet=True,
-                  threads=1, resume=True)
+                  resume=True, execution=Execution(threads=1))
     assert again.step == result.step
     assert again.seconds == result.seconds
 
@@ -239,18 +239,21 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         train(CONFIG, CORPUS, run_dir=tmp_path)
     with pytest.raises(ValueError, match="either in steps or in minutes"):
         train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, minutes=1.0)
-    for name, value in (("steps", -1), ("steps", 2.5), ("steps", "2"), ("threads", 1.5),
-                        ("threads", 10 ** 12), ("seed", 1.5), ("seed", 1 << 63)):
+    for threads in (1.5, 10 ** 12):
+        with pytest.raises(ValueError, match="threads must be a whole number from"):
+            Execution(threads=threads)
+    for name, value in (("steps", -1), ("steps", 2.5), ("steps", "2"), ("seed", 1.5),
+                        ("seed", 1 << 63)):
         with pytest.raises(ValueError, match=f"{name} must be a whole number from"):
             train(CONFIG, CORPUS, run_dir=tmp_path, **({"steps": 1} | {name: value}))
     with pytest.raises(ValueError, match="minutes must be above 0, got -1"):
         train(CONFIG, CORPUS, run_dir=tmp_path, minutes=-1.0)
     for device in ("toaster", "meta"):
         with pytest.raises(ValueError, match=f"cannot train on device '{device}'"):
-            train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, device=device)
+            train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, execution=Execution(device=device))
     for seconds in (-1.0, math.nan, "60"):
         with pytest.raises(ValueError, match="checkpoint_seconds must be"):
-            train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, checkpoint_seconds=seconds)
+            Recording(checkpoint_seconds=seconds)
     with pytest.raises(ValueError, match=r"so vocab must be at least .*, got 100"):
         train(replace(CONFIG, vocab=100), CORPUS, run_dir=tmp_path, steps=1)
     with pytest.raises(ValueError, match="window of 40 bytes needs a train text"):
@@ -284,8 +287,8 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(
 
     monkeypatch.setattr("sterna.model.training.state.add_gradient", spoiled)
     recorder, recipe = Recorder(), replace(RECIPE, carry_state=True, ema=0.9)
-    result = train(CONFIG, CORPUS, run_dir=tmp_path, steps=10, recipe=recipe, threads=1,
-                   heldout_steps=4, reporter=recorder)
+    result = train(CONFIG, CORPUS, run_dir=tmp_path, steps=10, recipe=recipe, reporter=recorder,
+                   execution=Execution(threads=1), recording=Recording(heldout_steps=4))
     changed = [any(not torch.equal(before[name], after[name]) for name in before)
                for before, after in pairwise(seen)]
     assert changed == [step not in (3, 5, 6) for step in range(1, 10)]
@@ -298,8 +301,8 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(
     kept = load_checkpoint(tmp_path)
     assert kept.skipped == 3
     assert {float(each["step"]) for each in kept.optimizer["state"].values()} == {10.0}
-    train(CONFIG, CORPUS, run_dir=tmp_path, steps=12, recipe=recipe, threads=1, resume=True,
-          quiet=True)
+    train(CONFIG, CORPUS, run_dir=tmp_path, steps=12, recipe=recipe, resume=True, quiet=True,
+          execution=Execution(threads=1))
     assert load_checkpoint(tmp_path).skipped == 3
 
 

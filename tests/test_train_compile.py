@@ -11,10 +11,9 @@ import torch
 from test_distributed import TORCHRUN
 from test_train import CONFIG, CORPUS
 
-from sterna.model.stack import compiled
+from sterna.model.training import state
 from sterna.model.training.checkpoint import load_checkpoint
-from sterna.model.training.execution import Execution
-from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.recipe import Execution, Recording, TrainRecipe
 from sterna.model.training.train import TrainResult, train
 
 RECIPE = TrainRecipe(lr=1e-3, batch=2, window=16, warmup_steps=0, float_start=0.4)
@@ -23,8 +22,8 @@ COMPILED = Execution(compile=True)
 
 def run(folder: Path, execution: Execution, **given: object) -> TrainResult:
     return train(CONFIG, CORPUS, **{  # type: ignore[arg-type]  # options of many types
-        "run_dir": folder, "steps": 6, "recipe": RECIPE, "quiet": True, "heldout_bytes": 512,
-        "execution": execution, **given})
+        "run_dir": folder, "steps": 6, "recipe": RECIPE, "quiet": True, "execution": execution,
+        "recording": Recording(heldout_bytes=512), **given})
 
 
 def weights_apart(first: Path, second: Path) -> float:
@@ -54,10 +53,10 @@ def test_blocks_of_fsdp_are_compiled_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("STERNA_NATIVE", "0")    # its gradients are products of bfloat16
-    for name, more in (("plain", []), ("compiled", ["--compile"])):
+    for name, more in (("plain", []), ("compiled", ["--set", "compile=true"])):
         subprocess.run(
-            [*TORCHRUN, "-m", "sterna.cli", "train", "--config", "nano", "--steps", "3", "--lr",
-             "0.001", "--parallel", "fsdp", "--heldout-bytes", "512", "--threads", "1",
+            [*TORCHRUN, "-m", "sterna.cli", "train", "--config", "nano", "--steps", "3", "--set",
+             "lr=0.001", "--set", "parallel=fsdp", "--set", "heldout_bytes=512", "--threads", "1",
              "-o", tmp_path / name, *more], check=True, capture_output=True, timeout=600)
     assert weights_apart(tmp_path / "plain", tmp_path / "compiled") < 1e-4
 
@@ -68,6 +67,6 @@ def test_what_cannot_be_compiled_is_refused(
     with pytest.raises(ValueError, match="with residual plain, got reversible"):
         train(replace(CONFIG, residual="reversible"), CORPUS, run_dir=tmp_path, steps=1,
               execution=COMPILED, quiet=True)
-    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    monkeypatch.setattr(state.shutil, "which", lambda name: None)
     with pytest.raises(ValueError, match="needs a C\\+\\+ compiler"):
         run(tmp_path, COMPILED)

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from command_line import run as run_command
+from command_line import settings
 from test_train import CONFIG, CORPUS, RECIPE, Recorder, assert_same_weights, run
 
 from sterna.model.corpus import Corpus
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
-from sterna.model.training.report.metrics import read_metrics
-from sterna.model.training.report.progress import TrainProgress
+from sterna.model.training.metrics import read_metrics
+from sterna.model.training.progress import TrainProgress
+from sterna.model.training.recipe import Execution
 from sterna.model.training.state import TrainState
 from sterna.model.training.train import TrainResult, train
 
@@ -24,9 +26,11 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_train import CONFIG, CORPUS, RECIPE
+from sterna.model.training.recipe import Execution, Recording
 from sterna.model.training.train import train
-result = train(CONFIG, CORPUS, run_dir=sys.argv[1], recipe=RECIPE, threads=1,
-               steps=int(sys.argv[2]), checkpoint_steps=7, auto_resume=True)
+result = train(CONFIG, CORPUS, run_dir=sys.argv[1], recipe=RECIPE, steps=int(sys.argv[2]),
+               execution=Execution(threads=1), recording=Recording(checkpoint_steps=7),
+               auto_resume=True)
 print("interrupted" if result.interrupted else "done", result.step)
 """
 
@@ -58,7 +62,7 @@ def test_interrupted_run_goes_on_exactly(tmp_path: Path, carry: bool) -> None:
     recorder = Recorder(stop_at=11)
     handler = signal.getsignal(signal.SIGINT)
     stopped = train(CONFIG, CORPUS, run_dir=tmp_path / "cut", steps=25, recipe=recipe,
-                    threads=1, reporter=recorder)
+                    reporter=recorder, execution=Execution(threads=1))
     assert stopped.interrupted
     assert stopped.step == 11
     assert "interrupted at step 11" in recorder.messages[-1]
@@ -77,8 +81,8 @@ def test_a_run_that_began_with_general_text_goes_on_exactly_and_with_that_text_a
     tmp_path: Path,
 ) -> None:
     def trained(name: str, corpus: Corpus, **options: Any) -> TrainResult:
-        return train(CONFIG, corpus, run_dir=tmp_path / name, steps=25, recipe=RECIPE, threads=1,
-                     **options)
+        return train(CONFIG, corpus, run_dir=tmp_path / name, steps=25, recipe=RECIPE, **options,
+                     execution=Execution(threads=1))
 
     begun = replace(CORPUS, general=CORPUS.train.upper())
     whole, plain = trained("whole", begun, quiet=True), trained("plain", CORPUS, quiet=True)
@@ -181,8 +185,8 @@ def test_the_hint_after_an_interruption_is_a_command_that_goes_on(
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(TrainState, "advance", interrupted_after_two)
-    command = ("train", "--d", 16, "--layers", 1, "--dff", 16, "--steps", 9, "--batch", 1,
-             "--window", 8, "--heldout-bytes", 256, "--quiet", "-o", tmp_path)
+    command = ("train", "--steps", 9, "--quiet", "-o", tmp_path, *settings(
+        d=16, layers=1, dff=16, batch=1, window=8, heldout_bytes=256))
     with_resume = f"go on with the same command and --resume -o {tmp_path}"
     for options, hint, done in (
             ((), with_resume, 2), (("--overwrite",), f"{with_resume} in place of --overwrite", 2),

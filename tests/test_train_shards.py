@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import refusal, run
+from command_line import refusal, run, settings
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
@@ -59,8 +59,8 @@ def test_the_command_trains_on_a_data_folder(
 ) -> None:
     data = built(tmp_path, PAIRS)
     code, out, err = run(
-        capsys, "train", "--config", "nano", "--layers", 1, "--data", data, "--steps", 2,
-        "--window", 64, "-o", tmp_path / "run", "--json")
+        capsys, "train", "--config", "nano", *settings(layers=1, window=64), "--data", data,
+        "--steps", 2, "-o", tmp_path / "run", "--json")
     assert code == 0
     assert f"data: {len(ShardText(data)):,} tokens of " in err
     assert json.loads(out)["tokens"] == 2 * 8 * 64

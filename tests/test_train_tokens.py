@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import refusal, run
+from command_line import refusal, run, settings
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
@@ -23,7 +23,8 @@ from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
 from sterna.model.training.heldout import heldout_of_run
-from sterna.model.training.step import add_gradient, next_token_loss
+from sterna.model.training.recipe import Recording
+from sterna.model.training.state import add_gradient, next_token_loss
 from sterna.model.training.train import TrainRecipe, train
 from sterna.model.training.windows import WindowSampler
 
@@ -70,7 +71,7 @@ def test_heldout_text_that_cannot_be_measured_is_refused_before_a_step(tmp_path:
     def trained(heldout: bytes, tokenizer: Tokenizer, most: int = 9) -> None:
         text = MemoryText(replace(CORPUS, heldout=heldout), tokenizer)
         train(replace(CONFIG, vocab=tokenizer.vocab), text, run_dir=tmp_path / "run", steps=1,
-              recipe=RECIPE, quiet=True, heldout_bytes=most)
+              recipe=RECIPE, quiet=True, recording=Recording(heldout_bytes=most))
 
     with pytest.raises(ValueError, match=r"its first 3 bytes \(heldout_bytes\) have 1, in whole"):
         trained(CORPUS.heldout[CORPUS.heldout.index(b"the "):], PAIRS, 3)
@@ -86,7 +87,7 @@ def test_the_tokenizer_goes_along_through_the_commands(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.txt").write_bytes(TEXT)
     save_tokenizer(PAIRS, tmp_path / "pairs.json")
-    options = ("train", "--config", "nano", "--layers", 1, "--steps", 1, "--tokenizer",
+    options = ("train", "--config", "nano", "--set", "layers=1", "--steps", 1, "--tokenizer",
                tmp_path / "pairs.json", "-o", tmp_path / "run")
     code, _, err = run(capsys, *options, "--text", tmp_path / "text.txt")
     assert code == 0
@@ -144,7 +145,7 @@ def test_general_text_of_a_file_is_read_first(
 ) -> None:
     (tmp_path / "own.txt").write_bytes(CORPUS.train)
     (tmp_path / "general.txt").write_bytes(CORPUS.train.upper())
-    common = ("train", "--config", "micro", "--layers", 1, "--steps", 2, "--window", 16, "--text",
+    common = ("train", "--config", "micro", *settings(layers=1, window=16), "--steps", 2, "--text",
               tmp_path / "own.txt")
     general = ("--general-text", tmp_path / "general.txt")
     code, _, err = run(capsys, *common, *general, "-o", tmp_path / "run")
@@ -158,9 +159,10 @@ def test_general_text_of_a_file_is_read_first(
     assert "general text" in refusal(
         capsys, *common, "--resume", "-o", tmp_path / "run", "--quiet")
     assert "does not go with carry_state" in refusal(
-        capsys, *common, *general, "--carry-state", "-o", tmp_path / "carried", "--quiet")
+        capsys, *common, *general, "--set", "carry_state=true", "-o", tmp_path / "carried",
+        "--quiet")
     assert "general_share must be from 0 to 1, got 1.5" in refusal(
-        capsys, *common, *general, "--general-share", 1.5, "-o", tmp_path / "more")
+        capsys, *common, *general, "--set", "general_share=1.5", "-o", tmp_path / "more")
     assert "gone.txt" in refusal(
         capsys, *common, "--general-text", tmp_path / "gone.txt", "-o", tmp_path / "gone")
     for other in ("--docstrings", "--data=x"):
@@ -169,14 +171,14 @@ def test_general_text_of_a_file_is_read_first(
 
 
 @pytest.mark.parametrize(("options", "general"), [
-    ((), True), (("--docstrings",), False), (("--carry-state",), False),
-    (("--order", "epoch"), False), (("--general-share", 0), False)])
+    ((), True), (("--docstrings",), False), (settings(carry_state="true"), False),
+    (settings(order="epoch"), False), (settings(general_share=0), False)])
 def test_the_manual_has_docstrings_to_begin_with_where_they_are_read(
     options: tuple[object, ...], general: bool, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:
     monkeypatch.setattr("sterna.model.corpus._docstrings", lambda folder: iter(["words " * 40]))
-    code, _, err = run(capsys, "train", "--config", "micro", "--layers", 1, "--steps", 0, *options,
-                       "-o", tmp_path / "run")
+    code, _, err = run(capsys, "train", "--config", "micro", "--set", "layers=1", "--steps", 0,
+                       *options, "-o", tmp_path / "run")
     assert code == 0
     assert ("of general text to begin with" in err) == general

@@ -232,14 +232,14 @@ def _train(
     resume: bool, overwrite: bool, quiet: bool,
 ) -> TrainResult:
     """Train a model in the output folder, or begin to."""
-    from sterna.model.training.recipe import TrainRecipe
+    from sterna.model.training.recipe import Recording, TrainRecipe
     from sterna.model.training.train import train
     say(f"train {shape.mixer} with {shape.weights} weights, d {shape.d}, {shape.layers} layers, "
         f"in windows of {plan.keys} bytes", quiet)
-    return train(
-        shape, corpus, run_dir=output, steps=steps, seed=seed, resume=resume, overwrite=overwrite,
-        quiet=quiet,
-        recipe=TrainRecipe.of(shape.weights, window=plan.keys), heldout_evaluations=1)
+    return train(shape, corpus, run_dir=output, steps=steps, seed=seed, resume=resume,
+                 overwrite=overwrite, quiet=quiet,
+                 recipe=TrainRecipe.of(shape.weights, window=plan.keys),
+                 recording=Recording(heldout_evaluations=1))
 
 
 def _stream(

@@ -15,8 +15,7 @@ from sterna.cli.terminal.options import MODEL_HELP, WavesOption, check_folder
 from sterna.cli.terminal.texts import check_prompts
 from sterna.hw.board import BoardName
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.tokens.stream import TextStream
-from sterna.model.tokens.tokenizer import BYTES, Tokenizer
+from sterna.model.tokens.tokenizer import BYTES, TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from sterna.hw.board.conversation import Conversation, SerialPort

@@ -13,9 +13,9 @@ from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, c
 from sterna.model.shards.build import SEPARATOR, SHARD_TOKENS, BuildOptions
 from sterna.model.shards.build import build as build_folder
 from sterna.model.shards.files import Index, read_index
+from sterna.model.shards.files import verify as verify_folder
 from sterna.model.shards.inputs import DATASET, FORMATS, are_one_document, find_inputs
 from sterna.model.shards.split import Split
-from sterna.model.shards.verify import verify as verify_folder
 from sterna.model.tokens.files import load_tokenizer
 from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
 

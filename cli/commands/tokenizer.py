@@ -46,8 +46,7 @@ def train(
 ) -> int:
     """Make a tokenizer: merge the pairs that are the most frequent in a text.
 
-    The same texts give the same file. It needs the package tokenizers; a tokenizer that is there
-    does not.
+    The same texts give the same file. Making one needs the package tokenizers, using one does not.
 
     Example: sterna tokenizer train book.txt --vocab 1024 -o book.json
     """

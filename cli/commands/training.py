@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,17 +21,15 @@ from sterna.cli.terminal.options import (
     how_to_resume,
 )
 from sterna.cli.terminal.train_texts import corpus_of, in_tokens, said
-from sterna.model.checks import check_whole
-from sterna.model.config import NAMED_CONFIGS, NORMS, RESIDUALS, WEIGHTS, ModelConfig
+from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.files import read_text
+from sterna.model.processes import is_first_process
 from sterna.model.profile import PROFILES
 from sterna.model.shards.text import ShardText
 from sterna.model.tokens.files import fitted, load_tokenizer
 from sterna.model.tokens.tokenizer import BYTES
-from sterna.model.training.distributed.launch import is_first_process
-from sterna.model.training.execution import Execution
-from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.run_folder import RunFolder
+from sterna.model.training.settings import TrainSettings, parse_setting, read_settings
 
 if TYPE_CHECKING:
     from sterna.model.training.train import TrainResult
@@ -40,22 +39,10 @@ __all__ = ["COMMANDS", "quantize", "report_run", "train"]
 
 def train(
     config: Annotated[str, typer.Option(help="Size: micro (ASCII), nano, tiny or small.")] = "tiny",
-    d: Annotated[int | None, typer.Option(help="Width of the residual stream.")] = None,
-    layers: Annotated[int | None, typer.Option(help="Number of blocks.")] = None,
-    dff: Annotated[int | None, typer.Option(help="Width of the GLU.")] = None,
-    mixer: Annotated[str, typer.Option(
+    mixer: Annotated[str | None, typer.Option(
         metavar="PATTERN",
         help="Token mixers of the layers, such as '3*mlgru + window(size=64)', or FILE.py:CLASS; "
-             "sterna mixers --list names them.")] = "mlgru",
-    channel: Annotated[str, typer.Option(
-        metavar="PATTERN", help="Channel mixers, the same way.")] = "glu",
-    norm: Annotated[str, typer.Option(
-        help="Norm before a mixer or after it: pre or post.")] = "pre",
-    weights: Annotated[str, typer.Option(
-        help="Weights of the projections: ternary or float.")] = "ternary",
-    residual: Annotated[str, typer.Option(
-        help="How blocks are joined: plain, or reversible, which keeps the activations of one "
-             "block whatever the number of layers and computes each block twice.")] = "plain",
+             "sterna mixers --list names them. Default: mlgru.")] = None,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text to train on; its last tenth is held out. Default: the manual of this "
              "Python.")
@@ -64,11 +51,8 @@ def train(
         "--docstrings", help="Add the standard library's docstrings to the manual.")] = False,
     general_text: Annotated[Path | None, typer.Option(
         metavar="FILE",
-        help="UTF-8 text of a more general kind to begin with, of which less and less is read. "
+        help="UTF-8 text of a more general kind to begin with; less and less of it is read. "
              "Default: with the manual, the standard library's docstrings.")] = None,
-    general_share: Annotated[float | None, typer.Option(
-        metavar="SHARE",
-        help="Share of the general text in the beginning; 0 leaves it out. Default: 0.8.")] = None,
     data: Annotated[Path | None, typer.Option(
         metavar="FOLDER",
         help="Train on what sterna data build wrote; the vocabulary is that of its tokenizer.",
@@ -79,6 +63,17 @@ def train(
     )] = None,
     steps: Annotated[int | None, typer.Option(help="Budget in optimiser steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Budget in minutes.")] = None,
+    recipe: Annotated[Path | None, typer.Option(
+        metavar="FILE.toml",
+        help="Settings of the model, the recipe and the run, by name.")] = None,
+    given: Annotated[list[str] | None, typer.Option(
+        "--set", metavar="NAME=VALUE",
+        help="One such setting, such as lr=0.005 or d=64; overrides the file, and may be "
+             "repeated. An unknown name is refused with the list of all.")] = None,
+    profile: Annotated[str, typer.Option(
+        help="Numeric profile to train for: S16, whose limits hold, or C12, to whose formats "
+             "values are also rounded.")] = "S16",
+    seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output",
         help="Folder for checkpoint, metrics and plot. Default: runs/CONFIG.")
@@ -89,64 +84,6 @@ def train(
         "--auto-resume", help="The same if there is a checkpoint, else start.")] = False,
     overwrite: Annotated[bool, typer.Option(
         "--overwrite", help="Replace the checkpoint in the output folder.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    lr_width: Annotated[int | None, typer.Option(
-        help="Width of the model that the learning rate is for; it is multiplied by this width "
-             "over that of the model, which keeps the best rate nearly the best.")] = None,
-    warmup: Annotated[int | None, typer.Option(
-        help="Steps in which the learning rate rises to its peak. Default: 50.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Windows per step.")] = None,
-    window: Annotated[int | None, typer.Option(help="Tokens per window.")] = None,
-    accumulate: Annotated[int | None, typer.Option(
-        metavar="N", help="Read the windows of a step in N parts, in less memory.")] = None,
-    carry_state: Annotated[bool | None, typer.Option(
-        "--carry-state/--no-carry-state",
-        help="Whether a window goes on with the state that the one before it left.")] = None,
-    reset_at_documents: Annotated[bool, typer.Option(
-        "--reset-at-documents", help="Start from the zero state at every end-of-text token.",
-    )] = False,
-    order: Annotated[str | None, typer.Option(
-        help="Windows that start afresh: random, or epoch, which reads each once before any is "
-             "read again.")] = None,
-    eval_window: Annotated[int | None, typer.Option(
-        help="Measure held-out text in windows of so many tokens. Default: the state is carried "
-             "through it, if it does not grow.")] = None,
-    heldout_bytes: Annotated[int | None, typer.Option(
-        help="Measure so much of the held-out text, from its beginning. Default: 65536.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of AdamW.")] = None,
-    checkpoint_activations: Annotated[bool, typer.Option(
-        "--checkpoint-activations", help="Keep the inputs of blocks alone and compute blocks "
-                                         "again in the backward pass: less memory, the same "
-                                         "weights.")] = False,
-    compile_blocks: Annotated[bool, typer.Option(
-        "--compile", help="Let torch.compile compile the blocks, at the first step, in place of "
-                          "this package's kernels.")] = False,
-    parallel: Annotated[str | None, typer.Option(
-        help="Under torchrun: ddp, every process has the model, or fsdp, every process has a part "
-             "of each weight. Default: ddp.")] = None,
-    checkpoint_steps: Annotated[int | None, typer.Option(
-        metavar="N", help="Write a checkpoint every N steps, too.",
-    )] = None,
-    checkpoint_seconds: Annotated[float, typer.Option(
-        metavar="S", help="Write a checkpoint every S seconds.")] = 60.0,
-    eval_every: Annotated[int | None, typer.Option(
-        metavar="STEPS", help="Measure the held-out text every so many steps, and at the end. "
-                              "Default: eight times.")] = None,
-    schedule: Annotated[str | None, typer.Option(
-        help="How the learning rate falls: cosine, or two-stage, whose second half begins lower "
-             "and goes without weight decay.")] = None,
-    float_start: Annotated[float | None, typer.Option(
-        metavar="SHARE", help="Compute this first share of the budget in full precision.")] = None,
-    ema: Annotated[float | None, typer.Option(
-        metavar="DECAY", help="Measure and keep an average of the weights, such as 0.999.")] = None,
-    profile: Annotated[str, typer.Option(
-        help="Numeric profile to train for: S16, whose limits hold, or C12, to whose formats "
-             "values are also rounded.")] = "S16",
-    sample_every: Annotated[int | None, typer.Option(
-        metavar="STEPS", help="Let the model write into samples.txt every so many steps.")] = None,
-    tensorboard: Annotated[bool, typer.Option(
-        "--tensorboard", help="Write figures for TensorBoard, too.")] = False,
     report: Annotated[bool, typer.Option(
         "--report/--no-report", help="Whether to write report.html at the end.")] = True,
     device: Annotated[str | None, typer.Option(
@@ -157,7 +94,7 @@ def train(
 ) -> int:
     """Train a float model with quantisation in the loop.
 
-    Example: sterna train --config tiny --minutes 2 -o runs/tiny
+    Example: sterna train --config tiny --minutes 2 --set lr=0.005 -o runs/tiny
     """
     quiet = quiet or not is_first_process()
     if (steps is None) == (minutes is None):
@@ -175,48 +112,32 @@ def train(
     shards = None if data is None else ShardText(data)
     tokens = load_tokenizer(tokenizer) if tokenizer else shards.tokenizer if shards else None
     named = ModelConfig.named(choose("--config", config, NAMED_CONFIGS))
-    shape = ModelConfig(
-        named.d if d is None else d, named.layers if layers is None else layers,
-        named.dff if dff is None else dff,
-        named.vocab if tokens is None else tokens.vocab, mixer, channel,
-        choose("--norm", norm, NORMS), choose("--weights", weights, WEIGHTS),
-        choose("--residual", residual, RESIDUALS))
-    given = {name: value for name, value in {
-        "lr": lr, "batch": batch, "window": window, "weight_decay": weight_decay,
-        "warmup_steps": warmup, "accumulate": accumulate, "carry_state": carry_state,
-        "order": order, "eval_window": eval_window, "schedule": schedule,
-        "float_start": float_start, "ema": ema, "general_share": general_share,
-        "reset_at_documents": reset_at_documents or None,
-    }.items() if value is not None}
-    recipe = TrainRecipe.of(weights, **given)
-    if lr_width is not None:
-        recipe = recipe.carried_over(lr_width, shape.d)
+    settings = TrainSettings.of(
+        replace(named, vocab=named.vocab if tokens is None else tokens.vocab),
+        _named_settings(recipe, given or [],
+                        {"mixer": mixer, "device": device, "threads": threads}),
+        _command())
+    shape = settings.config
     numbers = PROFILES[choose("--profile", profile, PROFILES)]
-    if heldout_bytes is not None:
-        check_whole("--heldout-bytes", heldout_bytes, 2)
     output = Path("runs") / config if output is None else output
     check_folder(output)
     RunFolder(output).resumes(      # refused before the text is read
         resume=resume, auto_resume=auto_resume, overwrite=overwrite)
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
-        from sterna.model.training.arithmetic import training_device
-        from sterna.model.training.distributed.processes import joined
-        from sterna.model.training.heldout import HELDOUT_BYTES
-        from sterna.model.training.record import Recorded
+        from sterna.model.training.distributed import joined
         from sterna.model.training.train import train as run_training
+        from sterna.model.training.train import training_device
     corpus = (said(shards, quiet) if shards is not None else
-              in_tokens(corpus_of(text, docstrings, general_text, recipe),
+              in_tokens(corpus_of(text, docstrings, general_text, settings.recipe),
                         tokens or fitted(BYTES, shape.vocab), quiet))
-    with joined(lambda local_rank: training_device(device, local_rank)) as processes:
+    place = settings.execution.device
+    with joined(lambda local_rank: training_device(place, local_rank)) as processes:
         result = run_training(
-            shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed, recipe=recipe,
-            resume=resume, auto_resume=auto_resume, overwrite=overwrite, device=device,
-            threads=threads, quiet=quiet, checkpoint_steps=checkpoint_steps, profile=numbers,
-            checkpoint_seconds=checkpoint_seconds, heldout_steps=eval_every,
-            execution=Execution(parallel, checkpoint_activations, compile_blocks),
-            recorded=Recorded(sample_every, tensorboard, _command()),
-            heldout_bytes=HELDOUT_BYTES if heldout_bytes is None else heldout_bytes)
+            shape, corpus, run_dir=output, steps=steps, minutes=minutes, seed=seed,
+            recipe=settings.recipe, resume=resume, auto_resume=auto_resume, overwrite=overwrite,
+            profile=numbers, execution=settings.execution, recording=settings.recording,
+            quiet=quiet)
         is_first = processes.is_first
         if result.interrupted:      # a launcher ends all as soon as one has ended with another code
             processes.on_first(lambda: _finish(result, output, report, quiet, as_json))
@@ -226,6 +147,19 @@ def train(
     if is_first and not result.interrupted:
         _finish(result, output, report, quiet, as_json)
     return 128 + (result.stop_signal or signal.SIGINT) if result.interrupted else 0
+
+
+def _named_settings(
+    file: Path | None, given: list[str], options: dict[str, Any],
+) -> dict[str, Any]:
+    """Settings by name: of the file, or in its place what an option or ``--set`` gives."""
+    named = {name: value for name, value in options.items() if value is not None}
+    pairs = [parse_setting(each) for each in given]
+    names = [name for name, _ in pairs]
+    for name in names:
+        if name in named or names.count(name) > 1:
+            raise ValueError(f"{name} is given twice: leave out one --set {name}=...")
+    return {**({} if file is None else read_settings(file)), **named, **dict(pairs)}
 
 
 def _command() -> tuple[str, ...]:

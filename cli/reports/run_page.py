@@ -37,7 +37,7 @@ def write_run_report(folder: RunFolder, path: Path | None = None) -> Path:
     Files that a run of an older version did not leave are left out of the page.
     """
     from sterna.model.training.checkpoint import load_checkpoint
-    from sterna.model.training.report.samples import read_samples
+    from sterna.model.training.record import read_samples
 
     checkpoint = load_checkpoint(folder.path)
     columns = read_metrics(folder.metrics)
@@ -73,7 +73,7 @@ def _verdict(checkpoint: Checkpoint, columns: Mapping[str, Sequence[float]]) -> 
 
 def _layers(checkpoint: Checkpoint, codes: Mapping[int, Mapping[str, CodeShares]]) -> str:
     """Every projection: what making it ternary loses, and its codes at the last look."""
-    from sterna.model.training.report.weight_error import ternary_errors
+    from sterna.model.training.codes import ternary_errors
 
     errors = ternary_errors(checkpoint.model())
     if not errors:

@@ -12,8 +12,7 @@ from sterna.export.graph.metadata import GraphInfo
 from sterna.model.checks import whole_number
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized.sampling import Sampler
-from sterna.model.tokens.stream import TextStream
-from sterna.model.tokens.tokenizer import Tokenizer
+from sterna.model.tokens.tokenizer import TextStream, Tokenizer
 
 __all__ = ["Piece", "Stepper", "StopStrings", "generate", "generate_tokens", "prompt_texts",
            "prompt_tokens", "stop_strings"]

@@ -33,8 +33,8 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.sampling import EXP_TABLE, Sampler
 from sterna.model.tokenizer import ASCII_VOCAB
+from sterna.model.tokens.bpe import WORD_PATTERN
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
-from sterna.model.tokens.words import WORD_PATTERN
 
 __all__ = ["CHECK_PROMPT", "WEB_RUNTIME", "WEB_RUNTIME_VERSION", "WebPage", "WebRuntimeError",
            "record_reference", "runtime_cache", "runtime_files", "write_page"]

@@ -5,21 +5,24 @@
 scales come after. The sums are then exact in float32 (up to 2^24 / 127 columns), hence
 independent of the order of addition, of the number of threads and of the batch, and
 they stay exact when the matrix unit takes its inputs in bfloat16 or TF32.
+
+What is made from weights is kept while a model is evaluated and they stay the same
+(:class:`KeepsCodes`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from sterna.model.network.autocast import keeps_precision
-from sterna.model.network.kept import KeepsCodes
-from sterna.model.network.kernels import by_triton, kernels_for
+from sterna.model.network.kernels import Replaceable, by_triton, kernels_for
 from sterna.model.network.quantizers import (
     absmax_codes,
     absmax_gradient,
@@ -28,12 +31,91 @@ from sterna.model.network.quantizers import (
     ternary_codes_and_scale,
     ternary_scale,
 )
-from sterna.model.network.replaceable import Replaceable
 from sterna.model.triton_kernels.limits import WIDEST_ROW
 
 __all__ = [
-    "BitLinear", "bit_linear", "codes_and_row_scale", "float_linear",
-    "naive_bit_linear", "project_codes"]
+    "BitLinear", "KeepsCodes", "bit_linear", "codes_and_row_scale", "float_linear",
+    "naive_bit_linear", "project_codes",
+]
+
+_Made = TypeVar("_Made")
+
+_steps = [0]
+"""Optimiser steps that this process has done."""
+
+
+def _count_step(*_: Any) -> None:
+    if not torch.compiler.is_compiling():
+        _steps[0] += 1
+
+
+# Fused optimisers write to parameters without a record in their version counters.
+register_optimizer_step_post_hook(_count_step)
+
+
+class _Kept(Generic[_Made]):
+    """A value made from parameters, made anew as soon as one of them is seen to have changed.
+
+    Seen are steps of any optimiser of torch, operations in place such as ``load_state_dict``,
+    another tensor by ``.data =`` or as a new parameter, another type or device. **Not** seen is
+    what torch keeps no record of: ``parameter.data.mul_(2)``, writing to the memory through NumPy,
+    a compiled ``optimizer.step``. Copies and pickles of it are empty.
+    """
+
+    def __init__(self) -> None:
+        self._made: _Made | None = None
+        self._sources: tuple[tuple[Tensor, int], ...] = ()
+        self._step = 0
+
+    def get(self, parameters: Sequence[Tensor], make: Callable[[], _Made]) -> _Made:
+        """What ``make()`` gives for the parameters as they are."""
+        if self._made is None or not self._same(parameters):
+            self._made, self._step = make(), _steps[0]
+            # A detached tensor holds the memory, so its address cannot come back as another's.
+            self._sources = tuple((each.detach(), each._version) for each in parameters)
+        return self._made
+
+    def clear(self) -> None:
+        """Forget the value."""
+        self._made, self._sources = None, ()
+
+    def _same(self, parameters: Sequence[Tensor]) -> bool:
+        return self._step == _steps[0] and len(parameters) == len(self._sources) and all(
+            version == each._version and source.dtype is each.dtype
+            and source.device == each.device and source.is_set_to(each)
+            for each, (source, version) in zip(parameters, self._sources, strict=True))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+
+class KeepsCodes(nn.Module):
+    """A module that keeps the codes of its ternary weights while it is evaluated.
+
+    That is after ``eval()``, without gradients; they take as much memory as weights in float32.
+    ``train()``, ``eval()`` and a move to another type or device drop them, so a loop that calls
+    these around its evaluation is safe with whatever happens to weights in between.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.kept: _Kept[Any] = _Kept()
+
+    def keeps(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether codes are to be kept now: not when a graph is traced, nor of tensors that are
+        made for every call, as those of a parametrisation."""
+        return not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()) and (
+            all(type(each) is nn.Parameter and not (each.is_meta or each.is_inference())
+                for each in parameters))
+
+    def train(self, mode: bool = True) -> Any:
+        """As in torch; forgets the codes."""
+        self.kept.clear()
+        return super().train(mode)
+
+    def _apply(self, *arguments: Any, **options: Any) -> Any:
+        self.kept.clear()
+        return super()._apply(*arguments, **options)
 
 
 @keeps_precision

@@ -10,19 +10,48 @@ where ours is ``g``, with codes T and n weights.
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sterna.model.network.activations import activation_named
 from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.quantizers import round_codes, ternarize
 
-__all__ = ["DenseMML", "dense_mml", "make_dense"]
+__all__ = ["ACTIVATIONS", "Activation", "DenseMML", "activation_named", "dense_mml", "make_dense"]
+
+Activation: TypeAlias = Callable[[Tensor], Tensor]
+
+
+def _linear(x: Tensor) -> Tensor:
+    return x
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "linear": _linear, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": F.relu,
+    "gelu": F.gelu, "silu": F.silu, "selu": F.selu,
+}
+"""The functions by the names that Keras uses; ``gelu`` is the exact one."""
+
+
+def activation_named(name: str) -> Activation:
+    """The function called ``name``.
+
+    >>> activation_named("relu")(torch.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
+    if name not in ACTIVATIONS:
+        near = difflib.get_close_matches(name, ACTIVATIONS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(ACTIVATIONS)}"
+        raise ValueError(f"no activation is called {name!r}; {hint}")
+    return ACTIVATIONS[name]
+
 
 _SMALLEST_PEAK = 1e-5
 """Lower limit of a vector's largest magnitude; a zero vector is quantised to zeros."""
@@ -50,7 +79,7 @@ class DenseMML(nn.Module):
     columns, rows
         Number of inputs and of outputs.
     activation
-        A name of :data:`~sterna.model.network.activations.ACTIVATIONS`.
+        A name of :data:`~sterna.model.network.dense_mml.ACTIVATIONS`.
     bias
         Whether the outputs have a bias.
     generator

@@ -13,11 +13,6 @@ __all__ = ["head_count", "merge_heads", "rotate", "split_heads"]
 def head_count(d: int, heads: int, name: str = "heads") -> int:
     """``heads``, or if that is 0 one for every 32 channels or wider, and at least one.
 
-    Raises
-    ------
-    ValueError
-        If ``d`` is not a multiple of it.
-
     >>> [head_count(d, 0) for d in (16, 64, 112, 128)]
     [1, 2, 2, 4]
     """

@@ -1,8 +1,9 @@
-"""Which compiled kernels compute in place of torch's operators: one table, by kind of device.
+"""Which functions another one stands in for: compiled kernels in a table, by kind of device, and
+whatever an exporter or a check puts in for a while.
 
-It is empty until :func:`use_kernels` puts something in, as training does; a function that has a
-kernel asks :func:`kernels_for`, and goes on with torch if there is none for its tensors. Triton's,
-for GPUs, are not in the table: :func:`by_triton` says when they compute.
+The table is empty until :func:`use_kernels` puts something in, as training does; a function that
+has a kernel asks :func:`kernels_for`, and goes on with torch if there is none for its tensors.
+Triton's, for GPUs, are not in the table: :func:`by_triton` says when they compute.
 """
 
 from __future__ import annotations
@@ -11,15 +12,49 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, update_wrapper
 from importlib.util import find_spec
+from typing import Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from sterna.model.network.replaceable import Replaceable
+__all__ = ["Kernels", "Replaceable", "by_triton", "kernels_for", "use_kernels"]
 
-__all__ = ["Kernels", "by_triton", "kernels_for", "use_kernels"]
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class Replaceable(Generic[_Parameters, _Result]):
+    """Decorator: a function whose place another one can take, inside a ``with``.
+
+    It is for the whole process, not for a thread.
+
+    >>> @Replaceable
+    ... def double(x: int) -> int:
+    ...     return x + x
+    >>> with double.by(lambda x: 2 * x + 1):
+    ...     double(4)
+    9
+    >>> double(4)
+    8
+    """
+
+    def __init__(self, function: Callable[_Parameters, _Result]) -> None:
+        self._current = function
+        update_wrapper(self, function)
+
+    def __call__(self, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        return self._current(*args, **kwargs)
+
+    @contextmanager
+    def by(self, other: Callable[_Parameters, _Result]) -> Iterator[None]:
+        """Inside, ``other`` is called, with the same parameters."""
+        before, self._current = self._current, other
+        try:
+            yield
+        finally:
+            self._current = before
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,30 @@
 
 There is one method for each format of a :class:`~sterna.model.profile.NumericProfile`, called
 where :mod:`sterna.model.quantized.integer` rounds to it. So a model is trained for other formats,
-or with other means, by another object of this kind, and mixers name no profile.
+or with other means, by another object of this kind, and mixers name no profile: :class:`Numerics`
+leaves real numbers as they are, :class:`Limits` saturates them, :class:`Formats` rounds them too.
+
+What a format does not say is not simulated: reciprocals, roots and scales of the norm have a few
+bits less in integers. ``tests/test_formats.py`` says how near both models are.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sterna.model.network.recurrence import mlgru_scan
-from sterna.model.profile import S16, NumericProfile
+from sterna.model.network.autocast import keeps_precision
+from sterna.model.network.recurrence import gate_gradients, mlgru_scan
+from sterna.model.profile import S16, FixedPoint, NumericProfile
 
-__all__ = ["S16_LIMITS", "Limits", "Numerics"]
+__all__ = [
+    "S16_LIMITS", "Formats", "Limits", "Numerics", "numerics_for", "round_to",
+    "rounded_scan", "rounded_sigmoid",
+]
 
 
 class Numerics:
@@ -96,3 +105,190 @@ class Limits(Numerics):
 
 S16_LIMITS = Limits(S16)
 """What ternary models are made with unless told otherwise."""
+
+
+_FINE_BITS = 16
+"""Formats of so many bits are not simulated: training with another seed changes more."""
+
+
+def numerics_for(profile: NumericProfile) -> Limits:
+    """What a model is trained with for a profile: its limits alone if all formats have 16 bits or
+    more, else its formats."""
+    forms = (profile.x, profile.z, profile.h, profile.o, profile.p, profile.logit)
+    return Limits(profile) if min(each.bits for each in forms) >= _FINE_BITS else Formats(profile)
+
+
+class _RoundTo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, form: FixedPoint) -> Tensor:
+        half = values.new_full((), 0.5)
+        result = torch.add(half, values, alpha=2.0**form.frac).floor_()
+        result.clamp_(form.min, form.max).mul_(2.0**-form.frac)
+        ctx.save_for_backward(result)
+        ctx.form = form
+        return result
+
+    @staticmethod
+    @keeps_precision
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (result,) = ctx.saved_tensors
+        form, step = ctx.form, 2.0**-ctx.form.frac
+        return torch.ops.aten.hardtanh_backward(
+            grad, result, form.min * step, form.max * step), None
+
+
+@keeps_precision
+def round_to(values: Tensor, form: FixedPoint) -> Tensor:
+    """Round to a format, halves up, and saturate.
+
+    Gradients pass straight through the rounding; values at either end of the format count as
+    saturated and pass none.
+
+    >>> round_to(torch.tensor([0.3, -0.125, 0.125, 9.0]), FixedPoint(bits=6, frac=2))
+    tensor([0.2500, 0.0000, 0.2500, 7.7500])
+    """
+    result: Tensor = _RoundTo.apply(values, form)
+    return result
+
+
+class _RoundedSigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, profile: NumericProfile, table: Tensor) -> Tensor:
+        unit = 2.0**-profile.sigmoid_frac
+        if profile.sigmoid_step_bits == 0:
+            result = torch.sigmoid(z).div_(unit).add_(0.5).floor_().clamp_(
+                max=profile.sigmoid_max)
+        else:
+            at = (z + profile.z.limit).mul_(0.5 * profile.sigmoid_segments / profile.z.limit)
+            segment = at.floor().clamp_(0, profile.sigmoid_segments - 1)
+            index = segment.long()
+            low = table.to(z)[index]
+            rise = table.to(z)[index + 1] - low
+            result = rise.mul_(at.sub_(segment)).add_(0.5).floor_().add_(low)
+        ctx.save_for_backward(result.mul_(unit))
+        return result
+
+    @staticmethod
+    @keeps_precision
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return torch.ops.aten.sigmoid_backward(grad, *ctx.saved_tensors), None, None
+
+
+@keeps_precision
+def rounded_sigmoid(z: Tensor, profile: NumericProfile, table: Tensor) -> Tensor:
+    """The sigmoid as the integer model has it, by a table that is indexed or interpolated.
+
+    Parameters
+    ----------
+    z
+        Pre-activations that are rounded to the profile's ``z`` format.
+    profile
+        Gives the formats.
+    table
+        ``profile.sigmoid_table()``; a sigmoid that is only indexed is computed without it.
+
+    Returns
+    -------
+    Multiples of ``2**-sigmoid_frac``; the gradient is that of the sigmoid, at this value.
+    """
+    result: Tensor = _RoundedSigmoid.apply(z, profile, table)
+    return result
+
+
+class _RoundedScan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, forget: Tensor, candidate: Tensor, initial: Tensor, form: FixedPoint,
+    ) -> Tensor:
+        scale = 2.0**form.frac
+        added = torch.addcmul(candidate, forget, candidate, value=-1.0).mul_(scale).add_(0.5)
+        states = torch.empty_like(added)
+        hidden = initial * scale
+        for f, a, out in zip(forget.unbind(0), added.unbind(0), states.unbind(0), strict=True):
+            hidden = torch.addcmul(a, f, hidden, out=out).floor_()
+        states.div_(scale)
+        ctx.save_for_backward(forget, candidate, states, initial)
+        return states
+
+    @staticmethod
+    @keeps_precision
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        forget, candidate, states, initial = ctx.saved_tensors
+        into_state = grad.clone(memory_format=torch.contiguous_format)
+        slabs, gates = into_state.unbind(0), forget.unbind(0)
+        for t in range(len(slabs) - 2, -1, -1):
+            slabs[t].addcmul_(gates[t + 1], slabs[t + 1])
+        return *gate_gradients(forget, candidate, states, initial, into_state), None
+
+
+@keeps_precision
+def rounded_scan(
+    forget: Tensor, candidate: Tensor, initial: Tensor, form: FixedPoint,
+) -> Tensor:
+    """:func:`~sterna.model.network.recurrence.naive_mlgru` with every state rounded, halves up.
+
+    A state that is rounded once at the end would not do: within half a step of the format a slow
+    gate never moves it, and that adds up over time. Gates and candidates are multiples of their
+    units, so sums are exact in float32 for formats of 12 bits. Gradients pass straight through.
+
+    Parameters
+    ----------
+    forget, candidate
+        ``[time, batch, channels]``.
+    initial
+        The state before the first step ``[batch, channels]``.
+    form
+        Format of the states.
+    """
+    result: Tensor = _RoundedScan.apply(forget, candidate, initial, form)
+    return result
+
+
+class Formats(Limits):
+    """Values are rounded to the formats of a profile, where the integer model rounds them."""
+
+    def __init__(self, profile: NumericProfile) -> None:
+        super().__init__(profile)
+        self._table = torch.tensor(profile.sigmoid_table())
+
+    def x(self, stream: Tensor) -> Tensor:
+        """In the format ``x``."""
+        return round_to(stream, self.profile.x)
+
+    def z(self, projected: Tensor) -> Tensor:
+        """In the format ``z``."""
+        return round_to(projected, self.profile.z)
+
+    def sigmoid(self, z: Tensor) -> Tensor:
+        """From the profile's table."""
+        return rounded_sigmoid(z, self.profile, self._table)
+
+    def silu(self, z: Tensor) -> Tensor:
+        """By the same table, in the format ``z``."""
+        return round_to(z * self.sigmoid(z), self.profile.z)
+
+    def h(self, state: Tensor) -> Tensor:
+        """In the format ``h``."""
+        return round_to(state, self.profile.h)
+
+    def scan(self, forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
+        """Rounded at every step."""
+        return rounded_scan(forget, candidate, initial, self.profile.h)
+
+    def o(self, output: Tensor) -> Tensor:
+        """In the format ``o``."""
+        return round_to(output, self.profile.o)
+
+    def p(self, product: Tensor) -> Tensor:
+        """In the format ``p``."""
+        return round_to(product, self.profile.p)
+
+    def logit(self, logits: Tensor) -> Tensor:
+        """In the format ``logit``."""
+        return round_to(logits, self.profile.logit)
+
+    def bias(self, bias: Tensor, *, residual: bool) -> Tensor:
+        """In the format of what it is added to, ``x`` if that is the residual stream, else ``z``;
+        it has a bit more, so that alone it can saturate."""
+        form = self.profile.x if residual else self.profile.z
+        return round_to(bias, FixedPoint(form.bits + 1, form.frac))

@@ -1,20 +1,137 @@
-"""What the projections of a mixer compute with: ternary weights, or floats to compare with."""
+"""The projections of a mixer: ternary ones, or floats to compare with; several of one input
+computed together; and what a mixer is made with.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
-from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.joint import prepare, project
+from sterna.model.network.autocast import keeps_precision
+from sterna.model.network.bitlinear import (
+    BitLinear,
+    KeepsCodes,
+    bit_linear,
+    codes_and_row_scale,
+    project_codes,
+)
 from sterna.model.network.numerics import S16_LIMITS, Numerics
+from sterna.model.network.quantizers import absmax_quantize, ternarize
 
-__all__ = ["MixerInit", "Projection", "prepare", "project"]
+__all__ = ["Joint", "MixerInit", "Projection", "prepare", "project"]
+
+
+class Joint(KeepsCodes, nn.ModuleDict):
+    """Projections of one input by name; called, it gives their outputs side by side.
+
+    Ternary ones share the norm and quantisation of the input, and all that are of one kind are one
+    matrix product. A projection that somebody else has a part in is called by itself: one with a
+    hook, such as that of a unit of FSDP, or another module in its place, such as an adapter.
+
+    Parameters
+    ----------
+    projections
+        Modules from ``[..., columns]`` to ``[..., rows]``, as
+        :meth:`~sterna.model.network.projection.MixerInit.linear` makes them. Each may have a
+        number of rows of its own.
+
+    >>> both = Joint(f=nn.Linear(3, 2), g=nn.Linear(3, 4))
+    >>> both(torch.zeros(5, 3)).shape, [*both.state_dict()]
+    (torch.Size([5, 6]), ['f.weight', 'f.bias', 'g.weight', 'g.bias'])
+    """
+
+    def __init__(self, **projections: nn.Module) -> None:
+        super().__init__(projections)
+
+    def forward(self, x: Tensor, limit: float = math.inf) -> Tensor:
+        """Map ``x [..., columns]`` to ``[..., rows of all]``, which saturate at ``±limit``."""
+        modules = tuple(self.values())
+        if not self.training and _are(BitLinear, modules):
+            weights, biases = _weights_and_biases(modules)
+            given = [*weights, *(each.bias for each in modules if isinstance(each.bias, Tensor))]
+            if self.keeps(given):
+                codes, scales, bias = self.kept.get(given, lambda: (
+                    *codes_and_row_scale(weights), torch.cat(biases) if biases else None))
+                return project_codes(x, codes, scales, bias, limit)
+        return project(modules, x, limit)
+
+    def prepared(self) -> Callable[[Tensor], Tensor]:
+        """:func:`prepare` of these projections."""
+        return prepare(self.values())
+
+
+def project(
+    projections: Iterable[nn.Module], x: Tensor, limit: float = math.inf,
+) -> Tensor:
+    """The outputs of projections of one input ``x [..., columns]`` side by side, as :class:`Joint`
+    gives them, for modules that are elsewhere. They saturate at ``±limit``."""
+    modules = tuple(projections)
+    if _are(BitLinear, modules):
+        weights, biases = _weights_and_biases(modules)
+        return bit_linear(x, weights, biases, limit)
+    if _are(nn.Linear, modules):
+        y = F.linear(x, *_joined(modules))
+    else:
+        y = torch.cat([each(x) for each in modules], dim=-1)
+    return y if limit == math.inf else F.hardtanh(y, -limit, limit)
+
+
+def prepare(projections: Iterable[nn.Module]) -> Callable[[Tensor], Tensor]:
+    """:func:`project` of the same projections as a function of ``x``, without a limit.
+
+    For loops over time: what depends on the weights alone, above all making them ternary, is done
+    once. Results differ from :func:`project` by the rounding of floats.
+    """
+    modules = tuple(projections)
+    if _are(BitLinear, modules):
+        weight, bias = _joined(modules)
+        return keeps_precision(lambda x: F.linear(absmax_quantize(x), weight, bias))
+    if _are(nn.Linear, modules):
+        weight, bias = _joined(modules)
+        return lambda x: F.linear(x, weight, bias)
+    return lambda x: project(modules, x)
+
+
+def _are(kind: type[nn.Module], modules: tuple[nn.Module, ...]) -> bool:
+    """Whether calling the modules would be the forward pass of ``kind`` and nothing else, and all
+    have a bias or none has."""
+    # Torch has no public way to ask for hooks, of a module or of all: these names are its own, and
+    # what nn.Module.__call__ itself asks. tests/test_joint.py hangs in a hook of every kind.
+    return (len({each.bias is None for each in modules if isinstance(each, kind)}) == 1
+            and not _has_any_global_hook()
+            and all(type(each).forward is kind.forward and "forward" not in vars(each)
+                    and not (each._forward_hooks or each._forward_pre_hooks
+                             or each._backward_hooks or each._backward_pre_hooks)
+                    for each in modules))
+
+
+def _weights_and_biases(modules: Iterable[nn.Module]) -> tuple[list[Tensor], list[Tensor] | None]:
+    weights: list[Tensor] = []
+    biases: list[Tensor] = []
+    for each in modules:
+        assert isinstance(each, BitLinear | nn.Linear)
+        weights.append(each.weight)
+        bias = each.added if isinstance(each, BitLinear) else each.bias
+        if bias is not None:
+            biases.append(bias)
+    return weights, biases or None
+
+
+def _joined(modules: tuple[nn.Module, ...]) -> tuple[Tensor, Tensor | None]:
+    """Weights (ternary ones dequantised) and biases of projections, one after the other."""
+    weights, biases = _weights_and_biases(modules)
+    if isinstance(modules[0], BitLinear):
+        weights = [ternarize(each) for each in weights]
+    return torch.cat(weights), torch.cat(biases) if biases else None
+
 
 Projection: TypeAlias = BitLinear | nn.Linear
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sterna.model.network.autocast import keeps_precision
-from sterna.model.network.replaceable import Replaceable
+from sterna.model.network.kernels import Replaceable
 
 __all__ = ["SMALLEST_SCALE", "absmax_codes", "absmax_gradient", "absmax_quantize",
            "naive_absmax_quantize", "round_codes", "ternarize", "ternary_codes",

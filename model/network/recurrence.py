@@ -1,30 +1,52 @@
-"""The MLGRU recurrence ``h[t] = f[t] * h[t-1] + (1 - f[t]) * c[t]``, in three forms.
+"""Recurrences over time, each as the loop that is written and in forms that take fewer steps.
 
 Sequences are time-major, ``[time, batch, channels]``: one step is one contiguous slab.
+
+The MLGRU's, ``h[t] = f[t] * h[t-1] + (1 - f[t]) * c[t]``:
 
 - :func:`naive_mlgru`: the loop, differentiated by autograd. What the others must equal.
 - :func:`scan_sequential`: one ``lerp`` per step, and a backward pass written by hand.
 - :func:`scan_chunked`: two levels, so that Python takes about ``2 * sqrt(time)`` steps on
   larger slabs. Faster when ``time`` is long and ``batch * channels`` small.
 
-All are exact for ``f = 0`` (the candidate replaces the state) and ``f = 1`` (the state
-stays), which forms with logarithms or quotients of gates are not.
+That with a constant complex L, ``x[t] = L x[t-1] + u[t]``, in pairs of real numbers, real and
+imaginary part; no complex type is used, so that graphs of other runtimes can compute it. L is
+``[channels]``, the state before the first step ``[batch, channels]``:
+
+- :func:`naive_complex_scan`: the loop.
+- :func:`complex_scan`: ``log2(time)`` steps over the whole sequence. After the one of width w every
+  token holds the sum over the last 2 w tokens: ``x[t] += L^w x[t-w]``.
+
+That of a state that is a matrix, ``S[t] = Diag(f[t]) S[t-1] + k[t] v[t]^T``, from which
+``o[t] = q[t]^T S[t]`` is read. ``query``, ``forget`` and ``key`` are ``[time, batch, heads, k]``,
+``value`` is ``[time, batch, heads, v]``, the state before the first step ``[batch, heads, k, v]``.
+Both forms return the outputs ``[time, batch, heads, v]`` and the last state:
+
+- :func:`naive_matrix_scan`: the loop, and the form of a single step.
+- :func:`matrix_scan`: chunks side by side, so that Python takes about ``8 + time / 8`` steps
+  and most of the work is in matrix products.
+
+All are exact for gates of 0 (the candidate replaces the state) and of 1 (the state stays), which
+forms with logarithms or quotients of gates are not.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.model.network.autocast import keeps_precision
-from sterna.model.network.kernels import by_triton, kernels_for
-from sterna.model.network.replaceable import Replaceable
+from sterna.model.network.kernels import Replaceable, by_triton, kernels_for
 
 __all__ = [
-    "gate_gradients", "linear_scan", "mlgru_scan", "naive_mlgru", "scan_chunked", "scan_sequential"]
+    "Pair", "complex_scan", "gate_gradients", "linear_scan", "matrix_scan", "mlgru_scan",
+    "naive_complex_scan", "naive_matrix_scan", "naive_mlgru", "scan_chunked",
+    "scan_sequential",
+]
 
 _SHORTEST_CHUNKED = 64
 """Below this many steps the chunked form has nothing to save: ``benchmarks/recurrence.py --grid``
@@ -168,3 +190,95 @@ def mlgru_scan(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
     few_large_steps = slab > _LARGEST_CHUNKED_SLAB and not forget.is_cuda
     form = scan_sequential if steps < _SHORTEST_CHUNKED or few_large_steps else scan_chunked
     return form(forget, candidate, initial)
+
+
+Pair: TypeAlias = tuple[Tensor, Tensor]
+"""Real and imaginary part."""
+
+
+def _times(a: Pair, b: Pair) -> Pair:
+    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
+
+
+def naive_complex_scan(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
+    """The recurrence as written, one step at a time."""
+    states, state = [], initial
+    for re, im in zip(*(each.unbind(0) for each in added), strict=True):
+        moved = _times(multiplier, state)
+        state = moved[0] + re, moved[1] + im
+        states.append(state)
+    return torch.stack([re for re, _ in states]), torch.stack([im for _, im in states])
+
+
+@Replaceable
+@keeps_precision
+def complex_scan(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
+    """As :func:`naive_complex_scan`, in ``log2(time)`` steps."""
+    carried = _times(multiplier, initial)
+    re, im = (torch.cat([each[:1] + first, each[1:]])
+              for each, first in zip(added, carried, strict=True))
+    width = 1
+    while width < re.shape[0]:
+        moved = _times(multiplier, (re[:-width], im[:-width]))
+        re, im = (torch.cat([each[:width], each[width:] + more])
+                  for each, more in zip((re, im), moved, strict=True))
+        multiplier = _times(multiplier, multiplier)
+        width *= 2
+    return re, im
+
+
+_CHUNK = 8
+"""Tokens in a chunk: the work inside grows with it, the number of states to chain falls."""
+
+
+def naive_matrix_scan(
+    query: Tensor, forget: Tensor, key: Tensor, value: Tensor, initial: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The recurrence as written, one step at a time."""
+    state = initial
+    outputs = []
+    for q, f, k, v in zip(*(each.unbind(0) for each in (query, forget, key, value)), strict=True):
+        state = f.unsqueeze(-1) * state + k.unsqueeze(-1) * v.unsqueeze(-2)
+        outputs.append((q.unsqueeze(-2) @ state).squeeze(-2))
+    return torch.stack(outputs), state
+
+
+@Replaceable
+@keeps_precision
+def matrix_scan(
+    query: Tensor, forget: Tensor, key: Tensor, value: Tensor, initial: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """As :func:`naive_matrix_scan`, in chunks.
+
+    Inside a chunk ``o[t] = sum_s (q[t] . reach[t, s] * k[s]) v[s]``, where ``reach[t, s]`` is the
+    product of the gates after s up to t. The keys times their reach are kept while t advances,
+    in all chunks at once; those at a chunk's end give what it adds to the state. Then the states
+    between chunks are chained, and every token reads the one that its chunk began with.
+    """
+    steps = query.shape[0]
+    if steps <= 2:
+        return naive_matrix_scan(query, forget, key, value, initial)
+    spare = -steps % _CHUNK
+    q, f, k, v = (_chunks(each, spare, fill) for each, fill in (
+        (query, 0.0), (forget, 1.0), (key, 0.0), (value, 0.0)))   # [chunks, batch, heads, 8, .]
+    reaching = k[..., :0, :]
+    scores = []
+    for t in range(_CHUNK):
+        reaching = torch.cat([reaching * f[..., t:t + 1, :], k[..., t:t + 1, :]], dim=-2)
+        row = (reaching * q[..., t:t + 1, :]).sum(-1)
+        scores.append(F.pad(row, (0, _CHUNK - 1 - t)))
+    since_start = f.cumprod(dim=-2)
+    added = reaching.transpose(-1, -2) @ v
+    state, entering = initial, []
+    for through, new in zip(since_start[..., -1:, :].transpose(-1, -2), added, strict=True):
+        entering.append(state)
+        state = through * state + new
+    outputs = torch.stack(scores, dim=-2) @ v + (q * since_start) @ torch.stack(entering)
+    flat = outputs.permute(0, 3, 1, 2, 4).flatten(0, 1)
+    return flat[:steps], state
+
+
+def _chunks(x: Tensor, spare: int, fill: float) -> Tensor:
+    """``[time, batch, heads, n]`` to ``[chunks, batch, heads, 8, n]``, ``fill`` at the end."""
+    padded = F.pad(x, (0, 0, 0, 0, 0, 0, 0, spare), value=fill)
+    return padded.unflatten(0, (-1, _CHUNK)).permute(0, 2, 3, 1, 4)

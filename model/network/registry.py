@@ -23,28 +23,15 @@ _Kind = TypeVar("_Kind", bound=Mixer)
 
 
 class Registry(Generic[_Kind]):
-    """The classes of one kind of mixer by name.
-
-    Parameters
-    ----------
-    what
-        What the kind is called in messages: ``token mixer``.
-    kind
-        The class that all of them extend.
-    """
+    """The classes of one kind of mixer by name; ``what`` the kind is called in messages, such as
+    ``token mixer``, and the class that all of them extend."""
 
     def __init__(self, what: str, kind: type[_Kind]) -> None:
         self.what, self.kind = what, kind
         self._classes: dict[str, type[_Kind]] = {}
 
     def register(self, name: str) -> Callable[[type[_Kind]], type[_Kind]]:
-        """A decorator that makes a class known as ``name``.
-
-        Raises
-        ------
-        ValueError
-            If the class is not of this kind, or another one has the name.
-        """
+        """A decorator that makes a class known as ``name``."""
         def note(cls: type[_Kind]) -> type[_Kind]:
             if not issubclass(cls, self.kind):
                 raise ValueError(f"{cls.__name__} must extend {self.kind.__name__}")
@@ -61,13 +48,7 @@ class Registry(Generic[_Kind]):
         return sorted(self._classes)
 
     def find(self, name: str) -> type[_Kind]:
-        """The class of a name, or of ``module:Class`` or ``folder/file.py:Class``.
-
-        Raises
-        ------
-        ValueError
-            If there is none; the message has the nearest names.
-        """
+        """The class of a name, or of ``module:Class`` or ``folder/file.py:Class``."""
         if ":" in name:
             return self._imported(name)
         if name not in self._classes:
@@ -83,14 +64,7 @@ class Registry(Generic[_Kind]):
                 if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
     def build(self, choice: Choice, init: MixerInit) -> _Kind:
-        """Make the mixer of a choice.
-
-        Raises
-        ------
-        ValueError
-            If there is none of the name, it does not have an option, or an option's value is
-            not of its kind or range.
-        """
+        """Make the mixer of a choice."""
         options = self.options(choice.name)
         for name, value in choice.options:
             if name not in options:
@@ -138,13 +112,7 @@ def _check_kind(name: str, value: Option, default: Any) -> None:
 
 
 def _module(place: str) -> ModuleType:
-    """The module of a dotted name, looked for in the current folder too, or of a file.
-
-    Raises
-    ------
-    ValueError
-        If there is none, or it cannot be imported; the message says at which line.
-    """
+    """The module of a dotted name, looked for in the current folder too, or of a file."""
     if place.endswith(".py"):
         path = Path(place)
         known = sys.modules.get(f"sterna_mixers_{path.stem}")

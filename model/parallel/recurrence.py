@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from sterna.model.network.autocast import keeps_precision
 from sterna.model.network.recurrence import gate_gradients, linear_scan, mlgru_scan
-from sterna.model.parallel.group import rank_and_size
+from sterna.model.parallel.context import rank_and_size
 
 __all__ = ["mlgru_scan_parallel"]
 

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+
+import numpy as np
 
 from sterna.model.checks import check_whole
 from sterna.model.files import write_atomically
 from sterna.model.folder import new_folder
-from sterna.model.shards.documents import Meter
-from sterna.model.shards.encode import encode_batches
+from sterna.model.processes import deaf_to_ctrl_c, end_with_parent
 from sterna.model.shards.files import (
     HELDOUT,
     INDEX,
     Index,
     ShardError,
+    ShardWriter,
     read_index,
     token_dtype,
 )
-from sterna.model.shards.inputs import FORMATS, STDIN, Input, are_one_document, find_inputs
-from sterna.model.shards.pieces import batches
-from sterna.model.shards.sides import Sides
-from sterna.model.shards.split import Split
-from sterna.model.shards.writer import ShardWriter
+from sterna.model.shards.inputs import FORMATS, STDIN, Input, Meter, are_one_document, find_inputs
+from sterna.model.shards.split import Piece, Sides, Split, batches
 from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
 
-__all__ = ["SEPARATOR", "SHARD_TOKENS", "BuildOptions", "build", "check_target"]
+__all__ = ["SEPARATOR", "SHARD_TOKENS", "BuildOptions", "build", "encode_batches"]
 
 SEPARATOR = "\n\n"
 """Text between two documents, unless another is asked for: an empty line."""
@@ -113,7 +117,7 @@ def build(
     options
         How.
     overwrite
-        Replace a data folder that is there.
+        Replace an existing data folder.
     progress
         Called now and then with bytes read of files, bytes of all files (0 if that is not known)
         and bytes of text.
@@ -134,7 +138,7 @@ def build(
     folder = Path(folder)
     found = find_inputs(inputs, options.kind)
     _check_inputs(found, options)
-    check_target(folder, overwrite, inputs)
+    _check_target(folder, overwrite, inputs)
     try:
         with new_folder(folder) as new:
             return _build(found, new, options, progress)
@@ -160,15 +164,8 @@ def _check_inputs(inputs: list[Input], options: BuildOptions) -> None:
                                  f"the inputs: it would be trained on")
 
 
-def check_target(folder: Path, overwrite: bool, inputs: Sequence[str] = ()) -> None:
-    """Refuse a folder that must not be written, before any work is done.
-
-    Raises
-    ------
-    ValueError
-        If it holds anything and ``overwrite`` is false, or what it holds is not ours, or it is
-        within an input.
-    """
+def _check_target(folder: Path, overwrite: bool, inputs: Sequence[str] = ()) -> None:
+    """Refuse a folder that must not be written, before any work is done."""
     for named in inputs:
         if named != STDIN and Path(named).is_dir() and (
                 folder.resolve().is_relative_to(Path(named).resolve())):
@@ -179,7 +176,7 @@ def check_target(folder: Path, overwrite: bool, inputs: Sequence[str] = ()) -> N
     if not folder.exists() or not any(folder.iterdir()):
         return
     if not overwrite:
-        raise ValueError(f"{folder} is there already: --overwrite replaces it")
+        raise ValueError(f"{folder} already exists: --overwrite replaces it")
     try:
         index = read_index(folder)
     except ShardError as error:
@@ -238,3 +235,65 @@ def _check_sides(sides: Sides, split: Split, options: BuildOptions) -> None:
             f"nothing of {documents:,} document{'s' if documents > 1 else ''} came to be held out "
             f"with --heldout {split.fraction:g}: take a larger part, or name a text of your own "
             f"with --heldout-file")
+
+
+_AHEAD = 2      # batches that wait for each process
+
+_tokenizer: Tokenizer | None = None
+
+
+def _encode_batch(tokenizer: Tokenizer, batch: list[Piece]) -> np.ndarray:
+    """The tokens of pieces, each encoded by itself, in the type that shards have."""
+    dtype, tokens = token_dtype(tokenizer.vocab), []
+    for name, text in batch:
+        try:
+            found = [tokenizer.end_of_text] if text is None else tokenizer.encode(text)
+            tokens.append(np.asarray(found).astype(dtype))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    return np.concatenate(tokens)
+
+
+def encode_batches(
+    tokenizer: Tokenizer, waiting: Iterable[list[Piece]], jobs: int,
+) -> Iterator[np.ndarray]:
+    """The tokens of every batch, in order, made by ``jobs`` processes.
+
+    At most two batches for each process are asked for ahead of the one that is given out.
+    """
+    if jobs == 1:
+        for batch in waiting:
+            yield _encode_batch(tokenizer, batch)
+        return
+    pool = ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("spawn"), _begin, (tokenizer,))
+    rest = iter(waiting)
+    try:
+        first = list(islice(rest, jobs))    # heeds Ctrl-C: a pipe may keep us waiting
+        with deaf_to_ctrl_c():      # every process starts here, with the first batches
+            running = deque(_submit(pool, first))
+        while running:
+            running += _submit(pool, islice(rest, jobs * _AHEAD - len(running)))
+            yield running.popleft().result()
+    except BrokenProcessPool as error:
+        raise OSError("a process that encoded was ended from outside, perhaps for lack of "
+                      "memory") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _submit(
+    pool: ProcessPoolExecutor, batches: Iterable[list[Piece]],
+) -> list[Future[np.ndarray]]:
+    return [pool.submit(_encode, batch) for batch in batches]
+
+
+def _begin(tokenizer: Tokenizer) -> None:
+    global _tokenizer
+    _tokenizer = tokenizer
+    end_with_parent()
+
+
+def _encode(batch: list[Piece]) -> np.ndarray:
+    assert _tokenizer is not None
+    return _encode_batch(_tokenizer, batch)

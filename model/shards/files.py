@@ -1,18 +1,21 @@
 """The files of a data folder: shards of tokens, the held-out text, and the index of both.
 
-A shard is a header of 32 bytes and tokens without a gap. The header is, little-endian: eight bytes
-``sternatk``, uint32 version, uint32 bytes per token, uint64 number of tokens, eight bytes of zero.
-Tokens are uint8, uint16 or uint32, little-endian: the smallest that holds the vocabulary.
+They are read, written and verified here. A shard is a header of 32 bytes and tokens without a gap.
+The header is, little-endian: eight bytes ``sternatk``, uint32 version, uint32 bytes per token,
+uint64 number of tokens, eight bytes of zero. Tokens are uint8, uint16 or uint32, little-endian: the
+smallest that holds the vocabulary.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -20,8 +23,10 @@ from sterna.model.checks import check_fields, check_whole, real_number
 from sterna.model.tokens.files import tokenizer_from_json
 from sterna.model.tokens.tokenizer import Tokenizer
 
-__all__ = ["HELDOUT", "INDEX", "VERSION", "Index", "Part", "Shard", "ShardError", "pack_header",
-           "read_index", "shard_name", "token_dtype"]
+__all__ = [
+    "HELDOUT", "INDEX", "VERSION", "Index", "Part", "Shard", "ShardError", "ShardWriter",
+    "pack_header", "read_index", "shard_name", "token_dtype", "verify",
+]
 
 INDEX = "index.json"
 """Name of the index."""
@@ -257,3 +262,144 @@ def _check_size(path: Path, size: int) -> None:
         raise ShardError(f"{path}: cannot read it ({error.strerror or error})") from error
     if found != size:
         raise ShardError(f"{path}: must have {size:,} bytes, got {found:,}")
+
+
+class ShardWriter:
+    """Fills one shard after the other with ``shard_tokens``; how tokens arrive makes no difference
+    to the files. It is to be used in a ``with`` block, which ends the last shard."""
+
+    def __init__(self, folder: Path, dtype: np.dtype, shard_tokens: int) -> None:
+        self._folder, self._dtype, self._shard_tokens = folder, dtype, shard_tokens
+        self._file: BinaryIO | None = None
+        self._written = 0       # tokens of the open shard
+        self._shard, self._all = hashlib.sha256(), hashlib.sha256()
+        self.shards: list[Shard] = []
+        """Those that are full, and after the block all."""
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self._end_shard()
+        elif self._file is not None:
+            self._file.close()
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all tokens so far."""
+        return self._all.hexdigest()
+
+    def write(self, tokens: np.ndarray) -> None:
+        """Add tokens ``[tokens]`` of the writer's type."""
+        assert tokens.dtype == self._dtype
+        while tokens.size:
+            if self._file is None:
+                self._file = (self._folder / shard_name(len(self.shards))).open("wb")
+                self._file.write(pack_header(self._dtype, 0))
+            some = tokens[:self._shard_tokens - self._written]
+            data = np.ascontiguousarray(some).data
+            self._file.write(data)
+            self._shard.update(data)
+            self._all.update(data)
+            self._written += some.size
+            tokens = tokens[some.size:]
+            if self._written == self._shard_tokens:
+                self._end_shard()
+
+    def _end_shard(self) -> None:
+        """Say in the header of the open shard, if there is one, how many tokens it has."""
+        if self._file is None:
+            return
+        with self._file as file:
+            file.seek(0)
+            file.write(pack_header(self._dtype, self._written))
+            file.flush()
+            os.fsync(file.fileno())
+        self.shards.append(
+            Shard(shard_name(len(self.shards)), self._written, self._shard.hexdigest()))
+        self._file, self._written, self._shard = None, 0, hashlib.sha256()
+
+
+_BLOCK_BYTES = 1 << 22
+
+
+def verify(
+    folder: str | Path, progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[str]:
+    """Compare all tokens and the held-out text with the hashes of the index, and its counts with
+    them and with each other.
+
+    Parameters
+    ----------
+    folder
+        The data folder.
+    progress
+        Called with the bytes read and their total.
+
+    Returns
+    -------
+    list
+        A line for each thing that is wrong; empty if nothing is.
+
+    Raises
+    ------
+    ShardError
+        If a file is missing or has another size; then nothing was read.
+    """
+    folder, index = Path(folder), read_index(folder)
+    total = index.tokens * index.dtype.itemsize + index.heldout.bytes
+    header_bytes = len(pack_header(index.dtype, 0))
+    lengths = np.array([len(spelling) for spelling in index.tokenizer.spellings])
+    done, spelled, wrong = 0, 0, []
+    everything = hashlib.sha256()
+    for shard in index.shards:
+        digest, largest = hashlib.sha256(), 0
+        with (folder / shard.file).open("rb") as file:
+            file.seek(header_bytes)
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+                everything.update(block)
+                tokens = np.frombuffer(block, index.dtype)
+                largest = max(largest, int(tokens.max()))
+                spelled += int(lengths[tokens[tokens < lengths.size]].sum())
+                progress(done := done + len(block), total)
+        if digest.hexdigest() != shard.sha256:
+            wrong.append(f"{folder / shard.file}: the tokens are not those that were built")
+        elif largest >= index.tokenizer.vocab:
+            wrong.append(f"{folder / shard.file}: has the token {largest}, the vocabulary ends "
+                         f"at {index.tokenizer.vocab - 1}")
+    if not wrong and everything.hexdigest() != index.train.sha256:
+        wrong.append(f"{folder}: the shards are not those of this index, or not in its order")
+    wrong += _wrong_heldout(folder, index)
+    return wrong or [f"{folder / INDEX}: {line}" for line in _wrong_counts(index, spelled)]
+
+
+def _wrong_heldout(folder: Path, index: Index) -> list[str]:
+    with (folder / HELDOUT).open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    return [] if found == index.heldout.sha256 else [
+        f"{folder / HELDOUT}: the text is not the one that was built"]
+
+
+def _wrong_counts(index: Index, spelled: int) -> list[str]:
+    """What the index says of sizes and documents, and its parts do not; the tokens spell so many
+    bytes."""
+    wrong = []
+    train, heldout = index.train, index.heldout
+    if train.bytes != spelled:
+        wrong.append(f"train has {train.bytes:,} bytes, and the tokens spell {spelled:,}")
+    divided = [train] if "file" in index.split else [train, heldout]
+    separator = len(index.separator.encode())
+    size = sum(each.bytes for each in divided) - sum(
+        separator * max(0, each.documents - 1) for each in divided
+        if each is heldout or index.tokenizer.end_of_text is None)
+    read = sum(source["bytes"] for source in index.sources)
+    if size != read:
+        wrong.append(f"the sources have {read:,} bytes of text, and what was made of them {size:,}")
+    documents = sum(each.documents for each in divided)
+    there = sum(source["documents"] for source in index.sources)
+    if not there <= documents <= len(divided) * there:  # the end of one may be held out
+        wrong.append(f"the sources have {there:,} documents, and what was made of them "
+                     f"{documents:,}")
+    return wrong

@@ -1,17 +1,25 @@
-"""Which part of a document is held out: a function of its content and of nothing before it."""
+"""What of the documents is trained on, in pieces to be encoded, and what is held out.
+
+Which part of a document is held out is a function of its content and of nothing before it.
+"""
 
 from __future__ import annotations
 
+import codecs
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
 
 from sterna.model.checks import check_whole, real_number
-from sterna.model.shards.documents import Document
+from sterna.model.shards.files import Part
+from sterna.model.shards.inputs import Document, Input, InputFile, Meter, read_documents
+from sterna.model.tokens.tokenizer import Tokenizer
 
-__all__ = ["LONG_BYTES", "Split"]
+__all__ = ["Piece", "Sides", "Split", "batches"]
 
-LONG_BYTES = 1 << 16
+_LONG_BYTES = 1 << 16
 """From so many bytes on, a document is cut instead of being held out or trained on as a whole."""
 
 _LINE_BYTES = 1 << 16       # how far a line's end is looked for
@@ -41,7 +49,7 @@ class Split:
 
     fraction: float = 0.01
     seed: int = 0
-    long_bytes: int = LONG_BYTES
+    long_bytes: int = _LONG_BYTES
 
     def __post_init__(self) -> None:
         if not 0.0 <= real_number("heldout", self.fraction) <= 0.5:
@@ -77,3 +85,149 @@ class Split:
         while begun < len(text) and text[begun] & 0xC0 == 0x80:
             begun += 1
         return cut - 1 + begun
+
+
+Piece: TypeAlias = tuple[str, bytes | None]
+"""The name of a document, for messages, and some of its text; None is the token that ends the
+document before."""
+
+
+def _read_part(document: Document, start: int, end: int, block_bytes: int) -> Iterator[bytes]:
+    """The bytes of a document from ``start`` to ``end``, in blocks, checked to be UTF-8."""
+    document.file.seek(start)
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    while start < end:
+        block = document.file.read(min(block_bytes, end - start))
+        if not block:
+            raise ValueError(f"{document.name}: became shorter while it was read")
+        waiting = decoder.getstate()[0]     # the beginning of a character
+        try:
+            decoder.decode(block, start + len(block) == end)
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{document.name}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at "
+                f"offset {start - len(waiting) + error.start})") from error
+        start += len(block)
+        yield block
+
+
+def _cut_for(tokenizer: Tokenizer, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Blocks with the same text, cut where the tokens do not depend on the cut.
+
+    Where there is no such place, blocks are joined until there is one.
+    """
+    rest = b""
+    for block in blocks:
+        text = rest + block
+        cut = tokenizer.last_cut(text)
+        if cut:
+            yield text[:cut]
+        rest = text[cut:]
+    if rest:
+        yield rest
+
+
+def batches(pieces: Iterable[Piece], batch_bytes: int) -> Iterator[list[Piece]]:
+    """Pieces in lists of at least so many bytes, but for the last."""
+    batch, size = [], 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece[1] or b"")
+        if size >= batch_bytes:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class _Side:
+    """What has come to one side so far: ``bytes`` of text and number of ``documents``."""
+
+    def __init__(self) -> None:
+        self.bytes = self.documents = 0
+        self._digest = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the text that was counted with :meth:`add`."""
+        return self._digest.hexdigest()
+
+    def add(self, text: bytes) -> None:
+        """Count some text."""
+        self.bytes += len(text)
+        self._digest.update(text)
+
+    def part(self, sha256: str) -> Part:
+        """The same for the index, with the hash of what is stored."""
+        return Part(self.bytes, self.documents, sha256)
+
+
+class Sides:
+    """Gives the pieces to train on, and writes the held-out text into a file on the way.
+
+    Between two documents of a side stands the separator; to train on, the tokenizer's token that
+    ends a document takes its place, if it has one. The tokenizer says where a long text may be cut
+    in pieces; about ``block_bytes`` are read at a time.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, split: Split, separator: str, file: BinaryIO,
+        block_bytes: int,
+    ) -> None:
+        self._tokenizer, self._split, self._file = tokenizer, split, file
+        self._separator, self._block_bytes = separator.encode(), block_bytes
+        self.train, self.heldout = _Side(), _Side()
+        self.sources: list[dict[str, Any]] = []
+        """For the index: what each input amounted to, once it was read."""
+
+    def divide(
+        self, inputs: Iterable[Input], column: str, meter: Meter, spool: Path,
+    ) -> Iterator[Piece]:
+        """All pieces to train on, each to be encoded by itself."""
+        for each in inputs:
+            documents = size = 0
+            for file in each.files:
+                for document in read_documents(file, column, meter, spool):
+                    documents += 1
+                    size += document.size
+                    yield from self._pieces(document)
+            self.sources.append({"name": each.name, "files": len(each.files),
+                                 "documents": documents, "bytes": size})
+
+    def hold_out(self, path: Path, spool: Path) -> None:
+        """Hold out a text file; ``spool`` is as :func:`read_documents` has it.
+        """
+        try:
+            source = InputFile("text", str(path), path.stat().st_size)
+            for document in read_documents(source, "", Meter(), spool):
+                self._write(self._read(document, 0, document.size))
+        except OSError as error:
+            raise ValueError(
+                f"{path}: cannot read the text to hold out ({error.strerror or error})") from error
+
+    def _pieces(self, document: Document) -> Iterator[Piece]:
+        cut = self._split.cut(document)
+        if cut:
+            if self._tokenizer.end_of_text is not None and self.train.documents:
+                yield document.name, None
+            text = _cut_for(self._tokenizer, self._read(document, 0, cut))
+            for piece in self._with_separator(self.train, text):
+                self.train.bytes += len(piece)
+                yield document.name, piece
+        if cut < document.size:
+            self._write(self._read(document, cut, document.size))
+
+    def _read(self, document: Document, start: int, end: int) -> Iterator[bytes]:
+        return _read_part(document, start, end, self._block_bytes)
+
+    def _with_separator(self, side: _Side, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        is_token = side is self.train and self._tokenizer.end_of_text is not None
+        if side.documents and self._separator and not is_token:
+            yield self._separator
+        side.documents += 1
+        yield from blocks
+
+    def _write(self, blocks: Iterable[bytes]) -> None:
+        for block in self._with_separator(self.heldout, blocks):
+            self.heldout.add(block)
+            self._file.write(block)

@@ -53,7 +53,7 @@ class ShardText:
     ------
     ShardError
         If a file is missing, damaged or something else. Hashes are not computed here:
-        :func:`sterna.model.shards.verify.verify` does.
+        :func:`sterna.model.shards.files.verify` does.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -139,13 +139,7 @@ class ShardText:
             self._read.clear()
 
     def _map(self, number: int) -> _Mapped:
-        """One shard.
-
-        Raises
-        ------
-        ShardError
-            If the folder is not the one that was opened, which may have had other tokens.
-        """
+        """One shard."""
         shard = self.index.shards[number]
         if self._stamp() != self._written:
             raise ShardError(f"{self.folder}: was replaced or removed while it was read")

@@ -1,9 +1,18 @@
-"""A block: a token mixer and a channel mixer, each added to the residual stream."""
+"""A block: a token mixer and a channel mixer, each added to the residual stream.
+
+Blocks that are reversible keep few activations: the backward pass finds the inputs of a block from
+its outputs (:func:`run_reversible`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, TypeAlias
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 import sterna.model.mixers  # noqa: F401  (registers them)
@@ -14,7 +23,7 @@ from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import CHANNEL_MIXERS, TOKEN_MIXERS
 from sterna.model.pattern import Choice
 
-__all__ = ["Block"]
+__all__ = ["Block", "run_reversible"]
 
 
 class Block(nn.Module):
@@ -23,7 +32,7 @@ class Block(nn.Module):
     A ternary projection normalises its own input, so a norm before a mixer is left out where the
     first thing that happens is one; it would change nothing. The residual stream of ternary
     blocks with pre-norm is limited by ``init.numerics``. Reversible blocks
-    (:mod:`sterna.model.stack.reversible`) take what the two mixers add, and do otherwise with it.
+    (:func:`run_reversible`) take what the two mixers add, and do otherwise with it.
 
     Parameters
     ----------
@@ -95,3 +104,140 @@ class Block(nn.Module):
         if self.pre:
             return residual_sum(x, added, self.numerics)
         return self.norms[which](x + added)
+
+
+Pair: TypeAlias = tuple[Tensor, Tensor]
+"""The two halves of the residual stream, each ``[time, batch, d]`` or ``[batch, d]``."""
+
+
+def run_reversible(
+    blocks: Sequence[Block], x: Tensor, states: Sequence[State],
+) -> tuple[Tensor, tuple[State, ...]]:
+    """Run blocks, which have pre-norm, one after the other as ``y1 = x1 + F(x2)``, ``y2 = x2 +
+    G(y1)``.
+
+    F is the token mixer of a block and G its channel mixer, each after its norm (RevNet, arXiv
+    1707.04585, equation 6; Reformer, arXiv 2001.04451, section 3). Both halves begin as ``x [time,
+    batch, d]``, and the result is their mean; the state of every token mixer comes back, too.
+
+    Training keeps only what comes out of the last block, and the states that went in: going back,
+    ``x2 = y2 - G(y1)`` and ``x1 = y1 - F(x2)``. Activations of one block at a time are in memory,
+    whatever the depth; each block is computed twice. The inputs found are exact but for rounding,
+    so the 8-bit codes of a ternary projection may differ from the first time where a value lay
+    between two. The residual stream is not limited: a limit has no inverse.
+    """
+    if torch.is_grad_enabled():
+        counts = [len(each) for each in states]
+        parameters = [each for block in blocks for part in _parameters(block) for each in part]
+        y1, y2, *flat = _Reversible.apply(blocks, counts, x, x, *chain(*states), *parameters)
+        after = _grouped(flat, counts)
+    else:
+        (y1, y2), after = _forward(blocks, (x, x), states)
+    return (y1 + y2) / 2, after
+
+
+def _forward(
+    blocks: Sequence[Block], halves: Pair, states: Sequence[State],
+) -> tuple[Pair, tuple[State, ...]]:
+    x1, x2 = halves
+    after = []
+    for block, before in zip(blocks, states, strict=True):
+        mixed, state = block.mix(x2, before)
+        x1 = x1 + mixed
+        x2 = x2 + block.change(x1)
+        after.append(state)
+    return (x1, x2), tuple(after)
+
+
+class _Reversible(torch.autograd.Function):
+    """All blocks as one function of the halves, the states and the parameters, in that order."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, blocks: Sequence[Block], counts: list[int], x1: Tensor, x2: Tensor,
+        *tensors: Tensor,
+    ) -> tuple[Tensor, ...]:
+        halves, after = _forward(blocks, (x1, x2), _grouped(tensors, counts))
+        flat = [_own(each) for each in chain(*after)]
+        ctx.blocks, ctx.counts = blocks, counts
+        ctx.save_for_backward(*halves, *tensors)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(each for each in flat if not _has_gradient(each)))
+        return *halves, *flat
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        y1, y2, *tensors = ctx.saved_tensors
+        halves = y1, y2
+        slopes = (torch.zeros_like(y1) if grads[0] is None else grads[0],
+                  torch.zeros_like(y2) if grads[1] is None else grads[1])
+        states, state_grads = _grouped(tensors, ctx.counts), _grouped(grads[2:], ctx.counts)
+        to_states: list[list[Tensor | None]] = []
+        to_parameters: list[list[Tensor | None]] = []
+        for block, before, after in zip(
+                reversed(ctx.blocks), reversed(states), reversed(state_grads), strict=True):
+            halves, slopes, to_state, to_parameter = _back(block, before, after, halves, slopes)
+            to_states.insert(0, to_state)
+            to_parameters.insert(0, to_parameter)
+        return None, None, *slopes, *chain(*to_states), *chain(*to_parameters)
+
+
+def _back(
+    block: Block, before: State, after_grads: Sequence[Tensor | None], halves: Pair, slopes: Pair,
+) -> tuple[Pair, Pair, list[Tensor | None], list[Tensor | None]]:
+    """From outputs and their gradients to inputs and theirs, then those of state and parameters."""
+    (y1, y2), (slope1, slope2) = halves, slopes
+    mixing, changing = _parameters(block)
+
+    y1 = y1.detach().requires_grad_()
+    with torch.enable_grad():
+        changed = block.change(y1)
+    to_y1, *to_changing = _gradients([changed], [slope2], [y1, *changing])
+    x2 = (y2 - changed).detach().requires_grad_()
+    slope1 = slope1 if to_y1 is None else slope1 + to_y1
+
+    before = tuple(each.detach().requires_grad_(_has_gradient(each)) for each in before)
+    with torch.enable_grad():
+        mixed, after = block.mix(x2, before)
+    to_x2, *rest = _gradients(
+        [mixed, *after], [slope1, *after_grads], [x2, *before, *mixing])
+    slope2 = slope2 if to_x2 is None else slope2 + to_x2
+    x1 = (y1 - mixed).detach()
+    return ((x1, x2.detach()), (slope1, slope2), rest[:len(before)],
+            [*rest[len(before):], *to_changing])
+
+
+def _gradients(
+    outputs: Sequence[Tensor], grads: Sequence[Tensor | None], inputs: Sequence[Tensor],
+) -> list[Tensor | None]:
+    """Gradients to the inputs; None to those that need none, or that no output depends on."""
+    pairs = [(output, grad) for output, grad in zip(outputs, grads, strict=True)
+             if grad is not None and output.requires_grad]
+    wanted = [each for each in inputs if each.requires_grad]
+    found = iter(torch.autograd.grad(
+        [output for output, _ in pairs], wanted, [grad for _, grad in pairs], allow_unused=True))
+    return [next(found) if each.requires_grad else None for each in inputs]
+
+
+def _parameters(block: Block) -> tuple[list[Tensor], list[Tensor]]:
+    """Those of F and those of G."""
+    first, second = block.norms
+    return ([*block.mixer.parameters(), *first.parameters()],
+            [*block.channel.parameters(), *second.parameters()])
+
+
+def _grouped(tensors: Sequence[Any], counts: Sequence[int]) -> tuple[tuple[Any, ...], ...]:
+    """The first of the tensors in groups of so many."""
+    rest = iter(tensors)
+    return tuple(tuple(next(rest) for _ in range(count)) for count in counts)
+
+
+def _own(x: Tensor) -> Tensor:
+    """A state that is a slice, such as the last of all hidden vectors, would hold all of them."""
+    whole = x.untyped_storage().nbytes() == x.numel() * x.element_size()
+    return x if whole else x.clone()
+
+
+def _has_gradient(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()

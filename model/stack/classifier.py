@@ -17,23 +17,8 @@ __all__ = ["Classifier"]
 class Classifier(nn.Module):
     """Blocks between an embedding with learned positions and the mean over time, then a head.
 
-    Parameters
-    ----------
-    config
-        Shape and mixers; ``vocab`` is the number of tokens that there are.
-    classes
-        Number of classes.
-    length
-        Tokens of every sequence.
-    seed
-        Seed of the initial weights.
-    profile
-        Numeric formats that ternary weights are trained for.
-
-    Raises
-    ------
-    ValueError
-        If there is no mixer of a name, it does not have an option, or it is for shorter sequences.
+    It maps sequences of ``length`` tokens, one of ``config.vocab`` each, to ``classes``; ternary
+    weights are trained for the formats of a profile.
     """
 
     def __init__(

@@ -1,12 +1,14 @@
-"""From torch modules to layers of integers, once, in the trainer's float32."""
+"""From torch modules to layers of integers, once, in the trainer's float32; and such modules put
+together: one after the other, or around them a residual.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from sterna.model.layers import (
     BitLinearLayer,
@@ -20,11 +22,86 @@ from sterna.model.layers import (
 from sterna.model.mixers.channel import GLU
 from sterna.model.mixers.recurrent import MLGRU
 from sterna.model.network.bitlinear import BitLinear
+from sterna.model.network.mixer import State, TokenMixer
+from sterna.model.network.numerics import S16_LIMITS, Numerics
 from sterna.model.network.quantizers import ternary_codes
 from sterna.model.profile import S16, FixedPoint, NumericProfile
-from sterna.model.stack.compose import Residual
 
-__all__ = ["from_module", "ternary_matrix_of"]
+__all__ = [
+    "Residual", "States", "advance", "from_brevitas", "from_module", "initial_states",
+    "ternary_matrix_of",
+]
+
+States: TypeAlias = tuple[State, ...]
+"""The state of every token mixer inside a module, in the order of computation."""
+
+
+class Residual(nn.Module):
+    """``y = x + inner(x)``, limited to the range of the profile's ``x`` format.
+
+    Parameters
+    ----------
+    inner
+        A module from ``[..., d]`` to ``[..., d]``.
+    numerics
+        Limits the sum; by default to the range of profile S16.
+    """
+
+    def __init__(self, inner: nn.Module, numerics: Numerics = S16_LIMITS) -> None:
+        super().__init__()
+        self.inner, self.numerics = inner, numerics
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [..., d]`` to ``[..., d]``; with a token mixer inside, ``x`` is
+        ``[time, batch, d]`` and begins at its initial state; :func:`advance` goes on from
+        another."""
+        return advance(self, x, initial_states(self, x))[0]
+
+
+def initial_states(module: nn.Module, x: Tensor) -> States:
+    """The states at the start of a sequence ``x [time, batch, columns]``."""
+    return tuple(each.initial_state(x) for each in _token_mixers(module))
+
+
+def _token_mixers(module: nn.Module) -> list[TokenMixer]:
+    """Every token mixer inside, one that comes twice also twice: each has a state of its own."""
+    if isinstance(module, TokenMixer):
+        return [module]
+    return [each for inner in module._modules.values() if inner is not None
+            for each in _token_mixers(inner)]
+
+
+def advance(module: nn.Module, x: Tensor, states: Sequence[State]) -> tuple[Tensor, States]:
+    """Run a module that may have token mixers inside.
+
+    Parameters
+    ----------
+    module
+        A module of Sterna, a :class:`Residual`, or an ``nn.Sequential`` of such.
+    x
+        ``[time, batch, columns]``.
+    states
+        Of every token mixer inside, as :func:`initial_states` or the call before gave them.
+
+    Returns
+    -------
+    The output ``[time, batch, rows]`` and the states after the last token.
+    """
+    if isinstance(module, TokenMixer):
+        (before,) = states
+        y, last = module(x, before)
+        return y, (last,)
+    if isinstance(module, Residual):
+        y, after = advance(module.inner, x, states)
+        return module.numerics.x(x + y), after
+    if isinstance(module, nn.Sequential):
+        after, rest = (), tuple(states)
+        for each in module:
+            count = len(_token_mixers(each))
+            x, new = advance(each, x, rest[:count])
+            after, rest = after + new, rest[count:]
+        return x, after
+    return module(x), ()
 
 
 def ternary_matrix_of(linear: BitLinear) -> TernaryMatrix:
@@ -128,3 +205,41 @@ def _named(at: str, make: Any, *arguments: Any, **options: Any) -> Any:
         return make(*arguments, **options)
     except ValueError as error:
         raise ValueError(f"{at}: {error}") from error
+
+
+def from_brevitas(layer: Any) -> TernaryMatrix:
+    """The ternary matrix of a Brevitas layer, with its scale and bias.
+
+    Parameters
+    ----------
+    layer
+        A ``brevitas.nn.QuantLinear`` with a ternary weight quantiser that has one scale for the
+        matrix, ``SignedTernaryWeightPerTensorConst`` for example. Quantisers of its input,
+        output and bias play no part: the activations are Sterna's.
+
+    Raises
+    ------
+    ValueError
+        If the layer has no weight quantiser, its weights are not ternary, or it has a scale
+        for each row.
+    """
+    name = type(layer).__name__
+    if not (hasattr(layer, "quant_weight") and getattr(layer, "weight", None) is not None):
+        raise ValueError(
+            f"expected a brevitas.nn.QuantLinear with quantised weights, got a {name}")
+    quantized = layer.quant_weight()
+    if getattr(quantized, "scale", None) is None:
+        raise ValueError(f"the weights of the {name} are not quantised")
+    scales = _numpy(quantized.scale)
+    if scales.size != 1:
+        raise ValueError(
+            f"one scale for the matrix is possible, got {scales.size} for the weights of the "
+            f"{name}; take a quantiser per tensor")
+    scale = scales.item()
+    codes = np.rint(_numpy(quantized.value) / scale)
+    bias = getattr(layer, "bias", None)
+    return TernaryMatrix(codes, scale, None if bias is None else _numpy(bias))
+
+
+def _numpy(tensor: Any) -> np.ndarray:
+    return np.asarray(tensor.detach().cpu().double().numpy())

@@ -1,21 +1,22 @@
-"""Held-out bits per byte of a float model, whatever its tokens."""
+"""What a float model of any mixers and tokens is asked for: held-out bits per byte, and text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokenizer import contiguous_sequences
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer, spelled_bytes
 
-__all__ = ["heldout_bpb"]
+__all__ = ["heldout_bpb", "sample_tokens"]
 
 
 @torch.no_grad()
@@ -51,11 +52,6 @@ def heldout_bpb(
         What the model was trained with.
     progress
         Called now and then with the number of predictions that are measured, and of all.
-
-    Raises
-    ------
-    ValueError
-        If the text has fewer than two tokens, or a byte that the model does not know.
     """
     tokenizer = fitted(tokenizer, model.config.vocab)
     tokens = tokenizer.encode(text)
@@ -92,3 +88,33 @@ def _nats(
             logits.transpose(0, 1).flatten(0, 1), piece[1:].flatten(), reduction="sum").double())
         move(piece[1:].numel())
     return nats
+
+
+def sample_tokens(
+    model: LanguageModel, prompt: np.ndarray, *, tokens: int, sampler: Sampler,
+    end_of_text: int | None = None,
+) -> Iterator[int]:
+    """Continue a text, the tokens ``prompt [time]``, by up to ``tokens``, one at a time; the token
+    ``end_of_text`` is the last.
+
+    Logits are rounded to the format of the model's profile, so that the sampler is the one that all
+    other forms of a model use. A model with mixers of a fixed length ends with it. The model is put
+    into evaluation mode.
+    """
+    logit = model.profile.logit
+    device = model.embedding.weight.device
+    row = torch.from_numpy(prompt.astype(np.int64)).reshape(1, -1).to(device)
+    lengths = [each.mixer.longest for each in model.blocks() if each.mixer.longest is not None]
+    room = min([tokens, *(longest - row.shape[1] + 1 for longest in lengths)])
+    model.eval()    # ternary weights are then made once, not for every token
+    with torch.inference_mode():
+        logits, state = model(row)
+        last = logits[:, -1]
+        for count in range(room):
+            integers = (last[0].double() * 2.0 ** logit.frac).round().clamp(logit.min, logit.max)
+            token = sampler(integers.cpu().numpy().astype(np.int64))
+            yield token
+            if token == end_of_text:
+                return
+            if count + 1 < room:
+                last, state = model.step(torch.tensor([token], device=device), state)

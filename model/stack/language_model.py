@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.network.formats import numerics_for
 from sterna.model.network.mixer import State
+from sterna.model.network.numerics import numerics_for
 from sterna.model.network.projection import MixerInit
 from sterna.model.profile import S16, NumericProfile
-from sterna.model.stack.block import Block
-from sterna.model.stack.reversible import run_reversible
+from sterna.model.stack.block import Block, run_reversible
 
 __all__ = ["LanguageModel", "ModelState"]
 
@@ -44,7 +43,7 @@ class LanguageModel(nn.Module):
     profile
         Numeric formats that the model is trained for. Ternary weights: values saturate where its
         formats do, and are rounded to those that are coarse
-        (:func:`~sterna.model.network.formats.numerics_for`).
+        (:func:`~sterna.model.network.numerics.numerics_for`).
 
     Attributes
     ----------

@@ -1,6 +1,10 @@
 """Byte-level byte-pair encoding (arXiv 1508.07909 on bytes, as GPT-2's), without a library.
 
-Its 256 first tokens are the bytes, so it has tokens for every text, UTF-8 or not.
+Its 256 first tokens are the bytes, so it has tokens for every text, UTF-8 or not. A merge never
+crosses the border of a word. A word is a row of letters, digits or other signs with at most one
+space before it, or a row of blanks, less its last one if a word follows. Only ASCII is told apart,
+and every byte from 128 on counts as a letter: so bytes have words whether they are UTF-8 or not,
+and one pattern gives the same words in Python and in JavaScript.
 """
 
 from __future__ import annotations
@@ -8,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +20,53 @@ import numpy as np
 
 from sterna.model.checks import check_fields
 from sterna.model.tokens.tokenizer import check_tokens
-from sterna.model.tokens.words import last_cut, words_of
 
-__all__ = ["BPE_VERSION", "MOST_BYTES", "MOST_TOKENS", "BytePairTokenizer"]
+__all__ = [
+    "BPE_VERSION", "MOST_BYTES", "MOST_TOKENS", "WORD_PATTERN", "BytePairTokenizer",
+    "last_cut", "words_of",
+]
+
+WORD_PATTERN = (
+    r" ?[A-Za-z\x80-\xff]+"
+    r"| ?[0-9]+"
+    r"| ?[^\t-\r 0-9A-Za-z\x80-\xff]+"
+    r"|[\t-\r ]+(?![^\t-\r ])"
+    r"|[\t-\r ]+")
+r"""A word, as a regular expression on bytes, or on characters U+0000 to U+00FF in their place.
+
+The idea, with Unicode's classes in place of ASCII's, is that of GPT-2. ``\t-\r`` are tab, line
+feed, vertical tab, form feed and carriage return.
+"""
+
+_WORD = re.compile(WORD_PATTERN.encode())
+_BLANK, _LETTER, _DIGIT, _OTHER = range(4)
+_KINDS = np.full(256, _OTHER, dtype=np.uint8)
+_KINDS[list(b"\t\n\v\f\r ")] = _BLANK
+_KINDS[list(b"0123456789")] = _DIGIT
+_KINDS[[byte for byte in range(256) if byte >= 128 or chr(byte).isalpha()]] = _LETTER
+
+
+def words_of(text: bytes) -> list[bytes]:
+    """The words of a text, which together are the text.
+
+    >>> words_of(b"if x1 == 2:\\n    return")
+    [b'if', b' x', b'1', b' ==', b' 2', b':', b'\\n   ', b' return']
+    """
+    return _WORD.findall(text)
+
+
+def last_cut(text: bytes) -> int:
+    """The last place inside of a text that is between two words, whatever stands after the text.
+
+    That is where a sign that is no blank ends a row of its kind. 0 if there is no such place.
+
+    >>> last_cut(b"some words"), last_cut(b"word"), last_cut(b"x = 1  ")
+    (4, 0, 5)
+    """
+    kinds = _KINDS[np.frombuffer(text, dtype=np.uint8)]
+    places = np.flatnonzero((kinds[:-1] != _BLANK) & (kinds[1:] != kinds[:-1]))
+    return int(places[-1]) + 1 if places.size else 0
+
 
 BPE_VERSION = 1
 """Of the rules, which a list of merges means nothing without: words, and the order of merges."""
@@ -40,7 +89,7 @@ _MOST_KNOWN_WORDS = 1 << 18
 class BytePairTokenizer:
     """Tokens that are made by merging pairs of tokens, from bytes on.
 
-    Each word of a text (:mod:`sterna.model.tokens.words`) begins as its bytes. Of all pairs of
+    Each word of a text begins as its bytes. Of all pairs of
     neighbours that have a merge, the one that comes first in the list is merged, the leftmost if it
     is there more than once; until there is none.
 
@@ -56,7 +105,7 @@ class BytePairTokenizer:
     Raises
     ------
     ValueError
-        If a merge is of tokens that are not there yet, is there twice, or there are more than
+        If a merge is of tokens not made yet, occurs twice, or there are more than
         65,536 tokens, or they spell more than 16 MiB together.
 
     >>> tokenizer = BytePairTokenizer([(116, 104), (256, 101)])
@@ -83,7 +132,7 @@ class BytePairTokenizer:
                     f"merge {rank} must be of two of the {len(spellings)} tokens before it, got "
                     f"{left} and {right}")
             if _pair(left, right) in made:
-                raise ValueError(f"merge {rank} is there twice: {left} and {right}")
+                raise ValueError(f"merge {rank} occurs twice: {left} and {right}")
             spelling = spellings[left] + spellings[right]
             token = token_of.setdefault(spelling, len(spellings))
             if token == len(spellings):

@@ -1,20 +1,23 @@
-"""Training byte-pair encoding, with the package `tokenizers`.
+"""Byte-pair encoding by the package `tokenizers`: training with it, and ours as one of its own.
 
-Only the counting is the package's: its merges become a :class:`BytePairTokenizer`, which needs no
-package.
+In training only the counting is the package's: its merges become a :class:`BytePairTokenizer`,
+which needs no package.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from sterna.model.checks import check_whole
-from sterna.model.tokens.bpe import MOST_TOKENS, BytePairTokenizer
-from sterna.model.tokens.tokenizers_package import package_words, printable_bytes
-from sterna.model.tokens.words import last_cut
+from sterna.model.tokens.bpe import MOST_TOKENS, WORD_PATTERN, BytePairTokenizer, last_cut
 
-__all__ = ["train_bpe"]
+if TYPE_CHECKING:
+    import tokenizers
+    from tokenizers.pre_tokenizers import Sequence
+
+__all__ = ["END_OF_TEXT", "package_tokenizer", "train_bpe"]
 
 _PART = 1 << 20
 
@@ -43,7 +46,7 @@ def train_bpe(
     check_whole("vocab", vocab, 257 + end_of_text, MOST_TOKENS)
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     trained = Tokenizer(models.BPE())
-    trained.pre_tokenizer = package_words()
+    trained.pre_tokenizer = _package_words()
     trained.train_from_iterator(_parts(texts), trainers.BpeTrainer(
         vocab_size=vocab - end_of_text, min_frequency=2, show_progress=False, special_tokens=[],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
@@ -68,9 +71,57 @@ def _parts(texts: Iterable[bytes]) -> Iterator[str]:
 
 def _numbered(merges: list[list[str]]) -> list[tuple[int, int]]:
     """Merges of texts as merges of tokens, numbered as :class:`BytePairTokenizer` does."""
-    token_of = {character: byte for byte, character in enumerate(printable_bytes())}
+    token_of = {character: byte for byte, character in enumerate(_printable_bytes())}
     numbered = []
     for left, right in merges:
         numbered.append((token_of[left], token_of[right]))
         token_of.setdefault(left + right, len(token_of))
     return numbered
+
+
+END_OF_TEXT = "<|endoftext|>"
+"""What the package calls the token that ends a document, as GPT-2's tokenizer does."""
+
+_UNICODE_WORDS = WORD_PATTERN.replace(r"\x80-\xff", r"\x{80}-\x{10ffff}")
+"""The same words for the package, which reads characters where we read bytes."""
+
+
+def package_tokenizer(tokenizer: BytePairTokenizer) -> tokenizers.Tokenizer:
+    """The tokenizer of the package that gives every UTF-8 text the same tokens.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without the package `tokenizers`.
+    """
+    from tokenizers import AddedToken, Tokenizer, models
+    characters = _printable_bytes()
+    names = ["".join(characters[byte] for byte in each) for each in tokenizer.spellings if each]
+    found = Tokenizer(models.BPE(
+        {name: token for token, name in enumerate(names)},
+        [(names[left], names[right]) for left, right in tokenizer.merges.tolist()]))
+    found.pre_tokenizer = _package_words()
+    if tokenizer.end_of_text is not None:
+        found.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
+        found.encode_special_tokens = True      # text that reads like it is text
+    return found
+
+
+def _package_words() -> Sequence:
+    """What cuts a text into our words in the package, and writes their bytes as characters."""
+    from tokenizers import Regex, pre_tokenizers
+    return pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(_UNICODE_WORDS), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def _printable_bytes() -> list[str]:
+    """The character that the package writes for each byte: itself if it is printed in Latin-1 and
+    no blank, else the next from U+0100 on.
+
+    >>> [_printable_bytes()[byte] for byte in b"a \\n"]
+    ['a', '\u0120', '\u010a']
+    """
+    shown = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
+    hidden = iter(range(0x100, 0x200))
+    return [chr(byte if byte in shown else next(hidden)) for byte in range(256)]

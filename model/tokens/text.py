@@ -71,20 +71,8 @@ class _Tokens:
 
 
 class GeneralText(_Tokens):
-    """Text of a more general kind that training begins with, in memory.
-
-    Parameters
-    ----------
-    text
-        UTF-8.
-    tokenizer
-        Has tokens for all of it.
-
-    Raises
-    ------
-    ValueError
-        If it has not.
-    """
+    """Text of a more general kind that training begins with, in memory; the tokenizer has to have
+    tokens for all of it."""
 
     def __init__(self, text: bytes, tokenizer: Tokenizer) -> None:
         super().__init__(text, tokenizer, "the general text")
@@ -92,20 +80,7 @@ class GeneralText(_Tokens):
 
 
 class MemoryText(_Tokens):
-    """A corpus in memory, in the tokens of a tokenizer.
-
-    Parameters
-    ----------
-    corpus
-        The text.
-    tokenizer
-        Has tokens for all of it.
-
-    Raises
-    ------
-    ValueError
-        If it has not.
-    """
+    """A corpus in memory, in the tokens of a tokenizer, which has to have them for all of it."""
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer) -> None:
         super().__init__(corpus.train, tokenizer, corpus.name)

@@ -1,7 +1,7 @@
 """Training with torch: corpus to checkpoint, and the one step from floats to integers.
 
-Each part of a run has a file: the recipe, the order of the text (:mod:`.windows`), the optimiser,
-one step (:mod:`.step`), what changes from step to step (:mod:`.state`), the budget, the loop, the
-checkpoint, the folder. :func:`sterna.model.training.train.train` puts them together. Beside them
-stands :mod:`sterna.model.training.quantize`.
+:func:`sterna.model.training.train.train` puts the parts of a run together: the recipe, the order of
+the text (:mod:`.windows`), the optimiser, what changes from step to step (:mod:`.state`), the
+budget, the checkpoint, the folder (:mod:`.run_folder`), what is recorded (:mod:`.record`). Beside
+them stands :mod:`sterna.model.training.quantize`.
 """

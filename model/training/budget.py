@@ -43,15 +43,7 @@ class Budget(Protocol):
 
 
 class StepBudget:
-    """A number of steps.
-
-    Parameters
-    ----------
-    steps
-        All steps of the run; 0 for its beginning alone.
-    done
-        Those done before.
-    """
+    """A number of steps, of which some may be done; 0 for the beginning of a run alone."""
 
     def __init__(self, steps: int, done: int = 0) -> None:
         check_whole("steps", steps, 0)
@@ -81,23 +73,12 @@ class TimeBudget:
 
     The first steps are a trial, in which the fraction stands. Then the number of steps is fixed,
     and the fraction goes to 1 in equal strides. As the speed changes, the steps that remain are
-    corrected, a little after each: a stall never makes the schedule jump, and no part of it is
-    left out. A run that was held up for long ends late, but with the end of its decay.
+    corrected, a little after each: a stall never makes the schedule jump, and no part of it is left
+    out. A run that was held up for long ends late, but with the end of its decay.
 
-    Parameters
-    ----------
-    seconds
-        Training time of the whole run.
-    used_seconds
-        Training time before, if the run is resumed.
-    plan
-        What :meth:`to_json` gave then. It is gone on with if the budget is the same; a longer one
-        begins with a trial, at the fraction of the time that is used.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
+    A resumed run has used ``used_seconds`` of it and continues ``plan``, which :meth:`to_json` gave
+    then, if the budget is the same; a longer one begins with a trial, at the fraction of the time
+    that is used.
     """
 
     def __init__(self, seconds: float, used_seconds: float = 0.0, plan: Any = None) -> None:
@@ -158,13 +139,7 @@ class TimeBudget:
 
 
 def check_plan(plan: Any) -> None:
-    """Refuse what is no ``to_json`` of a budget, as read from a checkpoint.
-
-    Raises
-    ------
-    ValueError
-        Naming the entry.
-    """
+    """Refuse what is no ``to_json`` of a budget, as read from a checkpoint."""
     if isinstance(plan, dict) and "steps" in plan:
         check_fields("budget", plan, ["steps"])
         check_whole("steps of the budget", plan["steps"], 0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
+import re
 import warnings
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,19 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sterna.model.checks import check_fields, check_whole
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
-from sterna.model.profile import S16, NumericProfile
+from sterna.model.profile import PROFILES, S16, NumericProfile
 from sterna.model.stack.language_model import LanguageModel, ModelState
+from sterna.model.tokens.files import tokenizer_from_json
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
-from sterna.model.training.checkpoint_fields import checked_fields
+from sterna.model.training.budget import check_plan
+from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.run_folder import CHECKPOINT_NAME, RunFolder
 
-__all__ = ["Checkpoint", "CheckpointError", "NotFiniteError", "load_checkpoint",
-           "save_checkpoint"]
+__all__ = [
+    "Checkpoint", "CheckpointError", "NotFiniteError", "check_state", "load_checkpoint",
+    "save_checkpoint",
+]
 
 _FORMAT = "sterna-checkpoint-3"
-_OLDER_FORMATS = ("sterna-checkpoint-1", "sterna-checkpoint-2")
 _SAFETENSORS = b'{"'    # after the eight bytes of its length, the header of such a file
 
 
@@ -108,12 +114,6 @@ class Checkpoint:
     def model(self, *, averaged: bool = True) -> LanguageModel:
         """Return the model with these weights, on the CPU; with their average, if there is one,
         unless ``averaged`` is false.
-
-        Raises
-        ------
-        CheckpointError
-            If they are not the weights of a model of this shape; NotFiniteError if one of them is
-            not finite.
         """
         model = LanguageModel(self.config, profile=self.profile)
         weights = {**self.weights, **(self.average or {})} if averaged else self.weights
@@ -139,13 +139,7 @@ class Checkpoint:
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
-    """Write ``checkpoint`` to ``path``: to a file beside it first, which then takes its name.
-
-    Raises
-    ------
-    OSError
-        If the folder cannot be written; an older checkpoint is then still whole.
-    """
+    """Write ``checkpoint`` to ``path``: to a file beside it first, which then takes its name."""
     content = {name: getattr(checkpoint, name) for name in Checkpoint.__slots__}
     content["config"] = checkpoint.config.to_json()
     content["tokenizer"] = checkpoint.tokenizer.to_json()
@@ -157,18 +151,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint that :func:`save_checkpoint` wrote, now or in an older format.
-
-    Parameters
-    ----------
-    path
-        The file, or the folder of a run.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is missing, damaged or something else.
-    """
+    """Read a checkpoint that :func:`save_checkpoint` wrote, or that of the folder of a run."""
     path = Path(path)
     if path.is_dir():
         folder = RunFolder(path)
@@ -182,21 +165,12 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
                 f"{folder.path} has a run without a {CHECKPOINT_NAME} so far: it writes one every "
                 f"minute, and at its end")
     content = _content(path)
-    if isinstance(content, dict) and content.get("format") in _OLDER_FORMATS:
-        _bring_up_to_date(content)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
     del content["format"]
-    # As it was before there were these.
-    for name in ("average", "data_folder", "text_file", "general_sha256"):
-        content.setdefault(name, None)
-    content.setdefault("computed_with", ())
-    content.setdefault("skipped", 0)
-    if isinstance(content.get("recipe"), dict):
-        content["recipe"] = {"float_start": 0.0, "general_share": 0.0, **content["recipe"]}
     try:
-        return Checkpoint(**checked_fields(content, list(Checkpoint.__slots__)))
+        return Checkpoint(**_checked_fields(content, list(Checkpoint.__slots__)))
     except ValueError as error:
         raise CheckpointError(f"checkpoint {path} has unexpected contents: {error}") from error
 
@@ -223,14 +197,109 @@ def _content(path: Path) -> Any:
             f"training wrote, {CHECKPOINT_NAME}") from error
 
 
-def _bring_up_to_date(content: dict[str, Any]) -> None:
-    """From the first format, which knew MLGRU and GLU only and called them so, or the second,
-    which knew bytes only."""
-    with suppress(KeyError, AttributeError, TypeError):     # damage is reported with the rest
-        if content["format"] == _OLDER_FORMATS[0]:
-            content["weights"] = {
-                name.replace(".mlgru.", ".mixer.").replace(".glu.", ".channel."): value
-                for name, value in content["weights"].items()}
-            content["carried"] = tuple((state,) for state in content["carried"].unbind(0))
-    content["format"] = _FORMAT
-    content.update(tokenizer=BYTES.to_json(), profile=S16.name, budget=None)
+def _checked_fields(content: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The fields of a checkpoint as they are used, from what its file holds."""
+    check_fields("a checkpoint", content, names)
+    for name in ("seed", "step", "skipped"):
+        check_whole(name, content[name], 0, (1 << 63) - 1)
+    for name, (is_right, expected) in _FIELDS.items():
+        value = content[name]
+        if not is_right(value):
+            # Not the repr of a dictionary of tensors, which takes long.
+            got = type(value).__name__ if isinstance(value, (dict, tuple, Tensor)) else repr(value)
+            raise ValueError(f"{name} must be {expected}, got {got:.80}")
+    if content["budget"] is not None:
+        check_plan(content["budget"])
+    _made(TrainRecipe, "recipe", content["recipe"])
+    config = _made(ModelConfig, "config", content["config"])
+    _check_embedding(config, content["weights"])
+    return {**content, "config": config, "profile": PROFILES[content["profile"]],
+            "tokenizer": tokenizer_from_json(content["tokenizer"], config.vocab)}
+
+
+def check_state(found: Any, initial: Any) -> None:
+    """Refuse what cannot be a later state of token mixers that begin with ``initial``."""
+    if len(found) != len(initial):
+        raise ValueError(f"the state is of {len(found)} layers, not of {len(initial)}")
+    for layer, (ours, theirs) in enumerate(zip(initial, found, strict=True)):
+        same = len(ours) == len(theirs) and all(
+            a.dtype == b.dtype and a.dim() == b.dim() and all(
+                # A window of keys begins empty and grows to its size.
+                m in (0, n) for m, n in zip(a.shape, b.shape, strict=True))
+            for a, b in zip(ours, theirs, strict=True))
+        if not same or not all(bool(each.isfinite().all()) for each in theirs):
+            raise ValueError(f"the state of layer {layer} is not finite, or of another mixer")
+
+
+def _made(kind: Callable[..., Any], name: str, value: Any) -> Any:
+    """An object of these arguments."""
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value):
+        raise ValueError(f"{name} must be a dictionary, got {value!r:.80}")
+    try:
+        return kind(**value)
+    except (TypeError, ValueError) as error:    # a TypeError names arguments that it does not have
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _check_embedding(config: ModelConfig, weights: dict[str, Tensor]) -> None:
+    """Compare what can be compared before memory is taken for a model of this shape."""
+    found = weights.get("embedding.weight")
+    if found is not None and tuple(found.shape) != (config.vocab, config.d):
+        raise ValueError(f"the weights are not those of its own shape: embedding.weight is "
+                         f"{tuple(found.shape)}, not {(config.vocab, config.d)}")
+    layers = {name.split(".")[1] for name in weights if name.startswith("layers.")}
+    if not layers <= set(map(str, range(config.layers))) or len(layers) not in (0, config.layers):
+        raise ValueError(f"the weights are not those of its own shape: there are {len(layers)} "
+                         f"layers, not {config.layers}")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]*", value) is not None
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in (int, float) and 0.0 <= value < math.inf
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a tensor whose numbers can be read as they are."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+
+
+def _are_tensors(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(key, str) and _is_plain(each) for key, each in value.items())
+
+
+def _are_states(value: Any) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(layer, tuple) and all(map(_is_plain, layer)) for layer in value)
+
+
+def _or_none(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "corpus_name": (_is_text, "text"),
+    "corpus_sha256": (_is_hash, "a hash in hexadecimal"),
+    "general_sha256": (_or_none(_is_hash), "a hash in hexadecimal"),
+    "seconds": (_is_amount, "at least 0"),
+    "weights": (_are_tensors, "a dictionary of tensors"),
+    "average": (_or_none(_are_tensors), "a dictionary of tensors"),
+    "optimizer": (lambda value: isinstance(value, dict), "a dictionary"),
+    "carried": (_are_states, "tuples of tensors, one for each layer"),
+    "train_bpb": (_or_none(_is_amount), "at least 0"),
+    "heldout_bpb": (_or_none(_is_amount), "at least 0"),
+    "profile": (lambda value: isinstance(value, str) and value in PROFILES,
+                f"one of {', '.join(PROFILES)}"),
+    "data_folder": (_or_none(_is_text), "text"),
+    "text_file": (_or_none(_is_text), "text"),
+    "computed_with": (
+        lambda value: isinstance(value, tuple) and all(map(_is_text, value)), "a tuple of texts"),
+}
+"""For each field what is right, and what it is called."""

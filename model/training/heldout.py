@@ -19,12 +19,9 @@ from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.text import first_characters
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.checkpoint import Checkpoint
-from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.recipe import HELDOUT_BYTES, TrainRecipe
 
-__all__ = ["HELDOUT_BYTES", "heldout_of_run", "heldout_window", "measure_heldout"]
-
-HELDOUT_BYTES = 1 << 16
-"""Of the held-out text so much is measured, unless another number is asked for."""
+__all__ = ["heldout_of_run", "heldout_window", "measure_heldout"]
 
 
 def heldout_of_run(checkpoint: Checkpoint) -> bytes | None:
@@ -32,11 +29,6 @@ def heldout_of_run(checkpoint: Checkpoint) -> bytes | None:
 
     That is the text of a data folder or of a file, where the checkpoint says, or the built-in one,
     if this Python has the same; else None, as nobody knows where the text is.
-
-    Raises
-    ------
-    ValueError
-        If the folder or file is gone, damaged or another one now, or holds nothing out.
     """
     if checkpoint.data_folder is not None:
         return _of_folder(checkpoint)
@@ -95,11 +87,6 @@ def measure_heldout(
     """Bits per byte of a text, which the tokenizer makes into the tokens of the model.
 
     ``progress`` is called now and then with the number of predictions so far, and of all.
-
-    Raises
-    ------
-    FloatingPointError
-        If they are not finite: a step spoiled the weights, which its own loss does not tell.
     """
     found = heldout_bpb(model, text, window=heldout_window(model, recipe), tokenizer=tokenizer,
                         progress=progress)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sterna.model.network.projection import Projection
-from sterna.model.training.distributed.layout import like, own
+from sterna.model.training.distributed import like, own
 from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["WeightAverage", "adamw", "restore_adamw", "set_learning_rate"]
@@ -48,22 +48,9 @@ def set_learning_rate(
 
 
 def restore_adamw(optimizer: torch.optim.AdamW, saved: Any, step: int) -> None:
-    """Take over the moments of a saved state dictionary; the settings stay those of the recipe.
-
-    Parameters
-    ----------
-    optimizer
-        Made by :func:`adamw` for the same model.
-    saved
-        What ``optimizer.state_dict()`` gave, whole or laid out as the parameters are.
-    step
-        Steps that had been done then.
-
-    Raises
-    ------
-    ValueError
-        If it is not the state of these parameters after so many steps.
-    """
+    """Take over the moments of a saved state dictionary, of ``optimizer.state_dict()`` after so
+    many steps of the same model, whole or laid out as the parameters are; the settings stay those
+    of the recipe."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     moments = saved.get("state") if isinstance(saved, dict) else None
     if not isinstance(moments, dict):
@@ -99,15 +86,9 @@ def _checked(found: Any, parameter: Tensor, step: int) -> dict[str, Tensor]:
 class WeightAverage:
     """``average += (1 - decay) * (weights - average)`` after every step (Polyak averaging).
 
-    A matrix is made ternary after it is averaged, so codes follow the average.
-
-    Parameters
-    ----------
-    model
-        Whose parameters are averaged; the average begins with them.
-    decay
-        Of the average, from 0 to below 1; in step ``t`` at most ``(1 + t) / (10 + t)``, so that
-        the initial weights are soon forgotten.
+    A matrix is made ternary after it is averaged, so codes follow the average. The average begins
+    with the weights of the model. The decay of step ``t`` is at most ``(1 + t) / (10 + t)``, so
+    that these are soon forgotten.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

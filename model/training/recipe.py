@@ -1,4 +1,6 @@
-"""The training recipe: every number that decides what a step does."""
+"""What a run is told: the recipe, every number that decides what a step does; how it is computed;
+what is recorded. Without torch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 
 from sterna.model.checks import check_whole, real_number
 
-__all__ = ["ORDERS", "SCHEDULES", "TrainRecipe"]
+__all__ = ["HELDOUT_BYTES", "ORDERS", "SCHEDULES", "Execution", "Recording", "TrainRecipe"]
 
 ORDERS = ("random", "epoch")
 """How windows that do not follow each other lie: anywhere, drawn anew for each; or side by side,
@@ -17,6 +19,10 @@ SCHEDULES = ("cosine", "two-stage")
 """How the learning rate falls: along a cosine, or in two straight lines, of which the second begins
 lower and goes without weight decay (BitNet b1.58 2B4T, arXiv 2504.12285, section 2.2)."""
 
+HELDOUT_BYTES = 1 << 16
+"""Of the held-out text so much is measured, unless another number is asked for."""
+
+_MOST_THREADS = 1024
 _FIRST_STAGE = 0.5
 _STAGES = ((1.0, 8 / 15), (1 / 3, 0.0))
 """Where the learning rate begins and ends in both stages, as parts of the peak: those that report's
@@ -195,3 +201,88 @@ class TrainRecipe:
         """
         over = self.schedule == "two-stage" and fraction >= _FIRST_STAGE
         return 0.0 if over else self.weight_decay
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What may differ between a run and its continuation: the result is the same, but for
+    rounding.
+
+    Parameters
+    ----------
+    device
+        A torch device; by default ``cuda`` if there is one, else ``cpu``.
+    threads
+        Number of CPU threads; by default what torch has.
+    parallel
+        How the model lies over the processes that a launcher started
+        (:data:`sterna.model.training.distributed.LAYOUTS`). None: ``ddp``, if there is
+        more than one.
+    checkpoint_activations
+        Whether a block keeps nothing but its input for the backward pass, and computes itself
+        again there: less memory, about a third more work, the same numbers.
+    compile
+        Whether ``torch.compile`` compiles the blocks, at the first step. Then neither the compiled
+        kernels of this package nor Triton's compute in them; last digits differ.
+
+    Raises
+    ------
+    ValueError
+        If the number of threads is out of its range.
+    """
+
+    device: str | None = None
+    threads: int | None = None
+    parallel: str | None = None
+    checkpoint_activations: bool = False
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threads is not None:
+            check_whole("threads", self.threads, 1, _MOST_THREADS)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a run measures, saves and writes down beside its steps, and how often.
+
+    Parameters
+    ----------
+    heldout_bytes
+        So much of the held-out text is measured, from its beginning.
+    heldout_evaluations, heldout_steps
+        It is measured so many times during the run, the end included; or (if given) every so many
+        steps, and at the end.
+    checkpoint_seconds, checkpoint_steps
+        A checkpoint is written this often: in seconds, and (if given) also in steps.
+    sample_every
+        Steps between two samples of text in ``samples.txt``; None for none.
+    tensorboard
+        Whether figures are also written for TensorBoard.
+    command
+        The command line that started the run, for its report.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    """
+
+    heldout_bytes: int = HELDOUT_BYTES
+    heldout_evaluations: int = 8
+    heldout_steps: int | None = None
+    checkpoint_seconds: float = 60.0
+    checkpoint_steps: int | None = None
+    sample_every: int | None = None
+    tensorboard: bool = False
+    command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_whole("heldout_bytes", self.heldout_bytes, 2)
+        check_whole("heldout_evaluations", self.heldout_evaluations, 1)
+        for name in ("heldout_steps", "checkpoint_steps", "sample_every"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), 1)
+        seconds = real_number("checkpoint_seconds", self.checkpoint_seconds)
+        if not 0.0 <= seconds <= math.inf:
+            raise ValueError(f"checkpoint_seconds must be at least 0, got {seconds}")

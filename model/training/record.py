@@ -5,40 +5,112 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from sterna.model.files import write_atomically
-from sterna.model.training.report.code_watch import CodeWatch, overall
-from sterna.model.training.report.codes import CodesWriter
-from sterna.model.training.report.metrics import MetricsWriter
-from sterna.model.training.report.samples import SampleWriter, sample_text
-from sterna.model.training.report.tensorboard import TensorBoardWriter, check_tensorboard
+from sterna.model.extras import install_command
+from sterna.model.files import read_text, write_atomically
+from sterna.model.quantized.sampling import Sampler
+from sterna.model.stack.evaluate import sample_tokens
+from sterna.model.stack.language_model import LanguageModel
+from sterna.model.tokens.files import fitted
+from sterna.model.tokens.tokenizer import TextStream, Tokenizer
+from sterna.model.training.codes import CodeWatch, overall
+from sterna.model.training.metrics import CodesWriter, MetricsWriter, StepFile
+from sterna.model.training.recipe import Recording
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.state import RunSettings, TrainState
 
-__all__ = ["Record", "Recorded", "describe_run", "open_record"]
+__all__ = ["Record", "SampleWriter", "open_record", "read_samples"]
 
-_STEPS_PER_ROW, _STEPS_PER_CODES = 10, 100
+_SAMPLE_PROMPT = "The "
+"""What every sample goes on from."""
+
+_TOKENS, _TEMPERATURE, _SEED = 160, 0.7, 1
+_HEAD = re.compile(r"^--- step (\d+) ---$", re.M)
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What of a run is recorded beyond ``metrics.csv`` and ``codes.csv``.
+def _sample_text(model: LanguageModel, tokenizer: Tokenizer) -> str:
+    """What a model writes after :data:`_SAMPLE_PROMPT`, with it.
 
-    ``sample_every`` is the number of steps between two samples of text, None for none;
-    ``tensorboard`` says whether figures are also written for TensorBoard, and ``command`` is the
-    command line that started the run, for its report.
+    The sampler has the same seed each time, so that texts differ by the weights alone.
+    """
+    tokens = fitted(tokenizer, model.config.vocab)
+    stream = TextStream(tokens)
+    drawn = sample_tokens(
+        model, tokens.encode(_SAMPLE_PROMPT.encode()), tokens=_TOKENS,
+        sampler=Sampler(temperature=_TEMPERATURE, seed=_SEED), end_of_text=tokens.end_of_text)
+    return _SAMPLE_PROMPT + stream.add(list(drawn)) + stream.end()
+
+
+class SampleWriter(StepFile):
+    """A ``samples.txt``: at some steps, a text that the model wrote then."""
+
+    @staticmethod
+    def entries(path: Path) -> Iterable[tuple[int, str]]:
+        """Step and text of every entry of such a file; ValueError as of :func:`read_samples`."""
+        return [(step, _entry(step, text)) for step, text in read_samples(path).items()]
+
+    def add(self, step: int, text: str) -> None:
+        """Append a text; at once on disk."""
+        self.append(_entry(step, text))
+
+
+def _entry(step: int, text: str) -> str:
+    # A line of the text that looks like a head is moved, so that the file can be read back.
+    return f"--- step {step} ---\n{_HEAD.sub(lambda found: ' ' + found[0], text)}\n\n"
+
+
+def read_samples(path: str | Path) -> dict[int, str]:
+    """The texts of a ``samples.txt`` by step."""
+    parts = _HEAD.split(read_text(path, at_least=0).decode())[1:]
+    return {int(step): text.strip("\n")
+            for step, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _check_tensorboard() -> None:
+    """Refuse to go on without the package."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401  (whether it is there)
+    except ImportError as error:
+        raise ValueError(
+            f"tensorboard=true needs the package tensorboard: {install_command('tensorboard')}"
+        ) from error
+
+
+class _TensorBoardWriter:
+    """Writes event files, which ``tensorboard --logdir`` shows.
+
+    TensorBoard itself leaves out steps that a run resumed at ``resume_step`` repeats.
     """
 
-    sample_every: int | None = None
-    tensorboard: bool = False
-    command: tuple[str, ...] = ()
+    def __init__(self, folder: str | Path, resume_step: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+        self._writer = SummaryWriter(
+            str(folder), purge_step=resume_step + 1 if resume_step else None)
+
+    def add(self, row: Mapping[str, float | None]) -> None:
+        """Write the figures of one row of ``metrics.csv``, under the names of its columns."""
+        step = row["step"]
+        assert step is not None
+        for name, value in row.items():
+            if name != "step" and value is not None and value == value:
+                self._writer.add_scalar(
+                    name, value, int(step))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+
+_STEPS_PER_ROW, _STEPS_PER_CODES = 10, 100
 
 
 class Record:
@@ -46,18 +118,9 @@ class Record:
 
     Every process has one, as codes may lie over all of them; the first writes. The files of a run
     that this one replaces stay until :meth:`begin`: rows and texts wait for it.
-
-    Parameters
-    ----------
-    state
-        The run.
-    what
-        What is recorded.
-    files
-        Opens the files.
     """
 
-    def __init__(self, state: TrainState, what: Recorded, files: Callable[[], _Files]) -> None:
+    def __init__(self, state: TrainState, what: Recording, files: Callable[[], _Files]) -> None:
         self._state, self._every, self._files = state, what.sample_every, files
         self._writes = state.processes.is_first
         self._open: _Files | None = None
@@ -66,15 +129,7 @@ class Record:
         self._watched = False
 
     def begin(self) -> None:
-        """Open the files, if they are not open yet, and write what waits.
-
-        Raises
-        ------
-        ValueError
-            If a file of a resumed run cannot be read.
-        OSError
-            If a file cannot be written.
-        """
+        """Open the files, if they are not open yet, and write what waits."""
         if self._writes and self._open is None:
             self._open = self._files()
             for write in self._waiting:
@@ -108,7 +163,7 @@ class Record:
         if self._every is not None and state.step % self._every == 0:
             step = state.step
             with state.in_use():
-                text = sample_text(state.model, state.settings.text.tokenizer)
+                text = _sample_text(state.model, state.settings.text.tokenizer)
 
             def add(files: _Files) -> None:
                 for each in files.samples:
@@ -127,26 +182,20 @@ class Record:
 class _Files:
     """What is written to: figures by row, shares of codes by projection, texts."""
 
-    figures: Sequence[MetricsWriter | TensorBoardWriter]
+    figures: Sequence[MetricsWriter | _TensorBoardWriter]
     codes: CodesWriter
     samples: Sequence[SampleWriter]
 
 
 @contextmanager
-def open_record(state: TrainState, folder: RunFolder, what: Recorded) -> Iterator[Record]:
-    """What records a run. When it begins, rows after the step of ``state`` are left out of the
-    files that are there.
-
-    Raises
-    ------
-    ValueError
-        If what is to be recorded cannot be: there are several processes, or the package for
-        TensorBoard is missing. No file has been touched then.
+def open_record(state: TrainState, folder: RunFolder, what: Recording) -> Iterator[Record]:
+    """What records a run. When it begins, rows after the step of ``state`` are dropped from the
+    existing files.
     """
     if what.sample_every is not None and state.processes.size > 1:
         raise ValueError(f"sample_every is for one process, got {state.processes.size}")
     if what.tensorboard:
-        check_tensorboard()
+        _check_tensorboard()
     at = state.step
     with ExitStack() as stack:
         def files() -> _Files:
@@ -154,14 +203,14 @@ def open_record(state: TrainState, folder: RunFolder, what: Recorded) -> Iterato
                 events = folder.tensorboard.glob("events.out.tfevents.*")
                 for path in (folder.report, folder.plot, folder.samples, *events):
                     path.unlink(missing_ok=True)
-            figures: list[MetricsWriter | TensorBoardWriter] = [
+            figures: list[MetricsWriter | _TensorBoardWriter] = [
                 stack.enter_context(closing(MetricsWriter(folder.metrics, at)))]
             if what.tensorboard:
                 figures.append(stack.enter_context(
-                    closing(TensorBoardWriter(folder.tensorboard, at))))
+                    closing(_TensorBoardWriter(folder.tensorboard, at))))
             codes = stack.enter_context(closing(CodesWriter(folder.codes, at)))
             write_atomically(folder.description, json.dumps(
-                describe_run(state.settings, what.command), indent=2) + "\n")
+                _describe_run(state.settings, what.command), indent=2) + "\n")
             samples = [] if what.sample_every is None else [stack.enter_context(
                 closing(SampleWriter(folder.samples, at)))]
             return _Files(figures, codes, samples)
@@ -169,7 +218,7 @@ def open_record(state: TrainState, folder: RunFolder, what: Recorded) -> Iterato
         yield Record(state, what, files)
 
 
-def describe_run(settings: RunSettings, command: Sequence[str]) -> dict[str, Any]:
+def _describe_run(settings: RunSettings, command: Sequence[str]) -> dict[str, Any]:
     """What a run is and what computes it, as ``run.json`` holds it."""
     return {
         "command": list(command), "config": settings.config.to_json(),

@@ -1,54 +1,94 @@
-"""The folder of a run: its files, which of them may be replaced, and a lock. Without torch."""
+"""The folder of a run: its files, which of them may be replaced, and a lock. Without torch.
+
+A run of several processes keeps its checkpoint in two places, and a file says which of them counts.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sterna.model.training.shard_folder import ShardFolder
+from sterna.model.files import write_atomically
 
 try:
     import fcntl
 except ImportError:     # not on Windows
     fcntl = None        # type: ignore[assignment]  # a module, or none
 
-__all__ = ["CHECKPOINT_NAME", "CODES_NAME", "DESCRIPTION_NAME", "METRICS_NAME", "PLOT_NAME",
-           "REPORT_NAME", "SAMPLES_NAME", "RunFolder"]
+__all__ = ["CHECKPOINT_NAME", "POSITION_NAME", "RunFolder"]
+
+POSITION_NAME = "run.pt"
+"""File beside the tensors: all of a checkpoint but them."""
+_PLACES = ("a", "b")
+_LATEST = "latest"
+
+
+class _ShardFolder:
+    """A checkpoint in many files, of which there is always a whole one.
+
+    A new one is written where the last is not. Then a small file is replaced, as a whole, that
+    says which of the two counts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def newest(self) -> Path | None:
+        """The folder of the last whole checkpoint, or None if there was none yet."""
+        latest = self.path / _LATEST
+        try:
+            name = latest.read_bytes().strip().decode(errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if name not in _PLACES:
+            raise ValueError(f"{latest} is damaged: it must hold {' or '.join(_PLACES)}, got "
+                             f"{name!r:.40}; to give the run up, remove {self.path}")
+        return self.path / name
+
+    def free_place(self) -> Path:
+        """An empty folder for the next."""
+        newest = self.newest()
+        place = next(self.path / name for name in _PLACES if self.path / name != newest)
+        if place.exists():      # of a process that was killed while it wrote
+            shutil.rmtree(place)
+        place.mkdir(parents=True)
+        return place
+
+    def publish(self, place: Path) -> None:
+        """What was written to this place is whole, and counts from now on."""
+        before = self.newest()
+        write_atomically(self.path / _LATEST, f"{place.name}\n")
+        if before is not None and before != place:
+            shutil.rmtree(before)
+
+    def drop(self) -> None:
+        """Remove all of it, because a later checkpoint was written elsewhere."""
+        if self.path.exists():
+            (self.path / _LATEST).unlink(missing_ok=True)
+            shutil.rmtree(self.path)
+
 
 CHECKPOINT_NAME = "checkpoint.pt"
 """File of a run: all that is needed to go on, or to use the model."""
-METRICS_NAME = "metrics.csv"
-"""File of a run: loss and learning rate by step."""
-CODES_NAME = "codes.csv"
-"""File of a run: shares of ternary codes that change or are zero, by step and projection."""
-SAMPLES_NAME = "samples.txt"
-"""File of a run: text that the model wrote while it was trained."""
-DESCRIPTION_NAME = "run.json"
-"""File of a run: what it is, the command that started it, and versions."""
-REPORT_NAME = "report.html"
-"""File of a run: all of these as one page."""
-PLOT_NAME = "loss.png"
-"""File of a run: the losses as a picture."""
-_SHARDS_NAME = "shards"
-_LOCK_NAME = ".lock"
 
 
 class RunFolder:
-    """Where a run writes."""
+    """Where a run writes, and the files in it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.checkpoint = self.path / CHECKPOINT_NAME
-        self.metrics = self.path / METRICS_NAME
-        self.plot = self.path / PLOT_NAME
-        self.shards = ShardFolder(self.path / _SHARDS_NAME)
-        self.codes = self.path / CODES_NAME
-        self.samples = self.path / SAMPLES_NAME
-        self.description = self.path / DESCRIPTION_NAME
-        self.report = self.path / REPORT_NAME
+        self.metrics = self.path / "metrics.csv"        # loss and learning rate by step
+        self.plot = self.path / "loss.png"
+        self.codes = self.path / "codes.csv"            # flips and zeros by step and projection
+        self.samples = self.path / "samples.txt"        # what the model wrote while it was trained
+        self.description = self.path / "run.json"       # what the run is, its command, versions
+        self.report = self.path / "report.html"         # all of these as one page
         self.tensorboard = self.path / "tensorboard"
+        self.shards = _ShardFolder(self.path / "shards")
 
     @property
     def saved(self) -> Path:
@@ -63,20 +103,8 @@ class RunFolder:
     def resumes(self, *, resume: bool, auto_resume: bool, overwrite: bool) -> bool:
         """Whether a run in this folder goes on from its checkpoint; False if it starts anew.
 
-        Parameters
-        ----------
-        resume
-            It must go on.
-        auto_resume
-            It goes on if there is a checkpoint.
-        overwrite
-            It starts anew also if there is one.
-
-        Raises
-        ------
-        ValueError
-            If there is nothing to go on from, or a checkpoint that nobody gave up, or more than
-            one of the three is asked for.
+        With ``resume`` it must go on, with ``auto_resume`` it does if there is a checkpoint, with
+        ``overwrite`` it starts anew also if there is one; without any a checkpoint is an error.
         """
         if resume + auto_resume + overwrite > 1:
             raise ValueError("give one of --resume, --auto-resume and --overwrite, not more")
@@ -96,16 +124,9 @@ class RunFolder:
 
         The lock is the operating system's (``flock``), so none is left behind by a process that
         is killed. Where there are no such locks, ``note`` is given a line that says so.
-
-        Raises
-        ------
-        ValueError
-            If another run has the folder, with the id of its process.
-        OSError
-            If the folder cannot be made or written.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        path = self.path / _LOCK_NAME
+        path = self.path / ".lock"
         handle = self._lock(path, note)
         try:
             os.ftruncate(handle, 0)

@@ -1,23 +1,30 @@
-"""Writing the checkpoint of a run, and going on from it, whatever the number of processes."""
+"""Writing the checkpoint of a run, and going on from it, whatever the number of processes.
+
+Several processes write their tensors into one folder, each part by who holds it, in the format of
+``torch.distributed.checkpoint``. Its index is a pickle, which can run code when it is read. It
+knows no sums of its files: those of two processes that changed places would be read as if nothing
+were wrong. So a list of them stands beside.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 
+from sterna.model.files import write_atomically
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from sterna.model.training.distributed.layout import batch_in_parts, own
-from sterna.model.training.distributed.shards import (
-    check_files,
-    list_files,
-    load_tensors,
-    save_tensors,
-    shapes_of_tensors,
-)
-from sterna.model.training.run_folder import RunFolder
-from sterna.model.training.shard_folder import POSITION_NAME
+from sterna.model.training.distributed import Processes, batch_in_parts, own
+from sterna.model.training.run_folder import POSITION_NAME, RunFolder
 from sterna.model.training.state import TrainState
 
 __all__ = ["restore_run", "save_run"]
@@ -26,18 +33,12 @@ __all__ = ["restore_run", "save_run"]
 def save_run(
     state: TrainState, folder: RunFolder, budget: dict[str, Any], *, finished: bool,
 ) -> None:
-    """Write a checkpoint; called by all processes.
+    """Write a checkpoint; called by all processes. A weight that is not finite ends the run before
+    a good checkpoint is replaced.
 
     One process writes one file. Several write their parts side by side, and one file only when
     the run is finished, for whoever uses the model. Until then none is left of steps before, or of
     a run that this one replaces: it would be used as if it were of this run and step.
-
-    Raises
-    ------
-    FloatingPointError
-        If a weight is not finite; a good checkpoint is never replaced by this.
-    OSError
-        If the folder cannot be written; the checkpoint before is then still whole.
     """
     state.check_finite()
     processes = state.processes
@@ -52,9 +53,9 @@ def save_run(
         return
     place = processes.first_says(processes.on_first(folder.shards.free_place))
     assert place is not None
-    save_tensors(_tensors(state), place)
+    _write(_tensors(state), place)
     processes.on_first(lambda: save_checkpoint(state.position(budget), place / POSITION_NAME))
-    list_files(place, processes)
+    _list_files(place, processes)
 
     def publish() -> None:
         folder.shards.publish(place)
@@ -64,17 +65,8 @@ def save_run(
 
 
 def restore_run(state: TrainState, folder: RunFolder) -> tuple[Path, dict[str, Any] | None]:
-    """Take over the last checkpoint of a run, whichever number of processes wrote it.
-
-    Returns
-    -------
-    Where it was, and ``to_json()`` of the budget then.
-
-    Raises
-    ------
-    CheckpointError
-        If it is damaged, or of another run.
-    """
+    """Take over the last checkpoint of a run, whichever number of processes wrote it; return where
+    it was, and ``to_json()`` of the budget then."""
     processes = state.processes
     place = processes.first_says(processes.on_first(folder.shards.newest))
     if place is None:
@@ -82,7 +74,7 @@ def restore_run(state: TrainState, folder: RunFolder) -> tuple[Path, dict[str, A
         state.restore(found, folder.checkpoint)
         return folder.checkpoint, found.budget
     try:
-        check_files(place, processes)
+        _check_files(place, processes)
         found = load_checkpoint(place / POSITION_NAME)
     except ValueError as error:
         raise CheckpointError(f"cannot resume from {place}: {error}") from error
@@ -108,7 +100,7 @@ def _tensors(state: TrainState) -> dict[str, Any]:
 
 def _load_tensors(state: TrainState, step: int, place: Path) -> None:
     """Read what :func:`_tensors` gave, into a state that may be laid out in another way."""
-    shapes = shapes_of_tensors(place)
+    shapes = _shapes_of_tensors(place)
     tensors: dict[str, Any] = {"weights": state.model.state_dict(), "moments": {}}
     parameters = [each for group in state.optimizer.param_groups for each in group["params"]]
     for number, parameter in enumerate(parameters if step else ()):
@@ -120,7 +112,7 @@ def _load_tensors(state: TrainState, step: int, place: Path) -> None:
             name.removeprefix("carried."): batch_in_parts(
                 _empty_part(state, shape), state.processes)
             for name, shape in shapes.items() if name.startswith("carried.")}
-    load_tensors(tensors, place)
+    _fill(tensors, place)
     state.restore_moments(
         {int(number): moments for number, moments in tensors["moments"].items()}, step)
     if state.settings.recipe.carry_state:
@@ -132,3 +124,101 @@ def _load_tensors(state: TrainState, step: int, place: Path) -> None:
 
 def _empty_part(state: TrainState, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.zeros((shape[0] // state.processes.size, *shape[1:]), device=state.device)
+
+
+_SUMS = "sha256.json"
+"""File beside the others: their names, with the SHA-256 of each."""
+
+
+def _write(tensors: dict[str, Any], folder: Path) -> None:
+    """Write a dictionary of tensors and dictionaries; called by every process.
+
+    What all have alike is written once.
+    """
+    try:
+        with _alone() as alone:
+            dcp.save(tensors, checkpoint_id=folder, no_dist=alone)
+    except CheckpointException as error:
+        raise OSError(f"cannot write {folder} ({_reason(error)})") from error
+
+
+def _fill(tensors: dict[str, Any], folder: Path) -> None:
+    """Fill a dictionary like the saved one, in place, in whatever layout its tensors have."""
+    try:
+        with _alone() as alone:
+            dcp.load(tensors, checkpoint_id=folder, no_dist=alone)
+    except CheckpointException as error:
+        raise ValueError(f"{folder} is damaged, or of another model ({_reason(error)})") from error
+
+
+def _shapes_of_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors in a folder, by the names of all dictionaries around them."""
+    try:
+        found = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+        return {name: tuple(each.size) for name, each in found.items() if hasattr(each, "size")}
+    except Exception as error:      # a changed bit of a pickle can raise anything
+        raise ValueError(
+            f"{folder} is damaged: its index cannot be read ({type(error).__name__})") from error
+
+
+def _list_files(folder: Path, processes: Processes) -> None:
+    """Write down what the files of a folder hold, now that all are written; called by every
+    process, as each reads its share of them.
+    """
+    names = processes.first_says(processes.on_first(
+        lambda: sorted(path.name for path in folder.iterdir() if path.name != _SUMS)))
+    assert names is not None
+    sums = _sums(folder, names, processes)
+    if None in sums.values():
+        raise OSError(f"cannot read what was written to {folder}")
+    processes.on_first(lambda: write_atomically(folder / _SUMS, json.dumps(sums, indent=1)))
+
+
+def _check_files(folder: Path, processes: Processes) -> None:
+    """Refuse a folder that does not hold what :func:`_list_files` found in it; called by every
+    process.
+    """
+    known = processes.first_says(processes.on_first(lambda: _listed(folder)))
+    assert known is not None
+    for name, found in _sums(folder, sorted(known), processes).items():
+        if found != known[name]:
+            raise ValueError(f"{name} is {'missing' if found is None else 'damaged'}")
+
+
+def _listed(folder: Path) -> dict[str, Any]:
+    try:
+        known = json.loads((folder / _SUMS).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{_SUMS} is damaged or missing ({type(error).__name__})") from error
+    if not isinstance(known, dict):
+        raise ValueError(f"{_SUMS} is damaged")
+    return known
+
+
+def _sums(folder: Path, names: list[str], processes: Processes) -> dict[str, str | None]:
+    """The sum of every file, None of one that cannot be read; each process makes its share."""
+    parts = processes.every(
+        {name: _sum(folder / name) for name in names[processes.rank::processes.size]})
+    return {name: found for part in parts for name, found in part.items()}
+
+
+def _sum(path: Path) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+@contextmanager
+def _alone() -> Iterator[bool]:
+    """Whether there is no process group, of which torch would warn."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield not dist.is_initialized()
+
+
+def _reason(error: CheckpointException) -> str:
+    """The first of the errors that the processes had."""
+    first = next(iter(error.failures.values()))[0]
+    return f"{type(first).__name__}: {' '.join(str(first).split()):.300}"

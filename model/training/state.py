@@ -3,47 +3,46 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import PROFILES, S16, NumericProfile
 from sterna.model.shards.text import ShardText
-from sterna.model.stack.compiled import compile_blocks, uncompiled
 from sterna.model.stack.language_model import LanguageModel, ModelState
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.text import MemoryText, TokenText
 from sterna.model.tokens.tokenizer import Tokenizer
-from sterna.model.training.checkpoint import Checkpoint, CheckpointError
-from sterna.model.training.checkpoint_fields import check_state
-from sterna.model.training.distributed.layout import (
+from sterna.model.training.checkpoint import Checkpoint, CheckpointError, check_state
+from sterna.model.training.distributed import (
+    Processes,
     batch_in_parts,
     gather_for_backward,
     laid_out,
     like,
+    local_gradients,
     own,
     whole,
 )
-from sterna.model.training.distributed.processes import Processes
-from sterna.model.training.execution import Execution
 from sterna.model.training.optimizer import (
     WeightAverage,
     adamw,
     restore_adamw,
     set_learning_rate,
 )
-from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.step import add_gradient
+from sterna.model.training.recipe import Execution, TrainRecipe
 
-__all__ = ["RunSettings", "TrainState"]
+__all__ = ["RunSettings", "TrainState", "add_gradient", "next_token_loss"]
 
 _SMOOTHING = 0.05
 """Weight of the newest loss in the running mean."""
@@ -114,19 +113,7 @@ def _facts(config: ModelConfig, recipe: TrainRecipe, others: dict[str, Any]) -> 
 class TrainState:
     """Model, optimiser and position between two steps: what a checkpoint holds.
 
-    Parameters
-    ----------
-    settings
-        What the run is.
-    processes
-        Who computes it. Every process starts with the same weights, from the seed.
-    execution
-        How.
-
-    Raises
-    ------
-    ValueError
-        If the mixers cannot be trained with the recipe, or the processes cannot share it.
+    Every process of a run starts with the same weights, from the seed.
     """
 
     def __init__(
@@ -154,7 +141,7 @@ class TrainState:
                              f"{' and parallel fsdp' * (execution.parallel == 'fsdp')}")
         self.compiled = execution.compile
         if self.compiled:
-            compile_blocks(self.model, self.device)
+            _compile_blocks(self.model, self.device)
         self._called = laid_out(self.model, execution.parallel, processes)
         self.optimizer = adamw(self.model, recipe)
         self.average = WeightAverage(self.model, recipe.ema) if recipe.ema else None
@@ -174,21 +161,12 @@ class TrainState:
         return self.step * self.settings.recipe.tokens_per_step
 
     def advance(self, windows: np.ndarray, fraction: float, *, afresh: bool) -> None:
-        """Do one step of the optimiser; one whose gradient is not finite changes no weight.
+        """Do one step of the optimiser; one whose gradient is not finite changes no weight, and ten
+        of them in a row end the run.
 
-        Parameters
-        ----------
-        windows
-            Tokens int64 ``[window + 1, own columns of the batch]``.
-        fraction
-            The used part of the budget, which learning rate and weight decay follow.
-        afresh
-            Whether they start from the zero state, and not from that of the step before.
-
-        Raises
-        ------
-        FloatingPointError
-            If the gradients of ten steps in a row are not finite.
+        ``windows`` are tokens int64 ``[window + 1, own columns of the batch]``, which start
+        ``afresh`` or from the state of the step before. Learning rate and weight decay follow
+        ``fraction``, the used part of the budget.
         """
         recipe = self.settings.recipe
         if afresh:
@@ -236,7 +214,7 @@ class TrainState:
         """Inside, the model is as it is measured and used: with the average of its weights, if the
         recipe keeps one, and not compiled, as texts of other lengths come then."""
         with (nullcontext() if self.average is None else self.average.in_use(),
-              uncompiled() if self.compiled else nullcontext()):
+              _uncompiled() if self.compiled else nullcontext()):
             yield
 
     def _note_loss(self, loss: Tensor, targets: np.ndarray) -> None:
@@ -251,13 +229,7 @@ class TrainState:
         self.train_bpb = before + _SMOOTHING * (bpb - before)
 
     def check_finite(self) -> None:
-        """Look at every weight; called by all processes.
-
-        Raises
-        ------
-        FloatingPointError
-            If a weight is not finite.
-        """
+        """Look at every weight; called by all processes."""
         names, parameters = zip(*self.model.named_parameters(), strict=True)
         wrong = next((number for number, each in enumerate(parameters)
                       if not bool(own(each).isfinite().all())), -1)
@@ -299,26 +271,14 @@ class TrainState:
         return found.cpu() if self.processes.is_first else found.new_empty(0)
 
     def check_same_run(self, found: Checkpoint, source: Path) -> None:
-        """Refuse a checkpoint of another run; ``source`` is its name in the message.
-
-        Raises
-        ------
-        CheckpointError
-            Naming the differences.
-        """
+        """Refuse a checkpoint of another run; ``source`` is its name in the message."""
         if differences := self.settings.differences(found):
             raise CheckpointError(
                 f"cannot resume from {source}: it was trained with {'; '.join(differences)}. "
                 f"Resume with what it was trained with, or train in another folder")
 
     def restore(self, found: Checkpoint, source: Path) -> None:
-        """Take over a checkpoint, if it is one of this run.
-
-        Raises
-        ------
-        CheckpointError
-            If it is not, or if it contradicts itself; ``source`` is its name in the message.
-        """
+        """Take over a checkpoint, if it is one of this run."""
         self.check_same_run(found, source)
         weights = found.model(averaged=False).state_dict()
         self.model.load_state_dict({
@@ -343,23 +303,11 @@ class TrainState:
         self.go_to(found)
 
     def restore_moments(self, moments: dict[int, Any], step: int) -> None:
-        """Take over the moments of the optimiser after so many steps.
-
-        Raises
-        ------
-        ValueError
-            If they are not those of these parameters.
-        """
+        """Take over the moments of the optimiser after so many steps."""
         restore_adamw(self.optimizer, {"state": moments}, step)
 
     def restore_carried(self, carried: ModelState) -> None:
-        """Take over the state of the token mixers after the last windows of the own columns.
-
-        Raises
-        ------
-        ValueError
-            If it is not a state of these mixers.
-        """
+        """Take over the state of the token mixers after the last windows of the own columns."""
         check_state(carried, self.carried)
         self.carried = tuple(tuple(each.to(self.device) for each in layer) for layer in carried)
 
@@ -381,3 +329,63 @@ def _columns(recipe: TrainRecipe, processes: Processes) -> slice:
             f"batch must be a multiple of the number of processes times accumulate "
             f"({processes.size} x {recipe.accumulate}), got {recipe.batch}")
     return processes.columns(recipe.batch)
+
+
+def next_token_loss(
+    model: nn.Module, windows: Tensor, state: ModelState,
+) -> tuple[Tensor, ModelState]:
+    """The mean loss, in nats, of predicting every token of windows, int64 ``[window + 1, batch]``,
+    from those before it, and the state of the token mixers after them."""
+    logits, after = model(windows[:-1].t(), state)
+    rows = logits.transpose(0, 1).flatten(0, 1)
+    return F.cross_entropy(rows, windows[1:].flatten()), after
+
+
+def add_gradient(
+    model: nn.Module, windows: Tensor, state: ModelState, parts: int = 1,
+) -> tuple[Tensor, ModelState]:
+    """Add the gradient of :func:`next_token_loss` to that of the parameters; return the loss of all
+    windows and the state after them, without a gradient and with memory of its own.
+
+    The windows are read in ``parts`` that differ by one window at most; each has the weight of
+    its windows. So the sum is the gradient of the whole, and the activations of one part alone
+    are in memory. Of several processes each reads its own windows, and after the last part
+    the gradient is the mean over all of them.
+    """
+    pieces = windows.tensor_split(parts, dim=1)
+    total, begin, ends = torch.zeros((), device=windows.device), 0, []
+    for number, piece in enumerate(pieces, start=1):
+        here = slice(begin, begin + piece.shape[1])
+        begin = here.stop
+        before = state if parts == 1 else tuple(
+            tuple(each[here] for each in layer) for layer in state)
+        with nullcontext() if number == parts else local_gradients(model):
+            loss, after = next_token_loss(model, piece, before)
+            share = loss * (piece.shape[1] / windows.shape[1])
+            share.backward()
+        total += share.detach()
+        ends.append(tuple(tuple(each.detach() for each in layer) for layer in after))
+    return total, tuple(
+        tuple(torch.cat(each) for each in zip(*layers, strict=True))
+        for layers in zip(*ends, strict=True))
+
+
+_COMPILERS = ("g++", "c++", "clang++")
+
+
+def _compile_blocks(model: LanguageModel, device: torch.device) -> None:
+    """Have every block compiled when it is called first; names of weights stay."""
+    if model.config.residual != "plain":
+        raise ValueError(f"compile needs blocks that are called as a whole, with residual plain, "
+                         f"got {model.config.residual}")
+    if device.type == "cpu" and not any(map(shutil.which, _COMPILERS)):
+        raise ValueError(f"compile needs a C++ compiler ({', '.join(_COMPILERS)}), found none")
+    for block in model.blocks():
+        block.compile()
+
+
+def _uncompiled() -> AbstractContextManager[None]:
+    """Within it blocks compute as if they were not compiled: for a few calls of other shapes, for
+    each of which they would be compiled again."""
+    context: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return context

@@ -1,13 +1,19 @@
-"""Quantisation-aware training of the float model, in one function."""
+"""Quantisation-aware training of the float model, in one function, and its loop."""
 
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack, closing
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
+import torch
 
 from sterna.model.checks import check_whole, real_number
 from sterna.model.config import ModelConfig
@@ -20,26 +26,25 @@ from sterna.model.tokenizer import VOCAB
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.text import MemoryText, TokenText
 from sterna.model.tokens.tokenizer import ByteTokenizer
-from sterna.model.training.arithmetic import arithmetic, training_device
 from sterna.model.training.budget import Budget, StepBudget, TimeBudget
-from sterna.model.training.distributed.layout import own
-from sterna.model.training.distributed.processes import joined
-from sterna.model.training.execution import Execution
-from sterna.model.training.heldout import HELDOUT_BYTES
-from sterna.model.training.loop import Intervals, train_steps
-from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.record import Recorded, open_record
-from sterna.model.training.report.loss_plot import plot_loss
-from sterna.model.training.report.progress import QuietReporter, TrainReporter, default_reporter
+from sterna.model.training.distributed import joined, own
+from sterna.model.training.heldout import measure_heldout
+from sterna.model.training.loss_plot import plot_loss
+from sterna.model.training.progress import (
+    QuietReporter,
+    TrainProgress,
+    TrainReporter,
+    default_reporter,
+)
+from sterna.model.training.recipe import Execution, Recording, TrainRecipe
+from sterna.model.training.record import Record, open_record
 from sterna.model.training.run_folder import RunFolder
-from sterna.model.training.saving import restore_run
+from sterna.model.training.saving import restore_run, save_run
 from sterna.model.training.state import RunSettings, TrainState
-from sterna.model.training.stop import stop_requested
 from sterna.model.training.windows import WindowSampler
 
-__all__ = ["TrainRecipe", "TrainResult", "train"]
+__all__ = ["TrainRecipe", "TrainResult", "train", "training_device"]
 
-_MOST_THREADS = 1024
 _LONGEST_CHARACTER = 4      # bytes in UTF-8
 
 
@@ -78,16 +83,9 @@ def train(
     resume: bool = False,
     auto_resume: bool = False,
     overwrite: bool = False,
-    device: str | None = None,
-    threads: int | None = None,
     profile: NumericProfile = S16,
     execution: Execution | None = None,
-    heldout_bytes: int = HELDOUT_BYTES,
-    heldout_evaluations: int = 8,
-    heldout_steps: int | None = None,
-    checkpoint_seconds: float = 60.0,
-    checkpoint_steps: int | None = None,
-    recorded: Recorded | None = None,
+    recording: Recording | None = None,
     reporter: TrainReporter | None = None,
     quiet: bool = False,
 ) -> TrainResult:
@@ -119,25 +117,14 @@ def train(
     overwrite
         Start also if there is a checkpoint; it is replaced when the new run writes its first, and
         so are the files beside it.
-    device
-        A torch device; by default ``cuda`` if present, else ``cpu``.
-    threads
-        Number of CPU threads; by default what torch has.
     profile
         Numeric profile that is trained for, one of :data:`sterna.model.profile.PROFILES`: its
         limits hold while training, and values are rounded to its formats if they are coarse.
     execution
-        How the model lies over processes, and what is computed again to save memory. Every
-        process that torchrun started calls this function with the same arguments.
-    heldout_bytes
-        So much of the held-out text is measured, from its beginning.
-    heldout_evaluations, heldout_steps
-        It is evaluated so many times during the run, the end included, or every so many steps,
-        and at the end.
-    checkpoint_seconds, checkpoint_steps
-        Write a checkpoint this often: in seconds, and (if given) also in steps.
-    recorded
-        What is left in the folder beyond ``metrics.csv`` and ``codes.csv``; by default no more.
+        Device and threads, how the model lies over processes, and what is computed again to save
+        memory. Every process that torchrun started calls this function with the same arguments.
+    recording
+        What is measured, saved and written down beside the steps, and how often.
     reporter
         Told about the progress; by default a bar on a terminal, plain lines otherwise.
     quiet
@@ -162,47 +149,40 @@ def train(
     OSError
         If ``run_dir`` cannot be written. ConnectionError, if another process of the run ended.
     """
-    recorded = recorded or Recorded()
-    _check_numbers({
-        "steps": (steps, 0, None), "threads": (threads, 1, _MOST_THREADS),
-        "heldout_bytes": (heldout_bytes, 2, None),
-        "heldout_evaluations": (heldout_evaluations, 1, None),
-        "heldout_steps": (heldout_steps, 1, None),
-        "checkpoint_steps": (checkpoint_steps, 1, None),
-        "sample_every": (recorded.sample_every, 1, None), "seed": (seed, 0, (1 << 63) - 1)})
+    execution, recording = execution or Execution(), recording or Recording()
+    check_whole("seed", seed, 0, (1 << 63) - 1)
     if (steps is None) == (minutes is None):
         raise ValueError("give the budget either in steps or in minutes")
+    if steps is not None:
+        check_whole("steps", steps, 0)
     if minutes is not None and not 0.0 < real_number("minutes", minutes) < math.inf:
         raise ValueError(f"minutes must be above 0, got {minutes}")
-    if not 0.0 <= real_number("checkpoint_seconds", checkpoint_seconds) <= math.inf:
-        raise ValueError(f"checkpoint_seconds must be at least 0, got {checkpoint_seconds}")
     text = _in_tokens(corpus, config)
     settings = RunSettings(config, recipe or TrainRecipe.of(config.weights), seed, text, profile)
     folder = RunFolder(run_dir)
     how = {"resume": resume, "auto_resume": auto_resume, "overwrite": overwrite}
-    with (joined(lambda local_rank: training_device(device, local_rank)) as processes,
+    with (joined(lambda local_rank: training_device(execution.device, local_rank)) as processes,
           ExitStack() as stack):
         processes.on_first(lambda: folder.resumes(**how))   # refused before the model is made
         sampler = WindowSampler(text, settings.recipe, seed)
         state = TrainState(settings, processes, execution)
-        heldout = _heldout(settings, heldout_bytes)
+        heldout = _heldout(settings, recording.heldout_bytes)
         shown = (reporter or default_reporter(quiet)) if processes.is_first else QuietReporter()
         stack.enter_context(closing(shown))
         processes.on_first(lambda: stack.enter_context(folder.locked(shown.message)))
         resumes = bool(processes.first_says(processes.on_first(lambda: folder.resumes(**how))))
         budget = _begin(state, folder if resumes else None, steps, minutes, shown)
-        record = stack.enter_context(open_record(state, folder, recorded))
+        record = stack.enter_context(open_record(state, folder, recording))
         if resumes or not processes.first_says(processes.on_first(folder.has_checkpoint)):
             processes.on_first(record.begin)
         kernels = cpu_kernels(shown.message) if state.device.type == "cpu" else None
         if not budget.spent:
             _note_what_computes(state, kernels, shown)
-        with (arithmetic(threads, config.weights), use_kernels(kernels),
-              stop_requested() as stop):
-            stop_signal = train_steps(
-                state, sampler, budget, heldout, folder=folder, record=record,
-                reporter=shown, stop=stop, intervals=Intervals(
-                    heldout_evaluations, heldout_steps, checkpoint_seconds, checkpoint_steps))
+        with (_arithmetic(execution.threads, config.weights), use_kernels(kernels),
+              _stop_requested() as stop):
+            stop_signal = _train_steps(
+                state, sampler, budget, heldout, folder=folder, recording=recording,
+                record=record, reporter=shown, stop=stop)
         if state.average is not None:
             state.average.exchange()        # what was measured is what is returned
         processes.on_first(lambda: plot_loss(
@@ -216,12 +196,6 @@ def train(
         state.model, state.step, state.tokens, state.seconds,
         math.nan if state.train_bpb is None else state.train_bpb, state.heldout_bpb,
         not budget.spent, saved, len(heldout), stop_signal)
-
-
-def _check_numbers(numbers: dict[str, tuple[object, int, int | None]]) -> None:
-    for name, (value, low, high) in numbers.items():
-        if value is not None:
-            check_whole(name, value, low, high)
 
 
 def _in_tokens(corpus: Corpus | TokenText, config: ModelConfig) -> TokenText:
@@ -289,3 +263,170 @@ def _note_what_computes(
         reporter.message(f"the steps so far were computed with {before[0]}: the last digits of "
                          f"weights may differ from those of a run by one of both")
     state.computed_with += (name,)
+
+
+def _train_steps(
+    state: TrainState, sampler: WindowSampler, budget: Budget, heldout: bytes, *,
+    folder: RunFolder, recording: Recording, record: Record, reporter: TrainReporter,
+    stop: _Stop,
+) -> int | None:
+    """Take steps until the budget is spent or a signal came, then write the checkpoint.
+
+    Training time is that of the steps: what is done between them is not counted. Several
+    processes go by the same numbers, so that all do the same next. The end of a run is measured
+    also if it is resumed there, as it may have been killed before it was measured, or been
+    measured on less text.
+
+    Returns
+    -------
+    The signal, also if another process got it; None if there was none.
+    """
+    def keep(*, finished: bool) -> None:
+        save_run(state, folder, budget.to_json(), finished=finished)
+        record.begin()
+
+    seconds_before, tokens_before = state.seconds, state.tokens
+    next_save = time.monotonic() + recording.checkpoint_seconds
+    evaluations = _due(state, budget, recording)
+    _, signal, _ = _agreed(state, 0.0, stop, next_save)
+    if budget.spent and state.step:     # resumed at its end, whose last measure may be missing
+        missing = state.heldout_bpb is None
+        state.heldout_bpb = _measure(state, heldout, budget, reporter)
+        if missing:
+            record.after_step(state.heldout_bpb)
+    while not budget.spent and signal is None:
+        record.before_step()
+        begin = time.monotonic()
+        state.advance(sampler.windows(state.step, state.columns, budget.fraction),
+                      budget.fraction, afresh=sampler.starts_afresh(state.step))
+        took, signal, save = _agreed(state, time.monotonic() - begin, stop, next_save)
+        state.seconds += took
+        budget.took(took)
+
+        if budget.spent:    # so that it is safe while the end is measured
+            state.heldout_bpb = None
+            keep(finished=False)
+        measured = None
+        if (due := _due(state, budget, recording)) > evaluations:
+            evaluations = due
+            measured = state.heldout_bpb = _measure(state, heldout, budget, reporter)
+        record.after_step(measured)
+        reporter.update(TrainProgress(
+            budget.fraction, state.step, state.seconds,
+            math.nan if state.train_bpb is None else state.train_bpb, state.heldout_bpb,
+            (state.tokens - tokens_before) / max(1e-9, state.seconds - seconds_before),
+            state.skipped))
+        if save or (
+                recording.checkpoint_steps and state.step % recording.checkpoint_steps == 0):
+            keep(finished=False)
+            next_save = time.monotonic() + recording.checkpoint_seconds
+        if state.processes.size == 1:
+            signal = stop.signal    # no other has to be told before it counts
+    keep(finished=budget.spent)
+    return signal
+
+
+def _agreed(
+    state: TrainState, took: float, stop: _Stop, next_save: float,
+) -> tuple[float, int | None, bool]:
+    """What all processes go by: the time of the slowest, a signal that any of them got, and
+    whether the first is to save."""
+    every = state.processes.gather([took, stop.signal or 0, time.monotonic() >= next_save])
+    signal = int(max(signal for _, signal, _ in every))
+    return max(took for took, _, _ in every), signal or None, bool(every[0][2])
+
+
+def _due(state: TrainState, budget: Budget, recording: Recording) -> int:
+    """How many evaluations there are to have been."""
+    if recording.heldout_steps is not None:
+        return state.step // recording.heldout_steps + budget.spent
+    return math.floor(budget.fraction * recording.heldout_evaluations + 1e-9)
+
+
+def _measure(
+    state: TrainState, heldout: bytes, budget: Budget, reporter: TrainReporter,
+) -> float:
+    if budget.spent:
+        reporter.message(f"measuring on {len(heldout):,} held-out bytes")
+    try:
+        settings = state.settings
+        with state.in_use():
+            return state.processes.first_says(measure_heldout(
+                state.model, heldout, settings.recipe, settings.text.tokenizer,
+                reporter.measured))
+    except FloatingPointError as error:
+        raise FloatingPointError(f"{error} after step {state.step}; lower lr "
+                                 f"({state.settings.recipe.lr})") from error
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Stop:
+    """Which signal asked the run to stop; None as long as none did."""
+
+    signal: int | None = None
+
+
+@contextmanager
+def _stop_requested() -> Iterator[_Stop]:
+    """An object that Ctrl-C or SIGTERM marks, once, so that no step is left half done.
+
+    A second signal is not held back: it does what it would do outside. (SIGTERM is what torchrun,
+    Slurm and containers send before they kill.)
+    """
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # only the main thread gets signals
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        stop.signal = signum
+        restore()
+
+    for number in _SIGNALS:
+        signal.signal(number, note)
+    try:
+        yield stop
+    finally:
+        restore()
+
+
+def training_device(name: str | None, local_rank: int | None = None) -> torch.device:
+    """The device to train on; CUDA if none is asked for and one is there.
+
+    Of several processes on a machine each takes the CUDA device of its number, ``local_rank``.
+    """
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if local_rank is not None and device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", local_rank)
+        torch.zeros(1, device=device).item()    # the device meta has no numbers
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"cannot train on device {name!r}: {reason}") from error
+    return device
+
+
+@contextmanager
+def _arithmetic(threads: int | None, weights: str) -> Iterator[None]:
+    """Use ``threads`` threads of torch, and for ternary weights its fastest float32 product.
+
+    The fastest may take its inputs in bfloat16 or TF32. The projections' products of the forward
+    pass are of whole numbers below 128, which either keeps exact; gradients lose digits that
+    do not matter. Float weights would lose some that might.
+    """
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision("medium" if weights == "ternary" else before[1])
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.set_float32_matmul_precision(before[1])

@@ -14,8 +14,10 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-__all__ = ["BarReporter", "LineReporter", "QuietReporter", "TrainProgress", "TrainReporter",
-           "default_reporter"]
+__all__ = [
+    "BarReporter", "LineReporter", "QuietReporter", "TrainProgress", "TrainReporter",
+    "default_reporter",
+]
 
 
 @dataclass(frozen=True, slots=True)

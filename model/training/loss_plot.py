@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sterna.model.files import write_atomically
-from sterna.model.training.report.metrics import read_metrics
+from sterna.model.training.metrics import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,15 +23,7 @@ _NAMED = 6
 
 
 def plot_loss(metrics_path: str | Path, image_path: str | Path, *, title: str) -> None:
-    """Write :func:`draw_loss` to a file.
-
-    Raises
-    ------
-    ValueError
-        If the metrics cannot be read.
-    OSError
-        If the picture cannot be written.
-    """
+    """Write :func:`draw_loss` to a file."""
     write_atomically(Path(image_path), _picture(metrics_path, title=title))
 
 
@@ -53,11 +45,6 @@ def draw_loss(figure: Figure, metrics_path: str | Path, *, title: str = "") -> N
 
     The scale is that of :func:`loss_limits`. What is beyond it is marked at the edge, with
     the value of its peak.
-
-    Raises
-    ------
-    ValueError
-        If the metrics cannot be read.
     """
     columns = read_metrics(metrics_path)
     millions = [tokens / 1e6 for tokens in columns["tokens"]]

@@ -1,4 +1,8 @@
-"""The processes that train one model together."""
+"""Training over many processes: the group, and a model laid out over it: copies (DDP), or a part
+of each weight (FSDP2).
+
+Knows nothing of runs; :mod:`sterna.model.training` puts it to use.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import signal
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,11 +18,20 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
-from sterna.model.training.distributed.launch import is_launched, local_rank
+from sterna.model.network.bitlinear import BitLinear
+from sterna.model.processes import is_launched, local_rank
+from sterna.model.stack.language_model import LanguageModel
 
-__all__ = ["Processes", "joined", "meet"]
+__all__ = [
+    "LAYOUTS", "Processes", "batch_in_parts", "gather_for_backward", "joined", "laid_out",
+    "like", "local_gradients", "meet", "own", "whole",
+]
 
 _Result = TypeVar("_Result")
 
@@ -28,13 +42,8 @@ interpreter that has ended by then aborts, with "terminate called without an act
 
 
 class Processes:
-    """This process among those of its run; one of one, if there is no process group.
-
-    Parameters
-    ----------
-    device
-        Where this process computes.
-    """
+    """This process, which computes on ``device``, among those of its run; one of one, if there is
+    no process group."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -57,13 +66,7 @@ class Processes:
         return self._mesh
 
     def columns(self, batch: int) -> slice:
-        """The windows of a batch that this process reads: as many as every other.
-
-        Raises
-        ------
-        ValueError
-            If the batch cannot be split so.
-        """
+        """The windows of a batch that this process reads: as many as every other."""
         if batch % self.size:
             raise ValueError(f"batch must be a multiple of the number of processes "
                              f"({self.size}), got {batch}")
@@ -126,17 +129,8 @@ def joined(device: Callable[[int | None], torch.device]) -> Iterator[Processes]:
     """Join the processes that a launcher such as torchrun started, for as long as this lasts.
 
     Without a launcher it is one process, and no group is made. A group that exists is used, and
-    left as it is. Processors talk through gloo, GPUs through NCCL.
-
-    Parameters
-    ----------
-    device
-        Gives the device of the process with this number on its machine; None if it is alone.
-
-    Raises
-    ------
-    ConnectionError
-        If the processes do not find each other, or one ends before the others.
+    left as it is. Processors talk through gloo, GPUs through NCCL. ``device`` gives the device of
+    the process with this number on its machine; None if it is alone.
     """
     place = device(local_rank())
     if dist.is_initialized() or not is_launched():
@@ -169,24 +163,11 @@ def meet(
 ) -> str:
     """A word that the living processes alone agree on, whatever ended ones left in the store.
 
-    Each of the others leaves a word of its own and waits for an answer to it. The first answers
-    whatever it finds, again and again, until all have come. (TORCHELASTIC_RESTART_COUNT would not
-    do: launchers on several machines may count differently, as one that starts its processes anew
-    because another has joined does not count that.)
-
-    Parameters
-    ----------
-    store
-        That of the launcher, which all processes of the run see.
-    rank, size
-        The number of this process, and how many there are.
-    timeout
-        The longest wait for the others; by default torch's own for joining a group.
-
-    Raises
-    ------
-    ConnectionError
-        If they do not come.
+    Each of the others leaves a word of its own in the launcher's store and waits for an answer to
+    it. The first answers whatever it finds, again and again, until all have come.
+    (TORCHELASTIC_RESTART_COUNT would not do: launchers on several machines may count differently,
+    as one that starts its processes anew because another has joined does not count that.) The
+    longest wait is torch's own for joining a group.
     """
     own, deadline = uuid.uuid4().hex, time.monotonic() + timeout.total_seconds()
     try:
@@ -239,3 +220,99 @@ def _lost_processes_named() -> Iterator[None]:
         raise ConnectionError(
             f"lost touch with another process of the run, which has probably ended: "
             f"{reason:.200}") from error
+
+
+LAYOUTS = ("ddp", "fsdp")
+"""``ddp``: every process has all weights and moments. ``fsdp``: each has its part of them, and
+gathers the weights of a block while it computes the block."""
+
+
+def laid_out(model: LanguageModel, layout: str | None, processes: Processes) -> nn.Module:
+    """Lay a model, which is on the CPU, out over the processes, and return the module to be called
+    in its place. The ``layout`` is one of :data:`LAYOUTS`, or None: ``ddp`` if there is more than
+    one process.
+
+    Weights stay float32. Under ``fsdp`` parameters are replaced in place, and a block gathers them
+    whole before its forward pass, so that the scale of a ternary matrix is the mean over all of it;
+    they would not be the same codes if parts or rounded weights were made ternary.
+    """
+    if layout is not None and layout not in LAYOUTS:
+        raise ValueError(f"parallel must be {' or '.join(LAYOUTS)}, got {layout!r}")
+    if layout is not None and not processes.grouped:
+        raise ValueError(f"parallel {layout} is for processes that torchrun started: "
+                         f"torchrun --standalone --nproc-per-node 2 -m sterna.cli train ...")
+    if layout == "fsdp":
+        if model.config.residual != "plain":
+            raise ValueError(
+                "parallel fsdp needs blocks that are called as a whole, with residual plain, "
+                f"got {model.config.residual}; ddp takes both")
+        for block in model.blocks():
+            fully_shard(block, mesh=processes.mesh)
+        fully_shard(model, mesh=processes.mesh)
+        # Logits are a view, time first or batch first; nobody changes them in place.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+        return model
+    model.to(processes.device)
+    if not processes.grouped:
+        return model
+    return DistributedDataParallel(
+        model, device_ids=None if processes.device.type == "cpu" else [processes.device],
+        gradient_as_bucket_view=True)
+
+
+def gather_for_backward(model: LanguageModel, from_weights: bool) -> None:
+    """Under ``fsdp``, have blocks gather weights for the backward pass only if they need them.
+
+    A ternary projection keeps its codes, a byte a weight, and needs nothing else; a block that is
+    computed again does, as do float weights and gains, and all weights if gradients are computed
+    ``from_weights``: in floats, or compiled, where torch chooses what it keeps.
+    """
+    for block in model.blocks():
+        if isinstance(block, FSDPModule):
+            block.set_unshard_in_backward(from_weights or block.recomputes or any(
+                next(module.parameters(recurse=False), None) is not None
+                and not isinstance(module, BitLinear) for module in block.modules()))
+
+
+@contextmanager
+def local_gradients(module: nn.Module) -> Iterator[None]:
+    """Within it a backward pass adds to the gradients of this process, and sends nothing.
+
+    The next one outside sends the sum.
+    """
+    if isinstance(module, DistributedDataParallel):
+        with module.no_sync():
+            yield
+    elif isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            module.set_requires_gradient_sync(True)
+    else:
+        yield
+
+
+def own(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor; every process that holds a part must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(tensor: Tensor, pattern: Tensor) -> Tensor:
+    """A tensor laid out as ``pattern``; one that is whole every process has. Sends nothing."""
+    if not isinstance(pattern, DTensor) or isinstance(tensor, DTensor):
+        return tensor
+    return distribute_tensor(tensor.to(pattern.device), pattern.device_mesh, pattern.placements,
+                             src_data_rank=None)
+
+
+def batch_in_parts(part: Tensor, processes: Processes) -> Tensor:
+    """A tensor whose first dimension is the batch, of which each process has its columns."""
+    if not processes.grouped:
+        return part
+    return DTensor.from_local(part, processes.mesh, [Shard(0)], run_check=False)

@@ -1,1 +1,0 @@
-"""What a training run tells: its progress, its figures in a file, its picture."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from sterna.cli.terminal.interrupt import INTERRUPTED, note, was_interrupted, watch_for_ctrl_c
-from sterna.model.training.distributed.launch import is_first_process
+from sterna.model.processes import is_first_process
 
 __all__ = ["entry_point"]
 

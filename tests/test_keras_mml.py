@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from sterna.model.config import ModelConfig
 from sterna.model.mixers.channel import GLUMML
 from sterna.model.mixers.recurrent import GRUMML, LRU, AttentionMML
-from sterna.model.network.activations import ACTIVATIONS
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.dense_mml import ACTIVATIONS, DenseMML
 from sterna.model.network.projection import MixerInit

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from mixer_parts import DFF, D, assert_same, init, normal, through
 from torch import Tensor, nn
 
-from sterna.model.network.activations import ACTIVATIONS, activation_named
+from sterna.model.network.dense_mml import ACTIVATIONS, activation_named
 from sterna.model.network.mixer import ChannelMixer
 from sterna.model.network.registry import CHANNEL_MIXERS
 from sterna.model.pattern import Choice

@@ -23,7 +23,6 @@ from sterna.cli.main import main
 from sterna.model.config import ModelConfig
 from sterna.model.mixers.attention import Attention
 from sterna.model.mixers.linear import causal_by_sums
-from sterna.model.network.matrix_recurrence import naive_matrix_scan
 from sterna.model.network.mixer import State, TokenMixer
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.recurrence import naive_matrix_scan, naive_mlgru

@@ -16,11 +16,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sterna.model.mixers.recurrent import GRU, GRUMML, HGRN2, LRU, MLGRU
-from sterna.model.network.complex_recurrence import complex_scan, naive_complex_scan
-from sterna.model.network.matrix_recurrence import matrix_scan, naive_matrix_scan
 from sterna.model.network.mixer import TokenMixer
 from sterna.model.network.projection import prepare, project
-from sterna.model.network.recurrence import naive_mlgru
+from sterna.model.network.recurrence import (
+    complex_scan,
+    matrix_scan,
+    naive_complex_scan,
+    naive_matrix_scan,
+    naive_mlgru,
+)
 from sterna.model.profile import S16
 
 TIME, BATCH = 12, 3

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sterna.cli.terminal.console import Stages, out, print_json, print_table, say, write
 from sterna.cli.terminal.texts import check_prompts
 from sterna.model.quantized import QuantizedModel
-from sterna.model.tokens.stream import TextStream
-from sterna.model.tokens.tokenizer import Tokenizer
+from sterna.model.tokens.tokenizer import TextStream, Tokenizer
 from sterna.sim.bench.runner import Engine, Simulator
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from dataclasses import asdict
 from sterna.cli.terminal.options import ModelArgument, check_folder
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.tokens.files import fitted
-from sterna.model.tokens.stream import TextStream
+from sterna.model.tokens.tokenizer import TextStream
 
 __all__ = ["COMMANDS", "build_ops", "export", "generate", "open_model", "web"]
 
@@ -358,7 +358,7 @@ def _generate_from_checkpoint(
     from sterna.export.runtime.generate import prompt_tokens
     with Stages(quiet) as stage:
         stage(f"load {path}", quick=True)
-        from sterna.model.stack.sample import sample_tokens
+        from sterna.model.stack.evaluate import sample_tokens
         from sterna.model.training.checkpoint import load_checkpoint
         checkpoint = load_checkpoint(path)
         model = checkpoint.model()

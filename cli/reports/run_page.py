@@ -16,9 +16,8 @@ from sterna.export.float.reference import rounding_errors
 from sterna.model.files import write_atomically
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokens.files import fitted
-from sterna.model.training.report.codes import CodeShares, read_codes
-from sterna.model.training.report.loss_plot import loss_limits
-from sterna.model.training.report.metrics import read_metrics
+from sterna.model.training.loss_plot import loss_limits
+from sterna.model.training.metrics import CodeShares, read_codes, read_metrics
 from sterna.model.training.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from sterna.model.checks import check_whole
 from sterna.model.network.heads import head_count, merge_heads, rotate, split_heads
-from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer
-from sterna.model.parallel.group import part_lengths
+from sterna.model.parallel.context import part_lengths
 from sterna.model.parallel.ring import ring_attention
 
 __all__ = ["Attention", "GroupedQueryAttention", "MultiQueryAttention", "ReluAttention",

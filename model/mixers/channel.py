@@ -8,12 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sterna.model.network.activations import activation_named
-from sterna.model.network.dense_mml import make_dense
+from sterna.model.network.dense_mml import activation_named, make_dense
 from sterna.model.network.gates import gated_silu
-from sterna.model.network.joint import Joint, project
 from sterna.model.network.mixer import ChannelMixer
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit, project
 from sterna.model.network.registry import channel_mixer
 
 __all__ = ["GLU", "GLUMML", "MLP", "Bilinear", "GeGLU", "ReGLU", "ReLU2", "ReLU2GLU", "SeGLU",

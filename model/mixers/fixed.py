@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
 from sterna.model.network.heads import head_count, merge_heads, split_heads
-from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["GMLP", "DenseSynthesizer", "FNet", "MLPMixer", "RandomSynthesizer"]

@@ -12,10 +12,10 @@ from torch import Tensor
 from sterna.model.checks import check_whole
 from sterna.model.mixers.attention import Attention
 from sterna.model.network.heads import merge_heads, rotate
+from sterna.model.network.kernels import Replaceable
 from sterna.model.network.mixer import State
 from sterna.model.network.projection import MixerInit
 from sterna.model.network.registry import token_mixer
-from sterna.model.network.replaceable import Replaceable
 
 __all__ = ["CHUNK", "EPS", "FeatureAttention", "LinearAttention", "Performer",
            "ReluLinearAttention", "causal_by_sums", "elu_features", "log_features",

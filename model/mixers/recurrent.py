@@ -10,15 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sterna.model.checks import check_whole
-from sterna.model.network.activations import activation_named
-from sterna.model.network.complex_recurrence import complex_scan
-from sterna.model.network.dense_mml import make_dense
+from sterna.model.network.dense_mml import activation_named, make_dense
 from sterna.model.network.gates import gated_scan, mlgru_gates
-from sterna.model.network.joint import Joint
-from sterna.model.network.matrix_recurrence import matrix_scan
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
-from sterna.model.network.recurrence import mlgru_scan
+from sterna.model.network.projection import Joint, MixerInit
+from sterna.model.network.recurrence import complex_scan, matrix_scan, mlgru_scan
 from sterna.model.network.registry import token_mixer
 from sterna.model.parallel.recurrence import mlgru_scan_parallel
 

@@ -13,9 +13,8 @@ from torch import Tensor
 from sterna.model.checks import check_whole, real_number
 from sterna.model.mixers.attention import Attention
 from sterna.model.network.heads import head_count, merge_heads, rotate, split_heads
-from sterna.model.network.joint import Joint
 from sterna.model.network.mixer import State, TokenMixer
-from sterna.model.network.projection import MixerInit
+from sterna.model.network.projection import Joint, MixerInit
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["BigBird", "Linformer", "Local", "Reformer", "Sinkhorn", "Strided", "hash_buckets",

@@ -22,9 +22,7 @@ from torch import Tensor
 from torch._higher_order_ops.scan import scan
 
 from sterna.model.mixers.linear import CHUNK, EPS, causal_by_sums
-from sterna.model.network.complex_recurrence import Pair, complex_scan
-from sterna.model.network.matrix_recurrence import matrix_scan
-from sterna.model.network.recurrence import mlgru_scan
+from sterna.model.network.recurrence import Pair, complex_scan, matrix_scan, mlgru_scan
 
 __all__ = ["Translations", "has_linear_attention", "recurrences_for_graphs", "translations"]
 
@@ -59,7 +57,7 @@ def _scanned_mlgru(forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor
 def _scanned_matrix(
     query: Tensor, forget: Tensor, key: Tensor, value: Tensor, initial: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`sterna.model.network.matrix_recurrence.matrix_scan`."""
+    """:func:`sterna.model.network.recurrence.matrix_scan`."""
     def turn(state: Tensor, at: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         q, f, k, v = at
         state = f.unsqueeze(-1) * state + k.unsqueeze(-1) * v.unsqueeze(-2)
@@ -70,7 +68,7 @@ def _scanned_matrix(
 
 
 def _scanned_complex(multiplier: Pair, added: Pair, initial: Pair) -> Pair:
-    """:func:`sterna.model.network.complex_recurrence.complex_scan`."""
+    """:func:`sterna.model.network.recurrence.complex_scan`."""
     gain_re, gain_im = multiplier
 
     def turn(state: list[Tensor], at: Pair) -> tuple[list[Tensor], Pair]:

@@ -58,13 +58,15 @@ def naive(mixer: FeatureAttention, x: Tensor) -> Tensor:
                               for t, each in enumerate(rows[:, b, part])] for rows in (q, k))
             for i, query in enumerate(queries):
                 seen = range(i + 1 if mixer.causal else len(keys))
+                kept = 1 - 2.0 ** -(5 + head) if mixer.decay else 1.0
                 scores = torch.stack([
-                    phi(mixer, query, True) @ phi(mixer, keys[j], False) for j in seen])
+                    phi(mixer, query, True) @ phi(mixer, keys[j], False) * kept ** (i - j)
+                    for j in seen])
                 mixed[i, b, part] = scores @ v[:len(seen), b, part] / (scores.sum() + 1e-6)
     return through(mixer.out, mixed)
 
 
-@pytest.mark.parametrize("options", ["rope=false", "rope=true", "causal=false"])
+@pytest.mark.parametrize("options", ["rope=false", "rope=true", "causal=false", "decay=true"])
 @pytest.mark.parametrize("name", ["linear", "linear_relu", "performer"])
 def test_values_and_gradients_are_those_of_the_quadratic_formula(name: str, options: str) -> None:
     mixer = built(f"{name}(heads={HEADS}, {options})")
@@ -197,7 +199,9 @@ def test_features_stay_in_the_range_of_float32(width: int) -> None:
     assert bool(gradient.isfinite().all())
 
 
-def test_a_head_too_wide_for_float32_is_refused() -> None:
+def test_what_is_out_of_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="decay is for causal attention"):
+        built("linear(causal=false, decay=true)")
     with pytest.raises(ValueError, match="a head of 128 channels has features beyond the range"):
         built("performer(heads=1)", d=128)
     with pytest.raises(ValueError, match="features must be a whole number from 0, got -1"):

@@ -15,6 +15,7 @@ from sterna.model.network.heads import merge_heads, rotate
 from sterna.model.network.kernels import Replaceable
 from sterna.model.network.mixer import State
 from sterna.model.network.projection import MixerInit
+from sterna.model.network.recurrence import matrix_scan
 from sterna.model.network.registry import token_mixer
 
 __all__ = ["CHUNK", "EPS", "FeatureAttention", "LinearAttention", "Performer",
@@ -82,13 +83,25 @@ class FeatureAttention(Attention):
 
     Projections and heads are those of :class:`~sterna.model.mixers.attention.Attention`. A form of
     linear attention extends this class by saying what phi is.
+
+    With ``decay`` both sums of head h, counted from 0, are multiplied by ``1 - 2^-(5+h)`` before
+    each token (arXiv 2307.08621, section 2.2), a shift and a difference, so that what lies far
+    back fades.
     """
+
+    fading: Tensor
 
     def __init__(
         self, init: MixerInit, *, heads: int = 0, causal: bool = True, rope: bool = True,
+        decay: bool = False,
     ) -> None:
         super().__init__(init, heads=heads, causal=causal, rope=rope)
-        self.features = self.width
+        if decay and not causal:
+            raise ValueError("decay is for causal attention, which has sums over earlier tokens")
+        self.features, self.decay = self.width, decay
+        if decay:
+            fading = 1 - 0.5 ** torch.arange(5.0, 5.0 + self.heads)
+            self.register_buffer("fading", fading, persistent=False)
 
     @abstractmethod
     def of_queries(self, q: Tensor) -> Tensor:
@@ -114,8 +127,21 @@ class FeatureAttention(Attention):
         q, k = self.of_queries(q), self.of_keys(k)
         if not self.causal:
             return self.out(merge_heads(mixed_by_sums(q, k, v))), ()
-        y, values, keys = causal_by_sums(q, k, v, state[0], state[1])
+        mixed = self._decaying if self.decay else causal_by_sums
+        y, values, keys = mixed(q, k, v, state[0], state[1])
         return self.out(merge_heads(y)), (values, keys, *count)
+
+    def _decaying(
+        self, q: Tensor, k: Tensor, v: Tensor, values: Tensor, keys: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """:func:`causal_by_sums` where the sums fade. Another value, 1 for every token, gives the
+        sum of the scores, and its state that of the keys."""
+        v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+        q, k, v = (each.movedim(2, 0) for each in (q, k, v))    # [time, batch, heads, ...]
+        y, last = matrix_scan(q, self.fading.unsqueeze(-1).expand_as(k), k, v,
+                              torch.cat([values, keys.unsqueeze(-1)], dim=-1))
+        mixed = y[..., :-1] / (y[..., -1:] + EPS)
+        return mixed.movedim(0, 2), last[..., :-1].clone(), last[..., -1].clone()
 
     def initial_state(self, x: Tensor) -> State:
         """Zeros."""
@@ -153,6 +179,9 @@ class LinearAttention(FeatureAttention):
     rope
         Whether queries and keys are turned by their positions (:func:`rotate`), before phi so
         that features stay positive. A score then is no function of the distance alone.
+    decay
+        Whether the sums of head h, from 0, fade by ``1 - 2^-(5+h)`` a token (arXiv 2307.08621,
+        section 2.2). A text needs it: without it every earlier token counts alike.
     """
 
     def of_queries(self, q: Tensor) -> Tensor:
@@ -227,7 +256,7 @@ class Performer(FeatureAttention):
     ----------
     features
         m, features of a head; 0 is twice its width.
-    heads, causal, rope
+    heads, causal, rope, decay
         As ``linear`` has them; a head has at most 64 channels.
     """
 
@@ -235,9 +264,9 @@ class Performer(FeatureAttention):
 
     def __init__(
         self, init: MixerInit, *, features: int = 0, heads: int = 0, causal: bool = True,
-        rope: bool = True,
+        rope: bool = True, decay: bool = False,
     ) -> None:
-        super().__init__(init, heads=heads, causal=causal, rope=rope)
+        super().__init__(init, heads=heads, causal=causal, rope=rope, decay=decay)
         check_whole("features", features, 0)
         if self.width > _WIDEST:
             raise ValueError(

@@ -189,7 +189,7 @@ def wrong_memory(netlist: dict[str, Any], top: str) -> None:
 @pytest.mark.parametrize(("unit", "fault"), [("mac", wrong_table), ("norm", wrong_memory)])
 def test_one_wrong_bit_in_a_netlist_is_caught(unit: str, fault: Any, tmp_path: Path) -> None:
     model = small("C12")
-    emitted = emit_verilog(model, unit, tmp_path / unit, **sizes_of(unit, **SIZES))
+    emitted = emit_verilog(model, unit, tmp_path / unit, **sizes_of(unit, **SIZES, trace=True))
     wrong = netlist_of(emitted, tmp_path / "wrong", passes=(fault,))
     report = simulate(model, unit, TOKENS, simulator=QUICK, emitted=wrong, work=tmp_path)
     assert not report.passed

@@ -124,6 +124,11 @@ def test_the_number_of_tokens_may_have_sixteen_bits():
     assert play(asked(1, 300), [7] * 300).sent == STOPPED + DONE + b"\x07" * 300 + DONE
 
 
+def test_a_count_of_no_tokens_is_refused_and_changes_nothing():
+    session = play(asked(1, 2) + order_bytes(Order.COUNT, 0) + order_bytes(Order.ASK, 2), b"xyzu")
+    assert session.sent == STOPPED + DONE + b"xy" + DONE + REFUSED + b"zu" + DONE
+
+
 @pytest.mark.parametrize("order", [Order.BETA, Order.SEED])
 def test_orders_of_the_sampler_are_refused_without_one(order):
     assert play(order_bytes(order, 1), sampled=False).sent == STOPPED + REFUSED
@@ -134,7 +139,8 @@ def test_what_is_no_order_is_refused_and_drops_its_argument():
     assert play(b"\x01\xff" + fed(2)).sent == STOPPED + REFUSED + DONE
 
 
-@pytest.mark.parametrize(("vocab", "token"), [(128, 128), (300, 300), (300, 65535)])
+@pytest.mark.parametrize(("vocab", "token"), [
+    (128, 128), (300, 300), (300, 65535), (300, 65541), (65536, 65536)])
 def test_a_token_outside_the_vocabulary_is_refused(vocab, token):
     session = play(fed(token, vocab - 1), vocab=vocab)
     assert session.sent == STOPPED + REFUSED + DONE

@@ -62,7 +62,8 @@ class Answer(enum.IntEnum):
     STOPPED = 0x81
     """It is idle: after a reset; and after STOP, in place of the answer to what was stopped."""
     REFUSED = 0x82
-    """The board does not know the order or the token, or its core cannot draw tokens."""
+    """The board does not know the order or the token, was asked for 0 tokens, or its core cannot
+    draw them."""
 
 
 def order_bytes(order: Order, argument: int = 0) -> bytes:
@@ -167,12 +168,15 @@ class SerialProtocol(wiring.Component):
                     with m.Case(Order.FEED, Order.ASK):
                         m.d.sync += [
                             token.eq(argument), asked.eq(order == Order.ASK), left.eq(count)]
-                        with m.If(argument[:COUNT_BITS] < vocab):
+                        with m.If(argument < vocab):
                             m.next = "Feed"
                         with m.Else():
                             say(Answer.REFUSED)
                     with m.Case(Order.COUNT):
-                        m.d.sync += count.eq(argument)
+                        with m.If(argument[:COUNT_BITS].any()):
+                            m.d.sync += count.eq(argument)
+                        with m.Else():
+                            say(Answer.REFUSED)
                     if self.sampled:
                         with m.Case(Order.BETA):
                             m.d.sync += self.beta.eq(argument)

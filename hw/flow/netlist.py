@@ -262,7 +262,7 @@ def free_carry_ends(netlist: dict[str, Any], top: str) -> CarryEnds:
     puts a further CCU2C, two LUTs, before and behind the chain.
 
     The output is freed wherever nobody reads it. The input is freed only where the first half of
-    the cell ignores it, as in the adders of :mod:`sterna.hw.units.mac.ecp5.ccu2c`: what an open
+    the cell ignores it, as in the adders of :mod:`sterna.hw.units.mac.ecp5_rows`: what an open
     carry input holds in the device is not documented.
     """
     if top not in netlist["modules"]:

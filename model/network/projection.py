@@ -134,6 +134,7 @@ def _joined(modules: tuple[nn.Module, ...]) -> tuple[Tensor, Tensor | None]:
 
 
 Projection: TypeAlias = BitLinear | nn.Linear
+"""A ternary matrix or a float one, as the weights of a model are."""
 
 
 @dataclass(frozen=True, slots=True)

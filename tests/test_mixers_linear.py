@@ -58,7 +58,7 @@ def naive(mixer: FeatureAttention, x: Tensor) -> Tensor:
                               for t, each in enumerate(rows[:, b, part])] for rows in (q, k))
             for i, query in enumerate(queries):
                 seen = range(i + 1 if mixer.causal else len(keys))
-                kept = 1 - 2.0 ** -(5 + head) if mixer.decay else 1.0
+                kept = 1 - 2.0 ** -(mixer.decay + head) if mixer.decay else 1.0
                 scores = torch.stack([
                     phi(mixer, query, True) @ phi(mixer, keys[j], False) * kept ** (i - j)
                     for j in seen])
@@ -66,7 +66,7 @@ def naive(mixer: FeatureAttention, x: Tensor) -> Tensor:
     return through(mixer.out, mixed)
 
 
-@pytest.mark.parametrize("options", ["rope=false", "rope=true", "causal=false", "decay=true"])
+@pytest.mark.parametrize("options", ["rope=false", "rope=true", "causal=false", "decay=2"])
 @pytest.mark.parametrize("name", ["linear", "linear_relu", "performer"])
 def test_values_and_gradients_are_those_of_the_quadratic_formula(name: str, options: str) -> None:
     mixer = built(f"{name}(heads={HEADS}, {options})")
@@ -201,7 +201,9 @@ def test_features_stay_in_the_range_of_float32(width: int) -> None:
 
 def test_what_is_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match="decay is for causal attention"):
-        built("linear(causal=false, decay=true)")
+        built("linear(causal=false, decay=1)")
+    with pytest.raises(ValueError, match="decay must be a whole number from 0, got -1"):
+        built("linear(decay=-1)")
     with pytest.raises(ValueError, match="a head of 128 channels has features beyond the range"):
         built("performer(heads=1)", d=128)
     with pytest.raises(ValueError, match="features must be a whole number from 0, got -1"):

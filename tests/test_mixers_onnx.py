@@ -440,7 +440,7 @@ def test_ternary_mixers_follow_torch_in_both_graphs(name: str, tmp_path: Path) -
 @pytest.mark.skipif(not operators.has_linear_attention(),
                     reason="this onnxruntime does not have LinearAttention")
 @pytest.mark.parametrize("name", [
-    "mlgru", "hgrn2", "linear", "linear(decay=true)", "performer"])
+    "mlgru", "hgrn2", "linear", "linear(decay=2)", "performer"])
 def test_graphs_with_linear_attention_follow_torch(name: str, tmp_path: Path) -> None:
     model = lively(ModelConfig(
         d=16, layers=1, dff=16, vocab=64, mixer=name, weights="float"))

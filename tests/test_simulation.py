@@ -236,19 +236,25 @@ endmodule
 
 
 @pytest.mark.slow
-def test_an_output_that_changes_while_it_waits_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("offered", "message"), [
+    ("sums__valid = 1'b1, sums__payload = age", "changed while it waited"),
+    ("sums__valid = age[0], sums__payload = 8'd0", "was withdrawn before it was taken")])
+def test_an_output_that_does_not_wait_is_reported(
+    offered: str, message: str, tmp_path: Path,
+) -> None:
     source = tmp_path / "fickle.v"
-    source.write_text("""
+    source.write_text(f"""
 module fickle(input clk, input rst, input [7:0] beats__payload, input beats__valid,
-              output beats__ready, output reg [7:0] sums__payload, output sums__valid,
+              output beats__ready, output [7:0] sums__payload, output sums__valid,
               input sums__ready);
-  assign beats__ready = 1'b1, sums__valid = 1'b1;
-  always @(posedge clk) sums__payload <= rst ? 8'd0 : sums__payload + 8'd1;
+  reg [7:0] age;
+  assign beats__ready = 1'b1, {offered};
+  always @(posedge clk) age <= rst ? 8'd0 : age + 8'd1;
 endmodule
 """)
     job = Job(["beats"], ["sums"], 1,
               [Phase("many", {"beats": list(range(50))}, {"sums": 50})])
-    with pytest.raises(SimulationError, match="changed while it waited"):
+    with pytest.raises(SimulationError, match=message):
         run_on(Simulator.VERILATOR, [source], "fickle", job, tmp_path / "work")
 
 

@@ -197,7 +197,8 @@ def board_design(
     params
         The board, its clock and its serial line.
     sizes
-        Of the core, as :data:`~sterna.hw.core.core_product.CORE` takes them; None for the board's usual.
+        Of the core, as :data:`~sterna.hw.core.core_product.CORE` takes them; None for the board's
+        usual.
 
     Raises
     ------

@@ -84,23 +84,24 @@ class FeatureAttention(Attention):
     Projections and heads are those of :class:`~sterna.model.mixers.attention.Attention`. A form of
     linear attention extends this class by saying what phi is.
 
-    With ``decay`` both sums of head h, counted from 0, are multiplied by ``1 - 2^-(5+h)`` before
-    each token (arXiv 2307.08621, section 2.2), a shift and a difference, so that what lies far
-    back fades.
+    With ``decay`` both sums of head h, counted from 0, are multiplied by ``1 - 2^-(decay+h)``
+    before each token (arXiv 2307.08621, section 2.2), a shift and a difference, so that what lies
+    far back fades.
     """
 
     fading: Tensor
 
     def __init__(
         self, init: MixerInit, *, heads: int = 0, causal: bool = True, rope: bool = True,
-        decay: bool = False,
+        decay: int = 0,
     ) -> None:
         super().__init__(init, heads=heads, causal=causal, rope=rope)
+        check_whole("decay", decay, 0)
         if decay and not causal:
             raise ValueError("decay is for causal attention, which has sums over earlier tokens")
         self.features, self.decay = self.width, decay
         if decay:
-            fading = 1 - 0.5 ** torch.arange(5.0, 5.0 + self.heads)
+            fading = 1 - 0.5 ** torch.arange(float(decay), decay + self.heads)
             self.register_buffer("fading", fading, persistent=False)
 
     @abstractmethod
@@ -180,8 +181,8 @@ class LinearAttention(FeatureAttention):
         Whether queries and keys are turned by their positions (:func:`rotate`), before phi so
         that features stay positive. A score then is no function of the distance alone.
     decay
-        Whether the sums of head h, from 0, fade by ``1 - 2^-(5+h)`` a token (arXiv 2307.08621,
-        section 2.2). A text needs it: without it every earlier token counts alike.
+        If not 0, the sums of head h, from 0, fade by ``1 - 2^-(decay+h)`` a token (arXiv
+        2307.08621, section 2.2, with 5). Without it every earlier token counts alike.
     """
 
     def of_queries(self, q: Tensor) -> Tensor:
@@ -264,7 +265,7 @@ class Performer(FeatureAttention):
 
     def __init__(
         self, init: MixerInit, *, features: int = 0, heads: int = 0, causal: bool = True,
-        rope: bool = True, decay: bool = False,
+        rope: bool = True, decay: int = 0,
     ) -> None:
         super().__init__(init, heads=heads, causal=causal, rope=rope, decay=decay)
         check_whole("features", features, 0)

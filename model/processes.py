@@ -7,21 +7,28 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-__all__ = ["deaf_to_ctrl_c", "end_with_parent", "is_first_process", "is_launched", "local_rank"]
+__all__ = ["deaf_to_ctrl_c", "end_with_parent", "is_first_process", "is_launched", "local_rank",
+           "on_signal"]
+
 
 @contextmanager
-def deaf_to_ctrl_c() -> Iterator[None]:
-    """Ignore Ctrl-C in the block, and for ever in the processes that it starts."""
+def on_signal(number: signal.Signals, handler: signal.Handlers) -> Iterator[None]:
+    """Handle a signal so in the block. Only the main thread may; in others nothing changes."""
     if threading.current_thread() is not threading.main_thread():
-        yield       # only the main thread may set it
+        yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
+
+
+def deaf_to_ctrl_c() -> AbstractContextManager[None]:
+    """Ignore Ctrl-C in the block, and for ever in the processes that it starts."""
+    return on_signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def end_with_parent() -> None:

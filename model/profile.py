@@ -264,11 +264,6 @@ class NumericProfile:
         return 127 * columns
 
     @property
-    def reciprocal_max(self) -> int:
-        """Largest R, at m = 1 (and at m = 0, which counts as 1)."""
-        return 127 << self.reciprocal_bits
-
-    @property
     def norm_scale_max(self) -> int:
         """Largest V: the smallest N is 127 << t, so V is at most 1 << P."""
         return 1 << self.scale_frac

@@ -17,6 +17,8 @@ from sterna.export.forms.forms import build
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.runtime.session import Session
 from sterna.model.config import ModelConfig
+from sterna.model.native_cpu.kernels import cpu_kernels
+from sterna.model.network.kernels import use_kernels
 from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import bundled_heldout
@@ -79,10 +81,16 @@ def test_it_stands_between_documents_in_place_of_a_separator(tmp_path: Path) -> 
 @pytest.mark.parametrize("profile", [S16, C12], ids=["S16", "C12"])
 @pytest.mark.parametrize("native", [True, False], ids=["native", "torch"])
 def test_after_it_a_text_is_read_as_if_nothing_came_before(
-    profile: NumericProfile, native: bool, monkeypatch: pytest.MonkeyPatch,
+    profile: NumericProfile, native: bool,
 ) -> None:
-    if not native:
-        monkeypatch.setenv("STERNA_NATIVE", "0")
+    kernels = cpu_kernels() if native else None
+    if native and kernels is None:
+        pytest.skip("no C++ compiler here")
+    with use_kernels(kernels):
+        check_borders(profile)
+
+
+def check_borders(profile: NumericProfile) -> None:
     model = LanguageModel(SHAPE, seed=3, profile=profile)
     model.reset_at(END)
     generator = torch.Generator().manual_seed(1)

@@ -86,15 +86,14 @@ def test_any_table_is_exact(data):
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [
-    # quotient_bits, depth, word_bits, correction_bits
-    ((24, 39818), (31, 2104, 36, 3)),
-    ((16, 9954), (23, 526, 26, 2)),
-    ((16, 100), (23, 101, 23, 0)),
+    # quotient_bits, depth, word_bits
+    ((24, 39818), (31, 2104, 36)),
+    ((16, 9954), (23, 526, 26)),
+    ((16, 100), (23, 101, 23)),
 ])
 def test_stated_sizes_are_these(arguments, expected):
     params = ReciprocalTableParams(*arguments)
-    assert expected == (
-        params.quotient_bits, params.depth, params.word_bits, params.correction_bits)
+    assert expected == (params.quotient_bits, params.depth, params.word_bits)
     assert params.latency == 6
 
 

@@ -12,7 +12,7 @@ from sterna.hw.emit.rtlil_names import is_derived
 __all__ = ["Hierarchy"]
 
 Bit = int | str
-"""A net by its number, or a constant."""
+"""A net by its number, or a constant ``"0"``, ``"1"``, ``"x"``."""
 
 _SCOPE = "$scopeinfo"
 _COMBINATIONAL = re.compile(r"LUT[1-6](_2)?|SB_LUT4|PFUMX|L6MUX21|MUXF[789]|INV|BUF")

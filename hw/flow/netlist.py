@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from sterna.hw.emit.tools import run_yosys
+from sterna.hw.flow.hierarchy import Bit
 
 __all__ = [
     "Absorbed", "CarryEnds", "NetlistError", "absorb_registers", "free_carry_ends", "model_files",
     "netlist_verilog"]
-
-Bit = int | str
-"""A net by its number, or a constant ``"0"``, ``"1"``, ``"x"``."""
 
 _OPERAND_BITS = 18
 _PRODUCT_BITS = 36

@@ -180,12 +180,6 @@ class ReciprocalTableParams:
         return max(self.quotient_bits, self.base_bits + self.drop_bits)
 
     @property
-    def correction_bits(self) -> int:
-        """Unsigned bits of the largest correction."""
-        return max((max(octave).bit_length() for octave in self.words.corrections.values()),
-                   default=0)
-
-    @property
     def segment_words(self) -> list[int]:
         """Word of every segment in the order of their addresses, the base in its low bits."""
         words = [base | drop << self.base_bits for base, drop in

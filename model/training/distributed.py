@@ -7,7 +7,6 @@ Knows nothing of runs; :mod:`sterna.model.training` puts it to use.
 from __future__ import annotations
 
 import signal
-import threading
 import time
 import uuid
 import warnings
@@ -25,7 +24,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from sterna.model.network.bitlinear import BitLinear
-from sterna.model.processes import is_launched, local_rank
+from sterna.model.processes import is_launched, local_rank, on_signal
 from sterna.model.stack.language_model import LanguageModel
 
 __all__ = [
@@ -138,7 +137,9 @@ def joined(device: Callable[[int | None], torch.device]) -> Iterator[Processes]:
         return
     if place.type == "cuda":
         torch.cuda.set_device(place)
-    with _ended_at_once(), _lost_processes_named():
+    # A handler of Python's would not run while the process waits in C++ for others that are gone,
+    # and the launcher would wait for half a minute before it starts them anew.
+    with on_signal(signal.SIGTERM, signal.SIG_DFL), _lost_processes_named():
         _make_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
         try:
             yield Processes(place)
@@ -188,23 +189,6 @@ def meet(
     except dist.DistError as error:
         raise ConnectionError(
             f"the processes of the run did not find each other: {error!s:.200}") from error
-
-
-@contextmanager
-def _ended_at_once() -> Iterator[None]:
-    """Within it SIGTERM ends the process, unless a handler is set later.
-
-    One of Python's would not run while the process waits in C++ for others that are gone, and
-    the launcher would wait for half a minute before it starts them anew.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield   # only the main thread may change that
-        return
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

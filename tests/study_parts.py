@@ -8,7 +8,8 @@ from sterna.model.study.cells import TrainingCell
 from sterna.model.study.rows import Row
 from sterna.model.study.tasks import RecallTask, recipe_for
 
-RECALL = RecallTask(d=16, layers=1, batch=2, pairs=4, queries=6, vocab=16, tokens=56, judged=4)
+RECALL = RecallTask(d=16, layers=1, batch=2, window=14, pairs=4, queries=6, vocab=16, tokens=56,
+                    judged=4)
 OWN = """
 from sterna.model.network.mixer import TokenMixer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -25,19 +26,22 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_answer_is_the_value_that_stood_after_the_key() -> None:
-    task = RecallTask(pairs=5, queries=9, vocab=24)
+    task = RecallTask(window=64, pairs=5, queries=16, vocab=24, batch=2)
     seen = set()
-    for step in range(12):
+    for step in range(24):
         inputs, targets = (each.t().tolist() for each in task.sample(step, 0))
         for line, answers in zip(inputs, targets, strict=True):
-            count = next(i for i, each in enumerate(answers) if each >= 0) // 2
+            count = next(i for i in range(0, 12, 2) if line[i] == 24 or answers[i] >= 0) // 2
             given = dict(zip(line[:2 * count:2], line[1:2 * count:2], strict=True))
             assert len(given) == count <= 5
             assert max(given) < 12 <= min(given.values())
-            assert answers[:2 * count] == [-100] * (2 * count)
-            assert [given[key] for key in line[2 * count:]] == answers[2 * count:]
-        seen.add(count)
-    assert seen == {1, 2, 5}        # all pairs, a half, a quarter
+            assert answers == [-100] * (2 * count) + [
+                given[key] if key != 24 else -100 for key in line[2 * count:]]
+            assert sum(answer >= 0 for answer in answers) * 4 == len(line)
+            seen.add((count, len(line), len(inputs)))
+    assert {(count, length * batch) for count, length, batch in seen} == {
+        (1, 128), (2, 128), (5, 128)}           # all pairs, a half, a quarter
+    assert {length for _, length, _ in seen} == {64, 32, 16, 8}
 
 
 def test_sequences_belong_to_seed_and_step_and_are_held_out_from_both() -> None:
@@ -56,21 +60,32 @@ def test_sequences_belong_to_seed_and_step_and_are_held_out_from_both() -> None:
     with torch.no_grad():
         RECALL.measure(Probe(ModelConfig(16, 1, 16, 16)), 0)
     assert asked["tokens"].shape == (RECALL.length, 4)
-    assert not torch.equal(asked["tokens"][:, :2], first)
+    assert not torch.equal(asked["tokens"][:len(first), :first.shape[1]], first)
 
 
-def test_a_model_that_knows_the_answers_has_all_of_them_right() -> None:
-    task = RecallTask(pairs=4, queries=6, vocab=16, judged=8)
+def test_recall_counts_right_answers_by_the_distance_at_which_they_stood() -> None:
+    task = RecallTask(window=80, pairs=4, queries=60, vocab=16, judged=8)
 
     class Oracle(LanguageModel):
-        def forward_time_major(self, tokens, state):
-            given = tokens[:8].t()
-            values = torch.stack([
-                line[1::2][(line[0::2].unsqueeze(0) == keys.unsqueeze(1)).int().argmax(1)]
-                for line, keys in zip(given, tokens.t(), strict=True)], 1)
-            return torch.nn.functional.one_hot(values, 16).float(), state
+        """Knows what stood at most ``reach`` tokens ago."""
 
-    assert task.measure(Oracle(ModelConfig(16, 1, 16, 16)), 0) == {"accuracy": 1.0}
+        reach = 80
+
+        def forward_time_major(self, tokens, state):
+            logits = torch.zeros(*tokens.shape, 17)
+            for time, place in itertools.product(range(8, 80), range(1, 8, 2)):
+                if time - place <= self.reach:
+                    same = tokens[place - 1] == tokens[time]
+                    logits[time, same, tokens[place, same]] = 1.0
+            return logits, state
+
+    oracle = Oracle(ModelConfig(16, 1, 16, 17))
+    assert task.measure(oracle, 0) == {
+        "accuracy": 1.0, "accuracy_16": 1.0, "accuracy_64": 1.0, "accuracy_128": 1.0}
+    oracle.reach = 16
+    found = task.measure(oracle, 0)
+    assert 0.1 < found.pop("accuracy") < 0.5
+    assert found == {"accuracy_16": 1.0, "accuracy_64": 0.0, "accuracy_128": 0.0}
 
 
 def test_the_digits_are_split_by_the_seed_and_no_image_is_in_both_parts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 from sterna.cli.reports.cycle_tables import CycleTable
@@ -16,11 +17,11 @@ _COUNTED_AT = "1024"
 
 
 def study_tables(found: Found) -> dict[str, CycleTable]:
-    """All tables by name: quality, digits, cost, decode, state, core, sweep; those without a row
-    are left out."""
-    tables = {"quality": _quality(found), "digits": _digits(found), "cost": _cost(found),
-              "decode": _decode(found), "state": _state(found), "core": _core(found),
-              "sweep": _sweep(found)}
+    """All tables by name: quality, distance, digits, cost, decode, state, core, sweep; those
+    without a row are left out."""
+    tables = {"quality": _quality(found), "distance": _distance(found),
+              "digits": _digits(found), "cost": _cost(found), "decode": _decode(found),
+              "state": _state(found), "core": _core(found), "sweep": _sweep(found)}
     return {name: table for name, table in tables.items() if table.rows}
 
 
@@ -39,20 +40,18 @@ def order(found: Found, task: str, budget: str = "tokens") -> list[dict[str, Any
 def findings(found: Found) -> list[str]:
     """What the figures say of MLGRU, the hybrid and the float Transformer, and of all rows."""
     said = []
-    for task, figure, unit, sign in (("text", "bpb", "bits per byte", 1),
-                                     ("recall", "accuracy", "of the answers right", -1)):
+    for task, figure, unit in (("text", "bpb", "bits per byte"),
+                               ("recall", "accuracy", "of the answers right")):
         for budget in ("tokens", "seconds"):
-            ours, base = (_named(found, name, task, budget, figure)
-                          for name in ("mlgru", "transformer"))
-            hybrid = _named(found, "hybrid", task, budget, figure)
+            ours, base, hybrid = (_figures_of(found, name, task, budget, figure)
+                                  for name in ("mlgru", "transformer", "hybrid"))
             if ours is None or base is None:
                 continue
-            more = "" if hybrid is None else f", hybrid {_number(figure, hybrid)}"
-            gap = sign * (ours - base)
-            side = "behind" if gap > 0 else "ahead of"
+            more = "" if hybrid is None else f", hybrid {_number(figure, hybrid['mean'])}"
             said.append(
-                f"At equal {budget} mlgru has {_number(figure, ours)}{more} and transformer "
-                f"{_number(figure, base)} {unit}: mlgru is {_gap(figure, abs(gap))} {side} it.")
+                f"At equal {budget} mlgru has {_number(figure, ours['mean'])}{more} and "
+                f"transformer {_number(figure, base['mean'])} {unit}: "
+                f"{_verdict(figure, ours, base)}.")
     edges = [f"{each['row']} on {each['task']}" for each in found["sweep"]
              if each["by_lr"] and not each["inside"]]
     if edges:
@@ -68,6 +67,21 @@ def findings(found: Found) -> list[str]:
     return said
 
 
+def _verdict(figure: str, ours: dict[str, Any], base: dict[str, Any]) -> str:
+    """Which of two is ahead, if the means differ by more than twice the standard error of their
+    difference."""
+    if min(len(ours["values"]), len(base["values"])) < 2:
+        return "one seed says nothing about which is ahead"
+    error = math.hypot(*(each["deviation"] / math.sqrt(len(each["values"]))
+                         for each in (ours, base)))
+    gap = ours["mean"] - base["mean"]
+    if abs(gap) <= 2 * error:
+        return f"the difference is within twice its standard error, {_gap(figure, 2 * error)}"
+    side = "ahead of" if (gap < 0) == (figure == "bpb") else "behind"
+    return (f"mlgru is {_gap(figure, abs(gap))} {side} it (twice the standard error: "
+            f"{_gap(figure, 2 * error)})")
+
+
 def _quality(found: Found) -> CycleTable:
     columns = (("text", "tokens", "bpb"), ("text", "seconds", "bpb"),
                ("text", "tokens", "bpb_carried"), ("recall", "tokens", "accuracy"),
@@ -79,6 +93,21 @@ def _quality(found: Found) -> CycleTable:
         "bits per byte and recall in percent, at equal tokens and equal seconds",
         ("mixer", "bpb, tokens", "bpb, seconds", "carried", "recall, tokens", "recall, seconds"),
         rows)
+
+
+def _distance(found: Found) -> CycleTable:
+    figures = sorted({figure for row in found["rows"]
+                      for figure in row["tasks"].get("recall", {}).get("tokens", {})
+                      if figure.startswith("accuracy_")}, key=_bound)
+    return CycleTable(
+        "recall in percent by tokens since the answer, at equal tokens",
+        ("mixer", *(f"to {_bound(figure)}" for figure in figures)),
+        [(row["name"], *(_cell(row, "recall", "tokens", figure) for figure in figures))
+         for row in order(found, "recall")] if figures else [])
+
+
+def _bound(figure: str) -> int:
+    return int(figure.removeprefix("accuracy_"))
 
 
 def _digits(found: Found) -> CycleTable:
@@ -142,12 +171,15 @@ def _sweep(found: Found) -> CycleTable:
 
 def _mean(row: dict[str, Any], task: str, budget: str, figure: str) -> float | None:
     found = row["tasks"].get(task, {}).get(budget, {}).get(figure)
-    return None if found is None else found["mean"]
+    return None if found is None else float(found["mean"])
 
 
-def _named(found: Found, name: str, task: str, budget: str, figure: str) -> float | None:
-    rows = [row for row in found["rows"] if row["name"] == name]
-    return _mean(rows[0], task, budget, figure) if rows else None
+def _figures_of(
+    found: Found, name: str, task: str, budget: str, figure: str,
+) -> dict[str, Any] | None:
+    """Mean, deviation and values of the row called ``name``, None if it has none."""
+    row = next((row for row in found["rows"] if row["name"] == name), {"tasks": {}})
+    return row["tasks"].get(task, {}).get(budget, {}).get(figure)
 
 
 def _number(figure: str, value: float) -> str:
@@ -164,7 +196,7 @@ def _cell(row: dict[str, Any], task: str, budget: str, figure: str) -> str:
     if figure not in figures:
         return "diverged" if figures.get("diverged") else ""
     mean, deviation = figures[figure]["mean"], figures[figure]["deviation"]
-    if figure == "accuracy":
+    if figure.startswith("accuracy"):
         return f"{100 * mean:.1f}" + ("" if deviation is None else f"±{100 * deviation:.1f}")
     return f"{mean:.3f}" + ("" if deviation is None else f"±{deviation:.3f}".replace("0.", ".", 1))
 

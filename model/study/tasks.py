@@ -24,7 +24,7 @@ from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.windows import WindowSampler
 
-__all__ = ["DigitsTask", "RecallTask", "Task", "TextTask", "recipe_for", "swept_rates"]
+__all__ = ["DISTANCES", "DigitsTask", "RecallTask", "Task", "TextTask", "recipe_for", "swept_rates"]
 
 
 class Task(ABC):
@@ -179,17 +179,24 @@ _HELDOUT = 1 << 20
 """Steps count from 0, so the held-out sequences are those of no step."""
 
 
+DISTANCES = (16, 64, 128, 256)
+"""Upper bounds, in tokens, of the distances by which recall is reported."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecallTask(Task):
-    """Multi-query associative recall (MQAR of Zoology, arXiv 2312.04927).
+    """Multi-query associative recall (MQAR of Zoology, arXiv 2312.04927), by distance.
 
-    A sequence is ``pairs`` of a key and a value, and then keys, each one of those before: the
-    model is to answer with the value that stood after it. Keys are the first half of the
-    vocabulary, values the second; both are drawn without repetition, queries with. (In the paper
-    each key is asked for once, at a distance by a power law.) Every step has fresh sequences; to
-    learn from they have all, a half or a quarter of the pairs, as there.
+    A sequence of ``window`` tokens is ``pairs`` of a key and a value, then blanks, and among them
+    at random places ``queries``, each one of those keys: the model is to answer with the value
+    that stood after it. Keys are drawn from the first half of the vocabulary and values from the
+    second, both without repetition, queries with; the blank is one token more. (In the paper each
+    key is asked for once, at a distance by a power law.) Every step has fresh sequences. In
+    training they have all, a half or a quarter of the pairs, as there; and a half of the steps an
+    eighth of the window and of its queries, with as many more sequences, a quarter of the steps a
+    fourth, the others a half or all: from the whole window alone little is learned in this budget.
 
-    ``judged`` is the number of held-out sequences.
+    ``judged`` is the number of held-out sequences, all of the whole window.
     """
 
     name: ClassVar[str] = "recall"
@@ -200,30 +207,37 @@ class RecallTask(Task):
 
     d: int = 64
     layers: int = 4
-    batch: int = 32
-    tokens: int = 512 * 1024
+    batch: int = 4
+    tokens: int = 1024 * 1024
     seconds: float = 20.0
+    window: int = 256
     pairs: int = 8
-    queries: int = 8
+    queries: int = 128
     vocab: int = 32
     judged: int = 256
 
     def __post_init__(self) -> None:
         check_whole("pairs", self.pairs, 1, self.vocab // 2)
+        check_whole("queries", self.queries, 1, self.window - 2 * self.pairs)
 
     @property
     def length(self) -> int:
-        """Pairs, then queries."""
-        return 2 * self.pairs + self.queries
+        """The window."""
+        return self.window
 
     def model(self, row: Row, seed: int) -> LanguageModel:
-        """A language model of keys and values."""
-        return self.language_model(row, self.vocab, seed)
+        """A language model of keys, values and the blank."""
+        return self.language_model(row, self.vocab + 1, seed)
 
     def sample(self, step: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Keys and values ``[time, batch]``, and the answers where there is a query."""
-        pairs = max(1, self.pairs >> int(np.random.default_rng([step, seed]).integers(3)))
-        return self._sequences(self.batch, pairs, [seed, step])
+        """Tokens ``[time, batch]``, and the answers where there is a query."""
+        generator = np.random.default_rng([step, seed])
+        pairs = max(1, self.pairs >> int(generator.integers(3)))
+        cut = max(0, 4 - int(generator.geometric(0.5)))
+        while cut and self.window >> cut < 2 * pairs + (self.queries >> cut):
+            cut -= 1
+        return self._sequences(self.batch << cut, self.window >> cut, pairs, self.queries >> cut,
+                               [seed, step])[:2]
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Of the answers."""
@@ -231,28 +245,45 @@ class RecallTask(Task):
             _logits(model, inputs).flatten(0, 1), targets.flatten(), ignore_index=_IGNORED)
 
     def measure(self, model: nn.Module, seed: int) -> dict[str, float]:
-        """The share of right answers."""
-        inputs, targets = self._sequences(self.judged, self.pairs, [_HELDOUT])
-        asked = targets != _IGNORED
-        return {"accuracy": float((_logits(model, inputs).argmax(-1) == targets)[asked]
-                                  .double().mean())}
+        """The share of right answers: of all, and of those at each of :data:`DISTANCES`, above
+        the one before."""
+        inputs, targets, distances = self._sequences(
+            self.judged, self.window, self.pairs, self.queries, [_HELDOUT])
+        right = (_logits(model, inputs).argmax(-1) == targets).double()
+        figures = {"accuracy": float(right[distances > 0].mean())}
+        for above, most in zip((0, *DISTANCES), DISTANCES, strict=False):
+            there = (distances > above) & (distances <= most)
+            if there.any():
+                figures[f"accuracy_{most}"] = float(right[there].mean())
+        return figures
 
     def facts(self) -> dict[str, float]:
         """``chance``: of one of the values that stand in the sequence."""
         return {"chance": 1 / self.pairs}
 
-    def _sequences(self, count: int, pairs: int, seed: list[int]) -> tuple[Tensor, Tensor]:
+    def _sequences(
+        self, count: int, window: int, pairs: int, queries: int, seed: list[int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens, answers, and how many tokens ago the answer stood (0 where none is asked for),
+        each ``[time, count]``."""
         generator = np.random.default_rng(seed)
-        half, queries = self.vocab // 2, self.length - 2 * pairs
+        half, given = self.vocab // 2, 2 * pairs
         every = np.tile(np.arange(half), (count, 1))
         keys = generator.permuted(every, axis=1)[:, :pairs]
         values = half + generator.permuted(every, axis=1)[:, :pairs]
         asked = generator.integers(0, pairs, (count, queries))
-        given = np.stack([keys, values], axis=2).reshape(count, 2 * pairs)
-        inputs = np.concatenate([given, np.take_along_axis(keys, asked, 1)], axis=1)
-        targets = np.concatenate(
-            [np.full_like(given, _IGNORED), np.take_along_axis(values, asked, 1)], axis=1)
-        return torch.from_numpy(inputs.T.copy()), torch.from_numpy(targets.T.copy())
+        later = np.tile(np.arange(given, window), (count, 1))
+        places = generator.permuted(later, axis=1)[:, :queries]
+        inputs = np.full((count, window), self.vocab)
+        inputs[:, 0:given:2], inputs[:, 1:given:2] = keys, values
+        np.put_along_axis(inputs, places, np.take_along_axis(keys, asked, 1), 1)
+        targets = np.full_like(inputs, _IGNORED)
+        np.put_along_axis(targets, places, np.take_along_axis(values, asked, 1), 1)
+        distances = np.zeros_like(inputs)
+        np.put_along_axis(distances, places, places - (2 * asked + 1), 1)
+        tokens, answers, ago = (
+            torch.from_numpy(each.T.copy()) for each in (inputs, targets, distances))
+        return tokens, answers, ago
 
 
 def _logits(model: nn.Module, inputs: Tensor) -> Tensor:

@@ -178,7 +178,8 @@ def _figures_of(
     found: Found, name: str, task: str, budget: str, figure: str,
 ) -> dict[str, Any] | None:
     """Mean, deviation and values of the row called ``name``, None if it has none."""
-    row = next((row for row in found["rows"] if row["name"] == name), {"tasks": {}})
+    row: dict[str, Any] = next(
+        (row for row in found["rows"] if row["name"] == name), {"tasks": {}})
     return row["tasks"].get(task, {}).get(budget, {}).get(figure)
 
 

@@ -47,14 +47,14 @@ def test_the_command_writes_figures_tables_a_page_and_drawings(
     assert rows["mlgru"]["costs"]["6000"]["state_bytes"] == 4 * 4 * 16
     page = (tmp_path / "mixers.html").read_text()
     check_page(page)
-    assert len(drawings(page)) == 2
+    assert len(drawings(page)) == 3
     assert "tokens in the same CPU seconds" in page
-    for name in ("state.svg", "seconds.svg"):
+    for name in ("state.svg", "seconds.svg", "distance.svg"):
         svg = (tmp_path / name).read_text()
         assert svg.startswith("<svg xmlns=")
         assert "prefers-color-scheme:dark" in svg       # ink that can be read there
     tables = (tmp_path / "mixers.md").read_text()
-    assert tables.count("\n| mixer |") == 7
+    assert tables.count("\n| mixer |") == 8
     assert f"torch {found['machine']['torch']}" in tables
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
-from sterna.cli.study.tables import Found, order
+from sterna.cli.study.tables import Found, order, recall_bounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["STATE_LENGTH", "seconds_plot", "state_plot"]
+__all__ = ["study_plots"]
 
-STATE_LENGTH = "1024"
+_STATE_LENGTH = "1024"
 """The number of tokens at which the state is drawn."""
 
 _MARKERS = "osD^vP"
@@ -21,41 +21,67 @@ _NAMED = {"mlgru": "#d1495b", "hybrid": "#e08a2c", "transformer": "#000000"}
 _Place: TypeAlias = Callable[[dict[str, Any]], float | None]
 
 
-def state_plot(found: Found) -> str:
-    """Bits per byte and recall, at equal tokens, against bytes of state, as an SVG element."""
-    def place(row: dict[str, Any]) -> float | None:
-        costs = row["costs"].get(STATE_LENGTH)
+def study_plots(found: Found) -> dict[str, str]:
+    """SVG elements by name, of the tasks that there are: ``state``, quality at equal tokens against
+    bytes of state; ``seconds``, quality against seconds of training where tokens are equal, and
+    against tokens where seconds are; ``distance``, recall by tokens since the answer."""
+    def state(row: dict[str, Any]) -> float | None:
+        costs = row["costs"].get(_STATE_LENGTH)
         return None if costs is None else float(costs["state_bytes"])
 
-    return _panels(found, "state", "quality against bytes of state", [
-        (task, "tokens", place, f"bytes of state after {int(STATE_LENGTH):,} tokens")
-        for task in ("text", "recall")])
-
-
-def seconds_plot(found: Found) -> str:
-    """Bits per byte against seconds of training where tokens are equal, and against tokens where
-    seconds are, as an SVG element."""
     def spent(budget: str, name: str) -> _Place:
         def place(row: dict[str, Any]) -> float | None:
             figures = row["tasks"]["text"][budget].get(name)
             return None if figures is None else float(figures["mean"])
         return place
 
-    return _panels(found, "seconds", "quality against seconds of training", [
-        ("text", "tokens", spent("tokens", "train_seconds"), "CPU seconds for the same tokens"),
-        ("text", "seconds", spent("seconds", "train_tokens"), "tokens in the same CPU seconds")])
+    plots = {}
+    tasks = [task for task in ("text", "recall") if task in found["tasks"]]
+    if tasks:
+        plots["state"] = _panels(found, "state", "quality against bytes of state", [
+            (task, "tokens", state, f"bytes of state after {int(_STATE_LENGTH):,} tokens")
+            for task in tasks])
+    if "text" in tasks:
+        seconds, tokens = spent("tokens", "train_seconds"), spent("seconds", "train_tokens")
+        plots["seconds"] = _panels(found, "seconds", "quality against seconds of training", [
+            ("text", "tokens", seconds, "CPU seconds for the same tokens"),
+            ("text", "seconds", tokens, "tokens in the same CPU seconds")])
+    if "recall" in tasks:
+        plots["distance"] = _distance_plot(found)
+    return plots
+
+
+def _distance_plot(found: Found) -> str:
+    bounds = recall_bounds(found)
+    rows = order(found, "recall")
+    marks = _marks([row["name"] for row in rows])
+    with drawing(7, 4.2) as figure:
+        axes = figure.subplots()
+        for row in rows:
+            figures = row["tasks"]["recall"]["tokens"]
+            means = [figures[f"accuracy_{bound}"]["mean"] for bound in bounds
+                     if f"accuracy_{bound}" in figures]
+            if len(means) == len(bounds):
+                colour, marker = marks[row["name"]]
+                axes.plot([100 * mean for mean in means], marker=marker, color=colour, ms=5,
+                          linewidth=1.2, label=row["name"])
+        axes.set_xticks(range(len(bounds)), [
+            f"{above + 1} to {bound}" for above, bound in zip((0, *bounds), bounds, strict=False)])
+        _dress(axes, "recall", "tokens since the answer", logarithmic=False)
+        figure.legend(loc="outside right center")
+        return svg_of(figure, "distance", "recall against tokens since the answer")
 
 
 def _panels(
     found: Found, name: str, description: str, panels: list[tuple[str, str, _Place, str]],
 ) -> str:
-    """Two drawings side by side with one legend, the same mark for the same mixer."""
-    marks = _marks([row["name"] for row in order(found, "text")])
-    with drawing(9.5, 5.6) as figure:
+    """Drawings side by side with one legend, the same mark for the same mixer."""
+    marks = _marks([row["name"] for row in order(found, panels[0][0])])
+    with drawing(9.5 if len(panels) > 1 else 6.5, 5.6) as figure:
         shown: dict[str, Any] = {}
-        sharing = panels[0][0] == panels[1][0]
-        for axes, (task, budget, place, label) in zip(
-                figure.subplots(1, 2, sharey=sharing), panels, strict=True):
+        sharing = len({task for task, *_ in panels}) == 1
+        every = figure.subplots(1, len(panels), sharey=sharing, squeeze=False)[0]
+        for axes, (task, budget, place, label) in zip(every, panels, strict=True):
             shown |= _points(axes, found, task, budget, place, marks)
             _dress(axes, task, label, logarithmic=name == "state")
         figure.legend(shown.values(), shown.keys(), loc="outside right center")
@@ -93,7 +119,8 @@ def _marks(names: list[str]) -> dict[str, tuple[str, str]]:
 
 def _dress(axes: Axes, task: str, label: str, *, logarithmic: bool) -> None:
     """Labels, scale and grid."""
-    axes.set_xscale("log" if logarithmic else "linear")
+    if logarithmic:
+        axes.set_xscale("log")
     if task == "recall":
         axes.set_ylim(-4, 104)
     axes.set_xlabel(label)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sterna.cli.reports.cycle_tables import CycleTable
 from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
 from sterna.cli.reports.vector import svg_file
-from sterna.cli.study.plots import seconds_plot, state_plot
+from sterna.cli.study.plots import study_plots
 from sterna.cli.study.tables import Found, findings, study_tables
 from sterna.cli.terminal.console import out, print_json, print_table, progress_bar, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
@@ -114,8 +114,7 @@ def core_costs(config: ModelConfig) -> dict[str, Any]:
 
 def write_study(folder: Path, found: Found) -> list[Path]:
     """Write ``mixers.json``, ``mixers.md``, ``mixers.html`` and the drawings of the page."""
-    plots = {"state": state_plot(found), "seconds": seconds_plot(found)} if (
-        "text" in found["tasks"] and "recall" in found["tasks"]) else {}
+    plots = study_plots(found)
     texts = {"mixers.json": json.dumps(found, indent=1) + "\n",
              "mixers.md": study_markdown(found), "mixers.html": _page(found, plots)}
     texts |= {f"{name}.svg": svg_file(plot) for name, plot in plots.items()}
@@ -186,7 +185,8 @@ def _page(found: Found, plots: dict[str, str]) -> str:
         "state": "State of all layers in float32, for one sequence. A bar is the deviation over "
                  "the seeds.",
         "seconds": "Left: all rows had the same tokens, right: the same seconds. A bar is the "
-                   "deviation over the seeds."}
+                   "deviation over the seeds.",
+        "distance": "At equal tokens, means over the seeds."}
     drawings = "".join(html_figure(plot, captions[name]) for name, plot in plots.items())
     tables = "".join(
         html_heading(table.title)

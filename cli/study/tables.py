@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from sterna.cli.reports.cycle_tables import CycleTable
 
-__all__ = ["Found", "findings", "order", "study_tables"]
+__all__ = ["Found", "findings", "order", "recall_bounds", "study_tables"]
 
 Found: TypeAlias = dict[str, Any]
 """What :func:`sterna.model.study.plan.summarize` returns."""
@@ -96,18 +96,19 @@ def _quality(found: Found) -> CycleTable:
 
 
 def _distance(found: Found) -> CycleTable:
-    figures = sorted({figure for row in found["rows"]
-                      for figure in row["tasks"].get("recall", {}).get("tokens", {})
-                      if figure.startswith("accuracy_")}, key=_bound)
+    bounds = recall_bounds(found)
     return CycleTable(
         "recall in percent by tokens since the answer, at equal tokens",
-        ("mixer", *(f"to {_bound(figure)}" for figure in figures)),
-        [(row["name"], *(_cell(row, "recall", "tokens", figure) for figure in figures))
-         for row in order(found, "recall")] if figures else [])
+        ("mixer", *(f"to {bound}" for bound in bounds)),
+        [(row["name"], *(_cell(row, "recall", "tokens", f"accuracy_{bound}") for bound in bounds))
+         for row in order(found, "recall")])
 
 
-def _bound(figure: str) -> int:
-    return int(figure.removeprefix("accuracy_"))
+def recall_bounds(found: Found) -> list[int]:
+    """Upper bounds of the distances, in tokens, by which recall was measured."""
+    return sorted({int(name.removeprefix("accuracy_")) for row in found["rows"]
+                   for name in row["tasks"].get("recall", {}).get("tokens", {})
+                   if name.startswith("accuracy_")})
 
 
 def _digits(found: Found) -> CycleTable:

@@ -171,7 +171,8 @@ class AttentionMML(GRUMML):
     (keras-matmulless 0.1.2, ``AttentionMML``): no attention, despite its name.
 
     With post-norm and the channel mixer ``glumml(activation=silu)`` a block is the package's
-    ``TransformerBlockMML``, without its dropout.
+    ``TransformerBlockMML``, without its dropout; gains of its norms are per channel here, and per
+    token and channel ``[time, d]`` there.
     """
 
     def __init__(self, init: MixerInit, *, heads: int = 1, fully_mml: bool = True) -> None:

@@ -174,6 +174,7 @@ def _lots(draw: Tensor, row: Tensor, column: Tensor) -> Tensor:
 class Linformer(Attention):
     """``softmax(s Q (E K)^T) (F V)`` (arXiv 2006.04768, equation 7), heads as in attention.
 
+    Queries and keys are turned by their positions before the sums, which the paper does not do.
     E and F ``[k, length]`` are trained floats, the same for all heads; a shorter sequence uses
     their first columns. Every sum is over the whole sequence, so it is not causal, and no exact
     causal form exists. Per token: 4 d^2 MACs, 4 k d products (2 k d for the sums, 2 k d for
@@ -310,6 +311,8 @@ class Reformer(TokenMixer):
     Tokens are sorted by hash and cut into chunks; each sees its own chunk and the one before,
     itself only if there is no other; ``rounds`` such results are weighted by their sums of
     exponentials. R is drawn with the initial weights and stays, as does the number of buckets.
+    For the first chunk, the one before is the last. A key seen in several rounds counts as often;
+    the paper divides by that number.
 
     Not causal by default: a later token moves the borders of the chunks, so under the paper's
     causal mask, too, what an earlier one sees depends on it, and no decoder can follow. The causal

@@ -26,7 +26,6 @@ from sterna.cli.commands import (
     synth,
     training,
 )
-from sterna.cli.commands.bench import BENCH
 from sterna.cli.commands.data import DATA
 from sterna.cli.commands.tokenizer import TOKENIZER
 from sterna.cli.study import mixers
@@ -83,7 +82,6 @@ for group in (
     for command in group.COMMANDS:
         app.command()(command)
 app.add_typer(TOKENIZER)
-app.add_typer(BENCH)
 app.add_typer(DATA)
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +18,11 @@ from sterna.model.network.registry import TOKEN_MIXERS
 from sterna.model.pattern import parse_pattern
 from sterna.model.study.cells import BUDGETS, Cell, CostCell, Costs, TrainingCell
 from sterna.model.study.contract import ContractError, check_choice
-from sterna.model.study.machine import describe_machine
 from sterna.model.study.rows import Row, find_row
 from sterna.model.study.tasks import Task, recipe_for, swept_rates
 
-__all__ = ["MOST_RATES", "QUICK", "SWEPT_ROWS", "Study", "default_entries", "entries_of",
-           "summarize"]
+__all__ = ["MOST_RATES", "QUICK", "SWEPT_ROWS", "Study", "default_entries",
+           "describe_machine", "entries_of", "summarize"]
 
 
 SWEPT_ROWS = ("mlgru", "hybrid", "transformer", "encoder")
@@ -205,9 +208,7 @@ def summarize(study: Study, folder: Path) -> dict[str, Any]:
             _sweep(study, row, task, folder)
             for row, each in study.entries if row.name in study.swept for task in each],
         "seeds": study.seeds, "missing": missing,
-        # Each cell has one thread, whatever this process has.
-        "machine": {name: value for name, value in describe_machine().items()
-                    if name != "threads"},
+        "machine": describe_machine(),
     }
 
 
@@ -270,3 +271,22 @@ def _spread(values: list[float]) -> dict[str, Any]:
     return {"mean": statistics.fmean(values),
             "deviation": statistics.stdev(values) if len(values) > 1 else None,
             "values": values}
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, cores, memory, versions and date; nothing that names the machine."""
+    found: dict[str, Any] = {
+        "processor": platform.processor() or platform.machine(), "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}"}
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                found["processor"] = value.strip()
+                break
+        found["memory_gb"] = round(
+            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    except (OSError, ValueError, AttributeError):
+        pass    # not Linux: what Python knows must do
+    return found | {"torch": version("torch"), "sterna": version("sterna"),
+                    "date": datetime.now(UTC).date().isoformat()}

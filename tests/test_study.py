@@ -216,6 +216,24 @@ def test_means_and_deviations_are_those_over_the_seeds(tmp_path: Path) -> None:
         ("mlgru", "", "", "", "37.5±12.5", "12.5")]
 
 
+@pytest.mark.parametrize(("ours", "said"), [
+    ([2.0, 2.1, 2.2], "mlgru is 0.200 ahead of it (twice the standard error: 0.163)"),
+    ([2.1, 2.2, 2.3], "the difference is within twice its standard error, 0.163"),
+    ([2.4, 2.5, 2.6], "mlgru is 0.200 behind it"),
+    ([1.0], "one seed says nothing about which is ahead"),
+])
+def test_nothing_is_ahead_within_twice_the_standard_error(
+    tmp_path: Path, ours: list[float], said: str,
+) -> None:
+    study = Study(((MLGRU, (TEXT,)), (TRANSFORMER, (TEXT,))), seeds=len(ours))
+    for row, values in ((MLGRU, ours), (TRANSFORMER, [2.2, 2.3, 2.4])):
+        for seed, value in enumerate(values[:len(ours)]):
+            written(cell(row, task=TEXT, seed=seed).path(tmp_path), {"bpb": value})
+    (line, *_) = findings(summarize(study, tmp_path))
+    assert line.startswith(f"At equal tokens mlgru has {np.mean(ours):.3f} and transformer")
+    assert said in line
+
+
 # Learning rates.
 
 def _pretend(

@@ -80,18 +80,36 @@ def tables_in(text: str) -> list[list[list[str]]]:
 
 def test_the_page_of_mixers_has_the_figures_of_its_data() -> None:
     docs = Path(__file__).parents[1] / "docs"
-    found = json.loads((docs / "mixers" / "mixers.json").read_text())
-    assert (found["missing"], found["seeds"]) == (0, 3)
-    quality, digits, models, steps, states, *_ = tables_in(study_markdown(found))
-    of = [{row[0]: dict(zip(table[0], row, strict=True)) for row in table[1:]}
-          for table in (quality, models, steps, states)]
-    page = (docs / "mixers.md").read_text().partition("## The full table")[2]
-    text, shown = tables_in(f"{page}\n")
+
+    def data(name: str) -> dict[str, dict[str, dict[str, str]]]:
+        """The tables of a comparison by title, their rows by name."""
+        found = json.loads((docs / "mixers" / f"{name}.json").read_text())
+        assert (found["missing"], found["seeds"]) == (0, 3)
+        text = study_markdown(found)
+        titles = re.findall(r"^(.*):\n\n\|", text, re.M)
+        return {title.partition(",")[0]: {
+            row[0]: dict(zip(table[0], row, strict=True)) for row in table[1:]}
+            for title, table in zip(titles, tables_in(text), strict=True)}
+
+    once, four, recall = data("mixers"), data("four"), data("recall")
+    quality, models, steps, states, digits = (
+        next(table for title, table in once.items() if title.startswith(start))
+        for start in ("Bits per byte", "Model of text", "Microseconds", "Bytes of state", "Digits"))
+    page = (docs / "mixers.md").read_text()
+    budgets, by_distance = tables_in(page.partition("## The comparison")[2])[:2]
+    longer = next(iter(four.values()))
+    assert budgets[1:] == [
+        [name, quality[name]["bpb, tokens"], quality[name]["bpb, seconds"],
+         *(each[column] for column in ("bpb, tokens", "bpb, seconds", "carried"))]
+        for name, each in longer.items()]
+    assert by_distance[1:] == [
+        list(row.values()) for row in recall["Recall in percent by tokens since the answer"].values()]
+    text, shown = tables_in(f"{page.partition('## The full table')[2]}\n")
     assert text[1:] == [
-        [name, each["bpb, tokens"], each["bpb, seconds"], each["recall, tokens"],
-         of[1][name]["parameters"], of[1][name]["multiplies"], of[2][name]["at 1,024"],
-         of[3][name]["at 1,024"]] for name, each in of[0].items()]
-    assert shown == [row[:4] for row in digits]
+        [name, each["bpb, tokens"], each["bpb, seconds"], models[name]["parameters"],
+         models[name]["multiplies"], steps[name]["at 1,024"], states[name]["at 1,024"]]
+        for name, each in quality.items()]
+    assert shown[1:] == [list(row.values())[:4] for row in digits.values()]
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(

@@ -51,8 +51,8 @@ def _rounding(proto: onnx.ModelProto) -> None:
 
 def _weights(proto: onnx.ModelProto) -> None:
     """Some weights of the last matrix of the first layer are others."""
-    weight = next(each for each in proto.graph.initializer
-                  if each.name in ("layer0.glu.down.weight",))
+    weight = next(
+        each for each in proto.graph.initializer if each.name == "layer0.glu.down.weight")
     raw = bytearray(weight.raw_data)
     for at in range(0, len(raw), 3):
         raw[at] = 0x55 if weight.data_type == onnx.TensorProto.INT2 else 0xFF
@@ -137,18 +137,19 @@ def test_mixed_files_are_refused(
 @pytest.mark.parametrize("batch", [1, 4])
 def test_operators_compute_the_same_file(
     odd_model: QuantizedModel, native_ops: Path, batch: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     step, _ = export_onnx(odd_model, tmp_path / "m.onnx")
     tokens = np.random.default_rng(1).integers(0, odd_model.config.vocab, (batch, 24))
     expected, last = IntegerModel(odd_model).run(tokens)
-    for ops in (None, native_ops):
-        session = Session(step, ops=ops)
-        first, state = session.run(tokens[:, :15])
-        np.testing.assert_array_equal(first, expected[:, :15])
-        for t in range(15, 24):
-            logits, state = session.step(tokens[:, t], state)
-            np.testing.assert_array_equal(logits, expected[:, t])
-        np.testing.assert_array_equal(state, last)
+    monkeypatch.chdir(native_ops.parent)
+    session = Session(step, ops=native_ops.name)    # found from the folder that it lies in
+    first, state = session.run(tokens[:, :15])
+    np.testing.assert_array_equal(first, expected[:, :15])
+    for t in range(15, 24):
+        logits, state = session.step(tokens[:, t], state)
+        np.testing.assert_array_equal(logits, expected[:, t])
+    np.testing.assert_array_equal(state, last)
 
 
 def test_a_form_without_operators_is_refused_before_they_are_compiled(
@@ -174,6 +175,7 @@ def test_a_form_without_operators_is_refused_before_they_are_compiled(
 
 LIBRARY_FAULTS = {
     "rounding": ("layers.hpp", "y[i] * r + half) >> k", "y[i] * r) >> k"),
+    "the state": ("layers.hpp", "(one - f[i]) * c[i] + ff_half", "(one - f[i]) * c[i]"),
     # Of one sequence alone, as text is mostly written; two side by side have other kernels.
     "one sequence": ("matmul.hpp", "dot_blocks<kBlocksOne, 1>(at, width, steps, acts",
                      "dot_blocks<kBlocksOne, 1>(at, width, steps - 1, acts"),
@@ -182,7 +184,9 @@ LIBRARY_FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_ops")
-@pytest.mark.parametrize("fault", LIBRARY_FAULTS)
+@pytest.mark.parametrize("fault", [
+    pytest.param(name, marks=[pytest.mark.long] if name == "the state" else [])
+    for name in LIBRARY_FAULTS])
 def test_a_faulty_library_is_caught_by_the_self_test(
     model: QuantizedModel, fault: str, tmp_path: Path,
 ) -> None:
@@ -192,10 +196,3 @@ def test_a_faulty_library_is_caught_by_the_self_test(
     with pytest.raises(SelfTestError, match=r"the library .* is wrong: build it again"):
         Session(proto, ops=library)
     Session(proto)
-
-
-def test_a_library_is_found_from_the_folder_it_lies_in(
-    model: QuantizedModel, native_ops: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(native_ops.parent)
-    Session(build(model, "exact", GraphKind.STEP), ops=native_ops.name)

@@ -1,4 +1,4 @@
-"""The tokenizer of the page, under Node, against that of Python; and the page of such a model."""
+"""Tokenizer and sampler of the page, under Node, against those of Python; and the whole page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from sterna.export.web.page import record_reference, write_page
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.sampling import EXP_TABLE, Sampler
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.bpe_training import train_bpe
@@ -47,6 +49,18 @@ PIECES = ("a", "abc", "the", " of", "ing", "23", " ", "  ", "\n", "\t", "\x0b", 
 texts = st.lists(st.sampled_from(PIECES) | st.characters(exclude_categories=["Cs"])).map("".join)
 
 
+def drawn(lists: st.SearchStrategy[list]) -> list:
+    """All that Hypothesis draws: Node is started once."""
+    found: list = []
+
+    @given(lists)
+    def collect(each: list) -> None:
+        found.extend(each)
+
+    collect()
+    return found
+
+
 def in_node(folder: Path, tokenizer: Tokenizer, said: list[str]) -> dict:
     shutil.copy(SOURCES / "text.js", folder)
     return run_in_node(folder, NODE, {
@@ -58,13 +72,8 @@ def in_node(folder: Path, tokenizer: Tokenizer, said: list[str]) -> dict:
 def test_the_page_encodes_and_decodes_as_python_does(
     tmp_path: Path, tokenizer: Tokenizer,
 ) -> None:
-    said = [bundled_heldout()[:3000].decode(errors="ignore"), "abcabc bcabc"]
-
-    @given(texts.filter(bool))
-    def collect(text: str) -> None:
-        said.append(text)
-
-    collect()
+    said = [bundled_heldout()[:3000].decode(errors="ignore"), "abcabc bcabc",
+            *drawn(st.lists(texts.filter(bool)))]
     found = in_node(tmp_path, tokenizer, said)
     rows = [tokenizer.encode(text).tolist() for text in said]
     assert found["tokens"] == rows
@@ -134,3 +143,35 @@ def test_the_modules_of_the_page_compute_the_reference_and_write_what_generate_w
     assert found["check"]["integers"] == 64 * 600 + 8 + 64 - prompt + 1
     session = Session(build(model, "exact", GraphKind.STEP))
     assert [found["text"]] == session.complete("The größer", tokens=30, temperature=1.0, seed=5)
+
+
+# The sampler --------------------------------------------------------------------------
+
+SAMPLER = """
+import { Sampler } from "./sampler.js";
+import { readFileSync } from "node:fs";
+const { cases, expTable, logitFrac } = JSON.parse(readFileSync(0));
+console.log(JSON.stringify(cases.map(({ logits, temperature, seed }) => {
+  const sampler = new Sampler({ temperature, seed, logitFrac, expTable });
+  return [1, 2, 3, 4].map(() => sampler.next(Int32Array.from(logits)));
+})));
+"""
+CASES = st.lists(st.fixed_dictionaries({
+    "logits": st.lists(st.integers(-(1 << 31), (1 << 31) - 1) | st.integers(-3000, 3000),
+                       min_size=1, max_size=256),
+    "temperature": st.just(0) | st.floats(0.01, 100) | st.sampled_from([0.01, 0.7, 1.0, 100]),
+    "seed": st.integers(1, (1 << 32) - 1)}), min_size=40, max_size=80)
+
+
+@pytest.mark.parametrize("logit_frac", [0, 8])
+def test_the_sampler_of_the_page_draws_the_same_tokens(tmp_path: Path, logit_frac: int) -> None:
+    # The seed 1 with equal logits makes the generator itself visible.
+    cases = [{"logits": [0] * 256, "temperature": 1.0, "seed": 1}, *drawn(CASES)]
+    expected = []
+    for case in cases:
+        sampler = Sampler(
+            temperature=case["temperature"], seed=case["seed"], logit_frac=logit_frac)
+        expected.append([sampler(np.array(case["logits"])) for _ in range(4)])
+    shutil.copy(SOURCES / "sampler.js", tmp_path)
+    assert run_in_node(tmp_path, SAMPLER, {
+        "cases": cases, "expTable": EXP_TABLE.tolist(), "logitFrac": logit_frac}) == expected

@@ -26,20 +26,10 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from sterna.export.graph.products import BLOCK, pack_codes
 from sterna.export.native.ops import OpsError, TernaryMatrix, kernel_name
 
-__all__ = [
-    "GGML_TYPES",
-    "PRODUCT_BASES",
-    "Ggml",
-    "GgmlProduct",
-    "Native",
-    "NativeProduct",
-    "Product",
-    "find_ggml",
-    "products",
-]
-
+__all__ = ["PRODUCT_BASES", "Ggml", "Native", "Product", "find_ggml", "products"]
 
 # enum ggml_type of ggml.h; the numbers are part of the GGUF file format.
 GGML_TYPES = {"F32": 0, "Q8_0": 8, "TQ1_0": 34, "TQ2_0": 35}
@@ -210,7 +200,6 @@ class NativeProduct:
 
 FLOAT32 = "MatMul float32"
 PRODUCT_BASES = (FLOAT32, "llama.cpp TQ2_0")
-BLOCK = 128
 LARGEST_ERROR = 0.03
 GGML_KINDS = ("TQ2_0", "TQ1_0", "Q8_0")
 
@@ -280,14 +269,10 @@ def int8(weight: np.ndarray) -> OnnxProduct:
 def two_bit(weight: np.ndarray) -> OnnxProduct:
     """MatMulNBits of 2 bits in blocks of 128 at accuracy level 4: 8-bit activations."""
     rows, columns = weight.shape
-    blocks = -(-columns // BLOCK)
-    codes = np.full((rows, blocks * BLOCK), 2, np.uint8)  # 2 is the zero point
-    codes[:, :columns] += weight.astype(np.int8).view(np.uint8)
-    packed = (codes.reshape(rows, blocks, -1, 4) << np.array([0, 2, 4, 6], np.uint8)).sum(
-        axis=-1, dtype=np.uint8)
+    packed = numpy_helper.to_array(pack_codes(weight.astype(np.int8)))
     return OnnxProduct([("MatMulNBits", ["x", "w", "scales"], ["y"], {
         "K": columns, "N": rows, "bits": 2, "block_size": BLOCK, "accuracy_level": 4})],
-        {"w": packed, "scales": np.ones((rows, blocks), np.float32)}, columns, rows)
+        {"w": packed, "scales": np.ones(packed.shape[:2], np.float32)}, columns, rows)
 
 
 def products(
@@ -319,14 +304,10 @@ def products(
         except Exception as reason:  # onnxruntime's classes all come from Exception
             failed[name] = " ".join(str(reason).split())[:200]
             continue
-        error = relative_error(product.y, weight @ x)
+        expected = weight @ x
+        error = float(np.sqrt(np.mean((product.y - expected) ** 2) / np.mean(expected ** 2)))
         if error < LARGEST_ERROR:
             made[name] = product
         else:
             failed[name] = f"its relative error is {error:.3g}, expected below {LARGEST_ERROR}"
     return made, failed
-
-
-def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
-    """Root mean square of the differences over that of ``expected``."""
-    return float(np.sqrt(np.mean((result - expected) ** 2) / np.mean(expected ** 2)))

@@ -29,8 +29,8 @@ from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
-__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "all_logits", "check_ops_form",
-           "has_two_bit_kernels", "last_logits", "open_session", "read_graph", "read_proto",
+__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "check_ops_form",
+           "has_two_bit_kernels", "open_session", "read_graph", "read_proto",
            "state_array", "step_with_taps", "thread_count", "token_array", "two_bit_blocks"]
 
 _LARGEST_REAL = 1e6
@@ -38,6 +38,7 @@ Source: TypeAlias = str | Path | onnx.ModelProto
 """A graph: the path of its file, or the graph itself."""
 _Advance: TypeAlias = Iterator[tuple[np.ndarray, np.ndarray]]
 _MOST_THREADS = 256
+_CHUNK = 256
 
 
 def open_session(
@@ -135,20 +136,6 @@ def read_proto(path: str | Path) -> onnx.ModelProto:
         raise OnnxFileError(f"{path}: not an ONNX file, or cut off") from error
 
 
-def all_logits(parts: _Advance) -> tuple[np.ndarray, np.ndarray]:
-    """Logits ``[batch, length, vocab]`` of all the parts of a row, and the last state."""
-    rows = []
-    for part in parts:
-        rows.append(part[0])
-    return np.concatenate(rows, axis=1), part[1]
-
-
-def last_logits(parts: _Advance) -> tuple[np.ndarray, np.ndarray]:
-    """Logits ``[batch, vocab]`` after the last token of a row, and the last state."""
-    last, = deque(parts, maxlen=1)
-    return last[0][:, -1], last[1]
-
-
 class OnnxGraph(ABC):
     """A graph under onnxruntime; checks what goes in.
 
@@ -225,14 +212,18 @@ class OnnxGraph(ABC):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run a row as :meth:`advance` does; return logits ``[batch, length, vocab]``, int32 or
         in a float form float32, and the last state."""
-        return all_logits(self.advance(tokens, state, tap))
+        rows = []
+        for part in self.advance(tokens, state, tap):
+            rows.append(part[0])
+        return np.concatenate(rows, axis=1), part[1]
 
     def prefill(
         self, tokens: np.ndarray, state: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run a row as :meth:`advance` does; return the logits after the last token,
         ``[batch, vocab]``, and the last state."""
-        return last_logits(self.advance(tokens, state))
+        (logits, state), = deque(self.advance(tokens, state), maxlen=1)
+        return logits[:, -1], state
 
     @property
     def _state_type(self) -> type[np.generic]:
@@ -300,18 +291,19 @@ class OnnxSequence(OnnxGraph):
     def advance(
         self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
     ) -> _Advance:
-        """One call for the whole row."""
+        """Calls of up to 256 tokens: memory grows with them."""
         tokens = token_array(tokens, ["batch", "length"], self.info.config.vocab)
         state = self.start(len(tokens)) if state is None else state
-        logits, state, taps = self._call(tokens, state)
-        # The traced graph has [length, batch, width], the others [1, length * batch, width].
-        by_time = {name: value.reshape(logits.shape[1], len(tokens), -1)
-                   for name, value in taps.items()}
-        for t in range(logits.shape[1]):
-            for name, value in by_time.items():
-                tap(name, value[t])
-            tap("logits", logits[:, t].astype(np.int64))
-        yield logits, state
+        for first in range(0, tokens.shape[1], _CHUNK):
+            logits, state, taps = self._call(tokens[:, first:first + _CHUNK], state)
+            # The traced graph has [length, batch, width], the others [1, length * batch, width].
+            by_time = {name: value.reshape(logits.shape[1], len(tokens), -1)
+                       for name, value in taps.items()}
+            for t in range(logits.shape[1]):
+                for name, value in by_time.items():
+                    tap(name, value[t])
+                tap("logits", logits[:, t].astype(np.int64))
+            yield logits, state
 
 
 def step_with_taps(

@@ -81,6 +81,11 @@ def answers(
     return [answer(IntegerModel(model), each, model.profile.logit.frac) for each in requests]
 
 
+def small_image(**sizes: int) -> CoreImage:
+    return build_image(
+        random_model(SMALL, S16), CoreParams(SMALL, S16, **{"rows": 4, "cols": 8, **sizes}))
+
+
 def build(name: str, folder: Path) -> Built:
     profile, sizes = SHAPES[name]
     model = random_model(SMALL, profile, seed=11)
@@ -195,12 +200,13 @@ def test_a_build_is_used_again_until_something_changes(
 
 @pytest.mark.slow
 def test_requests_that_do_not_fit_the_core_are_refused(single: Built) -> None:
-    core = single.core
-    with pytest.raises(ValueError, match="a list of requests for each of 1 sequences, got 2"):
-        core.run([[], []])
-    for request in (Request((20,)), Request((1,), 3, stop_token=20)):
-        with pytest.raises(ValueError, match=r"a request has token .*, the model knows 0 to 19"):
-            core.run([[request]])
+    foreign = r"a request has token .*, the model knows 0 to 19"
+    for requests, message in (
+        ([[], []], "a list of requests for each of 1 sequences, got 2"),
+        ([[Request((20,))]], foreign), ([[Request((1,), 3, stop_token=20)]], foreign),
+    ):
+        with pytest.raises(ValueError, match=message):
+            single.core.run(requests)
 
 
 @pytest.mark.slow
@@ -248,11 +254,9 @@ endmodule
 
 @pytest.mark.slow
 def test_a_core_that_breaks_the_rules_is_caught(tmp_path: Path) -> None:
-    image = build_image(
-        random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8))
     source = tmp_path / "core.v"
     source.write_text(RULE_BREAKER)
-    core = CppCore([source], "core", image, tmp_path)
+    core = CppCore([source], "core", small_image(), tmp_path)
     for seed, message in (
         (3, r"nothing moved for \d+ cycles \(cycle \d+\); sequence 0: 1 of 1 prompt tokens "
             "taken, 0 tokens and 0 words of logits out"),
@@ -263,26 +267,19 @@ def test_a_core_that_breaks_the_rules_is_caught(tmp_path: Path) -> None:
             core.run([[Request((1,), 9, seed=seed)]])
     with pytest.raises(SimulationError, match="must have 6 words, has 3"):
         core.states()
-    two = build_image(
-        random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8, sequences=2))
     with pytest.raises(SimulationError, match="core does not fit its image: the design has no "):
-        CppCore([source], "core", two, tmp_path)
+        CppCore([source], "core", small_image(sequences=2), tmp_path)
 
 
 @pytest.mark.slow
 def test_verilog_that_does_not_compile_is_an_error_with_a_log(tmp_path: Path) -> None:
-    image = build_image(random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8))
     source = tmp_path / "core.v"
     source.write_text("module core(input clk); nonsense endmodule")
     with pytest.raises(SimulationError, match=r"verilator failed on core: .*cpp_build\.log"):
-        CppCore([source], "core", image, tmp_path / "work")
+        CppCore([source], "core", small_image(), tmp_path / "work")
     assert {path.name for path in (tmp_path / "work").iterdir()} == {"cpp_build.log"}
-
-
-def test_a_folder_with_a_space_is_refused(tmp_path: Path) -> None:
-    image = build_image(random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8))
     with pytest.raises(ValueError, match="path with a space"):
-        CppCore([tmp_path / "core.v"], "core", image, tmp_path / "a b")
+        CppCore([source], "core", small_image(), tmp_path / "a b")
 
 
 @pytest.mark.slow

@@ -88,13 +88,6 @@ def test_any_matrix_is_exact(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(y, BitLinearLayer.of(scaled).step(x)[0])
 
 
-def test_the_list_of_matrices_has_what_it_should() -> None:
-    assert len(MATRICES) == 30
-    assert {(1, 1), (300, 1000)} <= {weight.shape for weight in MATRICES.values()}
-    assert {(1,), (-1,), (0,), (-1, 0, 1)} <= {
-        tuple(np.unique(weight)) for weight in MATRICES.values()}
-
-
 # Layers of all kinds ------------------------------------------------------------------
 
 

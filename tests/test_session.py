@@ -167,11 +167,6 @@ def test_stop_strings_are_found_as_by_looking_through_all(
             default=0)
 
 
-def test_top_k_of_one_is_greedy(session: Session) -> None:
-    assert session.complete(["a"], tokens=30, top_k=1) == session.complete(
-        ["a"], tokens=30, temperature=0)
-
-
 @pytest.mark.parametrize(("settings", "message"), [
     ({"tokens": 0}, "tokens must be a whole number from 1, got 0"),
     ({"temperature": -0.5}, r"temperature must be 0 or from 0\.01"),

@@ -1,4 +1,4 @@
-"""Tokenizer and sampler of the page, under Node, against those of Python; and the whole page."""
+"""Tokenizer and sampler of the page, under Node, against those of Python."""
 
 from __future__ import annotations
 
@@ -11,13 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from node_script import SOURCES, run_in_node
-from web_browser import need_runtime
 
-from sterna.export.forms.forms import build
-from sterna.export.graph.metadata import GraphKind
-from sterna.export.runtime.session import Session
 from sterna.export.web import page
-from sterna.export.web.page import record_reference, write_page
+from sterna.export.web.page import record_reference
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.bundled import bundled_heldout
@@ -96,53 +92,6 @@ def test_the_record_of_a_page_is_in_tokens() -> None:
     assert record["prompt"] == len(TRAINED.encode(page.CHECK_PROMPT)) < len(page.CHECK_PROMPT)
     assert record["tokens"][:record["prompt"]] == TRAINED.encode(page.CHECK_PROMPT).tolist()
     assert {len(row) for row in record["logits"]} == {600}
-
-
-PAGE_IN_NODE = """
-import { readFileSync } from "node:fs";
-import { runCheck } from "./check.js";
-import { StepModel } from "./model.js";
-import { Sampler } from "./sampler.js";
-import { Decoder } from "./text.js";
-import * as ort from "./ort.js";
-ort.env.wasm.wasmBinary = readFileSync("ort.wasm").buffer;
-ort.env.wasm.numThreads = 1;
-const facts = JSON.parse(readFileSync("params.json"));
-const session = await ort.InferenceSession.create(
-  readFileSync("model.onnx"), { executionProviders: ["wasm"] });
-const model = new StepModel(ort, session, facts);
-const check = await runCheck(model, JSON.parse(readFileSync("check.json")), async () => true);
-const sampler = new Sampler({
-  temperature: 1, seed: 5, logitFrac: facts.logit_frac, expTable: facts.exp_table });
-const decoder = new Decoder(model.tokenizer);
-model.reset();
-let logits, text = "";
-for (const token of model.tokenizer.encode("The größer")) logits = await model.step(token);
-for (let count = 0; count < 30; count += 1) {
-  const token = sampler.next(logits);
-  text += decoder.push([token]);
-  logits = await model.step(token);
-}
-console.log(JSON.stringify({ check, text: text + decoder.end() }));
-"""
-
-
-@pytest.mark.long
-def test_the_modules_of_the_page_compute_the_reference_and_write_what_generate_writes(
-    tmp_path: Path,
-) -> None:
-    """All of the page but what shows it, which needs a browser."""
-    need_runtime()
-    model = replace(random_model(ModelConfig(8, 1, 12, 600), C12, 4), tokenizer=TRAINED)
-    folder = tmp_path / "page"
-    write_page(model, folder)
-    found = run_in_node(folder, PAGE_IN_NODE)
-    prompt = len(TRAINED.encode(page.CHECK_PROMPT))
-    assert found["check"]["mismatches"] == 0
-    assert found["check"]["unit"] == "token"
-    assert found["check"]["integers"] == 64 * 600 + 8 + 64 - prompt + 1
-    session = Session(build(model, "exact", GraphKind.STEP))
-    assert [found["text"]] == session.complete("The größer", tokens=30, temperature=1.0, seed=5)
 
 
 # The sampler --------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def check(built: Built, run: CoreRun, expected: list[list[Answer]]) -> None:
 
 
 @pytest.mark.slow
-def test_everything_equals_the_reference_and_the_cycle_model(built: Built) -> None:
+def test_everything_equals_the_reference_and_the_cycle_model(built):
     expected = built.answers
     run = built.core.run(built.requests)
     check(built, run, expected)
@@ -146,7 +146,7 @@ def test_everything_equals_the_reference_and_the_cycle_model(built: Built) -> No
 
 
 @pytest.mark.slow
-def test_a_stop_token_ends_a_generation_early(single: Built) -> None:
+def test_a_stop_token_ends_a_generation_early(single):
     written = answers(single.model, ((Request((3, 0, 19), 30, 2.0, 5),),))[0][0].generated
     stop = next(token for token in written[3:] if token not in written[:3])
     requests = ((Request((3, 0, 19), 30, 2.0, 5, stop_token=stop), Request((1,), 2, start=False)),)
@@ -157,8 +157,8 @@ def test_a_stop_token_ends_a_generation_early(single: Built) -> None:
 
 @pytest.mark.slow
 def test_progress_shows_every_token_once_and_an_interrupt_leaves_a_core_that_works(
-    single: Built, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    single, monkeypatch,
+):
     monkeypatch.setattr("sterna.sim.core.cpp_engine.CHUNK", 500)
     shown: list[CoreProgress] = []
     run = single.core.run(single.requests, progress=shown.append)
@@ -175,9 +175,7 @@ def test_progress_shows_every_token_once_and_an_interrupt_leaves_a_core_that_wor
 
 
 @pytest.mark.slow
-def test_a_build_is_used_again_until_something_changes(
-    single: Built, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_build_is_used_again_until_something_changes(single, monkeypatch):
     folder = single.source.parent
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*.so")}
     with monkeypatch.context() as patch:
@@ -199,7 +197,7 @@ def test_a_build_is_used_again_until_something_changes(
 
 
 @pytest.mark.slow
-def test_requests_that_do_not_fit_the_core_are_refused(single: Built) -> None:
+def test_requests_that_do_not_fit_the_core_are_refused(single):
     foreign = r"a request has token .*, the model knows 0 to 19"
     for requests, message in (
         ([[], []], "a list of requests for each of 1 sequences, got 2"),
@@ -210,9 +208,7 @@ def test_requests_that_do_not_fit_the_core_are_refused(single: Built) -> None:
 
 
 @pytest.mark.slow
-def test_a_core_without_logits_is_compared_without_them(
-    cores: Callable[[str], Built], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:
+def test_a_core_without_logits_is_compared_without_them(cores, monkeypatch, tmp_path):
     built = cores("weights of 192 bits from outside, no logits")
     monkeypatch.setattr(simulate_module, "CppCore", lambda *made_of, waves: built.core)
     (tmp_path / "filelist.f").touch()
@@ -253,7 +249,7 @@ endmodule
 
 
 @pytest.mark.slow
-def test_a_core_that_breaks_the_rules_is_caught(tmp_path: Path) -> None:
+def test_a_core_that_breaks_the_rules_is_caught(tmp_path):
     source = tmp_path / "core.v"
     source.write_text(RULE_BREAKER)
     core = CppCore([source], "core", small_image(), tmp_path)
@@ -272,7 +268,7 @@ def test_a_core_that_breaks_the_rules_is_caught(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_verilog_that_does_not_compile_is_an_error_with_a_log(tmp_path: Path) -> None:
+def test_verilog_that_does_not_compile_is_an_error_with_a_log(tmp_path):
     source = tmp_path / "core.v"
     source.write_text("module core(input clk); nonsense endmodule")
     with pytest.raises(SimulationError, match=r"verilator failed on core: .*cpp_build\.log"):
@@ -283,7 +279,7 @@ def test_verilog_that_does_not_compile_is_an_error_with_a_log(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_prediction_in_the_middle_of_a_prompt_generates_there(single: Built) -> None:
+def test_a_prediction_in_the_middle_of_a_prompt_generates_there(single):
     params = single.core.params
     request = Request((3, 7, 5, 2), tokens=3, predict=(False, True, False, True))
     run = single.core.run([[request]])
@@ -294,7 +290,7 @@ def test_a_prediction_in_the_middle_of_a_prompt_generates_there(single: Built) -
 
 
 @pytest.mark.long
-def test_waves_of_a_run_show_its_tokens(cores: Callable[[str], Built], tmp_path: Path) -> None:
+def test_waves_of_a_run_show_its_tokens(cores, tmp_path):
     plain = cores(next(iter(SHAPES)))
     waves = tmp_path / "core.vcd"
     core = CppCore([plain.source], "core", plain.image, tmp_path, waves=waves)

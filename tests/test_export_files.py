@@ -16,7 +16,7 @@ from sterna.export.graph.metadata import GraphInfo, OnnxFileError
 from sterna.export.runtime.check import check_exact
 from sterna.export.runtime.runtime import OnnxSequence, OnnxStep
 from sterna.model.config import ModelConfig
-from sterna.model.profile import S16, NumericProfile
+from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.synthetic import random_model
 
@@ -28,9 +28,7 @@ def model() -> QuantizedModel:
 
 
 @pytest.mark.parametrize("choice", GraphChoice)
-def test_export_writes_the_graphs_wanted_and_they_run(
-    model: QuantizedModel, tmp_path: Path, choice: GraphChoice,
-) -> None:
+def test_export_writes_the_graphs_wanted_and_they_run(model, tmp_path, choice):
     written = export_onnx(model, tmp_path / "m.onnx", graphs=choice)
     assert sorted(written) == sorted(tmp_path.iterdir())
     assert written == export_onnx(model, tmp_path / "m.onnx", graphs=choice.value)
@@ -45,14 +43,14 @@ def test_export_writes_the_graphs_wanted_and_they_run(
             assert place.encode() not in data
 
 
-def test_files_hold_two_bits_for_a_weight(profile: NumericProfile, tmp_path: Path) -> None:
+def test_files_hold_two_bits_for_a_weight(profile, tmp_path):
     config = ModelConfig.named("tiny")
     for path in export_onnx(random_model(config, profile), tmp_path / "m.onnx"):
         information = config.ternary_weights * 2 / 8 + config.vocab * config.d * 2
         assert path.stat().st_size <= 1.35 * information, path.name
 
 
-def test_a_viewer_sees_named_blocks(model: QuantizedModel) -> None:
+def test_a_viewer_sees_named_blocks(model):
     proto = build_step(model)
     names = [node.name for node in proto.graph.node]
     assert len(set(names)) == len(names)
@@ -62,7 +60,7 @@ def test_a_viewer_sees_named_blocks(model: QuantizedModel) -> None:
             "layer0/glu/product", "layer0/glu/residual"} <= set(first)
 
 
-def test_inputs_and_outputs_are_as_documented(model: QuantizedModel) -> None:
+def test_inputs_and_outputs_are_as_documented(model):
     int32, int64 = onnx.TensorProto.INT32, onnx.TensorProto.INT64
     state = (int32, [2, "batch", 12])
     for build, tokens, axes in ((build_step, "token", ["batch"]),
@@ -78,9 +76,7 @@ def test_inputs_and_outputs_are_as_documented(model: QuantizedModel) -> None:
 # Bad input --------------------------------------------------------------------------
 
 
-def test_a_failed_write_leaves_the_old_file(
-    model: QuantizedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failed_write_leaves_the_old_file(model, tmp_path, monkeypatch):
     path = tmp_path / "m.onnx"
     path.write_bytes(b"old")
 
@@ -94,9 +90,7 @@ def test_a_failed_write_leaves_the_old_file(
     assert path.read_bytes() == b"old"
 
 
-def test_a_truncated_file_is_refused_wherever_it_is_cut(
-    model: QuantizedModel, tmp_path: Path,
-) -> None:
+def test_a_truncated_file_is_refused_wherever_it_is_cut(model, tmp_path):
     (path,) = export_onnx(model, tmp_path / "m.onnx", graphs=GraphChoice.STEP)
     data = path.read_bytes()
     for kept in (*range(0, len(data), 997), len(data) - 1):
@@ -118,18 +112,14 @@ def test_a_truncated_file_is_refused_wherever_it_is_cut(
     ("sterna.config", "[]", "the metadata of the graph is damaged"),
     ("sterna.config", '{"d": 0}', "the metadata of the graph is damaged"),
     ("sterna.format_version", "4", "version '4', this Sterna reads the versions 2 and 3")])
-def test_other_versions_and_damaged_metadata_are_refused(
-    model: QuantizedModel, key: str, value: str, message: str,
-) -> None:
+def test_other_versions_and_damaged_metadata_are_refused(model, key, value, message):
     proto = build_step(model)
     next(entry for entry in proto.metadata_props if entry.key == key).value = value
     with pytest.raises(OnnxFileError, match=message):
         OnnxStep(proto)
 
 
-def test_the_other_graph_and_an_onnxruntime_without_the_opset_are_named(
-    model: QuantizedModel,
-) -> None:
+def test_the_other_graph_and_an_onnxruntime_without_the_opset_are_named(model):
     with pytest.raises(OnnxFileError, match="expected a step graph, got a sequence graph"):
         OnnxStep(build_sequence(model))
     proto = build_step(model)
@@ -156,9 +146,7 @@ STATE = np.zeros((2, 1, 12), np.int32)
     ([1], STATE / 1, r"state must be whole numbers .* got float64"),
     ([1], STATE + np.eye(12, dtype=np.int32)[0] * 40000,
      "state must be from -32768 to 32767, got 0 to 40000")])
-def test_bad_tokens_and_states_are_refused(
-    model: QuantizedModel, tokens: list, state: np.ndarray, message: str,
-) -> None:
+def test_bad_tokens_and_states_are_refused(model, tokens, state, message):
     with pytest.raises(ValueError, match=message):
         OnnxStep(build_step(model)).step(np.array(tokens), state)
 
@@ -168,16 +156,14 @@ def test_bad_tokens_and_states_are_refused(
     ({"graphs": "all"}, "graphs must be one of step, sequence, both, got 'all'"),
     ({"path": "m.pb"}, r"m\.pb: the name of an ONNX file must end in \.onnx"),
     ({"path": "missing/m.onnx"}, "No such file or directory")])
-def test_what_cannot_be_written_is_refused(
-    model: QuantizedModel, tmp_path: Path, options: dict[str, str], message: str,
-) -> None:
+def test_what_cannot_be_written_is_refused(model, tmp_path, options, message):
     arguments = {**options, "path": tmp_path / options.get("path", "m.onnx")}
     with pytest.raises((ValueError, OSError), match=message):
         export_onnx(model, **arguments)
     assert not list(tmp_path.iterdir())
 
 
-def test_bad_arguments_are_refused(model: QuantizedModel) -> None:
+def test_bad_arguments_are_refused(model):
     proto, row = build_step(model), np.array([1, 2, 3])
     other = random_model(ModelConfig(d=8, layers=1, dff=8), S16)
     for call, message in (

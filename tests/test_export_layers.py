@@ -67,7 +67,7 @@ def _run(path: Path, inputs: dict[str, np.ndarray], plain: bool = False) -> list
 
 
 @pytest.mark.parametrize("name", MATRICES)
-def test_any_matrix_is_exact(name: str, tmp_path: Path) -> None:
+def test_any_matrix_is_exact(name, tmp_path):
     weight, path = MATRICES[name], tmp_path / "m.onnx"
     rng = np.random.default_rng(len(name))
     acts, x = _acts(weight.shape[1]), _acts(weight.shape[1], 16)
@@ -127,9 +127,7 @@ KINDS = list(_layers(S16))
 
 @pytest.mark.parametrize("gain", [0.5, 30.0], ids=["ordinary", "saturating"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_layer_is_exact_in_every_tensor(
-    kind: str, gain: float, profile: NumericProfile,
-) -> None:
+def test_a_layer_is_exact_in_every_tensor(kind, gain, profile):
     layer = _layers(profile, gain)[kind]
     proto = build_layer(layer)
     traced, sources = with_taps(proto)
@@ -161,7 +159,7 @@ def test_a_layer_is_exact_in_every_tensor(
             assert np.abs(recorder[name]).max() <= bound < 1 << CARRIER_BITS, name
 
 
-def test_a_residual_adds_its_input_to_the_bound(profile: NumericProfile) -> None:
+def test_a_residual_adds_its_input_to_the_bound(profile):
     layer: Layer = _layers(profile)["twice x"]
     bounds = []
     for _ in range(3):
@@ -172,7 +170,7 @@ def test_a_residual_adds_its_input_to_the_bound(profile: NumericProfile) -> None
     assert np.diff(bounds).tolist() == [-(1 << (input_bits(profile) - 1))] * 2
 
 
-def test_the_batch_is_free_and_the_arguments_are_plain_arrays(tmp_path: Path) -> None:
+def test_the_batch_is_free_and_the_arguments_are_plain_arrays(tmp_path):
     rng, output = np.random.default_rng(3), FixedPoint(12, 4)
     mlgru = [rng.integers(-1, 2, (8, 8)) for _ in range(4)]
     glu = [rng.integers(-1, 2, shape) for shape in ((20, 8), (20, 8), (6, 20))]
@@ -191,7 +189,7 @@ def test_the_batch_is_free_and_the_arguments_are_plain_arrays(tmp_path: Path) ->
                 np.testing.assert_array_equal(got, right)
 
 
-def test_files_have_standard_operators_only_and_the_same_bytes(tmp_path: Path) -> None:
+def test_files_have_standard_operators_only_and_the_same_bytes(tmp_path):
     path = tmp_path / "layer.onnx"
     for layer in (*_layers(S16).values(), MatrixLayer.of(_matrix(6, 40, 1), FixedPoint(8, 2))):
         data = export_layer(layer, path).read_bytes()
@@ -208,7 +206,7 @@ def test_files_have_standard_operators_only_and_the_same_bytes(tmp_path: Path) -
 # The most columns ---------------------------------------------------------------------
 
 
-def test_the_most_columns_are_exact_and_one_more_is_refused() -> None:
+def test_the_most_columns_are_exact_and_one_more_is_refused():
     assert largest_columns(S16) == largest_columns(C12) == MOST_COLUMNS == 8_421_504
     most = MatrixLayer(np.ones((1, MOST_COLUMNS), dtype=np.int8))
     session = onnxruntime.InferenceSession(build_matrix(most).SerializeToString())
@@ -220,7 +218,7 @@ def test_the_most_columns_are_exact_and_one_more_is_refused() -> None:
         build_matrix(wider)
 
 
-def test_the_most_columns_follow_from_the_profile() -> None:
+def test_the_most_columns_follow_from_the_profile():
     fine = dataclasses.replace(S16, mantissa_bits=24, scale_bits=24)
     most = largest_columns(fine)
     assert 127 * most << 24 < 1 << CARRIER_BITS <= 127 * (most + 1000) << 24
@@ -244,7 +242,7 @@ def _damaged(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("kind", ["bitlinear", "sequence", "matrix"])
-def test_a_file_tests_itself(kind: str, tmp_path: Path) -> None:
+def test_a_file_tests_itself(kind, tmp_path):
     layer = (MatrixLayer.of(_matrix(6, 40, 1), FixedPoint(16, 2)) if kind == "matrix" else
              _layers(S16)[kind])
     path = export_layer(layer, tmp_path / "layer.onnx")
@@ -259,7 +257,7 @@ def test_a_file_tests_itself(kind: str, tmp_path: Path) -> None:
         check_layer(path)
 
 
-def test_a_runtime_that_mixes_up_vectors_is_noticed(tmp_path: Path) -> None:
+def test_a_runtime_that_mixes_up_vectors_is_noticed(tmp_path):
     path = export_matrix(MATRICES["drawn-5x9"], tmp_path / "m.onnx")
     right = onnxruntime.InferenceSession(path)
 
@@ -275,7 +273,7 @@ def test_a_runtime_that_mixes_up_vectors_is_noticed(tmp_path: Path) -> None:
             check_layer(path, session=session)
 
 
-def test_the_formula_in_the_file_gives_the_vectors_of_its_test(tmp_path: Path) -> None:
+def test_the_formula_in_the_file_gives_the_vectors_of_its_test(tmp_path):
     layer = _layers(S16)["mlgru"]
     proto = onnx.load(export_layer(layer, tmp_path / "m.onnx"))
     found = {entry.key: entry.value for entry in proto.metadata_props}
@@ -292,7 +290,7 @@ def test_the_formula_in_the_file_gives_the_vectors_of_its_test(tmp_path: Path) -
     assert digest.hexdigest() == test["sha256"]
 
 
-def test_the_interface_says_its_formats(tmp_path: Path) -> None:
+def test_the_interface_says_its_formats(tmp_path):
     proto = build_layer(_layers(S16)["sequence"])
     assert {each.name: each.doc_string for each in (*proto.graph.input, *proto.graph.output)} == {
         "x": "16 signed bits, 11 of them fraction bits",
@@ -304,7 +302,7 @@ def test_the_interface_says_its_formats(tmp_path: Path) -> None:
             } == {TensorProto.INT32}
 
 
-def test_the_package_loads_nothing_until_it_is_asked() -> None:
+def test_the_package_loads_nothing_until_it_is_asked():
     code = ("import sys, sterna.export; found = {'onnx', 'onnxruntime'} & set(sys.modules); "
             "assert not found, found; sterna.export.export_layer; assert 'onnx' in sys.modules")
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
@@ -315,7 +313,7 @@ def test_the_package_loads_nothing_until_it_is_asked() -> None:
 # Bad input ----------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused(tmp_path):
     path = tmp_path / "m.onnx"
     for call, message in (
         (lambda: export_matrix(_matrix(2, 3, 1), path), "a scale or a bias needs an output format"),
@@ -335,7 +333,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_kind_of_layer_without_a_graph_is_named() -> None:
+def test_a_kind_of_layer_without_a_graph_is_named():
     class Reversed(Layer):
         profile, output, rows, columns = S16, S16.x, 3, 3
 
@@ -346,7 +344,7 @@ def test_a_kind_of_layer_without_a_graph_is_named() -> None:
         build_layer(ResidualLayer(Reversed()))
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path):
     path = export_layer(np.eye(3), tmp_path / "m.onnx")
     (tmp_path / "no.onnx").write_bytes(b"no graph")
     bare, newer = (build_layer(_layers(S16)["glu"]) for _ in range(2))

@@ -73,36 +73,32 @@ def forced_kernel(native_kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("forced_kernel")
 @pytest.mark.parametrize("config", SHAPES, ids=str)
-def test_layers_equal_the_reference(
-    config: ModelConfig, profile: NumericProfile, native_ops: Path,
-) -> None:
+def test_layers_equal_the_reference(config, profile, native_ops):
     _check(random_model(config, profile, seed=3), native_ops)
 
 
 @pytest.mark.usefixtures("forced_kernel")
 @pytest.mark.parametrize("batch", [1, 3, 17])
-def test_the_batch_is_free(odd_model: QuantizedModel, batch: int, native_ops: Path) -> None:
+def test_the_batch_is_free(odd_model, batch, native_ops):
     _check(odd_model, native_ops, batch, length=5)
 
 
 @pytest.mark.usefixtures("forced_kernel")
 @pytest.mark.parametrize("extreme", [*EXTREMES, "saturation everywhere"])
-def test_extremes_are_exact(profile: NumericProfile, extreme: str, native_ops: Path) -> None:
+def test_extremes_are_exact(profile, extreme, native_ops):
     _check(EXTREMES[extreme](random_model(ODD, profile, 1)) if extreme in EXTREMES else
            random_model(ODD, profile, 2, gain=100.0), native_ops)
 
 
 @pytest.mark.usefixtures("forced_kernel")
 @pytest.mark.parametrize("gain", [1.5, 100.0])
-def test_the_widest_formats_are_exact(gain: float, native_ops: Path) -> None:
+def test_the_widest_formats_are_exact(gain, native_ops):
     _check(random_model(ODD, WIDEST, 3, gain=gain), native_ops)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(odd_profiles(), st.integers(0, 2**32 - 1))
-def test_any_profile_is_exact(
-    native_ops: Path, native_kernel: str, profile: NumericProfile, seed: int,
-) -> None:
+def test_any_profile_is_exact(native_ops, native_kernel, profile, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(KERNEL_VARIABLE, native_kernel)
         _check(odd_model_of(profile, seed), native_ops, batch=1, length=6)
@@ -116,7 +112,7 @@ def test_a_table_that_is_no_sigmoid_is_used_as_it_is(native_ops: Path) -> None:
     _check(model, native_ops)
 
 
-def test_nodes_that_contradict_themselves_are_refused(native_ops: Path) -> None:
+def test_nodes_that_contradict_themselves_are_refused(native_ops):
     model = random_model(ODD, S16, 4)
     table = layer_table(model, "MlgruLayer")
     for operator, name, values, message in (
@@ -143,15 +139,13 @@ def test_nodes_that_contradict_themselves_are_refused(native_ops: Path) -> None:
     ({"o_frac": 24, "h_frac": 0}, r"Head: the attributes of the formats .* contradict each other"),
     ({"p_frac": 2.5}, r"Head: attribute p_frac must be a whole number"),
 ])
-def test_numbers_of_no_profile_are_refused(
-    native_ops: Path, change: dict[str, float] | None, match: str,
-) -> None:
+def test_numbers_of_no_profile_are_refused(native_ops, change, match):
     numbers = {} if change is None else {**profile_numbers(S16), **change}
     with pytest.raises(Exception, match=match):
         session(layer_graph(random_model(ODD, S16, 4), "Head", numbers=numbers), native_ops)
 
 
-def test_numbers_are_read_by_name_in_any_order(native_ops: Path) -> None:
+def test_numbers_are_read_by_name_in_any_order(native_ops):
     model, x = random_model(ODD, S16, 4), np.full((1, ODD.d), 9.0)
     numbers = profile_numbers(S16)
     expected, found = (
@@ -160,7 +154,7 @@ def test_numbers_are_read_by_name_in_any_order(native_ops: Path) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-def test_inputs_of_another_shape_are_refused(native_ops: Path) -> None:
+def test_inputs_of_another_shape_are_refused(native_ops):
     mlgru = session(layer_graph(random_model(ODD, S16, 4), "MlgruLayer"), native_ops)
     for x, h, message in (
         ((2, 12), (3, 12), r"h must be \[1, batch, 12\].*got \[3, 12\] and \[2, 12\]"),
@@ -170,7 +164,7 @@ def test_inputs_of_another_shape_are_refused(native_ops: Path) -> None:
             mlgru.run(None, {"x": np.zeros(x), "h": np.zeros(h)})
 
 
-def test_one_session_runs_in_several_threads(native_ops: Path) -> None:
+def test_one_session_runs_in_several_threads(native_ops):
     model = random_model(ModelConfig(d=96, layers=1, dff=200, vocab=256), S16, 4)
     runner = session(layer_graph(model, "GluLayer"), native_ops)
     rng = np.random.default_rng(0)

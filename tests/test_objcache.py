@@ -74,7 +74,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path / "bench")
 
 
-def test_it_is_compiled_again_when_anything_changes_and_only_then(bench: Bench) -> None:
+def test_it_is_compiled_again_when_anything_changes_and_only_then(bench):
     first = bench.compile()
     assert first == bench.compile() == "object of lib number 1\n"
     seen = {first, bench.compile(None, "-O2"), bench.compile(version="2"),
@@ -90,7 +90,7 @@ def test_it_is_compiled_again_when_anything_changes_and_only_then(bench: Bench) 
     assert bench.compile() not in seen
 
 
-def test_what_does_not_compile_fails_each_time(bench: Bench) -> None:
+def test_what_does_not_compile_fails_each_time(bench):
     (bench.include / "lib.cpp").write_text("nonsense")
     for _ in range(2):
         with pytest.raises(subprocess.CalledProcessError) as error:
@@ -99,9 +99,7 @@ def test_what_does_not_compile_fails_each_time(bench: Bench) -> None:
     assert bench.runs == 2
 
 
-def test_other_sources_and_without_a_cache_all_are_always_compiled(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_other_sources_and_without_a_cache_all_are_always_compiled(bench, monkeypatch):
     own = bench.folder / "own.cpp"
     assert bench.compile(own) != bench.compile(own)
     monkeypatch.setenv("STERNA_CACHE", str(own))        # no folder
@@ -109,9 +107,7 @@ def test_other_sources_and_without_a_cache_all_are_always_compiled(
     assert bench.runs == 4
 
 
-def test_the_environment_names_it_unless_there_is_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_environment_names_it_unless_there_is_another(monkeypatch):
     monkeypatch.delenv("OBJCACHE", raising=False)
     assert "objcache.py" in verilator_environment()["OBJCACHE"]
     monkeypatch.setenv("OBJCACHE", "ccache")
@@ -124,7 +120,7 @@ def test_the_environment_names_it_unless_there_is_another(
 
 
 @pytest.mark.slow
-def test_a_simulation_is_made_of_what_is_kept_and_kept_as_a_whole(tmp_path: Path) -> None:
+def test_a_simulation_is_made_of_what_is_kept_and_kept_as_a_whole(tmp_path):
     source = tmp_path / "pass.v"
     source.write_text(f"// Made at {time.time_ns()}: not kept from an earlier run.\n" + """
 module pass(input clk, input rst, input [7:0] a__payload, input a__valid, output a__ready,

@@ -1,6 +1,5 @@
 """A wrong weight, table entry, shift, bias, embedding or formula in a graph is found, and named."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -57,9 +56,8 @@ def _other_shift(projection: Projection) -> Projection:
         "layer0.mlgru.g", "layer1.mlgru.out", "layer1.glu.gate")),
     ("layer1.mlgru.f", _other_bias, "z", 2, 1)])
 def test_what_is_wrong_with_a_projection_is_named(
-    odd_model: QuantizedModel, build, name: str, change: Callable[[Projection], Projection],
-    tensor: str, row: int | None, most: int | None,
-) -> None:
+    odd_model, build, name, change, tensor, row, most,
+):
     first = _first(odd_model, build, projections={
         **odd_model.projections, name: change(odd_model.projections[name])})
     assert first.tensor == f"{name}.{tensor}"
@@ -72,7 +70,7 @@ def test_what_is_wrong_with_a_projection_is_named(
 
 
 @both_graphs
-def test_a_wrong_entry_of_the_sigmoid_table_is_named(odd_model: QuantizedModel, build) -> None:
+def test_a_wrong_entry_of_the_sigmoid_table_is_named(odd_model, build):
     middle = len(odd_model.sigmoid) // 2
     sigmoid = odd_model.sigmoid.copy()
     sigmoid[middle] += 1
@@ -87,7 +85,7 @@ def test_a_wrong_entry_of_the_sigmoid_table_is_named(odd_model: QuantizedModel, 
 
 
 @both_graphs
-def test_one_wrong_embedding_is_named_with_its_token(odd_model: QuantizedModel, build) -> None:
+def test_one_wrong_embedding_is_named_with_its_token(odd_model, build):
     tokens = _tokens(odd_model)
     late = tokens[1, 17]
     embedding = odd_model.embedding.copy()
@@ -99,7 +97,7 @@ def test_one_wrong_embedding_is_named_with_its_token(odd_model: QuantizedModel, 
 
 
 @both_graphs
-def test_a_wrong_formula_is_named(odd_model: QuantizedModel, build) -> None:
+def test_a_wrong_formula_is_named(odd_model, build):
     proto = build(odd_model)
     function = next(each for each in proto.functions if each.name == "MlgruState")
     subtract = next(node for node in function.node if node.op_type == "Sub")

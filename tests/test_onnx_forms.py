@@ -60,27 +60,25 @@ def _check(model: QuantizedModel, form: Form, batch: int = 2, length: int = 16) 
     (ODD, 1), (ODD, 4), (ModelConfig(d=1, layers=1, dff=1, vocab=2), 2),
     (ModelConfig(d=48, layers=1, dff=77, vocab=65), 2),
     (ModelConfig(d=64, layers=3, dff=100, vocab=256), 2)], ids=str)
-def test_exact_forms_equal_the_reference(
-    profile: NumericProfile, form: Form, config: ModelConfig, batch: int,
-) -> None:
+def test_exact_forms_equal_the_reference(profile, form, config, batch):
     _check(random_model(config, profile, seed=3), form, batch)
 
 
 # 127 to 129 columns, and enough blocks to be padded to fours.
 @lookup_forms
 @pytest.mark.parametrize(("d", "dff"), [(1, 1), (127, 129), (128, 300), (200, 1153)])
-def test_any_width_is_exact(form: Form, d: int, dff: int) -> None:
+def test_any_width_is_exact(form, d, dff):
     model = random_model(ModelConfig(d=d, layers=1, dff=dff, vocab=40), S16, seed=4)
     _check(model, form, length=5)
 
 
 @exact_forms
 @pytest.mark.parametrize("extreme", EXTREMES)
-def test_extremes_are_exact(profile: NumericProfile, form: Form, extreme: str) -> None:
+def test_extremes_are_exact(profile, form, extreme):
     _check(EXTREMES[extreme](random_model(ODD, profile, 1)), form, length=8)
 
 
-def test_saturation_everywhere_is_exact(profile: NumericProfile) -> None:
+def test_saturation_everywhere_is_exact(profile):
     model = random_model(ODD, profile, 2, gain=100.0)
     taps = TapRecorder()
     IntegerModel(model).run(_tokens(model, 2, 20), tap=taps)
@@ -125,7 +123,7 @@ def odd_model_of(profile: NumericProfile, seed: int) -> QuantizedModel:
 
 @settings(max_examples=40)
 @given(odd_profiles(), st.integers(0, 2**32 - 1), st.sampled_from(EXACT))
-def test_any_profile_is_exact(profile: NumericProfile, seed: int, form: Form) -> None:
+def test_any_profile_is_exact(profile, seed, form):
     _check(odd_model_of(profile, seed), form, batch=1, length=6)
 
 
@@ -158,7 +156,7 @@ def test_onnx_itself_computes_the_same(
 
 
 @lookup_forms
-def test_a_large_shift_takes_the_longer_way(odd_model: QuantizedModel, form: Form) -> None:
+def test_a_large_shift_takes_the_longer_way(odd_model, form):
     """The bias is added after rounding where a fraction and a bias do not fit float64."""
     def nodes(model: QuantizedModel) -> int:
         proto = build(model, form, GraphKind.STEP)
@@ -169,7 +167,7 @@ def test_a_large_shift_takes_the_longer_way(odd_model: QuantizedModel, form: For
     _check(shifted, form, length=4)
 
 
-def test_the_first_layer_that_differs_is_named(odd_model: QuantizedModel) -> None:
+def test_the_first_layer_that_differs_is_named(odd_model):
     wrong = dataclasses.replace(odd_model, projections=odd_model.projections | {
         "layer1.glu.down": replace_weights(odd_model, 0).projections["layer1.glu.down"]})
     for kind in GraphKind:
@@ -178,7 +176,7 @@ def test_the_first_layer_that_differs_is_named(odd_model: QuantizedModel) -> Non
         assert (report.first.token, report.first.tensor) == (0, "layer1.glu.x")
 
 
-def test_profiles_beyond_the_tables_are_refused() -> None:
+def test_profiles_beyond_the_tables_are_refused():
     profile = dataclasses.replace(
         S16, name="wide", x=dataclasses.replace(S16.x, bits=20), reciprocal_bits=24)
     model = random_model(ODD, profile)
@@ -190,9 +188,7 @@ def test_profiles_beyond_the_tables_are_refused() -> None:
 @pytest.mark.parametrize(("form", "most"), [
     (Form.EXACT, 104), (Form.EXACT_2BIT, 108), (Form.WEB, 100), (Form.FAST, 19),
     (Form.TRACED, 171)])
-def test_a_layer_is_this_many_nodes_when_it_is_loaded(
-    form: Form, most: int, tmp_path: Path,
-) -> None:
+def test_a_layer_is_this_many_nodes_when_it_is_loaded(form, most, tmp_path):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
@@ -206,7 +202,7 @@ def test_a_layer_is_this_many_nodes_when_it_is_loaded(
 
 
 @pytest.mark.slow
-def test_files_are_as_small_as_stated() -> None:
+def test_files_are_as_small_as_stated():
     for d, dff, least in ((1024, 2816, 14), (128, 352, 9)):
         model = random_model(ModelConfig(d=d, layers=2, dff=dff), S16)
         sizes = {form: len(build(model, form, GraphKind.STEP).SerializeToString())
@@ -216,7 +212,7 @@ def test_files_are_as_small_as_stated() -> None:
             assert max(sizes[form] for form in EXACT) * 8 / model.config.ternary_weights <= 2.2
 
 
-def test_each_comparison_refuses_the_other_kind_of_form(odd_model: QuantizedModel) -> None:
+def test_each_comparison_refuses_the_other_kind_of_form(odd_model):
     tokens = _tokens(odd_model, 1, 2)
     for form in Form:
         proto = build(odd_model, form, GraphKind.STEP)
@@ -225,7 +221,7 @@ def test_each_comparison_refuses_the_other_kind_of_form(odd_model: QuantizedMode
             wrong(odd_model, proto, tokens)
 
 
-def test_metadata_says_what_the_graph_is(odd_model: QuantizedModel) -> None:
+def test_metadata_says_what_the_graph_is(odd_model):
     for form in Form:
         for kind in GraphKind:
             proto = build(odd_model, form, kind)
@@ -250,16 +246,14 @@ def test_two_bit_kernels_are_told_by_what_they_round() -> None:
         assert has_two_bit_kernels(128)
 
 
-def test_columns_are_padded_to_what_the_kernels_like() -> None:
+def test_columns_are_padded_to_what_the_kernels_like():
     assert [block_columns(n) for n in (5, 1024, 1025, 2816)] == [5, 1024, 1536, 3072]
     assert [block_columns(n, whole=True) for n in (5, 129, 1025)] == [128, 256, 1536]
 
 
 @pytest.mark.parametrize(("form", "decibels", "to_integers"), [
     (Form.FLOAT32, 110, 25), (Form.FAST, 30, 18)], ids=["float32", "fast"])
-def test_float_forms_are_the_same_real_numbers(
-    profile: NumericProfile, form: Form, decibels: float, to_integers: float,
-) -> None:
+def test_float_forms_are_the_same_real_numbers(profile, form, decibels, to_integers):
     model = random_model(ModelConfig(d=96, layers=2, dff=200), profile, seed=2, gain=0.3)
     tokens = _tokens(model, 3, 8)
     right = float_logits(model, tokens, saturate=form is Form.FLOAT32)
@@ -276,7 +270,7 @@ def test_float_forms_are_the_same_real_numbers(
 # The traced form ------------------------------------------------------------------------
 
 
-def test_every_tensor_is_the_references(odd_model: QuantizedModel) -> None:
+def test_every_tensor_is_the_references(odd_model):
     tokens = np.random.default_rng(5).integers(0, odd_model.config.vocab, (3, 12))
     expected = TapRecorder()
     IntegerModel(odd_model).run(tokens, tap=expected)
@@ -290,7 +284,7 @@ def test_every_tensor_is_the_references(odd_model: QuantizedModel) -> None:
             np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
 
 
-def test_only_the_tensors_asked_for_are_given(odd_model: QuantizedModel) -> None:
+def test_only_the_tensors_asked_for_are_given(odd_model):
     names = ["layer1.glu.up.acc", "layer0.mlgru.g.z", "layer0.mlgru.norm.v", "logits"]
     taps: list[str] = []
     step = step_with_taps(odd_model, names)
@@ -301,7 +295,7 @@ def test_only_the_tensors_asked_for_are_given(odd_model: QuantizedModel) -> None
 
 
 @pytest.mark.parametrize("build", [build_step, build_sequence])
-def test_traced_graphs_use_only_exact_operators(odd_model: QuantizedModel, build) -> None:
+def test_traced_graphs_use_only_exact_operators(odd_model, build):
     proto = build(odd_model)
     nodes = [*proto.graph.node, *(node for each in proto.functions for node in each.node)]
     operators = {node.op_type for node in nodes if not node.domain}

@@ -39,9 +39,7 @@ def expected(model: QuantizedModel, request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.mark.parametrize("form", [*(form.value for form in Form if form.exact), "operators"])
-def test_thousands_of_tokens_are_exact(
-    model: QuantizedModel, expected: Run, form: str, request: pytest.FixtureRequest,
-) -> None:
+def test_thousands_of_tokens_are_exact(model, expected, form, request):
     """Half of the tokens as a prompt and half step by step; the first half step by step; all."""
     ops: Path | None = None
     if form == "operators":
@@ -68,7 +66,7 @@ def test_thousands_of_tokens_are_exact(
     np.testing.assert_array_equal(state, last)
 
 
-def test_the_onnx_evaluator_agrees_over_thousands_of_tokens(model: QuantizedModel) -> None:
+def test_the_onnx_evaluator_agrees_over_thousands_of_tokens(model):
     tokens, logits, last = reference_run(model, 16)
     evaluator = ReferenceEvaluator(build_step(model))
     state = IntegerModel(model).start(16).astype(np.int32)

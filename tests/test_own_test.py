@@ -49,7 +49,7 @@ def glu(tmp_path_factory: pytest.TempPathFactory) -> EmittedUnit:
     return emit_verilog(MODEL, "glu", tmp_path_factory.mktemp("own") / "glu", lanes=4)
 
 
-def test_a_folder_that_is_emitted_again_is_read_again(tmp_path: Path) -> None:
+def test_a_folder_that_is_emitted_again_is_read_again(tmp_path):
     for rows in (3, 5):
         emit_matrix(np.ones((rows, 8)), tmp_path / "matrix", name=f"of_{rows}")
         assert Folder.read(tmp_path / "matrix").module == f"of_{rows}"
@@ -57,7 +57,7 @@ def test_a_folder_that_is_emitted_again_is_read_again(tmp_path: Path) -> None:
 
 @needs_icarus
 @pytest.mark.slow
-def test_a_wrong_value_is_named(glu: EmittedUnit, tmp_path: Path) -> None:
+def test_a_wrong_value_is_named(glu, tmp_path):
     with pytest.raises(SimulationError, match=r"layer0\.glu\.p\[5\]: expected -?\d+, got -?\d+ "
                                               r"\(1 of 26 values differ\)"):
         run_cocotb(glu.folder, BENCH, simulator="icarus", work=tmp_path,
@@ -66,7 +66,7 @@ def test_a_wrong_value_is_named(glu: EmittedUnit, tmp_path: Path) -> None:
 
 @needs_icarus
 @pytest.mark.slow
-def test_the_page_about_it_runs(tmp_path: Path) -> None:
+def test_the_page_about_it_runs(tmp_path):
     """docs/simulation.md: the test, run_cocotb, and cocotb's own runner."""
     page = (Path(__file__).parents[1] / "docs" / "simulation.md").read_text(encoding="utf-8")
     test, ours, stock = re.findall(r"^```py\n(.*?)^```", page, re.M | re.S)
@@ -93,9 +93,7 @@ def test_the_page_about_it_runs(tmp_path: Path) -> None:
                  marks=[needs_icarus, pytest.mark.slow]),
     pytest.param("verilator", ("products", "a_word_that_does_not_come", "a_signal_inside"),
                  marks=pytest.mark.long)])
-def test_own_tests_run_and_keep_waves(
-    glu: EmittedUnit, tmp_path: Path, simulator: str, tests: tuple[str, ...],
-) -> None:
+def test_own_tests_run_and_keep_waves(glu, tmp_path, simulator, tests):
     inside = simulator == "verilator"
     waves = tmp_path / ("glu.vcd" if inside else "välle.vcd")
     done = run_cocotb(
@@ -110,9 +108,7 @@ def test_own_tests_run_and_keep_waves(
     assert shown <= declared_signals(waves)
 
 
-def test_the_stock_runner_is_given_what_verilator_needs(
-    glu: EmittedUnit, tmp_path: Path,
-) -> None:
+def test_the_stock_runner_is_given_what_verilator_needs(glu, tmp_path):
     """The page about it runs it, in Icarus: this is what differs in Verilator."""
     options = build_options(glu.folder, "verilator", build_dir=tmp_path)
     assert options["sources"] == [glu.folder / "sterna.vlt", *glu.sources]
@@ -140,10 +136,7 @@ def fake_launch(results: str | None, waves: Path) -> Callable[[Launch, object], 
     ("", "glu_bench: no cocotb test"),
     (None, "it does not compile"),
 ])
-def test_a_run_in_which_nothing_passed_is_an_error(
-    glu: EmittedUnit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: str | None,
-    message: str,
-) -> None:
+def test_a_run_in_which_nothing_passed_is_an_error(glu, tmp_path, monkeypatch, results, message):
     waves = tmp_path / "x.vcd"
     monkeypatch.setattr("sterna.sim.testing.run.run_launch", fake_launch(results, waves))
     with pytest.raises(SimulationError, match=message):
@@ -152,7 +145,7 @@ def test_a_run_in_which_nothing_passed_is_an_error(
     assert len(list(tmp_path.glob("x.vcd.*"))) == (0 if results is None else 2)
 
 
-def test_a_test_in_a_simulator_loads_no_generator() -> None:
+def test_a_test_in_a_simulator_loads_no_generator():
     script = ("import sys\n"
               "from sterna.sim import StreamDriver, StreamSink, check, start\n"
               "print([name for name in ('amaranth', 'onnx', 'onnxruntime', 'torch', 'vcd') "
@@ -166,7 +159,7 @@ def test_a_test_in_a_simulator_loads_no_generator() -> None:
         _ = sterna.sim.nothing
 
 
-def test_values_become_words_and_words_values(glu: EmittedUnit) -> None:
+def test_values_become_words_and_words_values(glu):
     fields = UnitPorts.of(glu.manifest).fields["preacts"]
     gate = np.array([1, -2, 3, -4, 5])
     words = words_of("preacts", fields, {"gate": gate, "up": np.zeros((2, 4), int), "last": 1})
@@ -189,18 +182,14 @@ def test_values_become_words_and_words_values(glu: EmittedUnit) -> None:
      "'gate': expected values up to 9223372036854775807, got 18446744073709551615"),
     ([1, 2], "preacts takes values by field (gate, up, last), got list"),
 ])
-def test_values_that_do_not_fit_are_refused_by_name(
-    glu: EmittedUnit, values: object, message: str,
-) -> None:
+def test_values_that_do_not_fit_are_refused_by_name(glu, values, message):
     fields = UnitPorts.of(glu.manifest).fields["preacts"]
     with pytest.raises(ValueError, match="preacts") as error:
         words_of("preacts", fields, values)
     assert message in str(error.value)
 
 
-def test_streams_that_are_not_there_are_refused_by_name(
-    glu: EmittedUnit, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_streams_that_are_not_there_are_refused_by_name(glu, monkeypatch):
     dut = SimpleNamespace(clk=None)
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     with pytest.raises(ValueError, match="does not say which folder is simulated"):
@@ -230,7 +219,7 @@ def fake_unit(glu: EmittedUnit, monkeypatch: pytest.MonkeyPatch) -> SimpleNamesp
         for stream in ("preacts", "products") for part in ("payload", "valid", "ready")})
 
 
-def test_ends_with_the_same_seed_pause_apart(fake_unit: SimpleNamespace) -> None:
+def test_ends_with_the_same_seed_pause_apart(fake_unit):
     def moves(seed: int) -> tuple[list[int], list[int]]:
         driver = sterna.sim.StreamDriver(fake_unit, "preacts", seed=seed, pause=0.5)._end
         sink = sterna.sim.StreamSink(fake_unit, "products", seed=seed, pause=0.5)._end
@@ -251,14 +240,14 @@ def test_ends_with_the_same_seed_pause_apart(fake_unit: SimpleNamespace) -> None
     assert moves(2) != (sent, taken)
 
 
-def test_no_words_are_received(fake_unit: SimpleNamespace) -> None:
+def test_no_words_are_received(fake_unit):
     sink = sterna.sim.StreamSink(fake_unit, "products")
     for words in (0, -1):
         with pytest.raises(ValueError, match=f"products: words must be a whole .* 1, got {words}"):
             sink.receive(words).send(None)
 
 
-def test_unknown_bits_are_named(fake_unit: SimpleNamespace) -> None:
+def test_unknown_bits_are_named(fake_unit):
     sink = ends.StreamSink(fake_unit, "products", None, random.Random(1), "real vectors")
     fake_unit.products__payload.value = LogicArray("01X1")
     sink.drive()
@@ -267,9 +256,7 @@ def test_unknown_bits_are_named(fake_unit: SimpleNamespace) -> None:
         sink.sample(0)
 
 
-def test_a_module_in_the_current_folder_does_not_take_a_tests_place(
-    glu: EmittedUnit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_module_in_the_current_folder_does_not_take_a_tests_place(glu, tmp_path, monkeypatch):
     """The simulation is started with the test's own folder first, the current one nowhere."""
     started = {}
 
@@ -289,7 +276,7 @@ def test_a_module_in_the_current_folder_does_not_take_a_tests_place(
     assert started["from"] == str(BENCH)
 
 
-def test_what_cannot_be_run_is_refused(glu: EmittedUnit, tmp_path: Path) -> None:
+def test_what_cannot_be_run_is_refused(glu, tmp_path):
     for folder, test, options, message in (
         (tmp_path, BENCH, {}, "is not a folder of emitted Verilog"),
         (glu.folder, tmp_path / "nothing.py", {"work": tmp_path / "work"}, "there is no test file"),
@@ -302,7 +289,7 @@ def test_what_cannot_be_run_is_refused(glu: EmittedUnit, tmp_path: Path) -> None
             run_cocotb(folder, test, **options)
 
 
-def test_a_check_names_the_first_difference() -> None:
+def test_a_check_names_the_first_difference():
     check("same", np.arange(4), [0, 1, 2, 3])
     for got, expected, message in (
         ([[1, 2], [9, 9]], [[1, 2], [3, 4]], r"^q\[1, 0\]: expected 3, got 9 \(2 of 4 values"),
@@ -314,7 +301,7 @@ def test_a_check_names_the_first_difference() -> None:
             check("q", got, expected)
 
 
-def test_views_group_the_streams(glu: EmittedUnit, tmp_path: Path) -> None:
+def test_views_group_the_streams(glu, tmp_path):
     texts = []
     for folder in ("one", "again"):
         (tmp_path / folder).mkdir()
@@ -335,9 +322,7 @@ def test_views_group_the_streams(glu: EmittedUnit, tmp_path: Path) -> None:
     assert places == sorted(places)
 
 
-def test_fst_of_verilator_wants_its_headers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_fst_of_verilator_wants_its_headers(tmp_path, monkeypatch):
     path = tmp_path / "x.fst"
     monkeypatch.setattr(waves_module, "has_header", lambda name: name != "lz4.h")
     with pytest.raises(MissingToolError, match=r"lz4\.h .*liblz4-dev, or name the wave file \.vcd"):

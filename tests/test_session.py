@@ -1,7 +1,6 @@
 """Sessions: text, states, and what they refuse."""
 
 import time
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -43,9 +42,7 @@ def tiny() -> Session:
 
 @pytest.mark.parametrize("alone", [False, True], ids=["both graphs", "step graph alone"])
 @pytest.mark.parametrize("form", Form, ids=lambda form: form.value)
-def test_every_form_loads_from_files_and_goes_on_from_a_saved_state(
-    model: QuantizedModel, form: Form, alone: bool, tmp_path: Path,
-) -> None:
+def test_every_form_loads_from_files_and_goes_on_from_a_saved_state(model, form, alone, tmp_path):
     step, sequence = export_onnx(model, tmp_path / "m.onnx", form=form)
     if alone:
         sequence.unlink()
@@ -66,7 +63,7 @@ def test_every_form_loads_from_files_and_goes_on_from_a_saved_state(
         assert np.corrcoef(logits.ravel(), expected[:, -1].ravel())[0, 1] > 0.9
 
 
-def test_a_long_prompt_goes_in_pieces(model: QuantizedModel, session: Session) -> None:
+def test_a_long_prompt_goes_in_pieces(model, session):
     tokens = np.random.default_rng(2).integers(0, 256, (1, 600))
     expected, last = IntegerModel(model).run(tokens)
     for method, right in ((session.run, expected), (session.prefill, expected[:, -1])):
@@ -75,7 +72,7 @@ def test_a_long_prompt_goes_in_pieces(model: QuantizedModel, session: Session) -
         np.testing.assert_array_equal(state, last)
 
 
-def test_options_of_onnxruntime_can_be_given(model: QuantizedModel) -> None:
+def test_options_of_onnxruntime_can_be_given(model):
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     plain = Session(build(model, "exact", GraphKind.STEP), options=options)
@@ -86,9 +83,7 @@ def test_options_of_onnxruntime_can_be_given(model: QuantizedModel) -> None:
 # Text ------------------------------------------------------------------------------
 
 
-def test_text_is_what_reference_and_sampler_draw(
-    model: QuantizedModel, session: Session,
-) -> None:
+def test_text_is_what_reference_and_sampler_draw(model, session):
     reference, sampler = IntegerModel(model), Sampler(temperature=0.7, seed=5)
     logits, state = reference.run(encode("ab")[None])
     row, expected = logits[:, -1], []
@@ -104,14 +99,14 @@ def test_text_is_what_reference_and_sampler_draw(
         "ab", tokens=np.int64(20), seed=np.uint8(5), temperature=np.float32(0.7))
 
 
-def test_prompts_side_by_side_are_as_alone(tiny: Session) -> None:
+def test_prompts_side_by_side_are_as_alone(tiny):
     prompts = ["The for statement", "", "def "]
     together = tiny.complete(prompts, tokens=50, seed=9)
     for index, prompt in enumerate(prompts):
         assert tiny.complete(prompt, tokens=50, seed=9 + index) == [together[index]]
 
 
-def test_one_prompt_may_stop_while_others_go_on(tiny: Session) -> None:
+def test_one_prompt_may_stop_while_others_go_on(tiny):
     prompts = ["The for statement", "def "]
     whole = tiny.complete(prompts, tokens=60)
     word = whole[0].split()[2]
@@ -121,7 +116,7 @@ def test_one_prompt_may_stop_while_others_go_on(tiny: Session) -> None:
     assert len(stopped[0]) < len(whole[0])
 
 
-def test_the_beginning_of_a_stop_string_is_held_back(tiny: Session) -> None:
+def test_the_beginning_of_a_stop_string_is_held_back(tiny):
     text = tiny.complete(["The for statement"], tokens=60)[0]
     stop = text[20:26]
     assert min(map(text.index, stop)) < text.index(stop), "its characters come earlier"
@@ -139,7 +134,7 @@ def test_the_beginning_of_a_stop_string_is_held_back(tiny: Session) -> None:
     assert pieces[-1].text.endswith(text[-3:])
 
 
-def test_long_stop_strings_cost_no_more_than_short_ones(session: Session) -> None:
+def test_long_stop_strings_cost_no_more_than_short_ones(session):
     started = time.process_time()
     text = session.complete("ab", tokens=20)
     plain = time.process_time() - started
@@ -152,9 +147,7 @@ def test_long_stop_strings_cost_no_more_than_short_ones(session: Session) -> Non
 
 @given(stops=st.lists(st.text("ab", min_size=1, max_size=6), max_size=3),
        pieces=st.lists(st.text("ab", max_size=4), max_size=12))
-def test_stop_strings_are_found_as_by_looking_through_all(
-    stops: list[str], pieces: list[str],
-) -> None:
+def test_stop_strings_are_found_as_by_looking_through_all(stops, pieces):
     finder, text = StopStrings(stops), ""
     for piece in pieces:
         text += piece
@@ -185,9 +178,7 @@ def test_stop_strings_are_found_as_by_looking_through_all(
     ({"prompts": None}, "prompts must be a text or several of them, got NoneType"),
     ({"prompts": "a\ud800"}, r"the prompt 'a\\ud800' is not UTF-8: it holds '\\ud800'"),
 ])
-def test_bad_arguments_are_refused_before_anything_is_written(
-    session: Session, settings: dict, message: str,
-) -> None:
+def test_bad_arguments_are_refused_before_anything_is_written(session, settings, message):
     for method in (session.generate, session.complete):
         with pytest.raises(ValueError, match=message):
             method(**{"prompts": "a", **settings})
@@ -197,9 +188,7 @@ def test_bad_arguments_are_refused_before_anything_is_written(
     (128, "héllo", r"the prompt 'héllo' holds 'é', with the byte 195; .* bytes from 0 to 127"),
     (8, "", r"the prompt '' holds '\\n', with the byte 10; "),
     (300, "a", "has 300 tokens, and its tokenizer spells only 256")])
-def test_the_character_is_named_that_a_vocabulary_does_not_have(
-    vocab: int, prompt: str, message: str,
-) -> None:
+def test_the_character_is_named_that_a_vocabulary_does_not_have(vocab, prompt, message):
     model = random_model(ModelConfig(8, 1, 12, vocab), S16)
     with pytest.raises(ValueError, match=message):
         Session(build(model, "exact", GraphKind.STEP)).complete(prompt)
@@ -208,7 +197,7 @@ def test_the_character_is_named_that_a_vocabulary_does_not_have(
 # Arrays and states -----------------------------------------------------------------
 
 
-def test_lists_are_taken_wherever_arrays_are(session: Session) -> None:
+def test_lists_are_taken_wherever_arrays_are(session):
     rows = [[1, 2, 3], [4, 5, 6]]
     for method in (session.run, session.prefill):
         for mine, right in zip(method(rows), method(np.array(rows)), strict=True):
@@ -237,20 +226,18 @@ def test_lists_are_taken_wherever_arrays_are(session: Session) -> None:
     (lambda session: Session(build(load_model("micro"), "exact", "step"), threads=1.5),
      r"threads must be a whole number .*, got 1\.5"),
 ])
-def test_what_does_not_fit_is_refused(session: Session, call, message: str) -> None:
+def test_what_does_not_fit_is_refused(session, call, message):
     with pytest.raises(ValueError, match=message):
         call(session)
 
 
-def test_exact_forms_share_their_states(model: QuantizedModel, session: Session) -> None:
+def test_exact_forms_share_their_states(model, session):
     _, state = session.run(np.array([[1, 2, 3]]))
     web = Session(build(model, "web", GraphKind.STEP))
     np.testing.assert_array_equal(web.load_state(session.save_state(state)), state)
 
 
-def test_foreign_and_damaged_states_are_refused(
-    model: QuantizedModel, session: Session,
-) -> None:
+def test_foreign_and_damaged_states_are_refused(model, session):
     other, fast, dense = (
         Session(build(made, form, GraphKind.STEP)) for made, form in (
             (random_model(model.config, S16, seed=1), "exact"), (model, "fast"),

@@ -1,6 +1,5 @@
 """Sessions: what they refuse to load, and compiled operators."""
 
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -64,9 +63,7 @@ def _weights(proto: onnx.ModelProto) -> None:
 @every_form
 @both_kinds
 @pytest.mark.parametrize("plant", [_rounding, _weights], ids=lambda plant: plant.__name__)
-def test_a_planted_fault_is_caught_by_the_self_test(
-    model: QuantizedModel, form: Form, kind: GraphKind, plant,
-) -> None:
+def test_a_planted_fault_is_caught_by_the_self_test(model, form, kind, plant):
     proto = build(model, form, kind)
     right = build(model, form, GraphKind.STEP)
     plant(proto)
@@ -79,7 +76,7 @@ def test_a_planted_fault_is_caught_by_the_self_test(
                 sequence=None if kind is GraphKind.STEP else proto)
 
 
-def test_a_runtime_without_the_pinned_arithmetic_is_caught(model: QuantizedModel) -> None:
+def test_a_runtime_without_the_pinned_arithmetic_is_caught(model):
     """With the pins below 127 the kernels' own rounding shows: what another runtime may do."""
     proto = build(model, "exact-2bit", GraphKind.STEP)
     found = 0
@@ -118,9 +115,7 @@ def test_slow_kernels_are_detected_and_another_form_offered(
     Session(build(model, "exact", GraphKind.STEP))
 
 
-def test_mixed_files_are_refused(
-    model: QuantizedModel, tmp_path: Path,
-) -> None:
+def test_mixed_files_are_refused(model, tmp_path):
     step, sequence = export_onnx(model, tmp_path / "m.onnx")
     with pytest.raises(OnnxFileError, match=r"m\.sequence\.onnx: expected a step graph, got a"):
         Session(sequence)
@@ -135,10 +130,7 @@ def test_mixed_files_are_refused(
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_operators_compute_the_same_file(
-    odd_model: QuantizedModel, native_ops: Path, batch: int, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_operators_compute_the_same_file(odd_model, native_ops, batch, tmp_path, monkeypatch):
     step, _ = export_onnx(odd_model, tmp_path / "m.onnx")
     tokens = np.random.default_rng(1).integers(0, odd_model.config.vocab, (batch, 24))
     expected, last = IntegerModel(odd_model).run(tokens)
@@ -153,9 +145,8 @@ def test_operators_compute_the_same_file(
 
 
 def test_a_form_without_operators_is_refused_before_they_are_compiled(
-    model: QuantizedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    model, monkeypatch, tmp_path, capsys,
+):
     compiled = []
     monkeypatch.setattr(session_module, "build_ops", lambda: compiled.append(True))
     for form in ("fast", "exact-2bit", "web", "traced"):
@@ -187,9 +178,7 @@ LIBRARY_FAULTS = {
 @pytest.mark.parametrize("fault", [
     pytest.param(name, marks=[pytest.mark.long] if name == "the state" else [])
     for name in LIBRARY_FAULTS])
-def test_a_faulty_library_is_caught_by_the_self_test(
-    model: QuantizedModel, fault: str, tmp_path: Path,
-) -> None:
+def test_a_faulty_library_is_caught_by_the_self_test(model, fault, tmp_path):
     library = build_ops(
         tmp_path, sources=planted_sources(tmp_path / "native", *LIBRARY_FAULTS[fault]))
     proto = build(model, "exact", GraphKind.STEP)

@@ -74,9 +74,8 @@ def generated(capsys: pytest.CaptureFixture[str], name: str, prompt: str, **opti
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_page_writes_what_generate_writes_and_its_integers_are_equal(
-    name: str, browser: Page, folder_of: Callable[[str], Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    name, browser, folder_of, capsys,
+):
     with serve(folder_of(name)) as address:
         browser.open(address)
         assert browser.text("error") == ""
@@ -97,9 +96,7 @@ def test_the_page_writes_what_generate_writes_and_its_integers_are_equal(
         assert browser.script("return document.querySelectorAll('#samples .differs').length") == 0
 
 
-def test_bytes_that_are_not_utf8_and_an_empty_prompt_are_as_in_generate(
-    page: Page, capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_bytes_that_are_not_utf8_and_an_empty_prompt_are_as_in_generate(page, capsys):
     for prompt in ("Grüße, 你好 🙂\n", ""):
         page.set(prompt=prompt, tokens=150, temperature=3, seed=7)
         page.press("write")
@@ -108,7 +105,7 @@ def test_bytes_that_are_not_utf8_and_an_empty_prompt_are_as_in_generate(
         assert "\ufffd" in expected
 
 
-def test_what_cannot_be_written_is_refused(browser: Page, copy: Path) -> None:
+def test_what_cannot_be_written_is_refused(browser, copy):
     with serve(copy) as address:
         browser.open(address)
         for field, wrong, right, message in (
@@ -125,7 +122,7 @@ def test_what_cannot_be_written_is_refused(browser: Page, copy: Path) -> None:
             assert len(browser.written()) == 5
 
 
-def test_stop_stops_and_the_page_can_be_used_again(page: Page) -> None:
+def test_stop_stops_and_the_page_can_be_used_again(page):
     page.set(tokens=100_000)
     page.press("write")
     page.wait(lambda: page.text("written"))
@@ -137,7 +134,7 @@ def test_stop_stops_and_the_page_can_be_used_again(page: Page) -> None:
     assert len(page.written().encode()) == 40
 
 
-def test_the_keyboard_alone_suffices(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_keyboard_alone_suffices(page, capsys):
     seen = []
 
     def enter(field: str, text: str) -> None:
@@ -174,7 +171,7 @@ def test_the_keyboard_alone_suffices(page: Page, capsys: pytest.CaptureFixture[s
     assert set(seen) == {"solid 3"}
 
 
-def test_every_control_has_a_name_and_news_is_announced(page: Page) -> None:
+def test_every_control_has_a_name_and_news_is_announced(page):
     unnamed = page.script(
         "return [...document.querySelectorAll('input, textarea, button, progress')].filter("
         "e => !(e.labels && e.labels.length) && !e.getAttribute('aria-label') "
@@ -205,9 +202,7 @@ return [...document.querySelectorAll("p, label, input, textarea, button, h1, h2,
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(360, 740), (1100, 900)], ids=["phone", "desktop"])
-def test_it_fits_the_screen_and_can_be_read(
-    page: Page, width: int, height: int, dark: bool, tmp_path: Path,
-) -> None:
+def test_it_fits_the_screen_and_can_be_read(page, width, height, dark, tmp_path):
     page.screen(width, height, dark=dark)
     page.set(prompt="a" * 300, tokens=300)
     page.press("write")
@@ -230,7 +225,7 @@ def test_it_fits_the_screen_and_can_be_read(
     assert target.stat().st_size > 10_000
 
 
-def test_nothing_is_fetched_from_elsewhere(page: Page) -> None:
+def test_nothing_is_fetched_from_elsewhere(page):
     page.verdict()
     requested = [
         message["params"]["request"]["url"]
@@ -257,9 +252,7 @@ def verdict_of(browser: Page, folder: Path) -> str:
     (("state",), "in the final state, channel 3 of layer 0 should be {} and is {}"),
     (("tokens",), "byte 65 of the text should be .+ and .+ was drawn"),
 ], ids=["logit", "state", "drawn byte"])
-def test_a_changed_recorded_integer_is_reported(
-    place: tuple[str | int, ...], words: str, browser: Page, copy: Path,
-) -> None:
+def test_a_changed_recorded_integer_is_reported(place, words, browser, copy):
     record = values = json.loads((copy / "check.json").read_text())
     for key in place:
         values = values[key]
@@ -273,7 +266,7 @@ def test_a_changed_recorded_integer_is_reported(
         r"file that sterna web wrote\.\)", verdict_of(browser, copy))
 
 
-def test_a_changed_model_file_is_reported(browser: Page, copy: Path) -> None:
+def test_a_changed_model_file_is_reported(browser, copy):
     model = load_model("micro")
     name, old = next(iter(model.projections.items()))
     bias = old.bias.copy()
@@ -303,9 +296,7 @@ def _cut(path: Path) -> None:
     (lambda folder: (folder / "params.json").write_text("{}"), "params.json is not of a page"),
 ], ids=["no model", "cut model", "no wasm", "no runtime", "no sampler", "no page", "bad facts",
         "other facts"])
-def test_what_is_missing_or_damaged_is_named(
-    spoil: Callable[[Path], object], message: str, browser: Page, copy: Path,
-) -> None:
+def test_what_is_missing_or_damaged_is_named(spoil, message, browser, copy):
     spoil(copy)
     with serve(copy) as address:
         browser.open(address)
@@ -314,7 +305,7 @@ def test_what_is_missing_or_damaged_is_named(
             "return document.getElementById('write').getAttribute('aria-disabled')") == "true"
 
 
-def test_a_missing_record_leaves_the_rest_usable(browser: Page, copy: Path) -> None:
+def test_a_missing_record_leaves_the_rest_usable(browser, copy):
     (copy / "check.json").unlink()
     with serve(copy) as address:
         browser.open(address)
@@ -326,7 +317,7 @@ def test_a_missing_record_leaves_the_rest_usable(browser: Page, copy: Path) -> N
         assert len(browser.written()) == 10
 
 
-def test_types_that_a_server_gives(browser: Page, copy: Path) -> None:
+def test_types_that_a_server_gives(browser, copy):
     with serve(copy, {".wasm": "text/plain", ".onnx": "text/html"}) as address:
         browser.open(address)
         assert browser.text("status") == "Ready."
@@ -335,6 +326,6 @@ def test_types_that_a_server_gives(browser: Page, copy: Path) -> None:
         assert "does not send .js files with the type text/javascript" in browser.text("error")
 
 
-def test_opened_as_a_file_it_says_what_to_do(browser: Page, copy: Path) -> None:
+def test_opened_as_a_file_it_says_what_to_do(browser, copy):
     browser.open((copy / "index.html").as_uri())
     assert "python -m http.server" in browser.text("error")

@@ -26,7 +26,7 @@ from sterna.export.web.page import (
 )
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError
-from sterna.model.profile import S16, NumericProfile
+from sterna.model.profile import S16
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.sampling import EXP_TABLE, Sampler
 from sterna.model.quantized.synthetic import random_model
@@ -61,9 +61,7 @@ def fake_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(
-    small: QuantizedModel, pinned: Path, tmp_path: Path,
-) -> None:
+def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(small, pinned, tmp_path):
     first = write_page(small, tmp_path / "a", runtime=pinned)
     write_page(small, tmp_path / "b", runtime=pinned / "dist")
     write_page(small, tmp_path / "b", runtime=pinned)       # our own folder is replaced
@@ -83,7 +81,7 @@ def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(
     assert set(re.findall(rb"(?:https?:)?//[\w.:]+", ours)) <= {b"http://localhost:8000."}
 
 
-def test_the_record_is_what_graph_and_sampler_give(profile: NumericProfile) -> None:
+def test_the_record_is_what_graph_and_sampler_give(profile):
     model = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=128), profile)
     record = record_reference(model, 40)
     graph = OnnxStep(build(model, "web", GraphKind.STEP))
@@ -97,9 +95,7 @@ def test_the_record_is_what_graph_and_sampler_give(profile: NumericProfile) -> N
         record["tokens"][record["prompt"]:])
 
 
-def test_what_cannot_become_a_page_is_refused(
-    small: QuantizedModel, pinned: Path, tmp_path: Path,
-) -> None:
+def test_what_cannot_become_a_page_is_refused(small, pinned, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     other = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=65), S16)
@@ -119,9 +115,7 @@ def test_what_cannot_become_a_page_is_refused(
 # The runtime --------------------------------------------------------------------------
 
 
-def test_the_runtime_comes_from_npm_once(
-    pinned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_runtime_comes_from_npm_once(pinned, tmp_path, monkeypatch):
     fake_npm(tmp_path / "bin", monkeypatch, (
         "assert sys.argv[1] == 'pack' and '--ignore-scripts' in sys.argv\n"
         "target = sys.argv[sys.argv.index('--pack-destination') + 1]\n"
@@ -136,10 +130,7 @@ def test_the_runtime_comes_from_npm_once(
         runtime_files()
 
 
-def test_without_npm_the_message_says_what_to_do(
-    pinned: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_without_npm_the_message_says_what_to_do(pinned, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PATH", "")
     assert main(["web", "micro", "-o", str(tmp_path / "page"), "--quiet"]) == 2
     error = capsys.readouterr().err
@@ -160,15 +151,13 @@ def test_without_npm_the_message_says_what_to_do(
     ("tarfile.open(sys.argv[sys.argv.index('--pack-destination') + 1] + '/a.tgz', 'w:gz').close()",
      "has no dist/ort.wasm.bundle.min.mjs"),
 ])
-def test_a_failing_npm_is_reported(
-    code: str, message: str, pinned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failing_npm_is_reported(code, message, pinned, tmp_path, monkeypatch):
     fake_npm(tmp_path / "bin", monkeypatch, code)
     with pytest.raises(WebRuntimeError, match=message):
         runtime_files()
 
 
-def test_another_version_of_the_package_is_refused(pinned: Path) -> None:
+def test_another_version_of_the_package_is_refused(pinned):
     wasm = pinned / "dist" / "ort-wasm-simd-threaded.wasm"
     wasm.write_bytes(b"another")
     with pytest.raises(WebRuntimeError, match=r"ort-wasm-simd-threaded\.wasm: not the file of "

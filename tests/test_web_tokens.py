@@ -65,9 +65,7 @@ def in_node(folder: Path, tokenizer: Tokenizer, said: list[str]) -> dict:
 
 @pytest.mark.parametrize("tokenizer", [TRAINED, DOUBLED, ByteTokenizer()], ids=[
     "trained", "two ways to a spelling", "bytes"])
-def test_the_page_encodes_and_decodes_as_python_does(
-    tmp_path: Path, tokenizer: Tokenizer,
-) -> None:
+def test_the_page_encodes_and_decodes_as_python_does(tmp_path, tokenizer):
     said = [bundled_heldout()[:3000].decode(errors="ignore"), "abcabc bcabc",
             *drawn(st.lists(texts.filter(bool)))]
     found = in_node(tmp_path, tokenizer, said)
@@ -77,7 +75,7 @@ def test_the_page_encodes_and_decodes_as_python_does(
         assert "".join(pieces) == tokenizer.decode(row[1:])
 
 
-def test_a_token_is_named_by_what_it_spells(tmp_path: Path) -> None:
+def test_a_token_is_named_by_what_it_spells(tmp_path):
     tokenizer = BytePairTokenizer(
         [(32, 97), (10, 32), (195, 164), (195, 195)], end_of_text=True)
     names = in_node(tmp_path, tokenizer, ["a"])["names"]
@@ -86,7 +84,7 @@ def test_a_token_is_named_by_what_it_spells(tmp_path: Path) -> None:
         "“a”", "space", "line end", "byte 200"]
 
 
-def test_the_record_of_a_page_is_in_tokens() -> None:
+def test_the_record_of_a_page_is_in_tokens():
     model = replace(random_model(ModelConfig(8, 1, 12, 600), C12), tokenizer=TRAINED)
     record = record_reference(model, 20)
     assert record["prompt"] == len(TRAINED.encode(page.CHECK_PROMPT)) < len(page.CHECK_PROMPT)

@@ -15,6 +15,7 @@ import ctypes
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import c_bool, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_void_p
 from dataclasses import dataclass
 from functools import partial
@@ -151,6 +152,7 @@ def _floats(address: int, count: int) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))
 
 
+KERNELS = ("avx512vnni", "avx2", "neon-dot", "neon", "portable")
 SOURCE = Path(__file__).with_name("edge_native.cpp")
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 
@@ -160,7 +162,10 @@ class Native:
 
     def __init__(self, library: Path) -> None:
         self.library = library
-        self.kernel = kernel_name(library)
+        self.kernels = []
+        for name in KERNELS:
+            with suppress(OpsError):        # this processor lacks it
+                self.kernels.append(kernel_name(library, name))
         self.matmul = ctypes.cast(
             ctypes.CDLL(str(library.resolve())).sterna_matmul, c_void_p)
         with tempfile.TemporaryDirectory(prefix="sterna-edge-") as folder:
@@ -177,14 +182,16 @@ class Native:
 
 @dataclass
 class NativeProduct:
-    """``weight @ x`` by the library's kernel for this processor; trits of any number type."""
+    """``weight @ x`` by a kernel of the library; trits of any number type."""
 
     native: Native
+    kernel: str
     weight: np.ndarray
 
     def __post_init__(self) -> None:
         rows, columns = self.weight.shape
-        self._matrix = TernaryMatrix(self.native.library, self.weight.astype(np.int8))
+        self._matrix = TernaryMatrix(
+            self.native.library, self.weight.astype(np.int8), self.kernel)
         self.weight_bytes = self._matrix.packed.nbytes
         self.x, self.y = np.zeros(columns, np.float32), np.zeros(rows, np.float32)
         self._buffers = self._matrix.buffers(1)
@@ -294,7 +301,8 @@ def products(
     if ggml is not None:
         makers |= {f"llama.cpp {kind}": partial(GgmlProduct, ggml, kind) for kind in GGML_KINDS}
     if native is not None:
-        makers[f"Sterna {native.kernel}"] = partial(NativeProduct, native)
+        makers |= {f"Sterna {kernel}": partial(NativeProduct, native, kernel)
+                   for kernel in native.kernels}
     failed = {}
     for name, make in makers.items():
         try:

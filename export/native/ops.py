@@ -211,16 +211,6 @@ class TernaryMatrix:
         """``acc = acts @ weight.T``, between two :meth:`buffers`; nothing is checked."""
         self._library.sterna_matmul(self._matrix, acts.ctypes.data, len(acts), acc.ctypes.data)
 
-    def call(self, acts: np.ndarray, acc: np.ndarray) -> tuple[ctypes.c_void_p, ...]:
-        """Addresses of the C function, the matrix, acts and acc, for a clock in C.
-
-        The function is ``void f(const void *matrix, const int8_t *acts, int64_t tokens,
-        int32_t *acc)``. The addresses hold while this object and both arrays live.
-        """
-        return (ctypes.cast(self._library.sterna_matmul, ctypes.c_void_p),
-                ctypes.c_void_p(self._matrix), ctypes.c_void_p(acts.ctypes.data),
-                ctypes.c_void_p(acc.ctypes.data))
-
     def matmul(self, acts: np.ndarray) -> np.ndarray:
         """Multiply activations int8 ``[tokens, columns]``; int32 ``[tokens, rows]``.
 

@@ -12,10 +12,9 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from sterna.export.graph.builder import DOMAIN, TensorStore, opset_imports
+from sterna.export.graph.builder import DOMAIN, MERGED, TensorStore, opset_imports
 from sterna.export.graph.metadata import profile_numbers
 from sterna.export.graph.products import store_trits
-from sterna.export.graph.taps import MERGED
 from sterna.export.native.ops import OPS_SOURCES, register_ops, with_ops
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.file import pack_trits

@@ -31,9 +31,9 @@ from sterna.export import (
 from sterna.export.exact.bounds import CARRIER_BITS, MOST_COLUMNS, largest_columns
 from sterna.export.forms.selftest import SelfTestError, seal
 from sterna.export.graph.metadata import OnnxFileError
-from sterna.export.graph.taps import with_taps
 from sterna.export.layers.file import describe_layer
 from sterna.export.layers.graph import LayerGraph, build_layer, build_matrix
+from sterna.export.runtime.runtime import with_taps
 from sterna.model.layers import (
     BitLinearLayer,
     GluLayer,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -20,10 +21,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.exact.traced import build_step
-from sterna.export.graph.builder import MINIMUM_ONNXRUNTIME, OPSET
+from sterna.export.graph.builder import MERGED, MINIMUM_ONNXRUNTIME, OPSET
 from sterna.export.graph.metadata import Form, GraphInfo, GraphKind, OnnxFileError
 from sterna.export.graph.products import BLOCK, CONTRIB
-from sterna.export.graph.taps import with_taps
 from sterna.export.native.ops import kernel_name, register_ops, with_ops
 from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
@@ -31,7 +31,8 @@ from sterna.model.quantized.taps import Tap, ignore
 
 __all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "check_ops_form",
            "has_two_bit_kernels", "open_session", "read_graph", "read_proto",
-           "state_array", "step_with_taps", "thread_count", "token_array", "two_bit_blocks"]
+           "state_array", "step_with_taps", "thread_count", "token_array", "two_bit_blocks",
+           "with_taps"]
 
 _LARGEST_REAL = 1e6
 Source: TypeAlias = str | Path | onnx.ModelProto
@@ -134,6 +135,69 @@ def read_proto(path: str | Path) -> onnx.ModelProto:
             f"{path}: cannot read the ONNX file ({error.strerror or error})") from error
     except DecodeError as error:
         raise OnnxFileError(f"{path}: not an ONNX file, or cut off") from error
+
+
+@dataclass(frozen=True, slots=True)
+class TapSource:
+    """Where a tensor of the integer reference, a tap, lies in the graph.
+
+    It is one of ``parts`` equal parts of the last axis of ``value``.
+    """
+
+    tap: str
+    value: str
+    part: int = 0
+    parts: int = 1
+
+    def take(self, value: np.ndarray) -> np.ndarray:
+        """Cut the tensor out of the graph's value; int64, as the reference has it."""
+        width = value.shape[-1] // self.parts
+        start = self.part * width
+        # The graph repeats a projection's one output scale over its rows.
+        stop = start + (1 if self.tap.endswith(".a") else width)
+        return value[..., start:stop].astype(np.int64)
+
+
+def tap_sources(proto: onnx.ModelProto) -> dict[str, TapSource]:
+    """Find the reference's tensors in an exact graph, in the order of computation."""
+    sources = {}
+    for value in proto.graph.value_info:
+        at, _, tensor = value.name.rpartition(".")
+        layer, _, group = at.rpartition(".")
+        members = MERGED.get(group, ())
+        for part, member in enumerate(members):
+            tap = f"{layer}.{member}.{tensor}"
+            sources[tap] = TapSource(tap, value.name, part, len(members))
+        if not members:
+            sources[value.name] = TapSource(value.name, value.name)
+    return sources
+
+
+def with_taps(
+    proto: onnx.ModelProto, names: Sequence[str] | None = None,
+) -> tuple[onnx.ModelProto, list[TapSource]]:
+    """Make inner tensors of an exact graph outputs of a copy of it: ``names``, or with None all.
+
+    Returns the copy, and where each tensor lies, in the order of computation. The added outputs
+    are float64 ``[batch, width]`` or ``[length, batch, width]``. Raises ValueError if the graph has
+    no tensor of one of the names.
+    """
+    known = tap_sources(proto)
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        raise ValueError(
+            f"the graph has no tensor called {unknown[0]!r}; its tensors have names "
+            f"like {next(iter(known))!r} and {list(known)[-1]!r}")
+    sources = [source for tap, source in known.items() if names is None or tap in names]
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    values = {value.name: value for value in proto.graph.value_info}
+    added = dict.fromkeys(source.value for source in sources)
+    copy.graph.output.extend(values[name] for name in added)
+    del copy.graph.value_info[:]
+    copy.graph.value_info.extend(
+        value for name, value in values.items() if name not in added)
+    return copy, sources
 
 
 class OnnxGraph(ABC):

@@ -30,9 +30,8 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
 __all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "check_ops_form",
-           "has_two_bit_kernels", "open_session", "read_graph", "read_proto",
-           "state_array", "step_with_taps", "thread_count", "token_array", "two_bit_blocks",
-           "with_taps"]
+           "has_two_bit_kernels", "open_session", "read_graph", "read_proto", "state_array",
+           "step_with_taps", "thread_count", "token_array", "two_bit_blocks", "with_taps"]
 
 _LARGEST_REAL = 1e6
 Source: TypeAlias = str | Path | onnx.ModelProto
@@ -370,9 +369,7 @@ class OnnxSequence(OnnxGraph):
             yield logits, state
 
 
-def step_with_taps(
-    model: QuantizedModel, names: Sequence[str] | None = None, *, threads: int = 1,
-) -> OnnxStep:
+def step_with_taps(model: QuantizedModel, names: Sequence[str] | None = None) -> OnnxStep:
     """Build the step graph of ``model`` with inner tensors as further outputs.
 
     Its ``step(tokens, state, tap)`` and ``run(tokens, state, tap)`` call ``tap`` with the
@@ -394,7 +391,7 @@ def step_with_taps(
     ValueError
         If the model does not fit the exact form, or a name is unknown.
     """
-    return OnnxStep(build_step(model), threads=threads, taps=names)
+    return OnnxStep(build_step(model), taps=names)
 
 
 def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.ndarray:

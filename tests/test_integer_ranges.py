@@ -1,6 +1,5 @@
 """Try to break the ranges that docs/numerics.md claims, at every extreme."""
 
-
 import numpy as np
 import pytest
 from conftest import ODD

@@ -1,6 +1,5 @@
 """Sessions: what they refuse to load, and compiled operators."""
 
-
 import numpy as np
 import onnx
 import pytest

@@ -1,5 +1,6 @@
 """Try to break the ranges that docs/numerics.md claims, at every extreme."""
 
+
 import numpy as np
 import pytest
 from conftest import ODD

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from node_script import SOURCES
 
 from sterna.cli.main import main
 from sterna.export.forms.forms import build
@@ -68,8 +67,8 @@ def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(small, pinned, tmp
     files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
     assert files["ort.wasm"] == STAND_IN["ort-wasm-simd-threaded.wasm"]
-    sources = {path.name for path in SOURCES.iterdir() if path.suffix in (
-        ".js", ".html", ".css", ".txt")}
+    sources = {path.name for path in (Path(webruntime.__file__).parent / "sources").iterdir()
+               if path.suffix in (".js", ".html", ".css", ".txt")}
     assert set(files) == sources | {
         "check.json", "model.onnx", "ort.js", "ort.wasm", "params.json"}
     assert first.manifest["files"] == {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node_script import SOURCES, run_in_node
 
 from sterna.export.web import page
 from sterna.export.web.page import record_reference
@@ -23,6 +25,7 @@ from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.bpe_training import train_bpe
 from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
 
+SOURCES = Path(page.__file__).parent / "sources"
 TRAINED = train_bpe([bundled_heldout(), "größer, κόσμος 世界".encode() * 9], 600)
 DOUBLED = BytePairTokenizer([(97, 98), (98, 99), (256, 99), (97, 257), (258, 258)])
 NODE = """
@@ -43,6 +46,22 @@ console.log(JSON.stringify({
 PIECES = ("a", "abc", "the", " of", "ing", "23", " ", "  ", "\n", "\t", "\x0b", "\x00", "--",
           "größer", "世界", "κόσμος", "\x7f", "\xa0", "\u2003", "\ufeff", "😀")
 texts = st.lists(st.sampled_from(PIECES) | st.characters(exclude_categories=["Cs"])).map("".join)
+
+
+def run_in_node(folder: Path, script: str, said: Any = None) -> Any:
+    """The JSON that a script writes last.
+
+    It runs in ``folder``, whose modules it imports, and reads ``said`` as JSON from its standard
+    input. Without Node the test is skipped.
+    """
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node")
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "script.js").write_text(script)
+    done = subprocess.run([node, "script.js"], cwd=folder, input=json.dumps(said),
+                          capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def drawn(lists: st.SearchStrategy[list]) -> list:

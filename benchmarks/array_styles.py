@@ -1,11 +1,11 @@
 """Size of the ternary array in every style, beside two that a synthesis tool is left to map.
 
-    python benchmarks/array_styles.py [--rows 8] [--cols 48] [--max-columns 384] [--pnr]
+    python benchmarks/array_styles.py [--rows 8] [--cols 48] [--max-columns 384]
 
 Counts look-up tables for one product per cycle, accumulators and control included: on ECP5
 and iCE40 what nextpnr counts, on Xilinx 7 series what Yosys does. Counts are exact and the
-same in every run. 8 rows of 48 columns take some ten minutes; ``--pnr`` adds the highest clock
-of each ECP5 array by itself, which takes some minutes each.
+same in every run. 8 rows of 48 columns take some ten minutes. ``sterna synth --unit mac --pnr``
+tells the clock of an array.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.netlist import free_carry_ends
-from sterna.hw.flow.place_route import pack, place_and_route, resources_of
+from sterna.hw.flow.place_route import pack, resources_of
 from sterna.hw.flow.synthesis import Family, synthesize
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource
 from sterna.hw.parts.pipeline import Pipeline
@@ -60,8 +60,6 @@ class ArrayArea:
         cells that hold a flip-flop only.
     flip_flops, multipliers
         Flip-flops and multiplier blocks.
-    fmax_mhz
-        Highest clock of the array by itself; None if it was not placed.
     """
 
     macs: int
@@ -69,7 +67,6 @@ class ArrayArea:
     mapped_luts: int
     flip_flops: int
     multipliers: int
-    fmax_mhz: float | None = None
 
     @property
     def luts_per_mac(self) -> float:
@@ -79,31 +76,22 @@ class ArrayArea:
 
 def array_area(
     component: wiring.Component, macs: int, target: FpgaTarget, *, multipliers: bool = True,
-    aim_mhz: float | None = None, seed: int = 1,
 ) -> ArrayArea:
-    """Synthesise an array of ``macs`` products per cycle and count its cells.
-
-    With an aim, of a target that has a router, it is placed and routed for its clock as well.
-    """
+    """Synthesise an array of ``macs`` products per cycle and count its cells."""
     with tempfile.TemporaryDirectory(prefix="sterna-area-") as name:
         folder = Path(name)
         source, netlist = write_verilog(component, MODULE, folder), folder / "netlist.json"
         mapped = synthesize(
             source, MODULE, target.family, multipliers=multipliers, netlist_path=netlist)
-        luts, flip_flops = mapped.luts_with_carries, mapped.flip_flops
-        fmax_mhz = None
+        luts = mapped.luts_with_carries
         if target.router is not None:
             data = json.loads(netlist.read_bytes())
             if target.family is Family.ECP5:
                 free_carry_ends(data, MODULE)
-            packed = json.dumps(data).encode()
-            counts = resources_of(target.router, pack(folder, target, packed))
-            luts = counts[Resource.LUT]
-            if aim_mhz is not None:
-                report = place_and_route(folder, target, packed, freq_mhz=aim_mhz, seed=seed)
-                fmax_mhz = min(each["achieved"] for each in report["fmax"].values())
+            packed = pack(folder, target, json.dumps(data).encode())
+            luts = resources_of(target.router, packed)[Resource.LUT]
     return ArrayArea(
-        macs, luts, mapped.luts_with_carries, flip_flops, mapped.multipliers, fmax_mhz)
+        macs, luts, mapped.luts_with_carries, mapped.flip_flops, mapped.multipliers)
 
 
 class PlainArray(wiring.Component):
@@ -164,9 +152,7 @@ class PlainArray(wiring.Component):
         return m
 
 
-def measure(
-    family: str, rows: int, cols: int, max_columns: int, aim_mhz: float | None,
-) -> dict[str, ArrayArea]:
+def measure(family: str, rows: int, cols: int, max_columns: int) -> dict[str, ArrayArea]:
     """Return what each array takes of a family, by name."""
     target = TARGETS[FAMILIES[family]]
     params = MacParams(rows, cols, max_columns)
@@ -181,9 +167,7 @@ def measure(
         print(f"{family}: {name} ...", file=sys.stderr, flush=True)
         ours = name not in (NAIVE, MUX_TREE)
         # Multiplier blocks are left to ours, which do not want any.
-        areas[name] = array_area(
-            array, rows * cols, target, multipliers=ours,
-            aim_mhz=aim_mhz if family == "ecp5" and ours else None)
+        areas[name] = array_area(array, rows * cols, target, multipliers=ours)
         if ours and areas[name].multipliers:
             sys.exit(f"{family}: {name} takes {areas[name].multipliers} multiplier blocks")
     return areas
@@ -193,11 +177,10 @@ def print_areas(family: str, areas: dict[str, ArrayArea]) -> None:
     """Print a table of a family."""
     unit = "logic cells" if family == "ice40" else "LUT"
     print(f"\n{family:18} {unit:>12} {'of Yosys':>9} {'FF':>7} {'DSP':>4} "
-          f"{unit + ' per MAC/cycle':>26}  {'MHz alone':>9}")
+          f"{unit + ' per MAC/cycle':>26}")
     for name, area in areas.items():
-        clock = f"{area.fmax_mhz:9.1f}" if area.fmax_mhz else ""
         print(f"{name:18} {area.luts:12} {area.mapped_luts:9} {area.flip_flops:7} "
-              f"{area.multipliers:4} {area.luts_per_mac:26.2f}  {clock}".rstrip(), flush=True)
+              f"{area.multipliers:4} {area.luts_per_mac:26.2f}", flush=True)
 
 
 def main() -> None:
@@ -207,8 +190,6 @@ def main() -> None:
     parser.add_argument("--cols", type=int, default=48)
     parser.add_argument("--max-columns", type=int, default=384)
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
-    parser.add_argument("--pnr", action="store_true", help="place and route the ECP5 arrays")
-    parser.add_argument("--aim", type=float, default=250.0, help="clock to aim at, in MHz")
     options = parser.parse_args()
     print(f"{options.rows} rows x {options.cols} columns, rows of up to {options.max_columns} "
           f"weights; " + ", ".join(f"{name} {version(name)}" for name in (
@@ -216,8 +197,7 @@ def main() -> None:
           flush=True)
     for family in options.families:
         print_areas(family, measure(
-            family, options.rows, options.cols, options.max_columns,
-            options.aim if options.pnr else None))
+            family, options.rows, options.cols, options.max_columns))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Build a data folder of a large text and train on it: peak memory and time of both.
 
-    python benchmarks/data_build.py [--megabytes 1000] [--vocab 1024] [--jobs 1 2] [--steps 20]
+    python benchmarks/data_build.py [--megabytes 1000]
 
 Writes a synthetic text (words by Zipf's law, lines of twelve, from a seed) to a temporary folder,
 builds it with ``sterna data build`` as bytes, and as byte pairs with each number of processes,
@@ -31,6 +31,7 @@ from sterna.model.shards.text import ShardText
 
 _WORDS, _LINE = 50_000, 12
 _BLOCK_LINES = 20_000
+_VOCAB, _STEPS = 1024, 20
 
 
 def write_text(path: Path, size: int, seed: int = 0) -> None:
@@ -71,27 +72,23 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=1000)
-    parser.add_argument("--vocab", type=int, default=1024)
-    parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--folder", type=Path, help="where to work; default: a temporary one")
     options = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}, "
           f"numpy {np.__version__}, torch {version('torch')}, seed 0", flush=True)
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text, sample = folder / "text.txt", folder / "sample.txt"
         part("write", text, options.megabytes * 10 ** 6)
         with text.open("rb") as file:
             write_atomically(sample, file.read(5 * 10 ** 6))
         tokenizer = folder / "tokenizer.json"
-        sterna("tokenizer", "train", sample, "--vocab", options.vocab, "-o", tokenizer)
+        sterna("tokenizer", "train", sample, "--vocab", _VOCAB, "-o", tokenizer)
         megabytes = text.stat().st_size / 1e6
         print(f"{megabytes:,.0f} MB of text\n")
         print("part".ljust(34) + "".join(
             head.rjust(12) for head in ("wall s", "CPU s", "MB/s", "peak MB")))
-        pairs = [("--tokenizer", tokenizer, "--jobs", jobs) for jobs in options.jobs]
-        for kind, builds in (("bytes", [()]), (f"{options.vocab:,} tokens", pairs)):
+        pairs = [("--tokenizer", tokenizer, "--jobs", jobs) for jobs in (1, 2)]
+        for kind, builds in (("bytes", [()]), (f"{_VOCAB:,} tokens", pairs)):
             for more in builds:
                 name = ", ".join([f"build, {kind}", *(f"--jobs {jobs}" for jobs in more[3:])])
                 data = folder / name
@@ -101,9 +98,9 @@ def main() -> None:
             print(f"  {index['train']['bytes'] / sum(s['tokens'] for s in index['shards']):.3f} "
                   f"bytes per token")
             part("read", data, 200_000)
-            show(f"train, {kind}, {options.steps} steps",
-                 *train(data.with_suffix(".run"), options.steps, "--data", data))
-        show(f"train, built-in text, {options.steps} steps", *train(folder / "run", options.steps))
+            show(f"train, {kind}, {_STEPS} steps",
+                 *train(data.with_suffix(".run"), "--data", data))
+        show(f"train, built-in text, {_STEPS} steps", *train(folder / "run"))
 
 
 def show(part: str, wall: float, cpu: float, speed: str, peak: float) -> None:
@@ -136,10 +133,10 @@ def memory() -> dict[str, float]:
     return {kind: int(size) / 1024 for kind, size in re.findall(r"Rss(\w+):\s+(\d+)", status)}
 
 
-def train(folder: Path, steps: int, *text: object) -> tuple[float, float, str, float]:
+def train(folder: Path, *text: object) -> tuple[float, float, str, float]:
     """A row of training; how fast that is depends on the model, so no speed is told."""
     wall, cpu, peak = sterna(
-        "train", "--config", "tiny", *text, "--steps", steps, "-o", folder, "--threads", 1)
+        "train", "--config", "tiny", *text, "--steps", _STEPS, "-o", folder, "--threads", 1)
     return wall, cpu, "", peak
 
 

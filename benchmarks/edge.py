@@ -3,10 +3,9 @@
     python benchmarks/edge.py --cold -o docs/edge-benchmark
     python benchmarks/edge.py --quick
 
-Writes NAME.json, NAME.md and NAME.svg, and prints the tables; the first command takes some ten
-minutes. Each size is written when it is done; ``--resume`` goes on from there. Absolute times
-depend on the machine; ratios are taken within a round, one call of each contestant in turn, on one
-thread.
+Writes NAME.json, NAME.md and NAME.svg after each size, and prints the tables; the first command
+takes some ten minutes. Absolute times depend on the machine; ratios are taken within a round, one
+call of each contestant in turn, on one thread.
 
 What is not there is left out: PyTorch, a compiler for the library of operators, llama.cpp. For
 llama.cpp install ``llama-cpp-python`` beside Sterna, or elsewhere and name its ``llama_cpp/lib``
@@ -24,26 +23,27 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import edge_contestants as contestants
 from edge_peers import PRODUCT_BASES, Ggml, Native, find_ggml, products
 from edge_report import all_tables, left_out, write_reports
-from edge_timing import describe_machine, describe_versions, measure, now, summarise
+from edge_timing import describe_machine, describe_versions, measure, summarise
 
 from sterna.cli.terminal.console import print_table, progress_bar, say
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.native.ops import OpsError, build_ops
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
-from sterna.model.profile import PROFILES
+from sterna.model.profile import S16
 from sterna.model.quantized.synthetic import random_model
 
 LAYERS, VOCAB = 2, 256
 SIZES = ((128, 352), (256, 704), (1024, 2816), (2048, 5632))
 SHAPES = ((1024, 1024), (1024, 2816), (2048, 5632))
-PARTS = ("step", "prefill", "products")
+QUICK = {"sizes": SIZES[:2], "shapes": SHAPES[:1], "rounds": 40, "probes": 1, "seconds": 8.0}
 Record = dict[str, Any]
 
 
@@ -70,72 +70,24 @@ def read_options(arguments: Sequence[str]) -> argparse.Namespace:
         help="widths d and dff of the models")
     add("--shapes", nargs="+", type=pair, metavar="KxN", default=SHAPES,
         help="columns and rows of the products")
-    add("--forms", nargs="+", metavar="NAME", default=list(contestants.NAMES),
-        choices=contestants.NAMES, help=f"some of {', '.join(contestants.NAMES)}")
-    add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure")
-    add("--profile", choices=sorted(PROFILES), default="S16", help="numeric profile")
     add("--rounds", type=int, default=100, help="timed calls of each; a fifth for prefill")
-    add("--seconds", type=float, default=120.0, help="longest time of one measurement")
-    add("--probes", type=int, default=3, help="processes that load each file")
     add("--cold", action="store_true", help="measure with cold caches as well")
-    add("--ops", type=Path, help="library of operators; built if it is not given")
     add("--ggml", type=Path, help="folder of libggml-base and libggml-cpu, if llama-cpp-python "
                                   "is not installed beside Sterna")
     add("--quick", action="store_true", help="small sizes and few rounds: under two minutes")
-    add("--resume", action="store_true", help="keep what NAME.json has already")
     add("--quiet", action="store_true", help="no progress")
-    quick = {"sizes": SIZES[:2], "shapes": SHAPES[:1], "rounds": 40, "probes": 1, "seconds": 8.0}
+    # Processes that load each file, and the longest time of one measurement.
+    parser.set_defaults(probes=3, seconds=120.0)
     if parser.parse_known_args(arguments)[0].quick:
-        parser.set_defaults(**quick)
+        parser.set_defaults(**QUICK)
     options = parser.parse_args(arguments)
-    for name in ("rounds", "probes", "seconds"):
-        if getattr(options, name) <= 0:
-            parser.error(f"--{name} must be above 0, got {getattr(options, name)}")
+    if options.rounds < 1:
+        parser.error(f"--rounds must be at least 1, got {options.rounds}")
     return options
 
 
-def start_record(
-    options: argparse.Namespace, command: str, absent: dict[str, str], ggml: Ggml | None,
-) -> Record:
-    """What is known before anything is measured; or the file that is resumed.
-
-    Raises
-    ------
-    ValueError
-        If the file to be resumed was made with other settings, versions or on another machine.
-    """
-    names = [name for name in contestants.NAMES
-             if name in options.forms or name == contestants.BASE]
-    absent = absent | {
-        name: reason for name in names if (reason := contestants.missing(name)) is not None}
-    record: Record = {
-        "machine": describe_machine(),
-        "versions": describe_versions(None if ggml is None else ggml.version),
-        "settings": {
-            "profile": options.profile, "layers": LAYERS, "vocab": VOCAB, "threads": 1,
-            "prefill_tokens": contestants.PREFILL_TOKENS, "rounds": options.rounds,
-            "seconds": options.seconds, "probes": options.probes, "cold": options.cold,
-            "parts": options.parts,
-            "forms": [name for name in names if name not in absent]},
-        "missing": absent,
-        "date": now(), "command": command, "models": [], "products": []}
-    path = options.output.with_suffix(".json")
-    if not (options.resume and path.exists()):
-        return record
-    try:
-        kept: Record = json.loads(path.read_text())
-        for part in ("machine", "versions", "settings"):
-            if kept[part] != record[part]:
-                raise ValueError(
-                    f"{path}: --resume expected the same {part}: {kept[part]} there, "
-                    f"{record[part]} here")
-    except (KeyError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}: not a file of this benchmark ({error})") from error
-    return kept
-
-
 def measure_model(
-    d: int, dff: int, options: argparse.Namespace, names: list[str], ops: Path | None,
+    d: int, dff: int, options: argparse.Namespace, names: Sequence[str], ops: Path | None,
 ) -> Record:
     """Measure one size: files, then step and prefill of every contestant.
 
@@ -143,42 +95,33 @@ def measure_model(
     """
     config = ModelConfig(d=d, layers=LAYERS, dff=dff, vocab=VOCAB)
     say(f"d {d}, dff {dff}: a random model", options.quiet)
-    model = random_model(config, PROFILES[options.profile])
+    model = random_model(config, S16)
     entry: Record = {"d": d, "dff": dff, "weights": config.ternary_weights, "files": {},
                      "failed": {}}
-    for kind, part in ((GraphKind.STEP, "step"), (GraphKind.SEQUENCE, "prefill")):
-        if part not in options.parts:
-            continue
+    for kind, part, rounds in ((GraphKind.STEP, "step", options.rounds),
+                               (GraphKind.SEQUENCE, "prefill", max(1, options.rounds // 5))):
         with tempfile.TemporaryDirectory(prefix="sterna-edge-") as folder:
             calls = {}
             for name in names:
-                if f"{name}, {part}" in entry["failed"]:
-                    continue
                 say(f"d {d}: {name}, {part} graph", options.quiet)
                 try:
                     path = contestants.write_file(name, model, kind, Path(folder))
-                    if part == "step" or "step" not in options.parts:
-                        entry["files"][name] = probe_file(name, kind, path, ops, model, options)
+                    if kind is GraphKind.STEP:
+                        probes = [contestants.probe(name, kind, path, ops, model)
+                                  for _ in range(options.probes)]
+                        size = path.stat().st_size
+                        entry["files"][name] = {
+                            "bytes": size, "bits_per_weight": 8 * size / config.ternary_weights,
+                            **{key: statistics.median(each[key] for each in probes)
+                               for key in probes[0]}}
                     calls[name] = contestants.open_call(
                         name, kind, path, ops, config, model.profile)
                 except Exception as error:  # onnxruntime's classes all come from Exception
                     reason = " ".join(str(error).replace(folder, "").split())
                     entry["failed"][f"{name}, {part}"] = reason[:300]
                     say(f"  left out: {error}", options.quiet)
-        rounds = options.rounds if part == "step" else max(1, options.rounds // 5)
         entry[part] = time_calls(f"d {d}: {part}", calls, [contestants.BASE], rounds, options)
     return entry
-
-
-def probe_file(
-    name: str, kind: GraphKind, path: Path, ops: Path | None, model: Any,
-    options: argparse.Namespace,
-) -> Record:
-    """Size of a file, and medians of what loading takes."""
-    probes = [contestants.probe(name, kind, path, ops, model) for _ in range(options.probes)]
-    size = path.stat().st_size
-    return {"bytes": size, "bits_per_weight": 8 * size / model.config.ternary_weights,
-            **{key: statistics.median(each[key] for each in probes) for key in probes[0]}}
 
 
 def time_calls(
@@ -198,18 +141,6 @@ def time_calls(
     return found
 
 
-def measure_product(
-    columns: int, rows: int, options: argparse.Namespace, native: Native | None,
-    ggml: Ggml | None,
-) -> Record:
-    """Measure the products of one matrix."""
-    made, failed = products(columns, rows, ggml=ggml, native=native)
-    label = f"product {columns} x {rows}"
-    return {"columns": columns, "rows": rows, "failed": failed,
-            "bytes": {name: product.weight_bytes for name, product in made.items()},
-            **time_calls(label, dict(made), PRODUCT_BASES, options.rounds, options)}
-
-
 def command_line(arguments: Sequence[str]) -> str:
     """The command that was given, without the folders of absolute paths: they are of one machine.
 
@@ -221,43 +152,48 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 def run(options: argparse.Namespace, command: str) -> Record:
-    """Measure everything that is asked for and not there yet; write after each size."""
-    absent = {}
+    """Measure everything; write after each size."""
+    absent = {name: reason for name in contestants.NAMES if (reason := contestants.missing(name))}
     folder = options.ggml or find_ggml()
     if folder is None:
         absent["llama.cpp"] = "llama-cpp-python is not installed, and --ggml names no folder"
     ggml = None if folder is None else Ggml(folder)
-    ops, native = options.ops, None
+    ops = native = None
     try:
-        if ops is None:
-            say("the library of operators", options.quiet)
-            ops = build_ops()
+        say("the library of operators", options.quiet)
+        ops = build_ops()
         native = Native(ops)
     except OpsError as error:
         absent[contestants.OPS] = str(error)
-    record = start_record(options, command, absent, ggml)
+    names = [name for name in contestants.NAMES if name not in absent]
+    record: Record = {
+        "machine": describe_machine(),
+        "versions": describe_versions(None if ggml is None else ggml.version),
+        "settings": {
+            "profile": S16.name, "layers": LAYERS, "vocab": VOCAB, "threads": 1,
+            "prefill_tokens": contestants.PREFILL_TOKENS, "rounds": options.rounds,
+            "seconds": options.seconds, "probes": options.probes, "cold": options.cold,
+            "forms": names},
+        "missing": absent, "date": datetime.now(UTC).date().isoformat(), "command": command,
+        "models": [], "products": []}
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    path = options.output.with_suffix(".json")
 
     def keep() -> None:
-        write_atomically(path, json.dumps(record, indent=1) + "\n")
+        write_atomically(
+            options.output.with_suffix(".json"), json.dumps(record, indent=1) + "\n")
         write_reports(record, options.output)
 
-    names = record["settings"]["forms"]
-    done = {(each["d"], each["dff"]) for each in record["models"]}
-    if {"step", "prefill"} & set(options.parts):
-        for d, dff in options.sizes:
-            if (d, dff) not in done:
-                record["models"].append(measure_model(d, dff, options, names, ops))
-                keep()
-    done = {(each["columns"], each["rows"]) for each in record["products"]}
-    if "products" in options.parts:
-        for columns, rows in options.shapes:
-            if (columns, rows) not in done:
-                record["products"].append(measure_product(
-                    columns, rows, options, native, ggml))
-                keep()
-    keep()
+    for d, dff in options.sizes:
+        record["models"].append(measure_model(d, dff, options, names, ops))
+        keep()
+    for columns, rows in options.shapes:
+        made, failed = products(columns, rows, ggml=ggml, native=native)
+        record["products"].append({
+            "columns": columns, "rows": rows, "failed": failed,
+            "bytes": {name: product.weight_bytes for name, product in made.items()},
+            **time_calls(f"product {columns} x {rows}", dict(made), PRODUCT_BASES,
+                         options.rounds, options)})
+        keep()
     return record
 
 
@@ -270,8 +206,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        say(f"interrupted; --resume goes on after the sizes that are in "
-            f"{options.output.with_suffix('.json')}")
+        say(f"interrupted; {options.output.with_suffix('.json')} has the sizes that are done")
         return 130
     for table in all_tables(record):
         print_table(table.title, table.columns, table.rows, width=160)

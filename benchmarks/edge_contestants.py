@@ -138,16 +138,9 @@ def probe(
 ) -> dict[str, float]:
     """Load the file of a contestant, made from ``model``, in a process of its own.
 
-    Returns
-    -------
-    ``load_ms``, from the file to something that can be called; ``loaded_mib`` and ``peak_mib``,
-    growth of the resident memory after three calls, and at its highest; for a step graph
-    ``session_ms``, what ``sterna.export.Session`` takes, which tests what it loads.
-
-    Raises
-    ------
-    RuntimeError
-        If the process failed; the message is its last line.
+    Returns ``load_ms``, from the file to something that can be called; ``loaded_mib`` and
+    ``peak_mib``, growth of the resident memory after three calls, and at its highest; for a step
+    graph ``session_ms``, what ``sterna.export.Session`` takes, which tests what it loads.
     """
     command = [sys.executable, __file__, name, kind.value, str(path), str(ops or ""),
                json.dumps(model.config.to_json()), json.dumps(asdict(model.profile))]

@@ -15,6 +15,7 @@ import ctypes
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import c_bool, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_void_p
 from dataclasses import dataclass
 from functools import partial
@@ -26,20 +27,10 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from sterna.export.graph.products import BLOCK, pack_codes
 from sterna.export.native.ops import OpsError, TernaryMatrix, kernel_name
 
-__all__ = [
-    "GGML_TYPES",
-    "PRODUCT_BASES",
-    "Ggml",
-    "GgmlProduct",
-    "Native",
-    "NativeProduct",
-    "Product",
-    "find_ggml",
-    "products",
-]
-
+__all__ = ["PRODUCT_BASES", "Ggml", "Native", "Product", "find_ggml", "products"]
 
 # enum ggml_type of ggml.h; the numbers are part of the GGUF file format.
 GGML_TYPES = {"F32": 0, "Q8_0": 8, "TQ1_0": 34, "TQ2_0": 35}
@@ -161,6 +152,7 @@ def _floats(address: int, count: int) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))
 
 
+KERNELS = ("avx512vnni", "avx2", "neon-dot", "neon", "portable")
 SOURCE = Path(__file__).with_name("edge_native.cpp")
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 
@@ -170,7 +162,10 @@ class Native:
 
     def __init__(self, library: Path) -> None:
         self.library = library
-        self.kernel = kernel_name(library)
+        self.kernels = []
+        for name in KERNELS:
+            with suppress(OpsError):        # this processor lacks it
+                self.kernels.append(kernel_name(library, name))
         self.matmul = ctypes.cast(
             ctypes.CDLL(str(library.resolve())).sterna_matmul, c_void_p)
         with tempfile.TemporaryDirectory(prefix="sterna-edge-") as folder:
@@ -187,14 +182,16 @@ class Native:
 
 @dataclass
 class NativeProduct:
-    """``weight @ x`` by the library's kernel for this processor; trits of any number type."""
+    """``weight @ x`` by a kernel of the library; trits of any number type."""
 
     native: Native
+    kernel: str
     weight: np.ndarray
 
     def __post_init__(self) -> None:
         rows, columns = self.weight.shape
-        self._matrix = TernaryMatrix(self.native.library, self.weight.astype(np.int8))
+        self._matrix = TernaryMatrix(
+            self.native.library, self.weight.astype(np.int8), self.kernel)
         self.weight_bytes = self._matrix.packed.nbytes
         self.x, self.y = np.zeros(columns, np.float32), np.zeros(rows, np.float32)
         self._buffers = self._matrix.buffers(1)
@@ -210,7 +207,6 @@ class NativeProduct:
 
 FLOAT32 = "MatMul float32"
 PRODUCT_BASES = (FLOAT32, "llama.cpp TQ2_0")
-BLOCK = 128
 LARGEST_ERROR = 0.03
 GGML_KINDS = ("TQ2_0", "TQ1_0", "Q8_0")
 
@@ -280,14 +276,10 @@ def int8(weight: np.ndarray) -> OnnxProduct:
 def two_bit(weight: np.ndarray) -> OnnxProduct:
     """MatMulNBits of 2 bits in blocks of 128 at accuracy level 4: 8-bit activations."""
     rows, columns = weight.shape
-    blocks = -(-columns // BLOCK)
-    codes = np.full((rows, blocks * BLOCK), 2, np.uint8)  # 2 is the zero point
-    codes[:, :columns] += weight.astype(np.int8).view(np.uint8)
-    packed = (codes.reshape(rows, blocks, -1, 4) << np.array([0, 2, 4, 6], np.uint8)).sum(
-        axis=-1, dtype=np.uint8)
+    packed = numpy_helper.to_array(pack_codes(weight.astype(np.int8)))
     return OnnxProduct([("MatMulNBits", ["x", "w", "scales"], ["y"], {
         "K": columns, "N": rows, "bits": 2, "block_size": BLOCK, "accuracy_level": 4})],
-        {"w": packed, "scales": np.ones((rows, blocks), np.float32)}, columns, rows)
+        {"w": packed, "scales": np.ones(packed.shape[:2], np.float32)}, columns, rows)
 
 
 def products(
@@ -309,7 +301,8 @@ def products(
     if ggml is not None:
         makers |= {f"llama.cpp {kind}": partial(GgmlProduct, ggml, kind) for kind in GGML_KINDS}
     if native is not None:
-        makers[f"Sterna {native.kernel}"] = partial(NativeProduct, native)
+        makers |= {f"Sterna {kernel}": partial(NativeProduct, native, kernel)
+                   for kernel in native.kernels}
     failed = {}
     for name, make in makers.items():
         try:
@@ -319,14 +312,10 @@ def products(
         except Exception as reason:  # onnxruntime's classes all come from Exception
             failed[name] = " ".join(str(reason).split())[:200]
             continue
-        error = relative_error(product.y, weight @ x)
+        expected = weight @ x
+        error = float(np.sqrt(np.mean((product.y - expected) ** 2) / np.mean(expected ** 2)))
         if error < LARGEST_ERROR:
             made[name] = product
         else:
             failed[name] = f"its relative error is {error:.3g}, expected below {LARGEST_ERROR}"
     return made, failed
-
-
-def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
-    """Root mean square of the differences over that of ``expected``."""
-    return float(np.sqrt(np.mean((result - expected) ** 2) / np.mean(expected ** 2)))

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Calls", "describe_machine", "describe_versions", "flush_caches", "measure", "now",
+__all__ = ["Calls", "describe_machine", "describe_versions", "flush_caches", "measure",
            "quartiles", "summarise"]
 
 Calls: TypeAlias = Mapping[str, Callable[[], object]]
@@ -25,6 +26,7 @@ Samples: TypeAlias = dict[str, list[float]]
 # A shared machine may have a larger last-level cache than it says.
 COLD_MIB = 192
 LEAST_ROUNDS = 3
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _big: list[np.ndarray] = []
 
 
@@ -37,8 +39,7 @@ def flush_caches() -> None:
 
 def _last_level_mib() -> int:
     """Size of the largest cache in MiB, 0 where Linux does not say."""
-    sizes = [path.read_text().strip() for path in
-             Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
     return max((int(size[:-1]) >> 10 for size in sizes if size.endswith("K")), default=0)
 
 
@@ -109,43 +110,28 @@ def describe_machine() -> dict[str, object]:
         "processor": platform.processor() or platform.machine(), "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}"}
     try:
-        text = Path("/proc/cpuinfo").read_text()
-        found |= {key: value for key, name in (("processor", "model name"),)
-                  if (value := _field(text, name))}
-        flags = set(_field(text, "flags").split())
-        found["vector units"] = [
-            flag for flag in ("avx2", "avx_vnni", "avx512_vnni", "asimddp") if flag in flags
-            or flag in _field(text, "Features").split()]
-        found["memory GiB"] = round(
-            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30))
-        caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
-        found["caches"] = [
-            f"L{(each / 'level').read_text().strip()} {(each / 'size').read_text().strip()}"
-            for each in caches if (each / "type").read_text().strip() != "Instruction"]
+        told = dict(re.findall(
+            r"^(\w[^\t:]*?)\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.M))
+        flags = (told.get("flags", "") + " " + told.get("Features", "")).split()
+        found |= {
+            "processor": told.get("model name", found["processor"]),
+            "vector units": [flag for flag in ("avx2", "avx_vnni", "avx512_vnni", "asimddp")
+                             if flag in flags],
+            "memory GiB": round(
+                os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)),
+            "caches": [f"L{(each / 'level').read_text().strip()} "
+                       f"{(each / 'size').read_text().strip()}"
+                       for each in sorted(_CACHES.glob("index*"))
+                       if (each / "type").read_text().strip() != "Instruction"]}
     except (OSError, ValueError):
         pass  # Not Linux: what Python knows must do.
     return found
-
-
-def _field(text: str, name: str) -> str:
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == name:
-            return value.strip()
-    return ""
 
 
 def describe_versions(ggml: str | None) -> dict[str, str]:
     """Versions of Python and of every package that is measured; ``ggml`` if it was found."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found if ggml is None else found | {"ggml": ggml}
-
-
-def now() -> str:
-    """Today, as ``2026-11-22``."""
-    return datetime.now(UTC).date().isoformat()

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sterna.export.float.reference import real_scale
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
@@ -74,28 +75,23 @@ def write_dense(model: QuantizedModel, path: Path) -> Path:
     """Write the dense weights of a quantised model for :func:`open_dense`."""
     profile = model.profile
 
-    def real(name: str, frac: int) -> tuple[np.ndarray, np.ndarray]:
-        part = model.projections[name]
-        columns = part.weight.shape[1]
-        # docs/numerics.md: z = acc * A >> shift, A = V * K >> (P + MK - MA), V = 127 << P over
-        # the root of the sum of squares, which is the RMS times the root of the columns.
-        scale = 127 / math.sqrt(columns) * math.ldexp(
-            int(part.k), profile.scale_bits - profile.mantissa_bits - part.shift - frac)
-        return (part.weight.astype(np.float32) * np.float32(scale),
+    def real(name: str) -> tuple[np.ndarray, np.ndarray]:
+        part, frac = model.projections[name], profile.output_format(name).frac
+        return (part.weight.astype(np.float32) * np.float32(real_scale(model, name)),
                 np.ldexp(part.bias.astype(np.float32), -frac))
 
-    merged = {"head": (["head"], profile.logit.frac)}
+    merged = {"head": ["head"]}
     for layer in range(model.config.layers):
         at = f"layer{layer}"
         merged |= {
-            f"{at}.fcg": ([f"{at}.mlgru.{part}" for part in "fcg"], profile.z.frac),
-            f"{at}.out": ([f"{at}.mlgru.out"], profile.x.frac),
-            f"{at}.gate_up": ([f"{at}.glu.gate", f"{at}.glu.up"], profile.z.frac),
-            f"{at}.down": ([f"{at}.glu.down"], profile.x.frac)}
+            f"{at}.fcg": [f"{at}.mlgru.{part}" for part in "fcg"],
+            f"{at}.out": [f"{at}.mlgru.out"],
+            f"{at}.gate_up": [f"{at}.glu.gate", f"{at}.glu.up"],
+            f"{at}.down": [f"{at}.glu.down"]}
     embedding = np.ldexp(model.embedding.astype(np.float32), -profile.x.frac)
     tensors = {"embedding": torch.from_numpy(embedding)}
-    for name, (members, frac) in merged.items():
-        weights, biases = zip(*(real(member, frac) for member in members), strict=True)
+    for name, members in merged.items():
+        weights, biases = zip(*map(real, members), strict=True)
         tensors[f"{name}.weight"] = torch.from_numpy(np.concatenate(weights))
         tensors[f"{name}.bias"] = torch.from_numpy(np.concatenate(biases))
     torch.save(tensors, path)

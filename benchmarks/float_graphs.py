@@ -1,6 +1,6 @@
 """Time the sequence graph of a float model with Scan, or sums in chunks, and with LinearAttention.
 
-    python benchmarks/float_graphs.py [--threads 1] [--repeats 15] [--mixers mlgru hgrn2 linear]
+    python benchmarks/float_graphs.py
 
 Prints the median milliseconds of interleaved calls under onnxruntime, and how many times faster
 the graph with LinearAttention is.
@@ -8,7 +8,6 @@ the graph with LinearAttention is.
 
 from __future__ import annotations
 
-import argparse
 import time
 from statistics import median
 
@@ -21,13 +20,14 @@ from sterna.model.onnx_float.writer import float_graph
 from sterna.model.stack.language_model import LanguageModel
 
 WIDTHS = (64, 128, 512)
+REPEATS = 15
 SHAPES = ((1, 16), (1, 256), (4, 256), (1, 1024))
 
 
-def session(model: LanguageModel, threads: int, use_it: bool) -> onnxruntime.InferenceSession:
+def session(model: LanguageModel, use_it: bool) -> onnxruntime.InferenceSession:
     """The sequence graph in onnxruntime."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = 1
     proto = float_graph(model, "sequence", use_linear_attention=use_it)
     return onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -35,23 +35,18 @@ def session(model: LanguageModel, threads: int, use_it: bool) -> onnxruntime.Inf
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--mixers", nargs="+", default=["mlgru", "hgrn2", "linear"])
-    options = parser.parse_args()
     print(f"{'mixer':8}{'d':>5}{'batch':>7}{'tokens':>8}{'plain ms':>10}{'LinearAttention ms':>20}"
           f"{'times faster':>14}")
-    for mixer in options.mixers:
+    for mixer in ("mlgru", "hgrn2", "linear"):
         for d in WIDTHS:
             model = LanguageModel(ModelConfig(
                 d=d, layers=1, dff=d, vocab=256, mixer=mixer, weights="float"))
-            sessions = [session(model, options.threads, use_it) for use_it in (False, True)]
+            sessions = [session(model, use_it) for use_it in (False, True)]
             for batch, tokens in SHAPES:
                 text = np.random.default_rng(0).integers(0, 256, (batch, tokens))
                 state = [each.numpy() for each in flat(model.initial_state(batch))]
                 seconds: list[list[float]] = [[], []]
-                for _ in range(options.repeats):
+                for _ in range(REPEATS):
                     for each, spent in zip(sessions, seconds, strict=True):
                         names = [value.name for value in each.get_inputs()]
                         feed = dict(zip(names, [text, *state], strict=True))

@@ -47,10 +47,9 @@ def main() -> None:
     parser = arguments(__doc__.splitlines()[0], "runs/lr_transfer.json")
     parser.add_argument("--plot", type=Path, help="file for a drawing")
     options = parser.parse_args()
-    widths, steps, seeds = ((8, 16, 32), 12, 1) if options.tiny else ((64, 128, 256), 600, 2)
+    widths, steps, seeds = (64, 128, 256), 600, 2
     rates = [2.0**power for power in range(-9, -3)]
-    cells = {(d, lr, seed): Cell(
-        d, 2, steps, seed, heldout_bytes=512 if options.tiny else 32768, recipe={"lr": lr})
+    cells = {(d, lr, seed): Cell(d, 2, steps, seed, heldout_bytes=32768, recipe={"lr": lr})
         for d in widths for lr in rates for seed in range(seeds)}
     found = run_cells(cells.values(), options.output, options.jobs)
     losses: dict[int, dict[float, float]] = {d: {} for d in widths}

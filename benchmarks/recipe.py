@@ -35,15 +35,14 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--steps", type=int, default=1000)
     options = parser.parse_args()
-    d, layers, steps, seeds = (
-        (16, 1, 12, 2) if options.tiny else (64, options.layers, options.steps, 3))
-    bytes_ = 512 if options.tiny else 32768
+    d, seeds = 64, 3
     cells = {
-        (name, seed): Cell(d, layers, steps, seed, profile, heldout_bytes=bytes_, integers=True,
-                           recipe=dict(recipe))
+        (name, seed): Cell(d, options.layers, options.steps, seed, profile, heldout_bytes=32768,
+                           integers=True, recipe=dict(recipe))
         for name, (profile, recipe) in VARIANTS.items() for seed in range(seeds)}
     found = run_cells(cells.values(), options.output, options.jobs)
-    print(f"\nd {d}, {layers} layers, {steps} steps, seeds 0 to {seeds - 1}, mean\n")
+    print(f"\nd {d}, {options.layers} layers, {options.steps} steps, "
+          f"seeds 0 to {seeds - 1}, mean\n")
     print("| | float | against the plain one, by seed | S16 - float | C12 - float |")
     print("|---|---|---|---|---|")
     for name in VARIANTS:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from step_time import best_milliseconds
 from torch import Tensor
 
 from sterna.model.native_cpu.kernels import cpu_kernels
@@ -46,20 +47,16 @@ def make_inputs(steps: int, batch: int, channels: int) -> list[Tensor]:
     return [*(each.requires_grad_() for each in inputs), torch.randn(shape, generator=generator)]
 
 
-def best_milliseconds(
-    forms: dict[str, Scan], inputs: list[Tensor], repeats: int, clock: Callable[[], float],
-) -> dict[str, float]:
-    """The fastest of so many passes forward and back of each, which take turns."""
-    best = dict.fromkeys(forms, float("inf"))
+def passes(form: Scan, inputs: list[Tensor]) -> Callable[[], None]:
+    """A pass of a form, forward and back."""
     *leaves, grad = inputs
-    for _ in range(repeats):
-        for name, form in forms.items():
-            for leaf in leaves:
-                leaf.grad = None
-            start = clock()
-            form(*leaves).backward(grad)
-            best[name] = min(best[name], 1e3 * (clock() - start))
-    return best
+
+    def run() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+        form(*leaves).backward(grad)
+
+    return run
 
 
 def chosen_form(inputs: list[Tensor]) -> str:
@@ -89,7 +86,8 @@ def main() -> None:
     print(f"{'time':>6}{'batch':>7}{'d':>7}" + "".join(f"{name:>13} " for name in forms))
     for shape in GRID if options.grid else SHAPES:
         inputs = make_inputs(*shape)
-        best = best_milliseconds(forms, inputs, options.repeats, clock)
+        best = best_milliseconds(
+            {name: passes(form, inputs) for name, form in forms.items()}, options.repeats, clock)
         chosen = chosen_form(inputs)
         cells = "".join(f"{best[name]:13.3f}{'*' if name == chosen else ' '}" for name in forms)
         gains = "".join(f"{best['loop'] / best[name]:7.1f}x" for name in (chosen, "kernel")

@@ -7,15 +7,11 @@ for the MLGRU recurrence:
 
 - the largest difference of outputs and of gradients from one process that has the whole sequence
   and other code (torch's own attention; the scan of ``mlgru_scan``), relative to the largest number
-  if that is above 1; from a second pass in float64 too;
-- the most memory that any process needs for a forward and backward pass beside its inputs:
-  *tensors* is the sum of all that are alive at a time, counted as operations make them and as they
-  are freed; *resident* is what the operating system gave the process (the peak of the pass less
-  what it had before), with what happens inside operations and in the transport;
+  if that is above 1;
+- the most memory that any process needs for a forward and backward pass beside its inputs: the sum
+  of all tensors that are alive at a time, counted as operations make them and as they are freed;
 - the bytes that each process sends to the next, or gives to all, forward and backward: counted
-  where they are handed to torch.distributed;
-- the time of a pass relative to that of one process, which says little with fewer free cores than
-  processes.
+  where they are handed to torch.distributed.
 
 The row *alone* is that other code, in one process.
 """
@@ -26,11 +22,9 @@ import argparse
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,9 +44,7 @@ from sterna.model.parallel.ring import KEYS_AT_ONCE, ring_attention
 HEADS, WIDTH = 4, 64
 """Of attention; the recurrence has as many channels as all heads together. One sequence."""
 TASKS = ("attention", "causal attention", "MLGRU")
-REPEATS = 3
 MIB = 1 << 20
-PAGE = resource.getpagesize()
 
 
 class LiveBytes(TorchDispatchMode):
@@ -107,17 +99,17 @@ class Sent:
 class Task:
     """A task of the table: its inputs for the whole sequence, by one process and by many."""
 
-    def __init__(self, name: str, tokens: int, dtype: torch.dtype, share: bool) -> None:
+    def __init__(self, name: str, tokens: int, share: bool) -> None:
         self.share = share
         self.name, self.dim = name, 0 if name == "MLGRU" else 2
         shape = (tokens, 1, HEADS * WIDTH) if name == "MLGRU" else (1, HEADS, tokens, WIDTH)
         generator = torch.Generator().manual_seed(0)
-        self.inputs = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        self.inputs = [torch.randn(shape, generator=generator)
                        for _ in range(2 if name == "MLGRU" else 3)]
         if name == "MLGRU":
             self.inputs[0] = (self.inputs[0] + 2).sigmoid()    # forget slowly: parts matter
-        self.toward = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-        self.initial = torch.zeros(1, HEADS * WIDTH, dtype=dtype)
+        self.toward = torch.randn(shape, generator=generator)
+        self.initial = torch.zeros(1, HEADS * WIDTH)
 
     def alone(self, inputs: Sequence[Tensor]) -> Tensor:
         if self.name == "MLGRU":
@@ -153,21 +145,9 @@ def errors(task: Task, group: dist.ProcessGroup) -> list[float]:
     return [off[0], max(off[1:])]
 
 
-def resident() -> int:
-    """Bytes that this process has now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
-
-
 def measure(name: str, tokens: int, share: bool, group: dist.ProcessGroup) -> dict[str, Any]:
-    """What one process sees of one task. Memory first: the rest would raise its peak."""
-    small = Task(name, 2 * dist.get_world_size(group), torch.float32, share)
-    task = Task(name, tokens, torch.float32, share)
-    for each in (small, task):
-        leaves, toward = each.leaves(group)
-        before = resident()
-        each.mixed(leaves, group).backward(toward)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-
+    """What one process sees of one task."""
+    task = Task(name, tokens, share)
     leaves, toward = task.leaves(group)
     sent = Sent()
     with LiveBytes([*leaves, toward, task.initial]) as live:
@@ -175,17 +155,7 @@ def measure(name: str, tokens: int, share: bool, group: dist.ProcessGroup) -> di
         forward = sent.bytes
         y.backward(toward)
     backward = sent.bytes - forward
-    seconds = []
-    for _ in range(REPEATS):
-        dist.barrier(group)
-        start = time.perf_counter()
-        task.mixed(leaves, group).backward(toward)
-        dist.barrier(group)
-        seconds.append(time.perf_counter() - start)
-    return {
-        "float32": errors(task, group), "tensors": live.peak, "resident": grown,
-        "float64": errors(Task(name, tokens, torch.float64, share), group),
-        "sent": [forward, backward], "seconds": min(seconds)}
+    return {"errors": errors(task, group), "peak": live.peak, "sent": [forward, backward]}
 
 
 def work(name: str, tokens: int, share: bool, result: str) -> None:
@@ -208,8 +178,7 @@ def run(name: str, processes: int, tokens: int) -> list[dict[str, Any]]:
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
              str(max(1, processes)), __file__, "--tokens", str(tokens), "--worker", name,
              "share" if processes else "alone", str(result)], check=True,
-            # Freed tensors go back to the system at once, so that the peak is of live ones.
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"})
+            env={**os.environ, "OMP_NUM_THREADS": "1"})
         seen: list[dict[str, Any]] = json.loads(result.read_text())
     return seen
 
@@ -229,23 +198,16 @@ def main() -> None:
           f"channels, float32, gloo; {KEYS_AT_ONCE} keys at once\ntorch {torch.__version__}, "
           f"Python {platform.python_version()}, {os.cpu_count()} cores, one thread a process")
     for name in TASKS:
-        print(f"\n{name:18}{'error against one process':>38}{'peak MiB a process':>22}"
-              f"{'bytes sent a process':>24}\n{'processes':9}{'values':>11}{'gradients':>11}"
-              f"{'float64':>10}{'gradients':>11}{'tensors':>11}{'resident':>10}"
-              f"{'forward':>12}{'backward':>12}{'time':>7}")
-        base = 0.0
+        print(f"\n{name:18}{'error':>13}{'peak':>10}{'bytes sent a process':>26}\n"
+              f"{'processes':9}{'values':>11}{'gradients':>11}{'MiB':>10}{'forward':>13}"
+              f"{'backward':>13}")
         for processes in [0, *options.processes]:
             seen = run(name, processes, options.tokens)
-            worst = {key: [max(pair) for pair in zip(*(each[key] for each in seen), strict=True)]
-                     for key in ("float32", "float64", "sent")}
-            most = {key: max(each[key] for each in seen)
-                    for key in ("tensors", "resident", "seconds")}
-            base = base or most["seconds"]
-            print(f"{processes or 'alone':>9}{worst['float32'][0]:11.1e}{worst['float32'][1]:11.1e}"
-                  f"{worst['float64'][0]:10.1e}{worst['float64'][1]:11.1e}"
-                  f"{most['tensors'] / MIB:11.2f}{most['resident'] / MIB:10.1f}"
-                  f"{worst['sent'][0]:12,}{worst['sent'][1]:12,}{most['seconds'] / base:7.2f}",
-                  flush=True)
+            values, gradients, forward, backward = (
+                max(each[key][at] for each in seen) for key in ("errors", "sent") for at in (0, 1))
+            peak = max(each["peak"] for each in seen) / MIB
+            print(f"{processes or 'alone':>9}{values:11.1e}{gradients:11.1e}{peak:10.2f}"
+                  f"{forward:13,}{backward:13,}", flush=True)
 
 
 if __name__ == "__main__":

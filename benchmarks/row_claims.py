@@ -46,15 +46,26 @@ class Fault(enum.StrEnum):
     WIDTH = "one bit less"
 
 
-def beat_inputs(params: MacParams) -> dict[str, Member]:
-    """Return the free inputs of a proof: one beat in every cycle, of anything."""
-    return {
-        "trits": In(ArrayLayout(unsigned(2), params.cols)),
-        "acts": In(ArrayLayout(signed(params.act_bits), params.cols)),
-        "start": In(params.start_shape),
-        "first": In(1),
-        "filled": In(1),
-    }
+class Claimed(wiring.Component):
+    """A claim about an array; a fault may be planted in the design or in the claim itself."""
+
+    def __init__(self, params: MacParams, fault: Fault = Fault.NONE) -> None:
+        self.params = params
+        self.fault = fault
+        super().__init__({**self.inputs(params), "holds": Out(1)})
+
+    @staticmethod
+    def inputs(params: MacParams) -> dict[str, Member]:
+        """The free inputs: one beat in every cycle, of anything."""
+        return {
+            "trits": In(ArrayLayout(unsigned(2), params.cols)),
+            "acts": In(ArrayLayout(signed(params.act_bits), params.cols)),
+            "start": In(params.start_shape), "first": In(1), "filled": In(1)}
+
+    def beat(self, m: Module) -> tuple[Pipeline, list[Signal], dict[str, Value]]:
+        """A pipeline that never stops, the weights, and what else a row takes of a beat."""
+        return Pipeline(m, Const(1, 1)), legal_trits(m, self.trits), {
+            "first": self.first, "filled": self.filled, "start": self.start}
 
 
 def legal_trits(m: Module, raw: Sequence[Value]) -> list[Signal]:
@@ -207,7 +218,7 @@ _PACKERS: dict[ArrayStyle, tuple[int, int, Callable]] = {
 """Weights of a code, its bits, and what packs them."""
 
 
-class ExactRow(wiring.Component):
+class ExactRow(Claimed):
     """``holds`` while a row's sum is the start value plus ``w * x`` less the -1 weights.
 
     One step by induction: whatever the registers hold, if the sum was right before a beat,
@@ -215,17 +226,10 @@ class ExactRow(wiring.Component):
     value the sum after the last beat is that of ``w * x``.
     """
 
-    def __init__(self, params: MacParams, fault: Fault = Fault.NONE) -> None:
-        self.params = params
-        self.fault = fault
-        super().__init__({**beat_inputs(params), "holds": Out(1)})
-
     def elaborate(self, platform):
         m = Module()
         params = self.params
-        steps = Pipeline(m, Const(1, 1))
-        trits = legal_trits(m, self.trits)
-        beat = {"first": self.first, "filled": self.filled, "start": self.start}
+        steps, trits, beat = self.beat(m)
         row = connect_row(m, "row", params, trits, self.acts, beat, steps, self.fault)
 
         added = Signal(signed(params.sum_bits))
@@ -234,27 +238,20 @@ class ExactRow(wiring.Component):
         return m
 
 
-class EqualRows(wiring.Component):
+class EqualRows(Claimed):
     """``holds`` while a row and one of style ``generic`` have the same sum.
 
     The later one is compared with the other's of as many steps before.
     """
 
-    def __init__(self, params: MacParams, fault: Fault = Fault.NONE) -> None:
-        self.params = params
-        self.generic = replace(params, style=ArrayStyle.GENERIC)
-        self.fault = fault
-        super().__init__({**beat_inputs(params), "holds": Out(1)})
-
     def elaborate(self, platform):
         m = Module()
-        steps = Pipeline(m, Const(1, 1))
-        trits = legal_trits(m, self.trits)
-        beat = {"first": self.first, "filled": self.filled, "start": self.start}
-        late = max(self.params.row_steps, self.generic.row_steps)
+        steps, trits, beat = self.beat(m)
+        generic = replace(self.params, style=ArrayStyle.GENERIC)
+        late = max(self.params.row_steps, generic.row_steps)
         totals = []
         for name, params, fault in (
-                ("row", self.params, self.fault), ("generic", self.generic, Fault.NONE)):
+                ("row", self.params, self.fault), ("generic", generic, Fault.NONE)):
             row = connect_row(m, name, params, trits, self.acts, beat, steps, fault)
             totals.append(steps.delay(row.sum, late - params.row_steps, f"{name}_total"))
         m.d.comb += self.holds.eq(totals[0] == totals[1])
@@ -312,19 +309,16 @@ class _Filling:
             self.filler.request.eq(self.begun & ~self.ended), self.filler.acts.eq(self.acts)]
 
 
-class FilledEntries(wiring.Component):
+class FilledEntries(Claimed):
     """``holds`` while what the filler writes is right.
 
     That is the sum of the combination of activations whose code, as the packer makes it, is
     the address written to. The fault of a code is planted in the claim.
     """
 
-    def __init__(self, params: MacParams, fault: Fault = Fault.NONE) -> None:
-        self.params = params
-        self.fault = fault
-        super().__init__({
-            "acts": In(ArrayLayout(signed(params.act_bits), params.cols)),
-            "holds": Out(1)})
+    @staticmethod
+    def inputs(params: MacParams) -> dict[str, Member]:
+        return {"acts": In(ArrayLayout(signed(params.act_bits), params.cols))}
 
     def elaborate(self, platform):
         m = Module()
@@ -351,13 +345,12 @@ class FilledEntries(wiring.Component):
         return m
 
 
-class FilledAddresses(wiring.Component):
+class FilledAddresses(Claimed):
     """``holds`` unless the filler ends before it has written where a code can point."""
 
-    def __init__(self, params: MacParams, fault: Fault = Fault.NONE) -> None:
-        self.params = params
-        self.fault = fault
-        super().__init__({"watched": In(params.index_bits), "holds": Out(1)})
+    @staticmethod
+    def inputs(params: MacParams) -> dict[str, Member]:
+        return {"watched": In(params.index_bits)}
 
     @staticmethod
     def clocks(params: MacParams) -> int:
@@ -386,7 +379,7 @@ def _codes(style: ArrayStyle) -> list[int]:
     return [*codes, *(_SIGN | code for code in codes[1:])]
 
 
-class KeptEntries(wiring.Component):
+class KeptEntries(Claimed):
     """``holds`` while a row's tables give at a code what was last written there.
 
     The codes of the first cycle stay; anything is written, at any address and time. As
@@ -394,15 +387,11 @@ class KeptEntries(wiring.Component):
     lowest bit of each code is wrong.
     """
 
-    def __init__(self, params: MacParams, fault: Fault = Fault.NONE) -> None:
-        self.params = params
-        self.fault = fault
-        super().__init__({
-            "codes": In(ArrayLayout(params.index_bits, params.triples)),
-            "fill": In(1),
-            "fill_index": In(params.index_bits),
-            "entries": In(ArrayLayout(params.entry_shape, params.triples)),
-            "holds": Out(1)})
+    @staticmethod
+    def inputs(params: MacParams) -> dict[str, Member]:
+        return {"codes": In(ArrayLayout(params.index_bits, params.triples)),
+                "fill": In(1), "fill_index": In(params.index_bits),
+                "entries": In(ArrayLayout(params.entry_shape, params.triples))}
 
     def elaborate(self, platform):
         m = Module()
@@ -430,7 +419,7 @@ class KeptEntries(wiring.Component):
         return m
 
 
-class TableRow(wiring.Component):
+class TableRow(Claimed):
     """``holds`` while a row's sum is the start value plus what its tables give, with signs.
 
     To be read with :data:`TRANSPARENT_RAM`: the tables then give whatever ``entries`` is,
@@ -439,21 +428,15 @@ class TableRow(wiring.Component):
 
     extra_models = TRANSPARENT_RAM
 
-    def __init__(self, params: MacParams, fault: Fault = Fault.NONE) -> None:
-        self.params = params
-        self.fault = fault
-        super().__init__({
-            **beat_inputs(params),
-            "trits": In(ArrayLayout(2, 3 * params.triples)),
-            "entries": In(ArrayLayout(params.entry_shape, params.triples)),
-            "holds": Out(1)})
+    @staticmethod
+    def inputs(params: MacParams) -> dict[str, Member]:
+        return {**Claimed.inputs(params), "trits": In(ArrayLayout(2, 3 * params.triples)),
+                "entries": In(ArrayLayout(params.entry_shape, params.triples))}
 
     def elaborate(self, platform):
         m = Module()
         params = self.params
-        steps = Pipeline(m, Const(1, 1))
-        trits = legal_trits(m, self.trits)
-        beat = {"first": self.first, "filled": self.filled, "start": self.start}
+        steps, trits, beat = self.beat(m)
         row = connect_row(m, "row", params, trits, (), beat, steps, self.fault)
         m.d.comb += Value.cast(row.entries).eq(Value.cast(self.entries))
 
@@ -492,7 +475,7 @@ class _OneBitMore(MacParams):
         return MacParams.sum_bits.fget(self) + 1
 
 
-class NoOverflow(wiring.Component):
+class NoOverflow(Claimed):
     """``holds`` while an accumulator and a wider copy on the same inputs are equal.
 
     The environment may do anything within the contract: a start value of at most
@@ -500,15 +483,12 @@ class NoOverflow(wiring.Component):
     beat hold weights), and an operand within the range of that many one's complements.
     """
 
-    def __init__(self, params: MacParams) -> None:
-        self.params = params
-        super().__init__({
-            "advance": In(1), "filled": In(1), "first": In(1),
-            "minus_count": In(unsigned(params.count_bits)),
-            "columns": In(range(params.cols + 1)),
-            "operand": In(signed(params.operand_bits(params.cols))),
-            "holds": Out(1),
-        })
+    @staticmethod
+    def inputs(params: MacParams) -> dict[str, Member]:
+        return {"advance": In(1), "filled": In(1), "first": In(1),
+                "minus_count": In(unsigned(params.count_bits)),
+                "columns": In(range(params.cols + 1)),
+                "operand": In(signed(params.operand_bits(params.cols)))}
 
     def elaborate(self, platform):
         m = Module()

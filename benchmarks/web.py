@@ -9,7 +9,6 @@ Python's onnxruntime. Needs chromium, chromedriver, npm and selenium, as the tes
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import re
 import statistics
@@ -23,13 +22,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import pytest
 from web_browser import Page, open_browser, serve
 
-from sterna.export.graph.metadata import Form
 from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxStep
 from sterna.export.web.page import write_page
 from sterna.model.quantized import load_model
 
 PROMPT = "The for statement"
+MODELS, TOKENS, RUNS = ("tiny", "tiny-c12", "micro"), 1000, 7
 
 
 def page_rate(page: Page, address: str, tokens: int) -> float:
@@ -54,31 +53,21 @@ def python_rate(graph: OnnxStep, tokens: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=["tiny", "tiny-c12", "micro"])
-    parser.add_argument("--tokens", type=int, default=1000, help="length of a text")
-    parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--forms", nargs="+", default=["web"], help="exact forms to compare")
-    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as base, open_browser(Path(base) / "profile") as page:
-        rates: dict[tuple[str, str], list[tuple[float, float]]] = {
-            (name, form): [] for name in options.models for form in options.forms}
-        for name, form in rates:
-            write_page(load_model(name), Path(base) / f"{name}-{form}", form=Form(form))
-        for _ in range(options.runs):
-            for (name, form), found in rates.items():
-                folder = Path(base) / f"{name}-{form}"
-                graph = OnnxStep(folder / "model.onnx")
-                with serve(folder) as address:
-                    found.append((page_rate(page, address, options.tokens),
-                                  python_rate(graph, options.tokens)))
-        for (name, form), found in rates.items():
-            files = {path.name: path.read_bytes()
-                     for path in (Path(base) / f"{name}-{form}").iterdir()}
+        rates: dict[str, list[tuple[float, float]]] = {name: [] for name in MODELS}
+        for name in MODELS:
+            write_page(load_model(name), Path(base) / name)
+        for _ in range(RUNS):
+            for name, found in rates.items():
+                graph = OnnxStep(Path(base) / name / "model.onnx")
+                with serve(Path(base) / name) as address:
+                    found.append((page_rate(page, address, TOKENS), python_rate(graph, TOKENS)))
+        for name, found in rates.items():
+            files = {path.name: path.read_bytes() for path in (Path(base) / name).iterdir()}
             size = sum(map(len, files.values()))
             packed = sum(len(gzip.compress(data)) for data in files.values())
             browser, python = zip(*found, strict=True)
-            print(f"{name}, form {form}: {statistics.median(browser):,.0f} tokens/s in the page "
+            print(f"{name}: {statistics.median(browser):,.0f} tokens/s in the page "
                   f"({min(browser):,.0f} to {max(browser):,.0f}), "
                   f"{statistics.median(python):,.0f} in Python "
                   f"({min(python):,.0f} to {max(python):,.0f}); model.onnx "

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from sterna.export.graph.builder import DOMAIN, TensorStore, opset_imports
+from sterna.export.graph.builder import DOMAIN, MERGED, TensorStore, opset_imports
+from sterna.export.graph.metadata import profile_numbers
 from sterna.export.graph.products import store_trits
 from sterna.export.native.ops import OPS_SOURCES, register_ops, with_ops
-from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.file import pack_trits
 from sterna.model.quantized.integer import rs, saturate, sigmoid
 
@@ -26,56 +27,49 @@ def int2(name: str, values: np.ndarray) -> TensorProto:
                        raw_data=pack_trits(values).tobytes())
 
 
-def projection(name: str, parts: Sequence[Projection]) -> list[TensorProto]:
-    """Weight, k, scale and bias of a projection, merged if there are several parts."""
-    store = TensorStore()
-    store.store_projection(name, parts, store_trits)
-    return store.initializers
+PORTS = {"MlgruLayer": (["x", "h"], ["y", "h_next"]), "GluLayer": (["x"], ["y"]),
+         "Head": (["x"], ["logits"])}
+"""Inputs and outputs of the operators, beside what is stored."""
+_PARTS = {"MlgruLayer": ("fcg", "out"), "GluLayer": ("gate_up", "down"), "Head": ("head",)}
 
 
-def gate_table(model: QuantizedModel) -> np.ndarray:
-    """Forget gate, candidate and output gate of every z, float64 ``[3 * 2**z_bits]``."""
+def layer_table(model: QuantizedModel, operator: str) -> np.ndarray:
+    """What a layer looks up by z, float64: forget gate, candidate and output gate; or the SiLU."""
     profile = model.profile
     z = np.arange(profile.z.min, profile.z.max + 1)
     s = sigmoid(z, model.sigmoid.astype(np.int64), profile)
-    c = saturate(rs(z * s, profile.candidate_shift), profile.h)
-    return np.concatenate([
-        s * 2.0 ** -profile.sigmoid_frac, c, s * 2.0 ** -profile.output_shift])
-
-
-def silu_table(model: QuantizedModel) -> np.ndarray:
-    """``rs(z * sigmoid(z), Ff) * 2^-product_shift`` of every z, float64 ``[2**z_bits]``."""
-    profile = model.profile
-    z = np.arange(profile.z.min, profile.z.max + 1)
-    s = sigmoid(z, model.sigmoid.astype(np.int64), profile)
+    if operator == "MlgruLayer":
+        c = saturate(rs(z * s, profile.candidate_shift), profile.h)
+        return np.concatenate([
+            s * 2.0 ** -profile.sigmoid_frac, c, s * 2.0 ** -profile.output_shift])
     return rs(z * s, profile.sigmoid_frac) * 2.0 ** -profile.product_shift
 
 
-RECIPROCALS = numpy_helper.from_array(np.zeros((1, 1)), "reciprocals")
-"""An input of the function bodies that the operators do not read."""
+def layer_tensors(model: QuantizedModel, operator: str, layer: int = 0) -> dict[str, TensorProto]:
+    """The initialisers of an operator, in the order of its inputs."""
+    at = "" if operator == "Head" else f"layer{layer}.{operator.removesuffix('Layer').lower()}"
+    store = TensorStore()
+    for group in _PARTS[operator]:
+        store.store_projection(group, [
+            model.projections[f"{at}.{part}" if at else part]
+            for part in MERGED.get(group, (group,))], store_trits)
+    table = {"MlgruLayer": "gates", "GluLayer": "silu"}.get(operator)
+    if table:
+        store.store(table, layer_table(model, operator))
+    # An input of the function bodies that the operators do not read.
+    store.store("reciprocals", np.zeros((1, 1)))
+    return {each.name: each for each in store.initializers}
 
 
-def mlgru_tensors(model: QuantizedModel, layer: int) -> list[TensorProto]:
-    """The initialisers of ``MlgruLayer``, in the order of its inputs."""
-    at = f"layer{layer}.mlgru"
-    return [
-        *projection("fcg", [model.projections[f"{at}.{part}"] for part in "fcg"]),
-        *projection("out", [model.projections[f"{at}.out"]]),
-        numpy_helper.from_array(gate_table(model), "gates"), RECIPROCALS]
-
-
-def glu_tensors(model: QuantizedModel, layer: int) -> list[TensorProto]:
-    """The initialisers of ``GluLayer``, in the order of its inputs."""
-    at = f"layer{layer}.glu"
-    return [
-        *projection("gate_up", [model.projections[f"{at}.{part}"] for part in ("gate", "up")]),
-        *projection("down", [model.projections[f"{at}.down"]]),
-        numpy_helper.from_array(silu_table(model), "silu"), RECIPROCALS]
-
-
-def head_tensors(model: QuantizedModel) -> list[TensorProto]:
-    """The initialisers of ``Head``, in the order of its inputs."""
-    return [*projection("head", [model.projections["head"]]), RECIPROCALS]
+def layer_graph(
+    model: QuantizedModel, operator: str, layer: int = 0,
+    numbers: Mapping[str, float] | None = None, **changed: TensorProto,
+) -> onnx.ModelProto:
+    """A model of one operator; ``numbers`` in place of its profile's, and tensors by name."""
+    return graph(
+        operator, *PORTS[operator],
+        list((layer_tensors(model, operator, layer) | changed).values()),
+        profile_numbers(model.profile) if numbers is None else numbers)
 
 
 def graph(

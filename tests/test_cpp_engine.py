@@ -81,6 +81,11 @@ def answers(
     return [answer(IntegerModel(model), each, model.profile.logit.frac) for each in requests]
 
 
+def small_image(**sizes: int) -> CoreImage:
+    return build_image(
+        random_model(SMALL, S16), CoreParams(SMALL, S16, **{"rows": 4, "cols": 8, **sizes}))
+
+
 def build(name: str, folder: Path) -> Built:
     profile, sizes = SHAPES[name]
     model = random_model(SMALL, profile, seed=11)
@@ -119,7 +124,7 @@ def check(built: Built, run: CoreRun, expected: list[list[Answer]]) -> None:
 
 
 @pytest.mark.slow
-def test_everything_equals_the_reference_and_the_cycle_model(built: Built) -> None:
+def test_everything_equals_the_reference_and_the_cycle_model(built):
     expected = built.answers
     run = built.core.run(built.requests)
     check(built, run, expected)
@@ -141,7 +146,7 @@ def test_everything_equals_the_reference_and_the_cycle_model(built: Built) -> No
 
 
 @pytest.mark.slow
-def test_a_stop_token_ends_a_generation_early(single: Built) -> None:
+def test_a_stop_token_ends_a_generation_early(single):
     written = answers(single.model, ((Request((3, 0, 19), 30, 2.0, 5),),))[0][0].generated
     stop = next(token for token in written[3:] if token not in written[:3])
     requests = ((Request((3, 0, 19), 30, 2.0, 5, stop_token=stop), Request((1,), 2, start=False)),)
@@ -152,8 +157,8 @@ def test_a_stop_token_ends_a_generation_early(single: Built) -> None:
 
 @pytest.mark.slow
 def test_progress_shows_every_token_once_and_an_interrupt_leaves_a_core_that_works(
-    single: Built, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    single, monkeypatch,
+):
     monkeypatch.setattr("sterna.sim.core.cpp_engine.CHUNK", 500)
     shown: list[CoreProgress] = []
     run = single.core.run(single.requests, progress=shown.append)
@@ -170,9 +175,7 @@ def test_progress_shows_every_token_once_and_an_interrupt_leaves_a_core_that_wor
 
 
 @pytest.mark.slow
-def test_a_build_is_used_again_until_something_changes(
-    single: Built, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_build_is_used_again_until_something_changes(single, monkeypatch):
     folder = single.source.parent
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*.so")}
     with monkeypatch.context() as patch:
@@ -194,19 +197,18 @@ def test_a_build_is_used_again_until_something_changes(
 
 
 @pytest.mark.slow
-def test_requests_that_do_not_fit_the_core_are_refused(single: Built) -> None:
-    core = single.core
-    with pytest.raises(ValueError, match="a list of requests for each of 1 sequences, got 2"):
-        core.run([[], []])
-    for request in (Request((20,)), Request((1,), 3, stop_token=20)):
-        with pytest.raises(ValueError, match=r"a request has token .*, the model knows 0 to 19"):
-            core.run([[request]])
+def test_requests_that_do_not_fit_the_core_are_refused(single):
+    foreign = r"a request has token .*, the model knows 0 to 19"
+    for requests, message in (
+        ([[], []], "a list of requests for each of 1 sequences, got 2"),
+        ([[Request((20,))]], foreign), ([[Request((1,), 3, stop_token=20)]], foreign),
+    ):
+        with pytest.raises(ValueError, match=message):
+            single.core.run(requests)
 
 
 @pytest.mark.slow
-def test_a_core_without_logits_is_compared_without_them(
-    cores: Callable[[str], Built], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:
+def test_a_core_without_logits_is_compared_without_them(cores, monkeypatch, tmp_path):
     built = cores("weights of 192 bits from outside, no logits")
     monkeypatch.setattr(simulate_module, "CppCore", lambda *made_of, waves: built.core)
     (tmp_path / "filelist.f").touch()
@@ -247,12 +249,10 @@ endmodule
 
 
 @pytest.mark.slow
-def test_a_core_that_breaks_the_rules_is_caught(tmp_path: Path) -> None:
-    image = build_image(
-        random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8))
+def test_a_core_that_breaks_the_rules_is_caught(tmp_path):
     source = tmp_path / "core.v"
     source.write_text(RULE_BREAKER)
-    core = CppCore([source], "core", image, tmp_path)
+    core = CppCore([source], "core", small_image(), tmp_path)
     for seed, message in (
         (3, r"nothing moved for \d+ cycles \(cycle \d+\); sequence 0: 1 of 1 prompt tokens "
             "taken, 0 tokens and 0 words of logits out"),
@@ -263,30 +263,23 @@ def test_a_core_that_breaks_the_rules_is_caught(tmp_path: Path) -> None:
             core.run([[Request((1,), 9, seed=seed)]])
     with pytest.raises(SimulationError, match="must have 6 words, has 3"):
         core.states()
-    two = build_image(
-        random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8, sequences=2))
     with pytest.raises(SimulationError, match="core does not fit its image: the design has no "):
-        CppCore([source], "core", two, tmp_path)
+        CppCore([source], "core", small_image(sequences=2), tmp_path)
 
 
 @pytest.mark.slow
-def test_verilog_that_does_not_compile_is_an_error_with_a_log(tmp_path: Path) -> None:
-    image = build_image(random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8))
+def test_verilog_that_does_not_compile_is_an_error_with_a_log(tmp_path):
     source = tmp_path / "core.v"
     source.write_text("module core(input clk); nonsense endmodule")
     with pytest.raises(SimulationError, match=r"verilator failed on core: .*cpp_build\.log"):
-        CppCore([source], "core", image, tmp_path / "work")
+        CppCore([source], "core", small_image(), tmp_path / "work")
     assert {path.name for path in (tmp_path / "work").iterdir()} == {"cpp_build.log"}
-
-
-def test_a_folder_with_a_space_is_refused(tmp_path: Path) -> None:
-    image = build_image(random_model(SMALL, S16), CoreParams(SMALL, S16, rows=4, cols=8))
     with pytest.raises(ValueError, match="path with a space"):
-        CppCore([tmp_path / "core.v"], "core", image, tmp_path / "a b")
+        CppCore([source], "core", small_image(), tmp_path / "a b")
 
 
 @pytest.mark.slow
-def test_a_prediction_in_the_middle_of_a_prompt_generates_there(single: Built) -> None:
+def test_a_prediction_in_the_middle_of_a_prompt_generates_there(single):
     params = single.core.params
     request = Request((3, 7, 5, 2), tokens=3, predict=(False, True, False, True))
     run = single.core.run([[request]])
@@ -297,7 +290,7 @@ def test_a_prediction_in_the_middle_of_a_prompt_generates_there(single: Built) -
 
 
 @pytest.mark.long
-def test_waves_of_a_run_show_its_tokens(cores: Callable[[str], Built], tmp_path: Path) -> None:
+def test_waves_of_a_run_show_its_tokens(cores, tmp_path):
     plain = cores(next(iter(SHAPES)))
     waves = tmp_path / "core.vcd"
     core = CppCore([plain.source], "core", plain.image, tmp_path, waves=waves)

@@ -7,69 +7,45 @@ from __future__ import annotations
 
 import doctest
 import json
-import math
-from collections.abc import Iterator
 
 import edge
 import edge_report
 import edge_timing
+import numpy as np
 import pytest
 
+from sterna.model.config import ModelConfig
+from sterna.model.profile import S16
+from sterna.model.quantized.integer import IntegerModel
+from sterna.model.quantized.synthetic import random_model
+
 TINY = ["--quick", "--quiet", "--rounds", "2", "--sizes", "16x24", "--shapes", "256x64"]
-
-
-def numbers(value: object) -> Iterator[float]:
-    """Every number in a JSON document."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for each in value:
-            yield from numbers(each)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield float(value)
 
 
 @pytest.mark.slow
 def test_quick_run_writes_finite_numbers_for_every_contestant(tmp_path, capsys):
     output = tmp_path / "edge"
     assert edge.main([*TINY, "--cold", "-o", str(output)]) == 0
-    record = json.loads(output.with_suffix(".json").read_text())
-    (model,) = record["models"]
+    text = output.with_suffix(".json").read_text()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    record = json.loads(text)
+    (model,), (product,) = record["models"], record["products"]
     forms = record["settings"]["forms"]
     assert "float32" in forms
     assert set(forms) | set(record["missing"]) >= set(edge.contestants.NAMES)
-    assert model["failed"] == {}
+    assert model["failed"] == product["failed"] == {}
     for part in ("step", "prefill"):
         for state in ("warm", "cold"):
             assert list(model[part][state]) == forms
     assert list(model["files"]) == forms
-    (product,) = record["products"]
-    assert product["failed"] == {}
     assert len(product["warm"]) >= 3
-    found = list(numbers([model, record["products"]]))
-    assert all(math.isfinite(value) for value in found)
     page, printed = output.with_suffix(".md").read_text(), capsys.readouterr().out
     for name in forms:
         assert f"| {name} |" in page
         assert name in printed
-    assert str(tmp_path) not in page + json.dumps(record)
+    assert str(tmp_path) not in page + text
     assert b"<svg" in output.with_suffix(".svg").read_bytes()
-
-
-@pytest.mark.slow
-def test_resume_keeps_finished_sizes_and_refuses_other_settings(tmp_path, capsys):
-    output = tmp_path / "edge"
-    some = ["--quick", "--quiet", "--rounds", "2", "--forms", "exact", "--parts", "step",
-            "-o", str(output)]
-    assert edge.main([*some, "--sizes", "16x24"]) == 0
-    first = json.loads(output.with_suffix(".json").read_text())["models"]
-    assert edge.main([*some, "--sizes", "16x24", "8x12", "--resume"]) == 0
-    both = json.loads(output.with_suffix(".json").read_text())["models"]
-    assert both[:1] == first
-    assert [(each["d"], each["dff"]) for each in both] == [(16, 24), (8, 12)]
-    capsys.readouterr()
-    assert edge.main([*some, "--profile", "C12", "--resume"]) == 2
-    assert "the same settings" in " ".join(capsys.readouterr().err.split())
 
 
 def test_without_a_compiler_or_llama_the_rest_is_measured(tmp_path, monkeypatch, capsys):
@@ -78,8 +54,9 @@ def test_without_a_compiler_or_llama_the_rest_is_measured(tmp_path, monkeypatch,
 
     monkeypatch.setattr(edge, "build_ops", build_ops)
     monkeypatch.setattr(edge, "find_ggml", lambda: None)
+    monkeypatch.setattr(edge, "measure_model", measured)
     output = tmp_path / "edge"
-    assert edge.main([*TINY, "--parts", "products", "-o", str(output)]) == 0
+    assert edge.main([*TINY, "-o", str(output)]) == 0
     record = json.loads(output.with_suffix(".json").read_text())
     assert record["missing"]["exact + ops"] == "g++ is not installed"
     assert "llama-cpp-python" in record["missing"]["llama.cpp"]
@@ -88,21 +65,23 @@ def test_without_a_compiler_or_llama_the_rest_is_measured(tmp_path, monkeypatch,
     assert "- exact + ops: g++ is not installed" in output.with_suffix(".md").read_text()
 
 
-def test_an_interrupted_run_leaves_the_sizes_that_are_done(tmp_path, monkeypatch, capsys):
-    def measure_model(d, dff, *_):
-        if d == 8:
-            raise KeyboardInterrupt
-        return {"d": d, "dff": dff, "weights": 1, "files": {}, "failed": {}}
+def measured(d, dff, *_):
+    """In place of a measurement; of d = 8 it is interrupted."""
+    if d == 8:
+        raise KeyboardInterrupt
+    return {"d": d, "dff": dff, "weights": 1, "files": {}, "failed": {}}
 
-    monkeypatch.setattr(edge, "measure_model", measure_model)
+
+def test_an_interrupted_run_leaves_the_sizes_that_are_done(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(edge, "measure_model", measured)
     output = tmp_path / "edge"
     assert edge.main(["--sizes", "16x24", "8x12", "-o", str(output), "--quiet"]) == 130
     (kept,) = json.loads(output.with_suffix(".json").read_text())["models"]
     assert kept["d"] == 16
-    assert "--resume" in capsys.readouterr().err
+    assert "has the sizes that are done" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_form_that_cannot_be_loaded_is_left_out_with_its_reason(tmp_path, monkeypatch):
+def test_a_form_that_cannot_be_loaded_is_left_out_with_its_reason(monkeypatch):
     def open_call(name, *_):
         if name == "web":
             raise RuntimeError("no such\nkernel")
@@ -110,18 +89,15 @@ def test_a_form_that_cannot_be_loaded_is_left_out_with_its_reason(tmp_path, monk
 
     monkeypatch.setattr(edge.contestants, "open_call", open_call)
     monkeypatch.setattr(edge.contestants, "probe", lambda *_: {"load_ms": 1.0})
-    options = edge.read_options([*TINY, "--parts", "step"])
-    model = edge.measure_model(16, 24, options, ["float32", "web"], None)
-    assert model["failed"] == {"web, step": "no such kernel"}
+    model = edge.measure_model(16, 24, edge.read_options(TINY), ["float32", "web"], None)
+    assert model["failed"] == {"web, step": "no such kernel", "web, prefill": "no such kernel"}
     assert list(model["step"]["warm"]) == ["float32"]
 
 
-@pytest.mark.parametrize("wrong", [
-    ["--sizes", "16"], ["--sizes", "0x4"], ["--rounds", "0"], ["--forms", "exactly"]])
+@pytest.mark.parametrize("wrong", [["--sizes", "16"], ["--sizes", "0x4"], ["--rounds", "0"]])
 def test_wrong_options_are_refused(wrong, capsys):
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit, match="2"):
         edge.read_options(wrong)
-    assert caught.value.code == 2
     assert wrong[0] in capsys.readouterr().err
 
 
@@ -150,12 +126,6 @@ def test_a_call_of_each_in_turn_is_timed():
 def test_dense_model_is_the_integer_model_in_float(tmp_path):
     torch = pytest.importorskip("torch")
     import edge_torch as dense
-    import numpy as np
-
-    from sterna.model.config import ModelConfig
-    from sterna.model.profile import S16
-    from sterna.model.quantized.integer import IntegerModel
-    from sterna.model.quantized.synthetic import random_model
 
     model = random_model(ModelConfig(d=32, layers=2, dff=48), S16)
     path = dense.write_dense(model, tmp_path / "dense.pt")

@@ -9,14 +9,13 @@ from conftest import ODD, replace_weights
 from sterna.export.exact.bounds import CARRIER_BITS, check_bounds, tensor_bounds
 from sterna.export.exact.traced import build_sequence, build_step
 from sterna.model.config import ModelConfig
-from sterna.model.profile import S16, NumericProfile
-from sterna.model.quantized import QuantizedModel
+from sterna.model.profile import S16
 from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.quantized.taps import TapRecorder
 
 
-def test_every_tensor_has_a_bound(odd_model: QuantizedModel) -> None:
+def test_every_tensor_has_a_bound(odd_model):
     taps = TapRecorder()
     IntegerModel(odd_model).step(np.array([1]), IntegerModel(odd_model).start(), taps)
     derived = {"m", "r", "n", "acc"}  # bounded by the tensors they are made from
@@ -28,9 +27,7 @@ def test_every_tensor_has_a_bound(odd_model: QuantizedModel) -> None:
 
 @pytest.mark.parametrize("gain", [1.5, 200.0])
 @pytest.mark.parametrize("weight", [None, 1, -1])
-def test_no_value_passes_its_bound(
-    profile: NumericProfile, gain: float, weight: int | None,
-) -> None:
+def test_no_value_passes_its_bound(profile, gain, weight):
     model = random_model(ODD, profile, 6, gain=gain)
     model = model if weight is None else replace_weights(model, weight)
     taps = TapRecorder()

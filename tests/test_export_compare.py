@@ -6,14 +6,10 @@ import pytest
 from sterna.model.quantized.compare import Comparison, Difference, compare
 
 
-def test_equal_arrays_of_other_dtypes_compare_equal() -> None:
-    values = np.arange(24).reshape(2, 3, 4)
-    assert compare("logits", values, values.astype(np.float64)) == Comparison(24, 0, None)
-
-
-def test_the_first_difference_is_by_token_then_by_index() -> None:
+def test_differences_are_counted_and_the_first_is_by_token_then_by_index():
     expected = np.zeros((3, 2, 5), dtype=np.int64)
-    got = expected.copy()
+    got = expected.astype(np.float64)
+    assert compare("logits", expected, got) == Comparison(30, 0, None)
     got[1, 1, 2], got[1, 1, 4], got[2, 0, 0] = -7, 1, 1
     result = compare("layer12.glu.up.acc", expected, got, first_token=100)
     assert (result.values, result.mismatches, result.passed) == (30, 3, False)
@@ -24,24 +20,21 @@ def test_the_first_difference_is_by_token_then_by_index() -> None:
 
 
 @pytest.mark.parametrize("name", ["embedding.x", "head.norm.q", "logits"])
-def test_tensors_outside_the_layers_have_no_layer(name: str) -> None:
+def test_tensors_outside_the_layers_have_no_layer(name):
     difference = compare(name, np.array([1]), np.array([2])).first
     assert difference == Difference(0, None, name, (), 1, 2)
     assert "layer" not in str(difference)
 
 
-def test_a_sum_keeps_the_earliest_token() -> None:
+def test_a_sum_keeps_the_earliest_token_and_comparing_nothing_does_not_pass():
     late = Comparison(10, 1, Difference(9, None, "logits", (0,), 1, 2))
     early = Comparison(5, 2, Difference(3, None, "logits", (0,), 1, 2))
     assert late + early + Comparison(7) == Comparison(22, 3, early.first)
-
-
-def test_comparing_nothing_does_not_pass() -> None:
     assert not Comparison().passed
     assert not compare("logits", np.zeros((0, 3)), np.zeros((0, 3))).passed
 
 
 @pytest.mark.parametrize(("one", "other"), [((2, 3), (3, 2)), ((6,), (2, 3)), ((), ())])
-def test_other_shapes_are_refused(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+def test_other_shapes_are_refused(one, other):
     with pytest.raises(ValueError, match=r"logits: expected shape \[tokens, ...\] = \["):
         compare("logits", np.zeros(one), np.zeros(other))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from conftest import ODD, replace_weights
 from extreme_models import EXTREMES
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops import op_gather_elements
 
+from sterna.export.exact.traced import build_sequence, build_step
 from sterna.export.float.reference import float_logits
 from sterna.export.forms.forms import Form, build
 from sterna.export.forms.selftest import signal_to_noise
@@ -23,6 +25,7 @@ from sterna.export.runtime.runtime import (
     OnnxSequence,
     OnnxStep,
     has_two_bit_kernels,
+    step_with_taps,
     two_bit_blocks,
 )
 from sterna.model.config import ModelConfig
@@ -57,34 +60,31 @@ def _check(model: QuantizedModel, form: Form, batch: int = 2, length: int = 16) 
     (ODD, 1), (ODD, 4), (ModelConfig(d=1, layers=1, dff=1, vocab=2), 2),
     (ModelConfig(d=48, layers=1, dff=77, vocab=65), 2),
     (ModelConfig(d=64, layers=3, dff=100, vocab=256), 2)], ids=str)
-def test_exact_forms_equal_the_reference(
-    profile: NumericProfile, form: Form, config: ModelConfig, batch: int,
-) -> None:
+def test_exact_forms_equal_the_reference(profile, form, config, batch):
     _check(random_model(config, profile, seed=3), form, batch)
 
 
 # 127 to 129 columns, and enough blocks to be padded to fours.
 @lookup_forms
 @pytest.mark.parametrize(("d", "dff"), [(1, 1), (127, 129), (128, 300), (200, 1153)])
-def test_any_width_is_exact(form: Form, d: int, dff: int) -> None:
+def test_any_width_is_exact(form, d, dff):
     model = random_model(ModelConfig(d=d, layers=1, dff=dff, vocab=40), S16, seed=4)
     _check(model, form, length=5)
 
 
 @exact_forms
 @pytest.mark.parametrize("extreme", EXTREMES)
-def test_extremes_are_exact(profile: NumericProfile, form: Form, extreme: str) -> None:
+def test_extremes_are_exact(profile, form, extreme):
     _check(EXTREMES[extreme](random_model(ODD, profile, 1)), form, length=8)
 
 
-def test_saturation_everywhere_is_exact(profile: NumericProfile) -> None:
+def test_saturation_everywhere_is_exact(profile):
     model = random_model(ODD, profile, 2, gain=100.0)
-    taps = TapRecorder(["layer1.mlgru.f.z", "layer1.glu.p", "layer1.glu.x"])
+    taps = TapRecorder()
     IntegerModel(model).run(_tokens(model, 2, 20), tap=taps)
-    for name, fmt in (("f.z", profile.z), ("p", profile.p), ("x", profile.x)):
-        values = taps[next(tap for tap in taps.names() if tap.endswith(f".{name}"))]
-        assert values.max() == fmt.max, f"the test saturates {name}"
-        assert values.min() == fmt.min, f"the test saturates {name}"
+    for name, fmt in (("layer1.mlgru.f.z", profile.z), ("layer1.glu.p", profile.p),
+                      ("layer1.glu.x", profile.x)):
+        assert (taps[name].min(), taps[name].max()) == (fmt.min, fmt.max), name
     for form in EXACT:
         _check(model, form)
 
@@ -92,41 +92,39 @@ def test_saturation_everywhere_is_exact(profile: NumericProfile) -> None:
 @st.composite
 def odd_profiles(draw: st.DrawFn) -> NumericProfile:
     """Any profile that the formats allow, within reach of the exact form."""
-    z, h = draw(st.integers(4, 16)), draw(st.integers(6, 18))
-    z_frac = draw(st.integers(max(1, z - 9), z - 1))
+    def whole(low: int, high: int) -> int:
+        return draw(st.integers(low, high))
+
+    z, h, mantissa = whole(4, 16), whole(6, 18), whole(8, 18)
+    z_frac = whole(max(1, z - 9), z - 1)
     h_frac = h - (z - z_frac)
     assume(h_frac >= 0)
-    widths = {name: draw(st.integers(6, 18)) for name in ("x", "o", "p", "logit")}
-    fraction_bits = {
-        "x": draw(st.integers(0, 8)), "o": draw(st.integers(0, 12)),
-        "p": draw(st.integers(0, 8)), "logit": draw(st.integers(0, 8))}
-    mantissa = draw(st.integers(8, 18))
-    formats = {name: FixedPoint(widths[name], fraction_bits[name]) for name in widths}
     try:
         return NumericProfile(
-            "odd", z=FixedPoint(z, z_frac), h=FixedPoint(h, h_frac), **formats,
-            reciprocal_bits=draw(st.integers(18, 24)), root_frac=draw(st.integers(0, 6)),
-            scale_frac=draw(st.integers(8, 18)), mantissa_bits=mantissa,
-            scale_bits=draw(st.integers(max(8, mantissa - 1), 18)),
-            sigmoid_frac=draw(st.integers(4, 16)),
-            sigmoid_segments=1 << draw(st.integers(1, z)))
+            "odd", z=FixedPoint(z, z_frac), h=FixedPoint(h, h_frac),
+            x=FixedPoint(whole(6, 18), whole(0, 8)), o=FixedPoint(whole(6, 18), whole(0, 12)),
+            p=FixedPoint(whole(6, 18), whole(0, 8)), logit=FixedPoint(whole(6, 18), whole(0, 8)),
+            reciprocal_bits=whole(18, 24), root_frac=whole(0, 6), scale_frac=whole(8, 18),
+            mantissa_bits=mantissa, scale_bits=whole(max(8, mantissa - 1), 18),
+            sigmoid_frac=whole(4, 16), sigmoid_segments=1 << whole(1, z))
     except ValueError:
         assume(False)
         raise
 
 
-@settings(max_examples=40)
-@given(odd_profiles(), st.integers(0, 2**32 - 1), st.sampled_from(EXACT))
-def test_any_profile_is_exact(profile: NumericProfile, seed: int, form: Form) -> None:
+def odd_model_of(profile: NumericProfile, seed: int) -> QuantizedModel:
+    """A tiny model of such a profile."""
     try:
-        model = random_model(ModelConfig(d=7, layers=1, dff=9, vocab=11), profile, seed)
+        return random_model(ModelConfig(d=7, layers=1, dff=9, vocab=11), profile, seed)
     except ValueError:
         assume(False)  # no shift gives the scale that the random model wants
-    _check(model, form, batch=1, length=6)
+        raise
 
 
-def _gather_elements(self, data, indices, axis=0):
-    return (np.take_along_axis(data, indices.astype(np.int64), axis=axis),)
+@settings(max_examples=40)
+@given(odd_profiles(), st.integers(0, 2**32 - 1), st.sampled_from(EXACT))
+def test_any_profile_is_exact(profile, seed, form):
+    _check(odd_model_of(profile, seed), form, batch=1, length=6)
 
 
 @pytest.mark.parametrize("gain", [1.5, 100.0])
@@ -137,7 +135,9 @@ def test_onnx_itself_computes_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The evaluator's own is made of numpy.choose, which takes 64 entries at most.
-    monkeypatch.setattr(op_gather_elements.GatherElements, "_run", _gather_elements)
+    monkeypatch.setattr(
+        op_gather_elements.GatherElements, "_run", lambda self, data, indices, axis=0: (
+            np.take_along_axis(data, indices.astype(np.int64), axis=axis),))
     model = random_model(ODD, profile, 4, gain=gain)
     evaluator = ReferenceEvaluator(build(model, form, kind))
     tokens, reference = _tokens(model, 2, 8), IntegerModel(model)
@@ -155,22 +155,8 @@ def test_onnx_itself_computes_the_same(
     np.testing.assert_array_equal(state, last)
 
 
-@exact_forms
-def test_a_prompt_and_then_steps_equal_steps_alone(
-    odd_model: QuantizedModel, form: Form,
-) -> None:
-    tokens = _tokens(odd_model, 4, 14)
-    step = OnnxStep(build(odd_model, form, GraphKind.STEP))
-    sequence = OnnxSequence(build(odd_model, form, GraphKind.SEQUENCE))
-    expected, last = step.run(tokens)
-    first, state = sequence.run(tokens[:, :9])
-    second, state = step.run(tokens[:, 9:], state)
-    np.testing.assert_array_equal(np.concatenate([first, second], axis=1), expected)
-    np.testing.assert_array_equal(state, last)
-
-
 @lookup_forms
-def test_a_large_shift_takes_the_longer_way(odd_model: QuantizedModel, form: Form) -> None:
+def test_a_large_shift_takes_the_longer_way(odd_model, form):
     """The bias is added after rounding where a fraction and a bias do not fit float64."""
     def nodes(model: QuantizedModel) -> int:
         proto = build(model, form, GraphKind.STEP)
@@ -181,7 +167,7 @@ def test_a_large_shift_takes_the_longer_way(odd_model: QuantizedModel, form: For
     _check(shifted, form, length=4)
 
 
-def test_the_first_layer_that_differs_is_named(odd_model: QuantizedModel) -> None:
+def test_the_first_layer_that_differs_is_named(odd_model):
     wrong = dataclasses.replace(odd_model, projections=odd_model.projections | {
         "layer1.glu.down": replace_weights(odd_model, 0).projections["layer1.glu.down"]})
     for kind in GraphKind:
@@ -190,7 +176,7 @@ def test_the_first_layer_that_differs_is_named(odd_model: QuantizedModel) -> Non
         assert (report.first.token, report.first.tensor) == (0, "layer1.glu.x")
 
 
-def test_profiles_beyond_the_tables_are_refused() -> None:
+def test_profiles_beyond_the_tables_are_refused():
     profile = dataclasses.replace(
         S16, name="wide", x=dataclasses.replace(S16.x, bits=20), reciprocal_bits=24)
     model = random_model(ODD, profile)
@@ -199,53 +185,34 @@ def test_profiles_beyond_the_tables_are_refused() -> None:
     _check(model, Form.TRACED, length=4)
 
 
-def _loaded_nodes(form: Form, layers: int) -> int:
-    """Nodes that are left when onnxruntime has loaded a step graph."""
-    import tempfile
-
-    import onnxruntime
-    model = random_model(ModelConfig(d=64, layers=layers, dff=96), S16)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    with tempfile.TemporaryDirectory() as folder:
-        options.optimized_model_filepath = str(Path(folder) / "loaded.onnx")
-        onnxruntime.InferenceSession(
-            build(model, form, GraphKind.STEP).SerializeToString(), options,
-            providers=["CPUExecutionProvider"])
-        return len(onnx.load(options.optimized_model_filepath).graph.node)
-
-
 @pytest.mark.parametrize(("form", "most"), [
     (Form.EXACT, 104), (Form.EXACT_2BIT, 108), (Form.WEB, 100), (Form.FAST, 19),
-    (Form.TRACED, 171)],
-    ids=lambda value: value.value if isinstance(value, Form) else str(value))
-def test_a_layer_is_this_many_nodes(form: Form, most: int) -> None:
-    assert _loaded_nodes(form, 2) - _loaded_nodes(form, 1) <= most
+    (Form.TRACED, 171)])
+def test_a_layer_is_this_many_nodes_when_it_is_loaded(form, most, tmp_path):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
+    nodes = []
+    for layers in (1, 2):
+        proto = build(random_model(ModelConfig(d=64, layers=layers, dff=96), S16), form, "step")
+        onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        nodes.append(len(onnx.load(options.optimized_model_filepath).graph.node))
+    assert nodes[1] - nodes[0] <= most
 
 
 @pytest.mark.slow
-def test_files_are_as_small_as_stated() -> None:
-    config = ModelConfig(d=1024, layers=2, dff=2816)
-    model = random_model(config, S16)
-    sizes = {form: len(build(model, form, GraphKind.STEP).SerializeToString()) for form in Form}
-    for form in EXACT:
-        assert sizes[form] * 8 / config.ternary_weights <= 2.2, form
-    assert sizes[Form.FLOAT32] / sizes[Form.FAST] >= 14
-    small = random_model(ModelConfig(d=128, layers=2, dff=352), S16)
-    fast, dense = (len(build(small, form, GraphKind.STEP).SerializeToString())
-                   for form in (Form.FAST, Form.FLOAT32))
-    assert dense / fast >= 9
+def test_files_are_as_small_as_stated():
+    for d, dff, least in ((1024, 2816, 14), (128, 352, 9)):
+        model = random_model(ModelConfig(d=d, layers=2, dff=dff), S16)
+        sizes = {form: len(build(model, form, GraphKind.STEP).SerializeToString())
+                 for form in Form}
+        assert sizes[Form.FLOAT32] / sizes[Form.FAST] >= least
+        if d == 1024:
+            assert max(sizes[form] for form in EXACT) * 8 / model.config.ternary_weights <= 2.2
 
 
-@pytest.mark.parametrize(("form", "decibels"), [(Form.FLOAT32, 25), (Form.FAST, 18)],
-                         ids=lambda value: value.value if isinstance(value, Form) else "")
-def test_float_forms_are_close(profile: NumericProfile, form: Form, decibels: float) -> None:
-    model = random_model(ModelConfig(d=128, layers=2, dff=300), profile, gain=0.3)
-    for kind in GraphKind:
-        assert check_close(model, build(model, form, kind), _tokens(model, 2, 8)) > decibels
-
-
-def test_each_comparison_refuses_the_other_kind_of_form(odd_model: QuantizedModel) -> None:
+def test_each_comparison_refuses_the_other_kind_of_form(odd_model):
     tokens = _tokens(odd_model, 1, 2)
     for form in Form:
         proto = build(odd_model, form, GraphKind.STEP)
@@ -254,16 +221,7 @@ def test_each_comparison_refuses_the_other_kind_of_form(odd_model: QuantizedMode
             wrong(odd_model, proto, tokens)
 
 
-@pytest.mark.parametrize("form", [Form.FLOAT32, Form.FAST], ids=lambda form: form.value)
-def test_a_float_sequence_is_its_steps(odd_model: QuantizedModel, form: Form) -> None:
-    tokens = _tokens(odd_model, 3, 10)
-    expected, last = OnnxStep(build(odd_model, form, GraphKind.STEP)).run(tokens)
-    got, state = OnnxSequence(build(odd_model, form, GraphKind.SEQUENCE)).run(tokens)
-    np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(state, last, rtol=1e-3, atol=1e-3)
-
-
-def test_metadata_says_what_the_graph_is(odd_model: QuantizedModel) -> None:
+def test_metadata_says_what_the_graph_is(odd_model):
     for form in Form:
         for kind in GraphKind:
             proto = build(odd_model, form, kind)
@@ -288,19 +246,62 @@ def test_two_bit_kernels_are_told_by_what_they_round() -> None:
         assert has_two_bit_kernels(128)
 
 
-def test_columns_are_padded_to_what_the_kernels_like() -> None:
+def test_columns_are_padded_to_what_the_kernels_like():
     assert [block_columns(n) for n in (5, 1024, 1025, 2816)] == [5, 1024, 1536, 3072]
     assert [block_columns(n, whole=True) for n in (5, 129, 1025)] == [128, 256, 1536]
 
 
-@pytest.mark.parametrize(("form", "decibels"), [(Form.FLOAT32, 110), (Form.FAST, 30)],
-                         ids=lambda value: value.value if isinstance(value, Form) else "")
-def test_float_forms_are_the_same_real_numbers(
-    profile: NumericProfile, form: Form, decibels: float,
-) -> None:
-    model = random_model(ModelConfig(d=96, layers=2, dff=200), profile, seed=2)
+@pytest.mark.parametrize(("form", "decibels", "to_integers"), [
+    (Form.FLOAT32, 110, 25), (Form.FAST, 30, 18)], ids=["float32", "fast"])
+def test_float_forms_are_the_same_real_numbers(profile, form, decibels, to_integers):
+    model = random_model(ModelConfig(d=96, layers=2, dff=200), profile, seed=2, gain=0.3)
     tokens = _tokens(model, 3, 8)
     right = float_logits(model, tokens, saturate=form is Form.FLOAT32)
+    states = []
     for kind, graph in ((GraphKind.STEP, OnnxStep), (GraphKind.SEQUENCE, OnnxSequence)):
-        got, _ = graph(build(model, form, kind)).run(tokens)
+        proto = build(model, form, kind)
+        got, state = graph(proto).run(tokens)
         assert signal_to_noise(right, got) > decibels
+        assert check_close(model, proto, tokens) > to_integers
+        states.append(state)
+    np.testing.assert_allclose(*states, rtol=1e-3, atol=1e-3)
+
+
+# The traced form ------------------------------------------------------------------------
+
+
+def test_every_tensor_is_the_references(odd_model):
+    tokens = np.random.default_rng(5).integers(0, odd_model.config.vocab, (3, 12))
+    expected = TapRecorder()
+    IntegerModel(odd_model).run(tokens, tap=expected)
+    for graph in (OnnxStep(build_step(odd_model), taps=None),
+                  OnnxSequence(build_sequence(odd_model), taps=None)):
+        got = TapRecorder()
+        graph.run(tokens, tap=got)
+        assert sorted(got.names()) == sorted(expected.names())
+        for name in expected.names():
+            assert got[name].dtype == np.int64
+            np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
+
+
+def test_only_the_tensors_asked_for_are_given(odd_model):
+    names = ["layer1.glu.up.acc", "layer0.mlgru.g.z", "layer0.mlgru.norm.v", "logits"]
+    taps: list[str] = []
+    step = step_with_taps(odd_model, names)
+    step.step(np.array([1]), step.start(), lambda name, value: taps.append(name))
+    assert sorted(taps) == sorted(names)
+    with pytest.raises(ValueError, match=r"no tensor called 'layer9\.glu\.p'; its tensors have"):
+        step_with_taps(odd_model, ["layer9.glu.p"])
+
+
+@pytest.mark.parametrize("build", [build_step, build_sequence])
+def test_traced_graphs_use_only_exact_operators(odd_model, build):
+    proto = build(odd_model)
+    nodes = [*proto.graph.node, *(node for each in proto.functions for node in each.node)]
+    operators = {node.op_type for node in nodes if not node.domain}
+    assert not operators & {
+        "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMul", "Gemm",
+        "QLinearMatMul", "BitShift"}
+    assert "MatMulInteger" in operators
+    assert ("Scan" in operators) == (build is build_sequence)
+    assert {node.domain for node in nodes} == {"", "sterna"}

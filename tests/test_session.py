@@ -1,7 +1,6 @@
-"""Sessions: text, states, and what they refuse to load."""
+"""Sessions: text, states, and what they refuse."""
 
 import time
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -20,8 +19,6 @@ from sterna.model.quantized.integer import IntegerModel
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
-
-every_form = pytest.mark.parametrize("form", Form, ids=lambda form: form.value)
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +40,18 @@ def tiny() -> Session:
     return Session(build(load_model("tiny"), "exact", GraphKind.STEP))
 
 
-@every_form
-def test_every_form_loads_from_files(model: QuantizedModel, form: Form, tmp_path: Path) -> None:
-    step, _ = export_onnx(model, tmp_path / "m.onnx", form=form)
+@pytest.mark.parametrize("alone", [False, True], ids=["both graphs", "step graph alone"])
+@pytest.mark.parametrize("form", Form, ids=lambda form: form.value)
+def test_every_form_loads_from_files_and_goes_on_from_a_saved_state(model, form, alone, tmp_path):
+    step, sequence = export_onnx(model, tmp_path / "m.onnx", form=form)
+    if alone:
+        sequence.unlink()
     session = Session(step)
     assert session.info.form == form.value
     tokens = np.arange(40).reshape(4, 10)
-    logits, state = session.prefill(tokens[:, :6])
+    logits, before = session.prefill(tokens[:, :6])
+    state = session.load_state(session.save_state(before))
+    np.testing.assert_array_equal(state, before)
     for t in range(6, 10):
         logits, state = session.step(tokens[:, t], state)
     expected, last = IntegerModel(model).run(tokens)
@@ -57,27 +59,31 @@ def test_every_form_loads_from_files(model: QuantizedModel, form: Form, tmp_path
         np.testing.assert_array_equal(logits, expected[:, -1])
         np.testing.assert_array_equal(state, last)
     else:
-        assert logits.dtype == state.dtype == np.float32
+        assert before.dtype == logits.dtype == state.dtype == np.float32
         assert np.corrcoef(logits.ravel(), expected[:, -1].ravel())[0, 1] > 0.9
 
 
-def test_prompts_go_through_the_step_graph_without_the_other(
-    model: QuantizedModel, session: Session, tmp_path: Path,
-) -> None:
-    step, sequence = export_onnx(model, tmp_path / "m.onnx")
-    sequence.unlink()
-    alone = Session(step)
-    tokens = np.arange(30).reshape(2, 15)
-    for mine, right in zip(alone.prefill(tokens), session.prefill(tokens), strict=True):
-        np.testing.assert_array_equal(mine, right)
+def test_a_long_prompt_goes_in_pieces(model, session):
+    tokens = np.random.default_rng(2).integers(0, 256, (1, 600))
+    expected, last = IntegerModel(model).run(tokens)
+    for method, right in ((session.run, expected), (session.prefill, expected[:, -1])):
+        logits, state = method(tokens)
+        np.testing.assert_array_equal(logits, right)
+        np.testing.assert_array_equal(state, last)
+
+
+def test_options_of_onnxruntime_can_be_given(model):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    plain = Session(build(model, "exact", GraphKind.STEP), options=options)
+    expected, _ = IntegerModel(model).run(np.array([[1, 2, 3]]))
+    np.testing.assert_array_equal(plain.run(np.array([[1, 2, 3]]))[0], expected)
 
 
 # Text ------------------------------------------------------------------------------
 
 
-def test_text_is_what_reference_and_sampler_draw(
-    model: QuantizedModel, session: Session,
-) -> None:
+def test_text_is_what_reference_and_sampler_draw(model, session):
     reference, sampler = IntegerModel(model), Sampler(temperature=0.7, seed=5)
     logits, state = reference.run(encode("ab")[None])
     row, expected = logits[:, -1], []
@@ -89,17 +95,18 @@ def test_text_is_what_reference_and_sampler_draw(
     assert [piece.end for piece in pieces] == [None] * 19 + ["length"]
     assert expected == list(generate_tokens(session, "ab", tokens=20, seed=5))
     text = bytes(expected).decode("utf-8", "replace")
-    assert "".join(piece.text for piece in pieces) == text
+    assert ["".join(piece.text for piece in pieces)] == [text] == session.complete(
+        "ab", tokens=np.int64(20), seed=np.uint8(5), temperature=np.float32(0.7))
 
 
-def test_prompts_side_by_side_are_as_alone(tiny: Session) -> None:
+def test_prompts_side_by_side_are_as_alone(tiny):
     prompts = ["The for statement", "", "def "]
     together = tiny.complete(prompts, tokens=50, seed=9)
     for index, prompt in enumerate(prompts):
-        assert tiny.complete([prompt], tokens=50, seed=9 + index) == [together[index]]
+        assert tiny.complete(prompt, tokens=50, seed=9 + index) == [together[index]]
 
 
-def test_one_prompt_may_stop_while_others_go_on(tiny: Session) -> None:
+def test_one_prompt_may_stop_while_others_go_on(tiny):
     prompts = ["The for statement", "def "]
     whole = tiny.complete(prompts, tokens=60)
     word = whole[0].split()[2]
@@ -109,9 +116,11 @@ def test_one_prompt_may_stop_while_others_go_on(tiny: Session) -> None:
     assert len(stopped[0]) < len(whole[0])
 
 
-def test_the_beginning_of_a_stop_string_is_held_back(tiny: Session) -> None:
+def test_the_beginning_of_a_stop_string_is_held_back(tiny):
     text = tiny.complete(["The for statement"], tokens=60)[0]
     stop = text[20:26]
+    assert min(map(text.index, stop)) < text.index(stop), "its characters come earlier"
+    assert tiny.complete("The for statement", tokens=60, stop=stop) == [text[:text.index(stop)]]
     seen = ""
     for piece in tiny.generate("The for statement", tokens=60, stop=[stop, "never"]):
         seen += piece.text
@@ -125,102 +134,7 @@ def test_the_beginning_of_a_stop_string_is_held_back(tiny: Session) -> None:
     assert pieces[-1].text.endswith(text[-3:])
 
 
-def test_a_prompt_need_not_be_in_a_list(session: Session) -> None:
-    assert session.complete("abc", tokens=9) == session.complete(["abc"], tokens=9)
-
-
-def test_top_k_of_one_is_greedy(session: Session) -> None:
-    assert session.complete(["a"], tokens=30, top_k=1) == session.complete(
-        ["a"], tokens=30, temperature=0)
-
-
-BAD_TEXT = {
-    "no tokens": ({"tokens": 0}, "tokens must be a whole number from 1, got 0"),
-    "temperature": ({"temperature": -0.5}, r"temperature must be 0 or from 0\.01"),
-    "top k": ({"top_k": 0}, "top_k must be a whole number from 1"),
-    "top p": ({"top_p": 1.5}, "top_p must be above 0"),
-    "stop": ({"stop": [""]}, "stop string must not be empty"),
-    "seed": ({"seed": 0}, "seed must be a whole number from 1"),
-    "half a token": ({"tokens": 2.5}, "tokens must be a whole number from 1, got 2.5"),
-    "yes": ({"tokens": True}, "tokens must be a whole number from 1, got True"),
-    "stop as bytes": ({"stop": b"at"}, "stop must be a text or several of them, got bytes b'at'"),
-    "a number to stop": ({"stop": [10]}, "stop must hold only texts, got int 10"),
-    "no prompt": ({"prompts": []}, "prompts must hold at least one"),
-    "numbers": ({"prompts": [5]}, "prompts must hold only texts, got int 5 among them"),
-    "bytes": ({"prompts": b"abc"}, "prompts must be a text or several of them, got bytes b'abc'"),
-    "several bytes": ({"prompts": [b"abc"]}, "prompts must hold only texts, got bytes b'abc'"),
-    "nothing": ({"prompts": None}, "prompts must be a text or several of them, got NoneType"),
-    "half a character": ({"prompts": "a\ud800"},
-                         r"the prompt 'a\\ud800' is not UTF-8: it holds '\\ud800'"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_TEXT)
-def test_bad_arguments_are_refused_before_anything_is_written(session: Session, case: str) -> None:
-    settings, message = BAD_TEXT[case]
-    for method in (session.generate, session.complete):
-        with pytest.raises(ValueError, match=message):
-            method(**{"prompts": "a", **settings})
-
-
-@pytest.mark.parametrize(("vocab", "prompt", "message"), [
-    (128, "héllo", r"the prompt 'héllo' holds 'é', with the byte 195; .* bytes from 0 to 127"),
-    (8, "", r"the prompt '' holds '\\n', with the byte 10; "),
-    (300, "a", "has 300 tokens, and its tokenizer spells only 256")])
-def test_the_character_is_named_that_a_vocabulary_does_not_have(
-    vocab: int, prompt: str, message: str,
-) -> None:
-    model = random_model(ModelConfig(8, 1, 12, vocab), S16)
-    with pytest.raises(ValueError, match=message):
-        Session(build(model, "exact", GraphKind.STEP)).complete(prompt)
-
-
-def test_what_is_no_graph_is_refused(model: QuantizedModel) -> None:
-    with pytest.raises(ValueError, match=r"threads must be a whole number .*, got 1\.5"):
-        Session(build(model, "exact", GraphKind.STEP), threads=1.5)
-    with pytest.raises(ValueError, match=r"must be the path of an ONNX file .*, got 5"):
-        Session(5)
-
-
-def test_lists_are_taken_wherever_arrays_are(session: Session) -> None:
-    rows = [[1, 2, 3], [4, 5, 6]]
-    for method in (session.run, session.prefill):
-        for mine, right in zip(method(rows), method(np.array(rows)), strict=True):
-            np.testing.assert_array_equal(mine, right)
-        with pytest.raises(ValueError, match=r"\[batch, length\].* rows of different lengths"):
-            method([[1, 2], [3]])
-        with pytest.raises(ValueError, match=r"whole numbers \[batch, length\].*float64 \[1, 1\]"):
-            method([[1.5]])
-        with pytest.raises(ValueError, match=r"\[batch, length\], at least one of them.*\[1, 0\]"):
-            method([[]])
-    _, state = session.prefill(rows)
-    again, after = session.step([7, 8], state.tolist())
-    np.testing.assert_array_equal(again, session.step(np.array([7, 8]), state)[0])
-    assert after.shape == state.shape
-    with pytest.raises(ValueError, match=r"state must be numbers .* rows of different lengths"):
-        session.step([7, 8], [[[1], [2, 3]]])
-    with pytest.raises(ValueError, match=r"batch must be a whole number from 0, got 1\.5"):
-        session.start(1.5)
-
-
-def test_whole_numbers_of_numpy_are_numbers(session: Session) -> None:
-    wanted = session.complete("ab", tokens=5, top_k=9, seed=4, temperature=1)
-    assert wanted == session.complete(
-        "ab", tokens=np.int64(5), top_k=np.int32(9), seed=np.uint8(4),
-        temperature=np.float32(1))
-
-
-# Stop strings ----------------------------------------------------------------------
-
-
-def test_a_single_stop_string_is_one(tiny: Session) -> None:
-    text = tiny.complete("The for statement", tokens=60)[0]
-    stop = text[20:23]
-    assert min(map(text.index, stop)) < text.index(stop), "its characters come earlier"
-    assert tiny.complete("The for statement", tokens=60, stop=stop) == [text[:text.index(stop)]]
-
-
-def test_long_stop_strings_cost_no_more_than_short_ones(session: Session) -> None:
+def test_long_stop_strings_cost_no_more_than_short_ones(session):
     started = time.process_time()
     text = session.complete("ab", tokens=20)
     plain = time.process_time() - started
@@ -233,9 +147,7 @@ def test_long_stop_strings_cost_no_more_than_short_ones(session: Session) -> Non
 
 @given(stops=st.lists(st.text("ab", min_size=1, max_size=6), max_size=3),
        pieces=st.lists(st.text("ab", max_size=4), max_size=12))
-def test_stop_strings_are_found_as_by_looking_through_all(
-    stops: list[str], pieces: list[str],
-) -> None:
+def test_stop_strings_are_found_as_by_looking_through_all(stops, pieces):
     finder, text = StopStrings(stops), ""
     for piece in pieces:
         text += piece
@@ -248,82 +160,100 @@ def test_stop_strings_are_found_as_by_looking_through_all(
             default=0)
 
 
-# States ----------------------------------------------------------------------------
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"tokens": 0}, "tokens must be a whole number from 1, got 0"),
+    ({"temperature": -0.5}, r"temperature must be 0 or from 0\.01"),
+    ({"top_k": 0}, "top_k must be a whole number from 1"),
+    ({"top_p": 1.5}, "top_p must be above 0"),
+    ({"stop": [""]}, "stop string must not be empty"),
+    ({"seed": 0}, "seed must be a whole number from 1"),
+    ({"tokens": 2.5}, "tokens must be a whole number from 1, got 2.5"),
+    ({"tokens": True}, "tokens must be a whole number from 1, got True"),
+    ({"stop": b"at"}, "stop must be a text or several of them, got bytes b'at'"),
+    ({"stop": [10]}, "stop must hold only texts, got int 10"),
+    ({"prompts": []}, "prompts must hold at least one"),
+    ({"prompts": [5]}, "prompts must hold only texts, got int 5 among them"),
+    ({"prompts": b"abc"}, "prompts must be a text or several of them, got bytes b'abc'"),
+    ({"prompts": [b"abc"]}, "prompts must hold only texts, got bytes b'abc'"),
+    ({"prompts": None}, "prompts must be a text or several of them, got NoneType"),
+    ({"prompts": "a\ud800"}, r"the prompt 'a\\ud800' is not UTF-8: it holds '\\ud800'"),
+])
+def test_bad_arguments_are_refused_before_anything_is_written(session, settings, message):
+    for method in (session.generate, session.complete):
+        with pytest.raises(ValueError, match=message):
+            method(**{"prompts": "a", **settings})
 
 
-@every_form
-def test_a_saved_state_goes_on_where_it_stopped(model: QuantizedModel, form: Form) -> None:
-    session = Session(build(model, form, GraphKind.STEP))
-    tokens = np.arange(12).reshape(2, 6)
-    _, state = session.run(tokens)
-    again = session.load_state(session.save_state(state))
-    assert again.dtype == state.dtype
-    np.testing.assert_array_equal(again, state)
-    session.step(tokens[:, 0], again)
+@pytest.mark.parametrize(("vocab", "prompt", "message"), [
+    (128, "héllo", r"the prompt 'héllo' holds 'é', with the byte 195; .* bytes from 0 to 127"),
+    (8, "", r"the prompt '' holds '\\n', with the byte 10; "),
+    (300, "a", "has 300 tokens, and its tokenizer spells only 256")])
+def test_the_character_is_named_that_a_vocabulary_does_not_have(vocab, prompt, message):
+    model = random_model(ModelConfig(8, 1, 12, vocab), S16)
+    with pytest.raises(ValueError, match=message):
+        Session(build(model, "exact", GraphKind.STEP)).complete(prompt)
 
 
-def test_exact_forms_share_their_states(model: QuantizedModel, session: Session) -> None:
+# Arrays and states -----------------------------------------------------------------
+
+
+def test_lists_are_taken_wherever_arrays_are(session):
+    rows = [[1, 2, 3], [4, 5, 6]]
+    for method in (session.run, session.prefill):
+        for mine, right in zip(method(rows), method(np.array(rows)), strict=True):
+            np.testing.assert_array_equal(mine, right)
+    _, state = session.prefill(rows)
+    again, after = session.step([7, 8], state.tolist())
+    np.testing.assert_array_equal(again, session.step(np.array([7, 8]), state)[0])
+    assert after.shape == state.shape
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    *((lambda session, name=name, rows=rows: getattr(session, name)(rows), message)
+      for name in ("run", "prefill") for rows, message in (
+          ([[1, 2], [3]], r"\[batch, length\].* rows of different lengths"),
+          ([[1.5]], r"whole numbers \[batch, length\].*float64 \[1, 1\]"),
+          ([[]], r"\[batch, length\], at least one of them.*\[1, 0\]"))),
+    (lambda session: session.step([7, 8], [[[1], [2, 3]]]),
+     r"state must be numbers .* rows of different lengths"),
+    (lambda session: session.start(1.5), r"batch must be a whole number from 0, got 1\.5"),
+    (lambda session: session.save_state(np.zeros((2, 1, 23), np.int32)),
+     r"\[layers, batch, d\] = \[2, batch, 24\]"),
+    (lambda session: session.save_state(np.zeros((2, 1, 24))), "state must be whole numbers"),
+    (lambda session: session.save_state(np.full((2, 1, 24), 40000)),
+     "state must be from -32768 to 32767, got 40000"),
+    (lambda session: Session(5), r"must be the path of an ONNX file .*, got 5"),
+    (lambda session: Session(build(load_model("micro"), "exact", "step"), threads=1.5),
+     r"threads must be a whole number .*, got 1\.5"),
+])
+def test_what_does_not_fit_is_refused(session, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(session)
+
+
+def test_exact_forms_share_their_states(model, session):
     _, state = session.run(np.array([[1, 2, 3]]))
     web = Session(build(model, "web", GraphKind.STEP))
     np.testing.assert_array_equal(web.load_state(session.save_state(state)), state)
 
 
-def test_foreign_and_damaged_states_are_refused(
-    model: QuantizedModel, session: Session,
-) -> None:
+def test_foreign_and_damaged_states_are_refused(model, session):
+    other, fast, dense = (
+        Session(build(made, form, GraphKind.STEP)) for made, form in (
+            (random_model(model.config, S16, seed=1), "exact"), (model, "fast"),
+            (model, "float32")))
     saved = session.save_state(session.start())
-    other = Session(build(random_model(model.config, S16, seed=1), "exact", GraphKind.STEP))
-    with pytest.raises(ValueError, match="belongs to another model: expected"):
-        other.load_state(saved)
-    with pytest.raises(ValueError, match="of the form exact, from which the form fast cannot"):
-        Session(build(model, "fast", GraphKind.STEP)).load_state(saved)
-    dense = Session(build(model, "float32", GraphKind.STEP))
-    with pytest.raises(ValueError, match="of the form float32, from which the form fast cannot"):
-        Session(build(model, "fast", GraphKind.STEP)).load_state(
-            dense.save_state(dense.start()))
-    with pytest.raises(ValueError, match="a saved state must be bytes, got str"):
-        session.load_state("state")
-    with pytest.raises(ValueError, match="not a saved state of Sterna"):
-        session.load_state(b"PK\3\4")
-    with pytest.raises(ValueError, match="damaged or cut off"):
-        session.load_state(saved[:-5])
-    with pytest.raises(ValueError, match="damaged"):
-        session.load_state(saved[:60])
-    flat = saved.replace(b'"shape": [2, 1, 24]', b'"shape": [48]')
-    with pytest.raises(ValueError, match=r"whole numbers \[layers, batch, d\].* int32 \[48\]"):
-        session.load_state(flat)
-    with pytest.raises(ValueError, match="saved state is damaged"):
-        session.load_state(saved.replace(b'"shape": [2, 1, 24]', b'"shape": [2, 5, 24]'))
-
-
-BAD_STATES = {
-    "shape": (np.zeros((2, 1, 23), np.int32), r"\[layers, batch, d\] = \[2, batch, 24\]"),
-    "type": (np.zeros((2, 1, 24)), "state must be whole numbers"),
-    "range": (np.full((2, 1, 24), 40000), "state must be from -32768 to 32767, got 40000"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_STATES)
-def test_what_is_no_state_is_not_saved(session: Session, case: str) -> None:
-    state, message = BAD_STATES[case]
-    with pytest.raises(ValueError, match=message):
-        session.save_state(state)
-
-
-def test_a_long_prompt_goes_in_pieces(model: QuantizedModel, session: Session) -> None:
-    tokens = np.random.default_rng(2).integers(0, 256, (1, 600))
-    expected, last = IntegerModel(model).run(tokens)
-    logits, state = session.run(tokens)
-    np.testing.assert_array_equal(logits, expected)
-    np.testing.assert_array_equal(state, last)
-    row, state = session.prefill(tokens)
-    np.testing.assert_array_equal(row, expected[:, -1])
-    np.testing.assert_array_equal(state, last)
-
-
-def test_options_of_onnxruntime_can_be_given(model: QuantizedModel) -> None:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    plain = Session(build(model, "exact", GraphKind.STEP), options=options)
-    expected, _ = IntegerModel(model).run(np.array([[1, 2, 3]]))
-    np.testing.assert_array_equal(plain.run(np.array([[1, 2, 3]]))[0], expected)
+    for reader, data, message in (
+        (other, saved, "belongs to another model: expected"),
+        (fast, saved, "of the form exact, from which the form fast cannot"),
+        (fast, dense.save_state(dense.start()),
+         "of the form float32, from which the form fast cannot"),
+        (session, "state", "a saved state must be bytes, got str"),
+        (session, b"PK\3\4", "not a saved state of Sterna"),
+        (session, saved[:-5], "damaged or cut off"), (session, saved[:60], "damaged"),
+        (session, saved.replace(b"[2, 1, 24]", b"[48]"),
+         r"whole numbers \[layers, batch, d\].* int32 \[48\]"),
+        (session, saved.replace(b"[2, 1, 24]", b"[2, 5, 24]"), "saved state is damaged"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            reader.load_state(data)

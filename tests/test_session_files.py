@@ -1,7 +1,5 @@
 """Sessions: what they refuse to load, and compiled operators."""
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -51,8 +49,8 @@ def _rounding(proto: onnx.ModelProto) -> None:
 
 def _weights(proto: onnx.ModelProto) -> None:
     """Some weights of the last matrix of the first layer are others."""
-    weight = next(each for each in proto.graph.initializer
-                  if each.name in ("layer0.glu.down.weight",))
+    weight = next(
+        each for each in proto.graph.initializer if each.name == "layer0.glu.down.weight")
     raw = bytearray(weight.raw_data)
     for at in range(0, len(raw), 3):
         raw[at] = 0x55 if weight.data_type == onnx.TensorProto.INT2 else 0xFF
@@ -64,9 +62,7 @@ def _weights(proto: onnx.ModelProto) -> None:
 @every_form
 @both_kinds
 @pytest.mark.parametrize("plant", [_rounding, _weights], ids=lambda plant: plant.__name__)
-def test_a_planted_fault_is_caught_by_the_self_test(
-    model: QuantizedModel, form: Form, kind: GraphKind, plant,
-) -> None:
+def test_a_planted_fault_is_caught_by_the_self_test(model, form, kind, plant):
     proto = build(model, form, kind)
     right = build(model, form, GraphKind.STEP)
     plant(proto)
@@ -79,7 +75,7 @@ def test_a_planted_fault_is_caught_by_the_self_test(
                 sequence=None if kind is GraphKind.STEP else proto)
 
 
-def test_a_runtime_without_the_pinned_arithmetic_is_caught(model: QuantizedModel) -> None:
+def test_a_runtime_without_the_pinned_arithmetic_is_caught(model):
     """With the pins below 127 the kernels' own rounding shows: what another runtime may do."""
     proto = build(model, "exact-2bit", GraphKind.STEP)
     found = 0
@@ -118,9 +114,7 @@ def test_slow_kernels_are_detected_and_another_form_offered(
     Session(build(model, "exact", GraphKind.STEP))
 
 
-def test_mixed_files_are_refused(
-    model: QuantizedModel, tmp_path: Path,
-) -> None:
+def test_mixed_files_are_refused(model, tmp_path):
     step, sequence = export_onnx(model, tmp_path / "m.onnx")
     with pytest.raises(OnnxFileError, match=r"m\.sequence\.onnx: expected a step graph, got a"):
         Session(sequence)
@@ -135,26 +129,23 @@ def test_mixed_files_are_refused(
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_operators_compute_the_same_file(
-    odd_model: QuantizedModel, native_ops: Path, batch: int, tmp_path: Path,
-) -> None:
+def test_operators_compute_the_same_file(odd_model, native_ops, batch, tmp_path, monkeypatch):
     step, _ = export_onnx(odd_model, tmp_path / "m.onnx")
     tokens = np.random.default_rng(1).integers(0, odd_model.config.vocab, (batch, 24))
     expected, last = IntegerModel(odd_model).run(tokens)
-    for ops in (None, native_ops):
-        session = Session(step, ops=ops)
-        first, state = session.run(tokens[:, :15])
-        np.testing.assert_array_equal(first, expected[:, :15])
-        for t in range(15, 24):
-            logits, state = session.step(tokens[:, t], state)
-            np.testing.assert_array_equal(logits, expected[:, t])
-        np.testing.assert_array_equal(state, last)
+    monkeypatch.chdir(native_ops.parent)
+    session = Session(step, ops=native_ops.name)    # found from the folder that it lies in
+    first, state = session.run(tokens[:, :15])
+    np.testing.assert_array_equal(first, expected[:, :15])
+    for t in range(15, 24):
+        logits, state = session.step(tokens[:, t], state)
+        np.testing.assert_array_equal(logits, expected[:, t])
+    np.testing.assert_array_equal(state, last)
 
 
 def test_a_form_without_operators_is_refused_before_they_are_compiled(
-    model: QuantizedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    model, monkeypatch, tmp_path, capsys,
+):
     compiled = []
     monkeypatch.setattr(session_module, "build_ops", lambda: compiled.append(True))
     for form in ("fast", "exact-2bit", "web", "traced"):
@@ -174,6 +165,7 @@ def test_a_form_without_operators_is_refused_before_they_are_compiled(
 
 LIBRARY_FAULTS = {
     "rounding": ("layers.hpp", "y[i] * r + half) >> k", "y[i] * r) >> k"),
+    "the state": ("layers.hpp", "(one - f[i]) * c[i] + ff_half", "(one - f[i]) * c[i]"),
     # Of one sequence alone, as text is mostly written; two side by side have other kernels.
     "one sequence": ("matmul.hpp", "dot_blocks<kBlocksOne, 1>(at, width, steps, acts",
                      "dot_blocks<kBlocksOne, 1>(at, width, steps - 1, acts"),
@@ -182,20 +174,13 @@ LIBRARY_FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_ops")
-@pytest.mark.parametrize("fault", LIBRARY_FAULTS)
-def test_a_faulty_library_is_caught_by_the_self_test(
-    model: QuantizedModel, fault: str, tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("fault", [
+    pytest.param(name, marks=[pytest.mark.long] if name == "the state" else [])
+    for name in LIBRARY_FAULTS])
+def test_a_faulty_library_is_caught_by_the_self_test(model, fault, tmp_path):
     library = build_ops(
         tmp_path, sources=planted_sources(tmp_path / "native", *LIBRARY_FAULTS[fault]))
     proto = build(model, "exact", GraphKind.STEP)
     with pytest.raises(SelfTestError, match=r"the library .* is wrong: build it again"):
         Session(proto, ops=library)
     Session(proto)
-
-
-def test_a_library_is_found_from_the_folder_it_lies_in(
-    model: QuantizedModel, native_ops: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(native_ops.parent)
-    Session(build(model, "exact", GraphKind.STEP), ops=native_ops.name)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from node_script import SOURCES, run_in_node
 
 from sterna.cli.main import main
 from sterna.export.forms.forms import build
@@ -29,9 +25,8 @@ from sterna.export.web.page import (
 )
 from sterna.model.config import ModelConfig
 from sterna.model.folder import OutputFolderError
-from sterna.model.profile import PROFILES, S16
-from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.quantized.bundled import BUNDLED
+from sterna.model.profile import S16
+from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.sampling import EXP_TABLE, Sampler
 from sterna.model.quantized.synthetic import random_model
 
@@ -56,13 +51,6 @@ def pinned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder.parent
 
 
-def test_a_form_that_is_not_exact_is_refused_before_anything_is_fetched(
-    small: QuantizedModel, tmp_path: Path,
-) -> None:
-    with pytest.raises(ValueError, match="the page needs an exact form, got fast"):
-        write_page(small, tmp_path / "page", form="fast", runtime=tmp_path / "none")
-
-
 def fake_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Put a program called npm on PATH, alone."""
     folder.mkdir(exist_ok=True)
@@ -72,30 +60,28 @@ def fake_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(
-    small: QuantizedModel, pinned: Path, tmp_path: Path,
-) -> None:
+def test_a_page_has_all_it_needs_and_the_same_bytes_each_time(small, pinned, tmp_path):
     first = write_page(small, tmp_path / "a", runtime=pinned)
     write_page(small, tmp_path / "b", runtime=pinned / "dist")
     write_page(small, tmp_path / "b", runtime=pinned)       # our own folder is replaced
     files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
     assert files["ort.wasm"] == STAND_IN["ort-wasm-simd-threaded.wasm"]
-    sources = {path.name for path in SOURCES.iterdir() if path.suffix in (
-        ".js", ".html", ".css", ".txt")}
+    sources = {path.name for path in (Path(webruntime.__file__).parent / "sources").iterdir()
+               if path.suffix in (".js", ".html", ".css", ".txt")}
     assert set(files) == sources | {
         "check.json", "model.onnx", "ort.js", "ort.wasm", "params.json"}
     assert first.manifest["files"] == {
         name: hashlib.sha256(data).hexdigest() for name, data in files.items()
         if name != "params.json"}
     assert first.manifest["exp_table"] == EXP_TABLE.tolist()
+    onnx.checker.check_model(str(tmp_path / "a" / "model.onnx"), full_check=True)
     ours = b"".join(files[name] for name in sources)
     assert set(re.findall(rb"(?:https?:)?//[\w.:]+", ours)) <= {b"http://localhost:8000."}
 
 
-@pytest.mark.parametrize("name", sorted(PROFILES))
-def test_the_record_is_what_graph_and_sampler_give(name: str) -> None:
-    model = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=128), PROFILES[name])
+def test_the_record_is_what_graph_and_sampler_give(profile):
+    model = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=128), profile)
     record = record_reference(model, 40)
     graph = OnnxStep(build(model, "web", GraphKind.STEP))
     assert bytes(record["tokens"][:record["prompt"]]) == CHECK_PROMPT.encode()
@@ -108,35 +94,27 @@ def test_the_record_is_what_graph_and_sampler_give(name: str) -> None:
         record["tokens"][record["prompt"]:])
 
 
-def test_the_model_of_the_page_is_a_whole_onnx_file(
-    small: QuantizedModel, pinned: Path, tmp_path: Path,
-) -> None:
-    write_page(small, tmp_path / "page", runtime=pinned)
-    onnx.checker.check_model(str(tmp_path / "page" / "model.onnx"), full_check=True)
-
-
-def test_what_cannot_become_a_page_is_refused(
-    small: QuantizedModel, pinned: Path, tmp_path: Path,
-) -> None:
-    with pytest.raises(ValueError, match=r"at least 128 tokens that its tokenizer spells, got 65"):
-        write_page(random_model(ModelConfig(d=8, layers=1, dff=12, vocab=65), S16),
-                   tmp_path / "page", runtime=pinned)
-    with pytest.raises(ValueError, match=r"must have at least 17 tokens .* got 16"):
-        write_page(small, tmp_path / "page", runtime=pinned, check_tokens=16)
-    assert not (tmp_path / "page").exists()
+def test_what_cannot_become_a_page_is_refused(small, pinned, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(OutputFolderError, match=r"did not write \(notes.txt\)"):
-        write_page(small, tmp_path / "mine", runtime=pinned)
+    other = random_model(ModelConfig(d=8, layers=1, dff=12, vocab=65), S16)
+    for model, folder, options, message in (
+        # Before anything is fetched.
+        (small, "page", {"form": "fast", "runtime": tmp_path / "none"}, "exact form, got fast"),
+        (other, "page", {}, "at least 128 tokens that its tokenizer spells, got 65"),
+        (small, "page", {"check_tokens": 16}, r"must have at least 17 tokens .* got 16"),
+        (small, "mine", {}, r"did not write \(notes.txt\)"),
+    ):
+        with pytest.raises((ValueError, OutputFolderError), match=message):
+            write_page(model, tmp_path / folder, **{"runtime": pinned, **options})
+    assert not (tmp_path / "page").exists()
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
 # The runtime --------------------------------------------------------------------------
 
 
-def test_the_runtime_comes_from_npm_once(
-    pinned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_runtime_comes_from_npm_once(pinned, tmp_path, monkeypatch):
     fake_npm(tmp_path / "bin", monkeypatch, (
         "assert sys.argv[1] == 'pack' and '--ignore-scripts' in sys.argv\n"
         "target = sys.argv[sys.argv.index('--pack-destination') + 1]\n"
@@ -151,10 +129,7 @@ def test_the_runtime_comes_from_npm_once(
         runtime_files()
 
 
-def test_without_npm_the_message_says_what_to_do(
-    pinned: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_without_npm_the_message_says_what_to_do(pinned, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PATH", "")
     assert main(["web", "micro", "-o", str(tmp_path / "page"), "--quiet"]) == 2
     error = capsys.readouterr().err
@@ -175,15 +150,13 @@ def test_without_npm_the_message_says_what_to_do(
     ("tarfile.open(sys.argv[sys.argv.index('--pack-destination') + 1] + '/a.tgz', 'w:gz').close()",
      "has no dist/ort.wasm.bundle.min.mjs"),
 ])
-def test_a_failing_npm_is_reported(
-    code: str, message: str, pinned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failing_npm_is_reported(code, message, pinned, tmp_path, monkeypatch):
     fake_npm(tmp_path / "bin", monkeypatch, code)
     with pytest.raises(WebRuntimeError, match=message):
         runtime_files()
 
 
-def test_another_version_of_the_package_is_refused(pinned: Path) -> None:
+def test_another_version_of_the_package_is_refused(pinned):
     wasm = pinned / "dist" / "ort-wasm-simd-threaded.wasm"
     wasm.write_bytes(b"another")
     with pytest.raises(WebRuntimeError, match=r"ort-wasm-simd-threaded\.wasm: not the file of "
@@ -192,53 +165,3 @@ def test_another_version_of_the_package_is_refused(pinned: Path) -> None:
     wasm.unlink()
     with pytest.raises(WebRuntimeError, match=r"cannot read \(No such file.*unpacked npm package"):
         runtime_files(pinned)
-
-
-# The sampler, under Node --------------------------------------------------------------
-
-NODE = """
-import { Sampler } from "./sampler.js";
-import { readFileSync } from "node:fs";
-const { cases, expTable, logitFrac } = JSON.parse(readFileSync(0));
-console.log(JSON.stringify(cases.map(({ logits, temperature, seed }) => {
-  const sampler = new Sampler({ temperature, seed, logitFrac, expTable });
-  return [1, 2, 3, 4].map(() => sampler.next(Int32Array.from(logits)));
-})));
-"""
-
-
-CASES = st.lists(st.fixed_dictionaries({
-    "logits": st.lists(st.integers(-(1 << 31), (1 << 31) - 1) | st.integers(-3000, 3000),
-                       min_size=1, max_size=256),
-    "temperature": st.just(0) | st.floats(0.01, 100) | st.sampled_from([0.01, 0.7, 1.0, 100]),
-    "seed": st.integers(1, (1 << 32) - 1)}), min_size=40, max_size=80)
-
-
-@pytest.mark.parametrize("logit_frac", [0, 8])
-def test_the_sampler_of_the_page_draws_the_same_tokens(
-    tmp_path: Path, logit_frac: int,
-) -> None:
-    def draw(cases: list[dict]) -> list[list[int]]:
-        samplers = [Sampler(temperature=case["temperature"], seed=case["seed"],
-                            logit_frac=logit_frac) for case in cases]
-        return [[sampler(np.array(case["logits"])) for _ in range(4)]
-                for case, sampler in zip(cases, samplers, strict=True)]
-
-    found: list[dict] = []
-
-    @given(CASES)
-    def collect(cases: list[dict]) -> None:
-        found.extend(cases)
-
-    collect()
-    # The seed 1 with equal logits makes the generator itself visible.
-    found.append({"logits": [0] * 256, "temperature": 1.0, "seed": 1})
-    shutil.copy(SOURCES / "sampler.js", tmp_path)
-    assert run_in_node(tmp_path, NODE, {
-        "cases": found, "expTable": EXP_TABLE.tolist(), "logitFrac": logit_frac}) == draw(found)
-
-
-def test_the_bundled_models_fit_the_page() -> None:
-    for name in BUNDLED:
-        model = load_model(name)
-        assert 128 <= model.config.vocab == model.tokenizer.vocab

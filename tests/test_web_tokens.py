@@ -1,30 +1,31 @@
-"""The tokenizer of the page, under Node, against that of Python; and the page of such a model."""
+"""Tokenizer and sampler of the page, under Node, against those of Python."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node_script import SOURCES, run_in_node
-from web_browser import need_runtime
 
-from sterna.export.forms.forms import build
-from sterna.export.graph.metadata import GraphKind
-from sterna.export.runtime.session import Session
 from sterna.export.web import page
-from sterna.export.web.page import record_reference, write_page
+from sterna.export.web.page import record_reference
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.sampling import EXP_TABLE, Sampler
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.bpe_training import train_bpe
 from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
 
+SOURCES = Path(page.__file__).parent / "sources"
 TRAINED = train_bpe([bundled_heldout(), "größer, κόσμος 世界".encode() * 9], 600)
 DOUBLED = BytePairTokenizer([(97, 98), (98, 99), (256, 99), (97, 257), (258, 258)])
 NODE = """
@@ -47,6 +48,34 @@ PIECES = ("a", "abc", "the", " of", "ing", "23", " ", "  ", "\n", "\t", "\x0b", 
 texts = st.lists(st.sampled_from(PIECES) | st.characters(exclude_categories=["Cs"])).map("".join)
 
 
+def run_in_node(folder: Path, script: str, said: Any = None) -> Any:
+    """The JSON that a script writes last.
+
+    It runs in ``folder``, whose modules it imports, and reads ``said`` as JSON from its standard
+    input. Without Node the test is skipped.
+    """
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node")
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "script.js").write_text(script)
+    done = subprocess.run([node, "script.js"], cwd=folder, input=json.dumps(said),
+                          capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def drawn(lists: st.SearchStrategy[list]) -> list:
+    """All that Hypothesis draws: Node is started once."""
+    found: list = []
+
+    @given(lists)
+    def collect(each: list) -> None:
+        found.extend(each)
+
+    collect()
+    return found
+
+
 def in_node(folder: Path, tokenizer: Tokenizer, said: list[str]) -> dict:
     shutil.copy(SOURCES / "text.js", folder)
     return run_in_node(folder, NODE, {
@@ -55,16 +84,9 @@ def in_node(folder: Path, tokenizer: Tokenizer, said: list[str]) -> dict:
 
 @pytest.mark.parametrize("tokenizer", [TRAINED, DOUBLED, ByteTokenizer()], ids=[
     "trained", "two ways to a spelling", "bytes"])
-def test_the_page_encodes_and_decodes_as_python_does(
-    tmp_path: Path, tokenizer: Tokenizer,
-) -> None:
-    said = [bundled_heldout()[:3000].decode(errors="ignore"), "abcabc bcabc"]
-
-    @given(texts.filter(bool))
-    def collect(text: str) -> None:
-        said.append(text)
-
-    collect()
+def test_the_page_encodes_and_decodes_as_python_does(tmp_path, tokenizer):
+    said = [bundled_heldout()[:3000].decode(errors="ignore"), "abcabc bcabc",
+            *drawn(st.lists(texts.filter(bool)))]
     found = in_node(tmp_path, tokenizer, said)
     rows = [tokenizer.encode(text).tolist() for text in said]
     assert found["tokens"] == rows
@@ -72,7 +94,7 @@ def test_the_page_encodes_and_decodes_as_python_does(
         assert "".join(pieces) == tokenizer.decode(row[1:])
 
 
-def test_a_token_is_named_by_what_it_spells(tmp_path: Path) -> None:
+def test_a_token_is_named_by_what_it_spells(tmp_path):
     tokenizer = BytePairTokenizer(
         [(32, 97), (10, 32), (195, 164), (195, 195)], end_of_text=True)
     names = in_node(tmp_path, tokenizer, ["a"])["names"]
@@ -81,7 +103,7 @@ def test_a_token_is_named_by_what_it_spells(tmp_path: Path) -> None:
         "“a”", "space", "line end", "byte 200"]
 
 
-def test_the_record_of_a_page_is_in_tokens() -> None:
+def test_the_record_of_a_page_is_in_tokens():
     model = replace(random_model(ModelConfig(8, 1, 12, 600), C12), tokenizer=TRAINED)
     record = record_reference(model, 20)
     assert record["prompt"] == len(TRAINED.encode(page.CHECK_PROMPT)) < len(page.CHECK_PROMPT)
@@ -89,48 +111,33 @@ def test_the_record_of_a_page_is_in_tokens() -> None:
     assert {len(row) for row in record["logits"]} == {600}
 
 
-PAGE_IN_NODE = """
-import { readFileSync } from "node:fs";
-import { runCheck } from "./check.js";
-import { StepModel } from "./model.js";
+# The sampler --------------------------------------------------------------------------
+
+SAMPLER = """
 import { Sampler } from "./sampler.js";
-import { Decoder } from "./text.js";
-import * as ort from "./ort.js";
-ort.env.wasm.wasmBinary = readFileSync("ort.wasm").buffer;
-ort.env.wasm.numThreads = 1;
-const facts = JSON.parse(readFileSync("params.json"));
-const session = await ort.InferenceSession.create(
-  readFileSync("model.onnx"), { executionProviders: ["wasm"] });
-const model = new StepModel(ort, session, facts);
-const check = await runCheck(model, JSON.parse(readFileSync("check.json")), async () => true);
-const sampler = new Sampler({
-  temperature: 1, seed: 5, logitFrac: facts.logit_frac, expTable: facts.exp_table });
-const decoder = new Decoder(model.tokenizer);
-model.reset();
-let logits, text = "";
-for (const token of model.tokenizer.encode("The größer")) logits = await model.step(token);
-for (let count = 0; count < 30; count += 1) {
-  const token = sampler.next(logits);
-  text += decoder.push([token]);
-  logits = await model.step(token);
-}
-console.log(JSON.stringify({ check, text: text + decoder.end() }));
+import { readFileSync } from "node:fs";
+const { cases, expTable, logitFrac } = JSON.parse(readFileSync(0));
+console.log(JSON.stringify(cases.map(({ logits, temperature, seed }) => {
+  const sampler = new Sampler({ temperature, seed, logitFrac, expTable });
+  return [1, 2, 3, 4].map(() => sampler.next(Int32Array.from(logits)));
+})));
 """
+CASES = st.lists(st.fixed_dictionaries({
+    "logits": st.lists(st.integers(-(1 << 31), (1 << 31) - 1) | st.integers(-3000, 3000),
+                       min_size=1, max_size=256),
+    "temperature": st.just(0) | st.floats(0.01, 100) | st.sampled_from([0.01, 0.7, 1.0, 100]),
+    "seed": st.integers(1, (1 << 32) - 1)}), min_size=40, max_size=80)
 
 
-@pytest.mark.long
-def test_the_modules_of_the_page_compute_the_reference_and_write_what_generate_writes(
-    tmp_path: Path,
-) -> None:
-    """All of the page but what shows it, which needs a browser."""
-    need_runtime()
-    model = replace(random_model(ModelConfig(8, 1, 12, 600), C12, 4), tokenizer=TRAINED)
-    folder = tmp_path / "page"
-    write_page(model, folder)
-    found = run_in_node(folder, PAGE_IN_NODE)
-    prompt = len(TRAINED.encode(page.CHECK_PROMPT))
-    assert found["check"]["mismatches"] == 0
-    assert found["check"]["unit"] == "token"
-    assert found["check"]["integers"] == 64 * 600 + 8 + 64 - prompt + 1
-    session = Session(build(model, "exact", GraphKind.STEP))
-    assert [found["text"]] == session.complete("The größer", tokens=30, temperature=1.0, seed=5)
+@pytest.mark.parametrize("logit_frac", [0, 8])
+def test_the_sampler_of_the_page_draws_the_same_tokens(tmp_path: Path, logit_frac: int) -> None:
+    # The seed 1 with equal logits makes the generator itself visible.
+    cases = [{"logits": [0] * 256, "temperature": 1.0, "seed": 1}, *drawn(CASES)]
+    expected = []
+    for case in cases:
+        sampler = Sampler(
+            temperature=case["temperature"], seed=case["seed"], logit_frac=logit_frac)
+        expected.append([sampler(np.array(case["logits"])) for _ in range(4)])
+    shutil.copy(SOURCES / "sampler.js", tmp_path)
+    assert run_in_node(tmp_path, SAMPLER, {
+        "cases": cases, "expTable": EXP_TABLE.tolist(), "logitFrac": logit_frac}) == expected

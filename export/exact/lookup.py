@@ -19,7 +19,6 @@ sequence graph the rows are ``length * batch``, time first. A state is ``[1, bat
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -72,7 +71,7 @@ class _Assembler:
             PROFILE_ATTRIBUTE: list(profile_numbers(model.profile).values())}
 
     def assemble(self) -> onnx.ModelProto:
-        reciprocals, gates, silu = _store_lookups(self.nodes, self.graph.store, self.model)
+        reciprocals, gates, silu = _store_lookups(self.graph)
         x = self._embed()
         before = self.nodes.cast("state", TensorProto.DOUBLE, "state.value")
         states = []
@@ -99,13 +98,17 @@ class _Assembler:
             values=self.values)
 
     def _functions(self) -> list[onnx.FunctionProto]:
-        config, profile = self.model.config, self.model.profile
-        d, dff, vocab = config.d, config.dff, config.vocab
-        shapes = [(d, 3 * d), (d, d), (d, 2 * dff), (dff, d), (d, vocab)]
+        """Callees before their callers; the last are the layers."""
+        model, product, profile = self.model, self.product, self.model.profile
+        d, dff, vocab = model.config.d, model.config.dff, model.config.vocab
+        # Bias and the half that rounds are added in one, which all but extreme shifts allow.
+        fold_bias = folds_biases(model)
         return [
-            *self.product.functions(shapes), _scale_table(profile),
-            *_projection_functions(profile, fold_bias=folds_biases(self.model)),
-            *_mixer_functions(self.model, self.graph.kind, self.product)]
+            *product.functions([(d, 3 * d), (d, d), (d, 2 * dff), (dff, d), (d, vocab)]),
+            _scale_table(profile), _norm_quant(profile),
+            *(_rescale(parts, fold_bias) for parts in (1, 2, 3)), _lookup(profile.z),
+            _mlgru_state(), _mlgru_layer(model, self.graph.kind, product),
+            _glu_layer(model, product), _head(model, product)]
 
     def _embed(self) -> str:
         """Rows of the embedding, float64 ``[1, rows, d]``."""
@@ -137,10 +140,7 @@ class _Assembler:
 
 
 def _check_lookups(model: QuantizedModel) -> None:
-    """Check that every table stays below a few megabytes.
-
-    Raises ValueError if z has more than 16 bits, or x, o or p more than 18.
-    """
+    """Check that every table stays below a few megabytes."""
     profile = model.profile
     for name, bits, most in (("z", profile.z.bits, _Z_BITS), ("x", profile.x.bits, _NORM_BITS),
                              ("o", profile.o.bits, _NORM_BITS),
@@ -151,9 +151,7 @@ def _check_lookups(model: QuantizedModel) -> None:
                 f"in a table and takes at most {most}; the form traced has no such limit")
 
 
-def _store_lookups(
-    nodes: NodeBuilder, store: Callable[[str, np.ndarray], str], model: QuantizedModel,
-) -> tuple[str, str, str]:
+def _store_lookups(graph: GraphBuilder) -> tuple[str, str, str]:
     """Append the nodes that compute the tables; return ``reciprocals``, ``gates``, ``silu``.
 
     ``reciprocals`` float64 ``[largest m + 1, 1]`` holds ``R(m) * 2^-k``. ``gates`` float64
@@ -161,7 +159,7 @@ def _store_lookups(
     float64 ``[2^z_bits]`` holds ``rs(z * sigmoid(z), Ff) * 2^-product_shift``; both are
     indexed by ``z - z.min``.
     """
-    profile = model.profile
+    nodes, profile = graph.nodes, graph.model.profile
     k, ff, z = profile.reciprocal_bits, profile.sigmoid_frac, profile.z
     one = nodes.constant(1.0)
 
@@ -176,7 +174,7 @@ def _store_lookups(
             "reciprocals")
 
     values = counted(z.min, z.max)
-    sigmoid = _sigmoids(nodes, store, model)
+    sigmoid = _sigmoids(graph)
     silu = nodes.op("Mul", [values, sigmoid])
     candidate = nodes.saturate(nodes.rs(silu, profile.candidate_shift), profile.h)
     nodes.op("Concat", [
@@ -187,12 +185,11 @@ def _store_lookups(
     return "reciprocals", "gates", "silu"
 
 
-def _sigmoids(
-    nodes: NodeBuilder, store: Callable[[str, np.ndarray], str], model: QuantizedModel,
-) -> str:
+def _sigmoids(graph: GraphBuilder) -> str:
     """The sigmoid of every z, float64 ``[2^z_bits]``."""
+    nodes, model = graph.nodes, graph.model
     step = model.profile.sigmoid_step_bits
-    table = store("sigmoid.table", model.sigmoid.astype(np.int32))
+    table = graph.store("sigmoid.table", model.sigmoid.astype(np.int32))
     entries = nodes.cast(table, TensorProto.DOUBLE)
     if step == 0:
         return entries
@@ -233,15 +230,6 @@ def _scale_table(profile: NumericProfile) -> onnx.FunctionProto:
 
 
 # Functions ----------------------------------------------------------------------------
-
-
-def _projection_functions(profile: NumericProfile, *, fold_bias: bool) -> list[onnx.FunctionProto]:
-    """The functions of the lookup graph, on ``[1, rows, width]``, for one to three merged matrices.
-
-    ``fold_bias`` adds the bias and the half that rounds in one, which is exact for all but
-    extreme shifts (:func:`sterna.export.exact.bounds.folds_biases`).
-    """
-    return [_norm_quant(profile), *(_rescale(n, fold_bias) for n in (1, 2, 3))]
 
 
 def _norm_quant(profile: NumericProfile) -> onnx.FunctionProto:
@@ -308,14 +296,6 @@ def _rescale(parts: int, fold_bias: bool) -> onnx.FunctionProto:
         f"Rescale{parts}", ["acc", "root", "columns", "k", "scale", "bias"], ["v"],
         "acc * A * 2^-shift + bias + 1/2, whose floor is the projection's output; A by the "
         "root. The result is [1, rows, width], or [1, rows, parts, width] of a merged matrix.")
-
-
-def _mixer_functions(
-    model: QuantizedModel, kind: GraphKind, product: Product,
-) -> list[onnx.FunctionProto]:
-    """The functions of the lookup graph, callees before their callers; the last are the layers."""
-    return [_lookup(model.profile.z), _mlgru_state(), _mlgru_layer(model, kind, product),
-            _glu_layer(model, product), _head(model, product)]
 
 
 def _lookup(z: FixedPoint) -> onnx.FunctionProto:

@@ -24,6 +24,7 @@ from onnx import TensorProto, helper
 
 from sterna.export.exact.bounds import check_bounds
 from sterna.export.graph.builder import (
+    MERGED,
     GraphBuilder,
     NodeBuilder,
     TensorStore,
@@ -31,7 +32,6 @@ from sterna.export.graph.builder import (
 )
 from sterna.export.graph.metadata import Form, GraphKind, describe
 from sterna.export.graph.products import store_trits
-from sterna.export.graph.taps import MERGED
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
 

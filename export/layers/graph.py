@@ -25,9 +25,8 @@ from sterna.export.exact.bounds import (
     projection_bounds,
 )
 from sterna.export.exact.traced import TracedBlocks, ternary_matmul, traced_functions
-from sterna.export.graph.builder import DOMAIN, TensorStore, make_proto, opset_imports
+from sterna.export.graph.builder import DOMAIN, MERGED, TensorStore, make_proto, opset_imports
 from sterna.export.graph.products import store_trits
-from sterna.export.graph.taps import MERGED
 from sterna.model.layers import (
     BitLinearLayer,
     GluLayer,

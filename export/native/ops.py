@@ -203,23 +203,9 @@ class TernaryMatrix:
         return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(data))
 
     def buffers(self, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """Zeroed acts int8 and acc int32 for :meth:`run`, ``[tokens, filled up to 16]``."""
+        """Zeroed acts int8 and acc int32, ``[tokens, filled up to 16]``."""
         return (_aligned(tokens, -(-self.columns // _LANES) * _LANES, np.dtype(np.int8)),
                 _aligned(tokens, -(-self.rows // _LANES) * _LANES, np.dtype(np.int32)))
-
-    def run(self, acts: np.ndarray, acc: np.ndarray) -> None:
-        """``acc = acts @ weight.T``, between two :meth:`buffers`; nothing is checked."""
-        self._library.sterna_matmul(self._matrix, acts.ctypes.data, len(acts), acc.ctypes.data)
-
-    def call(self, acts: np.ndarray, acc: np.ndarray) -> tuple[ctypes.c_void_p, ...]:
-        """Addresses of the C function, the matrix, acts and acc, for a clock in C.
-
-        The function is ``void f(const void *matrix, const int8_t *acts, int64_t tokens,
-        int32_t *acc)``. The addresses hold while this object and both arrays live.
-        """
-        return (ctypes.cast(self._library.sterna_matmul, ctypes.c_void_p),
-                ctypes.c_void_p(self._matrix), ctypes.c_void_p(acts.ctypes.data),
-                ctypes.c_void_p(acc.ctypes.data))
 
     def matmul(self, acts: np.ndarray) -> np.ndarray:
         """Multiply activations int8 ``[tokens, columns]``; int32 ``[tokens, rows]``.
@@ -234,7 +220,8 @@ class TernaryMatrix:
                 f"activations must be from -127 to 127, got {acts.min()} to {acts.max()}")
         filled, acc = self.buffers(len(acts))
         filled[:, :self.columns] = acts
-        self.run(filled, acc)
+        self._library.sterna_matmul(
+            self._matrix, filled.ctypes.data, len(filled), acc.ctypes.data)
         return acc[:, :self.rows]
 
 

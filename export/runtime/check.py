@@ -63,9 +63,7 @@ class ExactReport:
             f"{text} (the graph was exported from another quantised model)")
 
 
-def check_exact(
-    model: QuantizedModel, source: Source, tokens: np.ndarray, *, threads: int = 1,
-) -> ExactReport:
+def check_exact(model: QuantizedModel, source: Source, tokens: np.ndarray) -> ExactReport:
     """Run a graph under onnxruntime and compare it with the integer reference.
 
     The graph carries its own state from call to call: a step graph is called for each
@@ -81,8 +79,6 @@ def check_exact(
         A step or sequence graph, or the path of one.
     tokens
         Whole numbers ``[batch, length]``.
-    threads
-        Threads that one operator may use.
 
     Raises
     ------
@@ -96,7 +92,7 @@ def check_exact(
             f"check_exact compares integers, and the graph has the float form {info.form}: take "
             f"check_close")
     tokens = token_array(tokens, ["batch", "length"], model.config.vocab)
-    graph = _runner(proto, info.kind, threads)
+    graph = _runner(proto, info.kind)
     reference = IntegerModel(model)
     chunk = 1 if info.kind is GraphKind.STEP else _CHUNK_TOKENS
     right, mine = reference.start(len(tokens)), graph.start(len(tokens))
@@ -114,15 +110,13 @@ def check_exact(
                 f"layer{layer}.mlgru.h", right[None, layer], mine[None, layer],
                 first_token=last)
         if first is None and logits.mismatches + state.mismatches:
-            first = _locate(reference, _runner(proto, info.kind, threads, None), part, before, t)
+            first = _locate(reference, _runner(proto, info.kind, None), part, before, t)
             first = first or (logits + state).first
     return ExactReport(
         info.kind, tokens.size, logits, state, first, info.model_sha256 == model.sha256)
 
 
-def check_close(
-    model: QuantizedModel, source: Source, tokens: np.ndarray, *, threads: int = 1,
-) -> float:
+def check_close(model: QuantizedModel, source: Source, tokens: np.ndarray) -> float:
     """How close the logits of a float graph are to the reference's, in decibels.
 
     ``10 log10(sum r^2 / sum (g - r)^2)`` over all logits r of the reference and g of the
@@ -140,7 +134,7 @@ def check_close(
             f"take check_exact")
     tokens = token_array(tokens, ["batch", "length"], model.config.vocab)
     right, _ = IntegerModel(model).run(tokens)
-    got, _ = _runner(proto, info.kind, threads).run(tokens)
+    got, _ = _runner(proto, info.kind).run(tokens)
     return signal_to_noise(right * 2.0 ** -model.profile.logit.frac, got)
 
 
@@ -154,10 +148,9 @@ def _graph_of(model: QuantizedModel, source: Source) -> tuple[onnx.ModelProto, G
 
 
 def _runner(
-    proto: onnx.ModelProto, kind: GraphKind, threads: int, taps: tuple[()] | None = (),
+    proto: onnx.ModelProto, kind: GraphKind, taps: tuple[()] | None = (),
 ) -> OnnxStep | OnnxSequence:
-    graph = OnnxStep if kind is GraphKind.STEP else OnnxSequence
-    return graph(proto, threads=threads, taps=taps)
+    return (OnnxStep if kind is GraphKind.STEP else OnnxSequence)(proto, taps=taps)
 
 
 def _locate(

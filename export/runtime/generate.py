@@ -197,9 +197,6 @@ def generate_tokens(
 class StopStrings:
     """Finds the first of several strings, none of them empty, in a text that comes in pieces.
 
-    Each string takes a time that grows with the text and not with the string (the method of
-    Knuth, Morris and Pratt, whose table is made only as far as the text has matched).
-
     >>> stops = StopStrings(["stop"])
     >>> stops.find("on the st"), stops.open
     (None, 2)
@@ -208,7 +205,8 @@ class StopStrings:
     """
 
     def __init__(self, strings: Iterable[str]) -> None:
-        self._matches = [_Match(string) for string in strings]
+        self._strings = list(strings)
+        self._tail = ""
 
     def find(self, text: str) -> int | None:
         """Take the text that comes next.
@@ -216,39 +214,18 @@ class StopStrings:
         Returns how many characters before its end the string begins that begins first; None
         while no string is complete.
         """
-        found = [match.find(text) for match in self._matches]
-        return max((back for back in found if back is not None), default=None)
+        tail = self._tail + text
+        begins = [at for each in self._strings if (at := tail.find(each)) >= 0]
+        held = max((size for each in self._strings
+                    for size in range(min(len(each), len(tail) + 1))
+                    if tail.endswith(each[:size])), default=0)
+        self._tail = tail[len(tail) - held:]
+        return len(tail) - min(begins) if begins else None
 
     @property
     def open(self) -> int:
         """How many characters at the end of the text so far could begin a string."""
-        return max((match.length for match in self._matches), default=0)
-
-
-class _Match:
-    """How much of one string the text so far ends with."""
-
-    def __init__(self, string: str) -> None:
-        self._string = string
-        self._borders = [0]
-        """For each beginning of the string: the longest shorter one that it ends with."""
-        self.length = 0
-
-    def find(self, text: str) -> int | None:
-        for at, character in enumerate(text, 1):
-            self.length = self._extended(self.length, character)
-            if self.length == len(self._string):
-                return len(text) - at + self.length
-            if self.length > len(self._borders):
-                self._borders.append(
-                    self._extended(self._borders[-1], self._string[len(self._borders)]))
-        return None
-
-    def _extended(self, length: int, character: str) -> int:
-        """The match after ``character`` of a text that ended with ``length`` of the string."""
-        while length and self._string[length] != character:
-            length = self._borders[length - 1]
-        return length + (self._string[length] == character)
+        return len(self._tail)
 
 
 # Arguments ----------------------------------------------------------------------------

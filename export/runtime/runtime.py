@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -20,24 +21,24 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.exact.traced import build_step
-from sterna.export.graph.builder import MINIMUM_ONNXRUNTIME, OPSET
+from sterna.export.graph.builder import MERGED, MINIMUM_ONNXRUNTIME, OPSET
 from sterna.export.graph.metadata import Form, GraphInfo, GraphKind, OnnxFileError
 from sterna.export.graph.products import BLOCK, CONTRIB
-from sterna.export.graph.taps import with_taps
 from sterna.export.native.ops import kernel_name, register_ops, with_ops
 from sterna.model.checks import whole_number
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.taps import Tap, ignore
 
-__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "all_logits", "check_ops_form",
-           "has_two_bit_kernels", "last_logits", "open_session", "read_graph", "read_proto",
-           "state_array", "step_with_taps", "thread_count", "token_array", "two_bit_blocks"]
+__all__ = ["OnnxGraph", "OnnxSequence", "OnnxStep", "Source", "check_ops_form",
+           "has_two_bit_kernels", "open_session", "read_graph", "read_proto", "state_array",
+           "step_with_taps", "thread_count", "token_array", "two_bit_blocks", "with_taps"]
 
 _LARGEST_REAL = 1e6
 Source: TypeAlias = str | Path | onnx.ModelProto
 """A graph: the path of its file, or the graph itself."""
 _Advance: TypeAlias = Iterator[tuple[np.ndarray, np.ndarray]]
 _MOST_THREADS = 256
+_CHUNK = 256
 
 
 def open_session(
@@ -135,18 +136,67 @@ def read_proto(path: str | Path) -> onnx.ModelProto:
         raise OnnxFileError(f"{path}: not an ONNX file, or cut off") from error
 
 
-def all_logits(parts: _Advance) -> tuple[np.ndarray, np.ndarray]:
-    """Logits ``[batch, length, vocab]`` of all the parts of a row, and the last state."""
-    rows = []
-    for part in parts:
-        rows.append(part[0])
-    return np.concatenate(rows, axis=1), part[1]
+@dataclass(frozen=True, slots=True)
+class TapSource:
+    """Where a tensor of the integer reference, a tap, lies in the graph.
+
+    It is one of ``parts`` equal parts of the last axis of ``value``.
+    """
+
+    tap: str
+    value: str
+    part: int = 0
+    parts: int = 1
+
+    def take(self, value: np.ndarray) -> np.ndarray:
+        """Cut the tensor out of the graph's value; int64, as the reference has it."""
+        width = value.shape[-1] // self.parts
+        start = self.part * width
+        # The graph repeats a projection's one output scale over its rows.
+        stop = start + (1 if self.tap.endswith(".a") else width)
+        return value[..., start:stop].astype(np.int64)
 
 
-def last_logits(parts: _Advance) -> tuple[np.ndarray, np.ndarray]:
-    """Logits ``[batch, vocab]`` after the last token of a row, and the last state."""
-    last, = deque(parts, maxlen=1)
-    return last[0][:, -1], last[1]
+def tap_sources(proto: onnx.ModelProto) -> dict[str, TapSource]:
+    """Find the reference's tensors in an exact graph, in the order of computation."""
+    sources = {}
+    for value in proto.graph.value_info:
+        at, _, tensor = value.name.rpartition(".")
+        layer, _, group = at.rpartition(".")
+        members = MERGED.get(group, ())
+        for part, member in enumerate(members):
+            tap = f"{layer}.{member}.{tensor}"
+            sources[tap] = TapSource(tap, value.name, part, len(members))
+        if not members:
+            sources[value.name] = TapSource(value.name, value.name)
+    return sources
+
+
+def with_taps(
+    proto: onnx.ModelProto, names: Sequence[str] | None = None,
+) -> tuple[onnx.ModelProto, list[TapSource]]:
+    """Make inner tensors of an exact graph outputs of a copy of it: ``names``, or with None all.
+
+    Returns the copy, and where each tensor lies, in the order of computation. The added outputs
+    are float64 ``[batch, width]`` or ``[length, batch, width]``. Raises ValueError if the graph has
+    no tensor of one of the names.
+    """
+    known = tap_sources(proto)
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        raise ValueError(
+            f"the graph has no tensor called {unknown[0]!r}; its tensors have names "
+            f"like {next(iter(known))!r} and {list(known)[-1]!r}")
+    sources = [source for tap, source in known.items() if names is None or tap in names]
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    values = {value.name: value for value in proto.graph.value_info}
+    added = dict.fromkeys(source.value for source in sources)
+    copy.graph.output.extend(values[name] for name in added)
+    del copy.graph.value_info[:]
+    copy.graph.value_info.extend(
+        value for name, value in values.items() if name not in added)
+    return copy, sources
 
 
 class OnnxGraph(ABC):
@@ -225,14 +275,18 @@ class OnnxGraph(ABC):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run a row as :meth:`advance` does; return logits ``[batch, length, vocab]``, int32 or
         in a float form float32, and the last state."""
-        return all_logits(self.advance(tokens, state, tap))
+        rows = []
+        for part in self.advance(tokens, state, tap):
+            rows.append(part[0])
+        return np.concatenate(rows, axis=1), part[1]
 
     def prefill(
         self, tokens: np.ndarray, state: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run a row as :meth:`advance` does; return the logits after the last token,
         ``[batch, vocab]``, and the last state."""
-        return last_logits(self.advance(tokens, state))
+        (logits, state), = deque(self.advance(tokens, state), maxlen=1)
+        return logits[:, -1], state
 
     @property
     def _state_type(self) -> type[np.generic]:
@@ -300,23 +354,22 @@ class OnnxSequence(OnnxGraph):
     def advance(
         self, tokens: np.ndarray, state: np.ndarray | None = None, tap: Tap = ignore,
     ) -> _Advance:
-        """One call for the whole row."""
+        """Calls of up to 256 tokens: memory grows with them."""
         tokens = token_array(tokens, ["batch", "length"], self.info.config.vocab)
         state = self.start(len(tokens)) if state is None else state
-        logits, state, taps = self._call(tokens, state)
-        # The traced graph has [length, batch, width], the others [1, length * batch, width].
-        by_time = {name: value.reshape(logits.shape[1], len(tokens), -1)
-                   for name, value in taps.items()}
-        for t in range(logits.shape[1]):
-            for name, value in by_time.items():
-                tap(name, value[t])
-            tap("logits", logits[:, t].astype(np.int64))
-        yield logits, state
+        for first in range(0, tokens.shape[1], _CHUNK):
+            logits, state, taps = self._call(tokens[:, first:first + _CHUNK], state)
+            # The traced graph has [length, batch, width], the others [1, length * batch, width].
+            by_time = {name: value.reshape(logits.shape[1], len(tokens), -1)
+                       for name, value in taps.items()}
+            for t in range(logits.shape[1]):
+                for name, value in by_time.items():
+                    tap(name, value[t])
+                tap("logits", logits[:, t].astype(np.int64))
+            yield logits, state
 
 
-def step_with_taps(
-    model: QuantizedModel, names: Sequence[str] | None = None, *, threads: int = 1,
-) -> OnnxStep:
+def step_with_taps(model: QuantizedModel, names: Sequence[str] | None = None) -> OnnxStep:
     """Build the step graph of ``model`` with inner tensors as further outputs.
 
     Its ``step(tokens, state, tap)`` and ``run(tokens, state, tap)`` call ``tap`` with the
@@ -338,7 +391,7 @@ def step_with_taps(
     ValueError
         If the model does not fit the exact form, or a name is unknown.
     """
-    return OnnxStep(build_step(model), threads=threads, taps=names)
+    return OnnxStep(build_step(model), taps=names)
 
 
 def state_array(state: object, info: GraphInfo, batch: int | None = None) -> np.ndarray:

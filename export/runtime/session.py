@@ -22,20 +22,16 @@ from sterna.export.runtime.runtime import (
     OnnxSequence,
     OnnxStep,
     Source,
-    all_logits,
     check_ops_form,
     has_two_bit_kernels,
-    last_logits,
     read_graph,
     state_array,
     thread_count,
-    token_array,
     two_bit_blocks,
 )
 
-__all__ = ["Session", "pack_state", "unpack_state"]
+__all__ = ["Session"]
 
-_CHUNK = 256        # tokens of a prompt in one call: memory grows with them
 _Graph = TypeVar("_Graph", bound=OnnxGraph)
 _MAGIC = b"sterna state 1\n"
 
@@ -174,7 +170,7 @@ class Session:
         ValueError
             As :meth:`step`.
         """
-        return all_logits(self._advance(tokens, state))
+        return self._row.run(tokens, state)
 
     def prefill(
         self, tokens: np.ndarray, state: np.ndarray | None = None,
@@ -187,18 +183,7 @@ class Session:
         ValueError
             As :meth:`step`.
         """
-        return last_logits(self._advance(tokens, state))
-
-    def _advance(
-        self, tokens: np.ndarray, state: np.ndarray | None,
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Run tokens ``[batch, length]`` in chunks; logits and state after each call."""
-        tokens = token_array(tokens, ["batch", "length"], self.info.config.vocab)
-        state = self.start(len(tokens)) if state is None else state
-        for at in range(0, tokens.shape[1], _CHUNK):
-            for part in self._row.advance(tokens[:, at:at + _CHUNK], state):
-                yield part
-                state = part[1]
+        return self._row.prefill(tokens, state)
 
     # Text --------------------------------------------------------------------------
 
@@ -229,8 +214,22 @@ class Session:
     # States ------------------------------------------------------------------------
 
     def save_state(self, state: np.ndarray) -> bytes:
-        """Pack a state, to go on from later, elsewhere, or in another exact form."""
-        return pack_state(state, self.info)
+        """Pack a state, to go on from later, elsewhere, or in another exact form.
+
+        A line that names the format, a line of JSON (model, shape, type, SHA-256 of the values),
+        then the values, little-endian, in the order of the axes.
+
+        Raises
+        ------
+        ValueError
+            If shape, type or range are not those of a state.
+        """
+        state = state_array(state, self.info)
+        values = np.ascontiguousarray(state, dtype=f"<{_kind(self.info)}").tobytes()
+        header = {
+            "model_sha256": self.info.model_sha256, "type": _type(self.info),
+            "shape": list(state.shape), "sha256": hashlib.sha256(values).hexdigest()}
+        return _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + values
 
     def load_state(self, data: bytes) -> np.ndarray:
         """Undo :meth:`save_state`.
@@ -238,9 +237,37 @@ class Session:
         Raises
         ------
         ValueError
-            If the bytes are no state, damaged, or a state of another model.
+            If the bytes are no state, damaged, a state of another model, or a float one where
+            integers are wanted.
         """
-        return unpack_state(data, self.info)
+        if not isinstance(data, bytes):
+            raise ValueError(f"a saved state must be bytes, got {type(data).__name__}")
+        if not data.startswith(_MAGIC):
+            raise ValueError("not a saved state of Sterna (its first line is missing)")
+        line, _, values = data[len(_MAGIC):].partition(b"\n")
+        try:
+            header = json.loads(line)
+            found, model = header["type"], header["model_sha256"]
+            shape, digest = tuple(header["shape"]), header["sha256"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"the saved state is damaged (its header: {error})") from error
+        if hashlib.sha256(values).hexdigest() != digest:
+            raise ValueError("the saved state is damaged or cut off (its checksum differs)")
+        if model != self.info.model_sha256:
+            raise ValueError(
+                f"the saved state belongs to another model: expected "
+                f"{self.info.model_sha256[:12]}, got {str(model)[:12]} (the first digits of its "
+                f"SHA-256)")
+        if found != _type(self.info):
+            raise ValueError(
+                f"the saved state is of the form {found}, from which the form {self.info.form} "
+                f"cannot go on")
+        kind = _kind(self.info)
+        try:
+            state = np.frombuffer(values, dtype=f"<{kind}").reshape(shape).astype(kind)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"the saved state is damaged ({error})") from error
+        return state_array(state, self.info)
 
 
 def _library(ops: str | Path | bool | None) -> Path | None:
@@ -254,57 +281,6 @@ def _library(ops: str | Path | bool | None) -> Path | None:
 
 def _name(source: Source) -> str:
     return "the ONNX graph" if isinstance(source, onnx.ModelProto) else str(source)
-
-
-# States as bytes, with the model they belong to ---------------------------------------
-
-
-def pack_state(state: np.ndarray, info: GraphInfo) -> bytes:
-    """Pack ``state [layers, batch, d]``.
-
-    A line that names the format, a line of JSON (model, shape, type, SHA-256 of the values), then
-    the values, little-endian, in the order of the axes. Raises ValueError if shape, type or range
-    are not those of a state.
-    """
-    kind = _kind(info)
-    state = state_array(state, info)
-    values = np.ascontiguousarray(state, dtype=f"<{kind}").tobytes()
-    header = {"model_sha256": info.model_sha256, "type": _type(info), "shape": list(state.shape),
-              "sha256": hashlib.sha256(values).hexdigest()}
-    return _MAGIC + json.dumps(header, sort_keys=True).encode() + b"\n" + values
-
-
-def unpack_state(data: bytes, info: GraphInfo) -> np.ndarray:
-    """Undo :func:`pack_state` for a graph of the same model.
-
-    Raises ValueError if the bytes are no state, damaged, of another model, or float where integers
-    are wanted.
-    """
-    if not isinstance(data, bytes):
-        raise ValueError(f"a saved state must be bytes, got {type(data).__name__}")
-    if not data.startswith(_MAGIC):
-        raise ValueError("not a saved state of Sterna (its first line is missing)")
-    line, _, values = data[len(_MAGIC):].partition(b"\n")
-    try:
-        header = json.loads(line)
-        found, model = header["type"], header["model_sha256"]
-        shape, digest = tuple(header["shape"]), header["sha256"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"the saved state is damaged (its header: {error})") from error
-    if hashlib.sha256(values).hexdigest() != digest:
-        raise ValueError("the saved state is damaged or cut off (its checksum differs)")
-    if model != info.model_sha256:
-        raise ValueError(
-            f"the saved state belongs to another model: expected {info.model_sha256[:12]}, got "
-            f"{str(model)[:12]} (the first digits of its SHA-256)")
-    if found != _type(info):
-        raise ValueError(
-            f"the saved state is of the form {found}, from which the form {info.form} cannot go on")
-    try:
-        state = np.frombuffer(values, dtype=f"<{_kind(info)}").reshape(shape).astype(_kind(info))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"the saved state is damaged ({error})") from error
-    return state_array(state, info)
 
 
 def _type(info: GraphInfo) -> str:

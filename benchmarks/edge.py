@@ -32,7 +32,8 @@ from edge_peers import PRODUCT_BASES, Ggml, Native, find_ggml, products
 from edge_report import all_tables, left_out, write_reports
 from edge_timing import describe_machine, describe_versions, measure, now, summarise
 
-from sterna.cli.terminal.console import print_table, progress_bar, say
+from sterna.cli.terminal.console import progress_bar, say
+from sterna.cli.terminal.tables import Table
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.native.ops import OpsError, build_ops
 from sterna.model.config import ModelConfig
@@ -274,7 +275,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{options.output.with_suffix('.json')}")
         return 130
     for table in all_tables(record):
-        print_table(table.title, table.columns, table.rows, width=160)
+        Table(table.title, table.columns, table.rows).print(width=160)
     for name, reason in left_out(record).items():
         say(f"left out: {name}: {reason}")
     for suffix in (".json", ".md", ".svg"):

@@ -19,11 +19,10 @@ from sterna.cli import entry
 from sterna.cli.commands import doctor, unit_options
 from sterna.cli.commands.demo import print_result
 from sterna.cli.main import GUIDE, app, main
-from sterna.cli.reports.results import DemoResult, Stage
-from sterna.cli.reports.synth_page import write_synth_report
-from sterna.cli.reports.synth_tables import headline, synth_tables
+from sterna.cli.reports.report import DemoResult, Stage
+from sterna.cli.reports.synth_page import headline, synth_tables, write_synth_report
 from sterna.cli.terminal import options
-from sterna.cli.terminal.console import print_table
+from sterna.cli.terminal.tables import Table
 from sterna.hw.catalog import UNITS
 from sterna.hw.emit.tools import FST_HEADERS, has_header
 from sterna.hw.flow.routed import CriticalPath, Hop, Placement
@@ -241,12 +240,12 @@ def test_the_tables_of_a_synthesis_fit_eighty_columns(
     tables = synth_tables(report)
     assert set(tables) == {"figures", "seeds", "path", "blocks"}
     for table in tables.values():
-        print_table(table.title, table.columns, table.rows)
+        table.print()
         check_width(capsys.readouterr().out)
 
 
 def test_a_number_is_never_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table("t", ("name", "value"), [("word " * 40, "123,456,789,012")])
+    Table("t", ("name", "value"), [("word " * 40, "123,456,789,012")]).print()
     out = capsys.readouterr().out
     check_width(out)
     assert "123,456,789,012" in out

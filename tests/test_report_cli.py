@@ -12,8 +12,7 @@ from command_line import run as run_sterna
 from conftest import ODD
 from page_checks import check_page, drawings
 
-from sterna.cli.reports.cycle_tables import PARTS
-from sterna.cli.reports.hardware_page import stage_bars, waterfall_plot
+from sterna.cli.reports.hardware_page import PARTS, stage_bars, waterfall_plot
 from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.timing.cycle_report import cycle_report, memory_bits, shape_image

@@ -13,8 +13,7 @@ import pytest
 from page_checks import check_page, drawings, verdict_of
 from web_browser import Page, open_browser
 
-from sterna.cli.reports.report import write_report
-from sterna.cli.reports.results import DemoResult, Stage
+from sterna.cli.reports.report import DemoResult, Stage, write_report
 from sterna.cli.reports.synth_page import area_plot, floorplan, write_synth_report
 from sterna.export.float.reference import rounding_errors
 from sterna.hw.core.core_product import core_params

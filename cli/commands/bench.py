@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.terminal.console import Stages, out, print_json, print_table, progress_bar, say
+from sterna.cli.terminal.console import Stages, out, print_files, print_json, progress_bar, say
 from sterna.cli.terminal.options import (
     JsonOption,
     QuietOption,
     check_folder,
     choose,
     how_to_resume,
+    refuse,
 )
+from sterna.cli.terminal.tables import Table
 from sterna.model.checks import check_whole
 from sterna.model.config import NAMED_CONFIGS, WEIGHTS, ModelConfig
 from sterna.model.training.run_folder import RunFolder
@@ -39,44 +41,42 @@ _QUICK = {"lengths": (128, 256, 512), "batch": 8, "runs": 10, "seconds": 1.0}
 def attention(
     lengths: Annotated[str | None, typer.Option(
         metavar="N,N,...", help="Lengths of the sequences. Default: 128 to 6000.")] = None,
-    batch: Annotated[int | None, typer.Option(
-        help="Sequences at a time. Default: 32.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences at a time. Default: 32.")] = None,
     d: Annotated[int, typer.Option(help="Channels.")] = 64,
     heads: Annotated[int, typer.Option(help="Heads of attention.")] = 4,
     runs: Annotated[int | None, typer.Option(
         help="Timed runs of each contestant at a length. Default: 100.")] = None,
     seconds: Annotated[float | None, typer.Option(
-        help="Stop a contestant after this many seconds of its own, but not before three runs. "
+        help="Stop a contestant after this many seconds, but after three runs at the earliest. "
              "Default: 5.")] = None,
     part: Annotated[str, typer.Option(
-        help="core (what lies between the projections), or the whole mixer with float or "
-             "ternary projections.")] = "core",
+        help="core (what lies between the projections), or float or ternary: the whole mixer "
+             "with such projections.")] = "core",
     backward: Annotated[bool, typer.Option(
         "--backward", help="Time forward and backward together.")] = False,
     memory: Annotated[float | None, typer.Option(
         "--memory-gb", help="Most memory to take, in 10^9 bytes. Default: 90 % of what is free.")
         ] = None,
     fit: Annotated[bool, typer.Option(
-        "--fit", help="Where a contestant does not fit in memory, halve the batch of all until "
-                      "it does. Otherwise it is not run at that length.")] = False,
+        "--fit", help="If a contestant does not fit in memory, halve the batch of all until it "
+                      "does. Default: do not run it at that length.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of inputs and weights.")] = 0,
     quick: Annotated[bool, typer.Option(
         "--quick", help="Short sequences, small batch, few runs: a few seconds.")] = False,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="DIR",
-        help="Write attention.json, attention.svg and attention.html to this folder, after "
-             "every length.")] = None,
+        help="Write attention.json, .svg and .html to this folder after every length.")] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> int:
     """Time attention and the MLGRU as sequences grow.
 
-    One layer with random inputs, the experiment of the works on linear attention. Softmax
+    One layer with random inputs, the experiment of the papers on linear attention. Softmax
     attention is timed twice: with its matrix written to memory, and fused; the speed of the others
-    is given relative to both. The number of threads is torch's: set OMP_NUM_THREADS. With one
-    thread processor time is measured, which other programs disturb least. Where the C library is
-    glibc, freed memory is kept for the next run, as torch does on CUDA.
+    is relative to both. OMP_NUM_THREADS sets the number of threads. With one thread, processor
+    time is measured, which other programs disturb least. With glibc, freed memory is kept for the
+    next run, as torch does on CUDA.
 
     Example: sterna bench attention --quick
     """
@@ -87,8 +87,7 @@ def attention(
     check_whole("--seed", seed, 0, (1 << 63) - 1)
     if memory is not None and not 0 < memory < 1e18:
         raise ValueError(f"--memory-gb must be above 0 and below 10^18, got {memory:g}")
-    if output is not None:
-        check_folder(output)
+    check_folder(output)
     given = {"lengths": None if lengths is None else _lengths(lengths), "batch": batch,
              "runs": runs, "seconds": seconds}
     chosen: dict[str, Any] = (_QUICK if quick else {}) | {
@@ -102,7 +101,7 @@ def attention(
     def keep(result: AttentionResult) -> None:
         so_far[:] = [result]
         if output is not None:
-            from sterna.cli.reports.attention_page import write_attention_report
+            from sterna.cli.reports.bench_page import write_attention_report
             written[:] = write_attention_report(output, result)
 
     try:
@@ -123,37 +122,31 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 
 def _show_attention(result: AttentionResult, written: list[Path], as_json: bool) -> None:
-    from sterna.cli.reports.attention_page import COLUMNS, misfits, rows, setting
+    from sterna.cli.reports.bench_page import attention_tables, misfits, setting
     from sterna.model.study.attention_benchmark import findings
     if as_json:
         print_json(result.as_dict())
         return
     out.print(setting(result))
-    for length in result.lengths():
-        batch = next(iter(result.at(length).values())).batch
+    for table in attention_tables(result):
         out.print()
-        print_table(f"N {length:,}, batch {batch}", COLUMNS, rows(result, length))
+        table.print()
     out.print()
     for line in (*misfits(result), *findings(result)):
         out.print(line)
-    _tell_files(written)
-
-
-def _tell_files(paths: list[Path]) -> None:
-    for path in paths:
-        out.print(f"{path}: {path.stat().st_size:,} bytes")
+    print_files(written)
 
 
 def streaming(
     checkpoint: Annotated[Path | None, typer.Option(
-        metavar="FILE.pt", help="A model with the mixer attention in every layer, instead of "
-                                "training one.")] = None,
+        metavar="FILE.pt", help="A trained model with the mixer attention in every layer. "
+                                "Default: train one.")] = None,
     config: Annotated[str | None, typer.Option(
-        help="Size of the model to train: micro, nano, tiny or small. Default: tiny.")] = None,
+        help="Size to train: micro, nano, tiny or small. Default: tiny.")] = None,
     weights: Annotated[str | None, typer.Option(
-        help="Weights of its projections: ternary or float. Default: float.")] = None,
+        help="Its projections: ternary or float. Default: float.")] = None,
     steps: Annotated[int | None, typer.Option(
-        help="Steps to train it for, in windows of sinks + size bytes. Default: 1000.")] = None,
+        help="Steps of training, in windows of sinks + size bytes. Default: 1000.")] = None,
     tokens: Annotated[int, typer.Option(help="Bytes to read.")] = 20_000,
     sinks: Annotated[int, typer.Option(help="First bytes that sinks always see.")] = 4,
     size: Annotated[int, typer.Option(
@@ -166,19 +159,20 @@ def streaming(
     seed: Annotated[int | None, typer.Option(
         help="Seed of weights and data order. Default: 0.")] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Go on from the checkpoint in the output folder.")] = False,
+        "--resume", help="Continue from the checkpoint in the output folder.")] = False,
     overwrite: Annotated[bool, typer.Option(
         "--overwrite", help="Replace the checkpoint in the output folder.")] = False,
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="Folder for streaming.json, streaming.svg and the model.",
-    )] = Path("runs/streaming"),
+        )] = Path("runs/streaming"),
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Read a long text with a model of attention, in three forms of the same weights.
 
-    All keys, a plain window of the newest, and a window beside the first keys (attention sinks).
-    Every byte is also read one at a time, to check that the state has its declared size.
+    The forms are: all keys, a plain window of the newest keys, and a window beside the first keys
+    (attention sinks). The text is also read byte by byte, to check that the state has its declared
+    size.
 
     Example: sterna bench streaming --steps 200 --tokens 4000
     """
@@ -187,12 +181,9 @@ def streaming(
     if checkpoint is None:
         RunFolder(output).resumes(resume=resume, auto_resume=False, overwrite=overwrite)
     else:
-        for option, given in (("--config", config), ("--weights", weights), ("--steps", steps),
-                              ("--seed", seed), ("--resume", resume or None),
-                              ("--overwrite", overwrite or None)):
-            if given is not None:
-                raise ValueError(f"{option} is for a model to be trained: leave it out with "
-                                 f"--checkpoint")
+        refuse("is for a model to be trained: leave it out with --checkpoint", config=config,
+               weights=weights, steps=steps is not None, seed=seed is not None, resume=resume,
+               overwrite=overwrite)
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
         from sterna.model.study.streaming import Streaming
@@ -231,7 +222,6 @@ def _train(
     shape: ModelConfig, corpus: Corpus, plan: Streaming, output: Path, steps: int, seed: int,
     resume: bool, overwrite: bool, quiet: bool,
 ) -> TrainResult:
-    """Train a model in the output folder, or begin to."""
     from sterna.model.training.recipe import Recording, TrainRecipe
     from sterna.model.training.train import train
     say(f"train {shape.mixer} with {shape.weights} weights, d {shape.d}, {shape.layers} layers, "
@@ -269,7 +259,7 @@ def _stream(
         print_json(data)
     else:
         show_streaming(data)
-        _tell_files(written)
+        print_files(written)
     for problem in result.problems():
         say(f"sterna: {problem}")
     return 1 if result.problems() else 0
@@ -278,22 +268,21 @@ def _stream(
 def show_streaming(data: dict[str, Any]) -> None:
     """Print the table of ``StreamingResult.as_dict()``."""
     keys = data["plan"]["keys"]
-    print_table(
-        "bits per byte", ("attention", f"to {keys}", f"to {2 * keys}", "after", "tokens",
+    Table("bits per byte", ("attention", f"to {keys}", f"to {2 * keys}", "after", "tokens",
                           "state words", "constant", "µs a token"),
         [(each["form"], *("-" if each[part] is None else f"{each[part]:.3f}"
                            for part in ("first", "between", "rest")),
           each["tokens"], each["state_words"],
           "-" if "decode_us" not in each else each["constant_state_words"] is not None,
           "-" if "decode_us" not in each else round(each["decode_us"]))
-         for each in data["forms"]])
+         for each in data["forms"]]).print()
 
 
 def write_streaming(
     folder: Path, data: dict[str, Any], title: str, name: str = "streaming",
 ) -> list[Path]:
     """Write ``streaming.json`` and ``streaming.svg``, or of another name; return their paths."""
-    from sterna.cli.reports.streaming_plot import streaming_plot
+    from sterna.cli.reports.bench_page import streaming_plot
     from sterna.cli.reports.vector import svg_file
     from sterna.model.files import write_atomically
     folder.mkdir(parents=True, exist_ok=True)
@@ -317,7 +306,7 @@ def _bar(label: str, quiet: bool) -> Iterator[Note]:
 
 
 BENCH = typer.Typer(
-    name="bench", rich_markup_mode=None, help="Measure ways to mix tokens.")
+    name="bench", rich_markup_mode=None, help="Benchmark ways to mix tokens.")
 
 for command in (attention, streaming):
     BENCH.command()(command)

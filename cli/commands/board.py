@@ -11,50 +11,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.terminal.console import out, print_json, print_table, say
+from sterna.cli.terminal.console import out, print_json, say
 from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, check_folder
+from sterna.cli.terminal.tables import Table
 from sterna.hw.board import BoardName
 from sterna.model.files import write_atomically
 from sterna.model.quantized import load_model
 
 if TYPE_CHECKING:
-    from sterna.hw.board.bitstream import Attempt, Bitstream
+    from sterna.hw.board.bitstream import Attempt
     from sterna.hw.board.boards import Board
     from sterna.hw.board.top import BoardDesign, BoardParams
     from sterna.hw.units.spec import Sizes
     from sterna.model.quantized import QuantizedModel
 
-__all__ = [
-    "COMMANDS",
-    "BaudOption",
-    "BoardCore",
-    "ClockOption",
-    "ColsOption",
-    "QuantLanesOption",
-    "RowsOption",
-    "StyleOption",
-    "board_params",
-    "build",
-]
+__all__ = ["COMMANDS", "BaudOption", "BoardCore", "ClockOption", "ColsOption", "QuantLanesOption",
+           "RowsOption", "StyleOption", "board_params", "build"]
 
 ClockOption = Annotated[float | None, typer.Option(
-    help="Clock of the core in MHz. Default: the board's usual clock.")]
+    help="Clock of the core in MHz. Default: that of the board.")]
 BaudOption = Annotated[int, typer.Option(
-    help="Bits per second of the serial line; 0 takes the board's usual speed.")]
-RowsOption = Annotated[int, typer.Option(
-    help="Rows of the array; 0 takes the board's usual number.")]
+    help="Bits per second of the serial line; 0 takes the board's default.")]
+RowsOption = Annotated[int, typer.Option(help="Rows of the array; 0 takes the board's default.")]
 ColsOption = Annotated[int, typer.Option(
-    help="Columns of the array; 0 takes the board's usual number.")]
+    help="Columns of the array; 0 takes the board's default.")]
 QuantLanesOption = Annotated[int, typer.Option(
-    help="Elements quantised per cycle; 0 takes the board's usual number, or chooses one if "
-         "rows or columns are given.")]
+    help="Elements quantised per cycle; 0 takes the board's default, or chooses if rows or columns "
+         "are given.")]
 StyleOption = Annotated[str, typer.Option(
-    help="What the array is built of: auto, or a style that suits the board.")]
+    help="How the array is built: auto, or a style that the board supports.")]
 
 
 @dataclass(frozen=True, slots=True)
 class BoardCore:
-    """The sizes asked for; 0 stands for the board's usual ones."""
+    """The sizes asked for; 0 stands for the board's own."""
 
     rows: int
     cols: int
@@ -66,14 +56,8 @@ class BoardCore:
     ) -> BoardDesign:
         """The top module of a board with a core of these sizes.
 
-        ``begin`` is told of the stage once it is known that the model may fit.
-
-        Raises
-        ------
-        FitError
-            If the model clearly has more weights than the board has room for.
-        ValueError
-            If the core cannot be built.
+        ``begin`` is told of the stage once it is known that the model may fit; a FitError says
+        that it clearly does not.
         """
         from sterna.hw.board.top import board_design
         from sterna.hw.core.core_product import CORE
@@ -117,20 +101,20 @@ def build(
     style: StyleOption = "auto",
     seed: Annotated[int, typer.Option(help="Seed of the placer, from 1.")] = 1,
     seeds: Annotated[int, typer.Option(
-        help="How many seeds to try, counted up from --seed, until one meets the clock.")] = 1,
+        help="Seeds to try, counting up from --seed, until one meets the clock.")] = 1,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Make a bitstream of a model for a board.
 
-    Synthesises, places, routes and packs with tools from pip. Writes the bitstream,
-    report.json and, in the folder source, the Verilog and the constraints. No bitstream has
-    been tried on a physical board. Exits with 1 if the design does not fit or the clock is not
-    met; report.json is written then, too.
+    Synthesises, places, routes and packs with tools from pip. Writes the bitstream, report.json
+    and, in the folder source, the Verilog and the constraints. No bitstream has been tried on a
+    physical board. Exits with 1 if the design does not fit or the clock is not met; report.json
+    is written even then.
 
     Example: sterna build micro --board icebreaker -o build/icebreaker
     """
-    from sterna.cli.reports.synth_tables import synth_progress
+    from sterna.cli.reports.synth_page import synth_progress
     from sterna.hw.board.bitstream import TimingError, build_bitstream
     from sterna.hw.board.top import write_sources
     from sterna.hw.flow.fit import FitError
@@ -158,7 +142,10 @@ def build(
         "fmax_mhz": made.fmax_mhz, "tokens_per_second": design.tokens_per_second,
     }, output, as_json)
     if not as_json:
-        _print(design, made, path)
+        out.print(f"fmax {made.fmax_mhz:.1f} MHz (nextpnr, seed {made.seed}); "
+                  f"{design.tokens_per_second:,.0f} tokens/s by the cycle model, at most "
+                  f"{params.baud // 10:,} over the serial line")
+        out.print(f"{path}: {len(made.data):,} bytes; not tried on a physical board")
     return 0
 
 
@@ -177,18 +164,9 @@ def _show(
         print_json(report)
         return
     params = design.params
-    print_table(
-        f"{params.board.description}, clock {params.clock_hz / 1e6:g} MHz",
-        ("resource", "used", "available"),
-        [(name.value, *counts) for name, counts in tried.used.items()])
-
-
-def _print(design: BoardDesign, made: Bitstream, path: Path) -> None:
-    params = design.params
-    out.print(f"fmax {made.fmax_mhz:.1f} MHz (nextpnr, seed {made.seed}); "
-              f"{design.tokens_per_second:,.0f} tokens/s by the cycle model, at most "
-              f"{params.baud // 10:,} over the serial line")
-    out.print(f"{path}: {len(made.data):,} bytes; not tried on a physical board")
+    Table(f"{params.board.description}, clock {params.clock_hz / 1e6:g} MHz",
+          ("resource", "used", "available"),
+          [(name.value, *counts) for name, counts in tried.used.items()]).print()
 
 
 COMMANDS = (build,)

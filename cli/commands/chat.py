@@ -11,7 +11,7 @@ import typer
 
 from sterna.cli.commands import board as board_options
 from sterna.cli.terminal.console import Stages, out, say, write
-from sterna.cli.terminal.options import MODEL_HELP, WavesOption, check_folder
+from sterna.cli.terminal.options import MODEL_HELP, WavesOption, check_folder, refuse
 from sterna.cli.terminal.texts import check_prompts
 from sterna.hw.board import BoardName
 from sterna.model.quantized import QuantizedModel, load_model
@@ -35,22 +35,21 @@ def chat(
     port: Annotated[str, typer.Option(
         help="Serial port of the board, for example /dev/ttyUSB0; sim simulates the board.")],
     model: Annotated[str | None, typer.Argument(
-        metavar="MODEL", help=f"{MODEL_HELP}: what to simulate, to check against, or whose "
-                              "tokens are not bytes. Default: a bundled one that fits the board.")
-        ] = None,
+        metavar="MODEL", help=f"{MODEL_HELP}: to simulate, to check against, or for its "
+                              "tokenizer. Default: a bundled model that fits the board.")] = None,
     board: Annotated[BoardName, typer.Option(help="Which board.")] = BoardName.ULX3S_85F,
     prompt: Annotated[list[str] | None, typer.Option(
-        help="A line to say in place of reading lines; several are turns of a conversation.")
+        help="Say this line instead of reading lines; several are turns of a conversation.")
         ] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens to write after a line.")] = 64,
+    tokens: Annotated[int, typer.Option(help="Tokens to write after each line.")] = 64,
     temperature: Annotated[float | None, typer.Option(
         help="0 takes the most likely token. Default: 0.7, or 0 on a board without sampling.")
         ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampler, from 1.")] = 1,
     line_ends: Annotated[bool, typer.Option(
-        "--line-ends", help="Let the model read a line end after each line.")] = False,
+        "--line-ends", help="Send the model a line end after each line.")] = False,
     check: Annotated[bool, typer.Option(
-        "--check", help="Compare each token with onnxruntime's.")] = False,
+        "--check", help="Compare each token with onnxruntime.")] = False,
     clock: board_options.ClockOption = None,
     baud: board_options.BaudOption = 0,
     rows: board_options.RowsOption = 0,
@@ -59,16 +58,15 @@ def chat(
     style: board_options.StyleOption = "auto",
     output: Annotated[Path | None, typer.Option(
         "-o", "--output",
-        help="With --port sim: keep the compiled simulation in this folder, for the next time.")
-        ] = None,
+        help="With --port sim: keep the compiled simulation in this folder for reuse.")] = None,
     waves: WavesOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the text alone.")] = False,
 ) -> int:
     """Talk to a model on a board, or in simulation.
 
-    Each line goes on where the last text ended, in one state of the model. With --port sim
-    the top module that build puts on the board is simulated. With --check it exits with 1
-    if a token is not the one that onnxruntime writes.
+    Each line continues from where the last text ended, in one state of the model. With --port sim
+    the top module that build puts on the board is simulated. With --check it exits with 1 if a
+    token differs from onnxruntime's.
 
     Example: sterna chat tiny --port sim --prompt "The for statement" --tokens 40 --check
     """
@@ -82,11 +80,12 @@ def chat(
     tokenizer = BYTES if wanted is None else wanted.tokenizer
     if not simulated:
         of_bytes = tokenizer.kind == BYTES.kind
-        _refuse({"MODEL": wanted is not None and of_bytes and not check, "--rows": rows,
-                 "--cols": cols, "--quant-lanes": quant_lanes, "--style": style != "auto",
-                 "--output": output is not None, "--waves": waves is not None})
-    if output is not None:
-        check_folder(output)
+        in_bitstream = "a real board has its model and sizes in its bitstream"
+        if wanted is not None and of_bytes and not check:
+            raise ValueError(f"MODEL goes with --port {_SIMULATED} or --check: {in_bitstream}")
+        refuse(f"goes with --port {_SIMULATED}: {in_bitstream}", rows=rows, cols=cols,
+               quant_lanes=quant_lanes, style=style != "auto", output=output, waves=waves)
+    check_folder(output)
     warmth = _temperature(board, temperature)
     sampler = Sampler(temperature=warmth, seed=seed)
     params = board_options.board_params(board, clock, baud)
@@ -97,7 +96,7 @@ def chat(
                          f"only {tokenizer.vocab}: there is no talking to it")
     check_prompts(prompt or (), tokenizer.vocab)
     for text in prompt or ():
-        _line_tokens(text, tokenizer)
+        tokenizer.encode(text)
     with ExitStack() as stack:
         if simulated:
             assert loaded is not None
@@ -142,7 +141,7 @@ class _Talk:
         return 0
 
     def read_lines(self) -> int:
-        """Say what is typed, up to its end; return the exit code."""
+        """Say what is typed until the input ends; return the exit code."""
         say(_HELP, self._quiet)
         while True:
             try:
@@ -165,8 +164,8 @@ class _Talk:
                     say(str(error))
 
     def _say(self, line: str) -> bool:
-        """Say a line and print what comes; return whether it is as it must be."""
-        said = _line_tokens(line, self._tokenizer)
+        """Say a line and print the answer; return whether it is what it must be."""
+        said = self._tokenizer.encode(line).tolist()
         stream = TextStream(self._tokenizer)
         out.print(line, end="", style="bold")
         written: list[int] = []
@@ -200,19 +199,6 @@ def _temperature(board: BoardName, wanted: float | None) -> float:
     return (_USUAL_TEMPERATURE if sampled else 0.0) if wanted is None else wanted
 
 
-def _line_tokens(line: str, tokenizer: Tokenizer) -> list[int]:
-    return [int(token) for token in tokenizer.encode(line)]
-
-
-def _refuse(options: dict[str, object]) -> None:
-    """Refuse what was given and says nothing about a board that is built already."""
-    for option, given in options.items():
-        if given:
-            hint = " or --check" if option == "MODEL" else ""
-            raise ValueError(f"{option} goes with --port {_SIMULATED}{hint}: a real board has its "
-                             "model and sizes in its bitstream")
-
-
 def _simulation(
     model: QuantizedModel, core: board_options.BoardCore, params: BoardParams, stack: ExitStack,
     folder: Path | None, waves: Path | None, quiet: bool,
@@ -235,7 +221,6 @@ def _reference(model: QuantizedModel, temperature: float, seed: int) -> Conversa
 
 @contextmanager
 def _serial_port(name: str, baud: int) -> Iterator[SerialPort]:
-    """Open a serial port."""
     import serial
     from serial.tools.list_ports import comports
     try:

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sterna.cli.terminal.console import Stages, out, print_json, print_table
-from sterna.cli.terminal.options import (
-    MODEL_HELP,
-    JsonOption,
-    QuietOption,
-    check_file,
-    choose,
-)
+from sterna.cli.terminal.console import Stages, out, print_json
+from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption, check_file, choose
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
 from sterna.model.profile import PROFILES
 from sterna.model.quantized import load_model
@@ -31,16 +25,16 @@ def report(
         metavar="MODEL", help=f"{MODEL_HELP}; or give --config.")] = None,
     config: Annotated[str | None, typer.Option(
         help="A shape without weights: micro, nano, tiny or small. Its memories are as wide as "
-             "any model of that shape may need.")] = None,
+             "any model of that shape could need.")] = None,
     profile: Annotated[str | None, typer.Option(
         help="With --config: numeric profile, S16 (default) or C12.")] = None,
-    rows: Annotated[int, typer.Option(help="Rows computed side by side.")] = 8,
-    cols: Annotated[int, typer.Option(help="Columns taken per beat.")] = 128,
+    rows: Annotated[int, typer.Option(help="Rows computed in parallel.")] = 8,
+    cols: Annotated[int, typer.Option(help="Columns per beat.")] = 128,
     sequences: Annotated[int, typer.Option(help="Interleaved sequences, 1 or 2.")] = 1,
     quant_lanes: Annotated[int, typer.Option(
         help="Elements quantised per cycle, a multiple of the rows; 0 chooses.")] = 0,
     clock_mhz: Annotated[float | None, typer.Option(
-        help="Also give the tokens per second at this clock.")] = None,
+        help="Also show tokens per second at this clock.")] = None,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="FILE.html", help="Write the report as a page.")] = None,
     quiet: QuietOption = False,
@@ -48,17 +42,13 @@ def report(
 ) -> int:
     """Count the cycles of a token in gateware.
 
-    Says where they go and what bounds them, and lists the bits of every memory.
-
-    Computed by the cycle model, which equals the simulated Verilog; no tool is needed.
+    Shows where they go and what bounds them, and lists the bits of every memory. Computed by the
+    cycle model, which equals the simulated Verilog; no tool is needed.
 
     Example: sterna report tiny --rows 8 --cols 128 --clock-mhz 100
     """
     from sterna.hw.core.timing.cycle_report import cycle_report
-    if output is not None and output.suffix != ".html":
-        raise ValueError(f"--output must end in .html, got {output}")
-    if output is not None:
-        check_file(output)
+    check_file(output, suffix=".html")
     with Stages(quiet) as stage:
         stage("run the cycle model", quick=True)
         image = _image(model, config, profile, rows, cols, sequences, quant_lanes)
@@ -101,25 +91,18 @@ def _image(
 
 
 def _print(name: str, found: CycleReport, clock_mhz: float | None) -> None:
-    from sterna.cli.reports.cycle_tables import cycle_tables, headline, print_bars, verdict
-    tables = cycle_tables(found, clock_mhz)
-
-    def show(*keys: str) -> None:
-        for key in keys:
-            if key in tables:
-                table = tables[key]
-                out.print()
-                print_table(table.title, table.columns, table.rows)
-
+    from sterna.cli.reports.hardware_page import cycle_tables, headline, print_bars, verdict
     out.print(name, style="bold")
     for line in headline(found):
         out.print(line)
-    show("tokens")
-    for line in verdict(found):
-        out.print(line)
-    show("stages")
-    print_bars(found)
-    show("waits", "bounds", "choices", "memory")
+    for key, table in cycle_tables(found, clock_mhz).items():
+        out.print()
+        table.print()
+        if key == "tokens":
+            for line in verdict(found):
+                out.print(line)
+        elif key == "stages":
+            print_bars(found)
 
 
 COMMANDS = (report,)

@@ -13,10 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sterna.cli.reports.report import write_report
-from sterna.cli.reports.results import PROMPT, SEED, TEMPERATURE, DemoResult, Stage
+from sterna.cli.reports.report import SEED, TEMPERATURE, DemoResult, Stage, write_report
 from sterna.cli.terminal.options import check_folder
-from sterna.cli.terminal.texts import tokens_of
+from sterna.cli.terminal.texts import PROMPT, tokens_of
 from sterna.export.float.reference import rounding_errors
 from sterna.export.forms.forms import export_onnx
 from sterna.export.runtime.check import check_exact
@@ -58,17 +57,13 @@ def demo(
 ) -> DemoResult:
     """Take a quantised model through ONNX, Verilog and simulation, where it writes text.
 
-    Without Yosys and simulation (``quick``) it takes no compiler, and the ONNX graph writes the
-    text, of at least 2 tokens. ``folder`` gets ``model.onnx``, ``core/``, ``simulation/`` and
-    ``report.html``. ``progress`` is called with a line of text before each stage, and before each
-    step of the long ones.
-
-    Raises ValueError or OSError if the model cannot be used or the folder not be written,
-    MissingToolError if a tool is not installed.
+    ``quick`` needs no compiler: there is no Yosys and no simulation, and the ONNX graph writes the
+    text. ``folder`` gets ``model.onnx``, ``core/``, ``simulation/`` and ``report.html``.
+    ``progress`` is called with a line of text before each stage and each step of the long ones.
     """
     loaded = load_model(model)
     check_whole("tokens", tokens, 2, (1 << LIMIT_BITS) - 1)
-    CORE.params_for(loaded, {"rows": rows, "cols": cols})   # or it is refused in mid-way
+    CORE.params_for(loaded, {"rows": rows, "cols": cols})   # or it is refused midway
     check_folder(folder)
     text = tokens_of(None, _ONNX_TOKENS, loaded)
     if not quick:
@@ -87,33 +82,22 @@ def demo(
         progress("writing text with the ONNX graph and with the reference")
         result.stages.append(_continue(loaded, folder, result, tokens))
     else:
-        _at_work(loaded, folder, emitted, result, tokens, progress)
+        progress("counting the cells of its array with yosys (its first start on a machine "
+                 "takes half a minute more)")
+        stage, result.cells["array"] = _synthesize(emitted)
+        result.stages.append(stage)
+        result.stages.append(_trace(
+            loaded, folder, emitted.params,
+            lambda step: progress(f"simulating, every tensor compared: {step}")))
+        result.stages.append(_write(
+            loaded, folder, emitted, result, tokens,
+            lambda step: progress(f"simulating a long run: {step}")))
     progress("writing the report")
     result.cycles = cycle_report(build_image(loaded, emitted.params))
     result.errors = rounding_errors(loaded, text.reshape(_ERROR_SEQUENCES, -1))
     result.error_tokens = text.size
     result.report = write_report(folder / "report.html", loaded, result)
     return result
-
-
-def _at_work(
-    model: QuantizedModel, folder: Path, emitted: EmittedUnit, result: DemoResult, tokens: int,
-    progress: Progress,
-) -> None:
-    """Count what the Verilog is made of, and simulate it."""
-    progress("counting the cells of its array with yosys (its first start on a machine takes "
-             "half a minute more)")
-    stage, result.cells["array"] = _synthesize(emitted)
-    result.stages.append(stage)
-    result.stages.append(_trace(
-        model, folder, emitted.params, _steps(progress, "simulating, every tensor compared")))
-    result.stages.append(_write(
-        model, folder, emitted, result, tokens, _steps(progress, "simulating a long run")))
-
-
-def _steps(progress: Progress, stage: str) -> Progress:
-    """Progress of a stage that says itself what it does."""
-    return lambda step: progress(f"{stage}: {step}")
 
 
 def _evaluate(model: QuantizedModel, result: DemoResult) -> Stage:
@@ -202,7 +186,7 @@ def _write(
     graph = OnnxStep(folder / "model.onnx")
     exported = list(generate_tokens(
         graph, PROMPT, tokens=tokens, temperature=TEMPERATURE, seed=SEED))
-    first = None if written == exported else "the text of model.onnx is another one"
+    first = None if written == exported else "model.onnx writes another text"
     return Stage(
         "write",
         f"{tokens} tokens by the simulated core = onnxruntime; logits, state; "

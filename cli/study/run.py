@@ -8,12 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sterna.cli.reports.cycle_tables import CycleTable
-from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
+from sterna.cli.reports.page import Verdict, html_figure, html_page, html_table
 from sterna.cli.reports.vector import svg_file
 from sterna.cli.study.plots import seconds_plot, state_plot
 from sterna.cli.study.tables import Found, findings, study_tables
-from sterna.cli.terminal.console import out, print_json, print_table, progress_bar, say
+from sterna.cli.terminal.console import out, print_files, print_json, progress_bar, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
 from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.timing.cycle_report import memory_bits, shape_image
@@ -94,12 +93,11 @@ def _show(found: Found, written: list[Path], as_json: bool) -> None:
         out.print(line)
     for table in study_tables(found).values():
         out.print()
-        print_table(table.title, table.columns, table.rows)
+        table.print()
     out.print()
     for line in findings(found):
         out.print(line)
-    for path in written:
-        out.print(f"{path}: {path.stat().st_size:,} bytes")
+    print_files(written)
 
 
 def core_costs(config: ModelConfig) -> dict[str, Any]:
@@ -159,20 +157,8 @@ def settings_text(found: Found) -> list[str]:
 def study_markdown(found: Found) -> str:
     """What was found, how, and all tables, in Markdown."""
     parts = [f"{text}\n" for text in (*findings(found), *settings_text(found))]
-    for table in study_tables(found).values():
-        rule = ["---"] * table.text_columns + ["--:"] * (len(table.columns) - table.text_columns)
-        lines = [table.columns, rule, *table.rows]
-        parts.append(f"{_heading(table)}:\n\n" + "\n".join(
-            "| " + " | ".join(_text(value) for value in line) + " |" for line in lines) + "\n")
+    parts += [f"{table.markdown()}\n" for table in study_tables(found).values()]
     return "\n".join(parts)
-
-
-def _text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _heading(table: CycleTable) -> str:
-    return table.title[0].upper() + table.title[1:]
 
 
 def _page(found: Found, plots: dict[str, str]) -> str:
@@ -188,9 +174,6 @@ def _page(found: Found, plots: dict[str, str]) -> str:
         "seconds": "Left: all rows had the same tokens, right: the same seconds. A bar is the "
                    "deviation over the seeds."}
     drawings = "".join(html_figure(plot, captions[name]) for name, plot in plots.items())
-    tables = "".join(
-        html_heading(table.title)
-        + html_table(table.columns, table.rows, range(table.text_columns, len(table.columns)))
-        for table in study_tables(found).values())
+    tables = "".join(map(html_table, study_tables(found).values()))
     listed = "".join(f"<p>{html.escape(text)}</p>" for text in (*said[1:], *settings_text(found)))
     return html_page("Mixers compared", verdict, f"{listed}{drawings}{tables}")

@@ -1,22 +1,24 @@
-"""The benchmark of attention as tables, as a drawing and as a page."""
+"""The benchmarks of mixers: attention as tables, drawing and page; streaming as a drawing."""
 
 from __future__ import annotations
 
 import html
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
-from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_file, svg_of
+from sterna.cli.reports.page import Verdict, html_figure, html_page, html_table
+from sterna.cli.reports.vector import GREY, PALETTE, drawing, finish, svg_file, svg_of
+from sterna.cli.terminal.tables import Table
 from sterna.model.files import write_atomically
 
 if TYPE_CHECKING:
     from sterna.model.study.attention_benchmark import AttentionResult, Cell
 
-__all__ = ["COLUMNS", "attention_plot", "misfits", "rows", "setting", "write_attention_report"]
+__all__ = ["attention_plot", "attention_tables", "misfits", "setting", "streaming_plot",
+           "write_attention_report"]
 
-COLUMNS = ("contestant", "runs", "mean ms", "± ms", "median ms", "× softmax", "× fused", "memory")
+_COLUMNS = ("contestant", "runs", "mean ms", "± ms", "median ms", "× softmax", "× fused", "memory")
 
 _STYLES = {"softmax": "-", "softmax fused": "-", "softmax causal": "--", "linear": "-",
            "linear causal": "--", "mlgru": "-", "mlgru scan": ":"}
@@ -36,8 +38,13 @@ def setting(result: AttentionResult) -> str:
             f"torch {machine['torch']}")
 
 
-def rows(result: AttentionResult, length: int) -> list[tuple[str, ...]]:
-    """The lines of a length, as :data:`COLUMNS` names them; × are taken of medians."""
+def attention_tables(result: AttentionResult) -> list[Table]:
+    """A table for each length; × are taken of medians."""
+    return [Table(f"N {length:,}, batch {next(iter(result.at(length).values())).batch}",
+                  _COLUMNS, _rows(result, length)) for length in result.lengths()]
+
+
+def _rows(result: AttentionResult, length: int) -> list[tuple[str, ...]]:
     from sterna.model.study.attention_benchmark import FUSED, MATERIALISED, ratios
     cells = result.at(length)
     by_base = [ratios(cells, base) for base in (MATERIALISED, FUSED)]
@@ -79,10 +86,7 @@ def attention_plot(result: AttentionResult) -> str:
             axes.plot([], [], "kx", label="does not fit in memory")
         axes.set_xticks(result.lengths(), [f"{length:,}" for length in result.lengths()])
         axes.minorticks_off()
-        axes.set_xlabel("N, tokens of a sequence")
-        axes.set_ylabel("ms for each sequence")
-        axes.grid(color=GREY, alpha=0.3, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        finish(axes, "N, tokens of a sequence", "ms per sequence", "both")
         figure.legend(loc="outside upper left", ncols=4)
         return svg_of(figure, "attention", "time to mix a sequence by its length")
 
@@ -102,19 +106,16 @@ def _page(result: AttentionResult, plot: str) -> str:
     verdict = Verdict.note("ATTENTION TIMED", said[0] if said else "Nothing to compare.")
     caption = ("Median time of a call over the sequences in it. All contestants of a length were "
                "called in turn, so that what else the machine does hits all alike.")
-    tables = "".join(
-        html_heading(f"N {length:,}, batch {next(iter(result.at(length).values())).batch}")
-        + html_table(COLUMNS, rows(result, length), range(1, len(COLUMNS)))
-        for length in result.lengths())
+    tables = "".join(map(html_table, attention_tables(result)))
     listed = "".join(f"<p>{html.escape(text)}</p>" for text in said[1:] + misfits(result))
-    names = [(name, CONTESTANTS[name])
-             for name in dict.fromkeys(cell.contestant for cell in result.cells)]
+    names = Table("the contestants", ("name", "what it is"), [
+        (name, CONTESTANTS[name])
+        for name in dict.fromkeys(cell.contestant for cell in result.cells)])
     return html_page("Attention by the length of the sequence", verdict, f"""
 <p>{html.escape(setting(result))}</p>
 {html_figure(plot, caption)}
 {listed}
-{html_heading("the contestants")}
-{html_table(("name", "what it is"), names)}
+{html_table(names)}
 <p>× softmax and × fused: how many times as fast as softmax attention that writes its matrix, and
 as the fused one, by medians.</p>
 {tables}""")
@@ -135,3 +136,32 @@ def _number(value: float) -> str:
 
 def _memory(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+# The later ones are thinner, so that curves that are the same are all seen.
+_FORMS = {"full": (GREY, 1.4, "full attention"), "window": (PALETTE[3], 3.2, "plain window"),
+          "sinks": (PALETTE[0], 1.2, "window and sinks")}
+
+
+def streaming_plot(found: dict[str, Any], title: str) -> str:
+    """The curves of ``StreamingResult.as_dict()`` as an SVG element."""
+    plan = found["plan"]
+    keys = plan["keys"]
+    labels = {"full": "all keys", "window": f"the newest {keys}",
+              "sinks": f"the first {plan['sinks']} and the newest {plan['size']}"}
+    with drawing(9, 3.6) as figure:
+        axes = figure.add_subplot()
+        for each in found["forms"]:
+            colour, width, name = _FORMS[each["form"]]
+            curve = each["bits_per_byte"]
+            places = [(at + 0.5) * keys / 1000 for at in range(len(curve))]
+            axes.plot(places, curve, "-", color=colour, linewidth=width,
+                      label=f"{name}: {labels[each['form']]}")
+            if each["tokens"] < plan["tokens"]:
+                axes.plot(places[-1:], curve[-1:], "x", color=colour, ms=6)
+        axes.axvline(keys / 1000, color=GREY, linewidth=0.8, linestyle=":")
+        axes.set_xlim(0, plan["tokens"] / 1000)
+        axes.set_title(title, fontsize=9, parse_math=False)
+        finish(axes, "thousand tokens read", "bits per byte")
+        figure.legend(loc="outside upper left", ncols=3)
+        return svg_of(figure, "streaming", "bits per byte over the tokens of a long text")

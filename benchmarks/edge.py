@@ -191,8 +191,7 @@ def time_calls(
     for cold in (False, True) if options.cold else (False,):
         state = "cold" if cold else "warm"
         say(f"{label}, {state}: {rounds} rounds of {len(calls)} contestants", options.quiet)
-        display, move = progress_bar(f"{label}, {state}", options.quiet)
-        with display:
+        with progress_bar(f"{label}, {state}", options.quiet) as move:
             taken = measure(
                 calls, rounds=rounds, cold=cold, seconds=options.seconds, progress=move)
         found[state] = summarise(taken, bases)

@@ -14,18 +14,7 @@ from importlib.metadata import version
 
 import typer
 
-from sterna.cli.commands import (
-    board,
-    chat,
-    demo,
-    doctor,
-    gateware,
-    graphs,
-    hardware_report,
-    models,
-    synth,
-    training,
-)
+from sterna.cli.commands import board, demo, doctor, gateware, graphs, models, synth, training
 from sterna.cli.commands.bench import BENCH
 from sterna.cli.commands.data import DATA
 from sterna.cli.commands.tokenizer import TOKENIZER
@@ -76,10 +65,7 @@ app = typer.Typer(
          "model: tiny (16-bit profile S16), tiny-c12 (compact profile C12), micro (C12, "
          "ASCII, small enough for an iCE40 UP5K) or tiny-bpe (S16, tokens of byte pairs).")
 
-for group in (
-    demo, doctor, training, mixers, models, graphs, gateware, hardware_report, board,
-    chat, synth,
-):
+for group in (demo, doctor, training, mixers, models, graphs, gateware, board, synth):
     for command in group.COMMANDS:
         app.command()(command)
 app.add_typer(TOKENIZER)

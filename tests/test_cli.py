@@ -1,4 +1,6 @@
-"""The command line: exit codes, one-line errors, and what each command writes."""
+"""The command line: what each command writes, and what stops it halfway."""
+
+from __future__ import annotations
 
 import json
 import os
@@ -6,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
-from command_line import run
+from command_line import refusal, run
 
 from sterna.model.quantized import load_model
 from sterna.model.quantized.bundled import bundled_heldout
@@ -17,152 +20,119 @@ from sterna.model.tokenizer import decode
 
 pytestmark = pytest.mark.usefixtures("no_seconds")
 ROOT = Path(__file__).parents[1]
+Capture = pytest.CaptureFixture[str]
 
 
-def test_info_prints_what_is_in_a_model(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "info", "tiny")
-    assert code == 0
+def printed(capsys: Capture, *arguments: object) -> str:
+    """What a command that succeeds prints."""
+    code, out, err = run(capsys, *arguments)
+    assert code == 0, err
+    return out
+
+
+def facts(capsys: Capture, *arguments: object) -> Any:
+    return json.loads(printed(capsys, *arguments, "--json"))
+
+
+def test_info_prints_what_is_in_a_model(capsys: Capture) -> None:
+    out = printed(capsys, "info", "tiny")
     assert "884,736 ternary weights" in out
     assert "profile S16" in out
-    code, out, _ = run(capsys, "info", "tiny-c12", "--json")
-    facts = json.loads(out)
-    assert facts["sha256"] == load_model("tiny-c12").sha256
-    assert facts["profile"]["z"] == {"bits": 8, "frac": 4}
-    assert facts["provenance"]["heldout"]["integer_bpb"] > 1
+    found = facts(capsys, "info", "tiny-c12")
+    assert found["sha256"] == load_model("tiny-c12").sha256
+    assert found["profile"]["z"] == {"bits": 8, "frac": 4}
+    assert found["provenance"]["heldout"]["integer_bpb"] > 1
 
 
-def test_evaluate_prints_the_figure(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "evaluate", "tiny", "--bytes", 800, "--json")
-    assert code == 0
-    result = json.loads(out)
-    assert result["predictions"] == 784
-    assert 1 < result["bits_per_byte"] < 3
-    _, out, _ = run(capsys, "evaluate", "tiny", "--bytes", 800)
-    assert out.startswith(f"{result['bits_per_byte']:.4f} bits per byte over 784")
+def test_info_shows_what_an_onnx_file_is(capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    printed(capsys, "export", "micro", "-o", path, "--check", 0, "--form", "web")
+    out = printed(capsys, "info", path)
+    assert out.startswith(f"{path}: d 32, 1 layers, dff 64, vocabulary 128; ")
+    sha256 = load_model("micro").sha256
+    for said in ("step graph of the form web, ", "profile C12",
+                 f"of the quantised model with sha256 {sha256}"):
+        assert said in out
+    path = tmp_path / "m.sequence.onnx"
+    found = facts(capsys, "info", path)
+    assert found.items() >= {"graph": "sequence", "form": "web", "exact": True,
+                             "model_sha256": sha256, "bytes": path.stat().st_size}.items()
+    path.write_bytes(b"no graph")
+    assert f"{path}: not an ONNX file, or cut off" in refusal(capsys, "info", path)
 
 
-def test_export_writes_both_graphs_and_checks_them(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path,
+def test_evaluate_takes_a_model_a_form_or_a_graph(capsys: Capture, tmp_path: Path) -> None:
+    def figure(*arguments: object) -> float:
+        found = facts(capsys, "evaluate", *arguments, "--bytes", 800)
+        assert found["predictions"] == 784
+        return float(found["bits_per_byte"])
+
+    exact = figure("tiny")
+    assert 1 < exact < 3
+    assert printed(capsys, "evaluate", "tiny", "--bytes", 800).startswith(
+        f"{exact:.4f} bits per byte over 784")
+    assert figure("tiny", "--onnx", "exact") == exact
+    fast = figure("tiny", "--onnx", "fast")
+    assert 0 < abs(fast - exact) < 0.02
+    assert "dB from the reference" in printed(
+        capsys, "export", "tiny", "-o", tmp_path / "f.onnx", "--form", "fast")
+    assert figure(tmp_path / "f.onnx") == fast
+    # An ASCII model reads the bundled text in ASCII.
+    assert figure("micro") == pytest.approx(2.7, abs=0.3)
+
+
+def test_export_writes_both_graphs_and_generate_runs_them(
+    capsys: Capture, tmp_path: Path,
 ) -> None:
     target = tmp_path / "new" / "folder" / "m.onnx"
-    code, out, _ = run(capsys, "export", "tiny", "-o", target, "--check", 20, "--json")
-    assert code == 0
-    results = json.loads(out)
+    results = facts(capsys, "export", "tiny", "-o", target, "--check", 20)
     assert [Path(entry["file"]).name for entry in results] == ["m.onnx", "m.sequence.onnx"]
     assert all(entry["mismatches"] == 0 and entry["values"] > 5000 for entry in results)
     onnx.checker.check_model(str(target), full_check=True)
-
-
-def test_generate_is_the_same_from_the_model_and_from_its_graph(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path,
-) -> None:
-    run(capsys, "export", "tiny", "-o", tmp_path / "m.onnx", "--check", 0)
     arguments = ("--prompt", "The ", "--tokens", 30, "--seed", 5)
-    code, from_model, _ = run(capsys, "generate", "tiny", *arguments)
-    assert code == 0
-    assert from_model == run(capsys, "generate", tmp_path / "m.onnx", *arguments)[1]
-    result = json.loads(run(capsys, "generate", "tiny", *arguments, "--json")[1])
+    from_model = printed(capsys, "generate", "tiny", *arguments)
+    assert from_model == printed(capsys, "generate", target, *arguments)
+    result = facts(capsys, "generate", "tiny", *arguments)
     assert len(result["tokens"]) == 30
     assert decode(result["tokens"]) == result["text"]
     assert from_model == f"The {result['text']}\n"
 
 
-def test_evaluate_takes_a_form_or_a_graph(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path,
-) -> None:
-    def figure(*arguments: object) -> float:
-        code, out, _ = run(capsys, "evaluate", *arguments, "--bytes", 800, "--json")
-        assert code == 0
-        found = json.loads(out)
-        assert found["predictions"] == 784
-        return float(found["bits_per_byte"])
-
-    exact = figure("tiny")
-    assert figure("tiny", "--onnx", "exact") == exact
-    fast = figure("tiny", "--onnx", "fast")
-    assert 0 < abs(fast - exact) < 0.02
-    code, out, _ = run(capsys, "export", "tiny", "-o", tmp_path / "f.onnx", "--form", "fast")
-    assert code == 0
-    assert "dB from the reference" in out
-    assert figure(tmp_path / "f.onnx") == fast
-
-
-def test_several_prompts_are_continued_side_by_side(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    arguments = ("--prompt", "The ", "--prompt", "def ", "--tokens", 25, "--top-k", 4,
-                 "--top-p", 0.9, "--stop", ".")
-    code, out, _ = run(capsys, "generate", "tiny", *arguments, "--json")
-    assert code == 0
-    results = json.loads(out)
-    assert [result["prompt"] for result in results] == ["The ", "def "]
-    assert [result["seed"] for result in results] == [1, 2]
+def test_several_prompts_are_continued_side_by_side(capsys: Capture) -> None:
+    arguments = ("generate", "tiny", "--prompt", "The ", "--prompt", "def ", "--tokens", 25,
+                 "--top-k", 4, "--top-p", 0.9, "--stop", ".")
+    results = facts(capsys, *arguments)
+    assert [(result["prompt"], result["seed"]) for result in results] == [("The ", 1), ("def ", 2)]
     assert all("." not in result["text"] for result in results)
-    plain = run(capsys, "generate", "tiny", *arguments)[1]
-    assert plain == "".join(f"{result['prompt']}{result['text']}\n\n" for result in results)
+    assert printed(capsys, *arguments) == "".join(
+        f"{result['prompt']}{result['text']}\n\n" for result in results)
 
 
-def test_verilog_writes_the_same_folder_twice(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path,
-) -> None:
+def test_verilog_writes_the_same_folder_twice(capsys: Capture, tmp_path: Path) -> None:
     contents = []
     for name in ("a", "b", "a"):
-        code, _, _ = run(capsys, "verilog", "tiny-c12", "--unit", "mlgru", "-o", tmp_path / name)
-        assert code == 0
+        printed(capsys, "verilog", "tiny-c12", "--unit", "mlgru", "-o", tmp_path / name)
         contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
     assert contents[0] == contents[1] == contents[2]
     assert "mlgru_unit.v" in contents[0]
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b"", "bytes, got 0"),
-    (b"fine until here \xff\xfe", "not UTF-8"),
-    (None, "cannot read the text (No such file or directory)"),
-])
-@pytest.mark.parametrize("command", [
-    ("evaluate", "tiny"), ("simulate", "tiny", "--unit", "mlgru"), ("train", "--steps", "1")])
-def test_a_text_that_is_none_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    content: bytes | None, message: str, command: tuple[str, ...],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "text.txt"
-    if content is not None:
-        path.write_bytes(content)
-    code, _, err = run(capsys, *command, "--text", path)
-    assert code == 2
-    assert str(path) in err
-    assert message in err
-    assert err.count("\n") == 1
-
-
-def test_an_ascii_model_reads_the_bundled_text_in_ascii(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, out, _ = run(capsys, "evaluate", "micro", "--bytes", 2000, "--json")
-    assert code == 0
-    assert json.loads(out)["bits_per_byte"] == pytest.approx(2.7, abs=0.3)
-
-
-def test_a_text_outside_the_vocabulary_is_refused(
-    capsys: pytest.CaptureFixture[str], odd_file: Path,
-) -> None:
-    code, _, err = run(capsys, "simulate", odd_file, "--unit", "mlgru")
-    assert code == 2
-    assert "the bundled text has the byte" in err
-    assert "this model knows only the bytes 0 to 64: give another text with --text" in err
-    code, _, err = run(capsys, "evaluate", odd_file)
-    assert code == 2
-    assert "the bundled text has the byte" in err
-
-
-def test_a_truncated_model_is_refused(
-    capsys: pytest.CaptureFixture[str], odd_file: Path,
-) -> None:
-    odd_file.write_bytes(odd_file.read_bytes()[:-5])
-    code, _, err = run(capsys, "info", odd_file)
-    assert code == 2
-    assert "truncated or damaged" in err
+@pytest.mark.slow
+def test_train_quantize_and_use_the_result(capsys: Capture, tmp_path: Path) -> None:
+    text, model = tmp_path / "text.txt", tmp_path / "nano.safetensors"
+    text.write_bytes(bundled_heldout()[:20_000])
+    trained = facts(capsys, "train", "--config", "nano", "--text", text, "--steps", 30, "-o",
+                    tmp_path / "run", "--quiet")
+    assert trained["steps"] == 30
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "checkpoint.pt", "metrics.csv", "codes.csv", "loss.png", "report.html", "run.json"}
+    figures = facts(capsys, "quantize", trained["checkpoint"], "-o", model, "--text", text,
+                    "--quiet")
+    assert abs(figures["integer_bpb"] - figures["float_bpb"]) < 0.01
+    for source, name in ((model, "integer_bpb"), (trained["checkpoint"], "float_bpb")):
+        found = facts(capsys, "evaluate", source, "--text", text)
+        assert round(found["bits_per_byte"], 5) == figures[name]
+        assert found["predictions"] == figures["predictions"]
 
 
 EXPORT = "from sterna.cli.main import main; sys.exit(main(['export', 'tiny', '-o', target]))"
@@ -183,33 +153,6 @@ def test_a_write_that_fails_half_way_leaves_nothing(tmp_path: Path, action: str)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", [
-    ("export", "tiny", "--check", "0", "-o"), ("verilog", "tiny", "--unit", "mlgru", "-o"),
-    ("demo", "-o")])
-def test_an_output_folder_that_cannot_be_made_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: tuple[str, ...],
-) -> None:
-    blocker = tmp_path / "file"
-    blocker.write_text("a file where a folder is wanted")
-    code, _, err = run(capsys, *command, blocker / "x.onnx")
-    assert code == 2
-    assert str(blocker) in err
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("command", [
-    "verilog tiny --unit core", "synth micro --unit glu --target ice40-hx8k", "web micro",
-    "build micro --board icebreaker", "export tiny", "data build README.md", "demo",
-    "tokenizer train README.md", "train --steps 1"])
-def test_an_output_that_cannot_be_written_is_refused_before_the_work(
-    capsys: pytest.CaptureFixture[str], command: str,
-) -> None:
-    # Nobody, root neither, makes a file in /proc. Any work would have said so on its own line.
-    code, out, err = run(capsys, *command.split(), "-o", "/proc/x.onnx")
-    assert (code, out) == (2, "")
-    assert err == "sterna: /proc/x.onnx: cannot write (No such file or directory)\n"
-
-
 def test_a_read_only_folder_is_named() -> None:
     # Root may write anywhere, so it becomes nobody, once everything has been imported.
     code = ("import os, sys\n"
@@ -221,74 +164,40 @@ def test_a_read_only_folder_is_named() -> None:
     with tempfile.TemporaryDirectory() as base:
         os.chmod(base, 0o755)
         folder = Path(base) / "locked"
-        folder.mkdir()
-        folder.chmod(0o555)
+        folder.mkdir(mode=0o555)
         target = folder / "m.onnx"
         result = subprocess.run(
             [sys.executable, "-c", code, f"{base}/m.onnx", str(target)], capture_output=True,
             text=True, check=False)
-        assert result.returncode == 2, result.stderr
-        assert result.stderr == f"sterna: {target}: cannot write (Permission denied)\n"
+        assert (result.returncode, result.stderr) == (
+            2, f"sterna: {target}: cannot write (Permission denied)\n")
         assert not list(folder.iterdir())
 
 
+@pytest.mark.parametrize(("simulator", "hint"), [
+    ("verilator", "g++"), ("icarus", "apt-get install iverilog")])
 def test_missing_tools_are_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulator: str, hint: str,
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, err = run(capsys, "simulate", "tiny", "--unit", "mlgru", "--tokens", 1)
-    assert code == 2
-    assert "g++" in err
-    assert "install" in err
     code, _, err = run(capsys, "simulate", "tiny", "--unit", "mlgru", "--tokens", 1,
-                       "--simulator", "icarus")
+                       "--simulator", simulator)
     assert code == 2
-    assert "apt-get install iverilog" in err
+    assert hint in err
+    assert "install" in err
 
 
 @pytest.mark.parametrize(("package", "extra", "command"), [
-    ("torch", "train", ("train", "--steps", "1")),
-    ("amaranth", "hw", ("verilog", "tiny", "--unit", "mac", "-o", "x")),
-    ("verilator", "sim", ("simulate", "tiny", "--unit", "mlgru", "--tokens", "1")),
-])
-def test_a_missing_extra_is_named(
-    tmp_path: Path, package: str, extra: str, command: tuple[str, ...],
-) -> None:
+    ("torch", "train", "train --steps 1"),
+    ("amaranth", "hw", "verilog tiny --unit mac -o x"),
+    ("verilator", "sim", "simulate tiny --unit mlgru --tokens 1")])
+def test_a_missing_extra_is_named(tmp_path: Path, package: str, extra: str, command: str) -> None:
     # In a process of its own, where the package cannot be imported.
-    (tmp_path / "sitecustomize.py").write_text(
-        f"import sys\nsys.modules[{package!r}] = None\n")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{package!r}] = None\n")
     result = subprocess.run(
-        [sys.executable, "-m", "sterna.cli", *command], cwd=tmp_path, capture_output=True,
+        [sys.executable, "-m", "sterna.cli", *command.split()], cwd=tmp_path, capture_output=True,
         text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False)
     assert result.returncode == 2
     assert f"{sys.executable} -m pip install -e '{ROOT}[{extra}]'" in result.stderr
     assert result.stderr.count("sterna: ") == 1
     assert "Traceback" not in result.stderr
-
-
-@pytest.mark.slow
-def test_train_quantize_and_use_the_result(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path,
-) -> None:
-    text = tmp_path / "text.txt"
-    text.write_bytes(bundled_heldout()[:20_000])
-    code, out, _ = run(
-        capsys, "train", "--config", "nano", "--text", text, "--steps", 30, "-o",
-        tmp_path / "run", "--quiet", "--json")
-    assert code == 0
-    trained = json.loads(out)
-    assert trained["steps"] == 30
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "checkpoint.pt", "metrics.csv", "codes.csv", "loss.png", "report.html", "run.json"}
-    model = tmp_path / "nano.safetensors"
-    code, out, _ = run(
-        capsys, "quantize", trained["checkpoint"], "-o", model, "--text", text, "--quiet",
-        "--json")
-    assert code == 0
-    figures = json.loads(out)
-    assert abs(figures["integer_bpb"] - figures["float_bpb"]) < 0.01
-    code, out, _ = run(capsys, "evaluate", model, "--text", text, "--json")
-    assert round(json.loads(out)["bits_per_byte"], 5) == figures["integer_bpb"]
-    code, out, _ = run(capsys, "evaluate", trained["checkpoint"], "--text", text, "--json")
-    assert round(json.loads(out)["bits_per_byte"], 5) == figures["float_bpb"]
-    assert json.loads(out)["predictions"] == figures["predictions"]

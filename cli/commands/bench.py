@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,17 +21,16 @@ from sterna.cli.terminal.options import (
 from sterna.cli.terminal.tables import Table
 from sterna.model.checks import check_whole
 from sterna.model.config import NAMED_CONFIGS, WEIGHTS, ModelConfig
+from sterna.model.training.recipe import Recording, TrainRecipe
 from sterna.model.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from sterna.model.corpus import Corpus
     from sterna.model.study.attention_benchmark import AttentionResult
-    from sterna.model.study.streaming import Note, Streaming
+    from sterna.model.study.streaming import Streaming
     from sterna.model.training.checkpoint import Checkpoint
-    from sterna.model.training.train import TrainResult
 
 __all__ = ["BENCH", "attention", "show_streaming", "streaming", "write_streaming"]
-
 
 _QUICK = {"lengths": (128, 256, 512), "batch": 8, "runs": 10, "seconds": 1.0}
 
@@ -188,6 +185,7 @@ def streaming(
         stage("load torch", quick=True)
         from sterna.model.study.streaming import Streaming
         from sterna.model.training.checkpoint import load_checkpoint
+        from sterna.model.training.train import train
     plan = Streaming(tokens, sinks, size, most_keys)
     corpus = builtin_corpus() if text is None else corpus_from_file(text)
     if checkpoint is None:
@@ -209,27 +207,17 @@ def streaming(
                          f"--tokens must be below that, got {tokens}")
     plan.mixer("full", shape.mixer)     # refused before anything is trained
     if checkpoint is None:
-        trained = _train(shape, corpus, plan, output, 1000 if steps is None else steps,
-                         seed or 0, resume, overwrite, quiet)
+        say(f"train {shape.mixer} with {shape.weights} weights, d {shape.d}, {shape.layers} "
+            f"layers, in windows of {plan.keys} bytes", quiet)
+        trained = train(shape, corpus, run_dir=output, steps=1000 if steps is None else steps,
+                        seed=seed or 0, resume=resume, overwrite=overwrite, quiet=quiet,
+                        recipe=TrainRecipe.of(shape.weights, window=plan.keys),
+                        recording=Recording(heldout_evaluations=1))
         if trained.interrupted:
             say(how_to_resume(output, overwrite=overwrite))
             return 128 + (trained.stop_signal or signal.SIGINT)
         found = load_checkpoint(trained.checkpoint)
     return _stream(found, corpus, plan, output, quiet, as_json)
-
-
-def _train(
-    shape: ModelConfig, corpus: Corpus, plan: Streaming, output: Path, steps: int, seed: int,
-    resume: bool, overwrite: bool, quiet: bool,
-) -> TrainResult:
-    from sterna.model.training.recipe import Recording, TrainRecipe
-    from sterna.model.training.train import train
-    say(f"train {shape.mixer} with {shape.weights} weights, d {shape.d}, {shape.layers} layers, "
-        f"in windows of {plan.keys} bytes", quiet)
-    return train(shape, corpus, run_dir=output, steps=steps, seed=seed, resume=resume,
-                 overwrite=overwrite, quiet=quiet,
-                 recipe=TrainRecipe.of(shape.weights, window=plan.keys),
-                 recording=Recording(heldout_evaluations=1))
 
 
 def _stream(
@@ -247,14 +235,18 @@ def _stream(
     heard = corpus.heldout[:plan.tokens + 1]
     check_bytes(heard, found.config.vocab, f"the held-out text of {corpus.name}")
     result = stream(found.model(), torch.from_numpy(encode(heard).copy()), plan,
-                    decoded=plan.tokens, note=lambda label: _bar(label, quiet))
+                    decoded=plan.tokens, note=lambda label: progress_bar(label, quiet))
     result.facts.update(
         model=found.config.to_json(), text=corpus.name, trained_on=found.corpus_name,
         seed=found.seed, steps=found.step, window=found.recipe.get("window"),
         trained_tokens=found.step * found.recipe["batch"] * found.recipe["window"],
         heldout_bits_per_byte=found.heldout_bpb)
     data = result.as_dict()
-    written = write_streaming(output, data, _title(data))
+    model = data["model"]
+    written = write_streaming(output, data, (
+        f"{data['text']}, d {model['d']}, {model['layers']} layers, "
+        f"{model.get('weights', 'ternary')} weights, trained on "
+        f"{data['trained_tokens'] / 1e6:.1f} million bytes in windows of {data['window']}"))
     if as_json:
         print_json(data)
     else:
@@ -269,13 +261,13 @@ def show_streaming(data: dict[str, Any]) -> None:
     """Print the table of ``StreamingResult.as_dict()``."""
     keys = data["plan"]["keys"]
     Table("bits per byte", ("attention", f"to {keys}", f"to {2 * keys}", "after", "tokens",
-                          "state words", "constant", "µs a token"),
-        [(each["form"], *("-" if each[part] is None else f"{each[part]:.3f}"
-                           for part in ("first", "between", "rest")),
-          each["tokens"], each["state_words"],
-          "-" if "decode_us" not in each else each["constant_state_words"] is not None,
-          "-" if "decode_us" not in each else round(each["decode_us"]))
-         for each in data["forms"]]).print()
+                            "state words", "constant", "µs a token"), [
+        (each["form"], *("-" if each[part] is None else f"{each[part]:.3f}"
+                         for part in ("first", "between", "rest")),
+         each["tokens"], each["state_words"],
+         *((each["constant_state_words"] is not None, round(each["decode_us"]))
+           if "decode_us" in each else ("-", "-")))
+        for each in data["forms"]]).print()
 
 
 def write_streaming(
@@ -289,20 +281,6 @@ def write_streaming(
     return [write_atomically(folder / f"{name}.{kind}", content) for kind, content in (
         ("json", json.dumps(data, indent=1) + "\n"),
         ("svg", svg_file(streaming_plot(data, title))))]
-
-
-def _title(data: dict[str, Any]) -> str:
-    model = data["model"]
-    return (f"{data['text']}, d {model['d']}, {model['layers']} layers, "
-            f"{model.get('weights', 'ternary')} weights, trained on "
-            f"{data['trained_tokens'] / 1e6:.1f} million bytes in windows of {data['window']}")
-
-
-@contextmanager
-def _bar(label: str, quiet: bool) -> Iterator[Note]:
-    display, move = progress_bar(label, quiet)
-    with display:
-        yield move
 
 
 BENCH = typer.Typer(

@@ -122,8 +122,7 @@ def info(
     index = read_index(folder)
     wrong: list[str] = []
     if verify:
-        display, move = progress_bar(f"verify {folder}", quiet)
-        with display:
+        with progress_bar(f"verify {folder}", quiet) as move:
             wrong = verify_folder(folder, move)
     if as_json:
         print_json(_facts(folder, index) | ({"wrong": wrong} if verify else {}))

@@ -271,8 +271,7 @@ def generate(
             stop=stop or (), seed=seed)
     started = time.perf_counter()
     if as_json or len(prompts) > 1:
-        display, move = progress_bar("writing", quiet)
-        with display:
+        with progress_bar("writing", quiet) as move:
             texts, drawn = _collect(pieces, len(prompts), tokens, move)
     else:
         write(prompts[0])
@@ -310,8 +309,7 @@ def _library(
     check_ops_form(kind, model)
     check_prompts(prompts, config.vocab)
     from sterna.export.native.ops import build_ops
-    display, move = progress_bar("compiling the operators", quiet)
-    with display:
+    with progress_bar("compiling the operators", quiet) as move:
         return build_ops(progress=move)
 
 
@@ -415,8 +413,7 @@ def build_ops(
     from sterna.export.native.ops import build_ops as build
     from sterna.export.native.ops import kernel_name
     check_folder(output)
-    display, move = progress_bar("compiling the operators", quiet)
-    with display:
+    with progress_bar("compiling the operators", quiet) as move:
         library = build(output, progress=move)
     kernel = kernel_name(library)
     if as_json:

@@ -85,8 +85,7 @@ def evaluate(
             session = open_model(model, form=onnx, option="--onnx", prompts=False)
         data = text_of(text, session.info.config.vocab, limit)
         frac = session.info.profile.logit.frac if session.info.exact else 0
-        display, move = progress_bar("evaluating", quiet)
-        with display:
+        with progress_bar("evaluating", quiet) as move:
             result = evaluate_steps(
                 session, data, frac=frac, sequences=sequences, progress=move,
                 tokenizer=session.info.tokenizer)
@@ -94,8 +93,7 @@ def evaluate(
     else:
         loaded = load_model(model)
         data = text_of(text, loaded.config.vocab, limit)
-        display, move = progress_bar("evaluating", quiet)
-        with display:
+        with progress_bar("evaluating", quiet) as move:
             result = run_evaluation(loaded, data, sequences=sequences, progress=move)
         name = loaded.profile.name
         trained_on = _trained_on(loaded)

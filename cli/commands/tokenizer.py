@@ -102,17 +102,22 @@ def info(
     from sterna.model.quantized.bundled import bundled_heldout
     found = _load(tokenizer)
     data = bundled_heldout(found.vocab) if text is None else read_text(text)
-    facts = _facts(found, data)
+    tokens = found.encode(data)
+    each, used = len(data) / len(tokens), len(set(tokens.tolist()))
+    longest = sorted(range(found.vocab), key=lambda token: (
+        -len(found.spellings[token]), token))[:_LONGEST_SHOWN]
     if as_json:
-        print_json(facts)
+        print_json({
+            "kind": found.kind, "vocab": found.vocab, "sha256": found.sha256,
+            "text_bytes": len(data), "tokens": len(tokens), "bytes_per_token": each, "used": used,
+            "longest": longest})
         return 0
     name = "the bundled held-out text" if text is None else str(text)
     out.print(f"{tokenizer}: {found.kind}, {found.vocab:,} tokens")
     out.print(f"sha256 {found.sha256}")
-    out.print(f"{name}: {facts['text_bytes']:,} bytes are {facts['tokens']:,} tokens, "
-              f"{facts['bytes_per_token']:.3f} bytes each; {facts['used']:,} of the vocabulary "
-              f"({facts['used'] / found.vocab:.0%}) occur")
-    spellings = [(token, found.spellings[token]) for token in facts["longest"]]
+    out.print(f"{name}: {len(data):,} bytes are {len(tokens):,} tokens, {each:.3f} bytes each; "
+              f"{used:,} of the vocabulary ({used / found.vocab:.0%}) occur")
+    spellings = [(token, found.spellings[token]) for token in longest]
     Table("longest tokens", ("token", "bytes", "spelling"), [
         (token, len(spelling), repr(spelling.decode(errors="replace")))
         for token, spelling in spellings]).print()
@@ -126,14 +131,3 @@ def _load(source: str) -> Tokenizer:
     if source in BUNDLED or source.endswith(".safetensors"):
         return load_model(source).tokenizer
     return load_tokenizer(source)
-
-
-def _facts(tokenizer: Tokenizer, text: bytes) -> dict[str, Any]:
-    tokens = tokenizer.encode(text)
-    by_length = sorted(range(tokenizer.vocab), key=lambda token: (
-        -len(tokenizer.spellings[token]), token))
-    return {
-        "kind": tokenizer.kind, "vocab": tokenizer.vocab, "sha256": tokenizer.sha256,
-        "text_bytes": len(text), "tokens": len(tokens),
-        "bytes_per_token": len(text) / len(tokens), "used": len(set(tokens.tolist())),
-        "longest": by_length[:_LONGEST_SHOWN]}

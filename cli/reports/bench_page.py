@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sterna.cli.reports.page import Verdict, html_figure, html_page, html_table
+from sterna.cli.reports.page import Outcome, Verdict, html_figure, html_page, html_table
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, finish, svg_file, svg_of
 from sterna.cli.terminal.tables import Table
 from sterna.model.files import write_atomically
@@ -103,7 +103,8 @@ def write_attention_report(folder: Path, result: AttentionResult) -> list[Path]:
 def _page(result: AttentionResult, plot: str) -> str:
     from sterna.model.study.attention_benchmark import CONTESTANTS, findings
     said = findings(result)
-    verdict = Verdict.note("ATTENTION TIMED", said[0] if said else "Nothing to compare.")
+    verdict = Verdict(
+        Outcome.NOTE, "ATTENTION TIMED", said[0] if said else "Nothing to compare.")
     caption = ("Median time of a call over the sequences in it. All contestants of a length were "
                "called in turn, so that what else the machine does hits all alike.")
     tables = "".join(map(html_table, attention_tables(result)))

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
-from sterna.cli.reports.page import Verdict, html_figure, html_page, html_table
+from sterna.cli.reports.page import Outcome, Verdict, html_figure, html_page, html_table
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
 from sterna.cli.terminal.console import out
 from sterna.cli.terminal.tables import Table
@@ -276,8 +276,8 @@ not count, and the rows need not add up.</p>
 def _verdict(report: CycleReport) -> Verdict:
     """Nothing is compared here, so it states what bounds the core."""
     state = report.greedy
-    return Verdict.note(
-        f"{number(state.cycles_per_token)} cycles per token", verdict(report)[0],
+    return Verdict(
+        Outcome.NOTE, f"{number(state.cycles_per_token)} cycles per token", verdict(report)[0],
         ((f"{state.utilisation:.1%}", "of them with a beat of the array"),
          (f"{report.memory.total:,}", "bits of memory")))
 

@@ -87,14 +87,7 @@ class Verdict:
     outcome: Outcome
     word: str
     sentence: str
-    figures: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def note(
-        cls, word: str, sentence: str, figures: Sequence[tuple[str, str]] = (),
-    ) -> Verdict:
-        """What a page says that compares nothing and only states figures."""
-        return cls(Outcome.NOTE, word, sentence, tuple(figures))
+    figures: Sequence[tuple[str, str]] = ()
 
     def html(self) -> str:
         """The verdict as a section of a page."""

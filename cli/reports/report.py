@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,11 +66,21 @@ class DemoResult:
     error_tokens: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     report: Path = Path()
+    _begun: float = field(default_factory=time.perf_counter)
 
     @property
     def passed(self) -> bool:
         """Whether no stage found a mismatch."""
         return all(stage.mismatches == 0 for stage in self.stages)
+
+    def add(
+        self, name: str, checked: str, values: int | None, mismatches: int, first: object = None,
+    ) -> None:
+        """Add a stage, which took the time since the one before it."""
+        now = time.perf_counter()
+        self.stages.append(Stage(name, checked, values, mismatches, now - self._begun,
+                                 None if first is None else str(first)))
+        self._begun = now
 
     def table(self, title: str | None) -> Table:
         """The stages, one a line."""

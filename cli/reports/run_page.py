@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sterna.cli.reports.error_plot import error_html
-from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page
+from sterna.cli.reports.page import Outcome, Verdict, html_figure, html_heading, html_page
 from sterna.cli.reports.vector import PALETTE, drawing, finish, svg_of
 from sterna.cli.terminal.tables import Table
 from sterna.export.float.reference import rounding_errors
@@ -65,8 +65,8 @@ def _verdict(checkpoint: Checkpoint, columns: Mapping[str, Sequence[float]]) -> 
                (f"{checkpoint.step:,}", "steps"), (f"{tokens:,}", "tokens"),
                (f"{checkpoint.seconds:,.0f} s", "training time")]
     config = checkpoint.config
-    return Verdict.note(
-        "trained",
+    return Verdict(
+        Outcome.NOTE, "trained",
         f"{checkpoint.corpus_name}; d {config.d}, {config.layers} layers, {config.mixer} and "
         f"{config.channel}, for profile {checkpoint.profile.name}.", figures)
 

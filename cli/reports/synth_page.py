@@ -23,7 +23,7 @@ from sterna.cli.reports.page import (
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_file, svg_of
 from sterna.cli.terminal.console import Stages
 from sterna.cli.terminal.tables import Table
-from sterna.hw.flow.routed import PlacedCells, Placement, SlackHistogram
+from sterna.hw.flow.routed import CriticalPath, PlacedCells, Placement, SlackHistogram
 from sterna.hw.flow.synth_report import Origin, SynthReport, Usage, part_of
 from sterna.hw.flow.target import FpgaTarget, Resource
 from sterna.model.files import write_atomically
@@ -81,81 +81,65 @@ def headline(report: SynthReport) -> list[str]:
 
 
 def synth_tables(report: SynthReport) -> dict[str, Table]:
-    """All tables by name: figures, seeds, path, blocks; those without a row are left out."""
-    tables = {"figures": _figures(report), "seeds": _seeds(report), "path": _path(report),
-              "blocks": _blocks(report)}
-    return {name: table for name, table in tables.items() if table.rows}
+    """All tables by name: figures, seeds, path, blocks; seeds and path only after routing."""
+    tables = {"figures": _figures(report)}
+    if len(report.runs) > 1:
+        tables["seeds"] = Table("place and route", ("seed", "Fmax, MHz", "slowest path"), [
+            (run.seed, f"{run.fmax_mhz:.1f}",
+             f"{run.path.start} -> {run.path.end}" if run.path else "") for run in report.runs])
+    if report.best is not None and report.best.path is not None:
+        tables["path"] = _path(report.best.seed, report.best.path)
+    tables["blocks"] = Table(
+        f"area by block ({report.synthesis.tool}, before place and route)",
+        ("block", "LUT", "carry", "FF", "block RAM", "DSP"),
+        [(name, area.lut, area.carry, area.ff, area.block_ram, area.dsp)
+         for name, area in sorted(report.parts.items(), key=lambda item: -item[1].lut)])
+    return tables
 
 
 def _figures(report: SynthReport) -> Table:
     rows: list[tuple[object, ...]] = []
 
-    def add(name: str, value: str, available: int | None, origin: Origin, tool: str) -> None:
-        rows.append((name, value, "" if available is None else f"{available:,}",
-                     origin.value, tool.partition(".post")[0]))
+    def add(name: str, value: str, tool: str, available: int | None = None,
+            origin: Origin = Origin.MEASURED) -> None:
+        rows.append((name, value, "" if available is None else f"{available:,}", origin.value,
+                     tool.partition(".post")[0]))
 
-    yosys = report.synthesis.tool
-    counter = report.usage[0].tool
+    yosys, counter = report.synthesis.tool, report.usage[0].tool
     for each in report.usage:
-        add(report.target.name_of(each.resource), f"{each.needed:,}", each.available,
-            Origin.MEASURED, each.tool)
+        add(report.target.name_of(each.resource), f"{each.needed:,}", each.tool, each.available)
         if each.resource is Resource.LUT:
             if Resource.FF not in report.target.available and report.target.available:
-                add("LUT", f"{report.synthesis.luts:,}", None, Origin.MEASURED, yosys)
-                add("FF", f"{report.synthesis.flip_flops:,}", None, Origin.MEASURED, yosys)
-            add("carry cells", f"{report.synthesis.carries:,}", None, Origin.MEASURED, yosys)
+                add("LUT", f"{report.synthesis.luts:,}", yosys)
+                add("FF", f"{report.synthesis.flip_flops:,}", yosys)
+            add("carry cells", f"{report.synthesis.carries:,}", yosys)
     if report.lut_per_mac is not None:
-        add("LUT per MAC/cycle", f"{report.lut_per_mac:.2f}", None, Origin.MEASURED, counter)
+        add("LUT per MAC/cycle", f"{report.lut_per_mac:.2f}", counter)
     if report.array_lut_per_mac is not None:
-        add("of which in the array", f"{report.array_lut_per_mac:.2f}", None, Origin.MEASURED,
-            yosys)
-    clocks = report.fmax_mhz
-    if len(report.runs) == 1:
-        add("Fmax, MHz", f"{clocks['max']:.1f}", None, Origin.MEASURED, counter)
-    for name, value in clocks.items() if len(report.runs) > 1 else ():
-        add(f"Fmax, {name}, MHz", f"{value:.1f}", None, Origin.MEASURED, counter)
+        add("of which in the array", f"{report.array_lut_per_mac:.2f}", yosys)
+    for name, value in report.fmax_mhz.items():
+        if len(report.runs) > 1 or name == "max":
+            add(f"Fmax, {name}, MHz" if len(report.runs) > 1 else "Fmax, MHz", f"{value:.1f}",
+                counter)
     if report.cycles_per_token is not None:
-        add("cycles per token", number(report.cycles_per_token), None, Origin.SIMULATED,
-            "cycle model")
+        add("cycles per token", number(report.cycles_per_token), "cycle model",
+            origin=Origin.SIMULATED)
     if report.tokens_per_second is not None:
-        add("tokens/s", f"{report.tokens_per_second:,.0f}", None, Origin.ESTIMATED,
-            "largest Fmax / cycles")
+        add("tokens/s", f"{report.tokens_per_second:,.0f}", "largest Fmax / cycles",
+            origin=Origin.ESTIMATED)
     return Table("figures", ("figure", "value", "available", "kind", "by"), rows)
 
 
-def _seeds(report: SynthReport) -> Table:
-    if len(report.runs) < 2:
-        return Table(None, (), [])
-    return Table(
-        "place and route", ("seed", "Fmax, MHz", "slowest path"),
-        [(run.seed, f"{run.fmax_mhz:.1f}",
-          f"{run.path.start} -> {run.path.end}" if run.path else "") for run in report.runs])
-
-
-def _path(report: SynthReport) -> Table:
-    best = report.best
-    if best is None or best.path is None:
-        return Table(None, (), [])
+def _path(seed: int, path: CriticalPath) -> Table:
     rows: list[tuple[object, ...]] = []
     arrival = 0.0
-    for hop in best.path.hops:
+    for hop in path.hops:
         arrival += hop.logic_ns + hop.routing_ns
         kind = hop.kind if hop.cells == 1 else f"{hop.kind} x {hop.cells}"
         rows.append((hop.block or "(itself)", kind, hop.wire or "", f"{hop.routing_ns:.2f}",
                      f"{hop.logic_ns:.2f}", f"{arrival:.2f}"))
-    return Table(
-        f"critical path, seed {best.seed}: {best.path}",
-        ("block", "cell", "wire", "routing, ns", "logic, ns", "sum, ns"), rows)
-
-
-def _blocks(report: SynthReport) -> Table:
-    rows: list[tuple[object, ...]] = [
-        (name, f"{area.lut:,}", f"{area.carry:,}", f"{area.ff:,}", f"{area.block_ram:,}",
-         f"{area.dsp:,}")
-        for name, area in sorted(report.parts.items(), key=lambda item: -item[1].lut)]
-    return Table(
-        f"area by block ({report.synthesis.tool}, before place and route)",
-        ("block", "LUT", "carry", "FF", "block RAM", "DSP"), rows)
+    return Table(f"critical path, seed {seed}: {path}",
+                 ("block", "cell", "wire", "routing, ns", "logic, ns", "sum, ns"), rows)
 
 
 # The page ---------------------------------------------------------------------------
@@ -202,20 +186,16 @@ def _verdict(report: SynthReport) -> Verdict:
         figures.append((number(round(report.tokens_per_second)), "tokens/s, estimated"))
     device = report.target.description
     if report.misfit is not None:
-        return Verdict(Outcome.FAIL, "DOES NOT FIT", report.misfit, tuple(figures))
+        return Verdict(Outcome.FAIL, "DOES NOT FIT", report.misfit, figures)
     if not report.clock_met and report.best is not None:
-        return Verdict(
-            Outcome.FAIL, "CLOCK NOT REACHED",
-            f"{report.required_mhz:g} MHz required, {report.best.fmax_mhz:.1f} MHz reached on "
-            f"{device}.", tuple(figures))
+        return Verdict(Outcome.FAIL, "CLOCK NOT REACHED", f"{report.required_mhz:g} MHz required, "
+                       f"{report.best.fmax_mhz:.1f} MHz reached on {device}.", figures)
     if not limited:
-        return Verdict.note(
-            "SYNTHESISED", f"{device}: a family, whose devices have different "
-            "limits, so there is none to compare with.", figures)
-    said = f"Every resource suffices on {device}."
-    if report.required_mhz is not None:
-        said += f" The clock of {report.required_mhz:g} MHz is reached."
-    return Verdict(Outcome.PASS, "FITS", said, tuple(figures))
+        return Verdict(Outcome.NOTE, "SYNTHESISED", f"{device}: a family, whose devices have "
+                       "different limits, so there is none to compare with.", figures)
+    clock = "" if report.required_mhz is None else (
+        f" The clock of {report.required_mhz:g} MHz is reached.")
+    return Verdict(Outcome.PASS, "FITS", f"Every resource suffices on {device}.{clock}", figures)
 
 
 def _usage(report: SynthReport) -> str:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sterna.cli.reports.page import Verdict, html_figure, html_page, html_table
+from sterna.cli.reports.page import Outcome, Verdict, html_figure, html_page, html_table
 from sterna.cli.reports.vector import svg_file
 from sterna.cli.study.plots import seconds_plot, state_plot
 from sterna.cli.study.tables import Found, findings, study_tables
@@ -67,8 +67,6 @@ def _make(label: str, cells: list[Cell], folder: Path, jobs: int, quiet: bool) -
     before, started = done, time.monotonic()
     if done == total:
         return failed
-    display, move = progress_bar(f"{label}: {total:,}, {done:,} of them done", quiet)
-
     def note(cell: Cell, result: dict[str, Any] | None, error: str) -> None:
         nonlocal done
         if result is None:
@@ -79,7 +77,7 @@ def _make(label: str, cells: list[Cell], folder: Path, jobs: int, quiet: bool) -
         say(f"{done:,}/{total:,}, {left:.0f} min left: {cell.summary(result)}", quiet)
         move(done, total)
 
-    with display:
+    with progress_bar(f"{label}: {total:,}, {done:,} of them done", quiet) as move:
         move(done, total)
         make_cells(cells, folder, jobs, note)
     return failed
@@ -165,8 +163,8 @@ def _page(found: Found, plots: dict[str, str]) -> str:
     said = findings(found)
     count = len(found["rows"])
     left = f"; {found['missing']:,} cells are still missing" if found["missing"] else ""
-    verdict = Verdict.note(
-        f"{count} ROWS COMPARED" if count > 1 else "ONE ROW MEASURED",
+    verdict = Verdict(
+        Outcome.NOTE, f"{count} ROWS COMPARED" if count > 1 else "ONE ROW MEASURED",
         (said[0] if said else "Each trained and measured the same way.") + left)
     captions = {
         "state": "State of all layers in float32, for one sequence. A bar is the deviation over "

@@ -6,7 +6,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,9 @@ def print_files(paths: Iterable[Path]) -> None:
         out.print(f"{path}: {path.stat().st_size:,} bytes")
 
 
-def progress_bar(
-    label: str, quiet: bool = False,
-) -> tuple[Progress, Callable[[int, int], None]]:
-    """Return a progress display to enter, and the function that moves it.
+@contextmanager
+def progress_bar(label: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar; yields the function that moves it, by what is done and the total.
 
     Where there is no terminal the label is said once, when it first moves.
     """
@@ -82,7 +82,8 @@ def progress_bar(
             said = True
         display.update(task, completed=done, total=total)
 
-    return display, move
+    with display:
+        yield move
 
 
 class Stages:

@@ -152,8 +152,7 @@ def _message(error: Exception) -> str:
         return f"this needs the Python package {package}: {install_command(_EXTRAS[package])}"
     if _is_out_of_memory(error):
         found = re.search(r"allocate ([\d.]+ ?[a-zA-Z]+)", str(error))
-        return (f"there is not enough memory{f' for {found[1]} more' if found else ''}: take "
-                f"smaller sizes")
+        return (f"not enough memory{f' for {found[1]} more' if found else ''}: use smaller sizes")
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)

@@ -140,11 +140,11 @@ def test_bad_input_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(("error", "message"), [
     (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
                   "allocate memory: you tried to allocate 17179869184 bytes. Error code 12"),
-     "there is not enough memory for 17179869184 bytes more: take smaller sizes"),
+     "not enough memory for 17179869184 bytes more: use smaller sizes"),
     (type("OutOfMemoryError", (RuntimeError,), {})(
         "CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has"),
-     "there is not enough memory for 2.00 GiB more: take smaller sizes"),
-    (MemoryError(), "there is not enough memory: take smaller sizes"),
+     "not enough memory for 2.00 GiB more: use smaller sizes"),
+    (MemoryError(), "not enough memory: use smaller sizes"),
 ])
 def test_too_little_memory_is_one_line(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str,
@@ -251,7 +251,7 @@ def test_a_text_that_a_model_cannot_read_is_named_with_the_place(
 @pytest.mark.parametrize(("command", "hint"), [
     ("simulate {} --unit mlgru", "give another text with --text"),
     ("evaluate {}", "give another text with --text"),
-    ("export {} -o m.onnx", "leave the check out with --check 0")])
+    ("export {} -o m.onnx", "skip the check with --check 0")])
 def test_a_vocabulary_that_does_not_spell_the_bundled_text_is_told(
     capsys: Capture, odd_file: Path, command: str, hint: str,
 ) -> None:

@@ -360,5 +360,5 @@ def test_what_the_text_says_beside_the_tables() -> None:
     for profile in (S16, C12):
         timings = CoreTimings.of(replace(TINY, profile=profile))
         assert (timings.greedy, timings.sampled) == (5, 89)
-    routed = CycleModel(replace(TINY, routing_registers=True)).cycles_per_token()
+    routed = CycleModel(CoreParams(TINY.config, S16, routing_registers=True)).cycles_per_token()
     assert f"`tiny` takes {int(routed):,} cycles instead of 1,599" in page

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,10 +30,8 @@ from sterna.model.tokens.tokenizer import BYTES, TextStream, Tokenizer
 
 if TYPE_CHECKING:
     from sterna.hw.board.bitstream import Attempt
-    from sterna.hw.board.boards import Board
     from sterna.hw.board.conversation import Conversation, SerialPort
     from sterna.hw.board.top import BoardDesign, BoardParams
-    from sterna.hw.units.spec import Sizes
     from sterna.sim.board import ConversationReference
 
 __all__ = ["COMMANDS", "build", "chat"]
@@ -53,41 +50,29 @@ _StyleOption = Annotated[str, typer.Option(
     help="How the array is built: auto, or a style that the board supports.")]
 
 
-@dataclass(frozen=True, slots=True)
-class _BoardCore:
-    """The sizes asked for; 0 stands for the board's own."""
+def _design(
+    model: QuantizedModel, params: BoardParams, style: str, begin: Callable[[str], None],
+    **given: int,
+) -> BoardDesign:
+    """The top module of a board with a core of the sizes given; 0 stands for the board's own.
 
-    rows: int
-    cols: int
-    quant_lanes: int
-    style: str
-
-    def design(
-        self, model: QuantizedModel, params: BoardParams, begin: Callable[[str], None],
-    ) -> BoardDesign:
-        """The top module of a board with a core of these sizes.
-
-        ``begin`` is told of the stage once it is known that the model may fit; a FitError says
-        that it clearly does not.
-        """
-        from sterna.hw.board.top import board_design
-        from sterna.hw.core.core_product import CORE
-        from sterna.hw.flow.fit import check_memories
-        board = params.board
-        sizes = self._sizes(board)
-        check_memories(CORE, CORE.params_for(model, sizes), board.target, advice=[
-            f"of the bundled models {board.fitting} fits the {board.name}"])
-        begin(f"emit the Verilog of {board.name}")
-        return board_design(model, params, sizes)
-
-    def _sizes(self, board: Board) -> Sizes:
-        from sterna.hw.flow.target import style_for
-        given = {"rows": self.rows, "cols": self.cols, "quant_lanes": self.quant_lanes}
-        usual = dict(board.sizes)
-        if self.rows or self.cols:
-            del usual["quant_lanes"]      # it would be that of another array
-        return {**usual, **{name: value for name, value in given.items() if value},
-                "style": style_for(board.target, self.style)}
+    ``begin`` is told of the stage once it is known that the model may fit; a FitError says that
+    it clearly does not.
+    """
+    from sterna.hw.board.top import board_design
+    from sterna.hw.core.core_product import CORE
+    from sterna.hw.flow.fit import check_memories
+    from sterna.hw.flow.target import style_for
+    board = params.board
+    sizes = dict(board.sizes)
+    if given["rows"] or given["cols"]:
+        del sizes["quant_lanes"]      # it would be that of another array
+    sizes |= {name: value for name, value in given.items() if value}
+    sizes["style"] = style_for(board.target, style)
+    check_memories(CORE, CORE.params_for(model, sizes), board.target, advice=[
+        f"of the bundled models {board.fitting} fits the {board.name}"])
+    begin(f"emit the Verilog of {board.name}")
+    return board_design(model, params, sizes)
 
 
 def _board_params(board: BoardName, clock: float | None, baud: int) -> BoardParams:
@@ -134,10 +119,10 @@ def build(
     check_folder(output)
     loaded = load_model(model)
     params = _board_params(board, clock, baud)
-    core = _BoardCore(rows, cols, quant_lanes, style)
     try:
         with synth_progress(quiet) as progress:
-            design = core.design(loaded, params, lambda text: progress(text, None))
+            design = _design(loaded, params, style, lambda text: progress(text, None), rows=rows,
+                             cols=cols, quant_lanes=quant_lanes)
             write_sources(design, output / "source")
             made = build_bitstream(design, seeds=range(seed, seed + seeds), progress=progress)
     except (FitError, TimingError) as error:
@@ -231,7 +216,6 @@ def chat(
     from sterna.model.quantized.sampling import Sampler
     check_tokens(tokens)
     simulated = port == _SIMULATED
-    core = _BoardCore(rows, cols, quant_lanes, style)
     wanted = load_model(model) if model is not None else None
     tokenizer = BYTES if wanted is None else wanted.tokenizer
     if not simulated:
@@ -248,15 +232,22 @@ def chat(
     loaded = (wanted or load_model(params.board.fitting)) if simulated or check else wanted
     tokenizer = BYTES if loaded is None else loaded.tokenizer
     if loaded is not None and loaded.config.vocab > tokenizer.vocab:
-        raise ValueError(f"the model has {loaded.config.vocab} tokens, and its tokenizer spells "
-                         f"only {tokenizer.vocab}: there is no talking to it")
+        raise ValueError(f"the model has {loaded.config.vocab} tokens, but its tokenizer spells "
+                         f"only {tokenizer.vocab}, so it cannot chat")
     check_prompts(prompt or (), tokenizer.vocab)
     for text in prompt or ():
         tokenizer.encode(text)
     with ExitStack() as stack:
         if simulated:
+            from sterna.sim.bench.runner import work_folder
+            from sterna.sim.board import BoardSimulation
             assert loaded is not None
-            line = _simulation(loaded, core, params, stack, output, waves, quiet)
+            with Stages(quiet) as stage:
+                design = _design(loaded, params, style, stage, rows=rows, cols=cols,
+                                 quant_lanes=quant_lanes)
+                stage("compile with Verilator and g++")
+                line: SerialPort = BoardSimulation(
+                    design, stack.enter_context(work_folder(output)), waves=waves)
         else:
             line = stack.enter_context(_serial_port(port, params.baud))
         conversation = Conversation(line)
@@ -353,19 +344,6 @@ def _temperature(board: BoardName, wanted: float | None) -> float:
         raise ValueError(
             f"--temperature must be 0 on {board}, whose core has no sampling, got {wanted:g}")
     return (_USUAL_TEMPERATURE if sampled else 0.0) if wanted is None else wanted
-
-
-def _simulation(
-    model: QuantizedModel, core: _BoardCore, params: BoardParams, stack: ExitStack,
-    folder: Path | None, waves: Path | None, quiet: bool,
-) -> SerialPort:
-    from sterna.sim.bench.runner import work_folder
-    from sterna.sim.board import BoardSimulation
-    with Stages(quiet) as stage:
-        design = core.design(model, params, stage)
-        stage("compile with Verilator and g++")
-        return BoardSimulation(
-            design, stack.enter_context(work_folder(folder)), waves=waves)
 
 
 def _reference(model: QuantizedModel, temperature: float, seed: int) -> ConversationReference:

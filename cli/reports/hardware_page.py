@@ -53,15 +53,12 @@ class Part:
     colour: str
     causes: tuple[Cause, ...] = ()
 
-    def cycles(self, state: SteadyState, stage: str) -> Fraction:
-        """Its cycles in a stage."""
+    def cycles(self, state: SteadyState, stages: Sequence[str]) -> Fraction:
+        """Its cycles in stages."""
         if not self.causes:
-            return state.beats_of(stage)
-        return sum((state.waits(name=stage, cause=cause) for cause in self.causes), Fraction())
-
-    def of_all(self, state: SteadyState, stages: Sequence[str]) -> Fraction:
-        """Its cycles in several stages together."""
-        return sum((self.cycles(state, stage) for stage in stages), Fraction())
+            return sum(map(state.beats_of, stages), Fraction())
+        return sum((state.waits(name=stage, cause=cause) for stage in stages
+                    for cause in self.causes), Fraction())
 
 
 PARTS = (
@@ -137,13 +134,13 @@ def _tokens(report: CycleReport, clock_mhz: float | None) -> Table:
 def _stages(state: SteadyState) -> Table:
     """A row for each stage that differs, and the sum of all. Parts without a cycle are left out."""
     parts = [part for part in PARTS
-             if not part.causes or any(part.cycles(state, name) for name in state.names)]
+             if not part.causes or part.cycles(state, list(state.names))]
 
     def cells(cycles: Sequence[Fraction]) -> tuple[str, ...]:
         return tuple(number(each) if each else "" for each in (*cycles, sum(cycles, Fraction())))
 
     lines = fold_stages(state)
-    by_line = [[part.of_all(state, line.stages) for part in parts] for line in lines]
+    by_line = [[part.cycles(state, line.stages) for part in parts] for line in lines]
     sums = [sum(column, Fraction()) for column in zip(*by_line, strict=True)]
     folded = "; ".join(_folded_text(line) for line in lines if line.like is not None)
     return Table(
@@ -216,7 +213,7 @@ def print_bars(found: CycleReport) -> None:
     state = found.greedy
     coloured = out.is_terminal and out.color_system is not None and not out.no_color
     lines = fold_stages(state)
-    cycles = {line.name: [part.of_all(state, line.stages) for part in PARTS] for line in lines}
+    cycles = {line.name: [part.cycles(state, line.stages) for part in PARTS] for line in lines}
     shown = [line.name for line in lines if line.like is None]
     totals = {name: number(sum(cycles[name])) for name in shown}
     margin = max(len(name) for name in totals)
@@ -306,7 +303,7 @@ def stage_bars(report: CycleReport) -> str:
         axes = figure.add_subplot()
         left = [0.0] * len(lines)
         for part in PARTS:
-            cycles = [0.0 if line.like is not None else float(part.of_all(state, line.stages))
+            cycles = [0.0 if line.like is not None else float(part.cycles(state, line.stages))
                       for line in lines]
             if any(cycles):
                 axes.barh(places, cycles, left=left, color=part.colour, height=0.7,
@@ -315,7 +312,7 @@ def stage_bars(report: CycleReport) -> str:
         for place, (line, total) in enumerate(zip(lines, left, strict=True)):
             text = f"{total:,.4g}" if total < 1000 else f"{total:,.0f}"
             if line.like is not None:
-                all_cycles = float(sum(part.of_all(state, line.stages) for part in PARTS))
+                all_cycles = float(sum(part.cycles(state, line.stages) for part in PARTS))
                 text = f"{_folded_text(line)}: {line.layers} × {all_cycles / line.layers:,.5g}"
             axes.annotate(text, (total, place), xytext=(4, 0), va="center",
                           textcoords="offset points",

@@ -18,7 +18,7 @@ __all__ = ["PROMPT", "check_prompts", "text_of", "tokens_of"]
 PROMPT = "The for statement"
 """What is continued where no prompt is given."""
 
-_HINTS = {"--check": ": leave the check out with --check 0"}
+_HINTS = {"--check": ": skip the check with --check 0"}
 _HINT = ": give another text with --text"       # for all other options
 
 

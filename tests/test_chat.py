@@ -243,8 +243,7 @@ def type_lines(monkeypatch, *lines: str) -> None:
 def test_lines_are_read_until_their_end(boards, model_file, monkeypatch, capsys):
     type_lines(monkeypatch, "abc", "/r", "//", "/x", "\x01", "abc")
     with on_terminal(boards("ulx3s").simulation()) as port:
-        assert chat(model_file, "--port", port, "--tokens", 4, "--check",
-                    "--baud", 1_000_000) == 0
+        assert chat(model_file, "--port", port, "--tokens", 4, "--check", "--baud", 1_000_000) == 0
     printed = capsys.readouterr().err
     assert "16 tokens, all equal to onnxruntime's" in printed
     assert printed.count("/r starts a new text") == 2

@@ -81,9 +81,7 @@ def test_evaluate_takes_a_model_a_form_or_a_graph(capsys: Capture, tmp_path: Pat
     assert figure("micro") == pytest.approx(2.7, abs=0.3)
 
 
-def test_export_writes_both_graphs_and_generate_runs_them(
-    capsys: Capture, tmp_path: Path,
-) -> None:
+def test_export_writes_both_graphs_and_generate_runs_them(capsys: Capture, tmp_path: Path) -> None:
     target = tmp_path / "new" / "folder" / "m.onnx"
     results = facts(capsys, "export", "tiny", "-o", target, "--check", 20)
     assert [Path(entry["file"]).name for entry in results] == ["m.onnx", "m.sequence.onnx"]

@@ -22,6 +22,7 @@ from sterna.model.quantized.bundled import BUNDLED, bundled_path
 pytestmark = pytest.mark.usefixtures("no_seconds")
 ROOT = Path(__file__).parents[1]
 Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
 
 # Help -------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ BAD_INPUT = [
 
 @pytest.mark.parametrize(("command", "message"), BAD_INPUT, ids=lambda text: ascii(text)[:60])
 def test_bad_input_is_one_line_and_exit_code_2(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str,
+    capsys: Capture, tmp_path: Path, monkeypatch: Patch, command: str, message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     error = refusal(capsys, *shlex.split(command))
@@ -147,7 +148,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     (MemoryError(), "not enough memory: use smaller sizes"),
 ])
 def test_too_little_memory_is_one_line(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str,
+    capsys: Capture, monkeypatch: Patch, error: Exception, message: str,
 ) -> None:
     def fail(**_: object) -> None:
         raise error
@@ -184,7 +185,7 @@ def test_another_shape_is_not_resumed(capsys: Capture, tmp_path: Path) -> None:
 
 
 def test_chat_refuses_what_build_refuses_before_it_compiles(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture, tmp_path: Path, monkeypatch: Patch,
 ) -> None:
     # Nothing that emits or compiles may be reached.
     for name in ("sterna.hw.board.top.board_design", "sterna.sim.board.BoardSimulation"):
@@ -210,7 +211,7 @@ def test_chat_refuses_what_build_refuses_before_it_compiles(
 @pytest.mark.parametrize("command", [
     "evaluate tiny", "simulate tiny --unit mlgru", "train --steps 1"])
 def test_a_text_that_is_none_is_named(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture, tmp_path: Path, monkeypatch: Patch,
     content: bytes | None, message: str, command: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -304,7 +305,7 @@ def test_a_file_in_the_place_of_a_folder_or_the_reverse_is_refused_before_the_wo
     ("tiny --threads 0", "threads must be a whole"), ("tiny --top-p 2", "top_p must"),
     ("micro --prompt é", "knows only ASCII characters"), ("tiny --form ''", "got ''")])
 def test_operators_are_not_compiled_for_what_is_refused(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, options: str, message: str,
+    capsys: Capture, monkeypatch: Patch, options: str, message: str,
 ) -> None:
     monkeypatch.setattr("sterna.export.native.ops.build_ops", None)
     assert message in refusal(capsys, "generate", *shlex.split(options), "--ops")
@@ -313,9 +314,7 @@ def test_operators_are_not_compiled_for_what_is_refused(
 # Hints on what to install -------------------------------------------------------------
 
 
-def test_what_to_install_is_a_folder_a_wheel_or_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_to_install_is_a_folder_a_wheel_or_a_name(tmp_path: Path, monkeypatch: Patch) -> None:
     def installed(*arguments: object) -> str:
         return shlex.split(install_command(*arguments))[-1]
 

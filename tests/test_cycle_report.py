@@ -129,8 +129,7 @@ def test_alternatives_are_cores_of_those_parameters() -> None:
         assert choice.cycles_per_token == CycleModel(changed).cycles_per_token()
         assert choice.utilisation == pytest.approx(CycleModel(changed).utilisation())
     # What cannot be built is left out, and what is there already.
-    widest = replace(
-        TINY, cols=384, quant_lanes=384, sequences=2, root_digit_bits=4)
+    widest = replace(TINY, cols=384, quant_lanes=384, sequences=2, root_digit_bits=4)
     assert [choice.name for choice in alternatives(widest)] == ["rows 16"]
 
 
@@ -236,8 +235,7 @@ def test_bars_are_as_long_as_the_cycles(capsys: Capture) -> None:
     state = cycle_report(shape_image(TINY)).greedy
     assert list(found) == [name for name in state.names if name[:6] not in LATER_LAYERS]
     assert "layers 1 to 3, each as layer 0: 3 x 376\n" in out
-    totals = {name: float(state.beats_of(name) + state.waits(name=name))
-              for name in state.names}
+    totals = {name: float(state.beats_of(name) + state.waits(name=name)) for name in state.names}
     scale = len(found["layer0 gate up"]) / totals["layer0 gate up"]
     for name, bar in found.items():
         assert abs(len(bar) - scale * totals[name]) <= 1
@@ -266,8 +264,7 @@ def test_json_has_the_figures_of_the_report(capsys: Capture) -> None:
     data = json.loads(report(capsys, "tiny-c12", "--sequences", 2, "--quant-lanes", 64,
                              "--clock-mhz", 100, "--json"))
     model = load_model("tiny-c12")
-    image = build_image(
-        model, CoreParams(model.config, model.profile, sequences=2, quant_lanes=64))
+    image = build_image(model, CoreParams(model.config, model.profile, sequences=2, quant_lanes=64))
     assert data == {"model": "tiny-c12",
                     **json.loads(json.dumps(cycle_report(image).as_dict(100.0)))}
     assert data["memory_bits"]["model"] == image.memory_bits
@@ -322,8 +319,7 @@ def table(heading: str) -> list[list[str]]:
     below = text[text.index(f"\n## {heading}\n"):]
     lines = re.search(r"^\|.*\n\|[-|]+\n((?:\|.*\n)+)", below, re.M)
     assert lines, f"no table below {heading}"
-    return [[cell.strip() for cell in line.strip("|").split("|")]
-            for line in lines[1].splitlines()]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1].splitlines()]
 
 
 def test_a_layer_cycle_by_cycle() -> None:

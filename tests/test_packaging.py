@@ -109,9 +109,7 @@ def test_a_wheel_claims_no_name_but_sterna(wheel: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_an_installed_wheel_runs_the_demo_from_another_folder(
-    wheel: Path, tmp_path: Path,
-) -> None:
+def test_an_installed_wheel_runs_the_demo_from_another_folder(wheel: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run(

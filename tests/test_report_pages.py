@@ -45,8 +45,7 @@ PLACED = Placement((
     PlacedCells(3, 0, Resource.LUT, "row0.tree", 4), PlacedCells(3, 0, Resource.FF, "", 12),
     PlacedCells(9, 7, Resource.BLOCK_RAM, "norm", 1),
     PlacedCells(72, 50, Resource.LUT, None, 2)))
-SLACK = SlackHistogram(7, (SlackBin(-300, -100, 7), SlackBin(-100, 100, 0),
-                           SlackBin(100, 300, 70)))
+SLACK = SlackHistogram(7, (SlackBin(-300, -100, 7), SlackBin(-100, 100, 0), SlackBin(100, 300, 70)))
 HOP = Hop("register", "row0", "row0.sum[3]", 1, 0.5, 1.25)
 PATH = CriticalPath("row0.sum[3]", "sums__payload[1]", 1.0, 2.5, (HOP, HOP))
 
@@ -214,8 +213,7 @@ def test_no_page_is_wider_than_a_phone_and_dark_is_dark(
             browser.screen(360, 740, dark=dark)
             browser.driver.get(file.as_uri())
             assert browser.script("return document.documentElement.scrollWidth") <= 360
-            papers.append(browser.script(
-                "return getComputedStyle(document.body).backgroundColor"))
+            papers.append(browser.script("return getComputedStyle(document.body).backgroundColor"))
             ink, text = browser.script(
                 "const text = document.querySelector('figure text');"
                 "return [getComputedStyle(document.body).color, getComputedStyle(text).fill]")

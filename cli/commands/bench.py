@@ -37,12 +37,12 @@ _QUICK = {"lengths": (128, 256, 512), "batch": 8, "runs": 10, "seconds": 1.0}
 
 def attention(
     lengths: Annotated[str | None, typer.Option(
-        metavar="N,N,...", help="Lengths of the sequences. Default: 128 to 6000.")] = None,
+        metavar="N,N,...", help="Sequence lengths. Default: 128 to 6000.")] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences at a time. Default: 32.")] = None,
     d: Annotated[int, typer.Option(help="Channels.")] = 64,
     heads: Annotated[int, typer.Option(help="Heads of attention.")] = 4,
     runs: Annotated[int | None, typer.Option(
-        help="Timed runs of each contestant at a length. Default: 100.")] = None,
+        help="Timed runs of each contestant per length. Default: 100.")] = None,
     seconds: Annotated[float | None, typer.Option(
         help="Stop a contestant after this many seconds, but after three runs at the earliest. "
              "Default: 5.")] = None,
@@ -52,8 +52,7 @@ def attention(
     backward: Annotated[bool, typer.Option(
         "--backward", help="Time forward and backward together.")] = False,
     memory: Annotated[float | None, typer.Option(
-        "--memory-gb", help="Most memory to take, in 10^9 bytes. Default: 90 % of what is free.")
-        ] = None,
+        "--memory-gb", help="Memory limit in 10^9 bytes. Default: 90 % of what is free.")] = None,
     fit: Annotated[bool, typer.Option(
         "--fit", help="If a contestant does not fit in memory, halve the batch of all until it "
                       "does. Default: do not run it at that length.")] = False,
@@ -283,8 +282,7 @@ def write_streaming(
         ("svg", svg_file(streaming_plot(data, title))))]
 
 
-BENCH = typer.Typer(
-    name="bench", rich_markup_mode=None, help="Benchmark ways to mix tokens.")
+BENCH = typer.Typer(name="bench", rich_markup_mode=None, help="Benchmark ways to mix tokens.")
 
 for command in (attention, streaming):
     BENCH.command()(command)

@@ -87,7 +87,7 @@ def _board_params(board: BoardName, clock: float | None, baud: int) -> BoardPara
 
 def build(
     model: ModelArgument,
-    board: Annotated[BoardName, typer.Option(help="Which board.")],
+    board: Annotated[BoardName, typer.Option(help="Target board.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
     clock: _ClockOption = None,
     baud: _BaudOption = 0,
@@ -178,7 +178,7 @@ def chat(
     model: Annotated[str | None, typer.Argument(
         metavar="MODEL", help=f"{MODEL_HELP}: to simulate, to check against, or for its "
                               "tokenizer. Default: a bundled model that fits the board.")] = None,
-    board: Annotated[BoardName, typer.Option(help="Which board.")] = BoardName.ULX3S_85F,
+    board: Annotated[BoardName, typer.Option(help="Target board.")] = BoardName.ULX3S_85F,
     prompt: Annotated[list[str] | None, typer.Option(
         help="Say this line instead of reading lines; several are turns of a conversation.")
         ] = None,

@@ -37,7 +37,7 @@ def build(
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="Folder for shards, index and held-out text.")],
     tokenizer: Annotated[str, typer.Option(
-        metavar="FILE|bytes", help="Tokenizer.")] = ByteTokenizer.kind,
+        metavar="FILE|bytes", help="Tokenizer file, or bytes.")] = ByteTokenizer.kind,
     heldout: Annotated[float | None, typer.Option(
         help="Share of the text to hold out, from 0 to 0.5: the ends of long documents, and short "
              "ones chosen by a hash of their text. Default: 0.01.")] = None,
@@ -54,7 +54,7 @@ def build(
     separator: Annotated[str | None, typer.Option(
         help="Text between two documents; \\n is a line feed. Default: an empty line. If the "
              "tokenizer has an end-of-text token, only for the held-out text.")] = None,
-    shard_tokens: Annotated[int, typer.Option(help="Tokens of a shard.")] = SHARD_TOKENS,
+    shard_tokens: Annotated[int, typer.Option(help="Tokens per shard.")] = SHARD_TOKENS,
     jobs: Annotated[int | None, typer.Option(
         help="Processes to run the tokenizer in. Default: 1.")] = None,
     overwrite: Annotated[bool, typer.Option(

@@ -116,7 +116,7 @@ def simulate(
     sizes: unit_options.GivenSizes,
     netlist: Annotated[bool, typer.Option(
         "--netlist", help="Simulate the unit's ECP5 netlist instead. For small sizes.")] = False,
-    simulator: Annotated[Simulator, typer.Option(help="Which simulator.")] = Simulator.VERILATOR,
+    simulator: Annotated[Simulator, typer.Option(help="Simulator to use.")] = Simulator.VERILATOR,
     waves: WavesOption = None,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", help="Keep the Verilog and the log in this folder.")] = None,

@@ -205,8 +205,7 @@ def open_model(
     from sterna.export.runtime.session import Session
     if model.endswith(".onnx"):
         if form is not None:
-            raise ValueError(
-                f"{option} goes with a quantised model; {model} has its form already")
+            raise ValueError(f"{option} goes with a quantised model; {model} has its form already")
         return Session(model, threads=threads, ops=ops)
     kind = _form("exact" if form is None else form, option)
     loaded = load_model(model)
@@ -221,7 +220,7 @@ def generate(
         metavar="MODEL", help=f"{MODEL_HELP}, a step graph (.onnx), or a checkpoint (.pt) or its "
                               "folder, which is the float model.")],
     prompt: Annotated[list[str] | None, typer.Option(
-        help="Text to continue; several are continued side by side. [default: 'The ']")] = None,
+        help="Text to continue; several are continued in parallel. [default: 'The ']")] = None,
     tokens: Annotated[int, typer.Option(help="Tokens to write.")] = 200,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.7,
     top_k: Annotated[int | None, typer.Option(

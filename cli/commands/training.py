@@ -22,13 +22,7 @@ from sterna.cli.terminal.options import (
     refuse,
 )
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
-from sterna.model.corpus import (
-    Corpus,
-    builtin_corpus,
-    corpus_from_file,
-    left_out,
-    with_general,
-)
+from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, left_out, with_general
 from sterna.model.files import read_text
 from sterna.model.processes import is_first_process
 from sterna.model.profile import PROFILES

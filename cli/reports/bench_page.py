@@ -103,8 +103,7 @@ def write_attention_report(folder: Path, result: AttentionResult) -> list[Path]:
 def _page(result: AttentionResult, plot: str) -> str:
     from sterna.model.study.attention_benchmark import CONTESTANTS, findings
     said = findings(result)
-    verdict = Verdict(
-        Outcome.NOTE, "ATTENTION TIMED", said[0] if said else "Nothing to compare.")
+    verdict = Verdict(Outcome.NOTE, "ATTENTION TIMED", said[0] if said else "Nothing to compare.")
     caption = ("Median time of a call over the sequences in it. All contestants of a length were "
                "called in turn, so that what else the machine does hits all alike.")
     tables = "".join(map(html_table, attention_tables(result)))

@@ -133,8 +133,7 @@ def _tokens(report: CycleReport, clock_mhz: float | None) -> Table:
 
 def _stages(state: SteadyState) -> Table:
     """A row for each stage that differs, and the sum of all. Parts without a cycle are left out."""
-    parts = [part for part in PARTS
-             if not part.causes or part.cycles(state, list(state.names))]
+    parts = [part for part in PARTS if not part.causes or part.cycles(state, list(state.names))]
 
     def cells(cycles: Sequence[Fraction]) -> tuple[str, ...]:
         return tuple(number(each) if each else "" for each in (*cycles, sum(cycles, Fraction())))
@@ -266,8 +265,7 @@ def write_hardware_report(
 not count, and the rows need not add up.</p>
 {tables["choices"]}
 {tables["memory"]}"""
-    return write_atomically(
-        path, html_page(f"Cycle report: {name}", _verdict(report), body))
+    return write_atomically(path, html_page(f"Cycle report: {name}", _verdict(report), body))
 
 
 def _verdict(report: CycleReport) -> Verdict:

@@ -120,8 +120,7 @@ def write_report(path: Path, model: QuantizedModel, result: DemoResult) -> Path:
 <h2>Where the model comes from</h2>
 <pre>{html.escape(json.dumps(model.provenance, indent=2))}</pre>
 {html_table(Table("versions", ("package", "version"), list(result.versions.items())))}"""
-    return write_atomically(path, html_page(
-        f"Sterna demo: {result.model}", _verdict(result), body))
+    return write_atomically(path, html_page(f"Sterna demo: {result.model}", _verdict(result), body))
 
 
 def _verdict(result: DemoResult) -> Verdict:

@@ -1,5 +1,5 @@
 """The cycle report: it adds up, says what the core really has, and is what ``sterna report``
-(tests/test_cli_errors.py has what that refuses) and docs/core.md show."""
+(tests/test_cli.py has what that refuses) and docs/core.md show."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ from edge_peers import PRODUCT_BASES, Ggml, Native, find_ggml, products
 from edge_report import all_tables, left_out, write_reports
 from edge_timing import describe_machine, describe_versions, measure, summarise
 
-from sterna.cli.terminal.console import print_table, progress_bar, say
+from sterna.cli.terminal.console import progress_bar, say
+from sterna.cli.terminal.tables import Table
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.native.ops import OpsError, build_ops
 from sterna.model.config import ModelConfig
@@ -133,8 +134,7 @@ def time_calls(
     for cold in (False, True) if options.cold else (False,):
         state = "cold" if cold else "warm"
         say(f"{label}, {state}: {rounds} rounds of {len(calls)} contestants", options.quiet)
-        display, move = progress_bar(f"{label}, {state}", options.quiet)
-        with display:
+        with progress_bar(f"{label}, {state}", options.quiet) as move:
             taken = measure(
                 calls, rounds=rounds, cold=cold, seconds=options.seconds, progress=move)
         found[state] = summarise(taken, bases)
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"interrupted; {options.output.with_suffix('.json')} has the sizes that are done")
         return 130
     for table in all_tables(record):
-        print_table(table.title, table.columns, table.rows, width=160)
+        Table(table.title, table.columns, table.rows).print(width=160)
     for name, reason in left_out(record).items():
         say(f"left out: {name}: {reason}")
     for suffix in (".json", ".md", ".svg"):

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from sterna.cli.terminal.console import print_table
+from sterna.cli.terminal.tables import Table
 from sterna.export.forms.forms import Form, build
 from sterna.export.graph.metadata import GraphKind
 from sterna.export.runtime.runtime import open_session
@@ -53,10 +53,10 @@ def main() -> None:
                 one / more for one, more in zip(*times, strict=True))
             rows.append((d, form.value, *(f"{statistics.median(each) * 1e6:.0f}"
                                           for each in times), f"{ratio:.2f}"))
-    print_table(
+    Table(
         f"one step, 2 layers, S16; onnxruntime {onnxruntime.__version__}, onnx "
         f"{onnx.__version__}, {platform.machine()}",
-        ("d", "form", "1 thread, us", f"{threads} threads, us", "ratio"), rows)
+        ("d", "form", "1 thread, us", f"{threads} threads, us", "ratio"), rows).print()
 
 
 if __name__ == "__main__":

@@ -14,18 +14,7 @@ from importlib.metadata import version
 
 import typer
 
-from sterna.cli.commands import (
-    board,
-    chat,
-    demo,
-    doctor,
-    gateware,
-    graphs,
-    hardware_report,
-    models,
-    synth,
-    training,
-)
+from sterna.cli.commands import board, demo, doctor, gateware, graphs, models, synth, training
 from sterna.cli.commands.data import DATA
 from sterna.cli.commands.tokenizer import TOKENIZER
 from sterna.cli.study import mixers
@@ -75,10 +64,7 @@ app = typer.Typer(
          "model: tiny (16-bit profile S16), tiny-c12 (compact profile C12), micro (C12, "
          "ASCII, small enough for an iCE40 UP5K) or tiny-bpe (S16, tokens of byte pairs).")
 
-for group in (
-    demo, doctor, training, mixers, models, graphs, gateware, hardware_report, board,
-    chat, synth,
-):
+for group in (demo, doctor, training, mixers, models, graphs, gateware, board, synth):
     for command in group.COMMANDS:
         app.command()(command)
 app.add_typer(TOKENIZER)
@@ -164,8 +150,7 @@ def _message(error: Exception) -> str:
         return f"this needs the Python package {package}: {install_command(_EXTRAS[package])}"
     if _is_out_of_memory(error):
         found = re.search(r"allocate ([\d.]+ ?[a-zA-Z]+)", str(error))
-        return (f"there is not enough memory{f' for {found[1]} more' if found else ''}: take "
-                f"smaller sizes")
+        return (f"not enough memory{f' for {found[1]} more' if found else ''}: use smaller sizes")
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)

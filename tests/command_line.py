@@ -6,7 +6,7 @@ import pytest
 
 from sterna.cli.main import main
 
-__all__ = ["refusal", "run", "settings"]
+__all__ = ["check_width", "refusal", "run", "settings"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -23,6 +23,13 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert err.count("\n") == 1
     assert err.startswith("sterna: ")
     return err
+
+
+def check_width(text: str) -> None:
+    """Refuse nothing, lines of more than 80 characters, and what was cut off to fit."""
+    assert text.strip()
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert "…" not in text
 
 
 def settings(**values: object) -> tuple[str, ...]:

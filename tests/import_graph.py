@@ -9,25 +9,15 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 ROOT = Path(__file__).parents[1]
 TOPS = ("model", "export", "hw", "sim", "cli")
-
-
-@dataclass(frozen=True, slots=True)
-class Import:
-    """A file that imports another, both as paths from the root."""
-
-    source: Path
-    target: Path
-
-    def __str__(self) -> str:
-        return f"{self.source} -> {self.target}"
+Graph: TypeAlias = dict[Path, dict[Path, list[str]]]
 
 
 def sources(root: Path = ROOT) -> list[Path]:
@@ -35,21 +25,20 @@ def sources(root: Path = ROOT) -> list[Path]:
     return sorted(path.relative_to(root) for top in TOPS for path in (root / top).rglob("*.py"))
 
 
-def imports(root: Path = ROOT) -> Iterator[Import]:
-    """Every import of a file of the code by another, wherever in the file it stands."""
+def imports(root: Path = ROOT) -> Iterator[tuple[Path, Path]]:
+    """Every file of the code with one that it imports, wherever in the file that is said."""
     files = {_module(path): path for path in sources(root)}
-    for module, path in files.items():
+    for path in files.values():
         for node in ast.walk(ast.parse((root / path).read_text(encoding="utf-8"))):
+            names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
-            else:
-                continue
             for name in names:
                 found = files.get(name) or files.get(name.rpartition(".")[0])
-                if found is not None and _module(found) != module:
-                    yield Import(path, found)
+                if found not in (None, path):
+                    yield path, found
 
 
 def _module(path: Path) -> str:
@@ -57,24 +46,17 @@ def _module(path: Path) -> str:
     return ".".join(("sterna", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
-def folder_graph(root: Path = ROOT) -> dict[Path, dict[Path, list[Import]]]:
+def folder_graph(root: Path = ROOT) -> Graph:
     """For each folder the folders that it imports from, and by which imports."""
-    graph: dict[Path, dict[Path, list[Import]]] = {
-        path.parent: {} for path in sources(root)}
-    for each in imports(root):
-        if each.source.parent != each.target.parent:
-            graph[each.source.parent].setdefault(each.target.parent, []).append(each)
+    graph: Graph = {path.parent: {} for path in sources(root)}
+    for source, target in imports(root):
+        if source.parent != target.parent:
+            graph[source.parent].setdefault(target.parent, []).append(f"{source} -> {target}")
     return graph
 
 
-def layers(graph: Mapping[Path, Mapping[Path, object]]) -> list[list[Path]]:
-    """The folders by layer, lowest first.
-
-    Raises
-    ------
-    CycleError
-        If folders import each other, directly or in a round.
-    """
+def layers(graph: Graph) -> list[list[Path]]:
+    """The folders by layer, lowest first; a CycleError if folders import each other."""
     depth: dict[Path, int] = {}
     for folder in TopologicalSorter(graph).static_order():
         depth[folder] = 1 + max((depth[each] for each in graph.get(folder, ())), default=-1)
@@ -85,16 +67,13 @@ def layers(graph: Mapping[Path, Mapping[Path, object]]) -> list[list[Path]]:
 def main(arguments: list[str]) -> int:
     """Print the layers; 1 if there are none because folders import each other."""
     root = Path(arguments[0]) if arguments else ROOT
-    graph = folder_graph(root)
-    files = sources(root)
+    graph, files = folder_graph(root), sources(root)
     try:
         found = layers(graph)
     except CycleError as error:
-        folders = error.args[1]
         print("folders that import each other in a round:")
-        for later, earlier in pairwise(folders):
-            print(f"  {earlier} -> {later}")
-            print("\n".join(f"    {each}" for each in graph[earlier][later]))
+        for later, earlier in pairwise(error.args[1]):
+            print(f"  {earlier} -> {later}", *graph[earlier][later], sep="\n    ")
         return 1
     print(f"{len(files)} files in {len(graph)} folders, {len(found)} layers, "
           f"{sum(map(len, graph.values()))} arrows between folders, none back up")

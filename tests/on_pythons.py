@@ -25,22 +25,20 @@ ROOT = Path(__file__).resolve().parent.parent
 _CLASSIFIER = "Programming Language :: Python :: "
 
 
-def claimed_versions(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
+def claimed_versions() -> list[str]:
     """The versions that the metadata names, ``["3.11", ...]``, oldest first."""
-    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = [line.removeprefix(_CLASSIFIER) for line in project["classifiers"]]
     return [name for name in found if re.fullmatch(r"3\.\d+", name)]
 
 
 def find_python(wanted: str) -> Path | None:
     """The interpreter of a version, or the one at a path, if it starts; None otherwise."""
-    if not re.fullmatch(r"3\.\d+", wanted):
-        candidates = [Path(wanted)]
-    else:
-        on_path = shutil.which(f"python{wanted}")
+    candidates = [Path(wanted)]
+    if re.fullmatch(r"3\.\d+", wanted):
         pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-        candidates = [*sorted(pyenv.glob(f"{wanted}.*/bin/python3"), reverse=True),
-                      *([Path(on_path)] if on_path else [])]
+        candidates = sorted(pyenv.glob(f"{wanted}.*/bin/python3"), reverse=True)
+        candidates += map(Path, filter(None, [shutil.which(f"python{wanted}")]))
     # A shim of pyenv is on the PATH for versions that it does not run.
     return next((path for path in candidates if version_of(path)), None)
 
@@ -60,30 +58,27 @@ def run_tests(python: Path, pytest_arguments: Sequence[str]) -> int:
     """Install everything for one interpreter and run the tests; return the exit code."""
     # Absolute, or make would take another interpreter of the same name; not resolved, so that
     # a virtual environment stays one.
-    short = ".".join(version_of(python).split(".")[:2])
-    make = ["make", "-C", str(ROOT), f"PYTHON={python.absolute()}", f"VENV=build/pythons/{short}"]
+    venv = f"build/pythons/{'.'.join(version_of(python).split('.')[:2])}"
+    make = ["make", "-C", str(ROOT), f"PYTHON={python.absolute()}", f"VENV={venv}"]
     if not pytest_arguments:
         return subprocess.run([*make, "test-fast"], check=False).returncode
-    made = subprocess.run([*make, f"build/pythons/{short}/.test"], check=False).returncode
-    if made:
-        return made
-    pytest = ROOT / "build" / "pythons" / short / "bin" / "pytest"
-    return subprocess.run([pytest, *pytest_arguments], cwd=ROOT, check=False).returncode
+    made = subprocess.run([*make, f"{venv}/.test"], check=False).returncode
+    return made or subprocess.run(
+        [ROOT / venv / "bin" / "pytest", *pytest_arguments], cwd=ROOT, check=False).returncode
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the tests on the Pythons that are named, or else on all claimed ones."""
     at = list(arguments).index("--") if "--" in arguments else len(arguments)
-    names, pytest_arguments = list(arguments[:at]), list(arguments[at + 1:])
     lines: list[str] = []
     codes: list[int] = []
-    for name in names or claimed_versions():
+    for name in arguments[:at] or claimed_versions():
         python = find_python(name)
         if python is None:
             lines.append(f"{name}: not found on this machine")
             continue
         started = time.monotonic()
-        codes.append(run_tests(python, pytest_arguments))
+        codes.append(run_tests(python, arguments[at + 1:]))
         lines.append(f"{name}: {version_of(python)} at {python}, "
                      f"{'passed' if codes[-1] == 0 else f'FAILED ({codes[-1]})'} "
                      f"in {time.monotonic() - started:.0f} s")

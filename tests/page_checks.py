@@ -51,8 +51,7 @@ def drawings(page: str) -> list[str]:
 
 def verdict_of(page: str) -> tuple[str, str]:
     """Outcome and large word of the only verdict, which comes before any heading but the first."""
-    found = re.findall(
-        r'<section class="verdict (\w+)"><p class="word">(.*?)</p>', page)
+    found = re.findall(r'<section class="verdict (\w+)"><p class="word">(.*?)</p>', page)
     assert len(found) == 1
     assert page.index("<section") < page.index("<h2>")
     return found[0]

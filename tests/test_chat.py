@@ -9,14 +9,15 @@ import os
 import re
 import threading
 import tty
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from command_line import refusal
 from wave_names import declared_signals, shown_signals
 
-from sterna.cli.commands.chat import _Talk
+from sterna.cli.commands.board import _Talk
 from sterna.cli.main import main
 from sterna.export.exact.traced import build_step
 from sterna.export.runtime.generate import generate_tokens
@@ -26,11 +27,9 @@ from sterna.hw.board.boards import BOARDS
 from sterna.hw.board.conversation import Conversation
 from sterna.hw.board.serial_protocol import Order, order_bytes
 from sterna.hw.board.top import BoardDesign, BoardParams, board_design
-from sterna.hw.units.spec import Sizes
 from sterna.model.config import ModelConfig
-from sterna.model.profile import C12, S16
+from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import QuantizedModel, load_model
-from sterna.model.quantized.bundled import bundled_path
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim.board import BoardSimulation, ConversationReference
@@ -42,6 +41,15 @@ TURNS = [(b"Hello", False), (b"/a path", False), (b"", False), (b"\x41" * 300, T
          (b"a\ttab", True), (b"", True), (b"and so on", False)]
 GREEDY, SAMPLED = (0.0, 1), (0.9, 0xC0FFEE)
 FAST_BAUD = 3_000_000
+
+# Shape, profile and seed of a model, and a board: one with small sizes, one with its own.
+BUILDS: dict[str, tuple[ModelConfig, NumericProfile, int, BoardName]] = {
+    "ulx3s": (ModelConfig(d=16, layers=1, dff=24, vocab=256), C12, 3, BoardName.ULX3S_85F),
+    "two layers of S16": (
+        ModelConfig(d=12, layers=2, dff=20, vocab=256), S16, 4, BoardName.ULX3S_85F),
+    "icebreaker": (ModelConfig(d=16, layers=1, dff=32, vocab=128), C12, 5, BoardName.ICEBREAKER),
+    # More tokens than bytes have values.
+    "letters": (ModelConfig(d=16, layers=1, dff=24, vocab=300), C12, 6, BoardName.ULX3S_85F)}
 
 
 @dataclass(frozen=True)
@@ -57,44 +65,32 @@ class Built:
         return BoardSimulation(self.design, self.folder)
 
 
-def ulx3s_small() -> tuple[QuantizedModel, BoardParams, Sizes]:
-    model = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=256), C12, seed=3)
-    params = BoardParams(BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD)
-    return model, params, {"rows": 2, "cols": 8, "logits": False}
-
-
-def ulx3s_fine() -> tuple[QuantizedModel, BoardParams, Sizes]:
-    model = random_model(ModelConfig(d=12, layers=2, dff=20, vocab=256), S16, seed=4)
-    params = BoardParams(BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD)
-    return model, params, {"rows": 2, "cols": 8}
-
-
-def letters() -> tuple[QuantizedModel, BoardParams, Sizes]:
-    """A board whose tokens are more than bytes have values."""
-    model = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=300), C12, seed=6)
-    params = BoardParams(BOARDS[BoardName.ULX3S_85F], baud=FAST_BAUD)
-    return model, params, {"rows": 2, "cols": 8, "logits": False}
-
-
-def icebreaker() -> tuple[QuantizedModel, BoardParams, Sizes]:
-    board = BOARDS[BoardName.ICEBREAKER]
-    model = random_model(ModelConfig(d=16, layers=1, dff=32, vocab=128), C12, seed=5)
-    return model, BoardParams(board), board.sizes
-
-
-BUILDS = {"ulx3s": ulx3s_small, "two layers of S16": ulx3s_fine, "icebreaker": icebreaker,
-          "letters": letters}
-
-
 @pytest.fixture(scope="module")
 def boards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Built]:
     """Boards by name, each compiled once."""
     @functools.cache
     def build(name: str) -> Built:
-        model, params, sizes = BUILDS[name]()
+        config, profile, seed, board = BUILDS[name]
+        model = random_model(config, profile, seed=seed)
+        if board is BoardName.ICEBREAKER:
+            params, sizes = BoardParams(BOARDS[board]), BOARDS[board].sizes
+        else:
+            params = BoardParams(BOARDS[board], baud=FAST_BAUD)
+            sizes = {"rows": 2, "cols": 8, **({} if profile is S16 else {"logits": False})}
         return Built(model, OnnxStep(build_step(model)), board_design(model, params, sizes),
                      tmp_path_factory.mktemp("board"))
     return build
+
+
+def met(board: BoardSimulation) -> Conversation:
+    conversation = Conversation(board)
+    conversation.meet()
+    return conversation
+
+
+def begin(conversation: Conversation, temperature: float, seed: int) -> None:
+    conversation.set_sampling(Sampler(temperature=temperature).beta, seed)
+    conversation.forget()
 
 
 def hold(
@@ -113,11 +109,9 @@ def hold(
 def test_conversation_equals_onnxruntime(boards, name):
     built = boards(name)
     board = built.simulation()
-    conversation = Conversation(board)
-    conversation.meet()
+    conversation = met(board)
     for temperature, seed in (GREEDY, SAMPLED) if built.design.params.board.sampled else (GREEDY,):
-        conversation.set_sampling(Sampler(temperature=temperature).beta, seed)
-        conversation.forget()
+        begin(conversation, temperature, seed)
         hold(conversation, ConversationReference(
             built.graph, temperature=temperature, seed=seed), TURNS, 12)
     assert board.framing_errors == 0
@@ -127,22 +121,23 @@ def test_conversation_equals_onnxruntime(boards, name):
 @pytest.mark.long
 def test_first_turn_is_what_generate_writes(boards):
     built = boards("ulx3s")
-    conversation = Conversation(built.simulation())
-    conversation.meet()
+    conversation = met(built.simulation())
     for temperature, seed in (GREEDY, SAMPLED):
-        conversation.set_sampling(Sampler(temperature=temperature).beta, seed)
         for prompt in ("The text", ""):
-            conversation.forget()
+            begin(conversation, temperature, seed)
             assert list(conversation.say(prompt.encode(), 30)) == list(generate_tokens(
                 built.graph, prompt, tokens=30, temperature=temperature, seed=seed))
+    libraries = sorted(built.folder.glob("*.so"))
+    built.simulation()      # the same board is compiled once
+    assert sorted(built.folder.glob("*.so")) == libraries
+    assert len(libraries) == 1
 
 
 @pytest.mark.long
 def test_stop_ends_a_text_and_drops_what_is_queued(boards):
     built = boards("ulx3s")
     board = built.simulation()
-    conversation = Conversation(board)
-    conversation.meet()
+    conversation = met(board)
     reference = ConversationReference(built.graph)
     written = conversation.say(b"On and on", 5000)
     some = [next(written) for _ in range(20)]
@@ -160,53 +155,38 @@ def test_a_host_two_percent_off_is_understood(boards, speed):
     built = boards("icebreaker")
     baud = speed * built.design.params.baud
     board = BoardSimulation(built.design, built.folder, host_baud=baud)
-    conversation = Conversation(board)
-    conversation.meet()
+    conversation = met(board)
     conversation.forget()
     reference = ConversationReference(built.graph)
     hold(conversation, reference, [(b"Is this right?", False), (b"Or left", False)], 10)
     assert board.framing_errors == 0
 
 
-@pytest.mark.long
-def test_the_same_board_is_compiled_once(boards):
-    built = boards("ulx3s")
-    built.simulation()
-    libraries = sorted(built.folder.glob("*.so"))
-    built.simulation()
-    assert sorted(built.folder.glob("*.so")) == libraries
-    assert len(libraries) == 1
-
-
 # The command ------------------------------------------------------------------------
 
 
-class PortOnTerminal:
-    """A simulated board behind a pseudo-terminal, in a thread."""
+@contextlib.contextmanager
+def on_terminal(board: BoardSimulation) -> Iterator[str]:
+    """A simulated board behind a pseudo-terminal, in a thread; its name."""
+    ours, theirs = os.openpty()
+    tty.setraw(theirs)
+    os.set_blocking(ours, False)
+    stop = threading.Event()
 
-    def __init__(self, board: BoardSimulation) -> None:
-        self._board = board
-        self._ours, theirs = os.openpty()
-        tty.setraw(theirs)
-        os.set_blocking(self._ours, False)
-        self.name = os.ttyname(theirs)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._serve)
-
-    def __enter__(self) -> PortOnTerminal:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        while not self._stop.is_set():
+    def serve() -> None:
+        while not stop.is_set():
             with contextlib.suppress(BlockingIOError):
-                self._board.write(os.read(self._ours, 4096))
-            if data := self._board.run(5000):
-                os.write(self._ours, data)
+                board.write(os.read(ours, 4096))
+            if data := board.run(5000):
+                os.write(ours, data)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield os.ttyname(theirs)
+    finally:
+        stop.set()
+        thread.join()
 
 
 @pytest.fixture
@@ -218,15 +198,12 @@ def chat(*arguments: object) -> int:
     return main(["chat", *map(str, arguments)])
 
 
-SMALL = ("--rows", 2, "--cols", 8, "--baud", FAST_BAUD)
-
-
 @pytest.mark.long
 def test_chat_with_a_simulated_board_checks_each_token(boards, model_file, tmp_path, capsys):
     built = boards("ulx3s")
-    options = (model_file, "--port", "sim", *SMALL, "-o", built.folder,
-               "--tokens", 20, "--temperature", 0.9, "--seed", 7, "--check")
-    assert chat(*options, "--prompt", "Hello", "--prompt", "ß and /") == 0
+    assert chat(model_file, "--port", "sim", "--rows", 2, "--cols", 8, "--baud", FAST_BAUD, "-o",
+                built.folder, "--tokens", 20, "--temperature", 0.9, "--seed", 7, "--check",
+                "--prompt", "Hello", "--prompt", "ß and /") == 0
     printed = capsys.readouterr()
     reference = ConversationReference(built.graph, temperature=0.9, seed=7)
     for text in ("Hello", "ß and /"):
@@ -237,8 +214,8 @@ def test_chat_with_a_simulated_board_checks_each_token(boards, model_file, tmp_p
 
 @pytest.mark.long
 def test_chat_over_a_serial_port(boards, model_file, capsys):
-    with PortOnTerminal(boards("ulx3s").simulation()) as port:
-        assert chat(model_file, "--port", port.name, "--tokens", 8, "--prompt", "abc",
+    with on_terminal(boards("ulx3s").simulation()) as port:
+        assert chat(model_file, "--port", port, "--tokens", 8, "--prompt", "abc",
                     "--prompt", "", "--check", "--baud", 1_000_000) == 0
     assert "16 tokens, all equal to onnxruntime's" in capsys.readouterr().err
 
@@ -247,108 +224,76 @@ def test_chat_over_a_serial_port(boards, model_file, capsys):
 def test_chat_tells_a_board_with_another_model(boards, tmp_path, capsys):
     other = random_model(ModelConfig(d=16, layers=1, dff=24, vocab=256), C12, seed=99)
     path = other.save(tmp_path / "other.safetensors")
-    with PortOnTerminal(boards("ulx3s").simulation()) as port:
-        assert chat(path, "--port", port.name, "--tokens", 30, "--prompt", "abc",
+    with on_terminal(boards("ulx3s").simulation()) as port:
+        assert chat(path, "--port", port, "--tokens", 30, "--prompt", "abc",
                     "--check", "--baud", 1_000_000) == 1
     assert "MISMATCH at token" in capsys.readouterr().err
 
 
+def type_lines(monkeypatch, *lines: str) -> None:
+    def typed() -> Iterator[str]:
+        yield from lines
+        raise EOFError
+
+    left = typed()
+    monkeypatch.setattr("builtins.input", lambda prompt: next(left))
+
+
 @pytest.mark.long
 def test_lines_are_read_until_their_end(boards, model_file, monkeypatch, capsys):
-    lines = iter(["abc", "/r", "//", "/x", "\x01", "abc"])
-
-    def read(prompt: str) -> str:
-        try:
-            return next(lines)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr("builtins.input", read)
-    with PortOnTerminal(boards("ulx3s").simulation()) as port:
-        assert chat(model_file, "--port", port.name, "--tokens", 4, "--check",
-                    "--baud", 1_000_000) == 0
+    type_lines(monkeypatch, "abc", "/r", "//", "/x", "\x01", "abc")
+    with on_terminal(boards("ulx3s").simulation()) as port:
+        assert chat(model_file, "--port", port, "--tokens", 4, "--check", "--baud", 1_000_000) == 0
     printed = capsys.readouterr().err
     assert "16 tokens, all equal to onnxruntime's" in printed
     assert printed.count("/r starts a new text") == 2
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    (("micro",), "MODEL goes with --port sim or --check"),
-    (("--rows", 3), "--rows goes with --port sim: a real board has its model and sizes in its"),
-    (("--style", "generic"), "--style goes with"), (("-o", "x"), "--output goes with"),
+@pytest.mark.parametrize(("port", "options", "message"), [
+    # What a board has in its bitstream is not asked for again.
+    ("/dev/ttyNONE7", "micro", "MODEL goes with --port sim or --check"),
+    ("/dev/ttyNONE7", "--rows 3",
+     "--rows goes with --port sim: a real board has its model and sizes in its"),
+    ("/dev/ttyNONE7", "--style generic", "--style goes with"),
+    ("/dev/ttyNONE7", "-o x", "--output goes with"),
+    ("/dev/ttyNONE7", "--prompt a", "cannot open the serial port /dev/ttyNONE7"),
+    ("/dev/ttyNONE7", "--prompt a", "--port sim needs no board"),
+    ("sim", "--clock 133", "the PLL cannot make 133 MHz; the nearest it can are"),
+    ("sim", "--baud 20000000", "a bit must have at least 16 cycles"),
+    ("sim", "--tokens 0 --prompt a", "tokens must be from 1 to 65535, got 0"),
+    ("sim", "--temperature -1", "temperature must be 0 or from 0.01 to 100"),
+    ("sim", "gone", "gone"),
+    ("sim", "--board icebreaker --temperature 0.5",
+     "--temperature must be 0 on icebreaker, whose core has no sampling, got 0.5"),
+    ("sim", "--style xc7-pair", "xc7"),
 ])
-def test_what_a_board_has_in_its_bitstream_is_not_asked_for_again(options, message, capsys):
-    assert chat("--port", "/dev/ttyNONE7", *options) == 2
-    assert message in capsys.readouterr().err
+def test_what_cannot_be_is_refused(port, options, message, capsys):
+    assert message in refusal(capsys, "chat", "--port", port, *options.split())
 
 
-def test_the_default_model_fits_the_board(capsys, monkeypatch):
+def test_the_default_model_fits_the_board(monkeypatch):
     asked = []
-    monkeypatch.setattr("sterna.cli.commands.chat.load_model",
+    monkeypatch.setattr("sterna.cli.commands.board.load_model",
                         lambda name: asked.append(name) or load_model(name))
     for board in ("icebreaker", "ulx3s-85f"):
         assert chat("--port", "sim", "--board", board, "--prompt", "\udc80") == 2
     assert asked == ["micro", "tiny-c12"]
 
 
-def test_a_port_that_is_missing_is_told(capsys):
-    assert chat("--port", "/dev/ttyNONE7", "--prompt", "a") == 2
-    message = capsys.readouterr().err
-    assert "cannot open the serial port /dev/ttyNONE7" in message
-    assert "--port sim needs no board" in message
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    (("--clock", 133), "the PLL cannot make 133 MHz; the nearest it can are"),
-    (("--baud", 20_000_000), "a bit must have at least 16 cycles"),
-    (("--tokens", 0, "--prompt", "a"), "tokens must be from 1 to 65535, got 0"),
-    (("--temperature", -1), "temperature must be 0 or from 0.01 to 100"),
-    (("gone",), "gone"),
-    (("--board", "icebreaker", "--temperature", 0.5),
-     "--temperature must be 0 on icebreaker, whose core has no sampling, got 0.5"),
-    (("micro", "--board", "icebreaker", "--prompt", "héllo"),
-     "--prompt 'héllo' has the character 'é', and this model knows only ASCII characters"),
-    (("--style", "xc7-pair"), "xc7"),
-])
-def test_what_cannot_be_is_refused(options, message, capsys):
-    assert chat("--port", "sim", *options) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_typed_line_that_the_model_cannot_read_is_told_and_ends_nothing(monkeypatch, capsys):
-    lines = iter(["héllo"])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(lines, None) or end_of_input())
-
-    def end_of_input():
-        raise EOFError
-
-    talk = _Talk(None, 4, load_model("micro").tokenizer, None, False, True)
-    assert talk.read_lines() == 0
+    type_lines(monkeypatch, "héllo")
+    assert _Talk(None, 4, load_model("micro").tokenizer, None, False, True).read_lines() == 0
     assert "this model knows only ASCII characters" in capsys.readouterr().err
 
 
-# The bundled model --------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_micro_on_an_icebreaker_talks_as_under_onnxruntime(tmp_path, capsys) -> None:
-    lines = ("The for statement", " and the", "", "class")
-    assert chat("micro", "--board", "icebreaker", "--port", "sim", "-o", tmp_path,
-                "--tokens", 60, "--check", *(each for line in lines for each in ("--prompt", line))
-                ) == 0
-    printed = capsys.readouterr()
-    reference = ConversationReference(OnnxStep(build_step(load_model("micro"))))
-    for line in lines:
-        written = bytes(reference.say(line.encode(), 60)).decode()
-        assert (line + written).replace("\r", "\n") in printed.out.replace("\r", "\n")
-    assert "240 tokens, all equal to onnxruntime's" in printed.err
+# Bundled models -----------------------------------------------------------------------
 
 
 @pytest.mark.long
 def test_waves_of_a_board_show_its_pins(tmp_path, capsys) -> None:
     waves = tmp_path / "board.vcd"
     assert chat("micro", "--board", "icebreaker", "--port", "sim", "-o", tmp_path, "--tokens", 2,
-                "--prompt", "The", "--waves", waves) == 0
+                "--prompt", "The", "--check", "--waves", waves) == 0
     capsys.readouterr()
     gc.collect()        # the file is complete now
     text = waves.read_text()
@@ -363,15 +308,12 @@ def test_waves_of_a_board_show_its_pins(tmp_path, capsys) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_bundled_model_talks_as_under_onnxruntime(tmp_path) -> None:
-    model = load_model(str(bundled_path("tiny")))
+    model = load_model("tiny")
     board = BOARDS[BoardName.ULX3S_85F]
-    params = BoardParams(board)
-    simulation = BoardSimulation(board_design(model, params, board.sizes), tmp_path)
-    conversation = Conversation(simulation)
-    conversation.meet()
+    simulation = BoardSimulation(board_design(model, BoardParams(board), board.sizes), tmp_path)
+    conversation = met(simulation)
     for temperature, seed, text in ((0.0, 1, b"The for statement"), (0.7, 5, b"class")):
-        conversation.set_sampling(Sampler(temperature=temperature).beta, seed)
-        conversation.forget()
+        begin(conversation, temperature, seed)
         hold(conversation, ConversationReference(
             OnnxStep(build_step(model)), temperature=temperature, seed=seed),
             [(text, False), (b"", False)], 12)

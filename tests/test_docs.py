@@ -1,8 +1,10 @@
-"""The documents say what is true: links, names, code blocks and command lines."""
+"""The documents say what is true: links, names, code blocks, command lines, README and site."""
 
 from __future__ import annotations
 
+import html
 import importlib
+import inspect
 import os
 import re
 import shlex
@@ -21,6 +23,10 @@ from sterna.model.training.settings import TrainSettings, parse_setting
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"),
                 *(ROOT / "docs" / "api").glob("*.md"), *(ROOT / "examples").glob("*.md")])
+SITE = ROOT / "docs" / "site"
+API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
+MODULES = [name for page in API_PAGES
+           for name in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))]
 CODE_FOLDERS = ("model", "export", "hw", "sim", "cli")
 MARKS = {"README.md": "slow", "library.md": "long", "simulation.md": "slow", "gateware.md": "long"}
 # Files that docs/add-a-unit.md adds: tests/test_add_a_unit.py does, and runs its commands.
@@ -137,12 +143,8 @@ def check_call(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere_and_what_is_named_exists(page: Path) -> None:
     assert broken_links(page, prose(page)) == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_paths_and_modules_that_are_named_exist(page: Path) -> None:
     assert missing_names(page.read_text(encoding="utf-8")) == []
 
 
@@ -194,13 +196,10 @@ def test_the_path_in_the_library_page_is_short() -> None:
 # The checks themselves ---------------------------------------------------------------
 
 
-def test_a_broken_link_is_noticed() -> None:
+def test_a_broken_link_and_a_wrong_name_are_noticed() -> None:
     page = ROOT / "docs" / "numerics.md"
     text = "[a](onnx.md) [b](gone.md) [c](onnx.md#interface) [d](onnx.md#nothing) [e](#notation)"
     assert broken_links(page, text) == ["gone.md", "onnx.md#nothing"]
-
-
-def test_a_wrong_name_is_noticed() -> None:
     text = ("`model/quantized/integer.py` `model/gone.py` sterna.model.quantized.integer.rs "
             "sterna.hw.units.mac.mac_params sterna.model.quantized.integer.gone "
             "sterna.hw.gone.MacParams")
@@ -225,3 +224,136 @@ def test_command_lines_are_found_in_a_session() -> None:
     assert command_lines(session) == [["make", "demo"], ["sterna", "info", "tiny"]]
     assert command_lines("cd build && sterna info 'a b'\n# make nothing\n") == [
         ["sterna", "info", "a b"]]
+
+
+# README and site ----------------------------------------------------------------------
+
+
+def test_readme_opens_with_what_it_is_a_picture_a_command_and_its_output() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    places = [text.index(mark) for mark in (
+        "Sterna takes a", "![", "make demo", "```text", "## What you get")]
+    assert places == sorted(places)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_readme_commands_print_what_it_shows(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ["PATH"]])}
+    commands = 0
+    for block in map(str.splitlines, blocks(ROOT / "README.md", "console")):
+        starts = [i for i, line in enumerate(block) if line.startswith("$ ")]
+        for start, end in zip(starts, [*starts[1:], len(block)], strict=True):
+            result = subprocess.run(
+                ["bash", "-c", block[start][2:]], cwd=tmp_path, env=environment,
+                capture_output=True, text=True, check=False)
+            assert result.returncode == 0, (block[start], result.stderr)
+            shown = "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
+            # A line of three dots stands for any lines, or none.
+            pattern = "".join(
+                "(?:.*\n)*?" if line == "..." else re.escape(line.rstrip()) + "\n"
+                for line in block[start + 1:end])
+            assert re.fullmatch(pattern, shown), (block[start], shown)
+            commands += 1
+    assert commands >= 8
+
+
+def listed(contents: str) -> list[str]:
+    """The pages that the blocks of a list of contents name."""
+    blocks = re.findall(r"^```\{toctree\}\n(.*?)^```$", contents, re.M | re.S)
+    return [line for block in blocks for line in block.splitlines()
+            if line and not line.startswith(":")]
+
+
+def public_names(module: str) -> list[str]:
+    return list(getattr(importlib.import_module(module), "__all__", ()))
+
+
+def undocumented(module: str) -> list[str]:
+    """Public classes and functions without a docstring: autodoc would leave them out."""
+    found = importlib.import_module(module)
+    values = {name: getattr(found, name) for name in public_names(module)}
+    return [name for name, value in values.items()
+            if (inspect.isclass(value) or inspect.isfunction(value))
+            and (not value.__doc__ or value.__doc__.startswith(f"{name}("))]
+
+
+def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", SITE, source, out],
+        capture_output=True, text=True, timeout=600, check=False,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+
+
+def dead_ends(site: Path) -> list[str]:
+    """Links inside a built site to a page, a picture or an anchor that is not there."""
+    pages = {path: path.read_text(encoding="utf-8") for path in site.resolve().rglob("*.html")}
+    anchors = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in pages.items()}
+    found = []
+    for path, text in pages.items():
+        for target in map(html.unescape, re.findall(r'(?:href|src|srcset)="([^"]+)"', text)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            place = (path.parent / name.split("?")[0]).resolve() if name else path
+            if not place.exists() or (anchor and anchor not in anchors.get(place, ())):
+                found.append(f"{path.name}: {target}")
+    return found
+
+
+def test_every_page_is_in_the_contents_once() -> None:
+    pages = [path.relative_to(ROOT).with_suffix("").as_posix() for path in PAGES
+             if path != ROOT / "README.md"]
+    assert sorted(listed((SITE / "contents.md").read_text(encoding="utf-8"))) == sorted(pages)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_of_the_api_pages_is_there_with_a_docstring(module: str) -> None:
+    assert importlib.import_module(module).__doc__
+    assert undocumented(module) == []
+
+
+def test_the_checks_notice_what_is_wrong(tmp_path: Path) -> None:
+    contents = "docs/a\n```{toctree}\n:hidden:\n\ndocs/b\nC\n```\ndocs/d\n"
+    assert listed(contents) == ["docs/b", "C"]
+    (tmp_path / "a.html").write_text('<p id="x"><a href="#x"><a href="#y"><a href="b.html">')
+    assert dead_ends(tmp_path) == ["a.html: #y", "a.html: b.html"]
+    # A dataclass without a docstring is given its signature, and a function of a test has none.
+    module = sys.modules[__name__]
+    module.__all__ = ["public_names", "listed"]
+    try:
+        assert undocumented(__name__) == ["public_names"]
+    finally:
+        del module.__all__
+
+
+def test_what_the_library_page_imports_has_a_place_in_the_api_pages() -> None:
+    text = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^from (sterna\.\S+) import", text, re.M)) - set(MODULES) == set()
+
+
+@pytest.mark.long
+def test_the_site_is_built_without_a_warning_and_holds_every_public_name(tmp_path: Path) -> None:
+    done = build(ROOT, tmp_path / "site")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "site" / "index.html").exists()
+    assert dead_ends(tmp_path / "site") == []
+    shown = "".join((tmp_path / "site" / "docs" / "api" / f"{page.stem}.html")
+                    .read_text(encoding="utf-8") for page in API_PAGES)
+    names = [(module, name) for module in MODULES for name in public_names(module)]
+    ids = {place for place in names if f'id="{".".join(place)}"' in shown}
+    assert len(ids) > 80
+    found = {id(getattr(importlib.import_module(module), name)) for module, name in ids}
+    assert [(module, name) for module, name in names if (module, name) not in ids
+            and id(getattr(importlib.import_module(module), name)) not in found] == []
+
+
+@pytest.mark.slow
+def test_a_broken_link_stops_the_build_and_a_folder_does_not(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "README.md").write_text("# Sterna\n\n[a page](gone.md), [a folder](code/)\n")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode == 1
+    assert "gone.md" in done.stderr
+    assert "code/" not in done.stderr

@@ -1,7 +1,10 @@
-"""The examples run as they are, in any folder, print what their page says, and are short."""
+"""The examples run as they are, in any folder, print what their page says, and are short; their
+notebooks have the same code."""
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import shutil
@@ -10,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import numpy as np
 import pytest
 import torch
 
-import sterna.model.mixers  # noqa: F401  (registered before a test patches what is registered)
 from sterna.export.forms.forms import export_onnx
 from sterna.export.web.page import WEB_RUNTIME_VERSION
 from sterna.model.network.projection import MixerInit
@@ -22,10 +25,12 @@ from sterna.model.network.registry import TOKEN_MIXERS
 from sterna.model.pattern import Choice
 from sterna.model.quantized import load_model
 from sterna.model.quantized.integer import IntegerModel
+from sterna.model.study.contract import check_choice
 
 FOLDER = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(path for path in FOLDER.rglob("*")
                  if path.suffix in (".py", ".v", ".mjs", ".sh") and "__pycache__" not in path.parts)
+NOTEBOOKS = sorted(FOLDER.glob("*.py"))
 DREAMS = {"layer_to_onnx.py", "matrix_in_simulators.py", "matrix_to_verilog.py",
           "my_cocotb_test.py", "run.sh", "emit.py", "tb.v"}
 """Those of at most 20 lines; the others have at most 40, but for the loop of training."""
@@ -58,14 +63,12 @@ def run_python(script: Path, folder: Path, **environment: str) -> str:
     return run(sys.executable, "-W", "error", script, cwd=folder, **environment)
 
 
-def write_model(folder: Path, name: str = "tiny") -> None:
-    export_onnx(load_model(name), folder / f"{name}.onnx")
-
-
-def reference_text(prompt: bytes, tokens: int, name: str = "tiny") -> str:
-    """What the integer reference writes, taking the largest logit each time."""
+def model_and_text(folder: Path, name: str, tokens: int) -> str:
+    """Write the graphs of a model; return the text that the integer reference writes, taking the
+    largest logit each time."""
     loaded = load_model(name)
-    model, text = IntegerModel(loaded), loaded.tokenizer.encode(prompt).tolist()
+    export_onnx(loaded, folder / f"{name}.onnx")
+    model, text = IntegerModel(loaded), loaded.tokenizer.encode(b"The for statement").tolist()
     logits, state = model.run(np.array([text]))
     last = logits[:, -1]
     for _ in range(tokens):
@@ -79,12 +82,12 @@ def test_the_page_names_every_example() -> None:
     assert named == {path.name for path in FOLDER.iterdir()} - {"README.md", "__pycache__"}
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_an_example_is_short(script: Path) -> None:
-    lines = script.read_text(encoding="utf-8").splitlines()
-    most = 120 if script.name == "train_minimal.py" else 20 if script.name in DREAMS else 40
-    assert len(lines) <= most
-    assert max(map(len, lines)) <= 100
+def test_an_example_is_short() -> None:
+    for script in SCRIPTS:
+        lines = script.read_text(encoding="utf-8").splitlines()
+        most = 120 if script.name == "train_minimal.py" else 20 if script.name in DREAMS else 40
+        assert len(lines) <= most, script
+        assert max(map(len, lines)) <= 100, script
 
 
 @pytest.mark.parametrize("script", [
@@ -98,19 +101,10 @@ def test_the_example_of_a_mixer_keeps_the_contract(monkeypatch: pytest.MonkeyPat
     """It may be cut anywhere, and its state is as large as it says, with memory of its own."""
     monkeypatch.setattr(TOKEN_MIXERS, "_classes", dict(TOKEN_MIXERS._classes))
     choice = Choice(f"{FOLDER / 'my_mixer.py'}:ShortConv", (("taps", 3),))
-    mixer = TOKEN_MIXERS.build(choice, MixerInit(8)).double()
-    x = torch.randn(9, 2, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    whole, last = mixer(x, mixer.initial_state(x))
-    first, state = mixer(x[:5], mixer.initial_state(x))
-    pieces = [first]
-    for token in x[5:]:
-        y, state = mixer.step(token, state)
-        pieces.append(y.unsqueeze(0))
-    torch.testing.assert_close(torch.cat(pieces), whole)
-    torch.testing.assert_close(state, last)
-    for (each,) in (last, state):
-        assert each[0].numel() == mixer.state_words(9)
-        assert each.untyped_storage().nbytes() == each.nbytes
+    check_choice(choice, 8)
+    mixer, x = TOKEN_MIXERS.build(choice, MixerInit(8)), torch.zeros(9, 2, 8)
+    _, (last,) = mixer(x, mixer.initial_state(x))
+    assert last.untyped_storage().nbytes() == last.nbytes
 
 
 @pytest.mark.parametrize(("script", "name", "tokens"), [
@@ -118,20 +112,17 @@ def test_the_example_of_a_mixer_keeps_the_contract(monkeypatch: pytest.MonkeyPat
 def test_the_loops_of_onnxruntime_write_the_text_of_the_reference_without_sterna(
     script: str, name: str, tokens: int, tmp_path: Path,
 ) -> None:
-    write_model(tmp_path, name)
+    expected = model_and_text(tmp_path, name, tokens)
     absent = tmp_path / "absent" / "sterna"
     absent.mkdir(parents=True)
     (absent / "__init__.py").write_text("raise ImportError('there is no sterna')\n")
     text = run_python(FOLDER / script, tmp_path, PYTHONPATH=str(absent.parent))
-    assert text == reference_text(b"The for statement", tokens, name) + "\n"
+    assert text == expected + "\n"
     assert printed()[script] in text
-
-
-def test_a_hidden_sterna_is_noticed(tmp_path: Path) -> None:
-    (tmp_path / "sterna.py").write_text("raise ImportError('there is no sterna')\n")
+    # A script that needs it would be noticed.
     (tmp_path / "loop.py").write_text("import sterna.model\n")
     with pytest.raises(AssertionError, match="there is no sterna"):
-        run_python(tmp_path / "loop.py", tmp_path)
+        run_python(tmp_path / "loop.py", tmp_path, PYTHONPATH=str(absent.parent))
 
 
 @pytest.mark.slow
@@ -142,7 +133,7 @@ def test_the_loop_in_javascript_writes_the_text_of_the_reference(tmp_path: Path)
     script = FOLDER / "javascript_loop" / "loop.mjs"
     package = f"onnxruntime-web@{WEB_RUNTIME_VERSION}"
     assert f"npm install {package}" in script.read_text(encoding="utf-8")
-    write_model(tmp_path)
+    expected = model_and_text(tmp_path, "tiny", 64)
     shutil.copy(script, tmp_path)
     try:
         run(npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline",
@@ -150,7 +141,7 @@ def test_the_loop_in_javascript_writes_the_text_of_the_reference(tmp_path: Path)
     except AssertionError as error:
         pytest.skip(f"npm cannot bring {package}: {error}")
     text = run(node, "loop.mjs", cwd=tmp_path)
-    assert text == reference_text(b"The for statement", 64) + "\n"
+    assert text == expected + "\n"
     assert printed()["javascript_loop/loop.mjs"] in text
 
 
@@ -173,3 +164,61 @@ def test_verilog_alone_needs_no_python_and_a_wrong_sum_is_noticed(tmp_path: Path
     (tmp_path / "sums.hex").write_text("\n".join(lines))
     with pytest.raises(AssertionError, match="FAIL: 80 words compared, 1 wrong"):
         run(*command, cwd=tmp_path, **environment)
+
+
+# Notebooks ----------------------------------------------------------------------------
+
+
+def write_notebooks(folder: Path) -> Path:
+    """Write the notebooks as ``make notebooks`` does."""
+    subprocess.run(
+        [sys.executable, "-W", "error", FOLDER.parent / "docs" / "site" / "notebooks.py", folder],
+        check=True, capture_output=True, timeout=120)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def notebooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_notebooks(tmp_path_factory.mktemp("notebooks"))
+
+
+def code_cells(path: Path) -> list[str]:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_every_script_is_a_notebook_or_a_module_that_a_simulator_imports_and_bytes_stay(
+    notebooks: Path, tmp_path: Path,
+) -> None:
+    written = {path.stem: path.suffix for path in notebooks.iterdir()}
+    assert written == {path.stem: ".ipynb" for path in NOTEBOOKS} | {"my_cocotb_test": ".py"}
+    copied = notebooks / "my_cocotb_test.py"
+    assert copied.read_bytes() == (FOLDER / copied.name).read_bytes()
+    assert ({path.name: path.read_bytes() for path in write_notebooks(tmp_path / "again").iterdir()}
+            == {path.name: path.read_bytes() for path in notebooks.iterdir()})
+
+
+def test_a_notebook_is_valid_and_has_the_code_of_its_script(notebooks: Path) -> None:
+    paths = sorted(notebooks.glob("*.ipynb"))
+    assert paths
+    for path in paths:
+        nbformat.validate(nbformat.read(path, as_version=4))
+        script = ast.parse((FOLDER / f"{path.stem}.py").read_text(encoding="utf-8"))
+        script.body = script.body[1:]       # the docstring is the text above the code
+        cells = [ast.parse(cell) for cell in code_cells(path)]
+        assert ast.dump(ast.Module([node for cell in cells for node in cell.body], [])) == (
+            ast.dump(script)), path.name
+    first = json.loads((notebooks / "layer_to_onnx.ipynb").read_text(encoding="utf-8"))["cells"][0]
+    assert first["cell_type"] == "markdown"
+    assert "".join(first["source"]).startswith("# A ternary layer of your own as an ONNX file")
+
+
+def test_the_cells_of_a_notebook_run_one_after_another(notebooks: Path, tmp_path: Path) -> None:
+    runner = ("import json, sys\n"
+              "names = {'__name__': '__main__'}\n"
+              "for cell in json.load(sys.stdin): exec(cell, names)\n")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", runner], cwd=tmp_path, text=True, timeout=120,
+        input=json.dumps(code_cells(notebooks / "layer_to_onnx.ipynb")), capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "64000 values compared, 0 mismatches" in done.stdout

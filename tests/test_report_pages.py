@@ -10,12 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import check_width
 from page_checks import check_page, drawings, verdict_of
 from web_browser import Page, open_browser
 
-from sterna.cli.reports.report import write_report
-from sterna.cli.reports.results import DemoResult, Stage
-from sterna.cli.reports.synth_page import area_plot, floorplan, write_synth_report
+from sterna.cli.reports.report import DemoResult, Stage, write_report
+from sterna.cli.reports.synth_page import (
+    area_plot,
+    floorplan,
+    headline,
+    synth_tables,
+    write_synth_report,
+)
 from sterna.export.float.reference import rounding_errors
 from sterna.hw.core.core_product import core_params
 from sterna.hw.core.plan.image import build_image
@@ -39,8 +45,7 @@ PLACED = Placement((
     PlacedCells(3, 0, Resource.LUT, "row0.tree", 4), PlacedCells(3, 0, Resource.FF, "", 12),
     PlacedCells(9, 7, Resource.BLOCK_RAM, "norm", 1),
     PlacedCells(72, 50, Resource.LUT, None, 2)))
-SLACK = SlackHistogram(7, (SlackBin(-300, -100, 7), SlackBin(-100, 100, 0),
-                           SlackBin(100, 300, 70)))
+SLACK = SlackHistogram(7, (SlackBin(-300, -100, 7), SlackBin(-100, 100, 0), SlackBin(100, 300, 70)))
 HOP = Hop("register", "row0", "row0.sum[3]", 1, 0.5, 1.25)
 PATH = CriticalPath("row0.sum[3]", "sums__payload[1]", 1.0, 2.5, (HOP, HOP))
 
@@ -161,6 +166,35 @@ def test_a_floorplan_fills_tiles_by_their_cells() -> None:
         floorplan(Placement((PlacedCells(73, 0, Resource.LUT, "", 1),)), TARGETS["ecp5-25k"], 1)
 
 
+def test_the_tables_of_a_synthesis_fit_eighty_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    target, name = TARGETS["ice40-up5k"], "norm.scale.root.remainder[12]"
+    path = CriticalPath(name, name, 2.5, 1.0, (
+        Hop("register", "norm.scale.root.remainder", name, 1, 1.25, 0.5),
+        Hop("carry", "norm.scale.quotient", None, 12, 1.25, 0.5)))
+    usage = tuple(Usage(resource, 123_456, number, "nextpnr-ice40 0.11.1.0.post826")
+                  for resource, number in target.available.items())
+    report = synth_report(
+        unit="core", sizes={}, module="matmul_free_core", target=target, usage=usage,
+        synthesis=Synthesis(Family.ICE40, "Yosys 0.70", {}, {}), cycles_per_token=2173.0,
+        blocks={"activations": BlockArea(12_345, 12_345, 12_345, 123, 123)},
+        runs=tuple(SeedRun(seed, 33.5, path, Placement(()), None) for seed in (1, 2)))
+    assert len(headline(report)) == 2
+    alone = tuple(replace(each, tool="Yosys 0.70") for each in usage)
+    assert "the extra pnr brings it" in headline(replace(report, usage=alone))[2]
+    # The command says what does not fit at its end, the page at its top.
+    misfit = replace(report, misfit="core does not fit ice40-up5k: 123,456 needed.", runs=())
+    assert len(headline(misfit)) == 2
+    assert page_of(tmp_path, misfit).count(misfit.misfit) == 1
+    tables = synth_tables(report)
+    assert set(tables) == {"figures", "seeds", "path", "blocks"}
+    for table in tables.values():
+        table.print()
+        check_width(capsys.readouterr().out)
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     with open_browser(tmp_path_factory.mktemp("profile")) as page:
@@ -179,8 +213,7 @@ def test_no_page_is_wider_than_a_phone_and_dark_is_dark(
             browser.screen(360, 740, dark=dark)
             browser.driver.get(file.as_uri())
             assert browser.script("return document.documentElement.scrollWidth") <= 360
-            papers.append(browser.script(
-                "return getComputedStyle(document.body).backgroundColor"))
+            papers.append(browser.script("return getComputedStyle(document.body).backgroundColor"))
             ink, text = browser.script(
                 "const text = document.querySelector('figure text');"
                 "return [getComputedStyle(document.body).color, getComputedStyle(text).fill]")

@@ -102,8 +102,8 @@ def test_the_page_of_mixers_has_the_figures_of_its_data() -> None:
         [name, quality[name]["bpb, tokens"], quality[name]["bpb, seconds"],
          *(each[column] for column in ("bpb, tokens", "bpb, seconds", "carried"))]
         for name, each in longer.items()]
-    assert by_distance[1:] == [
-        list(row.values()) for row in recall["Recall in percent by tokens since the answer"].values()]
+    recalled = recall["Recall in percent by tokens since the answer"]
+    assert by_distance[1:] == [list(row.values()) for row in recalled.values()]
     text, shown = tables_in(f"{page.partition('## The full table')[2]}\n")
     assert text[1:] == [
         [name, each["bpb, tokens"], each["bpb, seconds"], models[name]["parameters"],

@@ -14,7 +14,7 @@ import pytest
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.names import plain
 from sterna.hw.emit.tools import YosysError
-from sterna.hw.flow.synthesis import Family, MemoryStyle, synthesize
+from sterna.hw.flow.synthesis import Family, MemoryStyle, Synthesis, synthesize
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 from sterna.model.quantized.synthetic import random_model
@@ -24,29 +24,17 @@ ROWS, COLS = 1, 4
 QUANT_LANES = 4
 
 # What stands side by side has one entry here: its numbers are left out.
+_STYLES = {
+    MemoryStyle.LUT: "activations.bank norm.front.bank residual.x router.logits.queue.storage "
+                     "sampler.draw.kept sampler.draw.sums sums.queue.storage",
+    MemoryStyle.LOGIC: "dispatcher.program_ glu.sigmoid.rom mlgru.lane.candidate.rom "
+                       "mlgru.lane.forget.rom mlgru.lane.gate.rom norm.divide.table_.corrections "
+                       "norm.divide.table_.small_ sampler.draw.weight.rom",
+    MemoryStyle.BLOCK: "embedding.rom issuer.starts mlgru.state norm.divide.table_.corrections "
+                       "norm.divide.table_.segments post.biases weights.rom"}
 EXPECTED_STYLES = {
-    "activations.bank": {MemoryStyle.LUT},
-    "dispatcher.program_": {MemoryStyle.LOGIC},
-    "embedding.rom": {MemoryStyle.BLOCK},
-    "glu.sigmoid.rom": {MemoryStyle.LOGIC},
-    "issuer.starts": {MemoryStyle.BLOCK},
-    "mlgru.lane.candidate.rom": {MemoryStyle.LOGIC},
-    "mlgru.lane.forget.rom": {MemoryStyle.LOGIC},
-    "mlgru.lane.gate.rom": {MemoryStyle.LOGIC},
-    "mlgru.state": {MemoryStyle.BLOCK},
-    "norm.divide.table_.corrections": {MemoryStyle.BLOCK, MemoryStyle.LOGIC},
-    "norm.divide.table_.segments": {MemoryStyle.BLOCK},
-    "norm.divide.table_.small_": {MemoryStyle.LOGIC},
-    "norm.front.bank": {MemoryStyle.LUT},
-    "post.biases": {MemoryStyle.BLOCK},
-    "residual.x": {MemoryStyle.LUT},
-    "router.logits.queue.storage": {MemoryStyle.LUT},
-    "sampler.draw.kept": {MemoryStyle.LUT},
-    "sampler.draw.sums": {MemoryStyle.LUT},
-    "sampler.draw.weight.rom": {MemoryStyle.LOGIC},
-    "sums.queue.storage": {MemoryStyle.LUT},
-    "weights.rom": {MemoryStyle.BLOCK},
-}
+    path: {style for style, paths in _STYLES.items() if path in paths.split()}
+    for path in " ".join(_STYLES.values()).split()}
 
 NESTED = r"""
 module top(input clk, input [7:0] a, input [7:0] b, output [15:0] y, output [15:0] z);
@@ -80,6 +68,12 @@ def benchmark() -> Iterator[ModuleType]:
 @pytest.fixture(scope="module")
 def modules(core, benchmark):
     return benchmark.module_cells(core.verilog_path, core.module)
+
+
+def synthesized(folder: Path, verilog: str, family: Family = Family.ECP5) -> Synthesis:
+    source = folder / "top.v"
+    source.write_text(verilog)
+    return synthesize(source, "top", family)
 
 
 def without_numbers(path: str) -> str:
@@ -173,8 +167,7 @@ def test_memories_become_what_they_are_meant_for(target, core):
 
 def test_an_asynchronous_read_makes_no_block_ram(tmp_path):
     """What the test above would see of a memory that is written the wrong way."""
-    source = tmp_path / "top.v"
-    source.write_text("""
+    done = synthesized(tmp_path, """
 module top(
     input clk, input we, input [5:0] addr, input [17:0] d,
     output [17:0] a, output reg [17:0] b);
@@ -187,7 +180,6 @@ module top(
     end
 endmodule
 """)
-    done = synthesize(source, "top", Family.ECP5)
     assert {name: memory.style for name, memory in done.memories.items()} == {
         "early": MemoryStyle.LUT, "late": MemoryStyle.BLOCK}
     assert (done.block_rams, done.memories["late"].cells) == (1, 1)
@@ -195,21 +187,18 @@ endmodule
 
 
 def test_a_ram_cell_of_the_design_itself_is_no_memory(tmp_path):
-    source = tmp_path / "top.v"
-    source.write_text("""
+    done = synthesized(tmp_path, """
 module top(input clk, input we, input [3:0] addr, input [3:0] d, output [3:0] q);
     TRELLIS_DPR16X4 ram0_0(.DI(d), .WAD(addr), .WRE(we), .WCK(clk), .RAD(addr), .DO(q));
 endmodule
 """)
-    done = synthesize(source, "top", Family.ECP5)
     assert (done.lut_rams, done.memories) == (1, {})
 
 
 def test_names_that_had_brackets_do_not_stop_the_synthesis(tmp_path):
     r"""Yosys 0.70 mistakes ``\acts[1]`` for a bit of ``acts``; its name here is ``acts_1``."""
     bit, word = plain("acts[1]"), plain("y[0]")
-    source = tmp_path / "top.v"
-    source.write_text(f"""
+    verilog = f"""
 module top(input clk, input [3:0] acts, input [1:0] up, output reg [3:0] y);
     reg [1:0] {bit};
     reg [1:0] {word};
@@ -219,9 +208,9 @@ module top(input clk, input [3:0] acts, input [1:0] up, output reg [3:0] y);
         y <= {{{word}, {bit}}} + acts;
     end
 endmodule
-""")
+"""
     for target in Family:
-        assert synthesize(source, "top", target).flip_flops == 8
+        assert synthesized(tmp_path, verilog, target).flip_flops == 8
 
 
 def test_a_verilog_error_is_told(benchmark, tmp_path):

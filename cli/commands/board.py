@@ -1,101 +1,81 @@
-"""``sterna build``: a bitstream of a model for a board; and the options that ``chat`` shares."""
+"""``sterna build``: a bitstream of a model for a board; ``sterna chat``: a conversation with it."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.terminal.console import out, print_json, print_table, say
-from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption, check_folder
+from sterna.cli.terminal.console import Stages, out, print_json, say, write
+from sterna.cli.terminal.options import (
+    MODEL_HELP,
+    JsonOption,
+    ModelArgument,
+    QuietOption,
+    WavesOption,
+    check_folder,
+    refuse,
+)
+from sterna.cli.terminal.tables import Table
+from sterna.cli.terminal.texts import check_prompts
 from sterna.hw.board import BoardName
 from sterna.model.files import write_atomically
-from sterna.model.quantized import load_model
+from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.tokens.tokenizer import BYTES, TextStream, Tokenizer
 
 if TYPE_CHECKING:
-    from sterna.hw.board.bitstream import Attempt, Bitstream
-    from sterna.hw.board.boards import Board
+    from sterna.hw.board.bitstream import Attempt
+    from sterna.hw.board.conversation import Conversation, SerialPort
     from sterna.hw.board.top import BoardDesign, BoardParams
-    from sterna.hw.units.spec import Sizes
-    from sterna.model.quantized import QuantizedModel
+    from sterna.sim.board import ConversationReference
 
-__all__ = [
-    "COMMANDS",
-    "BaudOption",
-    "BoardCore",
-    "ClockOption",
-    "ColsOption",
-    "QuantLanesOption",
-    "RowsOption",
-    "StyleOption",
-    "board_params",
-    "build",
-]
+__all__ = ["COMMANDS", "build", "chat"]
 
-ClockOption = Annotated[float | None, typer.Option(
-    help="Clock of the core in MHz. Default: the board's usual clock.")]
-BaudOption = Annotated[int, typer.Option(
-    help="Bits per second of the serial line; 0 takes the board's usual speed.")]
-RowsOption = Annotated[int, typer.Option(
-    help="Rows of the array; 0 takes the board's usual number.")]
-ColsOption = Annotated[int, typer.Option(
-    help="Columns of the array; 0 takes the board's usual number.")]
-QuantLanesOption = Annotated[int, typer.Option(
-    help="Elements quantised per cycle; 0 takes the board's usual number, or chooses one if "
-         "rows or columns are given.")]
-StyleOption = Annotated[str, typer.Option(
-    help="What the array is built of: auto, or a style that suits the board.")]
+_ClockOption = Annotated[float | None, typer.Option(
+    help="Clock of the core in MHz. Default: that of the board.")]
+_BaudOption = Annotated[int, typer.Option(
+    help="Bits per second of the serial line; 0 takes the board's default.")]
+_RowsOption = Annotated[int, typer.Option(help="Rows of the array; 0 takes the board's default.")]
+_ColsOption = Annotated[int, typer.Option(
+    help="Columns of the array; 0 takes the board's default.")]
+_QuantLanesOption = Annotated[int, typer.Option(
+    help="Elements quantised per cycle; 0 takes the board's default, or chooses if rows or columns "
+         "are given.")]
+_StyleOption = Annotated[str, typer.Option(
+    help="How the array is built: auto, or a style that the board supports.")]
 
 
-@dataclass(frozen=True, slots=True)
-class BoardCore:
-    """The sizes asked for; 0 stands for the board's usual ones."""
+def _design(
+    model: QuantizedModel, params: BoardParams, style: str, begin: Callable[[str], None],
+    **given: int,
+) -> BoardDesign:
+    """The top module of a board with a core of the sizes given; 0 stands for the board's own.
 
-    rows: int
-    cols: int
-    quant_lanes: int
-    style: str
-
-    def design(
-        self, model: QuantizedModel, params: BoardParams, begin: Callable[[str], None],
-    ) -> BoardDesign:
-        """The top module of a board with a core of these sizes.
-
-        ``begin`` is told of the stage once it is known that the model may fit.
-
-        Raises
-        ------
-        FitError
-            If the model clearly has more weights than the board has room for.
-        ValueError
-            If the core cannot be built.
-        """
-        from sterna.hw.board.top import board_design
-        from sterna.hw.core.core_product import CORE
-        from sterna.hw.flow.fit import check_memories
-        board = params.board
-        sizes = self._sizes(board)
-        check_memories(CORE, CORE.params_for(model, sizes), board.target, advice=[
-            f"of the bundled models {board.fitting} fits the {board.name}"])
-        begin(f"emit the Verilog of {board.name}")
-        return board_design(model, params, sizes)
-
-    def _sizes(self, board: Board) -> Sizes:
-        from sterna.hw.flow.target import style_for
-        given = {"rows": self.rows, "cols": self.cols, "quant_lanes": self.quant_lanes}
-        usual = dict(board.sizes)
-        if self.rows or self.cols:
-            del usual["quant_lanes"]      # it would be that of another array
-        return {**usual, **{name: value for name, value in given.items() if value},
-                "style": style_for(board.target, self.style)}
+    ``begin`` is told of the stage once it is known that the model may fit; a FitError says that
+    it clearly does not.
+    """
+    from sterna.hw.board.top import board_design
+    from sterna.hw.core.core_product import CORE
+    from sterna.hw.flow.fit import check_memories
+    from sterna.hw.flow.target import style_for
+    board = params.board
+    sizes = dict(board.sizes)
+    if given["rows"] or given["cols"]:
+        del sizes["quant_lanes"]      # it would be that of another array
+    sizes |= {name: value for name, value in given.items() if value}
+    sizes["style"] = style_for(board.target, style)
+    check_memories(CORE, CORE.params_for(model, sizes), board.target, advice=[
+        f"of the bundled models {board.fitting} fits the {board.name}"])
+    begin(f"emit the Verilog of {board.name}")
+    return board_design(model, params, sizes)
 
 
-def board_params(board: BoardName, clock: float | None, baud: int) -> BoardParams:
+def _board_params(board: BoardName, clock: float | None, baud: int) -> BoardParams:
     """The parameters of a board."""
     from sterna.hw.board.boards import BOARDS
     from sterna.hw.board.top import BoardParams
@@ -107,30 +87,30 @@ def board_params(board: BoardName, clock: float | None, baud: int) -> BoardParam
 
 def build(
     model: ModelArgument,
-    board: Annotated[BoardName, typer.Option(help="Which board.")],
+    board: Annotated[BoardName, typer.Option(help="Target board.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")],
-    clock: ClockOption = None,
-    baud: BaudOption = 0,
-    rows: RowsOption = 0,
-    cols: ColsOption = 0,
-    quant_lanes: QuantLanesOption = 0,
-    style: StyleOption = "auto",
+    clock: _ClockOption = None,
+    baud: _BaudOption = 0,
+    rows: _RowsOption = 0,
+    cols: _ColsOption = 0,
+    quant_lanes: _QuantLanesOption = 0,
+    style: _StyleOption = "auto",
     seed: Annotated[int, typer.Option(help="Seed of the placer, from 1.")] = 1,
     seeds: Annotated[int, typer.Option(
-        help="How many seeds to try, counted up from --seed, until one meets the clock.")] = 1,
+        help="Seeds to try, counting up from --seed, until one meets the clock.")] = 1,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Make a bitstream of a model for a board.
 
-    Synthesises, places, routes and packs with tools from pip. Writes the bitstream,
-    report.json and, in the folder source, the Verilog and the constraints. No bitstream has
-    been tried on a physical board. Exits with 1 if the design does not fit or the clock is not
-    met; report.json is written then, too.
+    Synthesises, places, routes and packs with tools from pip. Writes the bitstream, report.json
+    and, in the folder source, the Verilog and the constraints. No bitstream has been tried on a
+    physical board. Exits with 1 if the design does not fit or the clock is not met; report.json
+    is written even then.
 
     Example: sterna build micro --board icebreaker -o build/icebreaker
     """
-    from sterna.cli.reports.synth_tables import synth_progress
+    from sterna.cli.reports.synth_page import synth_progress
     from sterna.hw.board.bitstream import TimingError, build_bitstream
     from sterna.hw.board.top import write_sources
     from sterna.hw.flow.fit import FitError
@@ -138,11 +118,11 @@ def build(
         raise ValueError(f"--seed and --seeds must be at least 1, got {seed} and {seeds}")
     check_folder(output)
     loaded = load_model(model)
-    params = board_params(board, clock, baud)
-    core = BoardCore(rows, cols, quant_lanes, style)
+    params = _board_params(board, clock, baud)
     try:
         with synth_progress(quiet) as progress:
-            design = core.design(loaded, params, lambda text: progress(text, None))
+            design = _design(loaded, params, style, lambda text: progress(text, None), rows=rows,
+                             cols=cols, quant_lanes=quant_lanes)
             write_sources(design, output / "source")
             made = build_bitstream(design, seeds=range(seed, seed + seeds), progress=progress)
     except (FitError, TimingError) as error:
@@ -158,7 +138,10 @@ def build(
         "fmax_mhz": made.fmax_mhz, "tokens_per_second": design.tokens_per_second,
     }, output, as_json)
     if not as_json:
-        _print(design, made, path)
+        out.print(f"fmax {made.fmax_mhz:.1f} MHz (nextpnr, seed {made.seed}); "
+                  f"{design.tokens_per_second:,.0f} tokens/s by the cycle model, at most "
+                  f"{params.baud // 10:,} over the serial line")
+        out.print(f"{path}: {len(made.data):,} bytes; not tried on a physical board")
     return 0
 
 
@@ -177,18 +160,212 @@ def _show(
         print_json(report)
         return
     params = design.params
-    print_table(
-        f"{params.board.description}, clock {params.clock_hz / 1e6:g} MHz",
-        ("resource", "used", "available"),
-        [(name.value, *counts) for name, counts in tried.used.items()])
+    Table(f"{params.board.description}, clock {params.clock_hz / 1e6:g} MHz",
+          ("resource", "used", "available"),
+          [(name.value, *counts) for name, counts in tried.used.items()]).print()
 
 
-def _print(design: BoardDesign, made: Bitstream, path: Path) -> None:
-    params = design.params
-    out.print(f"fmax {made.fmax_mhz:.1f} MHz (nextpnr, seed {made.seed}); "
-              f"{design.tokens_per_second:,.0f} tokens/s by the cycle model, at most "
-              f"{params.baud // 10:,} over the serial line")
-    out.print(f"{path}: {len(made.data):,} bytes; not tried on a physical board")
+_SIMULATED = "sim"
+_PATIENCE_S = 10.0
+_USUAL_TEMPERATURE = 0.7
+_HELP = ("/r starts a new text, /? shows this line, Ctrl-D ends; begin a line with // to say "
+         "a text that begins with /")
 
 
-COMMANDS = (build,)
+def chat(
+    port: Annotated[str, typer.Option(
+        help="Serial port of the board, for example /dev/ttyUSB0; sim simulates the board.")],
+    model: Annotated[str | None, typer.Argument(
+        metavar="MODEL", help=f"{MODEL_HELP}: to simulate, to check against, or for its "
+                              "tokenizer. Default: a bundled model that fits the board.")] = None,
+    board: Annotated[BoardName, typer.Option(help="Target board.")] = BoardName.ULX3S_85F,
+    prompt: Annotated[list[str] | None, typer.Option(
+        help="Say this line instead of reading lines; several are turns of a conversation.")
+        ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens to write after each line.")] = 64,
+    temperature: Annotated[float | None, typer.Option(
+        help="0 takes the most likely token. Default: 0.7, or 0 on a board without sampling.")
+        ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sampler, from 1.")] = 1,
+    line_ends: Annotated[bool, typer.Option(
+        "--line-ends", help="Send the model a line end after each line.")] = False,
+    check: Annotated[bool, typer.Option(
+        "--check", help="Compare each token with onnxruntime.")] = False,
+    clock: _ClockOption = None,
+    baud: _BaudOption = 0,
+    rows: _RowsOption = 0,
+    cols: _ColsOption = 0,
+    quant_lanes: _QuantLanesOption = 0,
+    style: _StyleOption = "auto",
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output",
+        help="With --port sim: keep the compiled simulation in this folder for reuse.")] = None,
+    waves: WavesOption = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the text alone.")] = False,
+) -> int:
+    """Talk to a model on a board, or in simulation.
+
+    Each line continues from where the last text ended, in one state of the model. With --port sim
+    the top module that build puts on the board is simulated. With --check it exits with 1 if a
+    token differs from onnxruntime's.
+
+    Example: sterna chat tiny --port sim --prompt "The for statement" --tokens 40 --check
+    """
+    from sterna.hw.board.conversation import Conversation, ConversationError, check_tokens
+    from sterna.hw.board.serial_protocol import Order, order_bytes
+    from sterna.model.quantized.sampling import Sampler
+    check_tokens(tokens)
+    simulated = port == _SIMULATED
+    wanted = load_model(model) if model is not None else None
+    tokenizer = BYTES if wanted is None else wanted.tokenizer
+    if not simulated:
+        of_bytes = tokenizer.kind == BYTES.kind
+        in_bitstream = "a real board has its model and sizes in its bitstream"
+        if wanted is not None and of_bytes and not check:
+            raise ValueError(f"MODEL goes with --port {_SIMULATED} or --check: {in_bitstream}")
+        refuse(f"goes with --port {_SIMULATED}: {in_bitstream}", rows=rows, cols=cols,
+               quant_lanes=quant_lanes, style=style != "auto", output=output, waves=waves)
+    check_folder(output)
+    warmth = _temperature(board, temperature)
+    sampler = Sampler(temperature=warmth, seed=seed)
+    params = _board_params(board, clock, baud)
+    loaded = (wanted or load_model(params.board.fitting)) if simulated or check else wanted
+    tokenizer = BYTES if loaded is None else loaded.tokenizer
+    if loaded is not None and loaded.config.vocab > tokenizer.vocab:
+        raise ValueError(f"the model has {loaded.config.vocab} tokens, but its tokenizer spells "
+                         f"only {tokenizer.vocab}, so it cannot chat")
+    check_prompts(prompt or (), tokenizer.vocab)
+    for text in prompt or ():
+        tokenizer.encode(text)
+    with ExitStack() as stack:
+        if simulated:
+            from sterna.sim.bench.runner import work_folder
+            from sterna.sim.board import BoardSimulation
+            assert loaded is not None
+            with Stages(quiet) as stage:
+                design = _design(loaded, params, style, stage, rows=rows, cols=cols,
+                                 quant_lanes=quant_lanes)
+                stage("compile with Verilator and g++")
+                line: SerialPort = BoardSimulation(
+                    design, stack.enter_context(work_folder(output)), waves=waves)
+        else:
+            line = stack.enter_context(_serial_port(port, params.baud))
+        conversation = Conversation(line)
+        try:
+            conversation.meet()
+            conversation.set_sampling(sampler.beta, seed)
+            conversation.set_line_ends(line_ends)
+            conversation.forget()
+            reference = _reference(loaded, warmth, seed) if check and loaded else None
+            talk = _Talk(conversation, tokens, tokenizer, reference, line_ends, quiet)
+            return talk.turns(prompt) if prompt else talk.read_lines()
+        except ConversationError as error:
+            say(f"sterna: {port}: {error}")
+            return 1
+        except KeyboardInterrupt:
+            line.write(order_bytes(Order.STOP))
+            raise
+
+
+class _Talk:
+    """The turns of a conversation, printed as they come."""
+
+    def __init__(
+        self, conversation: Conversation, tokens: int, tokenizer: Tokenizer,
+        reference: ConversationReference | None, line_ends: bool, quiet: bool,
+    ) -> None:
+        self._conversation, self._tokens = conversation, tokens
+        self._tokenizer, self._quiet = tokenizer, quiet
+        self._reference, self._line_ends = reference, line_ends
+        self._compared = 0
+
+    def turns(self, lines: Sequence[str]) -> int:
+        """Say lines; return the exit code."""
+        for line in lines:
+            if not self._say(line):
+                return 1
+        self._tell()
+        return 0
+
+    def read_lines(self) -> int:
+        """Say what is typed until the input ends; return the exit code."""
+        say(_HELP, self._quiet)
+        while True:
+            try:
+                line = input("> ")
+            except EOFError:
+                print()
+                self._tell()
+                return 0
+            if line == "/r":
+                self._conversation.forget()
+                if self._reference is not None:
+                    self._reference.forget()
+            elif line.startswith("/") and not line.startswith("//"):
+                say(_HELP)
+            else:
+                try:
+                    if not self._say(line.removeprefix("/") if line[:2] == "//" else line):
+                        return 1
+                except ValueError as error:
+                    say(str(error))
+
+    def _say(self, line: str) -> bool:
+        """Say a line and print the answer; return whether it is what it must be."""
+        said = self._tokenizer.encode(line).tolist()
+        stream = TextStream(self._tokenizer)
+        out.print(line, end="", style="bold")
+        written: list[int] = []
+        for token in self._conversation.say(said, self._tokens):
+            written.append(token)
+            write(stream.add([token]))
+        write(stream.end() + "\n")
+        if self._reference is None:
+            return True
+        expected = self._reference.say(said, self._tokens, line_end=self._line_ends)
+        for position, (token, right) in enumerate(zip(written, expected, strict=True)):
+            if token != right:
+                say(f"MISMATCH at token {position} of the text: the board wrote {token}, "
+                    f"onnxruntime {right}")
+                return False
+        self._compared += len(written)
+        return True
+
+    def _tell(self) -> None:
+        if self._reference is not None:
+            say(f"{self._compared} tokens, all equal to onnxruntime's", self._quiet)
+
+
+def _temperature(board: BoardName, wanted: float | None) -> float:
+    """The temperature asked for, or the usual one of a board."""
+    from sterna.hw.board.boards import BOARDS
+    sampled = BOARDS[board].sampled
+    if wanted and not sampled:
+        raise ValueError(
+            f"--temperature must be 0 on {board}, whose core has no sampling, got {wanted:g}")
+    return (_USUAL_TEMPERATURE if sampled else 0.0) if wanted is None else wanted
+
+
+def _reference(model: QuantizedModel, temperature: float, seed: int) -> ConversationReference:
+    from sterna.export.exact.traced import build_step
+    from sterna.export.runtime.runtime import OnnxStep
+    from sterna.sim.board import ConversationReference
+    return ConversationReference(OnnxStep(build_step(model)), temperature=temperature, seed=seed)
+
+
+@contextmanager
+def _serial_port(name: str, baud: int) -> Iterator[SerialPort]:
+    import serial
+    from serial.tools.list_ports import comports
+    try:
+        port = serial.Serial(name, baud, timeout=_PATIENCE_S)
+    except serial.SerialException as error:
+        present = ", ".join(sorted(each.device for each in comports())) or "none"
+        raise ValueError(
+            f"cannot open the serial port {name} ({error}); ports here: {present}; "
+            f"--port sim needs no board") from error
+    with port:
+        yield port
+
+
+COMMANDS = (build, chat)

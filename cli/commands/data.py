@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from sterna.cli.terminal.console import Stages, out, print_json, print_table, progress_bar, say
-from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
+from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, say
+from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose, refuse
+from sterna.cli.terminal.tables import Table
 from sterna.model.shards.build import SEPARATOR, SHARD_TOKENS, BuildOptions
 from sterna.model.shards.build import build as build_folder
 from sterna.model.shards.files import Index, read_index
@@ -17,7 +18,7 @@ from sterna.model.shards.files import verify as verify_folder
 from sterna.model.shards.inputs import DATASET, FORMATS, are_one_document, find_inputs
 from sterna.model.shards.split import Split
 from sterna.model.tokens.files import load_tokenizer
-from sterna.model.tokens.tokenizer import ByteTokenizer, Tokenizer
+from sterna.model.tokens.tokenizer import ByteTokenizer
 
 __all__ = ["DATA", "build", "info"]
 
@@ -30,57 +31,61 @@ _TELL_S = 0.2
 def build(
     inputs: Annotated[list[str], typer.Argument(
         metavar="INPUT...",
-        help="Text files, JSON lines, Parquet files, any of the first two with .gz, folders of "
-             "them; - for standard input; hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT for a "
-             "data set of Hugging Face, by name or saved in a folder.")],
+        help="Text files or JSON lines (also as .gz), Parquet files, folders of these; - for "
+             "standard input; hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT for a Hugging Face "
+             "data set, by name or saved in a folder.")],
     output: Annotated[Path, typer.Option(
         "-o", "--output", help="Folder for shards, index and held-out text.")],
     tokenizer: Annotated[str, typer.Option(
-        metavar="FILE|bytes", help="What makes the tokens.")] = ByteTokenizer.kind,
+        metavar="FILE|bytes", help="Tokenizer file, or bytes.")] = ByteTokenizer.kind,
     heldout: Annotated[float | None, typer.Option(
-        help="Part of the text to hold out, from 0 to 0.5: the end of long documents, and short "
-             "ones that the hash of their text chooses. Default: 0.01.")] = None,
+        help="Share of the text to hold out, from 0 to 0.5: the ends of long documents, and short "
+             "ones chosen by a hash of their text. Default: 0.01.")] = None,
     heldout_file: Annotated[Path | None, typer.Option(
-        help="A text to hold out instead of a part of the inputs.")] = None,
+        help="Hold out this text instead of a part of the inputs.")] = None,
     seed: Annotated[int | None, typer.Option(
-        help="Another one holds out other short documents. Default: 0.")] = None,
+        help="Chooses which short documents are held out. Default: 0.")] = None,
     kind: Annotated[str, typer.Option(
-        "--format", help="What the inputs are: auto (by their names), text, jsonl or parquet.",
-    )] = FORMATS[0],
+        "--format", help="Format of the inputs: auto (by their names), text, jsonl or parquet.",
+        )] = FORMATS[0],
     column: Annotated[str | None, typer.Option(
-        help="Field of JSON lines, and column of tables, that holds the text. Default: text.",
-    )] = None,
+        help="Field of JSON lines, or column of tables, that holds the text. Default: text.",
+        )] = None,
     separator: Annotated[str | None, typer.Option(
-        help="Text between two documents; \\n is a line feed. Default: an empty line. With a "
-             "tokenizer that has an end-of-text token: in the held-out text alone.")] = None,
-    shard_tokens: Annotated[int, typer.Option(help="Tokens of a shard.")] = SHARD_TOKENS,
+        help="Text between two documents; \\n is a line feed. Default: an empty line. If the "
+             "tokenizer has an end-of-text token, only for the held-out text.")] = None,
+    shard_tokens: Annotated[int, typer.Option(help="Tokens per shard.")] = SHARD_TOKENS,
     jobs: Annotated[int | None, typer.Option(
-        help="Processes that make tokens with a tokenizer. Default: 1.")] = None,
+        help="Processes to run the tokenizer in. Default: 1.")] = None,
     overwrite: Annotated[bool, typer.Option(
-        "--overwrite", help="Replace the data folder of that name.")] = False,
+        "--overwrite", help="Replace an existing data folder.")] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Make texts into shards of tokens on disk, with a held-out text beside them.
 
-    The texts may be larger than memory, and so may what comes of them. The same inputs give the
-    same bytes.
+    Texts and shards may be larger than memory. The same inputs give the same bytes.
 
     Example: sterna data build corpus/ more.jsonl -o data
     """
-    for option, given in (("--heldout", heldout), ("--seed", seed)):
-        if given is not None and heldout_file is not None:
-            raise ValueError(f"{option} is for a part of the inputs: leave it out with "
-                             f"--heldout-file")
-    if jobs is not None and tokenizer == ByteTokenizer.kind:
-        raise ValueError("--jobs is for --tokenizer FILE: bytes are tokens as they are read")
-    if seed is not None and heldout == 0:
-        raise ValueError("--seed chooses what is held out: leave it out with --heldout 0")
+    if heldout_file is not None:
+        refuse("is for a part of the inputs: leave it out with --heldout-file",
+               heldout=heldout is not None, seed=seed is not None)
+    if tokenizer == ByteTokenizer.kind:
+        refuse("is for --tokenizer FILE: bytes are tokens as they are read", jobs=jobs is not None)
+    if heldout == 0:
+        refuse("chooses what is held out: leave it out with --heldout 0", seed=seed is not None)
     choose("--format", kind, FORMATS)
     check_folder(output)
-    _check_documents(inputs, kind, {"--seed": seed, "--separator": separator})
+    if kind != FORMATS[0] and all(each.startswith(DATASET) for each in inputs):
+        raise ValueError(f"--format says what files are, and all inputs are data sets ({DATASET}): "
+                         f"leave it out")
+    if (seed is not None or separator is not None) and are_one_document(find_inputs(inputs, kind)):
+        refuse("is for several documents, and one text file is one: leave it out",
+               seed=seed is not None, separator=separator is not None)
     options = BuildOptions(
-        _tokenizer(tokenizer), Split(Split().fraction if heldout is None else heldout, seed or 0),
+        ByteTokenizer() if tokenizer == ByteTokenizer.kind else load_tokenizer(tokenizer),
+        Split(Split().fraction if heldout is None else heldout, seed or 0),
         heldout_file, kind, column,
         SEPARATOR if separator is None else separator.replace("\\n", "\n"),
         shard_tokens, jobs=1 if jobs is None else jobs)
@@ -93,32 +98,31 @@ def build(
     if as_json:
         print_json(_facts(output, index))
     else:
-        out.print(f"{output}: {index.tokens:,} tokens in {_shards(index)}, {index.train.bytes:,} "
-                  f"bytes to train on, {index.heldout.bytes:,} held out")
+        out.print(f"{output}: {index.tokens:,} tokens in {_counted(len(index.shards), 'shard')}, "
+                  f"{index.train.bytes:,} bytes to train on, {index.heldout.bytes:,} held out")
     return 0
 
 
 def info(
     folder: Annotated[Path, typer.Argument(
-        metavar="FOLDER", help="A folder that sterna data build wrote.")],
+        metavar="FOLDER", help="A folder from sterna data build.")],
     verify: Annotated[bool, typer.Option(
-        "--verify", help="Read all of it, and compare it with the hashes and counts in its "
+        "--verify", help="Read all of it and compare it with the hashes and counts in the "
                          "index.")] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Say what a data folder holds.
+    """Show what a data folder holds.
 
-    Sizes and headers of all files are checked. With --verify every token is read, and the exit
-    code is 1 if something was changed.
+    Checks sizes and headers of all files. With --verify every token is read, and the exit code is
+    1 if anything was changed.
 
     Example: sterna data info data --verify
     """
     index = read_index(folder)
     wrong: list[str] = []
     if verify:
-        display, move = progress_bar(f"verify {folder}", quiet)
-        with display:
+        with progress_bar(f"verify {folder}", quiet) as move:
             wrong = verify_folder(folder, move)
     if as_json:
         print_json(_facts(folder, index) | ({"wrong": wrong} if verify else {}))
@@ -131,24 +135,8 @@ def info(
     return 1 if wrong else 0
 
 
-def _check_documents(inputs: list[str], kind: str, given: dict[str, object]) -> None:
-    """Refuse options that would change nothing: of what files are where there are none, and of
-    several documents where there is one."""
-    if kind != FORMATS[0] and all(each.startswith(DATASET) for each in inputs):
-        raise ValueError(f"--format says what files are, and all inputs are data sets ({DATASET}): "
-                         f"leave it out")
-    several = [option for option, value in given.items() if value is not None]
-    if several and are_one_document(find_inputs(inputs, kind)):
-        raise ValueError(f"{several[0]} is for several documents, and one text file is one: leave "
-                         f"it out")
-
-
-def _tokenizer(named: str) -> Tokenizer:
-    return ByteTokenizer() if named == ByteTokenizer.kind else load_tokenizer(named)
-
-
 class _Speed:
-    """Tells how far a build is, how fast, and how long it will take."""
+    """Tells how far a build is, how fast it is, and how long it will take."""
 
     def __init__(self, stage: Stages) -> None:
         self._stage, self._started, self._told = stage, time.monotonic(), 0.0
@@ -168,10 +156,6 @@ class _Speed:
             left = round(seconds / read * (total - read))
             done += f", {read / total:.0%}, {left // 60}:{left % 60:02d} left"
         self._stage.detail(done)
-
-
-def _shards(index: Index) -> str:
-    return _counted(len(index.shards), "shard")
 
 
 def _text(size: int, documents: int) -> str:
@@ -194,8 +178,9 @@ def _show(index: Index) -> None:
     split = index.split
     chosen = (f"the file {split['file']}" if "file" in split else
               f"about {split['fraction']:g} of the text, seed {split['seed']}")
-    print_table(None, ("part", "value"), [
-        ("tokens", f"{index.tokens:,} {index.dtype.name} in {_shards(index)}"),
+    Table(None, ("part", "value"), [
+        ("tokens", f"{index.tokens:,} {index.dtype.name} in "
+                   f"{_counted(len(index.shards), 'shard')}"),
         ("tokenizer", f"{index.tokenizer.kind}, {index.tokenizer.vocab:,} tokens, "
                       f"{index.train.bytes / index.tokens:.3f} bytes per token"),
         ("to train on", _text(index.train.bytes, index.train.documents)),
@@ -205,7 +190,7 @@ def _show(index: Index) -> None:
         *((f"from {source['name']}", f"{_text(source['bytes'], source['documents'])}, "
                                      f"{_counted(source['files'], 'file')}")
           for source in index.sources),
-        ("sha256", index.sha256)])
+        ("sha256", index.sha256)]).print()
 
 
 for command in (build, info):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sterna.cli.terminal.console import Stages, out, print_json, print_table, say
+from sterna.cli.terminal.console import Stages, out, print_json, say
 from sterna.cli.terminal.options import JsonOption, ModelArgument, QuietOption
 
 if TYPE_CHECKING:
-    from sterna.cli.reports.results import DemoResult
+    from sterna.cli.reports.report import DemoResult
 
 __all__ = ["COMMANDS", "demo", "print_result"]
 
@@ -19,20 +19,19 @@ __all__ = ["COMMANDS", "demo", "print_result"]
 def demo(
     model: ModelArgument = "tiny",
     output: Annotated[Path, typer.Option(
-        "-o", "--output", help="Folder for everything it makes.")] = Path("build/demo"),
+        "-o", "--output", help="Folder for everything that is written.")] = Path("build/demo"),
     rows: Annotated[int, typer.Option(help="Rows of the array.")] = 8,
     cols: Annotated[int, typer.Option(help="Columns of the array.")] = 128,
     tokens: Annotated[int, typer.Option(help="Tokens of text to write.")] = 300,
     quick: Annotated[bool, typer.Option(
-        "--quick", help="Leave out what needs a compiler: simulation, and counting cells.")
-        ] = False,
+        "--quick", help="Skip what needs a compiler: simulation and cell counts.")] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Take a model to ONNX and Verilog, and check each stage.
 
-    Every stage is compared with the same integers, up to text that simulated Verilog writes. It
-    takes two minutes; with --quick, where the ONNX graph writes the text, half a minute.
+    Every stage is compared with the same integers, up to text that simulated Verilog writes.
+    Takes two minutes; with --quick, where the ONNX graph writes the text, half a minute.
 
     Example: sterna demo
     """
@@ -52,12 +51,8 @@ def demo(
 
 def print_result(result: DemoResult) -> None:
     """Print the table, the text and where the cycles go."""
-    from sterna.cli.reports.cycle_tables import print_bars
-    print_table(
-        f"sterna demo: {result.model}",
-        ("stage", "checked", "values compared", "mismatches", "seconds"),
-        [(stage.name, stage.checked, "" if stage.values is None else f"{stage.values:,}",
-          stage.mismatches, f"{stage.seconds:.1f}") for stage in result.stages])
+    from sterna.cli.reports.hardware_page import print_bars
+    result.table(f"sterna demo: {result.model}").print()
     out.print(result.prompt, end="", style="bold")
     out.print(result.text)
     if result.cycles is not None:

@@ -1,4 +1,4 @@
-"""``sterna doctor``: what is installed, what is missing, and the command that brings it."""
+"""``sterna doctor``: what is installed, what is missing, and the command that installs it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from sterna.cli.terminal.console import out, print_json, print_table, say
+from sterna.cli.terminal.console import out, print_json, say
 from sterna.cli.terminal.options import JsonOption
+from sterna.cli.terminal.tables import Table
 from sterna.hw.emit.tools import FST_HEADERS, has_header
 from sterna.model.extras import install_command
 from sterna.model.native_cpu.library import SWITCH, kernel_library, switched_off
@@ -25,11 +26,8 @@ _DEADLINE_S = 20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that Sterna uses.
-
-    ``version`` is None if it is missing, and "found" of what tells none; ``command`` brings it;
-    ``main`` says whether ``sterna demo`` needs it.
-    """
+    """Something that Sterna uses; ``version`` is None if missing, ``command`` installs it, and
+    ``main`` says whether ``sterna demo`` needs it."""
 
     name: str
     purpose: str
@@ -39,10 +37,10 @@ class Part:
 
 
 def doctor(as_json: JsonOption = False) -> int:
-    """Say what is installed and what is missing.
+    """Show what is installed and what is missing.
 
-    Lists each package and tool with its version and what it is for, and the command that brings
-    what is missing. Exits with 2 if sterna demo would miss something.
+    Lists each package and tool with its version and purpose, and the command that installs what
+    is missing. Exits with 2 if something that sterna demo needs is missing.
 
     Example: sterna doctor
     """
@@ -52,8 +50,8 @@ def doctor(as_json: JsonOption = False) -> int:
     if as_json:
         print_json({"main_path_works": works, "parts": [asdict(part) for part in parts]})
         return 0 if works else 2
-    print_table(None, ("part", "version", "for"), [
-        (part.name, part.version or "missing", part.purpose) for part in parts])
+    Table(None, ("part", "version", "for"), [
+        (part.name, part.version or "missing", part.purpose) for part in parts]).print()
     for command in dict.fromkeys(part.command for part in missing):
         names = [part.name for part in missing if part.command == command]
         out.print(f"{', '.join(names)}: {command}")

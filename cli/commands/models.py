@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from sterna.cli.terminal.console import Stages, out, print_json, print_table, progress_bar, say
+from sterna.cli.terminal.console import Stages, out, print_json, progress_bar, say
 from sterna.cli.terminal.options import MODEL_HELP, JsonOption, QuietOption, is_checkpoint
+from sterna.cli.terminal.tables import Table
 from sterna.cli.terminal.texts import text_of
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import BUILTIN_NAME
@@ -26,26 +27,25 @@ _BUNDLED_TEXT = "the bundled held-out text"
 
 def evaluate(
     model: Annotated[str, typer.Argument(
-        metavar="MODEL", help=f"{MODEL_HELP}, a step graph ending in .onnx, or a checkpoint "
-                              "ending in .pt or its folder (the float model).")],
+        metavar="MODEL", help=f"{MODEL_HELP}, a step graph (.onnx), or a checkpoint (.pt) or its "
+                              "folder, which is the float model.")],
     onnx: Annotated[str | None, typer.Option(
-        "--onnx", metavar="FORM", help="Use the model's ONNX graph of this form in place of "
-                                       "the integer reference.")] = None,
+        "--onnx", metavar="FORM", help="Use the model's ONNX graph of this form instead of the "
+                                       "integer reference.")] = None,
     text: Annotated[Path | None, typer.Option(
-        help="UTF-8 text. Default: for a checkpoint the held-out part of the text that it was "
-             "trained on, if that is at hand, else the held-out text of the bundled models.",
-    )] = None,
+        help="UTF-8 text. Default: for a checkpoint the held-out part of its training text, if "
+             "available, else the held-out text of the bundled models.")] = None,
     limit: Annotated[int | None, typer.Option(
         "--bytes", metavar="N", help="Use only the first N bytes of the text.")] = None,
     sequences: Annotated[int, typer.Option(
-        help="Parts of the text that are read side by side, each with a state of its own.")] = 16,
+        help="Parts of the text to read in parallel, each with its own state.")] = 16,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Measure how well a model predicts held-out text.
 
-    The figure is in bits per byte, computed by the integer reference, by an ONNX graph or by
-    the float model of a checkpoint. The text that was measured is named with it.
+    Prints bits per byte, computed by the integer reference, by an ONNX graph or by the float
+    model of a checkpoint, and names the text.
 
     Example: sterna evaluate tiny --bytes 4096
     """
@@ -85,8 +85,7 @@ def evaluate(
             session = open_model(model, form=onnx, option="--onnx", prompts=False)
         data = text_of(text, session.info.config.vocab, limit)
         frac = session.info.profile.logit.frac if session.info.exact else 0
-        display, move = progress_bar("evaluating", quiet)
-        with display:
+        with progress_bar("evaluating", quiet) as move:
             result = evaluate_steps(
                 session, data, frac=frac, sequences=sequences, progress=move,
                 tokenizer=session.info.tokenizer)
@@ -94,8 +93,7 @@ def evaluate(
     else:
         loaded = load_model(model)
         data = text_of(text, loaded.config.vocab, limit)
-        display, move = progress_bar("evaluating", quiet)
-        with display:
+        with progress_bar("evaluating", quiet) as move:
             result = run_evaluation(loaded, data, sequences=sequences, progress=move)
         name = loaded.profile.name
         trained_on = _trained_on(loaded)
@@ -111,7 +109,7 @@ def evaluate(
 
 
 def _trained_on(model: QuantizedModel) -> str | None:
-    """The name of the text that a model was trained on, if that is known not to be built in."""
+    """The name of the text that a model was trained on, if known and not the built-in one."""
     training = model.provenance.get("training")
     corpus = training.get("corpus") if isinstance(training, dict) else None
     return corpus if isinstance(corpus, str) and not corpus.startswith(BUILTIN_NAME) else None
@@ -119,13 +117,13 @@ def _trained_on(model: QuantizedModel) -> str | None:
 
 def info(
     model: Annotated[str, typer.Argument(
-        metavar="MODEL", help=f"{MODEL_HELP}, or an ONNX file of sterna export.")],
+        metavar="MODEL", help=f"{MODEL_HELP}, or an ONNX file from sterna export.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> int:
     """Show what is in a model file.
 
-    Of a quantised model its shape, number formats, matrices and provenance; of an ONNX file
-    what its metadata says.
+    For a quantised model its shape, number formats, matrices and provenance; for an ONNX file
+    its metadata.
 
     Example: sterna info tiny
     """
@@ -141,9 +139,9 @@ def info(
     if loaded.tokenizer.kind != BYTES.kind:
         out.print(f"tokenizer: {loaded.tokenizer.kind}, sha256 {loaded.tokenizer.sha256}")
     _print_profile(loaded.profile)
-    print_table("matrices", ("name", "rows", "columns", "non-zero", "k", "shift"), [
+    Table("matrices", ("name", "rows", "columns", "non-zero", "k", "shift"), [
         (name, m["rows"], m["columns"], f"{m['nonzero']:.0%}", m["k"], m["shift"])
-        for name, m in facts["projections"].items()])
+        for name, m in facts["projections"].items()]).print()
     for topic, entries in loaded.provenance.items():
         out.print(f"{topic}: {json.dumps(entries, indent=2)}")
     return 0
@@ -174,12 +172,12 @@ def _shape(config: ModelConfig) -> str:
 
 
 def _print_profile(profile: NumericProfile) -> None:
-    print_table(f"profile {profile.name}", ("signal", "bits", "fraction bits", "range"), [
+    Table(f"profile {profile.name}", ("signal", "bits", "fraction bits", "range"), [
         (name, fmt.bits, fmt.frac, f"-{fmt.limit:g} to {fmt.limit:g}")
         for name, fmt in (
             ("residual x", profile.x), ("pre-activation z", profile.z), ("state h", profile.h),
             ("MLGRU output o", profile.o), ("GLU product p", profile.p),
-            ("logits", profile.logit))])
+            ("logits", profile.logit))]).print()
 
 
 def _facts(model: QuantizedModel) -> dict[str, Any]:

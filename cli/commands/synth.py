@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sterna.cli.commands import unit_options
-from sterna.cli.terminal.console import out, print_json, print_table, say
+from sterna.cli.terminal.console import out, print_files, print_json, say
 from sterna.cli.terminal.options import (
     JsonOption,
     ModelArgument,
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sterna.hw.flow.synth_report import SynthReport
 
 __all__ = ["COMMANDS", "synth"]
-
 
 _SIZES = tuple(name for name in unit_options.SIZES if name != "style")   # it has one of its own
 
@@ -40,17 +39,16 @@ def synth(
     style: Annotated[str, typer.Option(
         help="How rows are built: auto, generic, ecp5-chain, ecp5-table, xc7-pair or "
              "xc7-table.")] = "auto",
-    dsp: Annotated[bool, typer.Option(
-        help="Multiplier blocks may be used.")] = True,
+    dsp: Annotated[bool, typer.Option(help="Allow multiplier blocks.")] = True,
     pnr: Annotated[bool, typer.Option("--pnr", help="Place and route as well.")] = False,
     seeds: Annotated[int, typer.Option(
         metavar="N", help="With --pnr: place and route N times, with the seeds 1 to N.")] = 1,
     freq: Annotated[float | None, typer.Option(
-        metavar="MHZ", help="With --pnr: clock to reach; exits with 1 if no seed reaches it.")
+        metavar="MHZ", help="With --pnr: required clock; exits with 1 if no seed reaches it.")
         ] = None,
     cache: Annotated[bool, typer.Option(
-        help="Keep what the tools make and reuse it: in the folder that STERNA_CACHE names, "
-             "else in the user's cache.")] = True,
+        help="Reuse what the tools made before; kept in the folder that STERNA_CACHE names, or "
+             "in the user's cache.")] = True,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", help="Write synth.json, synth.html and area.svg to this folder.")
         ] = None,
@@ -59,14 +57,14 @@ def synth(
 ) -> int:
     """Measure the area and the clock of a unit on an FPGA.
 
-    Synthesises it; with --pnr also places and routes it. Area and clock are the tools' own
-    figures, cycles those of the cycle model. No board is used. The whole core of tiny takes
-    several minutes to synthesise, and more to route. Without sizes it takes those that fit the
-    target; a design that does not fit is reported, too, with exit code 1.
+    Synthesises it and, with --pnr, places and routes it. Area and clock are the tools' own
+    figures; cycles come from the cycle model. No board is used. The whole core of tiny takes
+    several minutes to synthesise, and longer to route. Without sizes, it takes sizes that fit the
+    target. A design that does not fit is also reported, with exit code 1.
 
     Example: sterna synth tiny --target ecp5-85k --unit mac --rows 4 --cols 16 --pnr
     """
-    from sterna.cli.reports.synth_tables import synth_progress
+    from sterna.cli.reports.synth_page import synth_progress, write_synth_report
     from sterna.hw.flow.fit import FitError
     from sterna.hw.flow.synth import synth as run
     from sterna.hw.flow.target import TARGETS
@@ -76,8 +74,7 @@ def synth(
     if seeds > 1 and not pnr:
         raise ValueError("--seeds is for place and route: give --pnr as well")
     choose("--target", target, TARGETS)
-    if output is not None:
-        check_folder(output)
+    check_folder(output)
     loaded = load_model(model)
     try:
         with synth_progress(quiet) as progress:
@@ -89,32 +86,23 @@ def synth(
         if error.report is None:
             raise
         report = error.report       # what minutes of synthesis found is not lost
-    _show(model, report, output, as_json)
+    written = [] if output is None else write_synth_report(output, model, report)
+    if as_json:
+        print_json({"model": model, **report.as_dict()})
+    else:
+        _print(model, report)
+        print_files(written)
     return _verdict(report)
 
 
-def _show(name: str, report: SynthReport, output: Path | None, as_json: bool) -> None:
-    """Write the report's files if a folder is given, and print it."""
-    written = []
-    if output is not None:
-        from sterna.cli.reports.synth_page import write_synth_report
-        written = write_synth_report(output, name, report)
-    if as_json:
-        print_json({"model": name, **report.as_dict()})
-        return
-    _print(name, report)
-    for path in written:
-        out.print(f"{path}: {path.stat().st_size:,} bytes")
-
-
 def _print(name: str, report: SynthReport) -> None:
-    from sterna.cli.reports.synth_tables import ORIGINS_TEXT, headline, synth_tables
+    from sterna.cli.reports.synth_page import ORIGINS_TEXT, headline, synth_tables
     out.print(name, style="bold")
     for line in headline(report):
         out.print(line)
     for table in synth_tables(report).values():
         out.print()
-        print_table(table.title, table.columns, table.rows)
+        table.print()
     out.print(ORIGINS_TEXT)
 
 

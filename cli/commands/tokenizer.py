@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.terminal.console import Stages, out, print_json, print_table
-from sterna.cli.terminal.options import JsonOption, QuietOption, check_file
+from sterna.cli.terminal.console import Stages, out, print_json
+from sterna.cli.terminal.options import JsonOption, QuietOption, check_file, refuse
+from sterna.cli.terminal.tables import Table
 
 if TYPE_CHECKING:
     from sterna.model.tokens.tokenizer import Tokenizer
@@ -20,33 +21,32 @@ _LONGEST_SHOWN = 12
 
 TOKENIZER = typer.Typer(
     name="tokenizer", rich_markup_mode=None,
-    help="Make a tokenizer of byte pairs from text, and look at one.")
+    help="Make a byte-pair tokenizer from text, and inspect one.")
 
 
 @TOKENIZER.command()
 def train(
     texts: Annotated[list[Path] | None, typer.Argument(
-        metavar="[TEXT]...", help="UTF-8 files. Default: the train part of the manual of this "
-                                  "Python.")] = None,
+        metavar="[TEXT]...", help="UTF-8 files. Default: the training part of this Python's "
+                                  "manual.")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")] = Path(
         "tokenizer.json"),
     vocab: Annotated[int, typer.Option(
-        help="Number of tokens, from 257 to 65,536; the 256 first are the bytes.")] = 1024,
+        help="Number of tokens, from 257 to 65,536; the first 256 are the bytes.")] = 1024,
     end_of_text: Annotated[bool, typer.Option(
         "--end-of-text", help="Make the last token one that ends a document: sterna data build "
-                              "writes it between documents, sterna generate stops at it."),
-    ] = False,
+                              "writes it between documents, sterna generate stops at it.")] = False,
     docstrings: Annotated[bool, typer.Option(
         "--docstrings", help="Add the standard library's docstrings to the manual.")] = False,
     whole: Annotated[bool, typer.Option(
-        "--whole", help="Learn from whole files. Without it their last tenth is left out, which "
-                        "sterna train --text holds out.")] = False,
+        "--whole", help="Learn from whole files. Default: all but the last tenth, which sterna "
+                        "train --text holds out.")] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Make a tokenizer: merge the pairs that are the most frequent in a text.
+    """Make a tokenizer by merging the most frequent pairs of a text.
 
-    The same texts give the same file. Making one needs the package tokenizers, using one does not.
+    The same texts give the same file. Making one needs the package tokenizers; using one does not.
 
     Example: sterna tokenizer train book.txt --vocab 1024 -o book.json
     """
@@ -77,11 +77,9 @@ def _parts(texts: Sequence[Path], docstrings: bool, whole: bool) -> list[bytes]:
     from sterna.model.corpus import builtin_corpus, corpus_from_file
     from sterna.model.files import read_text
     if not texts:
-        if whole:
-            raise ValueError("--whole is for files: the manual has a held-out part of its own")
+        refuse("is for files: the manual has a held-out part of its own", whole=whole)
         return [builtin_corpus(docstrings=docstrings).train]
-    if docstrings:
-        raise ValueError("--docstrings adds to the built-in text: leave it out with files")
+    refuse("adds to the built-in text: leave it out with files", docstrings=docstrings)
     return [read_text(text) if whole else corpus_from_file(text).train for text in texts]
 
 
@@ -94,9 +92,9 @@ def info(
         help="UTF-8 text to encode. Default: the held-out text of the bundled models.")] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show what a tokenizer knows, and how short it makes a text.
+    """Show what a tokenizer knows and how well it compresses a text.
 
-    Bytes per token, the part of the vocabulary that the text uses, and the longest tokens.
+    Prints bytes per token, the part of the vocabulary that the text uses, and the longest tokens.
 
     Example: sterna tokenizer info book.json --text chapter.txt
     """
@@ -104,19 +102,25 @@ def info(
     from sterna.model.quantized.bundled import bundled_heldout
     found = _load(tokenizer)
     data = bundled_heldout(found.vocab) if text is None else read_text(text)
-    facts = _facts(found, data)
+    tokens = found.encode(data)
+    each, used = len(data) / len(tokens), len(set(tokens.tolist()))
+    longest = sorted(range(found.vocab), key=lambda token: (
+        -len(found.spellings[token]), token))[:_LONGEST_SHOWN]
     if as_json:
-        print_json(facts)
+        print_json({
+            "kind": found.kind, "vocab": found.vocab, "sha256": found.sha256,
+            "text_bytes": len(data), "tokens": len(tokens), "bytes_per_token": each, "used": used,
+            "longest": longest})
         return 0
     name = "the bundled held-out text" if text is None else str(text)
     out.print(f"{tokenizer}: {found.kind}, {found.vocab:,} tokens")
     out.print(f"sha256 {found.sha256}")
-    out.print(f"{name}: {facts['text_bytes']:,} bytes are {facts['tokens']:,} tokens, "
-              f"{facts['bytes_per_token']:.3f} bytes each; {facts['used']:,} of the vocabulary "
-              f"({facts['used'] / found.vocab:.0%}) occur")
-    print_table("longest tokens", ("token", "bytes", "spelling"), [
-        (token, len(found.spellings[token]), repr(_shown(found.spellings[token])))
-        for token in facts["longest"]])
+    out.print(f"{name}: {len(data):,} bytes are {len(tokens):,} tokens, {each:.3f} bytes each; "
+              f"{used:,} of the vocabulary ({used / found.vocab:.0%}) occur")
+    spellings = [(token, found.spellings[token]) for token in longest]
+    Table("longest tokens", ("token", "bytes", "spelling"), [
+        (token, len(spelling), repr(spelling.decode(errors="replace")))
+        for token, spelling in spellings]).print()
     return 0
 
 
@@ -127,18 +131,3 @@ def _load(source: str) -> Tokenizer:
     if source in BUNDLED or source.endswith(".safetensors"):
         return load_model(source).tokenizer
     return load_tokenizer(source)
-
-
-def _facts(tokenizer: Tokenizer, text: bytes) -> dict[str, Any]:
-    tokens = tokenizer.encode(text)
-    by_length = sorted(range(tokenizer.vocab), key=lambda token: (
-        -len(tokenizer.spellings[token]), token))
-    return {
-        "kind": tokenizer.kind, "vocab": tokenizer.vocab, "sha256": tokenizer.sha256,
-        "text_bytes": len(text), "tokens": len(tokens),
-        "bytes_per_token": len(text) / len(tokens), "used": len(set(tokens.tolist())),
-        "longest": by_length[:_LONGEST_SHOWN]}
-
-
-def _shown(spelling: bytes) -> str:
-    return spelling.decode(errors="replace")

@@ -19,22 +19,26 @@ from sterna.cli.terminal.options import (
     check_folder,
     choose,
     how_to_resume,
+    refuse,
 )
-from sterna.cli.terminal.train_texts import corpus_of, in_tokens, said
 from sterna.model.config import NAMED_CONFIGS, ModelConfig
+from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file, left_out, with_general
 from sterna.model.files import read_text
 from sterna.model.processes import is_first_process
 from sterna.model.profile import PROFILES
 from sterna.model.shards.text import ShardText
+from sterna.model.tokenizer import ASCII_VOCAB
 from sterna.model.tokens.files import fitted, load_tokenizer
-from sterna.model.tokens.tokenizer import BYTES
+from sterna.model.tokens.text import MemoryText
+from sterna.model.tokens.tokenizer import BYTES, Tokenizer
+from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.settings import TrainSettings, parse_setting, read_settings
 
 if TYPE_CHECKING:
     from sterna.model.training.train import TrainResult
 
-__all__ = ["COMMANDS", "quantize", "report_run", "train"]
+__all__ = ["COMMANDS", "in_tokens", "quantize", "report_run", "train"]
 
 
 def train(
@@ -45,47 +49,45 @@ def train(
              "sterna mixers --list names them. Default: mlgru.")] = None,
     text: Annotated[Path | None, typer.Option(
         help="UTF-8 text to train on; its last tenth is held out. Default: the manual of this "
-             "Python.")
-    ] = None,
+             "Python.")] = None,
     docstrings: Annotated[bool, typer.Option(
         "--docstrings", help="Add the standard library's docstrings to the manual.")] = False,
     general_text: Annotated[Path | None, typer.Option(
         metavar="FILE",
-        help="UTF-8 text of a more general kind to begin with; less and less of it is read. "
-             "Default: with the manual, the standard library's docstrings.")] = None,
+        help="UTF-8 text of a more general kind to start with; its share falls to none. Cannot be "
+             "combined with --docstrings or --data. Default: for the manual, the standard "
+             "library's docstrings.")] = None,
     data: Annotated[Path | None, typer.Option(
         metavar="FOLDER",
-        help="Train on what sterna data build wrote; the vocabulary is that of its tokenizer.",
+        help="Train on a folder from sterna data build, with the vocabulary of its tokenizer.",
     )] = None,
     tokenizer: Annotated[Path | None, typer.Option(
         metavar="FILE",
-        help="Tokens that sterna tokenizer train made; they give the vocabulary. Default: bytes.",
+        help="Tokenizer from sterna tokenizer train; it sets the vocabulary. Default: bytes.",
     )] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget in optimiser steps.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Budget in minutes.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Length of the run in optimiser steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Length of the run in minutes.")] = None,
     recipe: Annotated[Path | None, typer.Option(
-        metavar="FILE.toml",
-        help="Settings of the model, the recipe and the run, by name.")] = None,
+        metavar="FILE.toml", help="Settings of model, recipe and run, by name.")] = None,
     given: Annotated[list[str] | None, typer.Option(
         "--set", metavar="NAME=VALUE",
-        help="One such setting, such as lr=0.005 or d=64; overrides the file, and may be "
-             "repeated. An unknown name is refused with the list of all.")] = None,
+        help="One such setting, such as lr=0.005 or d=64; overrides the file; may be repeated. "
+             "An unknown name is refused with a list of all names.")] = None,
     profile: Annotated[str, typer.Option(
-        help="Numeric profile to train for: S16, whose limits hold, or C12, to whose formats "
-             "values are also rounded.")] = "S16",
+        help="Numeric profile to train for: S16 applies its limits, C12 also rounds values to "
+             "its formats.")] = "S16",
     seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
     output: Annotated[Path | None, typer.Option(
         "-o", "--output",
-        help="Folder for checkpoint, metrics and plot. Default: runs/CONFIG.")
-    ] = None,
+        help="Folder for checkpoint, metrics and plot. Default: runs/CONFIG.")] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Go on from the checkpoint in the output folder.")] = False,
+        "--resume", help="Continue from the checkpoint in the output folder.")] = False,
     auto_resume: Annotated[bool, typer.Option(
-        "--auto-resume", help="The same if there is a checkpoint, else start.")] = False,
+        "--auto-resume", help="Continue if there is a checkpoint, else start.")] = False,
     overwrite: Annotated[bool, typer.Option(
         "--overwrite", help="Replace the checkpoint in the output folder.")] = False,
     report: Annotated[bool, typer.Option(
-        "--report/--no-report", help="Whether to write report.html at the end.")] = True,
+        "--report/--no-report", help="Write report.html at the end.")] = True,
     device: Annotated[str | None, typer.Option(
         help="torch device. Default: cuda if there is one, else cpu.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
@@ -99,16 +101,17 @@ def train(
     quiet = quiet or not is_first_process()
     if (steps is None) == (minutes is None):
         raise ValueError("give the budget as --steps or as --minutes, but not both")
-    if docstrings and (text is not None or data is not None):
-        raise ValueError("--docstrings adds to the built-in text: leave it out with "
-                         + ("--text" if data is None else "--data"))
-    if text is not None and data is not None:
-        raise ValueError("give the text as --text or as --data, but not both")
-    if general_text is not None and (data is not None or docstrings):
-        raise ValueError("--general-text goes with --text or the built-in text: leave it out with "
-                         + ("--data" if docstrings is False else "--docstrings"))
-    if tokenizer is not None and data is not None:
-        raise ValueError("--tokenizer goes with a text: what sterna data build wrote has its own")
+    if docstrings:
+        for other, source in (("--data", data), ("--text", text)):
+            refuse(f"adds to the built-in text: leave it out with {other}", docstrings=source)
+        refuse("goes with --text or the built-in text: leave it out with --docstrings",
+               general_text=general_text)
+    if data is not None:
+        if text is not None:
+            raise ValueError("give the text as --text or as --data, but not both")
+        refuse("goes with --text or the built-in text: leave it out with --data",
+               general_text=general_text)
+        refuse("goes with a text: what sterna data build wrote has its own", tokenizer=tokenizer)
     shards = None if data is None else ShardText(data)
     tokens = load_tokenizer(tokenizer) if tokenizer else shards.tokenizer if shards else None
     named = ModelConfig.named(choose("--config", config, NAMED_CONFIGS))
@@ -128,8 +131,8 @@ def train(
         from sterna.model.training.distributed import joined
         from sterna.model.training.train import train as run_training
         from sterna.model.training.train import training_device
-    corpus = (said(shards, quiet) if shards is not None else
-              in_tokens(corpus_of(text, docstrings, general_text, settings.recipe),
+    corpus = (_tell_shards(shards, quiet) if shards is not None else
+              in_tokens(_corpus_of(text, docstrings, general_text, settings.recipe),
                         tokens or fitted(BYTES, shape.vocab), quiet))
     place = settings.execution.device
     with joined(lambda local_rank: training_device(place, local_rank)) as processes:
@@ -139,7 +142,7 @@ def train(
             profile=numbers, execution=settings.execution, recording=settings.recording,
             quiet=quiet)
         is_first = processes.is_first
-        if result.interrupted:      # a launcher ends all as soon as one has ended with another code
+        if result.interrupted:      # a launcher ends all when one ends with another code
             processes.on_first(lambda: _finish(result, output, report, quiet, as_json))
             if is_first:
                 say(how_to_resume(output, overwrite=overwrite, auto_resume=auto_resume))
@@ -147,6 +150,43 @@ def train(
     if is_first and not result.interrupted:
         _finish(result, output, report, quiet, as_json)
     return 128 + (result.stop_signal or signal.SIGINT) if result.interrupted else 0
+
+
+def _corpus_of(
+    path: Path | None, docstrings: bool, general: Path | None, recipe: TrainRecipe,
+) -> Corpus:
+    """The text to train on: a file or the manual, with general text to begin with if wanted."""
+    if path is None:
+        # Without docstrings if they are in the text already, or nothing would be read of them.
+        begins = (not docstrings and general is None and recipe.general_share > 0.0
+                  and not recipe.carry_state and recipe.order == "random")
+        found = builtin_corpus(docstrings, general=begins)
+    else:
+        found = corpus_from_file(path)
+    return found if general is None else with_general(found, read_text(general))
+
+
+def in_tokens(whole: Corpus, tokenizer: Tokenizer, quiet: bool) -> Corpus | MemoryText:
+    """The text as the model reads it; its sizes are told."""
+    text = whole
+    if tokenizer.vocab <= ASCII_VOCAB:
+        text = whole.as_ascii()
+        say(left_out(whole.train + whole.heldout), quiet)
+    begins = f", {len(text.general):,} of general text to begin with" if text.general else ""
+    sizes = f"{len(text.train):,} bytes to train on{begins}, {len(text.heldout):,} held out"
+    if tokenizer.kind == BYTES.kind:
+        say(f"{text.name}: {sizes}", quiet)
+        return text
+    found = MemoryText(text, tokenizer)
+    say(f"{text.name}: {len(found):,} tokens of {sizes}", quiet)
+    return found
+
+
+def _tell_shards(shards: ShardText, quiet: bool) -> ShardText:
+    """The same shards; their sizes are told."""
+    say(f"{shards.name}: {len(shards):,} tokens of {shards.index.train.bytes:,} bytes to train on, "
+        f"{shards.index.heldout.bytes:,} bytes held out", quiet)
+    return shards
 
 
 def _named_settings(
@@ -170,46 +210,12 @@ def _command() -> tuple[str, ...]:
 def _finish(
     result: TrainResult, output: Path, report: bool, quiet: bool, as_json: bool,
 ) -> None:
-    """Write the report, which needs all of the model in one file, and say what came out."""
+    """Write the report, which needs the whole model in one file, and print the result."""
     if report and result.checkpoint.is_file():
         from sterna.cli.reports.run_page import write_run_report
         with Stages(quiet) as stage:
             stage("write the report", quick=True)
             write_run_report(RunFolder(output))
-    _show(result, output, as_json)
-
-
-def report_run(
-    folder: Annotated[Path, typer.Argument(
-        metavar="FOLDER", help="Folder of a run of sterna train, also one that goes on.")],
-    output: Annotated[Path | None, typer.Option(
-        "-o", "--output", metavar="FILE.html",
-        help="File to write. Default: report.html in the folder.")] = None,
-    quiet: QuietOption = False,
-) -> int:
-    """Write a training run as one page.
-
-    Loss, learning rate, codes that change or are zero, what ternary weights and integers cost by
-    layer, samples of text, recipe, versions and command.
-
-    Example: sterna report-run runs/tiny
-    """
-    if output is not None and output.suffix != ".html":
-        raise ValueError(f"--output must end in .html, got {output}")
-    if output is not None:
-        check_file(output)
-    if folder.is_file():
-        raise ValueError(f"{folder} is a file: give the folder of a run, {folder.parent}")
-    with Stages(quiet) as stage:
-        stage("load torch", quick=True)
-        from sterna.cli.reports.run_page import write_run_report
-        stage("write the report")
-        path = write_run_report(RunFolder(folder), output)
-    out.print(str(path))
-    return 0
-
-
-def _show(result: TrainResult, output: Path, as_json: bool) -> None:
     if as_json:
         print_json({
             "checkpoint": str(result.checkpoint), "steps": result.step, "tokens": result.tokens,
@@ -224,22 +230,48 @@ def _show(result: TrainResult, output: Path, as_json: bool) -> None:
                   f"{result.seconds:.0f} s, held-out {held}")
 
 
+def report_run(
+    folder: Annotated[Path, typer.Argument(
+        metavar="FOLDER", help="Folder of a run of sterna train, finished or not.")],
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="FILE.html",
+        help="File to write. Default: report.html in the folder.")] = None,
+    quiet: QuietOption = False,
+) -> int:
+    """Write the report of a training run as one page.
+
+    It shows loss, learning rate, codes that change or are zero, what ternary weights and integers
+    cost by layer, samples of text, recipe, versions and command.
+
+    Example: sterna report-run runs/tiny
+    """
+    check_file(output, suffix=".html")
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file: give the folder of a run, {folder.parent}")
+    with Stages(quiet) as stage:
+        stage("load torch", quick=True)
+        from sterna.cli.reports.run_page import write_run_report
+        stage("write the report")
+        path = write_run_report(RunFolder(folder), output)
+    out.print(str(path))
+    return 0
+
+
 def quantize(
     checkpoint: Annotated[Path, typer.Argument(
-        metavar="CHECKPOINT", help="A checkpoint that sterna train wrote, checkpoint.pt, or its "
-                                   "folder.")],
+        metavar="CHECKPOINT", help="A checkpoint.pt from sterna train, or its folder.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
     profile: Annotated[str | None, typer.Option(
-        help="Numeric profile: S16 or C12. Default: the one that was trained for.")] = None,
+        help="Numeric profile: S16 or C12. Default: the one it was trained for.")] = None,
     text: Annotated[Path | None, typer.Option(
-        help="Text to measure on. Default: the held-out part of the training text, if that "
-             "is at hand.")] = None,
+        help="Text to measure on. Default: the held-out part of the training text, if "
+             "available.")] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Turn a checkpoint into a quantised model file.
 
-    Measures both on held-out text, if there is one.
+    Measures both on held-out text, if there is any.
 
     Example: sterna quantize runs/tiny -o tiny.safetensors --profile S16
     """
@@ -248,21 +280,17 @@ def quantize(
     with Stages(quiet) as stage:
         stage("load torch", quick=True)
         from sterna.model.training.quantize import quantize_checkpoint
-    data = None if text is None else read_text(text)
-    with Stages(quiet) as stage:
+        data = None if text is None else read_text(text)
         model = quantize_checkpoint(checkpoint, numbers, heldout=data, note=stage)
     output.parent.mkdir(parents=True, exist_ok=True)
     model.save(output)
-    figures = {"output": str(output), "bytes": output.stat().st_size, "sha256": model.sha256,
-               **model.provenance.get("heldout", {})}
+    size, held = output.stat().st_size, model.provenance.get("heldout", {})
     if as_json:
-        print_json(figures)
+        print_json({"output": str(output), "bytes": size, "sha256": model.sha256, **held})
     else:
-        held = model.provenance.get("heldout")
-        measured = "" if not held else (
-            f"; held-out bits per byte: float {held['float_bpb']:.4f}, "
-            f"{model.profile.name} {held['integer_bpb']:.4f}")
-        out.print(f"{output}: {figures['bytes']:,} bytes{measured}")
+        measured = held and (f"; held-out bits per byte: float {held['float_bpb']:.4f}, "
+                             f"{model.profile.name} {held['integer_bpb']:.4f}")
+        out.print(f"{output}: {size:,} bytes{measured or ''}")
     return 0
 
 

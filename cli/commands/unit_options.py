@@ -32,28 +32,27 @@ def _flag(names: str, text: str) -> Any:
 
 _OPTIONS: dict[str, Any] = {
     "rows": Annotated[int | None, typer.Option(
-        help="Dot products computed side by side; elements of a word of a vector.")],
-    "cols": Annotated[int | None, typer.Option(help="Columns of a matrix taken per beat.")],
+        help="Dot products computed in parallel; also the elements in a word of a vector.")],
+    "cols": Annotated[int | None, typer.Option(help="Matrix columns per beat.")],
     "lanes": Annotated[int | None, typer.Option(
-        help="Channels taken per beat; for the norm, activations given per cycle, a multiple of "
-             "--rows.")],
+        help="Channels per beat; for the norm, activations per cycle, a multiple of --rows.")],
     "sequences": Annotated[int | None, typer.Option(help="Interleaved sequences.")],
     "trace": _flag("--trace", "Add a port for intermediate values."),
     "quant_lanes": Annotated[int | None, typer.Option(
         help="Elements that the core quantises per cycle, a multiple of --rows; 0 chooses.")],
-    "logits": _flag("--logits/--no-logits", "With or without a port for the logits of the core."),
+    "logits": _flag("--logits/--no-logits", "Give the core a port for its logits."),
     "external_weights": _flag(
         "--external-weights", "The core takes its weights through a port."),
-    "style": Annotated[ArrayStyle | None, typer.Option(help="What the array is built of.")],
+    "style": Annotated[ArrayStyle | None, typer.Option(help="How the array is built.")],
     "sampling": _flag(
         "--sampling/--no-sampling",
-        "With or without the parts of the core that draw tokens with a temperature."),
+        "Include the parts of the core that sample tokens with a temperature."),
     "routing_registers": _flag(
         "--routing-registers",
-        "One more register on each route between blocks of the core, for a large device."),
+        "Add a register to each route between blocks of the core, for large devices."),
     "compact": _flag(
         "--compact",
-        "The core for a small device: dividers of a bit per cycle, activations in block RAM."),
+        "Build the core for a small device: one-bit dividers, activations in block RAM."),
 }
 
 
@@ -84,8 +83,7 @@ def size_options(*names: str) -> Callable[[Callable[..., int]], Callable[..., in
             return command(**arguments, sizes={
                 name: value for name, value in sizes.items() if value is not None})
 
-        # What typer reads: the options in place of the one parameter. A function may have any
-        # attribute, but mypy knows of its own alone.
+        # What typer reads: the options in place of the one parameter.
         call.__signature__ = signature.replace(parameters=parameters)   # type: ignore[attr-defined]
         call.__annotations__ = {each.name: each.annotation for each in parameters}
         return call

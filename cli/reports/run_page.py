@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sterna.cli.reports.error_plot import error_html
-from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
-from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
+from sterna.cli.reports.page import Outcome, Verdict, html_figure, html_heading, html_page
+from sterna.cli.reports.vector import PALETTE, drawing, finish, svg_of
+from sterna.cli.terminal.tables import Table
 from sterna.export.float.reference import rounding_errors
 from sterna.model.files import write_atomically
 from sterna.model.quantized.bundled import bundled_heldout
@@ -64,8 +65,8 @@ def _verdict(checkpoint: Checkpoint, columns: Mapping[str, Sequence[float]]) -> 
                (f"{checkpoint.step:,}", "steps"), (f"{tokens:,}", "tokens"),
                (f"{checkpoint.seconds:,.0f} s", "training time")]
     config = checkpoint.config
-    return Verdict.note(
-        "trained",
+    return Verdict(
+        Outcome.NOTE, "trained",
         f"{checkpoint.corpus_name}; d {config.d}, {config.layers} layers, {config.mixer} and "
         f"{config.channel}, for profile {checkpoint.profile.name}.", figures)
 
@@ -87,8 +88,7 @@ def _layers(checkpoint: Checkpoint, codes: Mapping[int, Mapping[str, CodeShares]
     return html_heading(
         "Projections: the error is that of the ternary matrix against its latent weights, the "
         "root of the sum of squares of the difference over that of the weights."
-    ) + html_table(("projection", "ternary error", f"zeros{at}", f"flips{at}"), rows,
-                   numeric=(1, 2, 3))
+    ) + Table(None, ("projection", "ternary error", f"zeros{at}", f"flips{at}"), rows).html()
 
 
 def _integers(checkpoint: Checkpoint) -> str:
@@ -117,9 +117,6 @@ def _settings(folder: RunFolder, checkpoint: Checkpoint) -> str:
     if folder.description.exists():
         try:
             described = json.loads(folder.description.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ValueError(
-                f"{folder.description}: cannot read it ({error.strerror or error})") from error
         except ValueError as error:
             raise ValueError(f"{folder.description}: not JSON ({error})") from error
     rows = [(name, value) for name, value in (
@@ -131,8 +128,8 @@ def _settings(folder: RunFolder, checkpoint: Checkpoint) -> str:
         rows += [*described.get(topic, {}).items()]
     command = described.get("command")
     said = f"<pre>{html.escape(shlex.join(command))}</pre>" if command else ""
-    return html_heading("How it was made") + said + html_table(
-        ("setting", "value"), [(name, str(value)) for name, value in rows])
+    return html_heading("How it was made") + said + Table(
+        None, ("setting", "value"), [(name, str(value)) for name, value in rows]).html()
 
 
 _Columns = Mapping[str, Sequence[float]]
@@ -145,7 +142,7 @@ def loss_plot(columns: _Columns) -> str:
         axes.plot(columns["step"], columns["train_bpb"], color=PALETTE[0], label="training")
         _points(axes, columns, "heldout_bpb", "held-out", PALETTE[3], "o-")
         axes.set_ylim(*loss_limits([*columns["train_bpb"], *columns["heldout_bpb"]]))
-        _finish(axes, "bits per byte")
+        finish(axes, "step", "bits per byte")
         figure.legend(loc="outside upper left", ncols=2)
         return svg_of(figure, "loss", "training and held-out bits per byte by step")
 
@@ -156,7 +153,7 @@ def rate_plot(columns: _Columns) -> str:
         axes = figure.add_subplot()
         axes.plot(columns["step"], columns["lr"], color=PALETTE[2])
         axes.set_ylim(0, None)
-        _finish(axes, "learning rate")
+        finish(axes, "step", "learning rate")
         return svg_of(figure, "rate", "learning rate by step")
 
 
@@ -167,9 +164,8 @@ def codes_plot(columns: _Columns) -> str:
         _points(upper, columns, "flips", "changed by a step", PALETTE[1], "-")
         upper.set_yscale("log")
         _points(lower, columns, "zeros", "zero", PALETTE[4], "-")
-        _finish(upper, "changed by a step")
-        _finish(lower, "zero")
-        upper.set_xlabel("")
+        finish(upper, "", "changed by a step")
+        finish(lower, "step", "zero")
         return svg_of(figure, "codes", "shares of ternary codes that change and are zero, by step")
 
 
@@ -180,10 +176,3 @@ def _points(
              if value == value and (name != "flips" or value > 0)]
     axes.plot([step for step, _ in known], [value for _, value in known], style, color=colour,
               label=label, ms=4)
-
-
-def _finish(axes: Axes, label: str) -> None:
-    axes.set_xlabel("step")
-    axes.set_ylabel(label)
-    axes.grid(axis="y", color=GREY, alpha=0.3, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -1,14 +1,16 @@
-"""The synthesis report as files: JSON, an HTML page with its drawings, the plot of the area."""
+"""The synthesis report: progress and tables on a terminal; JSON, page and plot of the area."""
 
 from __future__ import annotations
 
 import html
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sterna.cli.reports.cycle_tables import number
+from sterna.cli.reports.hardware_page import number
 from sterna.cli.reports.page import (
     Outcome,
     Verdict,
@@ -18,28 +20,136 @@ from sterna.cli.reports.page import (
     html_page,
     html_table,
 )
-from sterna.cli.reports.synth_tables import ORIGINS_TEXT, headline, synth_tables
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_file, svg_of
-from sterna.hw.flow.routed import PlacedCells, Placement, SlackHistogram
-from sterna.hw.flow.synth_report import SynthReport, Usage, part_of
+from sterna.cli.terminal.console import Stages
+from sterna.cli.terminal.tables import Table
+from sterna.hw.flow.routed import CriticalPath, PlacedCells, Placement, SlackHistogram
+from sterna.hw.flow.synth_report import Origin, SynthReport, Usage, part_of
 from sterna.hw.flow.target import FpgaTarget, Resource
 from sterna.model.files import write_atomically
 
-__all__ = ["area_plot", "floorplan", "slack_plot", "slack_text", "write_synth_report"]
+if TYPE_CHECKING:
+    from sterna.hw.flow.cached_tools import Progress
+    from sterna.hw.flow.place_route import RouterStep
 
-_NUMBERS_UP_TO = {"figures": 3, "seeds": 2}
-"""The columns after these are text again."""
+__all__ = ["ORIGINS_TEXT", "area_plot", "floorplan", "headline", "synth_progress", "synth_tables",
+           "write_synth_report"]
+
+
+@contextmanager
+def synth_progress(quiet: bool) -> Iterator[Progress]:
+    """Show each tool, and each phase of place and route, as a stage.
+
+    Yields what :func:`~sterna.hw.flow.synth.synth` is to tell its progress.
+    """
+    with Stages(quiet) as stages:
+        shown = ""
+
+        def tell(text: str, step: RouterStep | None) -> None:
+            nonlocal shown
+            stage = text if step is None else f"{text}, {step.phase}"
+            if stage != shown:
+                stages(stage)
+                shown = stage
+            if step is not None:
+                left = "" if step.left is None else f", {step.left:,} left"
+                stages.detail(f"iteration {step.iteration:,}{left}")
+
+        yield tell
+
+
+ORIGINS_TEXT = (
+    "measured: counted or timed by Yosys and nextpnr on this netlist; no board was used. "
+    "simulated: by the cycle model, which equals the simulated Verilog. "
+    "estimated: computed from the others.")
+
+
+def headline(report: SynthReport) -> list[str]:
+    """What was built, and for what."""
+    geometry = ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in report.sizes.items()
+        if not isinstance(value, bool))
+    flags = [name.replace("_", " ") for name, value in report.sizes.items() if value is True]
+    geometry += f"; with {', '.join(flags)}" if flags else ""
+    lines = [f"{report.unit} ({report.module}) for {report.target.name}: "
+             f"{report.target.description}", geometry]
+    lines += [] if report.chosen is None else [report.chosen]
+    if report.target.router is not None and report.usage[0].tool == report.synthesis.tool:
+        lines.append("counted by Yosys alone: nextpnr, which is not installed, counts more, above "
+                     "all on iCE40; the extra pnr brings it")
+    return lines
+
+
+def synth_tables(report: SynthReport) -> dict[str, Table]:
+    """All tables by name: figures, seeds, path, blocks; seeds and path only after routing."""
+    tables = {"figures": _figures(report)}
+    if len(report.runs) > 1:
+        tables["seeds"] = Table("place and route", ("seed", "Fmax, MHz", "slowest path"), [
+            (run.seed, f"{run.fmax_mhz:.1f}",
+             f"{run.path.start} -> {run.path.end}" if run.path else "") for run in report.runs])
+    if report.best is not None and report.best.path is not None:
+        tables["path"] = _path(report.best.seed, report.best.path)
+    tables["blocks"] = Table(
+        f"area by block ({report.synthesis.tool}, before place and route)",
+        ("block", "LUT", "carry", "FF", "block RAM", "DSP"),
+        [(name, area.lut, area.carry, area.ff, area.block_ram, area.dsp)
+         for name, area in sorted(report.parts.items(), key=lambda item: -item[1].lut)])
+    return tables
+
+
+def _figures(report: SynthReport) -> Table:
+    rows: list[tuple[object, ...]] = []
+
+    def add(name: str, value: str, tool: str, available: int | None = None,
+            origin: Origin = Origin.MEASURED) -> None:
+        rows.append((name, value, "" if available is None else f"{available:,}", origin.value,
+                     tool.partition(".post")[0]))
+
+    yosys, counter = report.synthesis.tool, report.usage[0].tool
+    for each in report.usage:
+        add(report.target.name_of(each.resource), f"{each.needed:,}", each.tool, each.available)
+        if each.resource is Resource.LUT:
+            if Resource.FF not in report.target.available and report.target.available:
+                add("LUT", f"{report.synthesis.luts:,}", yosys)
+                add("FF", f"{report.synthesis.flip_flops:,}", yosys)
+            add("carry cells", f"{report.synthesis.carries:,}", yosys)
+    if report.lut_per_mac is not None:
+        add("LUT per MAC/cycle", f"{report.lut_per_mac:.2f}", counter)
+    if report.array_lut_per_mac is not None:
+        add("of which in the array", f"{report.array_lut_per_mac:.2f}", yosys)
+    for name, value in report.fmax_mhz.items():
+        if len(report.runs) > 1 or name == "max":
+            add(f"Fmax, {name}, MHz" if len(report.runs) > 1 else "Fmax, MHz", f"{value:.1f}",
+                counter)
+    if report.cycles_per_token is not None:
+        add("cycles per token", number(report.cycles_per_token), "cycle model",
+            origin=Origin.SIMULATED)
+    if report.tokens_per_second is not None:
+        add("tokens/s", f"{report.tokens_per_second:,.0f}", "largest Fmax / cycles",
+            origin=Origin.ESTIMATED)
+    return Table("figures", ("figure", "value", "available", "kind", "by"), rows)
+
+
+def _path(seed: int, path: CriticalPath) -> Table:
+    rows: list[tuple[object, ...]] = []
+    arrival = 0.0
+    for hop in path.hops:
+        arrival += hop.logic_ns + hop.routing_ns
+        kind = hop.kind if hop.cells == 1 else f"{hop.kind} x {hop.cells}"
+        rows.append((hop.block or "(itself)", kind, hop.wire or "", f"{hop.routing_ns:.2f}",
+                     f"{hop.logic_ns:.2f}", f"{arrival:.2f}"))
+    return Table(f"critical path, seed {seed}: {path}",
+                 ("block", "cell", "wire", "routing, ns", "logic, ns", "sum, ns"), rows)
+
+
+# The page ---------------------------------------------------------------------------
 
 
 def write_synth_report(folder: Path, name: str, report: SynthReport) -> list[Path]:
     """Write ``synth.json``, ``synth.html`` and ``area.svg``; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     plot = area_plot(report)
-    tables = {
-        key: html_heading(table.title) + html_table(
-            table.columns, table.rows,
-            range(table.text_columns, _NUMBERS_UP_TO.get(key, len(table.columns))))
-        for key, table in synth_tables(report).items()}
+    tables = {key: html_table(table) for key, table in synth_tables(report).items()}
     versions = ", ".join(f"{tool} {version}" for tool, version in report.tools.items())
     body = f"""<p>{html.escape("; ".join(headline(report)))}</p>
 {_usage(report)}
@@ -76,20 +186,16 @@ def _verdict(report: SynthReport) -> Verdict:
         figures.append((number(round(report.tokens_per_second)), "tokens/s, estimated"))
     device = report.target.description
     if report.misfit is not None:
-        return Verdict(Outcome.FAIL, "DOES NOT FIT", report.misfit, tuple(figures))
+        return Verdict(Outcome.FAIL, "DOES NOT FIT", report.misfit, figures)
     if not report.clock_met and report.best is not None:
-        return Verdict(
-            Outcome.FAIL, "CLOCK NOT REACHED",
-            f"{report.required_mhz:g} MHz required, {report.best.fmax_mhz:.1f} MHz reached on "
-            f"{device}.", tuple(figures))
+        return Verdict(Outcome.FAIL, "CLOCK NOT REACHED", f"{report.required_mhz:g} MHz required, "
+                       f"{report.best.fmax_mhz:.1f} MHz reached on {device}.", figures)
     if not limited:
-        return Verdict.note(
-            "SYNTHESISED", f"{device}: a family, whose devices have different "
-            "limits, so there is none to compare with.", figures)
-    said = f"Every resource suffices on {device}."
-    if report.required_mhz is not None:
-        said += f" The clock of {report.required_mhz:g} MHz is reached."
-    return Verdict(Outcome.PASS, "FITS", said, tuple(figures))
+        return Verdict(Outcome.NOTE, "SYNTHESISED", f"{device}: a family, whose devices have "
+                       "different limits, so there is none to compare with.", figures)
+    clock = "" if report.required_mhz is None else (
+        f" The clock of {report.required_mhz:g} MHz is reached.")
+    return Verdict(Outcome.PASS, "FITS", f"Every resource suffices on {device}.{clock}", figures)
 
 
 def _usage(report: SynthReport) -> str:

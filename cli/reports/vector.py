@@ -11,12 +11,13 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["GREY", "PALETTE", "drawing", "svg_file", "svg_of"]
+__all__ = ["GREY", "PALETTE", "drawing", "finish", "svg_file", "svg_of"]
 
 PALETTE = ("#4a86c5", "#e08a2c", "#3f9e6e", "#d1495b", "#9270b8", "#b08d3c", "#2aa5a5",
            "#c9739f", "#7f8c4f", "#a3623a")
@@ -43,17 +44,21 @@ def drawing(width: float, height: float) -> Iterator[Figure]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
+def finish(
+    axes: Axes, xlabel: str, ylabel: str, grid: Literal["x", "y", "both"] = "y",
+) -> None:
+    """Label the axes, draw a faint grid, and leave out the frame above and to the right."""
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.grid(axis=grid, color=GREY, alpha=0.3, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def svg_of(figure: Figure, name: str, description: str) -> str:
     """Write a figure as an SVG element for a page.
 
-    Parameters
-    ----------
-    figure
-        What was drawn.
-    name
-        A word that no other drawing of the page has: its inner names begin with it.
-    description
-        What it shows, in plain text, for those who cannot see it.
+    ``name`` is a word that no other drawing of the page has: its inner names begin with it.
+    ``description`` says what it shows, for those who cannot see it.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -67,8 +72,7 @@ def svg_of(figure: Figure, name: str, description: str) -> str:
     text = text[text.index("<svg"):].replace(_INK, "currentColor")
     view = re.search(r'viewBox="[^"]+"', text)
     assert view is not None
-    body = text[text.index(">") + 1:]
-    body = body.replace("xlink:href", "href")
+    body = text[text.index(">") + 1:].replace("xlink:href", "href")
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
 
     def named(found: re.Match[str]) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sterna.cli.terminal.console import Stages, out, print_json, print_table
+from sterna.cli.terminal.console import Stages, out, print_json
 from sterna.cli.terminal.options import JsonOption, QuietOption, check_folder, choose
+from sterna.cli.terminal.tables import Table
 from sterna.model.checks import check_whole
 from sterna.model.config import WEIGHTS
 
@@ -162,7 +163,7 @@ def _list(rows: list[Row], as_json: bool) -> int:
         lines = [[each[column] for column in columns]
                         for each in found if each["kind"] == kind]
         if lines:
-            print_table(title, columns, lines)
+            Table(title, columns, lines).print()
             out.print()
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_of
+from sterna.cli.reports.vector import GREY, PALETTE, drawing, finish, svg_of
 from sterna.cli.study.tables import Found, order, recall_bounds
 
 if TYPE_CHECKING:
@@ -123,7 +123,4 @@ def _dress(axes: Axes, task: str, label: str, *, logarithmic: bool) -> None:
         axes.set_xscale("log")
     if task == "recall":
         axes.set_ylim(-4, 104)
-    axes.set_xlabel(label)
-    axes.set_ylabel("bits per byte, windows" if task == "text" else "recall, percent")
-    axes.grid(color=GREY, alpha=0.3, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    finish(axes, label, "bits per byte, windows" if task == "text" else "recall, percent", "both")

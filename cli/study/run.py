@@ -8,12 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sterna.cli.reports.cycle_tables import CycleTable
-from sterna.cli.reports.page import Verdict, html_figure, html_heading, html_page, html_table
+from sterna.cli.reports.page import Outcome, Verdict, html_figure, html_page, html_table
 from sterna.cli.reports.vector import svg_file
 from sterna.cli.study.plots import study_plots
 from sterna.cli.study.tables import Found, findings, study_tables
-from sterna.cli.terminal.console import out, print_json, print_table, progress_bar, say
+from sterna.cli.terminal.console import out, print_files, print_json, progress_bar, say
 from sterna.cli.terminal.interrupt import INTERRUPTED
 from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.timing.cycle_report import memory_bits, shape_image
@@ -68,8 +67,6 @@ def _make(label: str, cells: list[Cell], folder: Path, jobs: int, quiet: bool) -
     before, started = done, time.monotonic()
     if done == total:
         return failed
-    display, move = progress_bar(f"{label}: {total:,}, {done:,} of them done", quiet)
-
     def note(cell: Cell, result: dict[str, Any] | None, error: str) -> None:
         nonlocal done
         if result is None:
@@ -80,7 +77,7 @@ def _make(label: str, cells: list[Cell], folder: Path, jobs: int, quiet: bool) -
         say(f"{done:,}/{total:,}, {left:.0f} min left: {cell.summary(result)}", quiet)
         move(done, total)
 
-    with display:
+    with progress_bar(f"{label}: {total:,}, {done:,} of them done", quiet) as move:
         move(done, total)
         make_cells(cells, folder, jobs, note)
     return failed
@@ -94,12 +91,11 @@ def _show(found: Found, written: list[Path], as_json: bool) -> None:
         out.print(line)
     for table in study_tables(found).values():
         out.print()
-        print_table(table.title, table.columns, table.rows)
+        table.print()
     out.print()
     for line in findings(found):
         out.print(line)
-    for path in written:
-        out.print(f"{path}: {path.stat().st_size:,} bytes")
+    print_files(written)
 
 
 def core_costs(config: ModelConfig) -> dict[str, Any]:
@@ -158,28 +154,16 @@ def settings_text(found: Found) -> list[str]:
 def study_markdown(found: Found) -> str:
     """What was found, how, and all tables, in Markdown."""
     parts = [f"{text}\n" for text in (*findings(found), *settings_text(found))]
-    for table in study_tables(found).values():
-        rule = ["---"] * table.text_columns + ["--:"] * (len(table.columns) - table.text_columns)
-        lines = [table.columns, rule, *table.rows]
-        parts.append(f"{_heading(table)}:\n\n" + "\n".join(
-            "| " + " | ".join(_text(value) for value in line) + " |" for line in lines) + "\n")
+    parts += [f"{table.markdown()}\n" for table in study_tables(found).values()]
     return "\n".join(parts)
-
-
-def _text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _heading(table: CycleTable) -> str:
-    return table.title[0].upper() + table.title[1:]
 
 
 def _page(found: Found, plots: dict[str, str]) -> str:
     said = findings(found)
     count = len(found["rows"])
     left = f"; {found['missing']:,} cells are still missing" if found["missing"] else ""
-    verdict = Verdict.note(
-        f"{count} ROWS COMPARED" if count > 1 else "ONE ROW MEASURED",
+    verdict = Verdict(
+        Outcome.NOTE, f"{count} ROWS COMPARED" if count > 1 else "ONE ROW MEASURED",
         (said[0] if said else "Each trained and measured the same way.") + left)
     captions = {
         "state": "State of all layers in float32, for one sequence. A bar is the deviation over "
@@ -188,9 +172,6 @@ def _page(found: Found, plots: dict[str, str]) -> str:
                    "deviation over the seeds.",
         "distance": "At equal tokens, means over the seeds."}
     drawings = "".join(html_figure(plot, captions[name]) for name, plot in plots.items())
-    tables = "".join(
-        html_heading(table.title)
-        + html_table(table.columns, table.rows, range(table.text_columns, len(table.columns)))
-        for table in study_tables(found).values())
+    tables = "".join(map(html_table, study_tables(found).values()))
     listed = "".join(f"<p>{html.escape(text)}</p>" for text in (*said[1:], *settings_text(found)))
     return html_page("Mixers compared", verdict, f"{listed}{drawings}{tables}")

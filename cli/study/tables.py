@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, TypeAlias
 
-from sterna.cli.reports.cycle_tables import CycleTable
+from sterna.cli.terminal.tables import Table
 
 __all__ = ["Found", "findings", "order", "recall_bounds", "study_tables"]
 
@@ -16,7 +16,7 @@ _COUNTED_AT = "1024"
 """The token that is counted where there is room for one only."""
 
 
-def study_tables(found: Found) -> dict[str, CycleTable]:
+def study_tables(found: Found) -> dict[str, Table]:
     """All tables by name: quality, distance, digits, cost, decode, state, core, sweep; those
     without a row are left out."""
     tables = {"quality": _quality(found), "distance": _distance(found),
@@ -82,22 +82,22 @@ def _verdict(figure: str, ours: dict[str, Any], base: dict[str, Any]) -> str:
             f"{_gap(figure, 2 * error)})")
 
 
-def _quality(found: Found) -> CycleTable:
+def _quality(found: Found) -> Table:
     columns = (("text", "tokens", "bpb"), ("text", "seconds", "bpb"),
                ("text", "tokens", "bpb_carried"), ("recall", "tokens", "accuracy"),
                ("recall", "seconds", "accuracy"))
     rows: list[tuple[object, ...]] = [
         (row["name"], *(_cell(row, *column) for column in columns))
         for row in order(found, "text" if "text" in found["tasks"] else "recall")]
-    return CycleTable(
+    return Table(
         "bits per byte and recall in percent, at equal tokens and equal seconds",
         ("mixer", "bpb, tokens", "bpb, seconds", "carried", "recall, tokens", "recall, seconds"),
         rows)
 
 
-def _distance(found: Found) -> CycleTable:
+def _distance(found: Found) -> Table:
     bounds = recall_bounds(found)
-    return CycleTable(
+    return Table(
         "recall in percent by tokens since the answer, at equal tokens",
         ("mixer", *(f"to {bound}" for bound in bounds)),
         [(row["name"], *(_cell(row, "recall", "tokens", f"accuracy_{bound}") for bound in bounds))
@@ -111,8 +111,8 @@ def recall_bounds(found: Found) -> list[int]:
                    if name.startswith("accuracy_")})
 
 
-def _digits(found: Found) -> CycleTable:
-    return CycleTable(
+def _digits(found: Found) -> Table:
+    return Table(
         "digits read, in percent, at equal tokens and equal seconds",
         ("mixer", "tokens", "seconds", "parameters", "train tokens/s"),
         [(row["name"], *(_cell(row, "digits", budget, "accuracy")
@@ -121,7 +121,7 @@ def _digits(found: Found) -> CycleTable:
          for row in order(found, "digits")])
 
 
-def _cost(found: Found) -> CycleTable:
+def _cost(found: Found) -> Table:
     rows: list[tuple[object, ...]] = []
     for row in order(found, "text"):
         costs = row["costs"].get(_COUNTED_AT)
@@ -129,45 +129,45 @@ def _cost(found: Found) -> CycleTable:
             rows.append((row["name"], row["tasks"]["text"]["tokens"].get("parameters", ""),
                          _speed(row, "text"), costs["macs"], costs["multiplies"],
                          "exact" if row["integer_form"] else ""))
-    return CycleTable(
+    return Table(
         "model of text; blocks at token 1,024: ternary MACs, true multiplications",
         ("mixer", "parameters", "train tokens/s", "MACs", "multiplies", "integers"), rows)
 
 
-def _decode(found: Found) -> CycleTable:
+def _decode(found: Found) -> Table:
     return _by_length(found, "microseconds of a step, of all layers", "decode_us")
 
 
-def _state(found: Found) -> CycleTable:
+def _state(found: Found) -> Table:
     return _by_length(found, "bytes of state in float32, of all layers", "state_bytes")
 
 
-def _by_length(found: Found, title: str, name: str) -> CycleTable:
+def _by_length(found: Found, title: str, name: str) -> Table:
     """A cost of the rows that predict, at each length."""
     rows = [row for row in order(found, "text") if row["causal"] and row["costs"]]
     lengths = list(dict.fromkeys(length for row in rows for length in row["costs"]))
-    return CycleTable(title, ("mixer", *(f"at {int(length):,}" for length in lengths)), [
+    return Table(title, ("mixer", *(f"at {int(length):,}" for length in lengths)), [
         (row["name"], *(f"{row['costs'][length][name]:,.0f}" if length in row["costs"] else ""
                         for length in lengths)) for row in rows])
 
 
-def _core(found: Found) -> CycleTable:
+def _core(found: Found) -> Table:
     core = found.get("core", {})
-    return CycleTable(
+    return Table(
         "in gateware, by the cycle model; state of the exact integers",
         ("mixer", "array", "cycles per token", "state, bits", "all memory, bits"),
         [(name, each["array"], f"{each['cycles_per_token']:,.0f}", each["state_bits"],
           each["memory_bits"]) for name, each in core.items()])
 
 
-def _sweep(found: Found) -> CycleTable:
-    return CycleTable(
+def _sweep(found: Found) -> Table:
+    return Table(
         "learning rates tried with seed 0 at equal tokens; each row has its best",
         ("mixer", "task", "figure by learning rate"),
         [(each["row"], each["task"], "  ".join(
             f"{lr}: {'diverged' if value is None else _number(each['figure'], value)}"
             for lr, value in each["by_lr"].items()))
-         for each in found["sweep"]], text_columns=3)
+         for each in found["sweep"]])
 
 
 def _mean(row: dict[str, Any], task: str, budget: str, figure: str) -> float | None:

@@ -13,13 +13,13 @@ from sterna.model.quantized.bundled import BUNDLED
 
 __all__ = ["MODEL_HELP", "JsonOption", "ModelArgument", "QuietOption", "WavesOption", "check_file",
            "check_folder", "choose", "complete_model", "complete_target", "complete_unit",
-           "how_to_resume", "is_checkpoint"]
+           "how_to_resume", "is_checkpoint", "refuse"]
 
 MODEL_HELP = f"A quantised file or a bundled model ({', '.join(BUNDLED)})"
 
 
 def complete_model(begun: str) -> list[str]:
-    """Bundled models; without one that begins so, the shell offers files."""
+    """Bundled models; if none matches, the shell offers files."""
     return [name for name in BUNDLED if name.startswith(begun)]
 
 
@@ -28,12 +28,12 @@ ModelArgument = Annotated[str, typer.Argument(
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 WavesOption = Annotated[Path | None, typer.Option(
     "--waves", metavar="FILE.fst|vcd",
-    help="Write waves of a simulation to this file, with views for GTKWave and Surfer beside it.")]
+    help="Write the waves of the simulation here, with views for GTKWave and Surfer.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def how_to_resume(output: Path, *, overwrite: bool = False, auto_resume: bool = False) -> str:
-    """What to say when a run was interrupted that was started with these options.
+    """How to continue an interrupted run that was started with these options.
 
     >>> how_to_resume(Path("runs/a"), overwrite=True)
     'go on with the same command and --resume -o runs/a in place of --overwrite'
@@ -44,43 +44,45 @@ def how_to_resume(output: Path, *, overwrite: bool = False, auto_resume: bool = 
             f"{' in place of --overwrite' * overwrite}")
 
 
-def check_file(path: Path, option: str = "--output") -> None:
-    """Refuse a name for a file that a folder has, or that lies in a file, before any work is
-    done for it.
-
-    Raises ValueError, naming the option and what is there; OSError if nothing can be written there.
-    """
+def check_file(path: Path | None, *, suffix: str = "", option: str = "--output") -> None:
+    """Refuse a file that cannot be written, before any work is done for it; None is no file."""
+    if path is None:
+        return
+    if suffix and path.suffix != suffix:
+        raise ValueError(f"{option} must end in {suffix}, got {path}")
     if path.is_dir():
         raise ValueError(f"{option} must name a file, and {path} is a folder")
-    for place in path.parents:
+    _check_place(path, path.parents, f"{option} must lie in a folder")
+
+
+def check_folder(folder: Path | None, option: str = "--output") -> None:
+    """Refuse a folder that cannot be written, before any work is done for it; None is no folder."""
+    if folder is not None:
+        _check_place(folder, (folder, *folder.parents), f"{option} must name a folder")
+
+
+def _check_place(path: Path, folders: Iterable[Path], rule: str) -> None:
+    for place in folders:
         if place.exists() and not place.is_dir():
-            raise ValueError(f"{option} must lie in a folder, and {place} is a file")
+            raise ValueError(f"{rule}, and {place} is a file")
     check_writable(path)
 
 
-def check_folder(folder: Path, option: str = "--output") -> None:
-    """Refuse a name for a folder that a file has, before any work is done for it.
-
-    Raises ValueError, naming the option and the file; OSError if nothing can be written there.
-    """
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise ValueError(f"{option} must name a folder, and {place} is a file")
-    check_writable(folder)
+def refuse(why: str, **given: object) -> None:
+    """Refuse the first option that was given but does not apply; ``quant_lanes`` is
+    ``--quant-lanes``."""
+    for name, value in given.items():
+        if value:
+            raise ValueError(f"--{name.replace('_', '-')} {why}")
 
 
 def is_checkpoint(model: str) -> bool:
-    """Whether this names a float model: a checkpoint, by its ending, or the folder of a run.
-
-    A bundled model is meant by its name, also where there is such a folder.
-    """
+    """Whether this names a checkpoint or the folder of a run; a bundled name wins over a folder."""
     return model.endswith(".pt") or (model not in BUNDLED and Path(model).is_dir())
 
 
 def choose(option: str, value: str, choices: Iterable[str]) -> str:
-    """Return ``value`` if it is one of the choices of an option.
-
-    Raises ValueError, with all choices, and those that begin as ``value`` does.
+    """Return ``value`` if it is one of the choices of an option; refuse it with all of them.
 
     >>> choose("--form", "fats", ("exact", "fast"))
     Traceback (most recent call last):

@@ -13,17 +13,17 @@ from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokenizer import check_bytes, known_bytes
 from sterna.model.tokens.tokenizer import BYTES
 
-__all__ = ["check_prompts", "text_of", "tokens_of"]
+__all__ = ["PROMPT", "check_prompts", "text_of", "tokens_of"]
 
-_HINTS = {"--check": ": leave the check out with --check 0"}
+PROMPT = "The for statement"
+"""What is continued where no prompt is given."""
+
+_HINTS = {"--check": ": skip the check with --check 0"}
 _HINT = ": give another text with --text"       # for all other options
 
 
 def check_prompts(prompts: Sequence[str], vocab: int) -> None:
-    """Refuse prompts with a character that a model does not know.
-
-    Raises ValueError, naming the prompt, the character and what the model knows.
-    """
+    """Refuse prompts with a character that a model does not know, naming it."""
     for prompt in prompts:
         if any("\ud800" <= character <= "\udfff" for character in prompt):
             raise ValueError(f"--prompt {prompt!r} is not UTF-8")
@@ -37,10 +37,7 @@ def check_prompts(prompts: Sequence[str], vocab: int) -> None:
 def text_of(
     path: Path | None, vocab: int, limit: int | None = None, option: str = "--text",
 ) -> bytes:
-    """The first bytes of a text file, or else of the bundled held-out text for a vocabulary.
-
-    Raises ValueError if the file cannot be read, or one of these bytes is not in the vocabulary.
-    """
+    """The first bytes of a text file, or else of the bundled held-out text for a vocabulary."""
     text = (bundled_heldout(vocab) if path is None else read_text(path))[:limit]
     check_bytes(text, vocab, str(path or "the bundled text"), _HINTS.get(option, _HINT))
     return text
@@ -49,12 +46,9 @@ def text_of(
 def tokens_of(
     path: Path | None, count: int, model: QuantizedModel, option: str = "--tokens",
 ) -> np.ndarray:
-    """The first ``count`` tokens of a text.
-
-    Raises ValueError if the text is shorter, or has a byte outside the model's vocabulary.
-    """
+    """The first ``count`` tokens of a text; a shorter text is refused."""
     of_bytes = model.tokenizer.kind == BYTES.kind
-    # What comes after the tokens that are wanted is not looked at, where that can be told.
+    # With bytes as tokens, nothing after the wanted ones has to be read.
     text = text_of(path, model.config.vocab, max(0, count) if of_bytes else None, option)
     tokens = model.tokenizer.encode(text)
     if not 1 <= count <= len(tokens):

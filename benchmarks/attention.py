@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_file, svg_of
+from sterna.cli.reports.vector import PALETTE, drawing, finish, svg_file, svg_of
 from sterna.model.mixers.attention import Attention
 from sterna.model.mixers.linear import LinearAttention, causal_by_sums, elu_features, mixed_by_sums
 from sterna.model.mixers.recurrent import MLGRU
@@ -148,10 +148,7 @@ def plot(cells: list[dict[str, object]]) -> str:
         lengths = sorted({cell["length"] for cell in cells})
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
         axes.minorticks_off()
-        axes.set_xlabel("tokens of a sequence")
-        axes.set_ylabel("ms for each sequence")
-        axes.grid(color=GREY, alpha=0.3, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        finish(axes, "tokens of a sequence", "ms for each sequence", "both")
         figure.legend(loc="outside upper left", ncols=3)
         return svg_file(svg_of(figure, "attention", "time to mix a sequence by its length"))
 

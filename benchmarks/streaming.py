@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_file, svg_of
+from sterna.cli.reports.vector import GREY, PALETTE, drawing, finish, svg_file, svg_of
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import builtin_corpus
 from sterna.model.mixers.attention import Attention
@@ -122,11 +122,8 @@ def plot(forms: list[dict[str, Any]], count: int, title: str) -> str:
                 axes.plot(places[-1:], curve[-1:], "x", color=colour, ms=6)
         axes.axvline(KEYS / 1000, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_xlim(0, count / 1000)
-        axes.set_xlabel("thousand tokens read")
-        axes.set_ylabel("bits per byte")
         axes.set_title(title, fontsize=9, parse_math=False)
-        axes.grid(axis="y", color=GREY, alpha=0.3, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        finish(axes, "thousand tokens read", "bits per byte")
         figure.legend(loc="outside upper left", ncols=3)
         return svg_file(svg_of(figure, "streaming", "bits per byte over the tokens of a long text"))
 

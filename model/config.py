@@ -24,8 +24,9 @@ RESIDUALS = ("plain", "reversible")
 class ModelConfig:
     """Shape of a language model; by default a MatMul-free one (arXiv 2406.02528, section 3).
 
-    A layer is a token mixer and then a channel mixer (MetaFormer, arXiv 2111.11418), each chosen
-    by name. Only the default mixers have an integer form, and with it gateware.
+    A layer is a token mixer and then a channel mixer (MetaFormer, arXiv 2111.11418), each chosen by
+    name. Only the default mixers have an integer form, and with it gateware. Raises ValueError if a
+    number is out of its range, or a choice is unknown.
 
     Parameters
     ----------
@@ -47,11 +48,6 @@ class ModelConfig:
         Of the projections, one of :data:`WEIGHTS`.
     residual
         One of :data:`RESIDUALS`; reversible blocks need norm "pre".
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range, or a choice is unknown.
 
     >>> ModelConfig.named("tiny").to_json()
     {'d': 128, 'layers': 4, 'dff': 384, 'vocab': 256}

@@ -248,7 +248,8 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 def builtin_corpus(docstrings: bool = False, *, general: bool = False) -> Corpus:
     """Return the corpus that comes with Python: its reference manual.
 
-    Its texts depend on the Python version; ``Corpus.sha256`` tells corpora apart.
+    Its texts depend on the Python version; ``Corpus.sha256`` tells corpora apart. Raises ValueError
+    if the docstrings are to be both.
 
     Parameters
     ----------
@@ -260,11 +261,6 @@ def builtin_corpus(docstrings: bool = False, *, general: bool = False) -> Corpus
         The held-out text is the same either way.
     general
         Give the docstrings as general text to begin with.
-
-    Raises
-    ------
-    ValueError
-        If the docstrings are to be both.
     """
     if docstrings and general:
         raise ValueError("the docstrings are part of the train text, or general text to begin "
@@ -285,6 +281,8 @@ def builtin_corpus(docstrings: bool = False, *, general: bool = False) -> Corpus
 def corpus_from_file(path: str | Path, heldout_fraction: float = 0.1) -> Corpus:
     """Return the text of a UTF-8 file; its end is held out.
 
+    Raises ValueError if the file cannot be read, is empty, too small or not UTF-8.
+
     Parameters
     ----------
     path
@@ -292,11 +290,6 @@ def corpus_from_file(path: str | Path, heldout_fraction: float = 0.1) -> Corpus:
     heldout_fraction
         Part of the file to hold out, above 0 and at most 0.5. The cut is moved to the
         next end of a line, or else to the next whole character.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, is empty, too small or not UTF-8.
     """
     if not 0.0 < heldout_fraction <= 0.5:
         raise ValueError(

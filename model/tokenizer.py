@@ -20,10 +20,7 @@ ASCII_VOCAB = 128
 def encode(text: str | bytes) -> np.ndarray:
     """Return the tokens of ``text``: its UTF-8 bytes as int64 ``[length]``.
 
-    Raises
-    ------
-    ValueError
-        If ``text`` is neither text nor bytes.
+    Raises ValueError if ``text`` is neither text nor bytes.
 
     >>> encode("aß").tolist()
     [97, 195, 159]
@@ -37,10 +34,7 @@ def encode(text: str | bytes) -> np.ndarray:
 def decode(tokens: np.ndarray | list[int]) -> str:
     """Return the text of ``tokens``; bytes that are not UTF-8 become U+FFFD.
 
-    Raises
-    ------
-    ValueError
-        If a token is not from 0 to 255.
+    Raises ValueError if a token is not from 0 to 255.
 
     >>> decode([97, 195, 159])
     'aß'
@@ -65,6 +59,8 @@ def known_bytes(vocab: int) -> str:
 def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "") -> None:
     """Refuse a text with a byte that a model does not know.
 
+    Raises ValueError, naming the byte and where it is.
+
     Parameters
     ----------
     text, vocab
@@ -73,11 +69,6 @@ def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "
         What the text is, for the message: a file's name.
     hint
         What to do about it; the end of the message.
-
-    Raises
-    ------
-    ValueError
-        Naming the byte and where it is.
 
     >>> check_bytes("Ω".encode(), 128, "omega.txt")
     Traceback (most recent call last):
@@ -93,9 +84,10 @@ def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "
 def contiguous_sequences(tokens: np.ndarray, sequences: int) -> np.ndarray:
     """Split ``tokens`` into ``sequences`` contiguous pieces of equal length.
 
-    Held-out text is evaluated this way: every piece is read from its start to its end
-    with the state carried along, and all pieces run side by side. Up to
-    ``sequences - 1`` tokens at the end are left out.
+    Held-out text is evaluated this way: every piece is read from its start to its end with the
+    state carried along, and all pieces run side by side. Up to ``sequences - 1`` tokens at the end
+    are left out. Raises ValueError if ``sequences`` is below 1 or a piece would be shorter than 2
+    tokens, which leaves nothing to predict.
 
     Parameters
     ----------
@@ -107,12 +99,6 @@ def contiguous_sequences(tokens: np.ndarray, sequences: int) -> np.ndarray:
     Returns
     -------
     Tokens ``[sequences, length // sequences]``.
-
-    Raises
-    ------
-    ValueError
-        If ``sequences`` is below 1 or a piece would be shorter than 2 tokens, which
-        leaves nothing to predict.
 
     >>> contiguous_sequences(np.arange(7), 3).tolist()
     [[0, 1], [2, 3], [4, 5]]

@@ -50,6 +50,8 @@ Progress = Callable[[int, int, int], None]
 class BuildOptions:
     """How a data folder is built.
 
+    Raises ValueError if a number is out of range, or ``kind`` or ``separator`` something else.
+
     Parameters
     ----------
     tokenizer
@@ -70,11 +72,6 @@ class BuildOptions:
         About how much text is read, and encoded, at a time. Makes no difference to the result.
     jobs
         Processes that encode. Makes no difference either.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range, or ``kind`` or ``separator`` something else.
     """
 
     tokenizer: Tokenizer = field(default_factory=ByteTokenizer)
@@ -106,7 +103,9 @@ def build(
     """Write the tokens of all documents, and the held-out text, as a data folder.
 
     The folder takes its name when all is written; until then there is what was there before. The
-    same inputs and options give the same bytes.
+    same inputs and options give the same bytes. Raises ValueError if an input cannot be read as
+    what it should be, or nothing is left to train on or to hold out; OSError if the folder cannot
+    be written.
 
     Parameters
     ----------
@@ -126,14 +125,6 @@ def build(
     -------
     Index
         What was written.
-
-    Raises
-    ------
-    ValueError
-        If an input cannot be read as what it should be, or nothing is left to train on or to
-        hold out.
-    OSError
-        If the folder cannot be written.
     """
     folder = Path(folder)
     found = find_inputs(inputs, options.kind)

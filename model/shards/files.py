@@ -153,12 +153,9 @@ def pack_header(dtype: np.dtype, tokens: int) -> bytes:
 def read_index(folder: str | Path) -> Index:
     """Read the index of a data folder, and check that all its files are there and whole.
 
-    Headers and sizes are checked, not hashes: that takes no longer for larger shards.
-
-    Raises
-    ------
-    ShardError
-        If a file is missing, damaged, of another version or something else; which one is said.
+    Headers and sizes are checked, not hashes: that takes no longer for larger shards. Raises
+    ShardError if a file is missing, damaged, of another version or something else; which one is
+    said.
     """
     folder = Path(folder)
     path = folder / INDEX
@@ -330,6 +327,8 @@ def verify(
     """Compare all tokens and the held-out text with the hashes of the index, and its counts with
     them and with each other.
 
+    Raises ShardError if a file is missing or has another size; then nothing was read.
+
     Parameters
     ----------
     folder
@@ -341,11 +340,6 @@ def verify(
     -------
     list
         A line for each thing that is wrong; empty if nothing is.
-
-    Raises
-    ------
-    ShardError
-        If a file is missing or has another size; then nothing was read.
     """
     folder, index = Path(folder), read_index(folder)
     total = index.tokens * index.dtype.itemsize + index.heldout.bytes

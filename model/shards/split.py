@@ -30,7 +30,8 @@ class Split:
     """A rule that holds out about a ``fraction`` of the text.
 
     Of a long document the end is held out. A shorter one is held out if the hash of its text says
-    so, so that two of the same text are always on one side.
+    so, so that two of the same text are always on one side. Raises ValueError if one of them is out
+    of range.
 
     Parameters
     ----------
@@ -40,11 +41,6 @@ class Split:
         Another one chooses other documents.
     long_bytes
         From so many bytes on a document is a long one; 1 cuts all.
-
-    Raises
-    ------
-    ValueError
-        If one of them is out of range.
     """
 
     fraction: float = 0.01

@@ -41,19 +41,14 @@ class _Mapped:
 class ShardText:
     """The tokens of a folder that ``sterna data build`` wrote.
 
-    Shards are mapped into memory, so that only the pages that are asked for are read. Any number
-    of processes may read one folder.
+    Shards are mapped into memory, so that only the pages that are asked for are read. Any number of
+    processes may read one folder. Raises ShardError if a file is missing, damaged or something
+    else. Hashes are not computed here: :func:`sterna.model.shards.files.verify` does.
 
     Parameters
     ----------
     folder
         The data folder.
-
-    Raises
-    ------
-    ShardError
-        If a file is missing, damaged or something else. Hashes are not computed here:
-        :func:`sterna.model.shards.files.verify` does.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -94,10 +89,8 @@ class ShardText:
     def piece(self, start: int, count: int) -> np.ndarray:
         """Tokens from ``start`` on, int64 ``[count]``, going round at the end.
 
-        Raises
-        ------
-        ShardError
-            If the folder was replaced meanwhile, or a token is none of the tokenizer's.
+        Raises ShardError if the folder was replaced meanwhile, or a token is none of the
+        tokenizer's.
         """
         tokens = np.empty(count, dtype=np.int64)
         filled = 0

@@ -107,12 +107,8 @@ def advance(module: nn.Module, x: Tensor, states: Sequence[State]) -> tuple[Tens
 def ternary_matrix_of(linear: BitLinear) -> TernaryMatrix:
     """The ternary matrix that a BitLinear computes with, with its scale and bias.
 
-    It is ternarised by the same function, in the same float32, as in training.
-
-    Raises
-    ------
-    ValueError
-        If a weight or a bias is not finite.
+    It is ternarised by the same function, in the same float32, as in training. Raises ValueError if
+    a weight or a bias is not finite.
     """
     if not isinstance(linear, BitLinear):
         raise ValueError(f"expected a BitLinear, got a {type(linear).__name__}: its weights are "
@@ -130,6 +126,9 @@ def from_module(
 ) -> Layer:
     """The layer of integers of a torch module.
 
+    Raises ValueError if a module is none of these, which is named with its position, shapes or
+    formats do not fit each other, a weight is not finite or a scale cannot be represented.
+
     Parameters
     ----------
     module
@@ -141,12 +140,6 @@ def from_module(
         Format of the result, 2 to 23 bits. None takes that of pre-activations, ``profile.z``,
         for a BitLinear at the end, and that of the residual stream, ``profile.x``, for the
         others. Vectors between layers have the format ``profile.x``, which saturates at ±16.
-
-    Raises
-    ------
-    ValueError
-        If a module is none of these, which is named with its position, shapes or formats do
-        not fit each other, a weight is not finite or a scale cannot be represented.
     """
     return _layer(module, "the module", profile, output)
 
@@ -210,18 +203,15 @@ def _named(at: str, make: Any, *arguments: Any, **options: Any) -> Any:
 def from_brevitas(layer: Any) -> TernaryMatrix:
     """The ternary matrix of a Brevitas layer, with its scale and bias.
 
+    Raises ValueError if the layer has no weight quantiser, its weights are not ternary, or it has a
+    scale for each row.
+
     Parameters
     ----------
     layer
         A ``brevitas.nn.QuantLinear`` with a ternary weight quantiser that has one scale for the
         matrix, ``SignedTernaryWeightPerTensorConst`` for example. Quantisers of its input,
         output and bias play no part: the activations are Sterna's.
-
-    Raises
-    ------
-    ValueError
-        If the layer has no weight quantiser, its weights are not ternary, or it has a scale
-        for each row.
     """
     name = type(layer).__name__
     if not (hasattr(layer, "quant_weight") and getattr(layer, "weight", None) is not None):

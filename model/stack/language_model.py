@@ -33,6 +33,9 @@ _MUCH = 1 << 20
 class LanguageModel(nn.Module):
     """Blocks between an embedding and a head; by default the MatMul-free language model.
 
+    Raises ValueError if there is no mixer of a name, it does not have an option, or it is not
+    causal.
+
     Parameters
     ----------
     config
@@ -50,11 +53,6 @@ class LanguageModel(nn.Module):
     resets_at
         A token before which the state becomes that of the start of a text, or None: the one that
         ends a document (:meth:`reset_at`).
-
-    Raises
-    ------
-    ValueError
-        If there is no mixer of a name, it does not have an option, or it is not causal.
     """
 
     resets_at: int | None = None
@@ -82,10 +80,7 @@ class LanguageModel(nn.Module):
     def reset_at(self, token: int | None) -> None:
         """Have :attr:`resets_at`: a document is then read as if nothing came before it.
 
-        Raises
-        ------
-        ValueError
-            If a mixer, or a residual stream that is reversible, cannot.
+        Raises ValueError if a mixer, or a residual stream that is reversible, cannot.
         """
         others = sorted({choice.name for (choice, _), block in zip(
             self.config.mixers(), self.blocks(), strict=True) if not block.mixer.resets})
@@ -103,10 +98,7 @@ class LanguageModel(nn.Module):
         """Every ternary projection of a model that has an integer form, by the name and in the
         order of ``config.projections()``.
 
-        Raises
-        ------
-        ValueError
-            If another module is in the place of one.
+        Raises ValueError if another module is in the place of one.
         """
         named = {}
         for name in self.config.projections():

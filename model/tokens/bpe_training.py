@@ -27,6 +27,9 @@ def train_bpe(
 ) -> BytePairTokenizer:
     """Find the merges of the pairs of tokens that are the most frequent in texts.
 
+    Raises ValueError if ``vocab`` is out of its range, or the texts have too few pairs for it;
+    ModuleNotFoundError without the package `tokenizers`.
+
     Parameters
     ----------
     texts
@@ -35,13 +38,6 @@ def train_bpe(
         Number of tokens, from 257 to 65,536; one more at least with ``end_of_text``.
     end_of_text
         Whether the last of them is the one that ends a document.
-
-    Raises
-    ------
-    ValueError
-        If ``vocab`` is out of its range, or the texts have too few pairs for it.
-    ModuleNotFoundError
-        Without the package `tokenizers`.
     """
     check_whole("vocab", vocab, 257 + end_of_text, MOST_TOKENS)
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -89,10 +85,7 @@ _UNICODE_WORDS = WORD_PATTERN.replace(r"\x80-\xff", r"\x{80}-\x{10ffff}")
 def package_tokenizer(tokenizer: BytePairTokenizer) -> tokenizers.Tokenizer:
     """The tokenizer of the package that gives every UTF-8 text the same tokens.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        Without the package `tokenizers`.
+    Raises ModuleNotFoundError without the package `tokenizers`.
     """
     from tokenizers import AddedToken, Tokenizer, models
     characters = _printable_bytes()

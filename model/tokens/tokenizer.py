@@ -37,19 +37,13 @@ class Tokenizer(Protocol):
     def encode(self, text: str | bytes) -> np.ndarray:
         """The tokens of a text, int64 ``[tokens]``.
 
-        Raises
-        ------
-        ValueError
-            If the text has a byte that no token spells; which one and where is said.
+        Raises ValueError if the text has a byte that no token spells; which one and where is said.
         """
 
     def decode(self, tokens: np.ndarray | list[int]) -> str:
         """The text of tokens; bytes that are not UTF-8 become U+FFFD.
 
-        Raises
-        ------
-        ValueError
-            If a token is not of the vocabulary.
+        Raises ValueError if a token is not of the vocabulary.
         """
 
     def last_cut(self, text: bytes) -> int:
@@ -71,10 +65,7 @@ class Tokenizer(Protocol):
 def check_tokens(tokens: np.ndarray | list[int], vocab: int) -> np.ndarray:
     """Tokens of a vocabulary as int64 ``[length]``.
 
-    Raises
-    ------
-    ValueError
-        If one is not from 0 to ``vocab - 1``.
+    Raises ValueError if one is not from 0 to ``vocab - 1``.
     """
     values = np.asarray(tokens, dtype=np.int64).reshape(-1)
     if values.size and not 0 <= values.min() <= values.max() < vocab:

@@ -37,7 +37,9 @@ def quantize(
 ) -> QuantizedModel:
     """Quantise a trained model.
 
-    Each matrix is ternarised by the same function, in the same float32, as in training.
+    Each matrix is ternarised by the same function, in the same float32, as in training. Raises
+    ValueError if the mixers have no integer form, a weight is not finite or a scale cannot be
+    represented.
 
     Parameters
     ----------
@@ -49,11 +51,6 @@ def quantize(
         JSON-serialisable record of where the model comes from.
     tokenizer
         What the model was trained with.
-
-    Raises
-    ------
-    ValueError
-        If the mixers have no integer form, a weight is not finite or a scale cannot be represented.
     """
     model.config.check_integer_form()
     projections = {}
@@ -79,6 +76,9 @@ def quantize_checkpoint(
 ) -> QuantizedModel:
     """Quantise a checkpoint, measure float and integer model, and record where it is from.
 
+    Raises CheckpointError if the file is missing, damaged or something else; ValueError if the
+    model cannot be quantised.
+
     Parameters
     ----------
     path
@@ -91,13 +91,6 @@ def quantize_checkpoint(
         measured.
     note
         Called with a line of text before each stage.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is missing, damaged or something else.
-    ValueError
-        If the model cannot be quantised.
     """
     checkpoint = load_checkpoint(path)
     checkpoint.config.check_integer_form()
@@ -140,16 +133,9 @@ def evaluate_checkpoint(
 
     As :func:`sterna.model.quantized.evaluate.evaluate` does an integer model; but in windows, each
     from the start, if the recipe says so or a mixer's state grows with the text. ``progress`` is
-    called now and then with the number of predictions so far, and of all.
-
-    Raises
-    ------
-    CheckpointError
-        If its weights are not those of its shape.
-    ValueError
-        If the text is too short, or has a byte that the model does not know.
-    FloatingPointError
-        If the weights or the loss are not finite.
+    called now and then with the number of predictions so far, and of all. Raises CheckpointError if
+    its weights are not those of its shape; ValueError if the text is too short, or has a byte that
+    the model does not know; FloatingPointError if the weights or the loss are not finite.
     """
     model = checkpoint.model()
     window = heldout_window(model, TrainRecipe(**checkpoint.recipe))

@@ -33,6 +33,8 @@ small model is known to have used, 1.5e-3 to 8e-4 and 5e-4 to nothing."""
 class TrainRecipe:
     """How to train; the defaults are what measurement chose for small models.
 
+    Raises ValueError if a number is out of its range, or options contradict each other.
+
     Parameters
     ----------
     lr
@@ -80,11 +82,6 @@ class TrainRecipe:
         The held-out text is read in windows of so many tokens, each from the zero state. None
         carries the state through the text if it does not grow, and is else the window of
         training.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range, or options contradict each other.
     """
 
     lr: float = 1e-2
@@ -158,13 +155,10 @@ class TrainRecipe:
         learning rate is in inverse proportion to the width (``benchmarks/lr_transfer.py``), as
         that of hidden matrices is with Adam in arXiv 2203.03466, table 3.
 
+        Raises ValueError if a width is not a whole number from 1 on.
+
         >>> TrainRecipe(lr=0.01).carried_over(128, 512).lr
         0.0025
-
-        Raises
-        ------
-        ValueError
-            If a width is not a whole number from 1 on.
         """
         for name, value in (("lr_width", lr_width), ("width", width)):
             check_whole(name, value, 1, (1 << 31) - 1)
@@ -208,6 +202,8 @@ class Execution:
     """What may differ between a run and its continuation: the result is the same, but for
     rounding.
 
+    Raises ValueError if the number of threads is out of its range.
+
     Parameters
     ----------
     device
@@ -224,11 +220,6 @@ class Execution:
     compile
         Whether ``torch.compile`` compiles the blocks, at the first step. Then neither the compiled
         kernels of this package nor Triton's compute in them; last digits differ.
-
-    Raises
-    ------
-    ValueError
-        If the number of threads is out of its range.
     """
 
     device: str | None = None
@@ -246,6 +237,8 @@ class Execution:
 class Recording:
     """What a run measures, saves and writes down beside its steps, and how often.
 
+    Raises ValueError if a number is out of its range.
+
     Parameters
     ----------
     heldout_bytes
@@ -261,11 +254,6 @@ class Recording:
         Whether figures are also written for TensorBoard.
     command
         The command line that started the run, for its report.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
     """
 
     heldout_bytes: int = HELDOUT_BYTES

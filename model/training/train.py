@@ -91,6 +91,13 @@ def train(
 ) -> TrainResult:
     """Train a model and leave ``checkpoint.pt``, ``metrics.csv`` and ``loss.png``.
 
+    Raises ValueError if the budget, the device or another argument makes no sense; if ``run_dir``
+    has a checkpoint, and it is not said what to do with it, or another process trains there;
+    CheckpointError if there is a damaged checkpoint to resume, or one of another model, corpus,
+    seed or recipe. (It is a ValueError.); FloatingPointError if the loss or a weight stops being
+    finite. The checkpoint before stays; OSError if ``run_dir`` cannot be written. ConnectionError,
+    if another process of the run ended.
+
     Parameters
     ----------
     config
@@ -135,19 +142,6 @@ def train(
     The trained model (under ``fsdp`` a part of it, on every process) and its figures. Ctrl-C and
     SIGTERM, to any process, are no errors: the step is finished, a checkpoint written, and the
     result says ``interrupted``. A second signal is not held back.
-
-    Raises
-    ------
-    ValueError
-        If the budget, the device or another argument makes no sense; if ``run_dir`` has a
-        checkpoint, and it is not said what to do with it, or another process trains there.
-    CheckpointError
-        If there is a damaged checkpoint to resume, or one of another model, corpus, seed
-        or recipe. (It is a ValueError.)
-    FloatingPointError
-        If the loss or a weight stops being finite. The checkpoint before stays.
-    OSError
-        If ``run_dir`` cannot be written. ConnectionError, if another process of the run ended.
     """
     execution, recording = execution or Execution(), recording or Recording()
     check_whole("seed", seed, 0, (1 << 63) - 1)

@@ -16,11 +16,11 @@ from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import C12
 from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from sterna.model.training.codes import CodeWatch, overall
 from sterna.model.training.distributed import Processes
 from sterna.model.training.optimizer import WeightAverage
 from sterna.model.training.quantize import quantize_checkpoint
 from sterna.model.training.recipe import Execution, Recording, TrainRecipe
+from sterna.model.training.record import CodeWatch, overall
 from sterna.model.training.train import train
 
 TWO = TrainRecipe(schedule="two-stage", warmup_steps=0)

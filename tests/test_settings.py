@@ -10,8 +10,7 @@ from command_line import refusal, run
 
 from sterna.model.config import ModelConfig
 from sterna.model.training.checkpoint import load_checkpoint
-from sterna.model.training.recipe import Execution, Recording, TrainRecipe
-from sterna.model.training.settings import SETTINGS
+from sterna.model.training.recipe import SETTINGS, Execution, Recording, TrainRecipe
 
 
 @pytest.mark.parametrize(("given", "message"), [

@@ -7,8 +7,14 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from sterna.model.training.loss_plot import draw_loss, loss_limits, plot_loss
-from sterna.model.training.metrics import COLUMNS, MetricsWriter, read_metrics
+from sterna.model.training.metrics import (
+    COLUMNS,
+    MetricsWriter,
+    draw_loss,
+    loss_limits,
+    plot_loss,
+    read_metrics,
+)
 from sterna.model.training.progress import (
     BarReporter,
     LineReporter,

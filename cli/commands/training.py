@@ -28,8 +28,8 @@ from sterna.model.profile import PROFILES
 from sterna.model.shards.text import ShardText
 from sterna.model.tokens.files import fitted, load_tokenizer
 from sterna.model.tokens.tokenizer import BYTES
+from sterna.model.training.recipe import TrainSettings, parse_setting, read_settings
 from sterna.model.training.run_folder import RunFolder
-from sterna.model.training.settings import TrainSettings, parse_setting, read_settings
 
 if TYPE_CHECKING:
     from sterna.model.training.train import TrainResult

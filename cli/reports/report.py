@@ -21,7 +21,7 @@ from sterna.cli.reports.vector import drawing, svg_of
 from sterna.model.files import write_atomically
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.bundled import BUNDLED, bundled_metrics
-from sterna.model.training.loss_plot import draw_loss
+from sterna.model.training.metrics import draw_loss
 
 __all__ = ["write_report"]
 

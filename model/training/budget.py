@@ -5,41 +5,22 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from sterna.model.checks import check_fields, check_whole, real_number
 
 __all__ = ["Budget", "StepBudget", "TimeBudget", "check_plan"]
 
+# The first steps only measure the speed: at most 12, and no more than 3 if they take this part of
+# the time. Of three a median is one that was not held up.
 _FEWEST_STEPS, _TRIAL_STEPS, _TRIAL_PART = 3, 12, 0.05
-"""The first steps only measure the speed: at most so many, and no more than the fewest if they
-take this part of the time. Of three a median is one that was not held up."""
+# Steps whose mean is the speed. One counts for at most so many times their median: a stall tells
+# nothing of the steps to come.
 _RECENT_STEPS, _LONGEST = 64, 4.0
-"""Steps whose mean is the speed. One counts for at most so many times their median: a stall tells
-nothing of the steps to come."""
+# After each step at most these parts of the steps that remain are taken off or added: going on more
+# slowly than planned spoils nothing.
 _FASTER, _SLOWER = 0.05, 0.25
-"""After each step at most these parts of the steps that remain are taken off or added: going on
-more slowly than planned spoils nothing."""
-_HASTE = 1.5
-"""A run that was held up goes through the rest of its schedule at most this much faster."""
-
-
-class Budget(Protocol):
-    """What the loop asks before each step, and tells after it."""
-
-    @property
-    def fraction(self) -> float:
-        """The used part of the budget, from 0 to 1; it never falls."""
-
-    @property
-    def spent(self) -> bool:
-        """Whether there is no further step."""
-
-    def took(self, seconds: float) -> None:
-        """A step was done in so much time."""
-
-    def to_json(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
+_HASTE = 1.5    # a run that was held up goes through the rest at most this much faster
 
 
 class StepBudget:
@@ -136,6 +117,10 @@ class TimeBudget:
         on_time = self.seconds - self._used
         in_haste = (1.0 - self._fraction) * self.seconds / _HASTE
         return max(on_time, in_haste) / max(step, 1e-9)
+
+
+Budget: TypeAlias = StepBudget | TimeBudget
+"""What the loop asks before each step, and tells after it."""
 
 
 def check_plan(plan: Any) -> None:

@@ -44,72 +44,30 @@ class NotFiniteError(CheckpointError, FloatingPointError):
 
 @dataclass(slots=True)
 class Checkpoint:
-    """All that a training run needs to go on, exactly.
-
-    Parameters
-    ----------
-    config
-        Shape of the model.
-    recipe
-        The training recipe as a flat dictionary; what it leaves out has its default.
-    corpus_name, corpus_sha256
-        Which text was trained on.
-    general_sha256
-        Which general text was trained on first, or None.
-    seed
-        Seed of the run.
-    step
-        Optimiser steps done.
-    seconds
-        Training time so far, over all sessions.
-    weights, optimizer
-        State dictionaries of the model and of the optimiser.
-    carried
-        State of the token mixers after the last window.
-    train_bpb
-        Running mean of the training loss in bits per byte, or None.
-    heldout_bpb
-        Last measured held-out bits per byte, or None.
-    tokenizer
-        What the text was made into tokens with.
-    profile
-        The numeric profile that was trained for; the file has its name.
-    budget
-        ``to_json()`` of the budget, or None.
-    average
-        The average of the weights that is used in their place, by the names of parameters, or None.
-    data_folder
-        Where the data folder was that was trained on, or None if it was another text.
-    text_file
-        Where the text file was, the same way.
-    computed_with
-        What computed the steps, one name after the other: the last digits of weights depend on it.
-        Empty if that is not known.
-    skipped
-        Steps that changed no weight, because their gradient was not finite.
-    """
+    """All that a training run needs to go on, exactly."""
 
     config: ModelConfig
-    recipe: dict[str, Any]
-    corpus_name: str
+    recipe: dict[str, Any]          # flat; what it leaves out has its default
+    corpus_name: str                # of the text that was trained on
     corpus_sha256: str
     seed: int
-    step: int
-    seconds: float
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Any]
-    carried: ModelState
-    train_bpb: float | None = None
-    heldout_bpb: float | None = None
+    step: int                       # optimiser steps done
+    seconds: float                  # training time so far, over all sessions
+    weights: dict[str, Tensor]      # state dictionary of the model
+    optimizer: dict[str, Any]       # that of the optimiser
+    carried: ModelState             # after the last window
+    train_bpb: float | None = None      # running mean of the training loss in bits per byte
+    heldout_bpb: float | None = None    # last measure
     tokenizer: Tokenizer = BYTES
-    profile: NumericProfile = S16
-    budget: dict[str, Any] | None = None
-    average: dict[str, Tensor] | None = None
-    data_folder: str | None = None
-    text_file: str | None = None
+    profile: NumericProfile = S16       # that was trained for; the file has its name
+    budget: dict[str, Any] | None = None        # to_json() of it
+    average: dict[str, Tensor] | None = None    # of the weights, used in their place
+    data_folder: str | None = None      # where the data folder was that was trained on
+    text_file: str | None = None        # where the text file was
+    # What computed the steps, one name after the other: the last digits of weights depend on it.
     computed_with: tuple[str, ...] = ()
-    skipped: int = 0
-    general_sha256: str | None = None
+    skipped: int = 0                # steps that changed no weight: their gradient was not finite
+    general_sha256: str | None = None   # of the general text that was trained on first
 
     def model(self, *, averaged: bool = True) -> LanguageModel:
         """Return the model with these weights, on the CPU; with their average, if there is one,
@@ -202,12 +160,14 @@ def _checked_fields(content: dict[str, Any], names: list[str]) -> dict[str, Any]
     check_fields("a checkpoint", content, names)
     for name in ("seed", "step", "skipped"):
         check_whole(name, content[name], 0, (1 << 63) - 1)
-    for name, (is_right, expected) in _FIELDS.items():
-        value = content[name]
-        if not is_right(value):
-            # Not the repr of a dictionary of tensors, which takes long.
-            got = type(value).__name__ if isinstance(value, (dict, tuple, Tensor)) else repr(value)
-            raise ValueError(f"{name} must be {expected}, got {got:.80}")
+    for fields, expected, is_right in _FIELDS:
+        for name in fields:
+            value = content[name]
+            if not ((value is None and name in _MAY_BE_NONE) or is_right(value)):
+                # Not the repr of a dictionary of tensors, which takes long.
+                got = (type(value).__name__ if isinstance(value, (dict, tuple, Tensor))
+                       else repr(value))
+                raise ValueError(f"{name} must be {expected}, got {got:.80}")
     if content["budget"] is not None:
         check_plan(content["budget"])
     _made(TrainRecipe, "recipe", content["recipe"])
@@ -253,53 +213,27 @@ def _check_embedding(config: ModelConfig, weights: dict[str, Tensor]) -> None:
                          f"layers, not {config.layers}")
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_hash(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]*", value) is not None
-
-
-def _is_amount(value: Any) -> bool:
-    return type(value) in (int, float) and 0.0 <= value < math.inf
-
-
 def _is_plain(value: Any) -> bool:
     """Whether it is a tensor whose numbers can be read as they are."""
     return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
 
 
-def _are_tensors(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(key, str) and _is_plain(each) for key, each in value.items())
-
-
-def _are_states(value: Any) -> bool:
-    return isinstance(value, tuple) and all(
-        isinstance(layer, tuple) and all(map(_is_plain, layer)) for layer in value)
-
-
-def _or_none(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or is_right(value)
-
-
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "corpus_name": (_is_text, "text"),
-    "corpus_sha256": (_is_hash, "a hash in hexadecimal"),
-    "general_sha256": (_or_none(_is_hash), "a hash in hexadecimal"),
-    "seconds": (_is_amount, "at least 0"),
-    "weights": (_are_tensors, "a dictionary of tensors"),
-    "average": (_or_none(_are_tensors), "a dictionary of tensors"),
-    "optimizer": (lambda value: isinstance(value, dict), "a dictionary"),
-    "carried": (_are_states, "tuples of tensors, one for each layer"),
-    "train_bpb": (_or_none(_is_amount), "at least 0"),
-    "heldout_bpb": (_or_none(_is_amount), "at least 0"),
-    "profile": (lambda value: isinstance(value, str) and value in PROFILES,
-                f"one of {', '.join(PROFILES)}"),
-    "data_folder": (_or_none(_is_text), "text"),
-    "text_file": (_or_none(_is_text), "text"),
-    "computed_with": (
-        lambda value: isinstance(value, tuple) and all(map(_is_text, value)), "a tuple of texts"),
-}
-"""For each field what is right, and what it is called."""
+_FIELDS: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
+    (("corpus_name", "data_folder", "text_file"), "text", lambda value: isinstance(value, str)),
+    (("corpus_sha256", "general_sha256"), "a hash in hexadecimal", lambda value: (
+        isinstance(value, str) and re.fullmatch("[0-9a-f]*", value) is not None)),
+    (("seconds", "train_bpb", "heldout_bpb"), "at least 0", lambda value: (
+        type(value) in (int, float) and 0.0 <= value < math.inf)),
+    (("optimizer",), "a dictionary", lambda value: isinstance(value, dict)),
+    (("weights", "average"), "a dictionary of tensors", lambda value: (
+        isinstance(value, dict) and all(
+            isinstance(key, str) and _is_plain(each) for key, each in value.items()))),
+    (("carried",), "tuples of tensors, one for each layer", lambda value: (
+        isinstance(value, tuple) and all(
+            isinstance(layer, tuple) and all(map(_is_plain, layer)) for layer in value))),
+    (("profile",), f"one of {', '.join(PROFILES)}", lambda value: (
+        isinstance(value, str) and value in PROFILES)),
+    (("computed_with",), "a tuple of texts", lambda value: (
+        isinstance(value, tuple) and all(isinstance(each, str) for each in value))),
+)
+_MAY_BE_NONE = {"data_folder", "text_file", "general_sha256", "train_bpb", "heldout_bpb", "average"}

@@ -35,9 +35,9 @@ __all__ = [
 _Result = TypeVar("_Result")
 
 _POLL_S = 0.02
+# Threads of gloo let go of their last tensors by themselves, for which they need Python: an
+# interpreter that has ended by then aborts, with "terminate called without an active exception".
 _SETTLING_S = 0.2
-"""Threads of gloo let go of their last tensors by themselves, for which they need Python: an
-interpreter that has ended by then aborts, with "terminate called without an active exception"."""
 
 
 class Processes:
@@ -164,11 +164,9 @@ def meet(
 ) -> str:
     """A word that the living processes alone agree on, whatever ended ones left in the store.
 
-    Each of the others leaves a word of its own in the launcher's store and waits for an answer to
-    it. The first answers whatever it finds, again and again, until all have come.
-    (TORCHELASTIC_RESTART_COUNT would not do: launchers on several machines may count differently,
-    as one that starts its processes anew because another has joined does not count that.) The
-    longest wait is torch's own for joining a group.
+    Each of the others leaves a word of its own and waits for an answer to it. The first answers
+    whatever it finds, again and again, until all have come. (TORCHELASTIC_RESTART_COUNT would not
+    do: launchers on several machines may count differently.)
     """
     own, deadline = uuid.uuid4().hex, time.monotonic() + timeout.total_seconds()
     try:

@@ -1,30 +1,33 @@
-"""The figures of a training run in CSV files that grow while it goes on, and reading them back:
-losses in ``metrics.csv``, shares of ternary codes in ``codes.csv``. Without torch.
+"""The figures of a training run in CSV files that grow while it goes on, reading them back, and the
+plot of its loss: losses in ``metrics.csv``, shares of ternary codes in ``codes.csv``. Without
+torch.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sterna.model.files import read_text, write_atomically
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = [
-    "COLUMNS", "CodeShares", "CodesWriter", "MetricsWriter", "StepFile", "read_codes",
-    "read_metrics",
+    "COLUMNS", "CodeShares", "CodesWriter", "MetricsWriter", "StepFile", "draw_loss",
+    "loss_limits", "plot_loss", "read_codes", "read_metrics",
 ]
 
 
 def _csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Rows as lines of a CSV file.
-
-    >>> _csv_text([("step", "lr"), (10, 0.5)])
-    'step,lr\\r\\n10,0.5\\r\\n'
-    """
     text = io.StringIO(newline="")
     csv.writer(text).writerows(rows)
     return text.getvalue()
@@ -51,14 +54,12 @@ def _read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, 
 
 
 class StepFile(ABC):
-    """A file of entries, each of a step, in the order of the steps; a subclass says what an entry
-    is.
+    """A file of entries, each of a step, in the order of the steps.
 
     A resumed run repeats the steps after its checkpoint, so entries up to ``resume_step`` are kept.
     """
 
-    head = ""
-    """What the file begins with."""
+    head = ""       # what the file begins with
 
     def __init__(self, path: str | Path, resume_step: int = 0) -> None:
         path = Path(path)
@@ -82,8 +83,10 @@ class StepFile(ABC):
         self._file.close()
 
 
-COLUMNS = ("step", "seconds", "tokens", "train_bpb", "heldout_bpb", "lr", "flips", "zeros",
-           "gradient_norm", "skipped")
+_FORMATS = {"step": ".0f", "seconds": ".2f", "tokens": ".0f", "train_bpb": ".5f",
+            "heldout_bpb": ".5f", "lr": ".6g", "flips": ".6g", "zeros": ".5f",
+            "gradient_norm": ".6g", "skipped": ".0f"}
+COLUMNS = tuple(_FORMATS)
 """Columns of a ``metrics.csv``; a cell without a figure is empty. Flips are the share of all
 ternary codes that this one step changed, zeros the share that is 0 after it. The norm of the
 gradient is that before it is clipped; skipped are the steps so far that changed nothing, as
@@ -97,26 +100,19 @@ class MetricsWriter(StepFile):
 
     @staticmethod
     def entries(path: Path) -> Iterable[tuple[float, str]]:
-        """Step and row of every entry of such a file; ValueError as of :func:`read_metrics`."""
-        columns = read_metrics(path)
-        return [(row[0], _csv_text([_cells(dict(zip(COLUMNS, row, strict=True)))]))
-                for row in zip(*columns.values(), strict=True)]
+        """Step and row of every entry."""
+        rows = zip(*read_metrics(path).values(), strict=True)
+        return [(row[0], _metrics_row(dict(zip(COLUMNS, row, strict=True)))) for row in rows]
 
     def add(self, row: Mapping[str, float | None]) -> None:
-        """Append a row, at once on disk; a figure that is missing, None or NaN leaves its cell
-        empty."""
-        self.append(_csv_text([_cells(row)]))
+        """Append a row; a figure that is missing, None or NaN leaves its cell empty."""
+        self.append(_metrics_row(row))
 
 
-def _cells(row: Mapping[str, float | None]) -> list[str]:
-    formats = {"step": ".0f", "tokens": ".0f", "seconds": ".2f", "lr": ".6g", "flips": ".6g",
-               "gradient_norm": ".6g", "skipped": ".0f"}
-    cells = []
-    for name in COLUMNS:
-        value = row.get(name)
-        known = value is not None and value == value
-        cells.append(format(value, formats.get(name, ".5f")) if known else "")
-    return cells
+def _metrics_row(row: Mapping[str, float | None]) -> str:
+    figures = ((row.get(name), form) for name, form in _FORMATS.items())
+    return _csv_text([["" if value is None or value != value else format(value, form)
+                       for value, form in figures]])
 
 
 def read_metrics(path: str | Path) -> dict[str, list[float]]:
@@ -131,7 +127,7 @@ def read_metrics(path: str | Path) -> dict[str, list[float]]:
     return columns
 
 
-_COLUMNS = ("step", "projection", "flips", "zeros")
+_CODES_COLUMNS = ("step", "projection", "flips", "zeros")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +141,19 @@ class CodeShares:
 class CodesWriter(StepFile):
     """A ``codes.csv``: at some steps, a row for each projection."""
 
-    head = _csv_text([_COLUMNS])
+    head = _csv_text([_CODES_COLUMNS])
 
     @staticmethod
     def entries(path: Path) -> Iterable[tuple[int, str]]:
-        """Step and rows of every entry of such a file; ValueError as of :func:`read_codes`."""
-        return [(step, _rows(step, shares)) for step, shares in read_codes(path).items()]
+        """Step and rows of every entry."""
+        return [(step, _codes_rows(step, shares)) for step, shares in read_codes(path).items()]
 
     def add(self, step: int, shares: Mapping[str, CodeShares]) -> None:
-        """Append the shares of a step, by projection; at once on disk."""
-        self.append(_rows(step, shares))
+        """Append the shares of a step, by projection."""
+        self.append(_codes_rows(step, shares))
 
 
-def _rows(step: int, shares: Mapping[str, CodeShares]) -> str:
+def _codes_rows(step: int, shares: Mapping[str, CodeShares]) -> str:
     return _csv_text((step, name, f"{each.flips:.6g}", f"{each.zeros:.5f}")
                     for name, each in shares.items())
 
@@ -165,10 +161,82 @@ def _rows(step: int, shares: Mapping[str, CodeShares]) -> str:
 def read_codes(path: str | Path) -> dict[int, dict[str, CodeShares]]:
     """Return the rows of a ``codes.csv`` by step and projection."""
     found: dict[int, dict[str, CodeShares]] = {}
-    for place, row in _read_rows(path, _COLUMNS):
+    for place, row in _read_rows(path, _CODES_COLUMNS):
         step, name, flips, zeros = row
         try:
             found.setdefault(int(step), {})[name] = CodeShares(float(flips), float(zeros))
         except ValueError as error:
-            raise ValueError(f"{place}: {row} is no row of {', '.join(_COLUMNS)}") from error
+            raise ValueError(f"{place}: {row} is no row of {', '.join(_CODES_COLUMNS)}") from error
     return found
+
+
+_NAMED = 6      # so many spikes, the largest, are given with their values
+
+
+def plot_loss(metrics_path: str | Path, image_path: str | Path, *, title: str) -> None:
+    """Write :func:`draw_loss` to a file, as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    draw_loss(figure, metrics_path, title=title)
+    picture = io.BytesIO()
+    canvas.print_png(picture)
+    write_atomically(Path(image_path), picture.getvalue())
+
+
+def draw_loss(figure: Figure, metrics_path: str | Path, *, title: str = "") -> None:
+    """Draw training and held-out bits per byte against the bytes trained on.
+
+    The scale is that of :func:`loss_limits`. What is beyond it is marked at the edge, with
+    the value of its peak.
+    """
+    columns = read_metrics(metrics_path)
+    millions = [tokens / 1e6 for tokens in columns["tokens"]]
+    axes = figure.add_subplot()
+    axes.plot(millions, columns["train_bpb"], color="#6f9fce", label="training")
+    held = [(x, y) for x, y in zip(millions, columns["heldout_bpb"], strict=True) if y == y]
+    if held:
+        axes.plot([x for x, _ in held], [y for _, y in held], "o-", color="#d1495b", ms=4,
+                  label=f"held-out, last {held[-1][1]:.3f}")
+    bottom, top = loss_limits([*columns["train_bpb"], *(y for _, y in held)])
+    axes.set_ylim(bottom, top)
+    peaks = _peaks(columns["train_bpb"], top)
+    named = set(sorted(peaks, key=lambda at: -columns["train_bpb"][at])[:_NAMED])
+    for at in peaks:
+        axes.plot([millions[at]], [top], "^", color="#6f9fce", ms=7, clip_on=False)
+        if at in named:
+            axes.annotate(f"{columns['train_bpb'][at]:.2f}", (millions[at], top), xytext=(0, 5),
+                          textcoords="offset points", ha="center")
+    axes.legend()
+    axes.set(xlabel="million bytes trained on", ylabel="bits per byte")
+    # Above the values at the edge, if there are any.
+    axes.set_title(title, parse_math=False, pad=18 if named else None)
+    axes.grid(alpha=0.3)
+
+
+def loss_limits(values: Sequence[float]) -> tuple[float, float]:
+    """Return bottom and top of the scale for losses, which one spike does not ruin; NaN and
+    infinity do not count.
+
+    The 5th and the 95th percentile and once their distance on either side, or the extremes
+    where these are nearer; and a margin.
+
+    >>> loss_limits([2.0, 1.0] * 20 + [50.0])
+    (0.88, 3.12)
+    """
+    known = np.asarray([value for value in values if np.isfinite(value)])
+    if known.size == 0:
+        return 0.0, 1.0
+    low, high = np.percentile(known, [5, 95])
+    bottom = max(float(known.min()), float(2 * low - high))
+    top = min(float(known.max()), float(2 * high - low))
+    margin = 0.06 * (top - bottom) or 0.5
+    return round(bottom - margin, 6), round(top + margin, 6)
+
+
+def _peaks(values: Sequence[float], top: float) -> list[int]:
+    """Where the largest value of each run above the scale is."""
+    runs = itertools.groupby(range(len(values)), key=lambda at: values[at] > top)
+    return [max(run, key=lambda at: values[at]) for above, run in runs if above]

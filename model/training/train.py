@@ -29,13 +29,8 @@ from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.budget import Budget, StepBudget, TimeBudget
 from sterna.model.training.distributed import joined, own
 from sterna.model.training.heldout import measure_heldout
-from sterna.model.training.loss_plot import plot_loss
-from sterna.model.training.progress import (
-    QuietReporter,
-    TrainProgress,
-    TrainReporter,
-    default_reporter,
-)
+from sterna.model.training.metrics import plot_loss
+from sterna.model.training.progress import TrainProgress, TrainReporter, default_reporter
 from sterna.model.training.recipe import Execution, Recording, TrainRecipe
 from sterna.model.training.record import Record, open_record
 from sterna.model.training.run_folder import RunFolder
@@ -50,24 +45,17 @@ _LONGEST_CHARACTER = 4      # bytes in UTF-8
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a training run came to.
-
-    ``seconds`` is the time of its steps. ``train_bpb`` is a running mean of the training loss, NaN
-    before the first step; ``heldout_bpb`` is None only if the run was interrupted before it was
-    measured, on ``heldout_bytes`` of text. ``stop_signal`` is the number of the signal that
-    interrupted it. ``checkpoint`` is the file, or, of several processes that are interrupted, the
-    folder of their parts.
-    """
+    """What a training run came to."""
 
     model: LanguageModel
     step: int
     tokens: int
-    seconds: float
-    train_bpb: float
-    heldout_bpb: float | None
+    seconds: float              # of the steps
+    train_bpb: float            # running mean of the training loss; NaN before the first step
+    heldout_bpb: float | None   # None only if it was interrupted before it was measured
     interrupted: bool
-    checkpoint: Path
-    heldout_bytes: int = 0
+    checkpoint: Path            # the file; or, of several processes, the folder of their parts
+    heldout_bytes: int = 0      # so much text was measured
     stop_signal: int | None = None
 
 
@@ -91,11 +79,10 @@ def train(
 ) -> TrainResult:
     """Train a model and leave ``checkpoint.pt``, ``metrics.csv`` and ``loss.png``.
 
-    Raises ValueError if the budget, the device or another argument makes no sense; if ``run_dir``
-    has a checkpoint, and it is not said what to do with it, or another process trains there;
-    CheckpointError if there is a damaged checkpoint to resume, or one of another model, corpus,
-    seed or recipe. (It is a ValueError.); FloatingPointError if the loss or a weight stops being
-    finite. The checkpoint before stays; OSError if ``run_dir`` cannot be written. ConnectionError,
+    Raises ValueError if an argument makes no sense, or ``run_dir`` has a checkpoint and it is not
+    said what to do with it, or is trained in by another process; CheckpointError if the checkpoint
+    to resume is damaged or of another run; FloatingPointError if the loss or a weight stops being
+    finite (the checkpoint before stays); OSError if ``run_dir`` cannot be written, ConnectionError
     if another process of the run ended.
 
     Parameters
@@ -161,7 +148,7 @@ def train(
         sampler = WindowSampler(text, settings.recipe, seed)
         state = TrainState(settings, processes, execution)
         heldout = _heldout(settings, recording.heldout_bytes)
-        shown = (reporter or default_reporter(quiet)) if processes.is_first else QuietReporter()
+        shown = (reporter or default_reporter(quiet)) if processes.is_first else TrainReporter()
         stack.enter_context(closing(shown))
         processes.on_first(lambda: stack.enter_context(folder.locked(shown.message)))
         resumes = bool(processes.first_says(processes.on_first(lambda: folder.resumes(**how))))

@@ -19,10 +19,8 @@ def check_path(name: str, path: object) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise OSError if a file or folder of this name could not be written: before long work.
-
-    Nothing is made; the nearest folder that exists is tried.
-    """
+    """Raise OSError if a file or folder of this name could not be written: the nearest folder that
+    exists is tried, before long work."""
     place = next(each for each in path.absolute().parents if each.exists())
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -63,10 +61,8 @@ def _write(path: Path, raw: bytes) -> None:
 
 
 def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
-    """Read a UTF-8 text file, as bytes.
-
-    Raises ValueError if it cannot be read, has fewer than ``at_least`` bytes or is not UTF-8.
-    """
+    """Read a UTF-8 text file, as bytes; ValueError if it cannot be, or has fewer than
+    ``at_least``."""
     path = Path(path)
     try:
         data = path.read_bytes()

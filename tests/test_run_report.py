@@ -16,7 +16,7 @@ from test_train import CONFIG, CORPUS, RECIPE
 
 from sterna.cli.reports.run_page import write_run_report
 from sterna.model.training.metrics import CodeShares, CodesWriter, read_codes, read_metrics
-from sterna.model.training.progress import QuietReporter, TrainProgress
+from sterna.model.training.progress import TrainProgress, TrainReporter
 from sterna.model.training.recipe import Execution, Recording
 from sterna.model.training.record import SampleWriter, read_samples
 from sterna.model.training.run_folder import RunFolder
@@ -132,7 +132,7 @@ def test_what_a_run_left_stays_until_the_checkpoint_of_the_one_that_replaces_it(
               overwrite=True, quiet=True)
     assert contents(tmp_path) == before
 
-    class Looks(QuietReporter):
+    class Looks(TrainReporter):
         """The files before and after the first checkpoint."""
 
         def __init__(self) -> None:

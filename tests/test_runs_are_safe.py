@@ -25,7 +25,7 @@ from sterna.model.training import run_folder
 from sterna.model.training import train as loop
 from sterna.model.training.checkpoint import load_checkpoint, save_checkpoint
 from sterna.model.training.metrics import read_metrics
-from sterna.model.training.progress import QuietReporter, TrainProgress
+from sterna.model.training.progress import TrainProgress, TrainReporter
 from sterna.model.training.recipe import Execution, Recording
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.train import TrainRecipe, TrainResult, train
@@ -117,7 +117,7 @@ def test_without_locks_a_run_goes_on_and_says_so(
     assert list(tmp_path.iterdir()) == []
 
 
-class Signaller(QuietReporter):
+class Signaller(TrainReporter):
     """Sends signals to this process after a step."""
 
     def __init__(self, *signals: int) -> None:

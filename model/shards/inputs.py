@@ -67,11 +67,10 @@ class Input:
 
 
 def find_inputs(inputs: Sequence[str], kind: str = "auto") -> list[Input]:
-    """The files of every input, in order; those of a folder sorted by their path in it.
-
-    The kind, one of ``FORMATS``, goes by the end of a file's name if it is ``auto``; a file that
-    was named and ends in nothing known is then text, one that was only found in a folder is left
-    out. Files and folders in a folder whose names begin with a dot are left out.
+    """The files of every input, in order; those of a folder sorted by their path in it, without
+    hidden ones. The kind, one of ``FORMATS``, goes by the end of a file's name if it is ``auto``; a
+    file that was named and ends in nothing known is then text, one that was only found in a folder
+    is left out.
     """
     if not inputs:
         raise ValueError("there must be at least one input")
@@ -243,13 +242,9 @@ class _Counted(io.FileIO):
 def read_documents(
     source: InputFile, column: str, meter: Meter, spool: Path,
 ) -> Iterator[Document]:
-    """The documents of an input; a text file is one, every row of another kind is.
-
-    Empty texts, and rows where the text is null, are no documents. A document is to be read before
-    the next is asked for. The ``column`` of a table, or field of JSON lines, holds the texts;
-    ``spool`` is a folder for a temporary copy of a text whose length is not known before it is
-    read: of standard input, of a pipe, or packed.
-    """
+    """The documents of an input: a text file, or every row of another kind whose ``column`` is not
+    null or empty. A document is to be read before the next is asked for. ``spool`` is a folder for
+    a temporary copy of a text whose length is not known before it is read."""
     try:
         if source.kind == "text":
             yield from _text(source, meter, spool)

@@ -108,10 +108,8 @@ def _read_part(document: Document, start: int, end: int, block_bytes: int) -> It
 
 
 def _cut_for(tokenizer: Tokenizer, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Blocks with the same text, cut where the tokens do not depend on the cut.
-
-    Where there is no such place, blocks are joined until there is one.
-    """
+    """Blocks with the same text, cut where the tokens do not depend on the cut; where there is no
+    such place, they are joined until there is one."""
     rest = b""
     for block in blocks:
         text = rest + block
@@ -161,9 +159,8 @@ class _Side:
 class Sides:
     """Gives the pieces to train on, and writes the held-out text into a file on the way.
 
-    Between two documents of a side stands the separator; to train on, the tokenizer's token that
-    ends a document takes its place, if it has one. The tokenizer says where a long text may be cut
-    in pieces; about ``block_bytes`` are read at a time.
+    Between two documents of a side stands the separator, or, to train on, the tokenizer's token
+    that ends a document, if it has one. About ``block_bytes`` are read at a time.
     """
 
     def __init__(

@@ -37,15 +37,8 @@ States: TypeAlias = tuple[State, ...]
 
 
 class Residual(nn.Module):
-    """``y = x + inner(x)``, limited to the range of the profile's ``x`` format.
-
-    Parameters
-    ----------
-    inner
-        A module from ``[..., d]`` to ``[..., d]``.
-    numerics
-        Limits the sum; by default to the range of profile S16.
-    """
+    """``y = x + inner(x)``, for ``[..., d]``, limited by ``numerics``; by default to profile S16's
+    ``x``."""
 
     def __init__(self, inner: nn.Module, numerics: Numerics = S16_LIMITS) -> None:
         super().__init__()
@@ -72,21 +65,9 @@ def _token_mixers(module: nn.Module) -> list[TokenMixer]:
 
 
 def advance(module: nn.Module, x: Tensor, states: Sequence[State]) -> tuple[Tensor, States]:
-    """Run a module that may have token mixers inside.
-
-    Parameters
-    ----------
-    module
-        A module of Sterna, a :class:`Residual`, or an ``nn.Sequential`` of such.
-    x
-        ``[time, batch, columns]``.
-    states
-        Of every token mixer inside, as :func:`initial_states` or the call before gave them.
-
-    Returns
-    -------
-    The output ``[time, batch, rows]`` and the states after the last token.
-    """
+    """Run a Sterna module, a :class:`Residual`, or an ``nn.Sequential`` of such: from ``x [time,
+    batch, columns]`` and the states of every token mixer inside, as :func:`initial_states` or the
+    call before gave them, to ``[time, batch, rows]`` and the states after the last token."""
     if isinstance(module, TokenMixer):
         (before,) = states
         y, last = module(x, before)
@@ -105,11 +86,8 @@ def advance(module: nn.Module, x: Tensor, states: Sequence[State]) -> tuple[Tens
 
 
 def ternary_matrix_of(linear: BitLinear) -> TernaryMatrix:
-    """The ternary matrix that a BitLinear computes with, with its scale and bias.
-
-    It is ternarised by the same function, in the same float32, as in training. Raises ValueError if
-    a weight or a bias is not finite.
-    """
+    """The ternary matrix that a BitLinear computes with, with its scale and bias: made by the same
+    function, in the same float32, as in training."""
     if not isinstance(linear, BitLinear):
         raise ValueError(f"expected a BitLinear, got a {type(linear).__name__}: its weights are "
                          f"not ternary")
@@ -184,11 +162,7 @@ def _sequence(
 
 
 def _inside(at: str, name: str) -> str:
-    """Where a module stands, as torch names it.
-
-    >>> _inside(_inside("the module", "0"), "inner")
-    'module 0.inner'
-    """
+    """Where a module stands, as torch names it: ``module 0.inner``."""
     return f"module {name}" if at == "the module" else f"{at}.{name}"
 
 

@@ -52,14 +52,11 @@ class StepBudget:
 class TimeBudget:
     """A training time, made into a number of steps by the speed that is measured.
 
-    The first steps are a trial, in which the fraction stands. Then the number of steps is fixed,
-    and the fraction goes to 1 in equal strides. As the speed changes, the steps that remain are
-    corrected, a little after each: a stall never makes the schedule jump, and no part of it is left
-    out. A run that was held up for long ends late, but with the end of its decay.
-
-    A resumed run has used ``used_seconds`` of it and continues ``plan``, which :meth:`to_json` gave
-    then, if the budget is the same; a longer one begins with a trial, at the fraction of the time
-    that is used.
+    The first steps are a trial, in which the fraction stands. Then it goes to 1 in equal strides,
+    corrected a little after each step: a stall never makes the schedule jump, and a run that was
+    held up for long ends late, but with the end of its decay. A resumed run has used
+    ``used_seconds`` and continues ``plan`` (:meth:`to_json`) if the time is the same; a longer one
+    begins with a trial, at the fraction that is used.
     """
 
     def __init__(self, seconds: float, used_seconds: float = 0.0, plan: Any = None) -> None:

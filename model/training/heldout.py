@@ -25,10 +25,9 @@ __all__ = ["heldout_of_run", "heldout_window", "measure_heldout"]
 
 
 def heldout_of_run(checkpoint: Checkpoint) -> bytes | None:
-    """The held-out part of the text that was trained on, as training measures it.
-
-    That is the text of a data folder or of a file, where the checkpoint says, or the built-in one,
-    if this Python has the same; else None, as nobody knows where the text is.
+    """The held-out part of the text that was trained on, as training measures it: of the data
+    folder or file that the checkpoint names, or of the built-in text; None if nobody knows where
+    the text is.
     """
     if checkpoint.data_folder is not None:
         return _of_folder(checkpoint)
@@ -84,10 +83,7 @@ def measure_heldout(
     model: LanguageModel, text: bytes, recipe: TrainRecipe, tokenizer: Tokenizer = BYTES,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> float:
-    """Bits per byte of a text, which the tokenizer makes into the tokens of the model.
-
-    ``progress`` is called now and then with the number of predictions so far, and of all.
-    """
+    """Bits per byte of a text; ``progress`` gets the number of predictions so far, and of all."""
     found = heldout_bpb(model, text, window=heldout_window(model, recipe), tokenizer=tokenizer,
                         progress=progress)
     if not math.isfinite(found):

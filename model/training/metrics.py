@@ -34,10 +34,8 @@ def _csv_text(rows: Iterable[Sequence[object]]) -> str:
 
 
 def _read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the rows below the header of a CSV file, each after its place: ``x.csv, line 2``.
-
-    A last line without an end is left out: a run was killed while it wrote that.
-    """
+    """The rows below the header of a CSV file, each after its place (``x.csv, line 2``); not a last
+    line without an end, at which a run was killed."""
     text = read_text(path, at_least=0).decode()
     lines = io.StringIO(text[:text.rfind("\n") + 1], newline="")
     try:
@@ -187,11 +185,8 @@ def plot_loss(metrics_path: str | Path, image_path: str | Path, *, title: str) -
 
 
 def draw_loss(figure: Figure, metrics_path: str | Path, *, title: str = "") -> None:
-    """Draw training and held-out bits per byte against the bytes trained on.
-
-    The scale is that of :func:`loss_limits`. What is beyond it is marked at the edge, with
-    the value of its peak.
-    """
+    """Draw training and held-out bits per byte against the bytes trained on, in the scale of
+    :func:`loss_limits`; what is beyond it is marked at the edge, with the value of its peak."""
     columns = read_metrics(metrics_path)
     millions = [tokens / 1e6 for tokens in columns["tokens"]]
     axes = figure.add_subplot()
@@ -217,11 +212,8 @@ def draw_loss(figure: Figure, metrics_path: str | Path, *, title: str = "") -> N
 
 
 def loss_limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return bottom and top of the scale for losses, which one spike does not ruin; NaN and
-    infinity do not count.
-
-    The 5th and the 95th percentile and once their distance on either side, or the extremes
-    where these are nearer; and a margin.
+    """Bottom and top of the scale for losses: the 5th and the 95th percentile and once their
+    distance on either side, or the extremes where these are nearer, and a margin.
 
     >>> loss_limits([2.0, 1.0] * 20 + [50.0])
     (0.88, 3.12)

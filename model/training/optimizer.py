@@ -19,10 +19,8 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def adamw(model: nn.Module, recipe: TrainRecipe) -> torch.optim.AdamW:
-    """AdamW in three groups: embeddings, matrices of projections (which decay), and the rest.
-
-    A group has ``lr_factor``, by which the learning rate of a step is to be multiplied.
-    """
+    """AdamW in three groups: embeddings, matrices of projections (which decay), and the rest; a
+    group has ``lr_factor``, by which the learning rate of a step is to be multiplied."""
     embeddings = [each.weight for each in model.modules() if isinstance(each, nn.Embedding)]
     matrices = [each.weight for each in model.modules() if isinstance(each, Projection)]
     grouped = {id(parameter) for parameter in (*embeddings, *matrices)}
@@ -84,12 +82,9 @@ def _checked(found: Any, parameter: Tensor, step: int) -> dict[str, Tensor]:
 
 
 class WeightAverage:
-    """``average += (1 - decay) * (weights - average)`` after every step (Polyak averaging).
-
-    A matrix is made ternary after it is averaged, so codes follow the average. The average begins
-    with the weights of the model. The decay of step ``t`` is at most ``(1 + t) / (10 + t)``, so
-    that these are soon forgotten.
-    """
+    """``average += (1 - decay) * (weights - average)`` after every step (Polyak averaging),
+    beginning with the weights of the model, which are soon forgotten: the decay of step ``t`` is at
+    most ``(1 + t) / (10 + t)``. Codes are made of the average."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._parameters, self._decay = dict(model.named_parameters()), decay

@@ -118,10 +118,8 @@ class TrainRecipe:
 
     @classmethod
     def of(cls, weights: str, **given: Any) -> TrainRecipe:
-        """The recipe for a kind of weights (``ModelConfig.weights``) with what is ``given``.
-
-        Float weights take smaller steps and little decay; there are no codes to be changed.
-        """
+        """The recipe for a kind of weights (``ModelConfig.weights``) with what is ``given``: float
+        weights take smaller steps and little decay, as there are no codes to be changed."""
         smaller = {"lr": 3e-3, "weight_decay": 0.1, "float_start": 0.0}
         return cls(**{**(smaller if weights == "float" else {}), **given})
 
@@ -129,8 +127,6 @@ class TrainRecipe:
         """The recipe of a model of ``lr_width`` channels for one of ``width`` channels: the best
         learning rate is in inverse proportion to the width (``benchmarks/lr_transfer.py``), as
         that of hidden matrices is with Adam in arXiv 2203.03466, table 3.
-
-        Raises ValueError if a width is not a whole number from 1 on.
 
         >>> TrainRecipe(lr=0.01).carried_over(128, 512).lr
         0.0025
@@ -141,11 +137,7 @@ class TrainRecipe:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens predicted in one step.
-
-        >>> TrainRecipe().tokens_per_step
-        1024
-        """
+        """Tokens predicted in one step."""
         return self.batch * self.window
 
     def learning_rate(self, step: int, fraction: float) -> float:
@@ -163,11 +155,7 @@ class TrainRecipe:
         return self.lr * warm * part
 
     def decay(self, fraction: float) -> float:
-        """Weight decay of a step when ``fraction`` of the budget is used.
-
-        >>> TrainRecipe(schedule="two-stage").decay(0.5)
-        0.0
-        """
+        """Weight decay of a step when ``fraction`` of the budget is used."""
         over = self.schedule == "two-stage" and fraction >= _FIRST_STAGE
         return 0.0 if over else self.weight_decay
 
@@ -175,9 +163,7 @@ class TrainRecipe:
 @dataclass(frozen=True, slots=True)
 class Execution:
     """What may differ between a run and its continuation: the result is the same, but for
-    rounding.
-
-    Raises ValueError if the number of threads is out of its range."""
+    rounding."""
 
     device: str | None = None   # a torch device; by default cuda if there is one, else cpu
     threads: int | None = None  # CPU threads; by default what torch has
@@ -198,9 +184,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a run measures, saves and writes down beside its steps, and how often.
-
-    Raises ValueError if a number is out of its range."""
+    """What a run measures, saves and writes down beside its steps, and how often."""
 
     heldout_bytes: int = HELDOUT_BYTES  # so much of the held-out text is measured
     heldout_evaluations: int = 8        # so many times during the run, the end included; or

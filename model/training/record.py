@@ -120,10 +120,9 @@ class CodeCounts:
 
 
 class CodeWatch:
-    """Compares the codes before and after a step, of every
-    :class:`~sterna.model.network.bitlinear.BitLinear` by the name of its module.
+    """Compares the codes before and after a step, of every BitLinear by the name of its module.
 
-    It costs about a tenth of a step, so it is for a sample of the steps. Of matrices that lie over
+    It costs about a tenth of a step, so it is for a sample of them. Of matrices that lie over
     several processes each counts its own rows; else the first process alone counts. Scales of rows
     may differ from those of training in the last bit, as sums are made in another order.
     """

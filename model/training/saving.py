@@ -36,9 +36,8 @@ def save_run(
     """Write a checkpoint; called by all processes. A weight that is not finite ends the run before
     a good checkpoint is replaced.
 
-    One process writes one file. Several write their parts side by side, and one file only when
-    the run is finished, for whoever uses the model. Until then none is left of steps before, or of
-    a run that this one replaces: it would be used as if it were of this run and step.
+    One process writes one file. Several write their parts side by side, and one file only when the
+    run is finished. Until then none is left of steps before, which would be taken for this one.
     """
     state.check_finite()
     processes = state.processes
@@ -131,10 +130,8 @@ _SUMS = "sha256.json"
 
 
 def _write(tensors: dict[str, Any], folder: Path) -> None:
-    """Write a dictionary of tensors and dictionaries; called by every process.
-
-    What all have alike is written once.
-    """
+    """Write a dictionary of tensors and dictionaries; called by every process. What all have alike
+    is written once."""
     try:
         with _alone() as alone:
             dcp.save(tensors, checkpoint_id=folder, no_dist=alone)

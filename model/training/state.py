@@ -111,10 +111,8 @@ def _facts(config: ModelConfig, recipe: TrainRecipe, others: dict[str, Any]) -> 
 
 
 class TrainState:
-    """Model, optimiser and position between two steps: what a checkpoint holds.
-
-    Every process of a run starts with the same weights, from the seed.
-    """
+    """Model, optimiser and position between two steps: what a checkpoint holds. Every process of a
+    run starts with the same weights, from the seed."""
 
     def __init__(
         self, settings: RunSettings, processes: Processes, execution: Execution | None = None,
@@ -161,13 +159,10 @@ class TrainState:
         return self.step * self.settings.recipe.tokens_per_step
 
     def advance(self, windows: np.ndarray, fraction: float, *, afresh: bool) -> None:
-        """Do one step of the optimiser; one whose gradient is not finite changes no weight, and ten
-        of them in a row end the run.
-
-        ``windows`` are tokens int64 ``[window + 1, own columns of the batch]``, which start
-        ``afresh`` or from the state of the step before. Learning rate and weight decay follow
-        ``fraction``, the used part of the budget.
-        """
+        """Do one step of the optimiser, on tokens int64 ``[window + 1, own columns of the batch]``,
+        which start ``afresh`` or from the state of the step before; ``fraction`` of the budget is
+        used. A step whose gradient is not finite changes no weight, and ten of them in a row end
+        the run."""
         recipe = self.settings.recipe
         if afresh:
             self.carried = self._initial_state()
@@ -347,10 +342,9 @@ def add_gradient(
     """Add the gradient of :func:`next_token_loss` to that of the parameters; return the loss of all
     windows and the state after them, without a gradient and with memory of its own.
 
-    The windows are read in ``parts`` that differ by one window at most; each has the weight of
-    its windows. So the sum is the gradient of the whole, and the activations of one part alone
-    are in memory. Of several processes each reads its own windows, and after the last part
-    the gradient is the mean over all of them.
+    The windows are read in ``parts``, each with the weight of its windows, so that the activations
+    of one part alone are in memory. After the last part the gradient is the mean over all
+    processes.
     """
     pieces = windows.tensor_split(parts, dim=1)
     total, begin, ends = torch.zeros((), device=windows.device), 0, []

@@ -251,16 +251,12 @@ def _train_steps(
     folder: RunFolder, recording: Recording, record: Record, reporter: TrainReporter,
     stop: _Stop,
 ) -> int | None:
-    """Take steps until the budget is spent or a signal came, then write the checkpoint.
+    """Take steps until the budget is spent or a signal came, then write the checkpoint; return the
+    signal, also if another process got it.
 
-    Training time is that of the steps: what is done between them is not counted. Several
-    processes go by the same numbers, so that all do the same next. The end of a run is measured
-    also if it is resumed there, as it may have been killed before it was measured, or been
-    measured on less text.
-
-    Returns
-    -------
-    The signal, also if another process got it; None if there was none.
+    Training time is that of the steps alone. Several processes go by the same numbers, so that all
+    do the same next. The end of a run is measured also if it is resumed there, as it may have been
+    killed before it was measured, or been measured on less text.
     """
     def keep(*, finished: bool) -> None:
         save_run(state, folder, budget.to_json(), finished=finished)
@@ -351,11 +347,8 @@ class _Stop:
 
 @contextmanager
 def _stop_requested() -> Iterator[_Stop]:
-    """An object that Ctrl-C or SIGTERM marks, once, so that no step is left half done.
-
-    A second signal is not held back: it does what it would do outside. (SIGTERM is what torchrun,
-    Slurm and containers send before they kill.)
-    """
+    """An object that Ctrl-C or SIGTERM (of torchrun, Slurm, containers) marks, once, so that no
+    step is left half done. A second signal is not held back: it does what it would do outside."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread gets signals
@@ -396,12 +389,9 @@ def training_device(name: str | None, local_rank: int | None = None) -> torch.de
 
 @contextmanager
 def _arithmetic(threads: int | None, weights: str) -> Iterator[None]:
-    """Use ``threads`` threads of torch, and for ternary weights its fastest float32 product.
-
-    The fastest may take its inputs in bfloat16 or TF32. The projections' products of the forward
-    pass are of whole numbers below 128, which either keeps exact; gradients lose digits that
-    do not matter. Float weights would lose some that might.
-    """
+    """Use ``threads`` threads of torch, and for ternary weights its fastest float32 product, which
+    may take bfloat16 or TF32: whole numbers below 128 are exact in either, and gradients lose
+    digits that do not matter. Float weights would lose some that might."""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     if threads is not None:
         torch.set_num_threads(threads)

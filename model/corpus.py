@@ -27,7 +27,7 @@ from sterna.model.cache import cache_key, user_cache
 from sterna.model.files import read_text
 
 __all__ = ["BUILTIN_NAME", "DOCSTRINGS_NAME", "Corpus", "as_ascii", "builtin_corpus",
-           "corpus_from_file", "leaked_lines", "left_out", "with_general"]
+           "corpus_from_file", "left_out", "with_general"]
 
 BUILTIN_NAME = "python-manual"
 """Name of the built-in corpus."""
@@ -114,17 +114,6 @@ def _characters(text: bytes) -> Iterator[str]:
 
 def _long_lines(text: str) -> set[str]:
     return {line for line in text.split("\n") if len(line) >= _LONG_LINE_CHARS}
-
-
-def leaked_lines(corpus: Corpus) -> float:
-    """Return the fraction of the held-out text's long lines that are also in the train part.
-
-    A long line has at least 40 characters.
-    """
-    known = _long_lines(corpus.train.decode())
-    held = [line for line in corpus.heldout.decode().split("\n")
-            if len(line) >= _LONG_LINE_CHARS]
-    return sum(line in known for line in held) / len(held) if held else 0.0
 
 
 def with_general(corpus: Corpus, text: bytes) -> Corpus:

@@ -65,10 +65,8 @@ def write_folder(
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Give an empty folder beside ``folder``, which takes its name at the end of the block.
-
-    What was there is replaced; if the block raises, it stays and the new folder is removed.
-    """
+    """Give an empty folder beside ``folder``, which takes its name, and its place, at the end of
+    the block; if the block raises, what was there stays and the new folder is removed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["ASCII_VOCAB", "VOCAB", "check_bytes", "contiguous_sequences", "decode", "encode",
-           "known_bytes"]
+__all__ = ["ASCII_VOCAB", "VOCAB", "check_bytes", "check_tokens", "contiguous_sequences",
+           "decode", "encode", "known_bytes"]
 
 VOCAB = 256
 """Number of tokens: one for each value of a byte."""
@@ -31,6 +31,18 @@ def encode(text: str | bytes) -> np.ndarray:
     return np.frombuffer(data, dtype=np.uint8).astype(np.int64)
 
 
+def check_tokens(tokens: np.ndarray | list[int], vocab: int) -> np.ndarray:
+    """Tokens of a vocabulary as int64 ``[length]``.
+
+    Raises ValueError if one is not from 0 to ``vocab - 1``.
+    """
+    values = np.asarray(tokens, dtype=np.int64).reshape(-1)
+    if values.size and not 0 <= values.min() <= values.max() < vocab:
+        raise ValueError(
+            f"tokens must be from 0 to {vocab - 1}, got {values.min()} to {values.max()}")
+    return values
+
+
 def decode(tokens: np.ndarray | list[int]) -> str:
     """Return the text of ``tokens``; bytes that are not UTF-8 become U+FFFD.
 
@@ -39,10 +51,7 @@ def decode(tokens: np.ndarray | list[int]) -> str:
     >>> decode([97, 195, 159])
     'aß'
     """
-    values = np.asarray(tokens, dtype=np.int64).reshape(-1)
-    if values.size and not 0 <= values.min() <= values.max() < VOCAB:
-        raise ValueError(
-            f"tokens must be from 0 to {VOCAB - 1}, got {values.min()} to {values.max()}")
+    values = check_tokens(tokens, VOCAB)
     return values.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
 

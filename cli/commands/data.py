@@ -102,8 +102,7 @@ def info(
     folder: Annotated[Path, typer.Argument(
         metavar="FOLDER", help="A folder that sterna data build wrote.")],
     verify: Annotated[bool, typer.Option(
-        "--verify", help="Read all of it, and compare it with the hashes and counts in its "
-                         "index.")] = False,
+        "--verify", help="Read all of it, and compare it with the hashes in its index.")] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:

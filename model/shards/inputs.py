@@ -40,8 +40,8 @@ _KINDS = {".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".json
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One thing to read, of the kind ``text``, ``jsonl``, ``parquet`` or ``dataset``; a data set
-    has a name for its path, if that is no folder. The size is 0 if nobody knows."""
+    """One thing to read, of the kind ``text``, ``jsonl``, ``parquet`` or ``dataset`` (whose path
+    may be its name); the size is 0 if nobody knows."""
 
     kind: str
     path: str
@@ -209,8 +209,8 @@ def _check_column(name: str, column: str, columns: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text to be read, UTF-8, or what claims to be: where it is from, its bytes, from any place
-    on, and how many there are, at least 1."""
+    """A text to be read, UTF-8, or what claims to be: where it is from, and its bytes, at least
+    1."""
 
     name: str
     file: BinaryIO

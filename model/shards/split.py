@@ -5,7 +5,6 @@ Which part of a document is held out is a function of its content and of nothing
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from sterna.model.checks import check_whole, real_number
+from sterna.model.files import utf8_blocks
 from sterna.model.shards.files import Part
 from sterna.model.shards.inputs import Document, Input, InputFile, Meter, read_documents
 from sterna.model.tokens.tokenizer import Tokenizer
@@ -89,20 +89,12 @@ document before."""
 
 
 def _read_part(document: Document, start: int, end: int, block_bytes: int) -> Iterator[bytes]:
-    """The bytes of a document from ``start`` to ``end``, in blocks, checked to be UTF-8."""
+    """The bytes of a document from ``start`` to ``end``, in blocks."""
     document.file.seek(start)
-    decoder = codecs.getincrementaldecoder("utf-8")()
     while start < end:
         block = document.file.read(min(block_bytes, end - start))
         if not block:
             raise ValueError(f"{document.name}: became shorter while it was read")
-        waiting = decoder.getstate()[0]     # the beginning of a character
-        try:
-            decoder.decode(block, start + len(block) == end)
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{document.name}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at "
-                f"offset {start - len(waiting) + error.start})") from error
         start += len(block)
         yield block
 
@@ -211,7 +203,8 @@ class Sides:
             self._write(self._read(document, cut, document.size))
 
     def _read(self, document: Document, start: int, end: int) -> Iterator[bytes]:
-        return _read_part(document, start, end, self._block_bytes)
+        blocks = _read_part(document, start, end, self._block_bytes)
+        return utf8_blocks(document.name, blocks, start)
 
     def _with_separator(self, side: _Side, blocks: Iterable[bytes]) -> Iterator[bytes]:
         is_token = side is self.train and self._tokenizer.end_of_text is not None

@@ -10,23 +10,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sterna.model.quantized.evaluate import Evaluation
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokenizer import contiguous_sequences
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer, spelled_bytes
 
-__all__ = ["heldout_bpb", "sample_tokens"]
+__all__ = ["heldout_bpb", "measured", "sample_tokens"]
 
 
-@torch.no_grad()
 def heldout_bpb(
     model: LanguageModel, text: bytes, *, sequences: int = 16, chunk_tokens: int = 256,
     window: int | None = None, tokenizer: Tokenizer = BYTES,
-    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> float:
-    """Return bits per byte of ``text``: the bits of all predictions by the bytes that the predicted
-    tokens spell.
+    """The bits per byte of :func:`measured`."""
+    return measured(model, text, sequences=sequences, chunk_tokens=chunk_tokens, window=window,
+                    tokenizer=tokenizer).bits_per_byte
+
+
+@torch.no_grad()
+def measured(
+    model: LanguageModel, text: bytes, *, sequences: int = 16, chunk_tokens: int = 256,
+    window: int | None = None, tokenizer: Tokenizer = BYTES,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
+    """Bits per byte of ``text``: the bits of all predictions by the bytes that the predicted tokens
+    spell; and the number of predictions.
 
     The tokens are cut into ``sequences`` (fewer if the text is short) by
     :func:`sterna.model.tokenizer.contiguous_sequences`; each starts from the initial state, and its
@@ -55,7 +65,7 @@ def heldout_bpb(
     nats = sum(_nats(model, torch.tensor(piece.T, device=device), chunk_tokens, move)
                for piece in pieces)
     judged = sum(spelled_bytes(tokenizer, piece[:, 1:]) for piece in pieces)
-    return nats / math.log(2) / judged
+    return Evaluation(nats / math.log(2) / judged, total)
 
 
 def _nats(

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sterna.model.checks import check_whole
-from sterna.model.tokenizer import VOCAB, check_bytes, decode, encode
+from sterna.model.tokenizer import VOCAB, check_bytes, check_tokens, decode, encode
 
 __all__ = ["BYTES", "ByteTokenizer", "TextStream", "Tokenizer", "check_tokens", "spelled_bytes"]
 
@@ -60,18 +60,6 @@ class Tokenizer(Protocol):
     @property
     def sha256(self) -> str:
         """A hash that tells tokenizers apart, in hexadecimal."""
-
-
-def check_tokens(tokens: np.ndarray | list[int], vocab: int) -> np.ndarray:
-    """Tokens of a vocabulary as int64 ``[length]``.
-
-    Raises ValueError if one is not from 0 to ``vocab - 1``.
-    """
-    values = np.asarray(tokens, dtype=np.int64).reshape(-1)
-    if values.size and not 0 <= values.min() <= values.max() < vocab:
-        raise ValueError(
-            f"tokens must be from 0 to {vocab - 1}, got {values.min()} to {values.max()}")
-    return values
 
 
 def spelled_bytes(tokenizer: Tokenizer, tokens: np.ndarray) -> int:

@@ -7,9 +7,9 @@ import statistics
 from collections import deque
 from typing import Any, TypeAlias
 
-from sterna.model.checks import check_fields, check_whole, real_number
+from sterna.model.checks import check_whole, real_number
 
-__all__ = ["Budget", "StepBudget", "TimeBudget", "check_plan"]
+__all__ = ["Budget", "StepBudget", "TimeBudget"]
 
 # The first steps only measure the speed: at most 12, and no more than 3 if they take this part of
 # the time. Of three a median is one that was not held up.
@@ -59,7 +59,8 @@ class TimeBudget:
     begins with a trial, at the fraction that is used.
     """
 
-    def __init__(self, seconds: float, used_seconds: float = 0.0, plan: Any = None) -> None:
+    def __init__(self, seconds: float, used_seconds: float = 0.0,
+                 plan: dict[str, Any] | None = None) -> None:
         if not 0.0 < real_number("seconds", seconds) < math.inf:
             raise ValueError(f"seconds must be above 0, got {seconds}")
         if not 0.0 <= real_number("used_seconds", used_seconds) < math.inf:
@@ -67,10 +68,8 @@ class TimeBudget:
         self.seconds, self._used = float(seconds), float(used_seconds)
         self._fraction = min(1.0, self._used / self.seconds)
         self._remaining: float | None = None
-        if plan is not None:
-            check_plan(plan)
-            if plan.get("seconds") == self.seconds:
-                self._fraction, self._remaining = plan["fraction"], plan["remaining"]
+        if plan is not None and plan.get("seconds") == self.seconds:
+            self._fraction, self._remaining = plan["fraction"], plan["remaining"]
         self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
 
     @property
@@ -118,20 +117,3 @@ class TimeBudget:
 
 Budget: TypeAlias = StepBudget | TimeBudget
 """What the loop asks before each step, and tells after it."""
-
-
-def check_plan(plan: Any) -> None:
-    """Refuse what is no ``to_json`` of a budget, as read from a checkpoint."""
-    if isinstance(plan, dict) and "steps" in plan:
-        check_fields("budget", plan, ["steps"])
-        check_whole("steps of the budget", plan["steps"], 0)
-        return
-    check_fields("budget", plan, ["seconds", "fraction", "remaining"])
-    if not 0.0 < real_number("seconds of the budget", plan["seconds"]) < math.inf:
-        raise ValueError(f"seconds of the budget must be above 0, got {plan['seconds']}")
-    if not 0.0 <= real_number("fraction of the budget", plan["fraction"]) <= 1.0:
-        raise ValueError(f"fraction of the budget must be from 0 to 1, got {plan['fraction']}")
-    remaining = plan["remaining"]
-    if remaining is not None and not 0.0 < real_number("remaining", remaining) < math.inf and (
-            plan["fraction"] < 1.0):
-        raise ValueError(f"remaining steps of the budget must be above 0, got {remaining}")

@@ -12,9 +12,10 @@ from sterna.model.corpus import (
     builtin_corpus,
     corpus_from_file,
 )
+from sterna.model.quantized.evaluate import Evaluation
 from sterna.model.shards.files import ShardError
 from sterna.model.shards.text import ShardText
-from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.stack.evaluate import measured
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.text import first_characters
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
@@ -80,12 +81,12 @@ def heldout_window(model: LanguageModel, recipe: TrainRecipe) -> int | None:
 
 
 def measure_heldout(
-    model: LanguageModel, text: bytes, recipe: TrainRecipe, tokenizer: Tokenizer = BYTES,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> float:
+    model: LanguageModel, text: bytes, recipe: TrainRecipe, tokenizer: Tokenizer = BYTES, *,
+    sequences: int = 16, progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
     """Bits per byte of a text; ``progress`` gets the number of predictions so far, and of all."""
-    found = heldout_bpb(model, text, window=heldout_window(model, recipe), tokenizer=tokenizer,
-                        progress=progress)
-    if not math.isfinite(found):
+    found = measured(model, text, sequences=sequences, window=heldout_window(model, recipe),
+                     tokenizer=tokenizer, progress=progress)
+    if not math.isfinite(found.bits_per_byte):
         raise FloatingPointError("the held-out loss is not finite")
     return found

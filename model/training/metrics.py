@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from abc import ABC, abstractmethod
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,25 +51,26 @@ def _read_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, 
         yield place, row
 
 
-class StepFile(ABC):
-    """A file of entries, each of a step, in the order of the steps.
+class StepFile:
+    """A file of entries, each of which begins with its step, in the order of the steps.
 
     A resumed run repeats the steps after its checkpoint, so entries up to ``resume_step`` are kept.
     """
 
-    head = ""       # what the file begins with
+    head = ""                                       # what the file begins with
+    entry = re.compile(r"^(\d+),.*\n", re.M)        # its step is the first group
 
     def __init__(self, path: str | Path, resume_step: int = 0) -> None:
-        path = Path(path)
-        kept = [text for step, text in self.entries(path)
-                if step <= resume_step] if resume_step and path.exists() else []
-        write_atomically(path, self.head + "".join(kept))
+        path, kept = Path(path), ""
+        if resume_step and path.exists():
+            text = read_text(path, at_least=0).decode()
+            if not text.startswith(self.head):
+                raise ValueError(f"{path}: the columns must be {self.head.strip()}, got "
+                                 f"{text[:80].splitlines()[:1]}")
+            kept = "".join(found[0] for found in self.entry.finditer(text)
+                           if int(found[1]) <= resume_step)
+        write_atomically(path, self.head + kept)
         self._file = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115  (until close())
-
-    @staticmethod
-    @abstractmethod
-    def entries(path: Path) -> Iterable[tuple[float, str]]:
-        """Step and text of every entry of such a file; ValueError if it cannot be read."""
 
     def append(self, text: str) -> None:
         """Append the text of an entry; at once on disk."""
@@ -96,21 +97,11 @@ class MetricsWriter(StepFile):
 
     head = _csv_text([COLUMNS])
 
-    @staticmethod
-    def entries(path: Path) -> Iterable[tuple[float, str]]:
-        """Step and row of every entry."""
-        rows = zip(*read_metrics(path).values(), strict=True)
-        return [(row[0], _metrics_row(dict(zip(COLUMNS, row, strict=True)))) for row in rows]
-
     def add(self, row: Mapping[str, float | None]) -> None:
         """Append a row; a figure that is missing, None or NaN leaves its cell empty."""
-        self.append(_metrics_row(row))
-
-
-def _metrics_row(row: Mapping[str, float | None]) -> str:
-    figures = ((row.get(name), form) for name, form in _FORMATS.items())
-    return _csv_text([["" if value is None or value != value else format(value, form)
-                       for value, form in figures]])
+        figures = ((row.get(name), form) for name, form in _FORMATS.items())
+        self.append(_csv_text([["" if value is None or value != value else format(value, form)
+                                for value, form in figures]]))
 
 
 def read_metrics(path: str | Path) -> dict[str, list[float]]:
@@ -141,19 +132,10 @@ class CodesWriter(StepFile):
 
     head = _csv_text([_CODES_COLUMNS])
 
-    @staticmethod
-    def entries(path: Path) -> Iterable[tuple[int, str]]:
-        """Step and rows of every entry."""
-        return [(step, _codes_rows(step, shares)) for step, shares in read_codes(path).items()]
-
     def add(self, step: int, shares: Mapping[str, CodeShares]) -> None:
         """Append the shares of a step, by projection."""
-        self.append(_codes_rows(step, shares))
-
-
-def _codes_rows(step: int, shares: Mapping[str, CodeShares]) -> str:
-    return _csv_text((step, name, f"{each.flips:.6g}", f"{each.zeros:.5f}")
-                    for name, each in shares.items())
+        self.append(_csv_text((step, name, f"{each.flips:.6g}", f"{each.zeros:.5f}")
+                              for name, each in shares.items()))
 
 
 def read_codes(path: str | Path) -> dict[int, dict[str, CodeShares]]:

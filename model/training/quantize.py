@@ -4,7 +4,6 @@ integers, once, in the trainer's float32."""
 from __future__ import annotations
 
 import hashlib
-import math
 import platform
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,12 +19,10 @@ from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.evaluate import Evaluation, evaluate
 from sterna.model.quantized.fixed import quantize_projection, to_fixed
-from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.stack.language_model import LanguageModel
-from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.checkpoint import Checkpoint, load_checkpoint
-from sterna.model.training.heldout import heldout_of_run, heldout_window, measure_heldout
+from sterna.model.training.heldout import heldout_of_run, measure_heldout
 from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["evaluate_checkpoint", "quantize", "quantize_checkpoint"]
@@ -113,7 +110,7 @@ def quantize_checkpoint(
         return quantize(model, profile, provenance, checkpoint.tokenizer)
     note(f"evaluating the float model on {len(heldout):,} bytes")
     float_bpb = measure_heldout(
-        model, heldout, TrainRecipe(**checkpoint.recipe), checkpoint.tokenizer)
+        model, heldout, TrainRecipe(**checkpoint.recipe), checkpoint.tokenizer).bits_per_byte
     note("evaluating the integer model")
     quantized = quantize(model, profile, tokenizer=checkpoint.tokenizer)
     integer = evaluate(quantized, heldout)
@@ -137,20 +134,9 @@ def evaluate_checkpoint(
     its weights are not those of its shape; ValueError if the text is too short, or has a byte that
     the model does not know; FloatingPointError if the weights or the loss are not finite.
     """
-    model = checkpoint.model()
-    window = heldout_window(model, TrainRecipe(**checkpoint.recipe))
-    tokens = fitted(checkpoint.tokenizer, model.config.vocab).encode(text).size
-    if window is not None and tokens > window:
-        predictions = (tokens - 1) // window * window
-    else:
-        sequences = max(1, min(sequences, tokens // 2))
-        predictions = sequences * (tokens // sequences - 1)
-    bits = heldout_bpb(
-        model, text, sequences=sequences, window=window, tokenizer=checkpoint.tokenizer,
-        progress=progress)
-    if not math.isfinite(bits):
-        raise FloatingPointError("the loss of the checkpoint's model is not finite")
-    return Evaluation(bits, predictions)
+    return measure_heldout(
+        checkpoint.model(), text, TrainRecipe(**checkpoint.recipe), checkpoint.tokenizer,
+        sequences=sequences, progress=progress)
 
 
 def _heldout_of(checkpoint: Checkpoint, note: Callable[[str], None]) -> bytes | None:

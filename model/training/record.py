@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -53,19 +53,13 @@ def _sample_text(model: LanguageModel, tokenizer: Tokenizer) -> str:
 class SampleWriter(StepFile):
     """A ``samples.txt``: at some steps, a text that the model wrote then."""
 
-    @staticmethod
-    def entries(path: Path) -> Iterable[tuple[int, str]]:
-        """Step and text of every entry."""
-        return [(step, _entry(step, text)) for step, text in read_samples(path).items()]
+    entry = re.compile(r"^--- step (\d+) ---\n.*?(?=^--- step \d+ ---$|\Z)", re.M | re.S)
 
     def add(self, step: int, text: str) -> None:
         """Append a text."""
-        self.append(_entry(step, text))
-
-
-def _entry(step: int, text: str) -> str:
-    # A line of the text that looks like a head is moved, so that the file can be read back.
-    return f"--- step {step} ---\n{_HEAD.sub(lambda found: ' ' + found[0], text)}\n\n"
+        # A line of it that looks like a head is moved, so that the file can be read back.
+        moved = _HEAD.sub(lambda found: " " + found[0], text)
+        self.append(f"--- step {step} ---\n{moved}\n\n")
 
 
 def read_samples(path: str | Path) -> dict[int, str]:
@@ -180,10 +174,7 @@ def overall(counts: Mapping[str, CodeCounts]) -> CodeShares | None:
 @torch.no_grad()
 def ternary_errors(model: nn.Module) -> dict[str, float]:
     """``|W - s T| / |W|`` in the Frobenius norm of every ternary projection, by the name of its
-    module; 0 for a matrix of zeros.
-
-    Uniform weights have 0.40, normal ones 0.51.
-    """
+    module; 0 for a matrix of zeros, 0.40 for uniform weights, 0.51 for normal ones."""
     found = {}
     for name, each in model.named_modules():
         if isinstance(each, BitLinear):

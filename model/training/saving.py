@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from sterna.model.files import write_atomically
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from sterna.model.training.distributed import Processes, batch_in_parts, own
+from sterna.model.training.optimizer import restore_adamw
 from sterna.model.training.run_folder import POSITION_NAME, RunFolder
 from sterna.model.training.state import TrainState
 
@@ -112,8 +113,8 @@ def _load_tensors(state: TrainState, step: int, place: Path) -> None:
                 _empty_part(state, shape), state.processes)
             for name, shape in shapes.items() if name.startswith("carried.")}
     _fill(tensors, place)
-    state.restore_moments(
-        {int(number): moments for number, moments in tensors["moments"].items()}, step)
+    restore_adamw(state.optimizer, {
+        int(number): moments for number, moments in tensors["moments"].items()})
     if state.settings.recipe.carry_state:
         carried = tuple(
             tuple(own(tensors["carried"][f"{layer}.{number}"]) for number in range(len(parts)))

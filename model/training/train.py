@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-import numpy as np
 import torch
 
 from sterna.model.checks import check_whole, real_number
@@ -187,12 +186,6 @@ def _in_tokens(corpus: Corpus | TokenText, config: ModelConfig) -> TokenText:
         raise ValueError(
             f"the corpus {corpus.name} has too little text that a vocabulary of {config.vocab} "
             f"can spell: {len(corpus.train)} bytes to train on and {len(corpus.heldout)} held out")
-    largest = max(int(np.frombuffer(part, dtype=np.uint8).max())
-                  for part in (corpus.train, corpus.heldout))
-    if largest >= config.vocab:
-        raise ValueError(
-            f"the corpus {corpus.name} has the byte {largest}, so vocab must be at least "
-            f"{largest + 1}, got {config.vocab}")
     return MemoryText(corpus, ByteTokenizer(min(config.vocab, VOCAB)))
 
 
@@ -222,8 +215,7 @@ def _begin(
     if steps is not None:
         return StepBudget(steps, state.step)
     assert minutes is not None
-    return TimeBudget(60.0 * minutes, state.seconds,
-                      None if plan is None or "steps" in plan else plan)
+    return TimeBudget(60.0 * minutes, state.seconds, plan)
 
 
 def _note_what_computes(
@@ -330,7 +322,7 @@ def _measure(
         with state.in_use():
             return state.processes.first_says(measure_heldout(
                 state.model, heldout, settings.recipe, settings.text.tokenizer,
-                reporter.measured))
+                progress=reporter.measured).bits_per_byte)
     except FloatingPointError as error:
         raise FloatingPointError(f"{error} after step {state.step}; lower lr "
                                  f"({state.settings.recipe.lr})") from error

@@ -237,19 +237,11 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 def builtin_corpus(docstrings: bool = False, *, general: bool = False) -> Corpus:
     """Return the corpus that comes with Python: its reference manual.
 
-    Its texts depend on the Python version; ``Corpus.sha256`` tells corpora apart. Raises ValueError
-    if the docstrings are to be both.
-
-    Parameters
-    ----------
-    docstrings
-        Extend the train part by the docstrings of the standard library, which is for
-        long runs that would learn the manual by heart. The manual then stands five times
-        before the docstrings, so that about half of what is read is of the kind that is
-        judged. A docstring that shares a long line with the held-out text is left out.
-        The held-out text is the same either way.
-    general
-        Give the docstrings as general text to begin with.
+    Its texts depend on the Python version; ``Corpus.sha256`` tells corpora apart. The train part
+    can be extended by the ``docstrings`` of the standard library, for long runs that would learn
+    the manual by heart; it then stands five times before them, so that about half of what is read
+    is of the kind that is judged. Or they can be ``general`` text to begin with. A docstring that
+    shares a long line with the held-out text, which is the same in any case, is left out.
     """
     if docstrings and general:
         raise ValueError("the docstrings are part of the train text, or general text to begin "
@@ -268,17 +260,11 @@ def builtin_corpus(docstrings: bool = False, *, general: bool = False) -> Corpus
 
 
 def corpus_from_file(path: str | Path, heldout_fraction: float = 0.1) -> Corpus:
-    """Return the text of a UTF-8 file; its end is held out.
+    """Return the text of a UTF-8 file, whose end is held out: ``heldout_fraction`` of it, above 0
+    and at most 0.5. The cut is moved to the next end of a line, or else to the next whole
+    character.
 
     Raises ValueError if the file cannot be read, is empty, too small or not UTF-8.
-
-    Parameters
-    ----------
-    path
-        The file.
-    heldout_fraction
-        Part of the file to hold out, above 0 and at most 0.5. The cut is moved to the
-        next end of a line, or else to the next whole character.
     """
     if not 0.0 < heldout_fraction <= 0.5:
         raise ValueError(

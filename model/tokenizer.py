@@ -66,18 +66,8 @@ def known_bytes(vocab: int) -> str:
 
 
 def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "") -> None:
-    """Refuse a text with a byte that a model does not know.
-
-    Raises ValueError, naming the byte and where it is.
-
-    Parameters
-    ----------
-    text, vocab
-        The text, and the vocabulary of the model.
-    source
-        What the text is, for the message: a file's name.
-    hint
-        What to do about it; the end of the message.
+    """Refuse a text with a byte that a model of this vocabulary does not know. ``source`` is what
+    the message calls the text, and ``hint`` its end.
 
     >>> check_bytes("Ω".encode(), 128, "omega.txt")
     Traceback (most recent call last):
@@ -91,23 +81,12 @@ def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "
 
 
 def contiguous_sequences(tokens: np.ndarray, sequences: int) -> np.ndarray:
-    """Split ``tokens`` into ``sequences`` contiguous pieces of equal length.
+    """Split tokens ``[length]`` into contiguous pieces ``[sequences, length // sequences]``.
 
     Held-out text is evaluated this way: every piece is read from its start to its end with the
     state carried along, and all pieces run side by side. Up to ``sequences - 1`` tokens at the end
     are left out. Raises ValueError if ``sequences`` is below 1 or a piece would be shorter than 2
     tokens, which leaves nothing to predict.
-
-    Parameters
-    ----------
-    tokens
-        Tokens ``[length]``.
-    sequences
-        Number of pieces.
-
-    Returns
-    -------
-    Tokens ``[sequences, length // sequences]``.
 
     >>> contiguous_sequences(np.arange(7), 3).tolist()
     [[0, 1], [2, 3], [4, 5]]

@@ -46,9 +46,8 @@ def own_part(x: Tensor, group: ProcessGroup, dim: int = 0) -> Tensor:
 def part_lengths(part: Tensor, group: ProcessGroup, dim: int = 2) -> tuple[int, ...]:
     """The lengths along ``dim`` of the parts of all processes, in their order.
 
-    Sends a whole number for each dimension. Every process raises the same error, so none is left
-    waiting for another. Raises ValueError if a part is empty, or parts differ in more than their
-    length.
+    Sends a whole number for each dimension. Raises ValueError if a part is empty, or parts differ
+    in more than their length: on every process, so that none waits for another.
     """
     _, size = rank_and_size(group)
     shape = torch.tensor(part.shape, device=part.device)

@@ -286,21 +286,10 @@ _BLOCK_BYTES = 1 << 22
 def verify(
     folder: str | Path, progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[str]:
-    """Compare all tokens and the held-out text with the hashes of the index.
+    """Compare all tokens and the held-out text with the hashes of the index; return a line for each
+    thing that is wrong. ``progress`` is called with the bytes read and their total.
 
     Raises ShardError if a file is missing or has another size; then nothing was read.
-
-    Parameters
-    ----------
-    folder
-        The data folder.
-    progress
-        Called with the bytes read and their total.
-
-    Returns
-    -------
-    list
-        A line for each thing that is wrong; empty if nothing is.
     """
     folder, index = Path(folder), read_index(folder)
     total = index.tokens * index.dtype.itemsize + index.heldout.bytes

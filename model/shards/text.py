@@ -43,12 +43,7 @@ class ShardText:
 
     Shards are mapped into memory, so that only the pages that are asked for are read. Any number of
     processes may read one folder. Raises ShardError if a file is missing, damaged or something
-    else. Hashes are not computed here: :func:`sterna.model.shards.files.verify` does.
-
-    Parameters
-    ----------
-    folder
-        The data folder.
+    else; hashes are not computed here: :func:`sterna.model.shards.files.verify` does.
     """
 
     def __init__(self, folder: str | Path) -> None:

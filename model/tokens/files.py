@@ -15,17 +15,8 @@ __all__ = ["fitted", "load_tokenizer", "save_tokenizer", "tokenizer_from_json"]
 
 
 def tokenizer_from_json(content: Any, vocab: int | None = None) -> Tokenizer:
-    """The tokenizer that :meth:`Tokenizer.to_json` described.
-
-    Raises ValueError if the content describes no tokenizer, or one for another vocabulary.
-
-    Parameters
-    ----------
-    content
-        What JSON gave: ``"bytes"``, or the content of a tokenizer file.
-    vocab
-        Vocabulary of the model that it belongs to, as for :func:`fitted`.
-    """
+    """The tokenizer that :meth:`Tokenizer.to_json` described, for a model of this vocabulary as
+    :func:`fitted` makes it. Raises ValueError if the content describes none, or one for another."""
     tokenizer = BYTES if content == BYTES.kind else BytePairTokenizer.from_json(content)
     return tokenizer if vocab is None else fitted(tokenizer, vocab)
 

@@ -32,22 +32,12 @@ def quantize(
     model: LanguageModel, profile: NumericProfile, provenance: dict[str, Any] | None = None,
     tokenizer: Tokenizer = BYTES,
 ) -> QuantizedModel:
-    """Quantise a trained model.
+    """Quantise a trained model, whose config becomes the file's, to the formats of a profile.
 
-    Each matrix is ternarised by the same function, in the same float32, as in training. Raises
-    ValueError if the mixers have no integer form, a weight is not finite or a scale cannot be
-    represented.
-
-    Parameters
-    ----------
-    model
-        The float model; its config becomes the file's.
-    profile
-        Formats of the integer model.
-    provenance
-        JSON-serialisable record of where the model comes from.
-    tokenizer
-        What the model was trained with.
+    Each matrix is ternarised by the same function, in the same float32, as in training. The record
+    ``provenance`` of where the model comes from is plain JSON; ``tokenizer`` is what the model was
+    trained with. Raises ValueError if the mixers have no integer form, a weight is not finite or a
+    scale cannot be represented.
     """
     model.config.check_integer_form()
     projections = {}
@@ -71,23 +61,13 @@ def quantize_checkpoint(
     path: str | Path, profile: NumericProfile | None = None, *, heldout: bytes | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> QuantizedModel:
-    """Quantise a checkpoint, measure float and integer model, and record where it is from.
+    """Quantise a checkpoint, by default to the profile that was trained for, measure float and
+    integer model, and record where it is from.
 
-    Raises CheckpointError if the file is missing, damaged or something else; ValueError if the
-    model cannot be quantised.
-
-    Parameters
-    ----------
-    path
-        A checkpoint that training wrote.
-    profile
-        Formats of the integer model; by default those that were trained for.
-    heldout
-        Text to measure on, UTF-8. None takes the held-out part of the training text, if it is
-        still at hand (:func:`sterna.model.training.heldout.heldout_of_run`); otherwise nothing is
-        measured.
-    note
-        Called with a line of text before each stage.
+    Both are measured on ``heldout``, UTF-8; by default on the held-out part of the training text,
+    if it is still at hand. ``note`` is called with a line of text before each stage. Raises
+    CheckpointError if the file is missing, damaged or something else; ValueError if the model
+    cannot be quantised.
     """
     checkpoint = load_checkpoint(path)
     checkpoint.config.check_integer_form()
@@ -126,13 +106,12 @@ def evaluate_checkpoint(
     checkpoint: Checkpoint, text: bytes, *, sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Measure the float model of a checkpoint.
+    """Measure the float model of a checkpoint, as :func:`sterna.model.quantized.evaluate.evaluate`
+    does an integer model; but in windows, each from the start, if the recipe says so or a mixer's
+    state grows with the text. ``progress`` gets the number of predictions so far, and of all.
 
-    As :func:`sterna.model.quantized.evaluate.evaluate` does an integer model; but in windows, each
-    from the start, if the recipe says so or a mixer's state grows with the text. ``progress`` is
-    called now and then with the number of predictions so far, and of all. Raises CheckpointError if
-    its weights are not those of its shape; ValueError if the text is too short, or has a byte that
-    the model does not know; FloatingPointError if the weights or the loss are not finite.
+    Raises ValueError if the text is too short, or has a byte that the model does not know;
+    FloatingPointError if the weights or the loss are not finite.
     """
     return measure_heldout(
         checkpoint.model(), text, TrainRecipe(**checkpoint.recipe), checkpoint.tokenizer,

@@ -23,10 +23,11 @@ __all__ = ["heldout_bpb", "measured", "sample_tokens"]
 def heldout_bpb(
     model: LanguageModel, text: bytes, *, sequences: int = 16, chunk_tokens: int = 256,
     window: int | None = None, tokenizer: Tokenizer = BYTES,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> float:
     """The bits per byte of :func:`measured`."""
     return measured(model, text, sequences=sequences, chunk_tokens=chunk_tokens, window=window,
-                    tokenizer=tokenizer).bits_per_byte
+                    tokenizer=tokenizer, progress=progress).bits_per_byte
 
 
 @torch.no_grad()

@@ -105,24 +105,19 @@ def _input(named: str, kind: str) -> Input:
 def _files_in(folder: Path, kind: str) -> list[InputFile]:
     if kind == "auto" and _is_saved_dataset(folder):
         return [InputFile("dataset", str(folder))]
-    found = list(_below(folder, kind))
+    paths: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths += [Path(place, name) for name in names if not name.startswith(".")]
+    paths.sort(key=lambda path: path.relative_to(folder).parts)
+    found = [InputFile(each, str(path), path.stat().st_size) for path in paths
+             if (each := _kind(path, kind)) and path.is_file()]
     if not found:
         known = "" if kind != "auto" else (
             f" whose name ends in {', '.join(_KINDS)} or one of them and .gz; --format text reads "
             f"all as text")
         raise ValueError(f"{folder}: there is no file in the folder{known}")
     return found
-
-
-def _below(folder: Path, kind: str) -> Iterator[InputFile]:
-    paths = []
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [Path(place, name) for name in names if not name.startswith(".")]
-    for path in sorted(paths, key=lambda path: path.relative_to(folder).parts):
-        found = _kind(path, kind)
-        if found and path.is_file():
-            yield InputFile(found, str(path), path.stat().st_size)
 
 
 def _kind(path: PurePath, kind: str) -> str | None:

@@ -12,7 +12,6 @@ import numpy as np
 
 from sterna.model.shards.files import HELDOUT, INDEX, ShardError, pack_header, read_index
 from sterna.model.tokens.text import first_characters
-from sterna.model.tokens.tokenizer import Tokenizer
 
 __all__ = ["ShardText"]
 
@@ -52,30 +51,12 @@ class ShardText:
         self._written = self._stamp()
         self.index = read_index(folder)
         """What the folder says about itself."""
+        self.name, self.sha256 = self.folder.resolve().name, self.index.sha256
+        self.tokenizer, self.general = self.index.tokenizer, None
         self._ends = list(accumulate(shard.tokens for shard in self.index.shards))
         self._header_bytes = len(pack_header(self.index.dtype, 0))
         self._shard = lru_cache(_MOST_OPEN)(self._map)
         self._read: list[_Mapped] = []      # since pages were given back
-
-    @property
-    def name(self) -> str:
-        """The name of the folder."""
-        return self.folder.resolve().name
-
-    @property
-    def sha256(self) -> str:
-        """Hash of tokenizer, tokens and held-out text, as the index has it."""
-        return self.index.sha256
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """What the tokens were made with."""
-        return self.index.tokenizer
-
-    @property
-    def general(self) -> None:
-        """There is no other text to begin with."""
-        return None
 
     def __len__(self) -> int:
         """Number of tokens to train on."""

@@ -49,12 +49,8 @@ class Processes:
         self.grouped = dist.is_initialized()
         self.rank = dist.get_rank() if self.grouped else 0
         self.size = dist.get_world_size() if self.grouped else 1
+        self.is_first = self.rank == 0      # the process that prints and writes
         self._mesh: DeviceMesh | None = None
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the process that prints and writes."""
-        return self.rank == 0
 
     @property
     def mesh(self) -> DeviceMesh:

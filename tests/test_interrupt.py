@@ -15,6 +15,7 @@ import pytest
 
 PATIENCE_S = 120
 PROVE = Path(__file__).parents[1] / "benchmarks" / "prove.py"
+WAYS = [pytest.param(True, id="terminal"), pytest.param(False, id="kill", marks=pytest.mark.long)]
 
 
 def interrupted(
@@ -54,59 +55,74 @@ def check_message(errors: str, message: str = "sterna: interrupted") -> None:
     assert "Unused" not in errors
 
 
-PROOFS = "sterna-proof-*"
-CASES: dict[str, tuple[tuple[object, ...], Callable[[Path, str, str], object], str]] = {
-    # The command in a folder, when it is interrupted, and what must not be there then.
-    "a simulation is compiled": (
-        ("simulate", "tiny-c12", "--unit", "mlgru", "--tokens", 4, "-o", "work"),
-        lambda work, out, err: list(work.rglob("Vtop*.cpp")), "results.json"),
-    "Verilog is emitted": (("simulate", "tiny", "--unit", "core", "-o", "work"),
-                           lambda work, out, err: "emit the Verilog" in err, "*.v"),
-    "operators are compiled": (("build-ops", "-o", "work"),
-                               lambda work, out, err: list(work.rglob("*.o")), "*.so"),
-    "a netlist is made": (
-        ("synth", "tiny-c12", "--target", "ecp5-85k", "--unit", "mlgru", "--no-cache"),
-        lambda work, out, err: "synthesis" in err, "*"),
-    "a text is evaluated": (
-        ("evaluate", "tiny"), lambda work, out, err: "evaluating" in err, "*"),
-    "a graph is compared": (("export", "tiny", "-o", "m.onnx", "--check", 40000),
-                            lambda work, out, err: "compare" in err, "*"),
-    "text is written": (("generate", "micro", "--tokens", 1_000_000),
-                        lambda work, out, err: len(out) > 100, "*"),
-    "a model is trained": (("train", "--config", "micro", "--steps", 1_000_000, "-o", "work"),
-                           lambda work, out, err: "step " in err, "report.html"),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "group"), [
-    *((case, True) for case in CASES),
-    pytest.param("a simulation is compiled", False, marks=pytest.mark.long)])
-def test_while_something_is_at_work(
-    tmp_path: Path, case: str, group: bool, monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("group", WAYS)
+def test_while_a_simulation_compiles(
+    tmp_path: Path, group: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if case == "a simulation is compiled":      # and not taken from the cache
-        monkeypatch.setenv("STERNA_CACHE", "0")
-    arguments, ready, unwanted = CASES[case]
+    monkeypatch.setenv("STERNA_CACHE", "0")
     work = tmp_path / "work"
-    placed = [tmp_path / each if each in ("work", "m.onnx") else each for each in arguments]
-    out = interrupted(
-        tmp_path, tuple(placed), lambda out, err: bool(ready(work, out, err)), group=group)
-    assert not list(work.rglob(unwanted))
-    if arguments[0] == "generate":
-        assert out.startswith("The ")
-    if arguments[0] == "train":
-        assert (work / "checkpoint.pt").exists()
-        assert "--resume" in (tmp_path / "err").read_text()
+    interrupted(
+        tmp_path, ("simulate", "tiny-c12", "--unit", "mlgru", "--tokens", 4, "-o", work),
+        lambda out, err: bool(list(work.rglob("Vtop*.cpp"))), group=group)
+    assert not list(work.rglob("results.json"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_while_verilog_is_emitted(tmp_path: Path) -> None:
+    interrupted(tmp_path, ("simulate", "tiny", "--unit", "core", "-o", tmp_path / "work"),
+                lambda out, err: "emit the Verilog" in err)
+    assert not list((tmp_path / "work").rglob("*.v"))
+
+
+@pytest.mark.slow
+def test_while_operators_are_compiled(tmp_path: Path) -> None:
+    interrupted(tmp_path, ("build-ops", "-o", tmp_path / "ops"),
+                lambda out, err: bool(list((tmp_path / "ops").rglob("*.o"))))
+    assert not list((tmp_path / "ops").rglob("*.so"))
+
+
+@pytest.mark.slow
+def test_while_a_netlist_is_made(tmp_path: Path) -> None:
+    interrupted(
+        tmp_path, ("synth", "tiny-c12", "--target", "ecp5-85k", "--unit", "mlgru", "--no-cache"),
+        lambda out, err: "synthesis" in err)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", WAYS)
 def test_while_claims_are_proven(tmp_path: Path, group: bool) -> None:
     interrupted(
-        tmp_path, (), lambda out, err: len(list(tmp_path.glob(f"{PROOFS}/yosys.log"))) == 2,
+        tmp_path, (), lambda out, err: len(list(tmp_path.glob("sterna-proof-*/yosys.log"))) == 2,
         group=group, program=(PROVE,), message="interrupted")
-    assert not list(tmp_path.glob(PROOFS))
+    assert not list(tmp_path.glob("sterna-proof-*"))
+
+
+@pytest.mark.slow
+def test_while_a_text_is_evaluated(tmp_path: Path) -> None:
+    interrupted(tmp_path, ("evaluate", "tiny"), lambda out, err: "evaluating" in err)
+
+
+@pytest.mark.slow
+def test_while_a_graph_is_compared(tmp_path: Path) -> None:
+    interrupted(tmp_path, ("export", "tiny", "-o", tmp_path / "m.onnx", "--check", 40000),
+                lambda out, err: "compare" in err)
+
+
+@pytest.mark.slow
+def test_while_text_is_written(tmp_path: Path) -> None:
+    out = interrupted(tmp_path, ("generate", "micro", "--tokens", 1_000_000),
+                      lambda out, err: len(out) > 100)
+    assert out.startswith("The ")
+
+
+@pytest.mark.slow
+def test_while_a_model_is_trained(tmp_path: Path) -> None:
+    interrupted(
+        tmp_path, ("train", "--config", "micro", "--steps", 1_000_000, "-o", tmp_path / "run"),
+        lambda out, err: "step " in err)
+    assert (tmp_path / "run" / "checkpoint.pt").exists()
+    assert "--resume" in (tmp_path / "err").read_text()
 
 
 # While everything is imported ----------------------------------------------------------
@@ -146,15 +162,12 @@ ACTIONS = {
 }
 
 
-def pressed(code: str, module: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code, module], capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("module", ["typer", "numpy", "sterna.model.quantized.file"])
 def test_while_everything_is_imported(module: str, action: str) -> None:
-    done = pressed(PRESS.format(action=ACTIONS[action]), module)
+    done = subprocess.run(
+        [sys.executable, "-c", PRESS.format(action=ACTIONS[action]), module],
+        capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (130, "")
     check_message(done.stderr)
 
@@ -162,8 +175,10 @@ def test_while_everything_is_imported(module: str, action: str) -> None:
 @pytest.mark.parametrize("module", ["torch.nn", "pydoc_data.topics"])
 def test_while_training_begins(module: str, tmp_path: Path) -> None:
     """While torch is imported, and while the text is read."""
-    done = pressed(PRESS.format(action=ACTIONS["raised"]).replace(
-        '["info", "tiny"]', f'["train", "--steps", "9", "-o", {str(tmp_path / "run")!r}]'), module)
+    code = PRESS.format(action=ACTIONS["raised"]).replace(
+        '["info", "tiny"]', f'["train", "--steps", "9", "-o", {str(tmp_path / "run")!r}]')
+    done = subprocess.run(
+        [sys.executable, "-c", code, module], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (130, "")
     check_message(done.stderr)
     assert not (tmp_path / "run").exists()
@@ -171,8 +186,10 @@ def test_while_training_begins(module: str, tmp_path: Path) -> None:
 
 def test_a_job_in_the_background_goes_on() -> None:
     """A shell starts those with the signal ignored."""
-    done = pressed(PRESS.format(action="press()").replace(
-        "signal.default_int_handler)", "signal.SIG_IGN)"), "numpy")
+    code = PRESS.format(action="press()").replace(
+        "signal.default_int_handler)", "signal.SIG_IGN)")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "numpy"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert re.fullmatch(r"sterna info took \d+\.\d s\n", done.stderr)
     assert "884,736 ternary weights" in done.stdout

@@ -17,10 +17,7 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 
 def check_whole(name: str, value: object, low: int, high: int | None = None) -> None:
-    """Refuse what is not a whole number from ``low`` to ``high``, or upwards if that is None.
-
-    Raises ValueError, naming the argument, the range and the value.
-    """
+    """Refuse what is not a whole number from ``low`` to ``high``, or upwards if that is None."""
     if (not isinstance(value, int) or isinstance(value, bool) or value < low
             or (high is not None and value > high)):
         reach = f"from {low}" if high is None else f"from {low} to {high}"
@@ -41,10 +38,7 @@ def whole_number(name: str, value: object, low: int, high: int | None = None) ->
 
 
 def real_number(name: str, value: object) -> float:
-    """``value`` as a float; NumPy's numbers are taken, too.
-
-    Raises ValueError if it is not a number; what range it has to be in is for the caller to say.
-    """
+    """``value`` as a float, of any range; NumPy's numbers are taken, too."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(f"{name} must be a number, got {value!r}")
     return float(value)
@@ -56,8 +50,6 @@ def one_of(name: str, value: object, kind: type[_Choice]) -> _Choice:
     >>> one_of("size", "big", Enum("Size", {"S": "small", "L": "large"}))
     Traceback (most recent call last):
     ValueError: size must be one of small, large, got 'big'
-
-    Raises ValueError, naming the argument, the choices and the value.
     """
     try:
         return kind(value)
@@ -68,8 +60,6 @@ def one_of(name: str, value: object, kind: type[_Choice]) -> _Choice:
 
 def check_fields(name: str, value: object, fields: Iterable[str]) -> None:
     """Refuse what is not an object with exactly these fields, as read from JSON.
-
-    Raises ValueError, naming the fields that are missing or unknown.
 
     >>> check_fields("config", {"d": 8, "heads": 2}, ["d", "layers"])
     Traceback (most recent call last):

@@ -24,8 +24,9 @@ RESIDUALS = ("plain", "reversible")
 class ModelConfig:
     """Shape of a language model; by default a MatMul-free one (arXiv 2406.02528, section 3).
 
-    A layer is a token mixer and then a channel mixer (MetaFormer, arXiv 2111.11418), each chosen
-    by name. Only the default mixers have an integer form, and with it gateware.
+    A layer is a token mixer and then a channel mixer (MetaFormer, arXiv 2111.11418), each chosen by
+    name. Only the default mixers have an integer form, and with it gateware. Raises ValueError if a
+    number is out of its range, or a choice is unknown.
 
     Parameters
     ----------
@@ -47,11 +48,6 @@ class ModelConfig:
         Of the projections, one of :data:`WEIGHTS`.
     residual
         One of :data:`RESIDUALS`; reversible blocks need norm "pre".
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range, or a choice is unknown.
 
     >>> ModelConfig.named("tiny").to_json()
     {'d': 128, 'layers': 4, 'dff': 384, 'vocab': 256}
@@ -105,10 +101,7 @@ class ModelConfig:
         return set(self.to_json()) == set(SIZES)
 
     def check_integer_form(self) -> None:
-        """Refuse a model that has none.
-
-        Raises ValueError, with the choices of this model that have no integer form.
-        """
+        """Refuse a model that has none, with the choices that have no integer form."""
         if not self.has_integer_form:
             chosen = [f"{name} {value}" for name, value in self.to_json().items()
                       if name not in SIZES]
@@ -131,13 +124,9 @@ class ModelConfig:
         return NAMED_CONFIGS[name]
 
     def projections(self) -> dict[str, tuple[int, int]]:
-        """Return ``{name: (rows, columns)}`` of every ternary matrix, in the order of use.
-
-        These are the matrices of MLGRU and GLU, which have an integer form, also if the model has
-        other mixers.
-        Rows are outputs, columns inputs. The names are the ones used in the quantised
-        file, in taps, in ONNX value names and in error messages.
-        """
+        """Return ``{name: (rows, columns)}`` of every ternary matrix of MLGRU and GLU, also if the
+        model has other mixers, in the order of use. Rows are outputs, columns inputs. The names are
+        the ones used in the quantised file, in taps, in ONNX value names and in error messages."""
         d, dff = self.d, self.dff
         shapes: dict[str, tuple[int, int]] = {}
         for layer in range(self.layers):

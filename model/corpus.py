@@ -27,7 +27,7 @@ from sterna.model.cache import cache_key, user_cache
 from sterna.model.files import read_text
 
 __all__ = ["BUILTIN_NAME", "DOCSTRINGS_NAME", "Corpus", "as_ascii", "builtin_corpus",
-           "corpus_from_file", "leaked_lines", "left_out", "with_general"]
+           "corpus_from_file", "left_out", "with_general"]
 
 BUILTIN_NAME = "python-manual"
 """Name of the built-in corpus."""
@@ -114,17 +114,6 @@ def _characters(text: bytes) -> Iterator[str]:
 
 def _long_lines(text: str) -> set[str]:
     return {line for line in text.split("\n") if len(line) >= _LONG_LINE_CHARS}
-
-
-def leaked_lines(corpus: Corpus) -> float:
-    """Return the fraction of the held-out text's long lines that are also in the train part.
-
-    A long line has at least 40 characters.
-    """
-    known = _long_lines(corpus.train.decode())
-    held = [line for line in corpus.heldout.decode().split("\n")
-            if len(line) >= _LONG_LINE_CHARS]
-    return sum(line in known for line in held) / len(held) if held else 0.0
 
 
 def with_general(corpus: Corpus, text: bytes) -> Corpus:
@@ -248,23 +237,11 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 def builtin_corpus(docstrings: bool = False, *, general: bool = False) -> Corpus:
     """Return the corpus that comes with Python: its reference manual.
 
-    Its texts depend on the Python version; ``Corpus.sha256`` tells corpora apart.
-
-    Parameters
-    ----------
-    docstrings
-        Extend the train part by the docstrings of the standard library, which is for
-        long runs that would learn the manual by heart. The manual then stands five times
-        before the docstrings, so that about half of what is read is of the kind that is
-        judged. A docstring that shares a long line with the held-out text is left out.
-        The held-out text is the same either way.
-    general
-        Give the docstrings as general text to begin with.
-
-    Raises
-    ------
-    ValueError
-        If the docstrings are to be both.
+    Its texts depend on the Python version; ``Corpus.sha256`` tells corpora apart. The train part
+    can be extended by the ``docstrings`` of the standard library, for long runs that would learn
+    the manual by heart; it then stands five times before them, so that about half of what is read
+    is of the kind that is judged. Or they can be ``general`` text to begin with. A docstring that
+    shares a long line with the held-out text, which is the same in any case, is left out.
     """
     if docstrings and general:
         raise ValueError("the docstrings are part of the train text, or general text to begin "
@@ -283,20 +260,11 @@ def builtin_corpus(docstrings: bool = False, *, general: bool = False) -> Corpus
 
 
 def corpus_from_file(path: str | Path, heldout_fraction: float = 0.1) -> Corpus:
-    """Return the text of a UTF-8 file; its end is held out.
+    """Return the text of a UTF-8 file, whose end is held out: ``heldout_fraction`` of it, above 0
+    and at most 0.5. The cut is moved to the next end of a line, or else to the next whole
+    character.
 
-    Parameters
-    ----------
-    path
-        The file.
-    heldout_fraction
-        Part of the file to hold out, above 0 and at most 0.5. The cut is moved to the
-        next end of a line, or else to the next whole character.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, is empty, too small or not UTF-8.
+    Raises ValueError if the file cannot be read, is empty, too small or not UTF-8.
     """
     if not 0.0 < heldout_fraction <= 0.5:
         raise ValueError(

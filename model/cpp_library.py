@@ -30,13 +30,9 @@ class NoCompilerError(CompileError):
 
 @dataclass(frozen=True, slots=True)
 class CppLibrary:
-    """What a library is made from.
-
-    ``name`` begins the name of its file, and ``what`` is what messages call it, such as "the
-    operators". ``flags`` are options of g++, for compiling and for linking. With
-    ``this_processor`` they make it for the processor at hand only: one that was built on another
-    is then never taken.
-    """
+    """What a library is made from: ``name`` begins the name of its file, and ``what`` is what
+    messages call it; ``flags`` of g++ are for compiling and for linking. With ``this_processor``
+    they make it for the processor at hand, and one that was built on another is never taken."""
 
     name: str
     sources: Path

@@ -15,12 +15,9 @@ _FOLDER = Path(__file__).resolve().parents[1]
 
 
 def install_command(extra: str, folder: Path = _FOLDER) -> str:
-    """The command that installs an extra beside the Sterna that is running: a line for a shell.
-
-    Without an ``extra`` it installs Sterna as it is. ``folder`` holds ``model``: it is a checkout,
-    which the command then names, or the installed package; of that it names the wheel that was
-    installed, if it is still there.
-    """
+    """The command line that installs an extra (or, without one, Sterna as it is) beside the Sterna
+    that is running: of the checkout ``folder``, or the wheel that was installed if it is still
+    there."""
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     extra = extra and f"[{extra}]"
     if (folder / "pyproject.toml").is_file():

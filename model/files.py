@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["check_path", "check_writable", "read_text", "write_atomically"]
+__all__ = ["check_path", "check_writable", "read_text", "utf8_blocks", "write_atomically"]
 
 _PIECE_BYTES = 1 << 20
 
@@ -19,10 +21,8 @@ def check_path(name: str, path: object) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise OSError if a file or folder of this name could not be written: before long work.
-
-    Nothing is made; the nearest folder that exists is tried.
-    """
+    """Raise OSError if a file or folder of this name could not be written: the nearest folder that
+    exists is tried, before long work."""
     place = next(each for each in path.absolute().parents if each.exists())
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -63,31 +63,36 @@ def _write(path: Path, raw: bytes) -> None:
 
 
 def read_text(path: str | Path, *, at_least: int = 2) -> bytes:
-    """Read a UTF-8 text file, as bytes.
-
-    Raises ValueError if it cannot be read, has fewer than ``at_least`` bytes or is not UTF-8.
-    """
+    """Read a UTF-8 text file, as bytes; ValueError if it cannot be, or has fewer than
+    ``at_least``."""
     path = Path(path)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path}: cannot read the text ({error.strerror or error})") from error
-    _check_utf8(data, path)
+    for _ in utf8_blocks(path, (data[start:start + _PIECE_BYTES]
+                                for start in range(0, len(data), _PIECE_BYTES))):
+        pass    # at once a large text would take up to four times its size
     if len(data) < at_least:
         raise ValueError(
             f"{path}: the text must have at least {at_least} bytes, got {len(data)}")
     return data
 
 
-def _check_utf8(data: bytes, path: Path) -> None:
-    """In pieces: a large text as characters would take up to four times its size."""
+def utf8_blocks(name: object, blocks: Iterable[bytes], start: int = 0) -> Iterator[bytes]:
+    """The blocks of a UTF-8 text that is called so, from offset ``start`` on, as they come.
+
+    Raises ValueError at a byte that is not UTF-8, wherever blocks end.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    for start in range(0, len(data), _PIECE_BYTES):
-        begun = len(decoder.getstate()[0])      # bytes of a character that the last piece began
-        piece = data[start:start + _PIECE_BYTES]
+    for block in itertools.chain(blocks, [b""]):
+        begun = len(decoder.getstate()[0])      # bytes of a character that the last block began
         try:
-            decoder.decode(piece, final=start + _PIECE_BYTES >= len(data))
+            decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            at = start - begun + error.start
             raise ValueError(
-                f"{path}: not UTF-8 text (byte 0x{data[at]:02x} at offset {at})") from error
+                f"{name}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset "
+                f"{start - begun + error.start})") from error
+        start += len(block)
+        if block:
+            yield block

@@ -29,12 +29,10 @@ def write_folder(
 ) -> dict[str, Any]:
     """Write ``files`` (text as UTF-8) and their manifest as ``folder``, whose parents are made.
 
-    The files go to a temporary folder beside it, which then takes its name. A folder that
-    an earlier call wrote is replaced; one with anything else in it is refused.
-
-    ``manifest`` is what ``params.json`` says besides the checksums of the files; it is returned as
-    it was written. Names under its ``made`` may turn up in the folder later, as what its own
-    Makefile makes, and are replaced with it.
+    The files go to a temporary folder beside it, which then takes its name. ``manifest`` is what
+    ``params.json`` says besides the checksums of the files; it is returned as it was written. Names
+    under its ``made`` may turn up in the folder later, as what its own Makefile makes, and are
+    replaced with it.
 
     Raises OutputFolderError if ``folder`` is a file, or holds files that are not from an earlier
     call; OSError if the place is read-only or full: nothing has changed then.
@@ -67,10 +65,8 @@ def write_folder(
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Give an empty folder beside ``folder``, which takes its name at the end of the block.
-
-    What was there is replaced; if the block raises, it stays and the new folder is removed.
-    """
+    """Give an empty folder beside ``folder``, which takes its name, and its place, at the end of
+    the block; if the block raises, what was there stays and the new folder is removed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -90,11 +86,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Refuse a folder that :func:`write_folder` would refuse: to be known before long work.
-
-    Raises OutputFolderError if ``folder`` is a file, or holds files that are not from an earlier
-    call; OSError if nothing can be written there.
-    """
+    """Refuse a folder that :func:`write_folder` would refuse: to be known before long work."""
     check_writable(folder)
     if not folder.exists():
         return

@@ -41,12 +41,8 @@ def parse_pattern(pattern: str) -> tuple[Choice, ...]:
 
     A pattern is ``count*name(option=value, ...)`` one or more times with ``+`` between; count and
     options may be left out. A model with more layers than choices begins again with the first.
-
-    Raises
-    ------
-    ValueError
-        If the text is no pattern. Whether there is a mixer of a name, and what options it has,
-        is for the registry to say.
+    Raises ValueError if the text is no pattern. Whether there is a mixer of a name, and what
+    options it has, is for the registry to say.
 
     >>> [str(choice) for choice in parse_pattern("3*mlgru + window(size=64)")]
     ['mlgru', 'mlgru', 'mlgru', 'window(size=64)']

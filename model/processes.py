@@ -32,10 +32,8 @@ def deaf_to_ctrl_c() -> AbstractContextManager[None]:
 
 
 def end_with_parent() -> None:
-    """For a worker, as its first act: ignore Ctrl-C, and end when the process that started it does.
-
-    That process hears Ctrl-C, and must not be survived.
-    """
+    """For a worker, as its first act: leave Ctrl-C to the process that started it, and end when
+    that does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)    # if another thread started it
     parent = multiprocessing.parent_process()
     assert parent is not None

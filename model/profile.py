@@ -60,6 +60,13 @@ _FORMATS = ("x", "z", "h", "o", "p", "logit")
 class NumericProfile:
     """Every format of the integer model, and what follows from them.
 
+    Raises ValueError if the formats contradict each other or break a proof in docs/numerics.md:
+    ``reciprocal_bits`` below the widest of x, o and p, or above 24; more than 10 ``root_frac``,
+    which could take ``isqrt`` past 2^52; ``MA`` below ``MK - 1``, where rounding could give an A of
+    2^MA; segments that are no power of two or more than z has values; a negative shift; ``h`` of
+    another real range than ``z``; ``z`` beyond ±512; a number of bits that is not a whole number in
+    its range.
+
     Parameters
     ----------
     name
@@ -81,16 +88,6 @@ class NumericProfile:
     sigmoid_segments
         Segments of the sigmoid table over the whole range of ``z``. One per value of
         ``z`` is a directly indexed table; fewer interpolate linearly.
-
-    Raises
-    ------
-    ValueError
-        If the formats contradict each other or break a proof in docs/numerics.md:
-        ``reciprocal_bits`` below the widest of x, o and p, or above 24; more than 10
-        ``root_frac``, which could take ``isqrt`` past 2^52; ``MA`` below ``MK - 1``, where
-        rounding could give an A of 2^MA; segments that are no power of two or more than z has
-        values; a negative shift; ``h`` of another real range than ``z``; ``z`` beyond ±512; a
-        number of bits that is not a whole number in its range.
     """
 
     name: str
@@ -159,10 +156,7 @@ class NumericProfile:
     def from_json(cls, fields: dict[str, Any]) -> NumericProfile:
         """Undo ``dataclasses.asdict``.
 
-        Raises
-        ------
-        ValueError
-            If a field is missing, unknown or out of range.
+        Raises ValueError if a field is missing, unknown or out of range.
         """
         check_fields("profile", fields, (each.name for each in dataclasses.fields(cls)))
         values = dict(fields)
@@ -241,14 +235,10 @@ class NumericProfile:
     def quantize_scale(self, scale: float) -> tuple[int, int]:
         """Return ``(k, shift)`` for a projection whose real scale is ``scale``.
 
-        ``scale`` is what ``acc * V / 2^P`` is multiplied with to give the output in its
-        own integers: ``s_w * sqrt(columns) / 127 * 2^frac``. k is normalised to use all
-        of its bits, and ``k * 2^(-shift)`` with ``A``'s truncation gives the scale back.
-
-        Raises
-        ------
-        ValueError
-            If the scale is not positive or needs a shift outside 1 to ``max_shift``.
+        ``scale`` is what ``acc * V / 2^P`` is multiplied with to give the output in its own
+        integers: ``s_w * sqrt(columns) / 127 * 2^frac``. k is normalised to use all of its bits,
+        and ``k * 2^(-shift)`` with ``A``'s truncation gives the scale back. Raises ValueError if
+        the scale is not positive or needs a shift outside 1 to ``max_shift``.
 
         >>> S16.quantize_scale(1.0)
         (32768, 15)
@@ -280,10 +270,7 @@ def mantissa_and_shift(scale: float, mantissa_bits: int, scale_bits: int) -> tup
     """Return ``(k, shift)``: ``k`` uses all of its bits, ``k * 2**(scale_bits - mantissa_bits)
     * 2**-shift`` is next to ``scale``, which is positive and finite.
 
-    Raises
-    ------
-    ValueError
-        If the shift is outside 1 to ``NumericProfile.max_shift``.
+    Raises ValueError if the shift is outside 1 to ``NumericProfile.max_shift``.
 
     >>> mantissa_and_shift(0.5, 16, 16)
     (32768, 16)
@@ -327,10 +314,7 @@ PROFILES = {profile.name: profile for profile in (S16, C12)}
 def profile_of(profile: NumericProfile | str) -> NumericProfile:
     """The profile itself, or the one of a name.
 
-    Raises
-    ------
-    ValueError
-        If it is neither.
+    Raises ValueError if it is neither.
     """
     if isinstance(profile, NumericProfile):
         return profile

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["ASCII_VOCAB", "VOCAB", "check_bytes", "contiguous_sequences", "decode", "encode",
-           "known_bytes"]
+__all__ = ["ASCII_VOCAB", "VOCAB", "check_bytes", "check_tokens", "contiguous_sequences",
+           "decode", "encode", "known_bytes"]
 
 VOCAB = 256
 """Number of tokens: one for each value of a byte."""
@@ -20,10 +20,7 @@ ASCII_VOCAB = 128
 def encode(text: str | bytes) -> np.ndarray:
     """Return the tokens of ``text``: its UTF-8 bytes as int64 ``[length]``.
 
-    Raises
-    ------
-    ValueError
-        If ``text`` is neither text nor bytes.
+    Raises ValueError if ``text`` is neither text nor bytes.
 
     >>> encode("aß").tolist()
     [97, 195, 159]
@@ -34,21 +31,27 @@ def encode(text: str | bytes) -> np.ndarray:
     return np.frombuffer(data, dtype=np.uint8).astype(np.int64)
 
 
+def check_tokens(tokens: np.ndarray | list[int], vocab: int) -> np.ndarray:
+    """Tokens of a vocabulary as int64 ``[length]``.
+
+    Raises ValueError if one is not from 0 to ``vocab - 1``.
+    """
+    values = np.asarray(tokens, dtype=np.int64).reshape(-1)
+    if values.size and not 0 <= values.min() <= values.max() < vocab:
+        raise ValueError(
+            f"tokens must be from 0 to {vocab - 1}, got {values.min()} to {values.max()}")
+    return values
+
+
 def decode(tokens: np.ndarray | list[int]) -> str:
     """Return the text of ``tokens``; bytes that are not UTF-8 become U+FFFD.
 
-    Raises
-    ------
-    ValueError
-        If a token is not from 0 to 255.
+    Raises ValueError if a token is not from 0 to 255.
 
     >>> decode([97, 195, 159])
     'aß'
     """
-    values = np.asarray(tokens, dtype=np.int64).reshape(-1)
-    if values.size and not 0 <= values.min() <= values.max() < VOCAB:
-        raise ValueError(
-            f"tokens must be from 0 to {VOCAB - 1}, got {values.min()} to {values.max()}")
+    values = check_tokens(tokens, VOCAB)
     return values.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
 
@@ -63,21 +66,8 @@ def known_bytes(vocab: int) -> str:
 
 
 def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "") -> None:
-    """Refuse a text with a byte that a model does not know.
-
-    Parameters
-    ----------
-    text, vocab
-        The text, and the vocabulary of the model.
-    source
-        What the text is, for the message: a file's name.
-    hint
-        What to do about it; the end of the message.
-
-    Raises
-    ------
-    ValueError
-        Naming the byte and where it is.
+    """Refuse a text with a byte that a model of this vocabulary does not know. ``source`` is what
+    the message calls the text, and ``hint`` its end.
 
     >>> check_bytes("Ω".encode(), 128, "omega.txt")
     Traceback (most recent call last):
@@ -91,28 +81,12 @@ def check_bytes(text: bytes, vocab: int, source: str = "the text", hint: str = "
 
 
 def contiguous_sequences(tokens: np.ndarray, sequences: int) -> np.ndarray:
-    """Split ``tokens`` into ``sequences`` contiguous pieces of equal length.
+    """Split tokens ``[length]`` into contiguous pieces ``[sequences, length // sequences]``.
 
-    Held-out text is evaluated this way: every piece is read from its start to its end
-    with the state carried along, and all pieces run side by side. Up to
-    ``sequences - 1`` tokens at the end are left out.
-
-    Parameters
-    ----------
-    tokens
-        Tokens ``[length]``.
-    sequences
-        Number of pieces.
-
-    Returns
-    -------
-    Tokens ``[sequences, length // sequences]``.
-
-    Raises
-    ------
-    ValueError
-        If ``sequences`` is below 1 or a piece would be shorter than 2 tokens, which
-        leaves nothing to predict.
+    Held-out text is evaluated this way: every piece is read from its start to its end with the
+    state carried along, and all pieces run side by side. Up to ``sequences - 1`` tokens at the end
+    are left out. Raises ValueError if ``sequences`` is below 1 or a piece would be shorter than 2
+    tokens, which leaves nothing to predict.
 
     >>> contiguous_sequences(np.arange(7), 3).tolist()
     [[0, 1], [2, 3], [4, 5]]

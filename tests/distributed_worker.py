@@ -25,8 +25,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from command_line import settings
-from test_train import CONFIG, CORPUS
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+from training_parts import CONFIG, CORPUS, ONE_THREAD
+from training_parts import run as run_model
 
 from sterna.cli.main import main as sterna
 from sterna.model.config import ModelConfig
@@ -34,10 +35,10 @@ from sterna.model.profile import C12
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.distributed import joined
-from sterna.model.training.recipe import Execution, Recording, TrainRecipe
+from sterna.model.training.recipe import Recording, TrainRecipe
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.state import add_gradient
-from sterna.model.training.train import TrainResult, train
+from sterna.model.training.train import TrainResult
 
 STEPS = 20
 STOPPED_AT = 9
@@ -75,10 +76,10 @@ def run(folder: Path, *, steps: int = STEPS, parallel: str | None = None,
         pieces: int | None = None, recipe: TrainRecipe = SMALL_STEPS,
         config: ModelConfig = CONFIG, **options: Any) -> TrainResult:
     """A short quiet run on one thread; a process that reads ``pieces`` pieces gets a signal."""
-    execution = Execution(threads=1, parallel=parallel, checkpoint_activations=options.pop(
+    execution = replace(ONE_THREAD, parallel=parallel, checkpoint_activations=options.pop(
         "checkpoint_activations", False))
-    return train(config, Interrupted(pieces), run_dir=folder, steps=steps, recipe=recipe,
-                 quiet=True, execution=execution, **options)
+    return run_model(folder, steps, config=config, corpus=Interrupted(pieces), recipe=recipe,
+                     execution=execution, **options)
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -112,9 +113,8 @@ def stopped(folder: Path, **options: Any) -> list[int | None]:
 def timed(folder: Path, pieces: int | None, **options: Any) -> list[tuple[int, float]]:
     """Train for a time, one process being slower than the others; steps and seconds of each."""
     text = Interrupted(pieces, 0.002) if is_last() else Interrupted(None)
-    result = train(CONFIG, text, run_dir=folder, minutes=0.03, recipe=SMALL_STEPS, quiet=True,
-                   **options, execution=Execution(threads=1),
-                   recording=Recording(heldout_bytes=300))
+    result = run_model(folder, None, minutes=0.03, corpus=text, recipe=SMALL_STEPS,
+                       recording=Recording(heldout_bytes=300), **options)
     return every((result.step, result.seconds))
 
 

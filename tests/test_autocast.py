@@ -75,40 +75,19 @@ def values_and_gradients(name: str, given: tuple[Tensor, ...], *, autocast: bool
     return [*(each.detach() for each in out), *gradients]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", EXACT)
-def test_values_and_gradients_are_the_same_bits(name: str) -> None:
-    given = EXACT[name][1]
-    plain = values_and_gradients(name, given, autocast=False)
-    for ours, expected in zip(
-            values_and_gradients(name, given, autocast=True), plain, strict=True):
-        assert ours.dtype is torch.float32
-        assert torch.equal(ours, expected)
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_half_precision_counts_as_its_float32_value(name: str) -> None:
-    given = EXACT[name][1]
-    halves = tuple(each.bfloat16() for each in given)
-    count = len(given)
-    plain = values_and_gradients(name, tuple(each.float() for each in halves), autocast=False)
-    found = values_and_gradients(name, halves, autocast=True)
-    for ours, expected in zip(found[:-count], plain[:-count], strict=True):
-        assert ours.dtype is torch.float32
-        assert torch.equal(ours, expected)
-    for ours, expected in zip(found[-count:], plain[-count:], strict=True):
-        assert ours.dtype is torch.bfloat16
-        assert torch.equal(ours, expected.bfloat16())
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_float64_stays_float64(name: str) -> None:
-    given = EXACT[name][1]
-    doubles = tuple(each.double() for each in given)
-    plain = values_and_gradients(name, doubles, autocast=False)
-    for ours, expected in zip(
-            values_and_gradients(name, doubles, autocast=True), plain, strict=True):
-        assert ours.dtype is torch.float64
-        assert torch.equal(ours, expected)
+def test_values_and_gradients_are_the_same_bits(name: str, dtype: torch.dtype) -> None:
+    """Of bfloat16 as of its float32 value, with gradients in its own type."""
+    given = tuple(each.to(dtype) for each in EXACT[name][1])
+    wide = torch.promote_types(dtype, torch.float32)
+    plain = values_and_gradients(name, tuple(each.to(wide) for each in given), autocast=False)
+    found = values_and_gradients(name, given, autocast=True)
+    count = len(found) - len(given)
+    assert {each.dtype for each in found[:count]} == {wide}
+    assert {each.dtype for each in found[count:]} == {dtype}
+    for ours, expected in zip(found, plain, strict=True):
+        assert torch.equal(ours, expected.to(ours.dtype))
 
 
 def test_prepared_projections_too() -> None:

@@ -18,7 +18,7 @@ import pytest
 import torch.distributed as dist
 from command_line import refusal, settings
 from distributed_worker import CARRIED, IN_PARTS, REVERSIBLE, STEPS, STOPPED_AT, UNEVEN, run
-from test_train import SENTENCES
+from training_parts import FILES, SENTENCES
 
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
 from sterna.model.training.distributed import meet
@@ -99,8 +99,7 @@ def test_a_signal_to_one_process_stops_all_at_one_step_and_resuming_is_exact(
         folder: Path, found: dict[str, Any], layout: str) -> None:
     assert found[f"{layout} stopped"] == [[STOPPED_AT, 15, True]] * 2
     assert off(folder / f"{layout} resumed", folder / f"{layout} carried") == 0.0
-    assert found[f"{layout} files"] == [
-        "checkpoint.pt", "codes.csv", "loss.png", "metrics.csv", "run.json"]
+    assert found[f"{layout} files"] == FILES
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import typer
 from sterna.cli.main import app
 from sterna.hw.catalog import unit_named
 from sterna.model.config import ModelConfig
-from sterna.model.training.settings import TrainSettings, parse_setting
+from sterna.model.training.recipe import TrainSettings, parse_setting
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"),

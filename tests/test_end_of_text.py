@@ -36,6 +36,7 @@ MERGES = [(116, 104), (256, 101), (257, 32), (97, 114)]
 PAIRS = BytePairTokenizer(MERGES, end_of_text=True)
 END = 260
 SHAPE = ModelConfig(d=8, layers=2, dff=12, vocab=PAIRS.vocab)
+MODEL = replace(random_model(SHAPE, C12), tokenizer=PAIRS)
 
 
 def test_it_is_the_last_token_and_spells_nothing(tmp_path: Path) -> None:
@@ -44,8 +45,7 @@ def test_it_is_the_last_token_and_spells_nothing(tmp_path: Path) -> None:
     again = load_tokenizer(save_tokenizer(PAIRS, tmp_path / "pairs.json"))
     assert again.end_of_text == END
     assert again.sha256 == PAIRS.sha256 != BytePairTokenizer(MERGES).sha256
-    model = replace(random_model(SHAPE, C12), tokenizer=PAIRS)
-    assert load_model(model.save(tmp_path / "m.safetensors")).tokenizer.end_of_text == END
+    assert load_model(MODEL.save(tmp_path / "m.safetensors")).tokenizer.end_of_text == END
     with pytest.raises(ValueError, match="end_of_text must be true or left out, got 5"):
         tokenizer_from_json({**PAIRS.to_json(), "end_of_text": 5})
 
@@ -120,11 +120,10 @@ def test_only_mlgru_can_start_anew() -> None:
 
 
 def test_a_text_ends_with_it() -> None:
-    model = replace(random_model(SHAPE, C12), tokenizer=PAIRS)
-    head = model.projections["head"]
+    head = MODEL.projections["head"]
     bias = head.bias.copy()
-    bias[END] = model.profile.logit.max // 2
-    often = replace(model, projections={**model.projections, "head": replace(head, bias=bias)})
+    bias[END] = MODEL.profile.logit.max // 2
+    often = replace(MODEL, projections={**MODEL.projections, "head": replace(head, bias=bias)})
     session = Session(build(often, "exact", GraphKind.STEP))
     pieces = list(session.generate(["the", "a"], tokens=200, temperature=9.0))
     for prompt in (0, 1):
@@ -165,11 +164,8 @@ def test_the_commands_go_from_documents_to_a_text_that_ends(
     assert drawn[-1] == 269
     assert len(drawn) < 100
     assert json.loads(out)["text"].endswith(" parts. ")
-    train = (*train, "--quiet", "-o", tmp_path / "no")
     assert "got attention and plain" in refusal(
-        capsys, *train, *resets, "--mixer", "attention")
-    assert "checkpoint_seconds must be at least 0, got -1" in refusal(
-        capsys, "train", "--steps", 1, "--set", "checkpoint_seconds=-1")
+        capsys, *train, *resets, "--mixer", "attention", "--quiet", "-o", tmp_path / "no")
     assert "sterna tokenizer train --end-of-text makes one" in refusal(
         capsys, "train", "--config", "nano", "--steps", 1, *resets, "--quiet",
         "-o", tmp_path / "no")

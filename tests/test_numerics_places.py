@@ -14,9 +14,8 @@ from sterna.model.config import ModelConfig
 from sterna.model.network.numerics import Limits, Numerics
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import IntegerModel
-from sterna.model.stack.classifier import Classifier
 from sterna.model.stack.convert import Residual
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.stack.language_model import Classifier, LanguageModel
 from sterna.model.training.quantize import quantize
 
 CONFIG = ModelConfig(d=32, layers=2, dff=48, vocab=40)

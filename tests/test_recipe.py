@@ -1,27 +1,32 @@
-"""The recipe's schedules, float start and average do what they say, and are refused elsewhere."""
+"""The recipe's schedules, float start and average do what they say, and are refused elsewhere;
+settings by name, from a recipe file and one by one."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import torch
+from command_line import refusal, settings
+from command_line import run as run_sterna
 from hypothesis import given
 from hypothesis import strategies as st
-from test_train import CONFIG, CORPUS, RECIPE, run
+from training_parts import CONFIG, CORPUS, RECIPE, Recorder, assert_same_weights, run
 
-from sterna.cli.main import main
+from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import bit_linear, float_linear
 from sterna.model.profile import C12
 from sterna.model.stack.evaluate import heldout_bpb
-from sterna.model.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from sterna.model.training.codes import CodeWatch, overall
+from sterna.model.stack.language_model import LanguageModel
+from sterna.model.training.checkpoint import load_checkpoint
 from sterna.model.training.distributed import Processes
 from sterna.model.training.optimizer import WeightAverage
 from sterna.model.training.quantize import quantize_checkpoint
-from sterna.model.training.recipe import Execution, Recording, TrainRecipe
-from sterna.model.training.train import train
+from sterna.model.training.recipe import SETTINGS, Execution, Recording, TrainRecipe
+from sterna.model.training.record import CodeWatch, overall
 
 TWO = TrainRecipe(schedule="two-stage", warmup_steps=0)
 
@@ -38,22 +43,44 @@ def test_the_second_stage_begins_lower_and_does_not_decay(fraction: float) -> No
     assert TrainRecipe().decay(fraction) == TrainRecipe().weight_decay
 
 
-@pytest.mark.parametrize(("wrong", "said"), [
-    ({"schedule": "linear"}, "schedule must be cosine or two-stage, got 'linear'"),
-    ({"ema": 1.0}, "ema must be from 0 to below 1, got 1.0"),
-    ({"float_start": -0.1}, "float_start must be from 0 to below 1, got -0.1"),
+def test_learning_rate_warms_up_and_falls_along_a_cosine() -> None:
+    recipe = TrainRecipe(lr=0.5, warmup_steps=4, final_lr_fraction=0.1)
+    for step, fraction, rate in ((0, 0.0, 0.125), (3, 0.0, 0.5), (99, 0.5, 0.275), (99, 1.0, 0.05),
+                                 (99, 1.5, 0.05)):
+        assert recipe.learning_rate(step, fraction) == pytest.approx(rate)
+    assert TrainRecipe(warmup_steps=0).learning_rate(0, 0.0) == TrainRecipe().lr
+
+
+@pytest.mark.parametrize(("kind", "wrong", "said"), [
+    (TrainRecipe, {"schedule": "linear"}, "schedule must be cosine or two-stage, got 'linear'"),
+    (TrainRecipe, {"ema": 1.0}, "ema must be from 0 to below 1, got 1.0"),
+    (TrainRecipe, {"float_start": -0.1}, "float_start must be from 0 to below 1, got -0.1"),
+    (TrainRecipe, {"lr": 0.0}, "lr must be a positive number, got 0"),
+    (TrainRecipe, {"lr": math.nan}, "lr must be a positive number, got nan"),
+    (TrainRecipe, {"lr": "1"}, "lr must be a number, got '1'"),
+    (TrainRecipe, {"batch": 0}, "batch must be a whole number from 1 to 2147483647, got 0"),
+    (TrainRecipe, {"batch": 2.5}, r"batch must be a whole number from 1 to 2147483647, got 2\.5"),
+    (TrainRecipe, {"batch": 10 ** 18}, "batch must be a whole number from 1 to 2147483647"),
+    (TrainRecipe, {"beta2": 1.0}, "beta2 must be from 0 to below 1"),
+    (TrainRecipe, {"weight_decay": -1.0}, "weight_decay must be at least 0, got -1"),
+    (Execution, {"threads": 1.5}, "threads must be a whole number from"),
+    (Execution, {"threads": 10 ** 12}, "threads must be a whole number from"),
+    (Recording, {"checkpoint_seconds": -1.0}, "checkpoint_seconds must be at least 0, got -1"),
+    (Recording, {"checkpoint_seconds": math.nan}, "checkpoint_seconds must be at least 0, got nan"),
+    (Recording, {"checkpoint_seconds": "60"}, "checkpoint_seconds must be a number"),
 ])
-def test_what_makes_no_sense_is_refused(wrong: dict[str, object], said: str) -> None:
+def test_what_makes_no_sense_is_refused(
+        kind: Callable[..., object], wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        TrainRecipe(**wrong)
+        kind(**wrong)
 
 
 def test_what_is_for_ternary_weights_is_refused_with_floats(tmp_path: Path) -> None:
     floats = replace(CONFIG, weights="float")
     with pytest.raises(ValueError, match="float_start is for ternary weights"):
-        run(tmp_path, 2, config=floats, recipe=replace(RECIPE, float_start=0.5))
+        run(tmp_path, config=floats, recipe=replace(RECIPE, float_start=0.5))
     with pytest.raises(ValueError, match="profile C12 is for ternary weights"):
-        train(floats, CORPUS, run_dir=tmp_path, steps=2, profile=C12, quiet=True)
+        run(tmp_path, config=floats, profile=C12)
 
 
 def test_a_float_start_has_gradients_of_full_precision() -> None:
@@ -85,33 +112,20 @@ def test_the_average_follows_its_recurrence() -> None:
 
 def test_all_of_it_is_resumed_exactly_and_the_average_is_what_is_kept(tmp_path: Path) -> None:
     recipe = replace(RECIPE, ema=0.9, float_start=0.3, schedule="two-stage", window=16)
-    whole = train(CONFIG, CORPUS, run_dir=tmp_path / "whole", steps=12, recipe=recipe, profile=C12,
-                  quiet=True, execution=Execution(threads=1),
-                  recording=Recording(heldout_bytes=300))
+    options = {"recipe": recipe, "profile": C12,
+               "recording": Recording(heldout_bytes=300, checkpoint_steps=5)}
+    whole = run(tmp_path / "whole", 12, **options)
 
-    class Stops(RuntimeError):
-        pass
-
-    class Halfway:
+    class Halfway(Recorder):
         def update(self, progress: object) -> None:
             if progress.step == 7:
-                raise Stops
+                raise InterruptedError
 
-        def measured(self, done: int, total: int) -> None: ...
-
-        def message(self, text: str) -> None: ...
-
-        def close(self) -> None: ...
-
-    arguments = dict(run_dir=tmp_path / "parts", steps=12, recipe=recipe, profile=C12,
-                     execution=Execution(threads=1),
-                     recording=Recording(heldout_bytes=300, checkpoint_steps=5))
-    with pytest.raises(Stops):
-        train(CONFIG, CORPUS, **arguments, reporter=Halfway())
-    parts = train(CONFIG, CORPUS, **arguments, resume=True, quiet=True)
+    with pytest.raises(InterruptedError):
+        run(tmp_path / "parts", 12, **options, reporter=Halfway())
+    parts = run(tmp_path / "parts", 12, **options, resume=True)
     assert parts.heldout_bpb == whole.heldout_bpb
-    for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert_same_weights(whole.model, parts.model)
 
     kept = load_checkpoint(tmp_path / "whole")
     assert heldout_bpb(kept.model(), CORPUS.heldout[:300]) == whole.heldout_bpb
@@ -119,20 +133,11 @@ def test_all_of_it_is_resumed_exactly_and_the_average_is_what_is_kept(tmp_path: 
     assert not torch.equal(last.head.weight, whole.model.head.weight)
     assert kept.average is not None
     assert kept.average.keys() == dict(last.named_parameters()).keys()
-    save_checkpoint(replace(kept, average=None), tmp_path / "whole" / "checkpoint.pt")
-    with pytest.raises(CheckpointError, match="does not hold the average of the weights"):
-        train(CONFIG, CORPUS, **{**arguments, "run_dir": tmp_path / "whole"}, resume=True)
-    save_checkpoint(kept, tmp_path / "whole" / "checkpoint.pt")
-    del kept.average["head.weight"]
-    with pytest.raises(CheckpointError, match="the average is not one of all parameters"):
-        kept.model()
     # The checkpoint says what it was trained for.
     assert quantize_checkpoint(tmp_path / "whole", heldout=CORPUS.heldout[:300]).profile == C12
 
 
 def test_flips_and_zeros_are_counted_by_projection() -> None:
-    from sterna.model.stack.language_model import LanguageModel
-
     model = LanguageModel(CONFIG, seed=1)
     watch = CodeWatch(model, Processes(torch.device("cpu")))
     watch.begin()
@@ -151,11 +156,64 @@ def test_flips_and_zeros_are_counted_by_projection() -> None:
     assert 0.2 < shares.zeros < 0.3      # a quarter of uniform weights
 
 
-def test_a_learning_rate_is_carried_over_to_a_width(tmp_path: Path) -> None:
-    given = ["--set", "d=32", "--set", "layers=1", "--set", "dff=32", "--steps", "0", "--quiet",
-             "--no-report"]
-    rate = ["--set", "lr=0.01", "--set", "lr_width=128"]
-    assert main(["train", *given, *rate, "-o", str(tmp_path)]) == 0
+def test_a_learning_rate_is_carried_over_to_a_width(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("train", *settings(d=32, layers=1, dff=32), "--steps", 0, "--quiet", "--no-report")
+    assert run_sterna(capsys, *command, *settings(lr=0.01, lr_width=128), "-o", tmp_path)[0] == 0
     assert load_checkpoint(tmp_path).recipe["lr"] == pytest.approx(0.04)
-    assert main(["train", *given, "--set", "lr_width=0", "-o", str(tmp_path / "no")]) == 2
+    assert run_sterna(capsys, *command, *settings(lr_width=0), "-o", tmp_path / "no")[0] == 2
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    (("carry_state=true", "order=epoch"), "order epoch is for windows that start from the"),
+    (("accumulate=9",), "accumulate must be at most batch (8)"),
+    (("order=alphabetical",), "order must be random or epoch, got 'alphabetical'"),
+    (("eval_window=0",), "eval_window must be a whole number from 1"),
+    (("heldout_bytes=1",), "heldout_bytes must be a whole number from 2"),
+    (("warmup_steps=-1",), "warmup_steps must be a whole number from 0"),
+    (("layers=2.5",), "layers must be a whole number, got 2.5"),
+    (("compile=1",), "compile must be true or false, got 1"),
+    (("mixer=3",), "mixer must be text, got 3"),
+    (("lr=fast",), "lr must be a number, got 'fast'"),
+    (("warmup=3",), "there is no setting 'warmup': did you mean warmup_steps? known are "
+                    "accumulate, batch, beta1, "),
+    (("lr",), "--set takes NAME=VALUE, such as lr=0.005, got 'lr'"),
+    (("lr=1", "lr=2"), "lr is given twice: leave out one --set lr=..."),
+    (("threads=2",), "threads is given twice"),
+])
+def test_settings_that_make_no_sense_are_refused(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], message: str,
+) -> None:
+    options = sum((("--set", each) for each in given), ())
+    assert message in refusal(capsys, "train", "--config", "micro", "--steps", 1, "--threads", 1,
+                              *options, "-o", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_file_gives_settings_and_the_command_line_others_in_their_place(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text('d = 16\nlayers = 1\ndff = 16\nlr = 0.5\norder = "epoch"\nmixer = "hgrn2"\n'
+                    "threads = 3\nheldout_bytes = 300\n")
+    code, _, _ = run_sterna(
+        capsys, "train", "--recipe", file, "--set", "lr=0.25", "--mixer", "lru", "--threads", 1,
+        "--steps", 0, "--quiet", "-o", tmp_path / "run")
+    assert code == 0
+    found = load_checkpoint(tmp_path / "run")
+    assert (found.config.d, found.config.mixer) == (16, "lru")
+    assert (found.recipe["lr"], found.recipe["order"]) == (0.25, "epoch")
+    for content, message in (
+        ("lr = ", "small.toml: Invalid value"), ("rate = 1", "small.toml: there is no setting"),
+        (None, "small.toml: cannot read"),
+    ):
+        file.unlink() if content is None else file.write_text(content)
+        assert message in refusal(capsys, "train", "--recipe", file, "--steps", 1)
+
+
+def test_every_field_is_a_setting() -> None:
+    """But for those that the tokenizer and the command line give."""
+    names = [each.name for kind in (ModelConfig, TrainRecipe, Execution, Recording)
+             for each in fields(kind)]
+    assert len(set(names)) == len(names)
+    assert {*SETTINGS} == {*names, "lr_width"} - {"vocab", "command"}

@@ -19,18 +19,13 @@ from sterna.sim.core.simulate import run_core_phases
 from sterna.sim.core.stimulus import CorePhase
 
 SMALL = ModelConfig(d=12, layers=2, dff=21, vocab=20)
-
-
-def test_a_request_writes_out_its_predictions() -> None:
-    assert Request((1, 2, 3)).predictions == (False, False, True)
-    assert Request((1, 2), predict=(True, False)).predictions == (True, False)
+MODEL = random_model(SMALL, S16, seed=11)
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
     ({"prompt": ()}, "a prompt must have at least one token"),
     ({"tokens": 1 << 16}, "tokens must be a whole number from 0 to 65535, got 65536"),
-    ({"tokens": -1}, "tokens must be"), ({"temperature": 0.001}, "temperature must be"),
-    ({"seed": 0}, "seed must be a whole number from 1"),
+    ({"temperature": 0.001}, "temperature must be"),
     ({"seed": 1 << 32}, "seed must be a whole number from 1"),
     ({"predict": (True,)}, "got 1 for 2"),
     ({"predict": True}, "predict must have one boolean per token of the prompt, got True"),
@@ -39,8 +34,6 @@ def test_a_request_writes_out_its_predictions() -> None:
     ({"prompt": (1, -1)}, "a token of the prompt must be a whole number from 0, got -1"),
     ({"prompt": "abc"}, "a token of the prompt must be a whole number from 0, got 'a'"),
     ({"prompt": 5}, "a prompt must be a row of tokens, got 5"),
-    ({"tokens": 2.0}, r"tokens must be a whole number from 0 to 65535, got 2\.0"),
-    ({"stop_token": "x"}, "stop_token must be a whole number from 0, got 'x'"),
     ({"stop_token": -1}, "stop_token must be a whole number from 0, got -1"),
 ])
 def test_a_request_checks_its_numbers(wrong: dict, message: str) -> None:
@@ -54,6 +47,8 @@ def test_a_request_takes_any_row_of_tokens_and_numpys_numbers() -> None:
         tokens, tokens[1], predict=tokens > 1, stop_token=tokens[0]) == Request(
         (1, 2, 3), 2, predict=(False, True, True), stop_token=1)
     assert hash(Request([1, 2])) == hash(Request((1, 2)))
+    assert Request((1, 2, 3)).predictions == (False, False, True)
+    assert Request((1, 2), predict=(True, False)).predictions == (True, False)
 
 
 @pytest.mark.parametrize(("requests", "message"), [
@@ -70,11 +65,10 @@ def test_requests_that_a_core_cannot_run_are_refused(requests: list, message: st
 
 
 def test_generations_within_a_prompt_are_those_of_its_pieces() -> None:
-    model = random_model(SMALL, S16, seed=11)
     whole = Request((3, 7, 5, 2, 9), 3, 1.5, 6, predict=(False, True, False, True, False))
     pieces = [Request((3, 7), 3, 1.5, 6), Request((5, 2), 3, 1.5, start=False),
               Request((9,), predict=(False,), start=False)]
-    (found,), parts = (answer(IntegerModel(model), each) for each in ([whole], pieces))
+    (found,), parts = (answer(IntegerModel(MODEL), each) for each in ([whole], pieces))
     assert found.generated == [token for part in parts for token in part.generated]
     assert [len(each.tokens) for each in found.generations] == [3, 3]
     assert found.run == [token for part in parts for token in part.run]
@@ -88,11 +82,10 @@ def test_generations_within_a_prompt_are_those_of_its_pieces() -> None:
 
 
 def test_a_request_as_it_ran_has_as_many_tokens_as_came_before_the_stop_token() -> None:
-    model = random_model(SMALL, S16, seed=11)
-    free, = answer(IntegerModel(model), [Request((3, 0, 19), 30, 2.0, 5)])
+    free, = answer(IntegerModel(MODEL), [Request((3, 0, 19), 30, 2.0, 5)])
     stop = next(token for token in free.generated[3:] if token not in free.generated[:3])
     stopped, = answer(
-        IntegerModel(model), [Request((3, 0, 19), 30, 2.0, 5, stop_token=stop)])
+        IntegerModel(MODEL), [Request((3, 0, 19), 30, 2.0, 5, stop_token=stop)])
     count = free.generated.index(stop) + 1
     assert stopped.generated == free.generated[:count]
     assert stopped.as_ran() == [
@@ -100,9 +93,8 @@ def test_a_request_as_it_ran_has_as_many_tokens_as_came_before_the_stop_token() 
 
 
 def test_tokens_and_logits_that_differ_are_named_by_their_place() -> None:
-    model = random_model(SMALL, S16, seed=11)
     found, = answer(
-        IntegerModel(model), [Request((3, 7, 5, 2), 3, predict=(False, True, False, True))])
+        IntegerModel(MODEL), [Request((3, 7, 5, 2), 3, predict=(False, True, False, True))])
     tokens, logits = found.generated, np.array(found.logits)
     assert compare_tokens(found, tokens).passed
     assert compare_logits(found, logits).passed
@@ -117,11 +109,7 @@ def test_tokens_and_logits_that_differ_are_named_by_their_place() -> None:
     logits[0, 3] += 1
     assert str(compare_logits(found, logits).first).startswith("token 1, logits[3]")
     assert compare_logits(found, logits[1:]).mismatches == 1
-
-
-def test_a_request_without_predictions_has_nothing_to_compare() -> None:
-    model = random_model(SMALL, S16, seed=11)
-    silent, = answer(IntegerModel(model), [Request((3, 7), 5, predict=(False, False))])
+    silent, = answer(IntegerModel(MODEL), [Request((3, 7), 5, predict=(False, False))])
     assert (silent.generated, silent.logits, silent.run) == ([], [], [3, 7])
     assert compare_logits(silent, np.zeros((0, 20), dtype=np.int64)).values == 0
     assert compare_logits(silent, np.zeros((1, 20), dtype=np.int64)).mismatches == 1
@@ -132,13 +120,12 @@ def test_a_request_without_predictions_has_nothing_to_compare() -> None:
 def test_a_phase_that_the_bench_cannot_run_is_refused_before_it_is_compiled(
     tmp_path: Path,
 ) -> None:
-    model = random_model(SMALL, S16, seed=11)
-    emitted = emit_verilog(model, "core", tmp_path / "core", rows=4, cols=8)
+    emitted = emit_verilog(MODEL, "core", tmp_path / "core", rows=4, cols=8)
     for requests, message in (
         ((), "a list of requests for each of 1 sequences, got 0"),
         ((Request((20,)),), "a request has token 20"),
         ((Request((3, 7), predict=(True, False)),), "'p' has a request without a prediction"),
     ):
         with pytest.raises(ValueError, match=message):
-            run_core_phases(model, emitted, [CorePhase("p", requests)], work=tmp_path / "work")
+            run_core_phases(MODEL, emitted, [CorePhase("p", requests)], work=tmp_path / "work")
         assert not (tmp_path / "work").exists()

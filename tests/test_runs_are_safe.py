@@ -17,30 +17,27 @@ import pytest
 import torch
 from command_line import refusal
 from command_line import run as run_sterna
+from training_parts import CORPUS, FILES, Recorder
+from training_parts import run as run_model
 
 from sterna.model.config import ModelConfig
-from sterna.model.corpus import Corpus
+from sterna.model.quantized.evaluate import Evaluation
 from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.training import run_folder
 from sterna.model.training import train as loop
 from sterna.model.training.checkpoint import load_checkpoint, save_checkpoint
 from sterna.model.training.metrics import read_metrics
-from sterna.model.training.progress import QuietReporter, TrainProgress
-from sterna.model.training.recipe import Execution, Recording
+from sterna.model.training.recipe import Recording, TrainRecipe
 from sterna.model.training.run_folder import RunFolder
-from sterna.model.training.train import TrainRecipe, TrainResult, train
+from sterna.model.training.train import TrainResult
 
 CONFIG = ModelConfig(d=8, layers=1, dff=8)
 RECIPE = TrainRecipe(batch=2, window=16, warmup_steps=2, float_start=0.0)
-TEXT = "".join(f"{i} swallows fly {i * i} miles. " for i in range(300)).encode()
-CORPUS = Corpus("swallows", TEXT[:-1500], TEXT[-1500:])
 
 
-def run(folder: Path, steps: int = 2, *, lr: float = 1e-2, resume: bool = False,
-        overwrite: bool = False) -> TrainResult:
+def run(folder: Path, steps: int | None = 2, **options: object) -> TrainResult:
     """A run of a few milliseconds."""
-    return train(CONFIG, CORPUS, run_dir=folder, steps=steps, recipe=replace(RECIPE, lr=lr),
-                 resume=resume, overwrite=overwrite, quiet=True, execution=Execution(threads=1))
+    return run_model(folder, steps, **{"config": CONFIG, "recipe": RECIPE, **options})
 
 
 def test_a_checkpoint_is_not_replaced_unasked(
@@ -57,21 +54,23 @@ def test_a_checkpoint_is_not_replaced_unasked(
     assert load_checkpoint(tmp_path).step == 3
 
 
-@pytest.mark.parametrize("lr", [1e30, 1e300])
-def test_a_run_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path, lr: float) -> None:
+@pytest.mark.parametrize(("lr", "steps", "message"), [
+    (1e38, 500, "10 steps in a row, up to step 1[12]; lower lr"), (1e300, 1, "not finite")])
+def test_a_run_that_fails_leaves_the_checkpoint_before_it_and_torch_as_it_was(
+        tmp_path: Path, lr: float, steps: int, message: str) -> None:
     """Whether the loss tells, after some steps, or the weights alone, after the last."""
     before = run(tmp_path).checkpoint.read_bytes()
-    with pytest.raises(FloatingPointError, match="not finite"):
-        run(tmp_path, 500 if lr == 1e30 else 1, lr=lr, overwrite=True)
+    settings = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    with pytest.raises(FloatingPointError, match=message):
+        run(tmp_path, steps, recipe=replace(RECIPE, lr=lr), overwrite=True)
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
     assert not (tmp_path / ".lock").exists()
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == settings
 
 
 def test_to_resume_there_must_be_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"there is no run to resume in {tmp_path}/none" in refusal(
         capsys, "train", "--steps", 1, "--resume", "-o", tmp_path / "none")
-    with pytest.raises(ValueError, match="there is no run to resume"):
-        run(tmp_path / "none", resume=True)
     assert not (tmp_path / "none").exists()
 
 
@@ -96,8 +95,7 @@ def test_a_folder_is_one_runs_until_its_process_ends(tmp_path: Path) -> None:
         child.kill()
         child.communicate()
     run(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "checkpoint.pt", "codes.csv", "loss.png", "metrics.csv", "run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
 
 def test_without_locks_a_run_goes_on_and_says_so(
@@ -117,17 +115,6 @@ def test_without_locks_a_run_goes_on_and_says_so(
     assert list(tmp_path.iterdir()) == []
 
 
-class Signaller(QuietReporter):
-    """Sends signals to this process after a step."""
-
-    def __init__(self, *signals: int) -> None:
-        self.signals = signals
-
-    def update(self, progress: TrainProgress) -> None:
-        for number in self.signals if progress.step == 3 else ():
-            signal.raise_signal(number)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_a_second_one_is_not_held_back(tmp_path: Path, number: int) -> None:
     def asked_outside(signum: int, frame: object) -> None:
@@ -135,14 +122,14 @@ def test_a_signal_saves_and_a_second_one_is_not_held_back(tmp_path: Path, number
 
     before = {each: signal.signal(each, asked_outside) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        result = train(CONFIG, CORPUS, run_dir=tmp_path / "one", steps=9, recipe=RECIPE,
-                       reporter=Signaller(number))
+        result = run(tmp_path / "one", 9, reporter=Recorder(3, number))
         assert (result.interrupted, result.stop_signal, result.step) == (True, number, 3)
         assert load_checkpoint(tmp_path / "one").step == 3
         for other in (signal.SIGINT, signal.SIGTERM):
+            impatient = Recorder(3, number, other)
             with pytest.raises(InterruptedError):
-                train(CONFIG, CORPUS, run_dir=tmp_path / "two", steps=9, recipe=RECIPE,
-                      reporter=Signaller(number, other))
+                run(tmp_path / "two", 9, reporter=impatient)
+            assert impatient.closed == 1
             assert signal.getsignal(other) is asked_outside
     finally:
         for each, handler in before.items():
@@ -171,13 +158,10 @@ def test_sigterm_saves_and_leaves_with_143(tmp_path: Path) -> None:
 
 
 def test_only_so_much_of_the_heldout_text_is_measured(tmp_path: Path) -> None:
-    result = train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True,
-                   recording=Recording(heldout_bytes=700))
+    result = run(tmp_path, 1, recording=Recording(heldout_bytes=700))
     assert result.heldout_bytes == 700
     assert result.heldout_bpb == heldout_bpb(result.model, CORPUS.heldout[:700])
-    recipe = replace(RECIPE, eval_window=50)
-    result = train(CONFIG, CORPUS, run_dir=tmp_path, steps=1, recipe=recipe, quiet=True,
-                   overwrite=True)
+    result = run(tmp_path, 1, recipe=replace(RECIPE, eval_window=50), overwrite=True)
     assert result.heldout_bpb == heldout_bpb(result.model, CORPUS.heldout, window=50)
 
 
@@ -185,11 +169,11 @@ def test_a_run_killed_while_its_end_is_measured_is_measured_when_resumed(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure, asked = loop.measure_heldout, []
 
-    def killed(*arguments: object) -> float:
+    def killed(*arguments: object, **options: object) -> Evaluation:
         asked.append(arguments)
         if len(asked) == 2:
             raise KeyboardInterrupt
-        return measure(*arguments)
+        return measure(*arguments, **options)
 
     monkeypatch.setattr(loop, "measure_heldout", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -198,8 +182,7 @@ def test_a_run_killed_while_its_end_is_measured_is_measured_when_resumed(
     result = run(tmp_path, resume=True)
     assert result.heldout_bpb == pytest.approx(heldout_bpb(result.model, CORPUS.heldout), rel=1e-5)
     assert load_checkpoint(tmp_path).heldout_bpb == result.heldout_bpb
-    again = run(tmp_path, resume=True)
-    assert again.heldout_bpb == result.heldout_bpb
+    assert run(tmp_path, resume=True).heldout_bpb == result.heldout_bpb
     metrics = read_metrics(tmp_path / "metrics.csv")
     assert metrics["step"] == [1, 2]
     assert metrics["heldout_bpb"][1] == pytest.approx(result.heldout_bpb, abs=1e-5)
@@ -215,14 +198,14 @@ def test_measuring_takes_nothing_from_the_budget(
         now[0] += 1.0
         step(*arguments, **options)
 
-    def measured(*arguments: object) -> float:
+    def measured(*arguments: object, **options: object) -> Evaluation:
         now[0] += 3600.0
-        return measure(*arguments)
+        return measure(*arguments, **options)
 
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(loop.TrainState, "advance", advance)
     monkeypatch.setattr(loop, "measure_heldout", measured)
-    result = train(CONFIG, CORPUS, run_dir=tmp_path, minutes=1.0, recipe=RECIPE, quiet=True)
+    result = run(tmp_path, None, minutes=1.0)
     assert 59 <= result.step <= 61
     assert result.seconds == result.step
     assert now[0] == result.step + 8 * 3600.0
@@ -246,11 +229,10 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_one_line(
     assert (code, out) == (2, "")
     assert err == (f"sterna: {tmp_path}/checkpoint.pt: cannot write (No space left on device)\n")
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "checkpoint.pt", "codes.csv", "loss.png", "metrics.csv", "run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
 
-def test_weights_that_are_not_finite_are_no_success(
+def test_what_is_not_finite_is_no_success(
         tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = load_checkpoint(run(tmp_path).checkpoint)
     found.weights["head.weight"][0, 0] = torch.nan
@@ -262,16 +244,11 @@ def test_weights_that_are_not_finite_are_no_success(
         assert (code, out) == (1, "")
         assert err == ("sterna: the weights of the checkpoint are not finite, such as those of "
                        "head.weight: its training failed\n")
-
-
-def test_a_loss_that_is_not_finite_is_no_success(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Finite weights may give one, where nothing is clamped."""
-    config = replace(CONFIG, weights="float")
-    result = train(config, CORPUS, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True)
-    found = load_checkpoint(result.checkpoint)
-    for name in found.weights:
-        found.weights[name].fill_(3e38)
+    # Finite weights may give a loss that is not, where nothing is clamped.
+    run(tmp_path, 1, config=replace(CONFIG, weights="float"), overwrite=True)
+    found = load_checkpoint(tmp_path)
+    for weight in found.weights.values():
+        weight.fill_(3e38)
     save_checkpoint(found, tmp_path / "checkpoint.pt")
     code, out, err = run_sterna(capsys, "evaluate", tmp_path, "--bytes", 500, "--quiet")
     assert (code, out) == (1, "")
@@ -297,6 +274,7 @@ def test_a_run_is_named_by_its_folder(
     for command in (("evaluate",), ("report-run", "--quiet")):
         assert "run without a checkpoint.pt so far: it writes one every minute" in (
             refusal(capsys, *command, tmp_path / "run"))
+    assert ".html" in refusal(capsys, "report-run", tmp_path, "-o", "x.txt")
     assert f"checkpoint.pt is a file: give the folder of a run, {tmp_path}" in (
         refusal(capsys, "report-run", tmp_path / "checkpoint.pt"))
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_parts import PairTokenizer, stored_tokens
+from training_parts import contents
 
 from sterna.model.shards.build import BuildOptions, build, encode_batches
-from sterna.model.shards.files import verify
+from sterna.model.shards.files import Index, verify
 from sterna.model.shards.split import Piece, Split
 from sterna.model.shards.text import ShardText
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer
@@ -32,8 +33,13 @@ TOKENIZERS: dict[str, Any] = {
     "<u1": ByteTokenizer(), "<u2": PairTokenizer(128), "<u4": PairTokenizer(256)}
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def built(source: str | Path, out: Path, *, overwrite: bool = False, **options: Any) -> Index:
+    return build([str(source)], out, BuildOptions(**{"split": ALL, **options}), overwrite=overwrite)
+
+
+def texts_of(folder: Path) -> tuple[str, str]:
+    """What is trained on, in bytes as tokens, and what is held out."""
+    return (bytes(stored_tokens(folder, "<u1")).decode(), (folder / "heldout.txt").read_text())
 
 
 def write_lines(path: Path, texts: list[str], field: str = "text") -> str:
@@ -87,36 +93,37 @@ def test_a_short_document_is_on_one_side_and_so_are_its_copies(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = write_lines(folder / "in.jsonl", texts)
-        options = BuildOptions(split=Split(fraction, seed), separator="|")
         try:
-            index = build([source], folder / "out", options)
+            index = built(source, folder / "out", split=Split(fraction, seed), separator="|")
         except ValueError:      # all of them on one side, which another test is about
             return
-        train = bytes(stored_tokens(folder / "out", "<u1")).decode().split("|")
-        heldout = (folder / "out" / "heldout.txt").read_text().split("|")
+        train, heldout = (text.split("|") for text in texts_of(folder / "out"))
         assert not set(train) & set(heldout)
         assert [text for text in texts if text in train] == train
         assert [text for text in texts if text in heldout] == heldout
         assert (index.train.documents, index.heldout.documents) == (len(train), len(heldout))
-        assert verify(folder / "out") == []     # by all of its counts, too
+        assert verify(folder / "out") == []
+        assert index.sources == ({"name": "in.jsonl", "files": 1, "documents": len(texts),
+                                  "bytes": sum(map(len, texts))},)
+        assert index.train.bytes == len("|".join(train))
+        assert index.heldout.bytes == len("|".join(heldout))
 
 
 def test_about_the_fraction_is_held_out_and_another_seed_chooses_others(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", [f"document {n}" for n in range(4000)])
     chosen = []
     for seed in (0, 1):
-        index = build([source], tmp_path / str(seed), BuildOptions(split=Split(0.1, seed)))
+        index = built(source, tmp_path / str(seed), split=Split(0.1, seed))
         assert 340 < index.heldout.documents < 460      # three standard deviations
-        chosen.append(set((tmp_path / str(seed) / "heldout.txt").read_text().split("\n\n")))
+        chosen.append(set(texts_of(tmp_path / str(seed))[1].split("\n\n")))
     assert len(chosen[0] & chosen[1]) < 100
 
 
 @pytest.mark.parametrize("text", ["é" * 3000, "line one\n" * 700, "x" * 5000], ids=len)
 def test_the_end_of_a_single_text_is_held_out(tmp_path: Path, text: str) -> None:
     (tmp_path / "one").write_text(text)
-    build([str(tmp_path / "one")], tmp_path / "out", BuildOptions(split=Split(0.1), block_bytes=7))
-    train = bytes(stored_tokens(tmp_path / "out", "<u1")).decode()
-    heldout = (tmp_path / "out" / "heldout.txt").read_text()
+    built(tmp_path / "one", tmp_path / "out", split=Split(0.1), block_bytes=7)
+    train, heldout = texts_of(tmp_path / "out")
     assert train + heldout == text
     assert 0.05 < len(heldout) / len(text) < 0.101
     assert "\n" not in text or train.endswith("\n")
@@ -125,25 +132,23 @@ def test_the_end_of_a_single_text_is_held_out(tmp_path: Path, text: str) -> None
 def test_the_ends_of_long_texts_among_others_are_held_out(tmp_path: Path) -> None:
     texts = ["short", "a\n" * 40_000, "b\n" * 90_000]
     source = write_texts(tmp_path / "in", texts)
-    build([source], tmp_path / "out", BuildOptions(separator="|"))
-    heldout = (tmp_path / "out" / "heldout.txt").read_text()
-    assert heldout == "a\n" * 400 + "|" + "b\n" * 900
+    built(source, tmp_path / "out", split=Split(), separator="|")
+    assert texts_of(tmp_path / "out")[1] == "a\n" * 400 + "|" + "b\n" * 900
 
 
 def test_a_text_of_ones_own_is_held_out(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", ["one", "two"])
     (tmp_path / "judge.txt").write_text("Straße\n")
-    index = build([source], tmp_path / "out", BuildOptions(heldout_file=tmp_path / "judge.txt"))
-    assert (tmp_path / "out" / "heldout.txt").read_text() == "Straße\n"
-    assert bytes(stored_tokens(tmp_path / "out", "<u1")) == b"one\n\ntwo"
+    judge = tmp_path / "judge.txt"
+    index = built(source, tmp_path / "out", heldout_file=judge)
+    assert texts_of(tmp_path / "out") == ("one\n\ntwo", "Straße\n")
     assert index.split == {"file": "judge.txt"}
     for content, message in ((b"", "judge.txt: the text to hold out is empty"),
-                             (b"ok \xff", "judge.txt: not UTF-8 text .byte 0xff at offset 3")):
-        (tmp_path / "judge.txt").write_bytes(content)
+                             (b"ok \xff", "judge.txt: not UTF-8 text .byte 0xff at offset 3"),
+                             (None, "cannot read the text to hold out")):
+        judge.unlink() if content is None else judge.write_bytes(content)
         with pytest.raises(ValueError, match=message):
-            build([source], tmp_path / "no", BuildOptions(heldout_file=tmp_path / "judge.txt"))
-    with pytest.raises(ValueError, match="cannot read the text to hold out"):
-        build([source], tmp_path / "no", BuildOptions(heldout_file=tmp_path / "gone.txt"))
+            built(source, tmp_path / "no", heldout_file=judge)
     assert not (tmp_path / "no").exists()
 
 
@@ -152,21 +157,19 @@ def test_files_are_the_same_whatever_the_blocks_and_processes(tmp_path: Path) ->
     texts = ["".join(rng.choice(list("ab \né"), n)) for n in rng.integers(1, 900, 40)]
     source = write_lines(tmp_path / "in.jsonl", texts)
 
-    def built(name: str, **changes: Any) -> dict[str, bytes]:
-        build([source], tmp_path / name, BuildOptions(
-            PairTokenizer(128), Split(0.2), shard_tokens=1000, **changes))
-        return contents(tmp_path / name)
-
-    first = built("a")
-    assert built("b", block_bytes=100) == first
-    assert built("c", block_bytes=1000, jobs=2) == first
+    first, *others = (
+        contents(tmp_path / name) for name, changes in (
+            ("a", {}), ("b", {"block_bytes": 100}), ("c", {"block_bytes": 1000, "jobs": 2}))
+        if built(source, tmp_path / name, tokenizer=PairTokenizer(128), split=Split(0.2),
+                 shard_tokens=1000, **changes))
+    assert others == [first, first]
     assert len(first) > 6
 
 
 def test_a_fault_in_another_process_is_told(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", ["fine", "größer"])
     with pytest.raises(ValueError, match=r"in.jsonl, line 2: .*byte 195 at offset 2"):
-        build([source], tmp_path / "out", BuildOptions(ByteTokenizer(128), ALL, jobs=2))
+        built(source, tmp_path / "out", tokenizer=ByteTokenizer(128), jobs=2)
     assert not (tmp_path / "out").exists()
 
 
@@ -184,32 +187,20 @@ def test_ctrl_c_is_heard_while_the_first_texts_are_waited_for() -> None:
 # Kinds of sources ---------------------------------------------------------------------
 
 
-def from_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes) -> str:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    threading.Thread(target=path.write_bytes, args=(text,), daemon=True).start()
-    return str(path)
-
-
-def from_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes) -> str:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    return "-"
-
-
-def from_gzip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes) -> str:
-    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(text))
-    return str(tmp_path / "in.txt.gz")
-
-
-@pytest.mark.parametrize("source", [from_pipe, from_stdin, from_gzip])
 def test_a_text_that_has_to_be_read_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Callable[..., str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Of a pipe, of standard input, and packed."""
     text = "Ein Text, groß genug.\n" * 300
-    build([source(tmp_path, monkeypatch, text.encode())], tmp_path / "out", BuildOptions())
-    assert sorted(contents(tmp_path / "out")) == ["heldout.txt", "index.json", "train-00000.bin"]
-    train = bytes(stored_tokens(tmp_path / "out", "<u1")).decode()
-    assert train + (tmp_path / "out" / "heldout.txt").read_text() == text
+    pipe, packed, out = tmp_path / "pipe", tmp_path / "in.txt.gz", tmp_path / "out"
+    os.mkfifo(pipe)
+    threading.Thread(target=pipe.write_bytes, args=(text.encode(),), daemon=True).start()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    packed.write_bytes(gzip.compress(text.encode()))
+    for source in (pipe, "-", packed):
+        built(source, out, split=Split(), overwrite=True)
+        assert sorted(contents(out)) == ["heldout.txt", "index.json", "train-00000.bin"]
+        assert "".join(texts_of(out)) == text
 
 
 def test_a_folder_is_read_in_order_of_paths_and_hidden_files_are_not(tmp_path: Path) -> None:
@@ -221,12 +212,12 @@ def test_a_folder_is_read_in_order_of_paths_and_hidden_files_are_not(tmp_path: P
     (folder / "a.txt").write_text("A")
     (folder / "c.md").write_text("C")
     (folder / "b" / "lines.jsonl.gz").write_bytes(gzip.compress(b'{"text": "B"}\n\n'))
-    index = build([str(folder)], tmp_path / "out", BuildOptions(split=ALL, separator=","))
-    assert bytes(stored_tokens(tmp_path / "out", "<u1")) == b"A,B,C"
+    index = built(folder, tmp_path / "out", separator=",")
+    assert texts_of(tmp_path / "out") == ("A,B,C", "")
     assert index.sources == ({"name": "in", "files": 3, "documents": 3, "bytes": 3},)
     (folder / "b" / "lines.jsonl.gz").unlink()
-    build([str(folder)], tmp_path / "all", BuildOptions(split=ALL, kind="text", separator=","))
-    assert bytes(stored_tokens(tmp_path / "all", "<u1")) == b"A,C,no"
+    built(folder, tmp_path / "all", kind="text", separator=",")
+    assert texts_of(tmp_path / "all") == ("A,C,no", "")
 
 
 @pytest.mark.parametrize(("line", "message"), [
@@ -241,13 +232,13 @@ def test_a_folder_is_read_in_order_of_paths_and_hidden_files_are_not(tmp_path: P
 def test_a_bad_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
     (tmp_path / "in.jsonl").write_bytes(b'{"text": "fine"}\n' + line + b"\n")
     with pytest.raises(ValueError, match=message):
-        build([str(tmp_path / "in.jsonl")], tmp_path / "out", BuildOptions(split=ALL))
+        built(tmp_path / "in.jsonl", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 def test_null_and_empty_texts_are_no_documents(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": null}\n{"text": "a"}\n\n{"text": ""}\n')
-    index = build([str(tmp_path / "in.jsonl")], tmp_path / "out", BuildOptions(split=ALL))
+    index = built(tmp_path / "in.jsonl", tmp_path / "out")
     assert (index.train.documents, index.tokens) == (1, 1)
 
 
@@ -261,8 +252,7 @@ def test_a_byte_that_is_no_text_is_named_wherever_blocks_end(tmp_path: Path, off
     for block_bytes in (1, 3, 100):
         with pytest.raises(ValueError, match=rf"in.txt: not UTF-8 text \(byte 0x[0-9a-f]+ at "
                                              rf"offset {truth.value.start}\)"):
-            build([str(tmp_path / "in.txt")], tmp_path / "out",
-                  BuildOptions(split=ALL, block_bytes=block_bytes))
+            built(tmp_path / "in.txt", tmp_path / "out", block_bytes=block_bytes)
 
 
 def test_inputs_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
@@ -286,45 +276,36 @@ def test_inputs_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 def test_only_a_whole_data_folder_is_replaced_and_only_if_asked(tmp_path: Path) -> None:
     source, out = write_lines(tmp_path / "in.jsonl", ["one"]), tmp_path / "out"
-    build([source], out, BuildOptions(split=ALL))
+    built(source, out)
     with pytest.raises(ValueError, match="out already exists: --overwrite replaces it"):
-        build([source], out, BuildOptions(split=ALL))
+        built(source, out)
     source = write_lines(tmp_path / "in.jsonl", ["two"])
-    build([source], out, BuildOptions(split=ALL), overwrite=True)
+    built(source, out, overwrite=True)
     assert bytes(ShardText(out).piece(0, 3).tolist()) == b"two"
     (out / "notes").write_text("mine")
     with pytest.raises(ValueError, match="out also holds notes, which Sterna did not write"):
-        build([source], out, BuildOptions(split=ALL), overwrite=True)
+        built(source, out, overwrite=True)
     (out / "notes").rename(out / "index.json")
-    with pytest.raises(ValueError, match="out is no whole data folder"):
-        build([source], out, BuildOptions(split=ALL), overwrite=True)
-    with pytest.raises(ValueError, match=r"in.jsonl is a file"):
-        build([source], source, BuildOptions(split=ALL), overwrite=True)
-
-
-def test_a_folder_within_an_input_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
+    for place, message in ((out, "out is no whole data folder"), (source, r"in.jsonl is a file")):
+        with pytest.raises(ValueError, match=message):
+            built(source, place, overwrite=True)
     with pytest.raises(ValueError, match=r"out is within the input .*, and would be read"):
-        build([str(tmp_path)], tmp_path / "sub" / "out", BuildOptions())
+        built(tmp_path, tmp_path / "sub" / "out")
     assert not (tmp_path / "sub").exists()
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "in.jsonl", ["one"])
     with pytest.raises(OSError, match="cannot write") as error:
-        build([source], "/proc/out", BuildOptions(split=ALL))
+        built(source, Path("/proc/out"))
     assert error.value.filename == "/proc/out"
 
 
 def test_a_text_of_one_byte_is_trained_on(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     with pytest.raises(ValueError, match="nothing of 1 document came to be held out with"):
-        build([str(tmp_path / "a")], tmp_path / "out", BuildOptions(split=Split(0.5)))
+        built(tmp_path / "a", tmp_path / "out", split=Split(0.5))
 
 
 def test_a_build_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     source, out = write_lines(tmp_path / "in.jsonl", ["one"]), tmp_path / "out"
-    build([source], out, BuildOptions(split=ALL))
+    built(source, out)
     before = contents(out)
 
     def stop(*state: int) -> None:
@@ -336,15 +317,16 @@ def test_a_build_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out"]
 
 
-def test_numbers_out_of_range_are_refused() -> None:
-    for make in (lambda: BuildOptions(shard_tokens=0), lambda: BuildOptions(jobs=0),
-                 lambda: BuildOptions(jobs=257), lambda: BuildOptions(kind="csv"),
-                 lambda: BuildOptions(separator="\udcff"),
-                 lambda: BuildOptions(block_bytes=0), lambda: Split(0.6), lambda: Split(-0.1),
-                 lambda: Split(float("nan")), lambda: Split(0.1, -1),
-                 lambda: Split(long_bytes=0)):
-        with pytest.raises(ValueError, match="must be"):
-            make()
+@pytest.mark.parametrize(("kind", "wrong"), [
+    *((BuildOptions, {name: value}) for name, value in (
+        ("shard_tokens", 0), ("jobs", 0), ("jobs", 257), ("kind", "csv"), ("separator", "\udcff"),
+        ("block_bytes", 0))),
+    *((Split, {name: value}) for name, value in (
+        ("fraction", 0.6), ("fraction", -0.1), ("fraction", float("nan")), ("seed", -1),
+        ("long_bytes", 0)))])
+def test_numbers_out_of_range_are_refused(kind: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        kind(**wrong)
 
 
 # Tables -------------------------------------------------------------------------------
@@ -358,19 +340,18 @@ def test_parquet_is_read_by_row_groups(tmp_path: Path) -> None:
     for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
         table = pa.table({"n": list(range(5)), "body": pa.array(texts, pa.string()).cast(kind)})
         parquet.write_table(table, path, row_group_size=2)
-        index = build([str(path)], tmp_path / "out", BuildOptions(
-            split=ALL, column="body", separator="|"), overwrite=True)
-        assert bytes(stored_tokens(tmp_path / "out", "<u1")).decode() == "one|zwölf|three"
+        index = built(path, tmp_path / "out", column="body", separator="|", overwrite=True)
+        assert texts_of(tmp_path / "out") == ("one|zwölf|three", "")
         assert index.sources == (
             {"name": "in.parquet", "files": 1, "documents": 3, "bytes": 14},)
     for column, message in (
             ("text", "in.parquet: there is no column 'text', but n, body; --column"),
             ("n", "in.parquet: column 'n' must hold texts, it holds int64")):
         with pytest.raises(ValueError, match=message):
-            build([str(path)], tmp_path / "no", BuildOptions(column=column))
+            built(path, tmp_path / "no", column=column)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ValueError, match=r"in.parquet: cannot read the Parquet file"):
-        build([str(path)], tmp_path / "no", BuildOptions(column="body"))
+        built(path, tmp_path / "no", column="body")
 
 
 @pytest.mark.slow
@@ -381,16 +362,15 @@ def test_a_saved_data_set_of_hugging_face(tmp_path: Path) -> None:
     for name in ("plain", "a:b"):
         rows.save_to_disk(tmp_path / name)
     datasets.DatasetDict({"train": rows, "dev": rows.select([0])}).save_to_disk(tmp_path / "both")
-    for source, expected in ((f"{tmp_path}/plain", b"eins|zwei"),
-                             (f"{tmp_path}/a:b", b"eins|zwei"),
-                             (f"hf:{tmp_path}/both", b"eins|zwei"),
-                             (f"hf:{tmp_path}/both:dev", b"eins")):
-        build([source], tmp_path / "out", BuildOptions(split=ALL, separator="|"), overwrite=True)
-        assert bytes(stored_tokens(tmp_path / "out", "<u1")) == expected
-    for source, message in ((f"hf:{tmp_path}/both:test", "no split 'test', but train, dev"),
-                            (f"hf:{tmp_path}/plain:dev", "saved without splits"),
-                            ("hf:a:b:c:d", "a data set is hf:NAME")):
+    for source, expected in ((f"{tmp_path}/plain", "eins|zwei"), (f"{tmp_path}/a:b", "eins|zwei"),
+                             (f"hf:{tmp_path}/both", "eins|zwei"),
+                             (f"hf:{tmp_path}/both:dev", "eins")):
+        built(source, tmp_path / "out", separator="|", overwrite=True)
+        assert texts_of(tmp_path / "out") == (expected, "")
+    for source, column, message in (
+            (f"hf:{tmp_path}/both:test", None, "no split 'test', but train, dev"),
+            (f"hf:{tmp_path}/plain:dev", None, "saved without splits"),
+            ("hf:a:b:c:d", None, "a data set is hf:NAME"),
+            (f"{tmp_path}/plain", "body", "no column 'body', but text, n")):
         with pytest.raises(ValueError, match=message):
-            build([source], tmp_path / "no", BuildOptions())
-    with pytest.raises(ValueError, match="no column 'body', but text, n"):
-        build([f"{tmp_path}/plain"], tmp_path / "no", BuildOptions(column="body"))
+            built(source, tmp_path / "no", column=column)

@@ -13,8 +13,7 @@ from study_parts import RECALL, write_text
 
 from sterna.model.config import ModelConfig
 from sterna.model.network.registry import TOKEN_MIXERS
-from sterna.model.stack.classifier import Classifier
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.stack.language_model import Classifier, LanguageModel
 from sterna.model.study.plan import default_entries
 from sterna.model.study.rows import Row, find_row
 from sterna.model.study.tasks import DigitsTask, RecallTask, TextTask

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from command_line import refusal, run, settings
+from training_parts import assert_same_weights
+from training_parts import run as run_model
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
@@ -21,7 +22,6 @@ from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.checkpoint import load_checkpoint, save_checkpoint
 from sterna.model.training.recipe import TrainRecipe
-from sterna.model.training.train import train
 
 pytestmark = pytest.mark.usefixtures("no_seconds")
 TEXT = "Shards hold tokens; a window may cross from one to the next.\n" * 200
@@ -36,22 +36,20 @@ def built(folder: Path, tokenizer: Tokenizer) -> Path:
     return folder / "data"
 
 
-@pytest.mark.parametrize("tokenizer", [BYTES, PAIRS], ids=lambda tokenizer: tokenizer.kind)
-@pytest.mark.parametrize("carry", [False, True], ids=["afresh", "carried"])
+@pytest.mark.parametrize(("tokenizer", "carry"), [(BYTES, False), (PAIRS, True)])
 def test_the_weights_are_those_of_the_text_in_memory(
     tmp_path: Path, tokenizer: Tokenizer, carry: bool,
 ) -> None:
     shards = ShardText(built(tmp_path, tokenizer))
     heldout = shards.heldout()
     memory = MemoryText(Corpus("data", TEXT.encode()[:-len(heldout)], heldout), tokenizer)
-    config = ModelConfig(d=8, layers=1, dff=12, vocab=tokenizer.vocab)
-    recipe = TrainRecipe(
-        batch=4, window=300, warmup_steps=2, carry_state=carry, float_start=0.0)
-    results = [train(config, text, run_dir=tmp_path / str(number), steps=5, seed=3, recipe=recipe,
-                     quiet=True) for number, text in enumerate((shards, memory))]
-    weights = [result.model.state_dict() for result in results]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    assert results[0].heldout_bpb == results[1].heldout_bpb
+    ours, theirs = (run_model(
+        tmp_path / name, 5, seed=3, corpus=text,
+        config=ModelConfig(d=8, layers=1, dff=12, vocab=tokenizer.vocab), recipe=TrainRecipe(
+            batch=4, window=300, warmup_steps=2, carry_state=carry, float_start=0.0),
+    ) for name, text in (("a", shards), ("b", memory)))
+    assert_same_weights(ours.model, theirs.model)
+    assert ours.heldout_bpb == theirs.heldout_bpb
 
 
 def test_the_command_trains_on_a_data_folder(

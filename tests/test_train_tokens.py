@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -11,21 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import refusal, run, settings
+from training_parts import run as run_model
 
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
 from sterna.model.profile import C12
-from sterna.model.quantized import load_model
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.bpe import BytePairTokenizer
-from sterna.model.tokens.files import save_tokenizer
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint
 from sterna.model.training.heldout import heldout_of_run
-from sterna.model.training.recipe import Recording
+from sterna.model.training.recipe import Recording, TrainRecipe
 from sterna.model.training.state import add_gradient, next_token_loss
-from sterna.model.training.train import TrainRecipe, train
 from sterna.model.training.windows import WindowSampler
 
 PAIRS = BytePairTokenizer([(116, 104), (256, 101), (257, 32), (97, 114)])
@@ -37,7 +34,7 @@ RECIPE = TrainRecipe(batch=2, window=16, warmup_steps=2, float_start=0.0)
 
 def test_the_loss_is_told_in_bits_per_byte(tmp_path: Path) -> None:
     text = MemoryText(CORPUS, PAIRS)
-    result = train(CONFIG, text, run_dir=tmp_path, steps=1, recipe=RECIPE, quiet=True)
+    result = run_model(tmp_path, 1, config=CONFIG, corpus=text, recipe=RECIPE)
     windows = torch.from_numpy(WindowSampler(text, RECIPE, 0).windows(0))
     fresh = LanguageModel(CONFIG)
     loss, _ = next_token_loss(fresh, windows, fresh.initial_state(2))
@@ -48,8 +45,8 @@ def test_the_loss_is_told_in_bits_per_byte(tmp_path: Path) -> None:
 
 def test_a_run_is_gone_on_with_in_the_same_tokens_and_profile_alone(tmp_path: Path) -> None:
     def trained(tokenizer: BytePairTokenizer, **options: object) -> None:
-        train(CONFIG, MemoryText(CORPUS, tokenizer), run_dir=tmp_path, steps=2, recipe=RECIPE,
-              quiet=True, **options)
+        run_model(tmp_path, **{"config": CONFIG, "corpus": MemoryText(CORPUS, tokenizer),
+                               "recipe": RECIPE, **options})
 
     trained(PAIRS, profile=C12)
     found = load_checkpoint(tmp_path)
@@ -62,16 +59,16 @@ def test_a_run_is_gone_on_with_in_the_same_tokens_and_profile_alone(tmp_path: Pa
     with pytest.raises(CheckpointError, match=r"trained with profile C12, not S16"):
         trained(PAIRS, resume=True)
     with pytest.raises(ValueError, match="the tokenizer has 260 tokens, and the model 300"):
-        train(replace(CONFIG, vocab=300), MemoryText(CORPUS, PAIRS), run_dir=tmp_path, steps=1)
+        trained(PAIRS, config=replace(CONFIG, vocab=300))
     with pytest.raises(ValueError, match="profile must be one of S16, C12, which a checkpoint"):
         trained(PAIRS, profile=replace(C12, name="mine"), resume=True)
 
 
 def test_heldout_text_that_cannot_be_measured_is_refused_before_a_step(tmp_path: Path) -> None:
     def trained(heldout: bytes, tokenizer: Tokenizer, most: int = 9) -> None:
-        text = MemoryText(replace(CORPUS, heldout=heldout), tokenizer)
-        train(replace(CONFIG, vocab=tokenizer.vocab), text, run_dir=tmp_path / "run", steps=1,
-              recipe=RECIPE, quiet=True, recording=Recording(heldout_bytes=most))
+        run_model(tmp_path / "run", 1, config=replace(CONFIG, vocab=tokenizer.vocab), recipe=RECIPE,
+                  corpus=MemoryText(replace(CORPUS, heldout=heldout), tokenizer),
+                  recording=Recording(heldout_bytes=most))
 
     with pytest.raises(ValueError, match=r"its first 3 bytes \(heldout_bytes\) have 1, in whole"):
         trained(CORPUS.heldout[CORPUS.heldout.index(b"the "):], PAIRS, 3)
@@ -81,34 +78,6 @@ def test_heldout_text_that_cannot_be_measured_is_refused_before_a_step(tmp_path:
         trained("\u8a9e\u5b66".encode(), ByteTokenizer(128))
     assert list(tmp_path.iterdir()) == []
     trained("\u8a9e\u5b66".encode(), BYTES)
-
-
-def test_the_tokenizer_goes_along_through_the_commands(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "text.txt").write_bytes(TEXT)
-    save_tokenizer(PAIRS, tmp_path / "pairs.json")
-    options = ("train", "--config", "nano", "--set", "layers=1", "--steps", 1, "--tokenizer",
-               tmp_path / "pairs.json", "-o", tmp_path / "run")
-    code, _, err = run(capsys, *options, "--text", tmp_path / "text.txt")
-    assert code == 0
-    assert " tokens of " in err
-    assert "--tokenizer goes with a text" in refusal(capsys, *options, "--data", tmp_path)
-    code, out, _ = run(capsys, "generate", tmp_path / "run", "--tokens", 3, "--json")
-    assert code == 0
-    assert len(json.loads(out)["tokens"]) == 3
-    heldout = tmp_path / "heldout.txt"
-    heldout.write_bytes(TEXT[-1500:])
-    code, out, _ = run(capsys, "evaluate", tmp_path / "run", "--text", heldout, "--json")
-    assert code == 0
-    floats = json.loads(out)
-    code, _, _ = run(capsys, "quantize", tmp_path / "run", "-o", tmp_path / "m.safetensors")
-    assert code == 0
-    assert load_model(tmp_path / "m.safetensors").tokenizer.sha256 == PAIRS.sha256
-    _, out, _ = run(
-        capsys, "evaluate", tmp_path / "m.safetensors", "--text", heldout, "--json")
-    integers = json.loads(out)
-    assert integers["predictions"] == floats["predictions"]
-    assert integers["bits_per_byte"] == pytest.approx(floats["bits_per_byte"], rel=0.01)
 
 
 @pytest.mark.parametrize("parts", [2, 3, 5])
@@ -130,14 +99,12 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(parts: int) -> None:
     assert not any(each.requires_grad for layer in after_2 for each in layer)
 
 
-@pytest.mark.parametrize("carry", [False, True])
-def test_a_run_that_accumulates_ends_with_the_same_weights(tmp_path: Path, carry: bool) -> None:
-    recipe = replace(RECIPE, batch=6, carry_state=carry, lr=1e-3)
-    one, other = (train(
-        CONFIG, MemoryText(CORPUS, PAIRS), run_dir=tmp_path / str(parts), steps=3, quiet=True,
+def test_a_run_that_accumulates_ends_with_the_same_weights(tmp_path: Path) -> None:
+    recipe = replace(RECIPE, batch=6, carry_state=True, lr=1e-3)
+    one, other = (run_model(
+        tmp_path / str(parts), 3, config=CONFIG, corpus=MemoryText(CORPUS, PAIRS),
         recipe=replace(recipe, accumulate=parts)).model.state_dict() for parts in (1, 4))
-    for name, value in one.items():
-        torch.testing.assert_close(other[name], value, rtol=0.0, atol=2e-5)
+    torch.testing.assert_close(other, one, rtol=0.0, atol=2e-5)
 
 
 def test_general_text_of_a_file_is_read_first(
@@ -156,15 +123,12 @@ def test_general_text_of_a_file_is_read_first(
     assert found.general_sha256 is not None
     assert found.recipe["general_share"] == 0.8
     assert heldout_of_run(found) is not None
-    assert "general text" in refusal(
-        capsys, *common, "--resume", "-o", tmp_path / "run", "--quiet")
-    assert "does not go with carry_state" in refusal(
-        capsys, *common, *general, "--set", "carry_state=true", "-o", tmp_path / "carried",
-        "--quiet")
-    assert "general_share must be from 0 to 1, got 1.5" in refusal(
-        capsys, *common, *general, "--set", "general_share=1.5", "-o", tmp_path / "more")
-    assert "gone.txt" in refusal(
-        capsys, *common, "--general-text", tmp_path / "gone.txt", "-o", tmp_path / "gone")
+    for more, message in (
+            (("--resume", "-o", tmp_path / "run"), "general text"),
+            ((*general, *settings(carry_state="true")), "does not go with carry_state"),
+            ((*general, *settings(general_share=1.5)), "general_share must be from 0 to 1"),
+            (("--general-text", tmp_path / "gone.txt"), "gone.txt")):
+        assert message in refusal(capsys, *common, "-o", tmp_path / "no", *more, "--quiet")
     for other in ("--docstrings", "--data=x"):
         command = ("train", "--steps", 1, other, *general)
         assert f"leave it out with {other.split('=')[0]}" in refusal(capsys, *command)

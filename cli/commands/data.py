@@ -107,8 +107,7 @@ def info(
     folder: Annotated[Path, typer.Argument(
         metavar="FOLDER", help="A folder from sterna data build.")],
     verify: Annotated[bool, typer.Option(
-        "--verify", help="Read all of it and compare it with the hashes and counts in the "
-                         "index.")] = False,
+        "--verify", help="Read all of it and compare it with the hashes in its index.")] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> int:

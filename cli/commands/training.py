@@ -31,9 +31,8 @@ from sterna.model.tokenizer import ASCII_VOCAB
 from sterna.model.tokens.files import fitted, load_tokenizer
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
-from sterna.model.training.recipe import TrainRecipe
+from sterna.model.training.recipe import TrainRecipe, TrainSettings, parse_setting, read_settings
 from sterna.model.training.run_folder import RunFolder
-from sterna.model.training.settings import TrainSettings, parse_setting, read_settings
 
 if TYPE_CHECKING:
     from sterna.model.training.train import TrainResult

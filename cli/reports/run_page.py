@@ -17,8 +17,7 @@ from sterna.export.float.reference import rounding_errors
 from sterna.model.files import write_atomically
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.tokens.files import fitted
-from sterna.model.training.loss_plot import loss_limits
-from sterna.model.training.metrics import CodeShares, read_codes, read_metrics
+from sterna.model.training.metrics import CodeShares, loss_limits, read_codes, read_metrics
 from sterna.model.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _verdict(checkpoint: Checkpoint, columns: Mapping[str, Sequence[float]]) -> 
 
 def _layers(checkpoint: Checkpoint, codes: Mapping[int, Mapping[str, CodeShares]]) -> str:
     """Every projection: what making it ternary loses, and its codes at the last look."""
-    from sterna.model.training.codes import ternary_errors
+    from sterna.model.training.record import ternary_errors
 
     errors = ternary_errors(checkpoint.model())
     if not errors:

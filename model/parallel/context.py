@@ -18,10 +18,7 @@ __all__ = ["context_parallel", "own_part", "part_lengths", "rank_and_size", "sum
 def rank_and_size(group: ProcessGroup) -> tuple[int, int]:
     """The number of this process in the group, and how many there are.
 
-    Raises
-    ------
-    ValueError
-        If there is no such group, or this process is not in it.
+    Raises ValueError if there is no such group, or this process is not in it.
     """
     if not isinstance(group, ProcessGroup):
         raise ValueError(
@@ -37,12 +34,7 @@ def own_part(x: Tensor, group: ProcessGroup, dim: int = 0) -> Tensor:
     """The part of ``x`` along ``dim`` (time) that this process of the group holds.
 
     Parts follow each other in the order of the processes. If they cannot be equal the first ones
-    have one token more.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer tokens than processes.
+    have one token more. Raises ValueError if there are fewer tokens than processes.
     """
     rank, size = rank_and_size(group)
     if x.shape[dim] < size:
@@ -54,13 +46,8 @@ def own_part(x: Tensor, group: ProcessGroup, dim: int = 0) -> Tensor:
 def part_lengths(part: Tensor, group: ProcessGroup, dim: int = 2) -> tuple[int, ...]:
     """The lengths along ``dim`` of the parts of all processes, in their order.
 
-    Sends a whole number for each dimension. Every process raises the same error, so none is left
-    waiting for another.
-
-    Raises
-    ------
-    ValueError
-        If a part is empty, or parts differ in more than their length.
+    Sends a whole number for each dimension. Raises ValueError if a part is empty, or parts differ
+    in more than their length: on every process, so that none waits for another.
     """
     _, size = rank_and_size(group)
     shape = torch.tensor(part.shape, device=part.device)
@@ -85,12 +72,8 @@ def context_parallel(model: nn.Module, group: ProcessGroup) -> Iterator[None]:
     :func:`sterna.model.parallel.context.own_part`, from the initial state, and gets the outputs of
     that part. Only token mixers exchange anything; all else in a block takes each token by itself.
     Gradients may be taken outside of it, by all processes; the weights' are those of the own
-    outputs, to be added up by :func:`sum_gradients`.
-
-    Raises
-    ------
-    ValueError
-        If a token mixer of the model cannot share sequences, or this process is not in the group.
+    outputs, to be added up by :func:`sum_gradients`. Raises ValueError if a token mixer of the
+    model cannot share sequences, or this process is not in the group.
 
     Examples
     --------

@@ -23,11 +23,12 @@ def mlgru_scan_parallel(
 ) -> tuple[Tensor, Tensor]:
     """``h[t] = f[t] h[t-1] + (1 - f[t]) c[t]`` over the whole sequence, for the own part of it.
 
-    Every process scans its part from zero (the first from ``initial``), and all tell each other
-    the product of their gates and their last state: ``2 * batch * channels`` numbers, whatever
-    the length, and as many backward. From them each knows the state that enters its part, and
-    adds what the gates leave of it. Exact for gates of 0 and 1, as
-    :func:`sterna.model.network.recurrence.naive_mlgru`.
+    Every process scans its part from zero (the first from ``initial``), and all tell each other the
+    product of their gates and their last state: ``2 * batch * channels`` numbers, whatever the
+    length, and as many backward. From them each knows the state that enters its part, and adds what
+    the gates leave of it. Exact for gates of 0 and 1, as
+    :func:`sterna.model.network.recurrence.naive_mlgru`. Raises ValueError if the own part is empty,
+    or this process is not in the group.
 
     Parameters
     ----------
@@ -43,11 +44,6 @@ def mlgru_scan_parallel(
     -------
     The states of the own part ``[time, batch, channels]``, and the state after the whole
     sequence ``[batch, channels]``, the same on every process.
-
-    Raises
-    ------
-    ValueError
-        If the own part is empty, or this process is not in the group.
     """
     rank_and_size(group)
     if not len(forget):

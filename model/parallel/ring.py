@@ -122,10 +122,11 @@ def ring_attention(
     """``softmax(q k^T / sqrt(width)) v`` over the whole sequence, for the queries of this process.
 
     Called by every process of the group with its own part, in the order of the sequence; the
-    gradients too need every process to go backward. With P processes each sends
-    ``2 (P-1)`` parts of keys or values forward, and ``2 (2P-1)`` backward (none if P is 1). What it
-    keeps for the backward pass, and what it computes in, grows with its own part only. The causal
-    form sends later parts too, but computes nothing of them.
+    gradients too need every process to go backward. With P processes each sends ``2 (P-1)`` parts
+    of keys or values forward, and ``2 (2P-1)`` backward (none if P is 1). What it keeps for the
+    backward pass, and what it computes in, grows with its own part only. The causal form sends
+    later parts too, but computes nothing of them. Raises ValueError if shapes do not fit, a part is
+    empty, or this process is not in the group.
 
     Parameters
     ----------
@@ -144,11 +145,6 @@ def ring_attention(
     Returns
     -------
     As ``q``, and of its type.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not fit, a part is empty, or this process is not in the group.
     """
     batch, heads, time, width = q.shape
     if k.shape != v.shape or k.shape[0::2] != q.shape[0::2] or k.shape[3] != width:

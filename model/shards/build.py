@@ -50,6 +50,8 @@ Progress = Callable[[int, int, int], None]
 class BuildOptions:
     """How a data folder is built.
 
+    Raises ValueError if a number is out of range, or ``kind`` or ``separator`` something else.
+
     Parameters
     ----------
     tokenizer
@@ -70,11 +72,6 @@ class BuildOptions:
         About how much text is read, and encoded, at a time. Makes no difference to the result.
     jobs
         Processes that encode. Makes no difference either.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range, or ``kind`` or ``separator`` something else.
     """
 
     tokenizer: Tokenizer = field(default_factory=ByteTokenizer)
@@ -103,37 +100,17 @@ def build(
     inputs: Sequence[str], folder: str | Path, options: BuildOptions, *, overwrite: bool = False,
     progress: Progress = lambda read, total, text: None,
 ) -> Index:
-    """Write the tokens of all documents, and the held-out text, as a data folder.
+    """Write the tokens of all documents, and the held-out text, as a data folder, whose parents are
+    made.
 
-    The folder takes its name when all is written; until then there is what was there before. The
-    same inputs and options give the same bytes.
+    ``inputs`` are files, folders, ``-`` for standard input and ``hf:NAME[:CONFIG][:SPLIT]`` for a
+    data set. The folder takes its name when all is written; until then there is what was there
+    before, which must be a data folder, and ``overwrite`` be given. The same inputs and options
+    give the same bytes. ``progress`` is called now and then with bytes read of files, bytes of all
+    files (0 if that is not known) and bytes of text.
 
-    Parameters
-    ----------
-    inputs
-        Files, folders, ``-`` for standard input, ``hf:NAME[:CONFIG][:SPLIT]`` for a data set.
-    folder
-        Where to write; parents are made.
-    options
-        How.
-    overwrite
-        Replace an existing data folder.
-    progress
-        Called now and then with bytes read of files, bytes of all files (0 if that is not known)
-        and bytes of text.
-
-    Returns
-    -------
-    Index
-        What was written.
-
-    Raises
-    ------
-    ValueError
-        If an input cannot be read as what it should be, or nothing is left to train on or to
-        hold out.
-    OSError
-        If the folder cannot be written.
+    Raises ValueError if an input cannot be read as what it should be, or nothing is left to train
+    on or to hold out; OSError if the folder cannot be written.
     """
     folder = Path(folder)
     found = find_inputs(inputs, options.kind)

@@ -40,8 +40,8 @@ _KINDS = {".txt": "text", ".text": "text", ".md": "text", ".rst": "text", ".json
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One thing to read, of the kind ``text``, ``jsonl``, ``parquet`` or ``dataset``; a data set
-    has a name for its path, if that is no folder. The size is 0 if nobody knows."""
+    """One thing to read, of the kind ``text``, ``jsonl``, ``parquet`` or ``dataset`` (whose path
+    may be its name); the size is 0 if nobody knows."""
 
     kind: str
     path: str
@@ -67,11 +67,10 @@ class Input:
 
 
 def find_inputs(inputs: Sequence[str], kind: str = "auto") -> list[Input]:
-    """The files of every input, in order; those of a folder sorted by their path in it.
-
-    The kind, one of ``FORMATS``, goes by the end of a file's name if it is ``auto``; a file that
-    was named and ends in nothing known is then text, one that was only found in a folder is left
-    out. Files and folders in a folder whose names begin with a dot are left out.
+    """The files of every input, in order; those of a folder sorted by their path in it, without
+    hidden ones. The kind, one of ``FORMATS``, goes by the end of a file's name if it is ``auto``; a
+    file that was named and ends in nothing known is then text, one that was only found in a folder
+    is left out.
     """
     if not inputs:
         raise ValueError("there must be at least one input")
@@ -106,24 +105,19 @@ def _input(named: str, kind: str) -> Input:
 def _files_in(folder: Path, kind: str) -> list[InputFile]:
     if kind == "auto" and _is_saved_dataset(folder):
         return [InputFile("dataset", str(folder))]
-    found = list(_below(folder, kind))
+    paths: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths += [Path(place, name) for name in names if not name.startswith(".")]
+    paths.sort(key=lambda path: path.relative_to(folder).parts)
+    found = [InputFile(each, str(path), path.stat().st_size) for path in paths
+             if (each := _kind(path, kind)) and path.is_file()]
     if not found:
         known = "" if kind != "auto" else (
             f" whose name ends in {', '.join(_KINDS)} or one of them and .gz; --format text reads "
             f"all as text")
         raise ValueError(f"{folder}: there is no file in the folder{known}")
     return found
-
-
-def _below(folder: Path, kind: str) -> Iterator[InputFile]:
-    paths = []
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [Path(place, name) for name in names if not name.startswith(".")]
-    for path in sorted(paths, key=lambda path: path.relative_to(folder).parts):
-        found = _kind(path, kind)
-        if found and path.is_file():
-            yield InputFile(found, str(path), path.stat().st_size)
 
 
 def _kind(path: PurePath, kind: str) -> str | None:
@@ -210,8 +204,8 @@ def _check_column(name: str, column: str, columns: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text to be read, UTF-8, or what claims to be: where it is from, its bytes, from any place
-    on, and how many there are, at least 1."""
+    """A text to be read, UTF-8, or what claims to be: where it is from, and its bytes, at least
+    1."""
 
     name: str
     file: BinaryIO
@@ -243,13 +237,9 @@ class _Counted(io.FileIO):
 def read_documents(
     source: InputFile, column: str, meter: Meter, spool: Path,
 ) -> Iterator[Document]:
-    """The documents of an input; a text file is one, every row of another kind is.
-
-    Empty texts, and rows where the text is null, are no documents. A document is to be read before
-    the next is asked for. The ``column`` of a table, or field of JSON lines, holds the texts;
-    ``spool`` is a folder for a temporary copy of a text whose length is not known before it is
-    read: of standard input, of a pipe, or packed.
-    """
+    """The documents of an input: a text file, or every row of another kind whose ``column`` is not
+    null or empty. A document is to be read before the next is asked for. ``spool`` is a folder for
+    a temporary copy of a text whose length is not known before it is read."""
     try:
         if source.kind == "text":
             yield from _text(source, meter, spool)

@@ -5,7 +5,6 @@ Which part of a document is held out is a function of its content and of nothing
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from sterna.model.checks import check_whole, real_number
+from sterna.model.files import utf8_blocks
 from sterna.model.shards.files import Part
 from sterna.model.shards.inputs import Document, Input, InputFile, Meter, read_documents
 from sterna.model.tokens.tokenizer import Tokenizer
@@ -30,7 +30,8 @@ class Split:
     """A rule that holds out about a ``fraction`` of the text.
 
     Of a long document the end is held out. A shorter one is held out if the hash of its text says
-    so, so that two of the same text are always on one side.
+    so, so that two of the same text are always on one side. Raises ValueError if one of them is out
+    of range.
 
     Parameters
     ----------
@@ -40,11 +41,6 @@ class Split:
         Another one chooses other documents.
     long_bytes
         From so many bytes on a document is a long one; 1 cuts all.
-
-    Raises
-    ------
-    ValueError
-        If one of them is out of range.
     """
 
     fraction: float = 0.01
@@ -93,29 +89,19 @@ document before."""
 
 
 def _read_part(document: Document, start: int, end: int, block_bytes: int) -> Iterator[bytes]:
-    """The bytes of a document from ``start`` to ``end``, in blocks, checked to be UTF-8."""
+    """The bytes of a document from ``start`` to ``end``, in blocks."""
     document.file.seek(start)
-    decoder = codecs.getincrementaldecoder("utf-8")()
     while start < end:
         block = document.file.read(min(block_bytes, end - start))
         if not block:
             raise ValueError(f"{document.name}: became shorter while it was read")
-        waiting = decoder.getstate()[0]     # the beginning of a character
-        try:
-            decoder.decode(block, start + len(block) == end)
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{document.name}: not UTF-8 text (byte 0x{error.object[error.start]:02x} at "
-                f"offset {start - len(waiting) + error.start})") from error
         start += len(block)
         yield block
 
 
 def _cut_for(tokenizer: Tokenizer, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Blocks with the same text, cut where the tokens do not depend on the cut.
-
-    Where there is no such place, blocks are joined until there is one.
-    """
+    """Blocks with the same text, cut where the tokens do not depend on the cut; where there is no
+    such place, they are joined until there is one."""
     rest = b""
     for block in blocks:
         text = rest + block
@@ -165,9 +151,8 @@ class _Side:
 class Sides:
     """Gives the pieces to train on, and writes the held-out text into a file on the way.
 
-    Between two documents of a side stands the separator; to train on, the tokenizer's token that
-    ends a document takes its place, if it has one. The tokenizer says where a long text may be cut
-    in pieces; about ``block_bytes`` are read at a time.
+    Between two documents of a side stands the separator, or, to train on, the tokenizer's token
+    that ends a document, if it has one. About ``block_bytes`` are read at a time.
     """
 
     def __init__(
@@ -218,7 +203,8 @@ class Sides:
             self._write(self._read(document, cut, document.size))
 
     def _read(self, document: Document, start: int, end: int) -> Iterator[bytes]:
-        return _read_part(document, start, end, self._block_bytes)
+        blocks = _read_part(document, start, end, self._block_bytes)
+        return utf8_blocks(document.name, blocks, start)
 
     def _with_separator(self, side: _Side, blocks: Iterable[bytes]) -> Iterator[bytes]:
         is_token = side is self.train and self._tokenizer.end_of_text is not None

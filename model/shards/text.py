@@ -12,7 +12,6 @@ import numpy as np
 
 from sterna.model.shards.files import HELDOUT, INDEX, ShardError, pack_header, read_index
 from sterna.model.tokens.text import first_characters
-from sterna.model.tokens.tokenizer import Tokenizer
 
 __all__ = ["ShardText"]
 
@@ -41,19 +40,9 @@ class _Mapped:
 class ShardText:
     """The tokens of a folder that ``sterna data build`` wrote.
 
-    Shards are mapped into memory, so that only the pages that are asked for are read. Any number
-    of processes may read one folder.
-
-    Parameters
-    ----------
-    folder
-        The data folder.
-
-    Raises
-    ------
-    ShardError
-        If a file is missing, damaged or something else. Hashes are not computed here:
-        :func:`sterna.model.shards.files.verify` does.
+    Shards are mapped into memory, so that only the pages that are asked for are read. Any number of
+    processes may read one folder. Raises ShardError if a file is missing, damaged or something
+    else; hashes are not computed here: :func:`sterna.model.shards.files.verify` does.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -62,30 +51,12 @@ class ShardText:
         self._written = self._stamp()
         self.index = read_index(folder)
         """What the folder says about itself."""
+        self.name, self.sha256 = self.folder.resolve().name, self.index.sha256
+        self.tokenizer, self.general = self.index.tokenizer, None
         self._ends = list(accumulate(shard.tokens for shard in self.index.shards))
         self._header_bytes = len(pack_header(self.index.dtype, 0))
         self._shard = lru_cache(_MOST_OPEN)(self._map)
         self._read: list[_Mapped] = []      # since pages were given back
-
-    @property
-    def name(self) -> str:
-        """The name of the folder."""
-        return self.folder.resolve().name
-
-    @property
-    def sha256(self) -> str:
-        """Hash of tokenizer, tokens and held-out text, as the index has it."""
-        return self.index.sha256
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """What the tokens were made with."""
-        return self.index.tokenizer
-
-    @property
-    def general(self) -> None:
-        """There is no other text to begin with."""
-        return None
 
     def __len__(self) -> int:
         """Number of tokens to train on."""
@@ -94,10 +65,8 @@ class ShardText:
     def piece(self, start: int, count: int) -> np.ndarray:
         """Tokens from ``start`` on, int64 ``[count]``, going round at the end.
 
-        Raises
-        ------
-        ShardError
-            If the folder was replaced meanwhile, or a token is none of the tokenizer's.
+        Raises ShardError if the folder was replaced meanwhile, or a token is none of the
+        tokenizer's.
         """
         tokens = np.empty(count, dtype=np.int64)
         filled = 0

@@ -30,23 +30,10 @@ class Block(nn.Module):
     """``x += mixer(norm(x)); x += channel(norm(x))``, or ``x = norm(x + ...)`` with post-norm.
 
     A ternary projection normalises its own input, so a norm before a mixer is left out where the
-    first thing that happens is one; it would change nothing. The residual stream of ternary
-    blocks with pre-norm is limited by ``init.numerics``. Reversible blocks
-    (:func:`run_reversible`) take what the two mixers add, and do otherwise with it.
-
-    Parameters
-    ----------
-    config
-        Gives widths, kind of norm and of projections.
-    token, channel
-        The mixers.
-    init
-        What both are made with.
-
-    Attributes
-    ----------
-    recomputes
-        Whether training keeps the inputs alone, and computes the block again in the backward pass.
+    first thing that happens is one. The residual stream of ternary blocks with pre-norm is limited
+    by ``init.numerics``. Reversible blocks (:func:`run_reversible`) take what the two mixers add,
+    and do otherwise with it. One that ``recomputes`` keeps its inputs alone in training, and
+    computes itself again in the backward pass.
     """
 
     recomputes = False
@@ -113,18 +100,15 @@ Pair: TypeAlias = tuple[Tensor, Tensor]
 def run_reversible(
     blocks: Sequence[Block], x: Tensor, states: Sequence[State],
 ) -> tuple[Tensor, tuple[State, ...]]:
-    """Run blocks, which have pre-norm, one after the other as ``y1 = x1 + F(x2)``, ``y2 = x2 +
-    G(y1)``.
+    """Run blocks with pre-norm as ``y1 = x1 + F(x2)``, ``y2 = x2 + G(y1)``: F is the token mixer of
+    a block and G its channel mixer, each after its norm (RevNet, arXiv 1707.04585, equation 6;
+    Reformer, arXiv 2001.04451, section 3).
 
-    F is the token mixer of a block and G its channel mixer, each after its norm (RevNet, arXiv
-    1707.04585, equation 6; Reformer, arXiv 2001.04451, section 3). Both halves begin as ``x [time,
-    batch, d]``, and the result is their mean; the state of every token mixer comes back, too.
-
-    Training keeps only what comes out of the last block, and the states that went in: going back,
-    ``x2 = y2 - G(y1)`` and ``x1 = y1 - F(x2)``. Activations of one block at a time are in memory,
-    whatever the depth; each block is computed twice. The inputs found are exact but for rounding,
-    so the 8-bit codes of a ternary projection may differ from the first time where a value lay
-    between two. The residual stream is not limited: a limit has no inverse.
+    Both halves begin as ``x [time, batch, d]``, and the result is their mean; the state of every
+    token mixer comes back, too. Training keeps only what comes out of the last block, and the
+    states that went in: going back, ``x2 = y2 - G(y1)`` and ``x1 = y1 - F(x2)``; each block is
+    computed twice. The inputs found are exact but for rounding, so codes of activations may differ
+    where a value lay between two. The residual stream is not limited: a limit has no inverse.
     """
     if torch.is_grad_enabled():
         counts = [len(each) for each in states]

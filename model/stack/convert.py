@@ -37,15 +37,8 @@ States: TypeAlias = tuple[State, ...]
 
 
 class Residual(nn.Module):
-    """``y = x + inner(x)``, limited to the range of the profile's ``x`` format.
-
-    Parameters
-    ----------
-    inner
-        A module from ``[..., d]`` to ``[..., d]``.
-    numerics
-        Limits the sum; by default to the range of profile S16.
-    """
+    """``y = x + inner(x)``, for ``[..., d]``, limited by ``numerics``; by default to profile S16's
+    ``x``."""
 
     def __init__(self, inner: nn.Module, numerics: Numerics = S16_LIMITS) -> None:
         super().__init__()
@@ -72,21 +65,9 @@ def _token_mixers(module: nn.Module) -> list[TokenMixer]:
 
 
 def advance(module: nn.Module, x: Tensor, states: Sequence[State]) -> tuple[Tensor, States]:
-    """Run a module that may have token mixers inside.
-
-    Parameters
-    ----------
-    module
-        A module of Sterna, a :class:`Residual`, or an ``nn.Sequential`` of such.
-    x
-        ``[time, batch, columns]``.
-    states
-        Of every token mixer inside, as :func:`initial_states` or the call before gave them.
-
-    Returns
-    -------
-    The output ``[time, batch, rows]`` and the states after the last token.
-    """
+    """Run a Sterna module, a :class:`Residual`, or an ``nn.Sequential`` of such: from ``x [time,
+    batch, columns]`` and the states of every token mixer inside, as :func:`initial_states` or the
+    call before gave them, to ``[time, batch, rows]`` and the states after the last token."""
     if isinstance(module, TokenMixer):
         (before,) = states
         y, last = module(x, before)
@@ -105,15 +86,8 @@ def advance(module: nn.Module, x: Tensor, states: Sequence[State]) -> tuple[Tens
 
 
 def ternary_matrix_of(linear: BitLinear) -> TernaryMatrix:
-    """The ternary matrix that a BitLinear computes with, with its scale and bias.
-
-    It is ternarised by the same function, in the same float32, as in training.
-
-    Raises
-    ------
-    ValueError
-        If a weight or a bias is not finite.
-    """
+    """The ternary matrix that a BitLinear computes with, with its scale and bias: made by the same
+    function, in the same float32, as in training."""
     if not isinstance(linear, BitLinear):
         raise ValueError(f"expected a BitLinear, got a {type(linear).__name__}: its weights are "
                          f"not ternary")
@@ -128,25 +102,15 @@ def ternary_matrix_of(linear: BitLinear) -> TernaryMatrix:
 def from_module(
     module: nn.Module, *, profile: NumericProfile = S16, output: FixedPoint | None = None,
 ) -> Layer:
-    """The layer of integers of a torch module.
+    """The layer of integers of a ``BitLinear``, ``MLGRU``, ``GLU``, ``Residual``, or an
+    ``nn.Sequential`` of such, one inside the other as you like.
 
-    Parameters
-    ----------
-    module
-        A ``BitLinear``, ``MLGRU``, ``GLU``, ``Residual``, or an ``nn.Sequential`` of such, one
-        inside the other as you like.
-    profile
-        Numeric formats.
-    output
-        Format of the result, 2 to 23 bits. None takes that of pre-activations, ``profile.z``,
-        for a BitLinear at the end, and that of the residual stream, ``profile.x``, for the
-        others. Vectors between layers have the format ``profile.x``, which saturates at ±16.
+    ``output`` is the format of the result, 2 to 23 bits; None takes ``profile.z`` for a BitLinear
+    at the end, and ``profile.x`` for the others. Vectors between layers have the format
+    ``profile.x``.
 
-    Raises
-    ------
-    ValueError
-        If a module is none of these, which is named with its position, shapes or formats do
-        not fit each other, a weight is not finite or a scale cannot be represented.
+    Raises ValueError if a module is none of these, which is named with its position, shapes or
+    formats do not fit each other, a weight is not finite or a scale cannot be represented.
     """
     return _layer(module, "the module", profile, output)
 
@@ -154,7 +118,11 @@ def from_module(
 def _layer(module: Any, at: str, profile: NumericProfile, output: FixedPoint | None) -> Layer:
     if isinstance(module, nn.Sequential):
         # Not named_children(), which leaves out a module that comes a second time.
-        return _sequence([*module._modules.items()], at, profile, output)
+        children: list[tuple[str, Any]] = [*module._modules.items()]
+        layers = [_layer(child, _inside(at, name), profile,
+                         output if index + 1 == len(children) else profile.x)
+                  for index, (name, child) in enumerate(children)]
+        return _named(at, SequentialLayer, layers)
     if isinstance(module, Residual):
         if output not in (None, profile.x):
             raise ValueError(
@@ -179,23 +147,8 @@ def _layer(module: Any, at: str, profile: NumericProfile, output: FixedPoint | N
     return _named(at, make, *matrices, profile=profile, output=output)
 
 
-def _sequence(
-    children: list[tuple[str, nn.Module]], at: str, profile: NumericProfile,
-    output: FixedPoint | None,
-) -> Layer:
-    layers = [
-        _layer(child, _inside(at, name), profile,
-               output if index + 1 == len(children) else profile.x)
-        for index, (name, child) in enumerate(children)]
-    return _named(at, SequentialLayer, layers)
-
-
 def _inside(at: str, name: str) -> str:
-    """Where a module stands, as torch names it.
-
-    >>> _inside(_inside("the module", "0"), "inner")
-    'module 0.inner'
-    """
+    """Where a module stands, as torch names it: ``module 0.inner``."""
     return f"module {name}" if at == "the module" else f"{at}.{name}"
 
 
@@ -208,21 +161,10 @@ def _named(at: str, make: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def from_brevitas(layer: Any) -> TernaryMatrix:
-    """The ternary matrix of a Brevitas layer, with its scale and bias.
-
-    Parameters
-    ----------
-    layer
-        A ``brevitas.nn.QuantLinear`` with a ternary weight quantiser that has one scale for the
-        matrix, ``SignedTernaryWeightPerTensorConst`` for example. Quantisers of its input,
-        output and bias play no part: the activations are Sterna's.
-
-    Raises
-    ------
-    ValueError
-        If the layer has no weight quantiser, its weights are not ternary, or it has a scale
-        for each row.
-    """
+    """The ternary matrix of a ``brevitas.nn.QuantLinear``, with its scale and bias; its weight
+    quantiser must be ternary and have one scale for the matrix, as
+    ``SignedTernaryWeightPerTensorConst``. Quantisers of its input, output and bias play no part:
+    the activations are Sterna's."""
     name = type(layer).__name__
     if not (hasattr(layer, "quant_weight") and getattr(layer, "weight", None) is not None):
         raise ValueError(

@@ -10,48 +10,44 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sterna.model.quantized.evaluate import Evaluation
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokenizer import contiguous_sequences
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer, spelled_bytes
 
-__all__ = ["heldout_bpb", "sample_tokens"]
+__all__ = ["heldout_bpb", "measured", "sample_tokens"]
 
 
-@torch.no_grad()
 def heldout_bpb(
     model: LanguageModel, text: bytes, *, sequences: int = 16, chunk_tokens: int = 256,
     window: int | None = None, tokenizer: Tokenizer = BYTES,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> float:
-    """Return bits per byte of ``text``, with the state carried.
+    """The bits per byte of :func:`measured`."""
+    return measured(model, text, sequences=sequences, chunk_tokens=chunk_tokens, window=window,
+                    tokenizer=tokenizer, progress=progress).bits_per_byte
 
-    The tokens are cut by :func:`sterna.model.tokenizer.contiguous_sequences`; every sequence
-    starts from the initial state, and its tokens from the second on are predicted from all
-    that came before. The result is the bits of these ``sequences * (length - 1)`` predictions,
-    divided by the bytes that the predicted tokens spell.
 
-    With ``window`` the text is cut into windows of that many tokens and one, each of which
-    begins where the one before ends and starts from the initial state; what is left of the text
-    is not predicted. That is the measure for mixers whose state grows with the text.
+@torch.no_grad()
+def measured(
+    model: LanguageModel, text: bytes, *, sequences: int = 16, chunk_tokens: int = 256,
+    window: int | None = None, tokenizer: Tokenizer = BYTES,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
+    """Bits per byte of ``text``: the bits of all predictions by the bytes that the predicted tokens
+    spell; and the number of predictions.
 
-    Parameters
-    ----------
-    model
-        The float model.
-    text
-        Text to predict.
-    sequences
-        Number of contiguous sequences; fewer are used if the text is short.
-    chunk_tokens
-        Tokens per sequence evaluated at once; bounds memory, does not change the result.
-    window
-        Predictions from each start; ``sequences`` windows are then evaluated at once.
-    tokenizer
-        What the model was trained with.
-    progress
-        Called now and then with the number of predictions that are measured, and of all.
+    The tokens are cut into ``sequences`` (fewer if the text is short) by
+    :func:`sterna.model.tokenizer.contiguous_sequences`; each starts from the initial state, and its
+    tokens from the second on are predicted from all that came before, ``chunk_tokens`` at a time,
+    which bounds memory. With ``window`` the text is instead cut into windows of that many tokens
+    and one, each of which begins where the one before ends and starts from the initial state; what
+    is left is not predicted. That is the measure for mixers whose state grows with the text.
+
+    ``progress`` is called now and then with the number of predictions that are measured, and of
+    all.
     """
     tokenizer = fitted(tokenizer, model.config.vocab)
     tokens = tokenizer.encode(text)
@@ -70,7 +66,7 @@ def heldout_bpb(
     nats = sum(_nats(model, torch.tensor(piece.T, device=device), chunk_tokens, move)
                for piece in pieces)
     judged = sum(spelled_bytes(tokenizer, piece[:, 1:]) for piece in pieces)
-    return nats / math.log(2) / judged
+    return Evaluation(nats / math.log(2) / judged, total)
 
 
 def _nats(
@@ -95,11 +91,10 @@ def sample_tokens(
     end_of_text: int | None = None,
 ) -> Iterator[int]:
     """Continue a text, the tokens ``prompt [time]``, by up to ``tokens``, one at a time; the token
-    ``end_of_text`` is the last.
+    ``end_of_text`` is the last, as is the end of a mixer of fixed length.
 
     Logits are rounded to the format of the model's profile, so that the sampler is the one that all
-    other forms of a model use. A model with mixers of a fixed length ends with it. The model is put
-    into evaluation mode.
+    other forms of a model use. The model is put into evaluation mode.
     """
     logit = model.profile.logit
     device = model.embedding.weight.device

@@ -1,4 +1,5 @@
-"""The language model in float, with quantisation-aware forward."""
+"""The language model in float, with quantisation-aware forward, and a classifier of whole
+sequences, for mixers that see all tokens at once as well."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from torch import Tensor, nn
 from sterna.model.config import ModelConfig
 from sterna.model.network.bitlinear import BitLinear
 from sterna.model.network.mixer import State
-from sterna.model.network.numerics import numerics_for
+from sterna.model.network.numerics import Limits, numerics_for
 from sterna.model.network.projection import MixerInit
 from sterna.model.profile import S16, NumericProfile
 from sterna.model.stack.block import Block, run_reversible
 
-__all__ = ["LanguageModel", "ModelState"]
+__all__ = ["Classifier", "LanguageModel", "ModelState"]
 
 ModelState: TypeAlias = tuple[State, ...]
 """The state of the token mixer of every layer, first to last."""
@@ -32,6 +33,9 @@ _MUCH = 1 << 20
 
 class LanguageModel(nn.Module):
     """Blocks between an embedding and a head; by default the MatMul-free language model.
+
+    Raises ValueError if there is no mixer of a name, it does not have an option, or it is not
+    causal.
 
     Parameters
     ----------
@@ -50,11 +54,6 @@ class LanguageModel(nn.Module):
     resets_at
         A token before which the state becomes that of the start of a text, or None: the one that
         ends a document (:meth:`reset_at`).
-
-    Raises
-    ------
-    ValueError
-        If there is no mixer of a name, it does not have an option, or it is not causal.
     """
 
     resets_at: int | None = None
@@ -82,10 +81,7 @@ class LanguageModel(nn.Module):
     def reset_at(self, token: int | None) -> None:
         """Have :attr:`resets_at`: a document is then read as if nothing came before it.
 
-        Raises
-        ------
-        ValueError
-            If a mixer, or a residual stream that is reversible, cannot.
+        Raises ValueError if a mixer, or a residual stream that is reversible, cannot.
         """
         others = sorted({choice.name for (choice, _), block in zip(
             self.config.mixers(), self.blocks(), strict=True) if not block.mixer.resets})
@@ -103,10 +99,7 @@ class LanguageModel(nn.Module):
         """Every ternary projection of a model that has an integer form, by the name and in the
         order of ``config.projections()``.
 
-        Raises
-        ------
-        ValueError
-            If another module is in the place of one.
+        Raises ValueError if another module is in the place of one.
         """
         named = {}
         for name in self.config.projections():
@@ -184,3 +177,42 @@ class LanguageModel(nn.Module):
         of one.
         """
         return self.forward_time_major(tokens, state)
+
+
+class Classifier(nn.Module):
+    """Blocks between an embedding with learned positions and the mean over time, then a head.
+
+    It maps sequences of ``length`` tokens, one of ``config.vocab`` each, to ``classes``; ternary
+    weights are trained for the formats of a profile.
+    """
+
+    def __init__(
+        self, config: ModelConfig, classes: int, length: int, *, seed: int = 0,
+        profile: NumericProfile = S16,
+    ) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        ternary = config.weights == "ternary"
+        init = MixerInit(config.d, config.dff, ternary, generator, Limits(profile))
+        self.length, self.numerics = length, init.numerics
+        self.embedding, self.positions = (
+            init.embedding(count) for count in (config.vocab, length))
+        self.layers = nn.ModuleList(Block(config, *choices, init) for choices in config.mixers())
+        self.norm = nn.Identity() if ternary else nn.RMSNorm(config.d, eps=1e-6)
+        self.head = init.linear(config.d, classes, bias=False)
+        for block in self.blocks():
+            block.mixer.check_length(length)
+
+    def blocks(self) -> list[Block]:
+        """The layers, first to last."""
+        return [block for block in self.layers if isinstance(block, Block)]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map whole numbers ``[batch, length]`` to logits ``[batch, classes]``."""
+        if tokens.shape[1] != self.length:
+            raise ValueError(f"sequences must have {self.length} tokens, got {tokens.shape[1]}")
+        x = self.embedding(tokens.t()) + self.positions.weight.unsqueeze(1)
+        x = self.numerics.x(x)
+        for block in self.blocks():
+            x, _ = block(x, block.mixer.initial_state(x))
+        return self.head(self.norm(x.mean(dim=0)))

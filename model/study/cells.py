@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from sterna.model.files import write_atomically
 from sterna.model.processes import deaf_to_ctrl_c, end_with_parent
 from sterna.model.stack.block import Block
-from sterna.model.stack.classifier import Classifier
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.stack.language_model import Classifier, LanguageModel
 from sterna.model.study.rows import Row, code_hash
 from sterna.model.study.tasks import Task
 from sterna.model.training.optimizer import adamw, set_learning_rate

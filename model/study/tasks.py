@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from sterna.model.checks import check_whole
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus, builtin_corpus, corpus_from_file
-from sterna.model.stack.classifier import Classifier
 from sterna.model.stack.evaluate import heldout_bpb
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.stack.language_model import Classifier, LanguageModel
 from sterna.model.study.rows import Row
 from sterna.model.tokens.text import MemoryText
 from sterna.model.tokens.tokenizer import ByteTokenizer

@@ -89,9 +89,10 @@ _MOST_KNOWN_WORDS = 1 << 18
 class BytePairTokenizer:
     """Tokens that are made by merging pairs of tokens, from bytes on.
 
-    Each word of a text begins as its bytes. Of all pairs of
-    neighbours that have a merge, the one that comes first in the list is merged, the leftmost if it
-    is there more than once; until there is none.
+    Each word of a text begins as its bytes. Of all pairs of neighbours that have a merge, the one
+    that comes first in the list is merged, the leftmost if it is there more than once; until there
+    is none. Raises ValueError if a merge is of tokens not made yet, occurs twice, or there are more
+    than 65,536 tokens, or they spell more than 16 MiB together.
 
     Parameters
     ----------
@@ -101,12 +102,6 @@ class BytePairTokenizer:
         another merge already spells the same bytes, that one's.
     end_of_text
         Whether a last token ends a document.
-
-    Raises
-    ------
-    ValueError
-        If a merge is of tokens not made yet, occurs twice, or there are more than
-        65,536 tokens, or they spell more than 16 MiB together.
 
     >>> tokenizer = BytePairTokenizer([(116, 104), (256, 101)])
     >>> tokenizer.vocab, tokenizer.spellings[256:]
@@ -186,10 +181,7 @@ class BytePairTokenizer:
     def from_json(cls, content: Any) -> BytePairTokenizer:
         """Undo :meth:`to_json`.
 
-        Raises
-        ------
-        ValueError
-            If the content is something else, or of another version.
+        Raises ValueError if the content is something else, or of another version.
         """
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError("not a Sterna tokenizer")

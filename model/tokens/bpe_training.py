@@ -25,23 +25,12 @@ _PART = 1 << 20
 def train_bpe(
     texts: Iterable[bytes], vocab: int, *, end_of_text: bool = False,
 ) -> BytePairTokenizer:
-    """Find the merges of the pairs of tokens that are the most frequent in texts.
+    """Find the merges of the pairs of tokens that are the most frequent in UTF-8 texts; what is not
+    UTF-8 counts as U+FFFD.
 
-    Parameters
-    ----------
-    texts
-        UTF-8 texts; what is not UTF-8 counts as U+FFFD.
-    vocab
-        Number of tokens, from 257 to 65,536; one more at least with ``end_of_text``.
-    end_of_text
-        Whether the last of them is the one that ends a document.
-
-    Raises
-    ------
-    ValueError
-        If ``vocab`` is out of its range, or the texts have too few pairs for it.
-    ModuleNotFoundError
-        Without the package `tokenizers`.
+    ``vocab`` is the number of tokens, from 257 to 65,536; with ``end_of_text`` one more at least,
+    as the last of them ends a document. Raises ValueError if it is out of its range, or the texts
+    have too few pairs for it; ModuleNotFoundError without the package `tokenizers`.
     """
     check_whole("vocab", vocab, 257 + end_of_text, MOST_TOKENS)
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -89,10 +78,7 @@ _UNICODE_WORDS = WORD_PATTERN.replace(r"\x80-\xff", r"\x{80}-\x{10ffff}")
 def package_tokenizer(tokenizer: BytePairTokenizer) -> tokenizers.Tokenizer:
     """The tokenizer of the package that gives every UTF-8 text the same tokens.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        Without the package `tokenizers`.
+    Raises ModuleNotFoundError without the package `tokenizers`.
     """
     from tokenizers import AddedToken, Tokenizer, models
     characters = _printable_bytes()

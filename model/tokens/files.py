@@ -15,20 +15,8 @@ __all__ = ["fitted", "load_tokenizer", "save_tokenizer", "tokenizer_from_json"]
 
 
 def tokenizer_from_json(content: Any, vocab: int | None = None) -> Tokenizer:
-    """The tokenizer that :meth:`Tokenizer.to_json` described.
-
-    Parameters
-    ----------
-    content
-        What JSON gave: ``"bytes"``, or the content of a tokenizer file.
-    vocab
-        Vocabulary of the model that it belongs to, as for :func:`fitted`.
-
-    Raises
-    ------
-    ValueError
-        If the content describes no tokenizer, or one for another vocabulary.
-    """
+    """The tokenizer that :meth:`Tokenizer.to_json` described, for a model of this vocabulary as
+    :func:`fitted` makes it. Raises ValueError if the content describes none, or one for another."""
     tokenizer = BYTES if content == BYTES.kind else BytePairTokenizer.from_json(content)
     return tokenizer if vocab is None else fitted(tokenizer, vocab)
 
@@ -37,12 +25,7 @@ def fitted(tokenizer: Tokenizer, vocab: int) -> Tokenizer:
     """The tokenizer of a model with such a vocabulary.
 
     Of bytes a model may know fewer than 256, or have tokens that no byte stands for; any other
-    tokenizer must have just as many tokens as the model.
-
-    Raises
-    ------
-    ValueError
-        If it has not.
+    tokenizer must have just as many tokens as the model. Raises ValueError if it has not.
     """
     if isinstance(tokenizer, ByteTokenizer):
         wanted = min(VOCAB, vocab)
@@ -62,10 +45,7 @@ def save_tokenizer(tokenizer: Tokenizer, path: str | Path) -> Path:
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Read a tokenizer file.
 
-    Raises
-    ------
-    ValueError
-        If it cannot be read or holds something else; the message names the file.
+    Raises ValueError if it cannot be read or holds something else; the message names the file.
     """
     try:
         return tokenizer_from_json(json.loads(Path(path).read_text(encoding="utf-8")))

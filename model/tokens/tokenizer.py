@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sterna.model.checks import check_whole
-from sterna.model.tokenizer import VOCAB, check_bytes, decode, encode
+from sterna.model.tokenizer import VOCAB, check_bytes, check_tokens, decode, encode
 
 __all__ = ["BYTES", "ByteTokenizer", "TextStream", "Tokenizer", "check_tokens", "spelled_bytes"]
 
@@ -37,19 +37,13 @@ class Tokenizer(Protocol):
     def encode(self, text: str | bytes) -> np.ndarray:
         """The tokens of a text, int64 ``[tokens]``.
 
-        Raises
-        ------
-        ValueError
-            If the text has a byte that no token spells; which one and where is said.
+        Raises ValueError if the text has a byte that no token spells; which one and where is said.
         """
 
     def decode(self, tokens: np.ndarray | list[int]) -> str:
         """The text of tokens; bytes that are not UTF-8 become U+FFFD.
 
-        Raises
-        ------
-        ValueError
-            If a token is not of the vocabulary.
+        Raises ValueError if a token is not of the vocabulary.
         """
 
     def last_cut(self, text: bytes) -> int:
@@ -66,21 +60,6 @@ class Tokenizer(Protocol):
     @property
     def sha256(self) -> str:
         """A hash that tells tokenizers apart, in hexadecimal."""
-
-
-def check_tokens(tokens: np.ndarray | list[int], vocab: int) -> np.ndarray:
-    """Tokens of a vocabulary as int64 ``[length]``.
-
-    Raises
-    ------
-    ValueError
-        If one is not from 0 to ``vocab - 1``.
-    """
-    values = np.asarray(tokens, dtype=np.int64).reshape(-1)
-    if values.size and not 0 <= values.min() <= values.max() < vocab:
-        raise ValueError(
-            f"tokens must be from 0 to {vocab - 1}, got {values.min()} to {values.max()}")
-    return values
 
 
 def spelled_bytes(tokenizer: Tokenizer, tokens: np.ndarray) -> int:

@@ -5,41 +5,22 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
-from sterna.model.checks import check_fields, check_whole, real_number
+from sterna.model.checks import check_whole, real_number
 
-__all__ = ["Budget", "StepBudget", "TimeBudget", "check_plan"]
+__all__ = ["Budget", "StepBudget", "TimeBudget"]
 
+# The first steps only measure the speed: at most 12, and no more than 3 if they take this part of
+# the time. Of three a median is one that was not held up.
 _FEWEST_STEPS, _TRIAL_STEPS, _TRIAL_PART = 3, 12, 0.05
-"""The first steps only measure the speed: at most so many, and no more than the fewest if they
-take this part of the time. Of three a median is one that was not held up."""
+# Steps whose mean is the speed. One counts for at most so many times their median: a stall tells
+# nothing of the steps to come.
 _RECENT_STEPS, _LONGEST = 64, 4.0
-"""Steps whose mean is the speed. One counts for at most so many times their median: a stall tells
-nothing of the steps to come."""
+# After each step at most these parts of the steps that remain are taken off or added: going on more
+# slowly than planned spoils nothing.
 _FASTER, _SLOWER = 0.05, 0.25
-"""After each step at most these parts of the steps that remain are taken off or added: going on
-more slowly than planned spoils nothing."""
-_HASTE = 1.5
-"""A run that was held up goes through the rest of its schedule at most this much faster."""
-
-
-class Budget(Protocol):
-    """What the loop asks before each step, and tells after it."""
-
-    @property
-    def fraction(self) -> float:
-        """The used part of the budget, from 0 to 1; it never falls."""
-
-    @property
-    def spent(self) -> bool:
-        """Whether there is no further step."""
-
-    def took(self, seconds: float) -> None:
-        """A step was done in so much time."""
-
-    def to_json(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
+_HASTE = 1.5    # a run that was held up goes through the rest at most this much faster
 
 
 class StepBudget:
@@ -71,17 +52,15 @@ class StepBudget:
 class TimeBudget:
     """A training time, made into a number of steps by the speed that is measured.
 
-    The first steps are a trial, in which the fraction stands. Then the number of steps is fixed,
-    and the fraction goes to 1 in equal strides. As the speed changes, the steps that remain are
-    corrected, a little after each: a stall never makes the schedule jump, and no part of it is left
-    out. A run that was held up for long ends late, but with the end of its decay.
-
-    A resumed run has used ``used_seconds`` of it and continues ``plan``, which :meth:`to_json` gave
-    then, if the budget is the same; a longer one begins with a trial, at the fraction of the time
-    that is used.
+    The first steps are a trial, in which the fraction stands. Then it goes to 1 in equal strides,
+    corrected a little after each step: a stall never makes the schedule jump, and a run that was
+    held up for long ends late, but with the end of its decay. A resumed run has used
+    ``used_seconds`` and continues ``plan`` (:meth:`to_json`) if the time is the same; a longer one
+    begins with a trial, at the fraction that is used.
     """
 
-    def __init__(self, seconds: float, used_seconds: float = 0.0, plan: Any = None) -> None:
+    def __init__(self, seconds: float, used_seconds: float = 0.0,
+                 plan: dict[str, Any] | None = None) -> None:
         if not 0.0 < real_number("seconds", seconds) < math.inf:
             raise ValueError(f"seconds must be above 0, got {seconds}")
         if not 0.0 <= real_number("used_seconds", used_seconds) < math.inf:
@@ -89,10 +68,8 @@ class TimeBudget:
         self.seconds, self._used = float(seconds), float(used_seconds)
         self._fraction = min(1.0, self._used / self.seconds)
         self._remaining: float | None = None
-        if plan is not None:
-            check_plan(plan)
-            if plan.get("seconds") == self.seconds:
-                self._fraction, self._remaining = plan["fraction"], plan["remaining"]
+        if plan is not None and plan.get("seconds") == self.seconds:
+            self._fraction, self._remaining = plan["fraction"], plan["remaining"]
         self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
 
     @property
@@ -138,18 +115,5 @@ class TimeBudget:
         return max(on_time, in_haste) / max(step, 1e-9)
 
 
-def check_plan(plan: Any) -> None:
-    """Refuse what is no ``to_json`` of a budget, as read from a checkpoint."""
-    if isinstance(plan, dict) and "steps" in plan:
-        check_fields("budget", plan, ["steps"])
-        check_whole("steps of the budget", plan["steps"], 0)
-        return
-    check_fields("budget", plan, ["seconds", "fraction", "remaining"])
-    if not 0.0 < real_number("seconds of the budget", plan["seconds"]) < math.inf:
-        raise ValueError(f"seconds of the budget must be above 0, got {plan['seconds']}")
-    if not 0.0 <= real_number("fraction of the budget", plan["fraction"]) <= 1.0:
-        raise ValueError(f"fraction of the budget must be from 0 to 1, got {plan['fraction']}")
-    remaining = plan["remaining"]
-    if remaining is not None and not 0.0 < real_number("remaining", remaining) < math.inf and (
-            plan["fraction"] < 1.0):
-        raise ValueError(f"remaining steps of the budget must be above 0, got {remaining}")
+Budget: TypeAlias = StepBudget | TimeBudget
+"""What the loop asks before each step, and tells after it."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
-import math
-import re
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,23 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sterna.model.checks import check_fields, check_whole
 from sterna.model.config import ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import PROFILES, S16, NumericProfile
 from sterna.model.stack.language_model import LanguageModel, ModelState
 from sterna.model.tokens.files import tokenizer_from_json
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
-from sterna.model.training.budget import check_plan
-from sterna.model.training.recipe import TrainRecipe
 from sterna.model.training.run_folder import CHECKPOINT_NAME, RunFolder
 
 __all__ = [
-    "Checkpoint", "CheckpointError", "NotFiniteError", "check_state", "load_checkpoint",
-    "save_checkpoint",
+    "Checkpoint", "CheckpointError", "NotFiniteError", "load_checkpoint", "save_checkpoint",
 ]
 
-_FORMAT = "sterna-checkpoint-3"
+_FORMAT = "sterna-checkpoint-4"
+_DIGEST_BYTES = hashlib.sha256().digest_size
 _SAFETENSORS = b'{"'    # after the eight bytes of its length, the header of such a file
 
 
@@ -44,92 +38,37 @@ class NotFiniteError(CheckpointError, FloatingPointError):
 
 @dataclass(slots=True)
 class Checkpoint:
-    """All that a training run needs to go on, exactly.
-
-    Parameters
-    ----------
-    config
-        Shape of the model.
-    recipe
-        The training recipe as a flat dictionary; what it leaves out has its default.
-    corpus_name, corpus_sha256
-        Which text was trained on.
-    general_sha256
-        Which general text was trained on first, or None.
-    seed
-        Seed of the run.
-    step
-        Optimiser steps done.
-    seconds
-        Training time so far, over all sessions.
-    weights, optimizer
-        State dictionaries of the model and of the optimiser.
-    carried
-        State of the token mixers after the last window.
-    train_bpb
-        Running mean of the training loss in bits per byte, or None.
-    heldout_bpb
-        Last measured held-out bits per byte, or None.
-    tokenizer
-        What the text was made into tokens with.
-    profile
-        The numeric profile that was trained for; the file has its name.
-    budget
-        ``to_json()`` of the budget, or None.
-    average
-        The average of the weights that is used in their place, by the names of parameters, or None.
-    data_folder
-        Where the data folder was that was trained on, or None if it was another text.
-    text_file
-        Where the text file was, the same way.
-    computed_with
-        What computed the steps, one name after the other: the last digits of weights depend on it.
-        Empty if that is not known.
-    skipped
-        Steps that changed no weight, because their gradient was not finite.
-    """
+    """All that a training run needs to go on, exactly."""
 
     config: ModelConfig
-    recipe: dict[str, Any]
-    corpus_name: str
+    recipe: dict[str, Any]          # flat; what it leaves out has its default
+    corpus_name: str                # of the text that was trained on
     corpus_sha256: str
     seed: int
-    step: int
-    seconds: float
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Any]
-    carried: ModelState
-    train_bpb: float | None = None
-    heldout_bpb: float | None = None
+    step: int                       # optimiser steps done
+    seconds: float                  # training time so far, over all sessions
+    weights: dict[str, Tensor]      # state dictionary of the model
+    optimizer: dict[str, Any]       # that of the optimiser
+    carried: ModelState             # after the last window
+    train_bpb: float | None = None      # running mean of the training loss in bits per byte
+    heldout_bpb: float | None = None    # last measure
     tokenizer: Tokenizer = BYTES
-    profile: NumericProfile = S16
-    budget: dict[str, Any] | None = None
-    average: dict[str, Tensor] | None = None
-    data_folder: str | None = None
-    text_file: str | None = None
+    profile: NumericProfile = S16       # that was trained for; the file has its name
+    budget: dict[str, Any] | None = None        # to_json() of it
+    average: dict[str, Tensor] | None = None    # of the weights, used in their place
+    data_folder: str | None = None      # where the data folder was that was trained on
+    text_file: str | None = None        # where the text file was
+    # What computed the steps, one name after the other: the last digits of weights depend on it.
     computed_with: tuple[str, ...] = ()
-    skipped: int = 0
-    general_sha256: str | None = None
+    skipped: int = 0                # steps that changed no weight: their gradient was not finite
+    general_sha256: str | None = None   # of the general text that was trained on first
 
     def model(self, *, averaged: bool = True) -> LanguageModel:
         """Return the model with these weights, on the CPU; with their average, if there is one,
         unless ``averaged`` is false.
         """
         model = LanguageModel(self.config, profile=self.profile)
-        weights = {**self.weights, **(self.average or {})} if averaged else self.weights
-        try:
-            for name, value in model.state_dict().items():
-                if name in weights and weights[name].dtype != value.dtype:
-                    raise TypeError(f"{name} is {weights[name].dtype}, not {value.dtype}")
-            model.load_state_dict(weights)
-            if self.average is not None and not (
-                    set(self.average) <= set(self.weights)
-                    and len(self.average) == sum(1 for _ in model.parameters())):
-                raise TypeError("the average is not one of all parameters")
-        except (RuntimeError, TypeError, AttributeError) as error:
-            reason = " ".join(str(error).split())
-            raise CheckpointError(
-                f"the checkpoint does not hold the weights of its own shape ({reason})") from error
+        model.load_state_dict({**self.weights, **((averaged and self.average) or {})})
         for name, parameter in model.named_parameters():
             if not bool(parameter.isfinite().all()):
                 raise NotFiniteError(
@@ -139,7 +78,8 @@ class Checkpoint:
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
-    """Write ``checkpoint`` to ``path``: to a file beside it first, which then takes its name."""
+    """Write ``checkpoint`` to ``path``, as ``torch.save`` does and with the SHA-256 of that at its
+    end: to a file beside it first, which then takes its name."""
     content = {name: getattr(checkpoint, name) for name in Checkpoint.__slots__}
     content["config"] = checkpoint.config.to_json()
     content["tokenizer"] = checkpoint.tokenizer.to_json()
@@ -147,6 +87,8 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
     content["format"] = _FORMAT
     data = io.BytesIO()
     torch.save(content, data)
+    data.seek(0, io.SEEK_END)
+    data.write(hashlib.sha256(data.getbuffer()).digest())
     write_atomically(Path(path), data.getvalue())
 
 
@@ -165,18 +107,14 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
                 f"{folder.path} has a run without a {CHECKPOINT_NAME} so far: it writes one every "
                 f"minute, and at its end")
     content = _content(path)
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        found = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
-    del content["format"]
-    try:
-        return Checkpoint(**_checked_fields(content, list(Checkpoint.__slots__)))
-    except ValueError as error:
-        raise CheckpointError(f"checkpoint {path} has unexpected contents: {error}") from error
+    config = ModelConfig(**content["config"])
+    return Checkpoint(**{
+        **content, "config": config, "profile": PROFILES[content["profile"]],
+        "tokenizer": tokenizer_from_json(content["tokenizer"], config.vocab)})
 
 
-def _content(path: Path) -> Any:
-    """What is in the file, whatever that is."""
+def _content(path: Path) -> dict[str, Any]:
+    """What is in the file, if it is what was written."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -187,119 +125,13 @@ def _content(path: Path) -> Any:
         raise CheckpointError(
             f"{path} is a safetensors file, such as a quantised model, and no checkpoint: give a "
             f"file that training wrote, {CHECKPOINT_NAME}")
-    try:
-        with warnings.catch_warnings():     # of what would be an error anyway
-            warnings.simplefilter("ignore")
-            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:      # one changed bit can raise anything
+    written, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if hashlib.sha256(written).digest() != digest:
         raise CheckpointError(
-            f"{path} is no checkpoint, or is damaged ({type(error).__name__}): give a file that "
-            f"training wrote, {CHECKPOINT_NAME}") from error
-
-
-def _checked_fields(content: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The fields of a checkpoint as they are used, from what its file holds."""
-    check_fields("a checkpoint", content, names)
-    for name in ("seed", "step", "skipped"):
-        check_whole(name, content[name], 0, (1 << 63) - 1)
-    for name, (is_right, expected) in _FIELDS.items():
-        value = content[name]
-        if not is_right(value):
-            # Not the repr of a dictionary of tensors, which takes long.
-            got = type(value).__name__ if isinstance(value, (dict, tuple, Tensor)) else repr(value)
-            raise ValueError(f"{name} must be {expected}, got {got:.80}")
-    if content["budget"] is not None:
-        check_plan(content["budget"])
-    _made(TrainRecipe, "recipe", content["recipe"])
-    config = _made(ModelConfig, "config", content["config"])
-    _check_embedding(config, content["weights"])
-    return {**content, "config": config, "profile": PROFILES[content["profile"]],
-            "tokenizer": tokenizer_from_json(content["tokenizer"], config.vocab)}
-
-
-def check_state(found: Any, initial: Any) -> None:
-    """Refuse what cannot be a later state of token mixers that begin with ``initial``."""
-    if len(found) != len(initial):
-        raise ValueError(f"the state is of {len(found)} layers, not of {len(initial)}")
-    for layer, (ours, theirs) in enumerate(zip(initial, found, strict=True)):
-        same = len(ours) == len(theirs) and all(
-            a.dtype == b.dtype and a.dim() == b.dim() and all(
-                # A window of keys begins empty and grows to its size.
-                m in (0, n) for m, n in zip(a.shape, b.shape, strict=True))
-            for a, b in zip(ours, theirs, strict=True))
-        if not same or not all(bool(each.isfinite().all()) for each in theirs):
-            raise ValueError(f"the state of layer {layer} is not finite, or of another mixer")
-
-
-def _made(kind: Callable[..., Any], name: str, value: Any) -> Any:
-    """An object of these arguments."""
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value):
-        raise ValueError(f"{name} must be a dictionary, got {value!r:.80}")
-    try:
-        return kind(**value)
-    except (TypeError, ValueError) as error:    # a TypeError names arguments that it does not have
-        raise ValueError(f"{name}: {error}") from error
-
-
-def _check_embedding(config: ModelConfig, weights: dict[str, Tensor]) -> None:
-    """Compare what can be compared before memory is taken for a model of this shape."""
-    found = weights.get("embedding.weight")
-    if found is not None and tuple(found.shape) != (config.vocab, config.d):
-        raise ValueError(f"the weights are not those of its own shape: embedding.weight is "
-                         f"{tuple(found.shape)}, not {(config.vocab, config.d)}")
-    layers = {name.split(".")[1] for name in weights if name.startswith("layers.")}
-    if not layers <= set(map(str, range(config.layers))) or len(layers) not in (0, config.layers):
-        raise ValueError(f"the weights are not those of its own shape: there are {len(layers)} "
-                         f"layers, not {config.layers}")
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_hash(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]*", value) is not None
-
-
-def _is_amount(value: Any) -> bool:
-    return type(value) in (int, float) and 0.0 <= value < math.inf
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether it is a tensor whose numbers can be read as they are."""
-    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
-
-
-def _are_tensors(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(key, str) and _is_plain(each) for key, each in value.items())
-
-
-def _are_states(value: Any) -> bool:
-    return isinstance(value, tuple) and all(
-        isinstance(layer, tuple) and all(map(_is_plain, layer)) for layer in value)
-
-
-def _or_none(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or is_right(value)
-
-
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "corpus_name": (_is_text, "text"),
-    "corpus_sha256": (_is_hash, "a hash in hexadecimal"),
-    "general_sha256": (_or_none(_is_hash), "a hash in hexadecimal"),
-    "seconds": (_is_amount, "at least 0"),
-    "weights": (_are_tensors, "a dictionary of tensors"),
-    "average": (_or_none(_are_tensors), "a dictionary of tensors"),
-    "optimizer": (lambda value: isinstance(value, dict), "a dictionary"),
-    "carried": (_are_states, "tuples of tensors, one for each layer"),
-    "train_bpb": (_or_none(_is_amount), "at least 0"),
-    "heldout_bpb": (_or_none(_is_amount), "at least 0"),
-    "profile": (lambda value: isinstance(value, str) and value in PROFILES,
-                f"one of {', '.join(PROFILES)}"),
-    "data_folder": (_or_none(_is_text), "text"),
-    "text_file": (_or_none(_is_text), "text"),
-    "computed_with": (
-        lambda value: isinstance(value, tuple) and all(map(_is_text, value)), "a tuple of texts"),
-}
-"""For each field what is right, and what it is called."""
+            f"{path} is no checkpoint of this version, or is damaged: give a file that training "
+            f"wrote, {CHECKPOINT_NAME}")
+    content: dict[str, Any] = torch.load(
+        io.BytesIO(written), map_location="cpu", weights_only=True)
+    if (found := content.pop("format", None)) != _FORMAT:
+        raise CheckpointError(f"{path} is not a checkpoint of format {_FORMAT}, but {found!r}")
+    return content

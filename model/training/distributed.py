@@ -35,9 +35,9 @@ __all__ = [
 _Result = TypeVar("_Result")
 
 _POLL_S = 0.02
+# Threads of gloo let go of their last tensors by themselves, for which they need Python: an
+# interpreter that has ended by then aborts, with "terminate called without an active exception".
 _SETTLING_S = 0.2
-"""Threads of gloo let go of their last tensors by themselves, for which they need Python: an
-interpreter that has ended by then aborts, with "terminate called without an active exception"."""
 
 
 class Processes:
@@ -49,12 +49,8 @@ class Processes:
         self.grouped = dist.is_initialized()
         self.rank = dist.get_rank() if self.grouped else 0
         self.size = dist.get_world_size() if self.grouped else 1
+        self.is_first = self.rank == 0      # the process that prints and writes
         self._mesh: DeviceMesh | None = None
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the process that prints and writes."""
-        return self.rank == 0
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -66,9 +62,6 @@ class Processes:
 
     def columns(self, batch: int) -> slice:
         """The windows of a batch that this process reads: as many as every other."""
-        if batch % self.size:
-            raise ValueError(f"batch must be a multiple of the number of processes "
-                             f"({self.size}), got {batch}")
         share = batch // self.size
         return slice(self.rank * share, (self.rank + 1) * share)
 
@@ -97,10 +90,8 @@ class Processes:
         return told[0]
 
     def on_first(self, call: Callable[[], _Result]) -> _Result | None:
-        """Call a function on the first process; return its result there, and None elsewhere.
-
-        The others wait for it. An error that it raises, all raise.
-        """
+        """Call a function on the first process, for which the others wait; return its result there,
+        and None elsewhere. An error that it raises, all raise."""
         result, error = None, None
         if self.is_first:
             try:
@@ -125,12 +116,10 @@ def _portable(error: Exception) -> Exception:
 
 @contextmanager
 def joined(device: Callable[[int | None], torch.device]) -> Iterator[Processes]:
-    """Join the processes that a launcher such as torchrun started, for as long as this lasts.
-
-    Without a launcher it is one process, and no group is made. A group that exists is used, and
-    left as it is. Processors talk through gloo, GPUs through NCCL. ``device`` gives the device of
-    the process with this number on its machine; None if it is alone.
-    """
+    """Join the processes that a launcher such as torchrun started, through gloo or NCCL, for as
+    long as this lasts; without a launcher it is one process, and no group is made. A group that
+    exists is used, and left as it is. ``device`` gives the device of the process with this number
+    on its machine; None if it is alone."""
     place = device(local_rank())
     if dist.is_initialized() or not is_launched():
         yield Processes(place)
@@ -149,11 +138,8 @@ def joined(device: Callable[[int | None], torch.device]) -> Iterator[Processes]:
 
 
 def _make_group(backend: str) -> None:
-    """Meet the other processes, in a corner of the launcher's store that is that of this attempt.
-
-    torchrun starts processes anew with the store of before. There stand the addresses of the
-    processes that have ended, and torch 2.13 would take them for those of the new ones.
-    """
+    """Meet the other processes, in a corner of the store that is that of this attempt: torchrun
+    starts processes anew with the store of before, where addresses of ended processes stand."""
     store, rank, size = next(iter(dist.rendezvous("env://")))
     dist.init_process_group(backend, store=dist.PrefixStore(meet(store, rank, size), store),
                             rank=rank, world_size=size)
@@ -164,11 +150,9 @@ def meet(
 ) -> str:
     """A word that the living processes alone agree on, whatever ended ones left in the store.
 
-    Each of the others leaves a word of its own in the launcher's store and waits for an answer to
-    it. The first answers whatever it finds, again and again, until all have come.
-    (TORCHELASTIC_RESTART_COUNT would not do: launchers on several machines may count differently,
-    as one that starts its processes anew because another has joined does not count that.) The
-    longest wait is torch's own for joining a group.
+    Each of the others leaves a word of its own and waits for an answer to it. The first answers
+    whatever it finds, again and again, until all have come. (TORCHELASTIC_RESTART_COUNT would not
+    do: launchers on several machines may count differently.)
     """
     own, deadline = uuid.uuid4().hex, time.monotonic() + timeout.total_seconds()
     try:
@@ -212,13 +196,11 @@ gathers the weights of a block while it computes the block."""
 
 
 def laid_out(model: LanguageModel, layout: str | None, processes: Processes) -> nn.Module:
-    """Lay a model, which is on the CPU, out over the processes, and return the module to be called
-    in its place. The ``layout`` is one of :data:`LAYOUTS`, or None: ``ddp`` if there is more than
-    one process.
+    """Lay a model, which is on the CPU, out over the processes, in one of :data:`LAYOUTS` (None:
+    ``ddp`` if there is more than one), and return the module to be called in its place.
 
-    Weights stay float32. Under ``fsdp`` parameters are replaced in place, and a block gathers them
-    whole before its forward pass, so that the scale of a ternary matrix is the mean over all of it;
-    they would not be the same codes if parts or rounded weights were made ternary.
+    Under ``fsdp`` parameters are replaced in place. Weights stay float32 and a block gathers them
+    whole, so that the scale of a ternary matrix is the mean over all of it.
     """
     if layout is not None and layout not in LAYOUTS:
         raise ValueError(f"parallel must be {' or '.join(LAYOUTS)}, got {layout!r}")
@@ -245,12 +227,9 @@ def laid_out(model: LanguageModel, layout: str | None, processes: Processes) -> 
 
 
 def gather_for_backward(model: LanguageModel, from_weights: bool) -> None:
-    """Under ``fsdp``, have blocks gather weights for the backward pass only if they need them.
-
-    A ternary projection keeps its codes, a byte a weight, and needs nothing else; a block that is
-    computed again does, as do float weights and gains, and all weights if gradients are computed
-    ``from_weights``: in floats, or compiled, where torch chooses what it keeps.
-    """
+    """Under ``fsdp``, have blocks gather weights for the backward pass only if they need them: a
+    ternary projection keeps its codes; float weights, gains, a block that is computed again and
+    gradients ``from_weights`` (in floats, or compiled) do not."""
     for block in model.blocks():
         if isinstance(block, FSDPModule):
             block.set_unshard_in_backward(from_weights or block.recomputes or any(
@@ -260,10 +239,8 @@ def gather_for_backward(model: LanguageModel, from_weights: bool) -> None:
 
 @contextmanager
 def local_gradients(module: nn.Module) -> Iterator[None]:
-    """Within it a backward pass adds to the gradients of this process, and sends nothing.
-
-    The next one outside sends the sum.
-    """
+    """Within it a backward pass adds to the gradients of this process; the next outside sends the
+    sum."""
     if isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield

@@ -12,9 +12,10 @@ from sterna.model.corpus import (
     builtin_corpus,
     corpus_from_file,
 )
+from sterna.model.quantized.evaluate import Evaluation
 from sterna.model.shards.files import ShardError
 from sterna.model.shards.text import ShardText
-from sterna.model.stack.evaluate import heldout_bpb
+from sterna.model.stack.evaluate import measured
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.text import first_characters
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
@@ -25,10 +26,9 @@ __all__ = ["heldout_of_run", "heldout_window", "measure_heldout"]
 
 
 def heldout_of_run(checkpoint: Checkpoint) -> bytes | None:
-    """The held-out part of the text that was trained on, as training measures it.
-
-    That is the text of a data folder or of a file, where the checkpoint says, or the built-in one,
-    if this Python has the same; else None, as nobody knows where the text is.
+    """The held-out part of the text that was trained on, as training measures it: of the data
+    folder or file that the checkpoint names, or of the built-in text; None if nobody knows where
+    the text is.
     """
     if checkpoint.data_folder is not None:
         return _of_folder(checkpoint)
@@ -81,15 +81,12 @@ def heldout_window(model: LanguageModel, recipe: TrainRecipe) -> int | None:
 
 
 def measure_heldout(
-    model: LanguageModel, text: bytes, recipe: TrainRecipe, tokenizer: Tokenizer = BYTES,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> float:
-    """Bits per byte of a text, which the tokenizer makes into the tokens of the model.
-
-    ``progress`` is called now and then with the number of predictions so far, and of all.
-    """
-    found = heldout_bpb(model, text, window=heldout_window(model, recipe), tokenizer=tokenizer,
-                        progress=progress)
-    if not math.isfinite(found):
+    model: LanguageModel, text: bytes, recipe: TrainRecipe, tokenizer: Tokenizer = BYTES, *,
+    sequences: int = 16, progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
+    """Bits per byte of a text; ``progress`` gets the number of predictions so far, and of all."""
+    found = measured(model, text, sequences=sequences, window=heldout_window(model, recipe),
+                     tokenizer=tokenizer, progress=progress)
+    if not math.isfinite(found.bits_per_byte):
         raise FloatingPointError("the held-out loss is not finite")
     return found

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sterna.model.network.projection import Projection
-from sterna.model.training.distributed import like, own
+from sterna.model.training.distributed import like
 from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["WeightAverage", "adamw", "restore_adamw", "set_learning_rate"]
@@ -19,10 +19,8 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def adamw(model: nn.Module, recipe: TrainRecipe) -> torch.optim.AdamW:
-    """AdamW in three groups: embeddings, matrices of projections (which decay), and the rest.
-
-    A group has ``lr_factor``, by which the learning rate of a step is to be multiplied.
-    """
+    """AdamW in three groups: embeddings, matrices of projections (which decay), and the rest; a
+    group has ``lr_factor``, by which the learning rate of a step is to be multiplied."""
     embeddings = [each.weight for each in model.modules() if isinstance(each, nn.Embedding)]
     matrices = [each.weight for each in model.modules() if isinstance(each, Projection)]
     grouped = {id(parameter) for parameter in (*embeddings, *matrices)}
@@ -47,49 +45,20 @@ def set_learning_rate(
             group["weight_decay"] = weight_decay
 
 
-def restore_adamw(optimizer: torch.optim.AdamW, saved: Any, step: int) -> None:
-    """Take over the moments of a saved state dictionary, of ``optimizer.state_dict()`` after so
-    many steps of the same model, whole or laid out as the parameters are; the settings stay those
-    of the recipe."""
+def restore_adamw(optimizer: torch.optim.AdamW, moments: dict[int, Any]) -> None:
+    """Take over the moments of ``optimizer.state_dict()`` of the same model, whole or laid out as
+    the parameters are; the settings stay those of the recipe."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    moments = saved.get("state") if isinstance(saved, dict) else None
-    if not isinstance(moments, dict):
-        raise ValueError("there are no moments")
-    expected = list(range(len(parameters))) if step else []
-    if list(moments) != expected:
-        raise ValueError(f"moments of {len(moments)} parameters, not of {len(expected)}")
-    state = {number: _checked(moments[number], parameter, step)
-             for number, parameter in enumerate(parameters if step else ())}
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"param_groups": groups, "state": {
         number: {name: like(each, parameters[number]) if name in _MOMENTS else each
-                 for name, each in of_one.items()} for number, of_one in state.items()}})
-
-
-def _checked(found: Any, parameter: Tensor, step: int) -> dict[str, Tensor]:
-    """The moments of a parameter."""
-    if not isinstance(found, dict) or set(found) != {"step", *_MOMENTS} or not all(
-            isinstance(each, Tensor) and each.layout == torch.strided for each in found.values()):
-        raise ValueError("a parameter has other moments than AdamW's")
-    if found["step"].numel() != 1 or found["step"].is_complex() or found["step"].item() != step:
-        raise ValueError(f"a parameter's moments are not of step {step}")
-    for name in _MOMENTS:
-        each = found[name]
-        if each.dtype != parameter.dtype or each.shape != parameter.shape or (
-                not bool(own(each).isfinite().all())):
-            raise ValueError(f"{name} of a parameter is not finite, or of another shape or type")
-    if bool((own(found["exp_avg_sq"]) < 0).any()):
-        raise ValueError("exp_avg_sq, a mean of squares, is negative")
-    return {**found, "step": torch.tensor(float(step))}
+                 for name, each in of_one.items()} for number, of_one in moments.items()}})
 
 
 class WeightAverage:
-    """``average += (1 - decay) * (weights - average)`` after every step (Polyak averaging).
-
-    A matrix is made ternary after it is averaged, so codes follow the average. The average begins
-    with the weights of the model. The decay of step ``t`` is at most ``(1 + t) / (10 + t)``, so
-    that these are soon forgotten.
-    """
+    """``average += (1 - decay) * (weights - average)`` after every step (Polyak averaging),
+    beginning with the weights of the model, which are soon forgotten: the decay of step ``t`` is at
+    most ``(1 + t) / (10 + t)``. Codes are made of the average."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._parameters, self._decay = dict(model.named_parameters()), decay

@@ -9,35 +9,26 @@ import sys
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 __all__ = [
-    "BarReporter", "LineReporter", "QuietReporter", "TrainProgress", "TrainReporter",
-    "default_reporter",
+    "BarReporter", "LineReporter", "TrainProgress", "TrainReporter", "default_reporter",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """Where a training run is.
+    """Where a training run is, after so many steps and seconds."""
 
-    ``fraction`` of the budget is used, after ``step`` steps and ``seconds``;
-    ``train_bpb`` is a running mean of the training loss in bits per byte,
-    ``heldout_bpb`` the last held-out figure (None before the first),
-    ``tokens_per_second`` the speed of this session, ``skipped`` the number of steps that were not
-    finite and changed nothing.
-    """
-
-    fraction: float
+    fraction: float             # of the budget
     step: int
     seconds: float
-    train_bpb: float
-    heldout_bpb: float | None
-    tokens_per_second: float
-    skipped: int = 0
+    train_bpb: float            # running mean of the training loss, in bits per byte
+    heldout_bpb: float | None   # the last measure
+    tokens_per_second: float    # of this session
+    skipped: int = 0            # steps that were not finite and changed nothing
 
     @property
     def seconds_left(self) -> float:
@@ -51,8 +42,9 @@ class TrainProgress:
                 f"{f'  {self.skipped} steps skipped' * bool(self.skipped)}")
 
 
-class TrainReporter(Protocol):
-    """What :func:`sterna.model.training.train.train` calls; give your own to show it elsewhere."""
+class TrainReporter:
+    """What :func:`sterna.model.training.train.train` tells; shows nothing. Extend it to show a run
+    elsewhere."""
 
     def update(self, progress: TrainProgress) -> None:
         """Note the progress; called after every step, so it returns quickly."""
@@ -67,23 +59,7 @@ class TrainReporter(Protocol):
         """Finish the display; called once, also after an error."""
 
 
-class QuietReporter:
-    """Shows nothing."""
-
-    def update(self, progress: TrainProgress) -> None:
-        """Do nothing."""
-
-    def measured(self, done: int, total: int) -> None:
-        """Do nothing."""
-
-    def message(self, text: str) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class LineReporter:
+class LineReporter(TrainReporter):
     """One plain line every ``interval_seconds``, for logs and pipes."""
 
     def __init__(self, interval_seconds: float = 10.0) -> None:
@@ -104,16 +80,13 @@ class LineReporter:
         if sys.stderr is not None:
             print(text, file=sys.stderr, flush=True)
 
-    def close(self) -> None:
-        """Do nothing: lines need no end."""
-
     def _say(self, line: str) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._interval_seconds
             self.message(line)
 
 
-class BarReporter:
+class BarReporter(TrainReporter):
     """A progress bar with loss, bits per byte and speed."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -144,6 +117,6 @@ class BarReporter:
 def default_reporter(quiet: bool = False) -> TrainReporter:
     """Return a bar on a terminal, plain lines otherwise, nothing if ``quiet``."""
     if quiet:
-        return QuietReporter()
+        return TrainReporter()
     console = Console(stderr=True)
     return BarReporter(console) if console.is_terminal else LineReporter()

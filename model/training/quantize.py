@@ -4,7 +4,6 @@ integers, once, in the trainer's float32."""
 from __future__ import annotations
 
 import hashlib
-import math
 import platform
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,12 +19,10 @@ from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.evaluate import Evaluation, evaluate
 from sterna.model.quantized.fixed import quantize_projection, to_fixed
-from sterna.model.stack.evaluate import heldout_bpb
 from sterna.model.stack.language_model import LanguageModel
-from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import BYTES, Tokenizer
 from sterna.model.training.checkpoint import Checkpoint, load_checkpoint
-from sterna.model.training.heldout import heldout_of_run, heldout_window, measure_heldout
+from sterna.model.training.heldout import heldout_of_run, measure_heldout
 from sterna.model.training.recipe import TrainRecipe
 
 __all__ = ["evaluate_checkpoint", "quantize", "quantize_checkpoint"]
@@ -35,25 +32,12 @@ def quantize(
     model: LanguageModel, profile: NumericProfile, provenance: dict[str, Any] | None = None,
     tokenizer: Tokenizer = BYTES,
 ) -> QuantizedModel:
-    """Quantise a trained model.
+    """Quantise a trained model, whose config becomes the file's, to the formats of a profile.
 
-    Each matrix is ternarised by the same function, in the same float32, as in training.
-
-    Parameters
-    ----------
-    model
-        The float model; its config becomes the file's.
-    profile
-        Formats of the integer model.
-    provenance
-        JSON-serialisable record of where the model comes from.
-    tokenizer
-        What the model was trained with.
-
-    Raises
-    ------
-    ValueError
-        If the mixers have no integer form, a weight is not finite or a scale cannot be represented.
+    Each matrix is ternarised by the same function, in the same float32, as in training. The record
+    ``provenance`` of where the model comes from is plain JSON; ``tokenizer`` is what the model was
+    trained with. Raises ValueError if the mixers have no integer form, a weight is not finite or a
+    scale cannot be represented.
     """
     model.config.check_integer_form()
     projections = {}
@@ -77,27 +61,13 @@ def quantize_checkpoint(
     path: str | Path, profile: NumericProfile | None = None, *, heldout: bytes | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> QuantizedModel:
-    """Quantise a checkpoint, measure float and integer model, and record where it is from.
+    """Quantise a checkpoint, by default to the profile that was trained for, measure float and
+    integer model, and record where it is from.
 
-    Parameters
-    ----------
-    path
-        A checkpoint that training wrote.
-    profile
-        Formats of the integer model; by default those that were trained for.
-    heldout
-        Text to measure on, UTF-8. None takes the held-out part of the training text, if it is
-        still at hand (:func:`sterna.model.training.heldout.heldout_of_run`); otherwise nothing is
-        measured.
-    note
-        Called with a line of text before each stage.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is missing, damaged or something else.
-    ValueError
-        If the model cannot be quantised.
+    Both are measured on ``heldout``, UTF-8; by default on the held-out part of the training text,
+    if it is still at hand. ``note`` is called with a line of text before each stage. Raises
+    CheckpointError if the file is missing, damaged or something else; ValueError if the model
+    cannot be quantised.
     """
     checkpoint = load_checkpoint(path)
     checkpoint.config.check_integer_form()
@@ -120,7 +90,7 @@ def quantize_checkpoint(
         return quantize(model, profile, provenance, checkpoint.tokenizer)
     note(f"evaluating the float model on {len(heldout):,} bytes")
     float_bpb = measure_heldout(
-        model, heldout, TrainRecipe(**checkpoint.recipe), checkpoint.tokenizer)
+        model, heldout, TrainRecipe(**checkpoint.recipe), checkpoint.tokenizer).bits_per_byte
     note("evaluating the integer model")
     quantized = quantize(model, profile, tokenizer=checkpoint.tokenizer)
     integer = evaluate(quantized, heldout)
@@ -136,35 +106,16 @@ def evaluate_checkpoint(
     checkpoint: Checkpoint, text: bytes, *, sequences: int = 16,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Measure the float model of a checkpoint.
+    """Measure the float model of a checkpoint, as :func:`sterna.model.quantized.evaluate.evaluate`
+    does an integer model; but in windows, each from the start, if the recipe says so or a mixer's
+    state grows with the text. ``progress`` gets the number of predictions so far, and of all.
 
-    As :func:`sterna.model.quantized.evaluate.evaluate` does an integer model; but in windows, each
-    from the start, if the recipe says so or a mixer's state grows with the text. ``progress`` is
-    called now and then with the number of predictions so far, and of all.
-
-    Raises
-    ------
-    CheckpointError
-        If its weights are not those of its shape.
-    ValueError
-        If the text is too short, or has a byte that the model does not know.
-    FloatingPointError
-        If the weights or the loss are not finite.
+    Raises ValueError if the text is too short, or has a byte that the model does not know;
+    FloatingPointError if the weights or the loss are not finite.
     """
-    model = checkpoint.model()
-    window = heldout_window(model, TrainRecipe(**checkpoint.recipe))
-    tokens = fitted(checkpoint.tokenizer, model.config.vocab).encode(text).size
-    if window is not None and tokens > window:
-        predictions = (tokens - 1) // window * window
-    else:
-        sequences = max(1, min(sequences, tokens // 2))
-        predictions = sequences * (tokens // sequences - 1)
-    bits = heldout_bpb(
-        model, text, sequences=sequences, window=window, tokenizer=checkpoint.tokenizer,
-        progress=progress)
-    if not math.isfinite(bits):
-        raise FloatingPointError("the loss of the checkpoint's model is not finite")
-    return Evaluation(bits, predictions)
+    return measure_heldout(
+        checkpoint.model(), text, TrainRecipe(**checkpoint.recipe), checkpoint.tokenizer,
+        sequences=sequences, progress=progress)
 
 
 def _heldout_of(checkpoint: Checkpoint, note: Callable[[str], None]) -> bytes | None:

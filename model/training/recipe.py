@@ -1,20 +1,30 @@
 """What a run is told: the recipe, every number that decides what a step does; how it is computed;
-what is recorded. Without torch.
+what is recorded; and all of these by name, as a recipe file (TOML) and ``--set`` of ``sterna
+train`` give them. Without torch.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from sterna.model.checks import check_whole, real_number
+from sterna.model.config import ModelConfig
+from sterna.model.files import read_text
 
-__all__ = ["HELDOUT_BYTES", "ORDERS", "SCHEDULES", "Execution", "Recording", "TrainRecipe"]
+__all__ = [
+    "HELDOUT_BYTES", "ORDERS", "SCHEDULES", "SETTINGS", "Execution", "Recording", "TrainRecipe",
+    "TrainSettings", "parse_setting", "read_settings",
+]
 
 ORDERS = ("random", "epoch")
-"""How windows that do not follow each other lie: anywhere, drawn anew for each; or side by side,
-all of them read once, shuffled, before any is read again."""
+"""How windows that do not follow each other lie: anywhere, drawn anew for each, which suits small
+texts; or side by side, all of them read once, shuffled, before any is read again."""
 SCHEDULES = ("cosine", "two-stage")
 """How the learning rate falls: along a cosine, or in two straight lines, of which the second begins
 lower and goes without weight decay (BitNet b1.58 2B4T, arXiv 2504.12285, section 2.2)."""
@@ -25,86 +35,48 @@ HELDOUT_BYTES = 1 << 16
 _MOST_THREADS = 1024
 _FIRST_STAGE = 0.5
 _STAGES = ((1.0, 8 / 15), (1 / 3, 0.0))
-"""Where the learning rate begins and ends in both stages, as parts of the peak: those that report's
-small model is known to have used, 1.5e-3 to 8e-4 and 5e-4 to nothing."""
+"""Where the learning rate begins and ends in both stages, as parts of the peak: those of that
+report's small model, 1.5e-3 to 8e-4 and 5e-4 to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainRecipe:
-    """How to train; the defaults are what measurement chose for small models.
+    """How to train; the defaults are what measurement chose for small models."""
 
-    Parameters
-    ----------
-    lr
-        Peak learning rate.
-    embedding_lr_factor
-        The embedding learns this much faster.
-    batch, window
-        Windows per step, and tokens predicted per window.
-    accumulate
-        The windows of a step are read in so many parts, one after the other, whose gradients
-        are added up: less memory, and the same step but for rounding.
-    beta1, beta2
-        Of AdamW.
-    weight_decay
-        Of the ternary matrices; embedding and biases do not decay. It is strong, as it
-        keeps the latent weights small compared with a step: codes can still change late in
-        training, and without it a small text is soon learnt by heart.
-    warmup_steps
-        Steps of linear warm-up.
-    schedule
-        One of :data:`SCHEDULES`.
-    final_lr_fraction
-        The learning rate falls to this part of its peak.
-    float_start
-        In this first part of the budget projections compute in full precision: neither weights nor
-        activations are quantised. For ternary weights only.
-    general_share
-        If there is a text of a more general kind beside the one that is judged by, a window is from
-        it with this probability in the beginning; it falls in a straight line to none at the end.
-    ema
-        Decay of an average of the weights over the steps, which is what is measured and used;
-        0 keeps none. In the first steps it is lower, ``(1 + step) / (10 + step)``.
-    clip_norm
-        Limit of the gradient's norm.
-    carry_state
-        Whether a window follows the one before it, with the recurrent state carried
-        over; otherwise they start from the zero state.
-    order
-        One of :data:`ORDERS`. Random suits small texts, which are read many times over; an
-        epoch suits texts that are read once or a few times.
-    reset_at_documents
-        Whether the state starts anew at the token that ends a document, so that a document is
-        read as if nothing came before it.
-    eval_window
-        The held-out text is read in windows of so many tokens, each from the zero state. None
-        carries the state through the text if it does not grow, and is else the window of
-        training.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range, or options contradict each other.
-    """
-
-    lr: float = 1e-2
-    embedding_lr_factor: float = 3.0
-    batch: int = 8
-    window: int = 128
-    beta1: float = 0.9
+    lr: float = 1e-2                    # peak learning rate
+    embedding_lr_factor: float = 3.0    # the embedding learns this much faster
+    batch: int = 8                      # windows per step
+    window: int = 128                   # tokens predicted per window
+    beta1: float = 0.9                  # of AdamW
     beta2: float = 0.99
+    # Of the matrices of projections. It is strong, as it keeps the latent weights small compared
+    # with a step: codes can still change late in training, and without it a small text is soon
+    # learnt by heart.
     weight_decay: float = 0.3
-    warmup_steps: int = 50
-    final_lr_fraction: float = 0.02
-    clip_norm: float = 1.0
+    warmup_steps: int = 50              # of linear warm-up
+    final_lr_fraction: float = 0.02     # the learning rate falls to this part of its peak
+    clip_norm: float = 1.0              # limit of the gradient's norm
+    # Whether a window follows the one before it, with the recurrent state carried over; otherwise
+    # they start from the zero state.
     carry_state: bool = False
+    # The windows of a step are read in so many parts, one after the other, whose gradients are
+    # added up: less memory, and the same step but for rounding.
     accumulate: int = 1
-    order: str = "random"
+    order: str = "random"               # one of ORDERS
+    # The held-out text is read in windows of so many tokens, each from the zero state. None carries
+    # the state through the text if it does not grow, and is else the window of training.
     eval_window: int | None = None
-    schedule: str = "cosine"
+    schedule: str = "cosine"            # one of SCHEDULES
+    # In this first part of the budget projections compute in full precision: neither weights nor
+    # activations are quantised. For ternary weights only.
     float_start: float = 0.2
+    # Decay of an average of the weights over the steps, which is what is measured and used; 0 keeps
+    # none. In the first steps it is lower, (1 + step) / (10 + step).
     ema: float = 0.0
+    # If there is a text of a more general kind, a window is from it with this probability in the
+    # beginning; it falls in a straight line to none at the end.
     general_share: float = 0.8
+    # Whether the state starts anew at the token that ends a document.
     reset_at_documents: bool = False
 
     def __post_init__(self) -> None:
@@ -146,10 +118,8 @@ class TrainRecipe:
 
     @classmethod
     def of(cls, weights: str, **given: Any) -> TrainRecipe:
-        """The recipe for a kind of weights (``ModelConfig.weights``) with what is ``given``.
-
-        Float weights take smaller steps and little decay; there are no codes to be changed.
-        """
+        """The recipe for a kind of weights (``ModelConfig.weights``) with what is ``given``: float
+        weights take smaller steps and little decay, as there are no codes to be changed."""
         smaller = {"lr": 3e-3, "weight_decay": 0.1, "float_start": 0.0}
         return cls(**{**(smaller if weights == "float" else {}), **given})
 
@@ -160,11 +130,6 @@ class TrainRecipe:
 
         >>> TrainRecipe(lr=0.01).carried_over(128, 512).lr
         0.0025
-
-        Raises
-        ------
-        ValueError
-            If a width is not a whole number from 1 on.
         """
         for name, value in (("lr_width", lr_width), ("width", width)):
             check_whole(name, value, 1, (1 << 31) - 1)
@@ -172,11 +137,7 @@ class TrainRecipe:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens predicted in one step.
-
-        >>> TrainRecipe().tokens_per_step
-        1024
-        """
+        """Tokens predicted in one step."""
         return self.batch * self.window
 
     def learning_rate(self, step: int, fraction: float) -> float:
@@ -194,11 +155,7 @@ class TrainRecipe:
         return self.lr * warm * part
 
     def decay(self, fraction: float) -> float:
-        """Weight decay of a step when ``fraction`` of the budget is used.
-
-        >>> TrainRecipe(schedule="two-stage").decay(0.5)
-        0.0
-        """
+        """Weight decay of a step when ``fraction`` of the budget is used."""
         over = self.schedule == "two-stage" and fraction >= _FIRST_STAGE
         return 0.0 if over else self.weight_decay
 
@@ -206,35 +163,18 @@ class TrainRecipe:
 @dataclass(frozen=True, slots=True)
 class Execution:
     """What may differ between a run and its continuation: the result is the same, but for
-    rounding.
+    rounding."""
 
-    Parameters
-    ----------
-    device
-        A torch device; by default ``cuda`` if there is one, else ``cpu``.
-    threads
-        Number of CPU threads; by default what torch has.
-    parallel
-        How the model lies over the processes that a launcher started
-        (:data:`sterna.model.training.distributed.LAYOUTS`). None: ``ddp``, if there is
-        more than one.
-    checkpoint_activations
-        Whether a block keeps nothing but its input for the backward pass, and computes itself
-        again there: less memory, about a third more work, the same numbers.
-    compile
-        Whether ``torch.compile`` compiles the blocks, at the first step. Then neither the compiled
-        kernels of this package nor Triton's compute in them; last digits differ.
-
-    Raises
-    ------
-    ValueError
-        If the number of threads is out of its range.
-    """
-
-    device: str | None = None
-    threads: int | None = None
+    device: str | None = None   # a torch device; by default cuda if there is one, else cpu
+    threads: int | None = None  # CPU threads; by default what torch has
+    # How the model lies over the processes that a launcher started (distributed.LAYOUTS). None:
+    # ddp, if there is more than one.
     parallel: str | None = None
+    # Whether a block keeps nothing but its input for the backward pass, and computes itself again
+    # there: less memory, about a third more work, the same numbers.
     checkpoint_activations: bool = False
+    # Whether torch.compile compiles the blocks, at the first step. Then neither the compiled
+    # kernels of this package nor Triton's compute in them; last digits differ.
     compile: bool = False
 
     def __post_init__(self) -> None:
@@ -244,38 +184,16 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a run measures, saves and writes down beside its steps, and how often.
+    """What a run measures, saves and writes down beside its steps, and how often."""
 
-    Parameters
-    ----------
-    heldout_bytes
-        So much of the held-out text is measured, from its beginning.
-    heldout_evaluations, heldout_steps
-        It is measured so many times during the run, the end included; or (if given) every so many
-        steps, and at the end.
-    checkpoint_seconds, checkpoint_steps
-        A checkpoint is written this often: in seconds, and (if given) also in steps.
-    sample_every
-        Steps between two samples of text in ``samples.txt``; None for none.
-    tensorboard
-        Whether figures are also written for TensorBoard.
-    command
-        The command line that started the run, for its report.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range.
-    """
-
-    heldout_bytes: int = HELDOUT_BYTES
-    heldout_evaluations: int = 8
-    heldout_steps: int | None = None
-    checkpoint_seconds: float = 60.0
-    checkpoint_steps: int | None = None
-    sample_every: int | None = None
-    tensorboard: bool = False
-    command: tuple[str, ...] = ()
+    heldout_bytes: int = HELDOUT_BYTES  # so much of the held-out text is measured
+    heldout_evaluations: int = 8        # so many times during the run, the end included; or
+    heldout_steps: int | None = None    # (if given) every so many steps, and at the end
+    checkpoint_seconds: float = 60.0    # between two checkpoints, and
+    checkpoint_steps: int | None = None     # (if given) also in steps
+    sample_every: int | None = None     # steps between two texts in samples.txt; None for none
+    tensorboard: bool = False           # whether figures are also written for TensorBoard
+    command: tuple[str, ...] = ()       # that started the run, for its report
 
     def __post_init__(self) -> None:
         check_whole("heldout_bytes", self.heldout_bytes, 2)
@@ -286,3 +204,89 @@ class Recording:
         seconds = real_number("checkpoint_seconds", self.checkpoint_seconds)
         if not 0.0 <= seconds <= math.inf:
             raise ValueError(f"checkpoint_seconds must be at least 0, got {seconds}")
+
+
+_OBJECTS = (ModelConfig, TrainRecipe, Execution, Recording)
+_ELSEWHERE = {"vocab", "command"}       # what the tokenizer and the command line say
+_LR_WIDTH = "lr_width"
+
+SETTINGS: dict[str, Any] = {
+    **{each.name: get_type_hints(kind)[each.name] for kind in _OBJECTS for each in fields(kind)
+       if each.name not in _ELSEWHERE},
+    _LR_WIDTH: int}
+"""The type of every setting, by its name. ``lr_width`` is no field: it says for a model of which
+width ``lr`` is (:meth:`TrainRecipe.carried_over`)."""
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """What settings by name come to."""
+
+    config: ModelConfig
+    recipe: TrainRecipe
+    execution: Execution
+    recording: Recording
+
+    @classmethod
+    def of(
+        cls, base: ModelConfig, given: Mapping[str, Any], command: tuple[str, ...] = (),
+    ) -> TrainSettings:
+        """The settings ``given`` by name, in place of the defaults and of those of ``base``.
+
+        >>> TrainSettings.of(ModelConfig.named("tiny"), {"d": 64, "lr": 0.02}).recipe.lr
+        0.02
+        """
+        for name, value in given.items():
+            _check(name, value)
+
+        def of(kind: type) -> dict[str, Any]:
+            return {each.name: given[each.name] for each in fields(kind) if each.name in given}
+
+        config = replace(base, **of(ModelConfig))
+        recipe = TrainRecipe.of(config.weights, **of(TrainRecipe))
+        if _LR_WIDTH in given:
+            recipe = recipe.carried_over(given[_LR_WIDTH], config.d)
+        return cls(config, recipe, Execution(**of(Execution)),
+                   Recording(**of(Recording), command=command))
+
+
+def _check(name: str, value: object) -> None:
+    if name not in SETTINGS:
+        near = difflib.get_close_matches(name, SETTINGS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"there is no setting {name!r}: {hint}known are "
+                         f"{', '.join(sorted(SETTINGS))}")
+    kinds = get_args(SETTINGS[name]) or (SETTINGS[name],)
+    if type(value) not in kinds and not (float in kinds and type(value) is int):
+        words = " or ".join(_WORDS[each] for each in kinds if each in _WORDS)
+        raise ValueError(f"{name} must be {words}, got {value!r}")
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Name and value of ``name=value``; the value as in TOML, or else as text.
+
+    >>> [parse_setting(each) for each in ("lr=1e-3", "order=epoch", "carry_state=true")]
+    [('lr', 0.001), ('order', 'epoch'), ('carry_state', True)]
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(f"--set takes NAME=VALUE, such as lr=0.005, got {text!r}")
+    try:
+        found = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        found = {}
+    return name.strip(), found["value"] if found.keys() == {"value"} else value.strip()
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The settings that a recipe file names."""
+    try:
+        found = tomllib.loads(read_text(path, at_least=0).decode())
+        for name, value in found.items():
+            _check(name, value)
+    except ValueError as error:
+        said = str(error)
+        raise ValueError(said if str(path) in said else f"{path}: {said}") from error
+    return found

@@ -1,4 +1,4 @@
-"""What a run leaves beside its checkpoint: figures, shares of codes, samples of text."""
+"""What a run leaves beside its checkpoint: figures, shares of ternary codes, samples of text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -14,34 +14,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from sterna.model.extras import install_command
 from sterna.model.files import read_text, write_atomically
+from sterna.model.network.bitlinear import BitLinear
+from sterna.model.network.quantizers import SMALLEST_SCALE, ternary_codes_and_scale
 from sterna.model.quantized.sampling import Sampler
 from sterna.model.stack.evaluate import sample_tokens
 from sterna.model.stack.language_model import LanguageModel
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.tokenizer import TextStream, Tokenizer
-from sterna.model.training.codes import CodeWatch, overall
-from sterna.model.training.metrics import CodesWriter, MetricsWriter, StepFile
+from sterna.model.training.distributed import Processes, own
+from sterna.model.training.metrics import CodeShares, CodesWriter, MetricsWriter, StepFile
 from sterna.model.training.recipe import Recording
 from sterna.model.training.run_folder import RunFolder
 from sterna.model.training.state import RunSettings, TrainState
 
-__all__ = ["Record", "SampleWriter", "open_record", "read_samples"]
+__all__ = ["CodeCounts", "CodeWatch", "Record", "SampleWriter", "open_record", "overall",
+           "read_samples", "ternary_errors"]
 
-_SAMPLE_PROMPT = "The "
-"""What every sample goes on from."""
-
+_SAMPLE_PROMPT = "The "     # what every sample goes on from
 _TOKENS, _TEMPERATURE, _SEED = 160, 0.7, 1
 _HEAD = re.compile(r"^--- step (\d+) ---$", re.M)
 
 
 def _sample_text(model: LanguageModel, tokenizer: Tokenizer) -> str:
-    """What a model writes after :data:`_SAMPLE_PROMPT`, with it.
-
-    The sampler has the same seed each time, so that texts differ by the weights alone.
-    """
+    """What a model writes, with one seed for all, so that texts differ by the weights alone."""
     tokens = fitted(tokenizer, model.config.vocab)
     stream = TextStream(tokens)
     drawn = sample_tokens(
@@ -53,19 +53,13 @@ def _sample_text(model: LanguageModel, tokenizer: Tokenizer) -> str:
 class SampleWriter(StepFile):
     """A ``samples.txt``: at some steps, a text that the model wrote then."""
 
-    @staticmethod
-    def entries(path: Path) -> Iterable[tuple[int, str]]:
-        """Step and text of every entry of such a file; ValueError as of :func:`read_samples`."""
-        return [(step, _entry(step, text)) for step, text in read_samples(path).items()]
+    entry = re.compile(r"^--- step (\d+) ---\n.*?(?=^--- step \d+ ---$|\Z)", re.M | re.S)
 
     def add(self, step: int, text: str) -> None:
-        """Append a text; at once on disk."""
-        self.append(_entry(step, text))
-
-
-def _entry(step: int, text: str) -> str:
-    # A line of the text that looks like a head is moved, so that the file can be read back.
-    return f"--- step {step} ---\n{_HEAD.sub(lambda found: ' ' + found[0], text)}\n\n"
+        """Append a text."""
+        # A line of it that looks like a head is moved, so that the file can be read back.
+        moved = _HEAD.sub(lambda found: " " + found[0], text)
+        self.append(f"--- step {step} ---\n{moved}\n\n")
 
 
 def read_samples(path: str | Path) -> dict[int, str]:
@@ -86,10 +80,8 @@ def _check_tensorboard() -> None:
 
 
 class _TensorBoardWriter:
-    """Writes event files, which ``tensorboard --logdir`` shows.
-
-    TensorBoard itself leaves out steps that a run resumed at ``resume_step`` repeats.
-    """
+    """Event files, in which TensorBoard leaves out steps that a run resumed at ``resume_step``
+    repeats."""
 
     def __init__(self, folder: str | Path, resume_step: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -97,17 +89,101 @@ class _TensorBoardWriter:
             str(folder), purge_step=resume_step + 1 if resume_step else None)
 
     def add(self, row: Mapping[str, float | None]) -> None:
-        """Write the figures of one row of ``metrics.csv``, under the names of its columns."""
         step = row["step"]
         assert step is not None
         for name, value in row.items():
             if name != "step" and value is not None and value == value:
-                self._writer.add_scalar(
-                    name, value, int(step))
+                self._writer.add_scalar(name, value, int(step))
 
     def close(self) -> None:
-        """Write what is left."""
         self._writer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class CodeCounts:
+    """Codes of one matrix: all, those that a step changed, and those that are zero after it."""
+
+    weights: int
+    flipped: int
+    zeros: int
+
+    @property
+    def shares(self) -> CodeShares:
+        """Of all codes."""
+        return CodeShares(self.flipped / self.weights, self.zeros / self.weights)
+
+
+class CodeWatch:
+    """Compares the codes before and after a step, of every BitLinear by the name of its module.
+
+    It costs about a tenth of a step, so it is for a sample of them. Of matrices that lie over
+    several processes each counts its own rows; else the first process alone counts. Scales of rows
+    may differ from those of training in the last bit, as sums are made in another order.
+    """
+
+    def __init__(self, model: nn.Module, processes: Processes) -> None:
+        weights = {name: each.weight for name, each in model.named_modules()
+                   if isinstance(each, BitLinear)}
+        self._processes = processes
+        self._in_parts = any(isinstance(each, DTensor) for each in weights.values())
+        self._weights = weights if self._in_parts or processes.is_first else {}
+        self._before: list[Tensor] = []
+
+    def begin(self) -> None:
+        """Note the codes before a step; called by all processes."""
+        self._before = self._codes()
+
+    def end(self) -> dict[str, CodeCounts]:
+        """Compare with those after it; called by all. Empty on a process that does not count."""
+        counts: list[float] = []
+        for before, after in zip(self._before, self._codes(), strict=True):
+            counts += (after.numel(), int(torch.count_nonzero(after != before)),
+                       after.numel() - int(torch.count_nonzero(after)))
+        self._before = []
+        numbers = iter(map(int, self._summed(counts)))
+        return {name: CodeCounts(next(numbers), next(numbers), next(numbers))
+                for name in self._weights}
+
+    def _codes(self) -> list[Tensor]:
+        """Those that this process has of each matrix, int8."""
+        weights = list(self._weights.values())
+        if not self._in_parts:
+            return [ternary_codes_and_scale(each)[0].to(torch.int8) for each in weights]
+        parts = [own(each).detach() for each in weights]
+        means = self._summed([
+            part.float().abs().mean(dim=1).sum().item() / each.shape[0]
+            for part, each in zip(parts, weights, strict=True)])
+        return [ternary_codes_and_scale(part, torch.tensor(max(mean, SMALLEST_SCALE)))[0]
+                .to(torch.int8) for part, mean in zip(parts, means, strict=True)]
+
+    def _summed(self, numbers: list[float]) -> list[float]:
+        """The sums over all processes that count."""
+        if not self._in_parts:
+            return numbers
+        return [sum(each) for each in zip(*self._processes.gather(numbers), strict=True)]
+
+
+def overall(counts: Mapping[str, CodeCounts]) -> CodeShares | None:
+    """The shares of all matrices together; None of none."""
+    every = counts.values()
+    total = CodeCounts(sum(each.weights for each in every), sum(each.flipped for each in every),
+                       sum(each.zeros for each in every))
+    return total.shares if counts else None
+
+
+@torch.no_grad()
+def ternary_errors(model: nn.Module) -> dict[str, float]:
+    """``|W - s T| / |W|`` in the Frobenius norm of every ternary projection, by the name of its
+    module; 0 for a matrix of zeros, 0.40 for uniform weights, 0.51 for normal ones."""
+    found = {}
+    for name, each in model.named_modules():
+        if isinstance(each, BitLinear):
+            codes, scale = ternary_codes_and_scale(each.weight)
+            weight = each.weight.float()
+            size = float(torch.linalg.vector_norm(weight))
+            found[name] = float(
+                torch.linalg.vector_norm(weight - scale * codes)) / size if size else 0.0
+    return found
 
 
 _STEPS_PER_ROW, _STEPS_PER_CODES = 10, 100

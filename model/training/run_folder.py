@@ -27,11 +27,8 @@ _LATEST = "latest"
 
 
 class _ShardFolder:
-    """A checkpoint in many files, of which there is always a whole one.
-
-    A new one is written where the last is not. Then a small file is replaced, as a whole, that
-    says which of the two counts.
-    """
+    """A checkpoint in many files, of which there is always a whole one: a new one is written where
+    the last is not, and then a small file is replaced that says which of the two counts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,11 +98,8 @@ class RunFolder:
         return self.checkpoint.exists() or self.shards.newest() is not None
 
     def resumes(self, *, resume: bool, auto_resume: bool, overwrite: bool) -> bool:
-        """Whether a run in this folder goes on from its checkpoint; False if it starts anew.
-
-        With ``resume`` it must go on, with ``auto_resume`` it does if there is a checkpoint, with
-        ``overwrite`` it starts anew also if there is one; without any a checkpoint is an error.
-        """
+        """Whether a run in this folder goes on from its checkpoint. With ``resume`` it must, with
+        ``auto_resume`` it does if there is one; without any a checkpoint is an error."""
         if resume + auto_resume + overwrite > 1:
             raise ValueError("give one of --resume, --auto-resume and --overwrite, not more")
         there = self.has_checkpoint()
@@ -120,11 +114,8 @@ class RunFolder:
 
     @contextmanager
     def locked(self, note: Callable[[str], None] = lambda line: None) -> Iterator[None]:
-        """Make the folder, and keep other runs out of it as long as this process lives.
-
-        The lock is the operating system's (``flock``), so none is left behind by a process that
-        is killed. Where there are no such locks, ``note`` is given a line that says so.
-        """
+        """Make the folder, and keep other runs out of it as long as this process lives, by
+        ``flock``; where there is none, ``note`` is given a line that says so."""
         self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / ".lock"
         handle = self._lock(path, note)

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from sterna.model.files import write_atomically
 from sterna.model.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from sterna.model.training.distributed import Processes, batch_in_parts, own
+from sterna.model.training.optimizer import restore_adamw
 from sterna.model.training.run_folder import POSITION_NAME, RunFolder
 from sterna.model.training.state import TrainState
 
@@ -36,9 +37,8 @@ def save_run(
     """Write a checkpoint; called by all processes. A weight that is not finite ends the run before
     a good checkpoint is replaced.
 
-    One process writes one file. Several write their parts side by side, and one file only when
-    the run is finished, for whoever uses the model. Until then none is left of steps before, or of
-    a run that this one replaces: it would be used as if it were of this run and step.
+    One process writes one file. Several write their parts side by side, and one file only when the
+    run is finished. Until then none is left of steps before, which would be taken for this one.
     """
     state.check_finite()
     processes = state.processes
@@ -113,8 +113,8 @@ def _load_tensors(state: TrainState, step: int, place: Path) -> None:
                 _empty_part(state, shape), state.processes)
             for name, shape in shapes.items() if name.startswith("carried.")}
     _fill(tensors, place)
-    state.restore_moments(
-        {int(number): moments for number, moments in tensors["moments"].items()}, step)
+    restore_adamw(state.optimizer, {
+        int(number): moments for number, moments in tensors["moments"].items()})
     if state.settings.recipe.carry_state:
         carried = tuple(
             tuple(own(tensors["carried"][f"{layer}.{number}"]) for number in range(len(parts)))
@@ -131,10 +131,8 @@ _SUMS = "sha256.json"
 
 
 def _write(tensors: dict[str, Any], folder: Path) -> None:
-    """Write a dictionary of tensors and dictionaries; called by every process.
-
-    What all have alike is written once.
-    """
+    """Write a dictionary of tensors and dictionaries; called by every process. What all have alike
+    is written once."""
     try:
         with _alone() as alone:
             dcp.save(tensors, checkpoint_id=folder, no_dist=alone)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from sterna.model.stack.language_model import LanguageModel, ModelState
 from sterna.model.tokens.files import fitted
 from sterna.model.tokens.text import MemoryText, TokenText
 from sterna.model.tokens.tokenizer import Tokenizer
-from sterna.model.training.checkpoint import Checkpoint, CheckpointError, check_state
+from sterna.model.training.checkpoint import Checkpoint, CheckpointError
 from sterna.model.training.distributed import (
     Processes,
     batch_in_parts,
@@ -81,12 +81,12 @@ class RunSettings:
     def differences(self, found: Checkpoint) -> list[str]:
         """In what a checkpoint is one of another run, in words; empty if in nothing."""
         same = found.corpus_sha256 == self.text.sha256      # whatever its file is called by now
-        theirs = _facts(found.config, TrainRecipe(**found.recipe), {
-            "text": self.text.name if same else found.corpus_name, "tokenizer": found.tokenizer,
-            "general text": found.general_sha256, "seed": found.seed, "profile": found.profile})
-        ours = _facts(self.config, self.recipe, {
-            "text": self.text.name, "tokenizer": self.text.tokenizer, "seed": self.seed,
-            "general text": getattr(self.text.general, "sha256", None), "profile": self.profile})
+        theirs = _facts(
+            found.config, TrainRecipe(**found.recipe), self.text.name if same else
+            found.corpus_name, found.tokenizer, found.seed, found.general_sha256, found.profile)
+        ours = _facts(
+            self.config, self.recipe, self.text.name, self.text.tokenizer, self.seed,
+            getattr(self.text.general, "sha256", None), self.profile)
         result = [f"{name} {theirs[name]}, not {value}" for name, value in ours.items()
                   if theirs[name] != value]
         if not result and not same:
@@ -94,27 +94,19 @@ class RunSettings:
         return result
 
 
-def _folder_of(text: TokenText) -> str | None:
-    return str(text.folder.resolve()) if isinstance(text, ShardText) else None
-
-
-def _file_of(text: TokenText) -> str | None:
-    return str(text.file) if isinstance(text, MemoryText) and text.file is not None else None
-
-
-def _facts(config: ModelConfig, recipe: TrainRecipe, others: dict[str, Any]) -> dict[str, Any]:
+def _facts(
+    config: ModelConfig, recipe: TrainRecipe, text: str, tokenizer: Tokenizer, seed: int,
+    general: str | None, profile: NumericProfile,
+) -> dict[str, Any]:
     """What two runs are compared by, by the names that are said."""
-    tokenizer: Tokenizer = others["tokenizer"]
-    said = {"profile": others["profile"].name,
-            "tokenizer": f"{tokenizer.kind} {tokenizer.sha256[:12]}"}
-    return {**asdict(config), **others, **said, **asdict(recipe)}
+    return {
+        **asdict(config), "text": text, "tokenizer": f"{tokenizer.kind} {tokenizer.sha256[:12]}",
+        "general text": general, "seed": seed, "profile": profile.name, **asdict(recipe)}
 
 
 class TrainState:
-    """Model, optimiser and position between two steps: what a checkpoint holds.
-
-    Every process of a run starts with the same weights, from the seed.
-    """
+    """Model, optimiser and position between two steps: what a checkpoint holds. Every process of a
+    run starts with the same weights, from the seed."""
 
     def __init__(
         self, settings: RunSettings, processes: Processes, execution: Execution | None = None,
@@ -161,13 +153,10 @@ class TrainState:
         return self.step * self.settings.recipe.tokens_per_step
 
     def advance(self, windows: np.ndarray, fraction: float, *, afresh: bool) -> None:
-        """Do one step of the optimiser; one whose gradient is not finite changes no weight, and ten
-        of them in a row end the run.
-
-        ``windows`` are tokens int64 ``[window + 1, own columns of the batch]``, which start
-        ``afresh`` or from the state of the step before. Learning rate and weight decay follow
-        ``fraction``, the used part of the budget.
-        """
+        """Do one step of the optimiser, on tokens int64 ``[window + 1, own columns of the batch]``,
+        which start ``afresh`` or from the state of the step before; ``fraction`` of the budget is
+        used. A step whose gradient is not finite changes no weight, and ten of them in a row end
+        the run."""
         recipe = self.settings.recipe
         if afresh:
             self.carried = self._initial_state()
@@ -212,9 +201,9 @@ class TrainState:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Inside, the model is as it is measured and used: with the average of its weights, if the
-        recipe keeps one, and not compiled, as texts of other lengths come then."""
+        recipe keeps one, and not compiled, as it would be again for texts of other lengths."""
         with (nullcontext() if self.average is None else self.average.in_use(),
-              _uncompiled() if self.compiled else nullcontext()):
+              torch.compiler.set_stance("force_eager") if self.compiled else nullcontext()):
             yield
 
     def _note_loss(self, loss: Tensor, targets: np.ndarray) -> None:
@@ -240,17 +229,17 @@ class TrainState:
 
     def position(self, budget: dict[str, Any]) -> Checkpoint:
         """A checkpoint without its tensors."""
-        settings = self.settings
+        settings, text = self.settings, self.settings.text
         return Checkpoint(
-            config=settings.config, recipe=asdict(settings.recipe),
-            corpus_name=settings.text.name, corpus_sha256=settings.text.sha256,
-            seed=settings.seed, step=self.step, seconds=self.seconds,
+            config=settings.config, recipe=asdict(settings.recipe), corpus_name=text.name,
+            corpus_sha256=text.sha256, seed=settings.seed, step=self.step, seconds=self.seconds,
             weights={}, optimizer={}, carried=(), train_bpb=self.train_bpb,
-            heldout_bpb=self.heldout_bpb, tokenizer=settings.text.tokenizer,
-            profile=settings.profile, budget=budget, data_folder=_folder_of(settings.text),
-            text_file=_file_of(settings.text), computed_with=self.computed_with,
-            skipped=self.skipped,
-            general_sha256=getattr(settings.text.general, "sha256", None))
+            heldout_bpb=self.heldout_bpb, tokenizer=text.tokenizer,
+            profile=settings.profile, budget=budget,
+            data_folder=str(text.folder.resolve()) if isinstance(text, ShardText) else None,
+            text_file=str(text.file) if isinstance(text, MemoryText) and text.file else None,
+            computed_with=self.computed_with, skipped=self.skipped,
+            general_sha256=getattr(text.general, "sha256", None))
 
     def checkpoint(self, budget: dict[str, Any]) -> Checkpoint:
         """All that is needed to go on, for the first process; called by all."""
@@ -284,31 +273,15 @@ class TrainState:
         self.model.load_state_dict({
             name: like(weights[name], each) for name, each in self.model.state_dict().items()})
         if self.average is not None:
-            if found.average is None:
-                raise CheckpointError(f"{source} does not hold the average of the weights")
             self.average.restore(dict(found.model().named_parameters()))
-        try:
-            restore_adamw(self.optimizer, found.optimizer, found.step)
-        except (ValueError, RuntimeError) as error:
-            raise CheckpointError(
-                f"{source} does not hold the state of the optimiser of its own shape "
-                f"({error})") from error
+        restore_adamw(self.optimizer, found.optimizer["state"])
         if self.settings.recipe.carry_state:
-            try:
-                self.restore_carried(tuple(
-                    tuple(each[self.columns] for each in layer) for layer in found.carried))
-            except (ValueError, IndexError) as error:   # a state may have no dimension to split
-                raise CheckpointError(f"{source} does not hold the state of its own mixers "
-                                      f"({error})") from error
+            self.restore_carried(tuple(
+                tuple(each[self.columns] for each in layer) for layer in found.carried))
         self.go_to(found)
-
-    def restore_moments(self, moments: dict[int, Any], step: int) -> None:
-        """Take over the moments of the optimiser after so many steps."""
-        restore_adamw(self.optimizer, {"state": moments}, step)
 
     def restore_carried(self, carried: ModelState) -> None:
         """Take over the state of the token mixers after the last windows of the own columns."""
-        check_state(carried, self.carried)
         self.carried = tuple(tuple(each.to(self.device) for each in layer) for layer in carried)
 
     def go_to(self, found: Checkpoint) -> None:
@@ -347,10 +320,9 @@ def add_gradient(
     """Add the gradient of :func:`next_token_loss` to that of the parameters; return the loss of all
     windows and the state after them, without a gradient and with memory of its own.
 
-    The windows are read in ``parts`` that differ by one window at most; each has the weight of
-    its windows. So the sum is the gradient of the whole, and the activations of one part alone
-    are in memory. Of several processes each reads its own windows, and after the last part
-    the gradient is the mean over all of them.
+    The windows are read in ``parts``, each with the weight of its windows, so that the activations
+    of one part alone are in memory. After the last part the gradient is the mean over all
+    processes.
     """
     pieces = windows.tensor_split(parts, dim=1)
     total, begin, ends = torch.zeros((), device=windows.device), 0, []
@@ -384,8 +356,3 @@ def _compile_blocks(model: LanguageModel, device: torch.device) -> None:
         block.compile()
 
 
-def _uncompiled() -> AbstractContextManager[None]:
-    """Within it blocks compute as if they were not compiled: for a few calls of other shapes, for
-    each of which they would be compiled again."""
-    context: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
-    return context

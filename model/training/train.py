@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-import numpy as np
 import torch
 
 from sterna.model.checks import check_whole, real_number
@@ -29,13 +28,8 @@ from sterna.model.tokens.tokenizer import ByteTokenizer
 from sterna.model.training.budget import Budget, StepBudget, TimeBudget
 from sterna.model.training.distributed import joined, own
 from sterna.model.training.heldout import measure_heldout
-from sterna.model.training.loss_plot import plot_loss
-from sterna.model.training.progress import (
-    QuietReporter,
-    TrainProgress,
-    TrainReporter,
-    default_reporter,
-)
+from sterna.model.training.metrics import plot_loss
+from sterna.model.training.progress import TrainProgress, TrainReporter, default_reporter
 from sterna.model.training.recipe import Execution, Recording, TrainRecipe
 from sterna.model.training.record import Record, open_record
 from sterna.model.training.run_folder import RunFolder
@@ -50,24 +44,17 @@ _LONGEST_CHARACTER = 4      # bytes in UTF-8
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a training run came to.
-
-    ``seconds`` is the time of its steps. ``train_bpb`` is a running mean of the training loss, NaN
-    before the first step; ``heldout_bpb`` is None only if the run was interrupted before it was
-    measured, on ``heldout_bytes`` of text. ``stop_signal`` is the number of the signal that
-    interrupted it. ``checkpoint`` is the file, or, of several processes that are interrupted, the
-    folder of their parts.
-    """
+    """What a training run came to."""
 
     model: LanguageModel
     step: int
     tokens: int
-    seconds: float
-    train_bpb: float
-    heldout_bpb: float | None
+    seconds: float              # of the steps
+    train_bpb: float            # running mean of the training loss; NaN before the first step
+    heldout_bpb: float | None   # None only if it was interrupted before it was measured
     interrupted: bool
-    checkpoint: Path
-    heldout_bytes: int = 0
+    checkpoint: Path            # the file; or, of several processes, the folder of their parts
+    heldout_bytes: int = 0      # so much text was measured
     stop_signal: int | None = None
 
 
@@ -90,6 +77,12 @@ def train(
     quiet: bool = False,
 ) -> TrainResult:
     """Train a model and leave ``checkpoint.pt``, ``metrics.csv`` and ``loss.png``.
+
+    Raises ValueError if an argument makes no sense, or ``run_dir`` has a checkpoint and it is not
+    said what to do with it, or is trained in by another process; CheckpointError if the checkpoint
+    to resume is damaged or of another run; FloatingPointError if the loss or a weight stops being
+    finite (the checkpoint before stays); OSError if ``run_dir`` cannot be written, ConnectionError
+    if another process of the run ended.
 
     Parameters
     ----------
@@ -135,19 +128,6 @@ def train(
     The trained model (under ``fsdp`` a part of it, on every process) and its figures. Ctrl-C and
     SIGTERM, to any process, are no errors: the step is finished, a checkpoint written, and the
     result says ``interrupted``. A second signal is not held back.
-
-    Raises
-    ------
-    ValueError
-        If the budget, the device or another argument makes no sense; if ``run_dir`` has a
-        checkpoint, and it is not said what to do with it, or another process trains there.
-    CheckpointError
-        If there is a damaged checkpoint to resume, or one of another model, corpus, seed
-        or recipe. (It is a ValueError.)
-    FloatingPointError
-        If the loss or a weight stops being finite. The checkpoint before stays.
-    OSError
-        If ``run_dir`` cannot be written. ConnectionError, if another process of the run ended.
     """
     execution, recording = execution or Execution(), recording or Recording()
     check_whole("seed", seed, 0, (1 << 63) - 1)
@@ -167,7 +147,7 @@ def train(
         sampler = WindowSampler(text, settings.recipe, seed)
         state = TrainState(settings, processes, execution)
         heldout = _heldout(settings, recording.heldout_bytes)
-        shown = (reporter or default_reporter(quiet)) if processes.is_first else QuietReporter()
+        shown = (reporter or default_reporter(quiet)) if processes.is_first else TrainReporter()
         stack.enter_context(closing(shown))
         processes.on_first(lambda: stack.enter_context(folder.locked(shown.message)))
         resumes = bool(processes.first_says(processes.on_first(lambda: folder.resumes(**how))))
@@ -206,12 +186,6 @@ def _in_tokens(corpus: Corpus | TokenText, config: ModelConfig) -> TokenText:
         raise ValueError(
             f"the corpus {corpus.name} has too little text that a vocabulary of {config.vocab} "
             f"can spell: {len(corpus.train)} bytes to train on and {len(corpus.heldout)} held out")
-    largest = max(int(np.frombuffer(part, dtype=np.uint8).max())
-                  for part in (corpus.train, corpus.heldout))
-    if largest >= config.vocab:
-        raise ValueError(
-            f"the corpus {corpus.name} has the byte {largest}, so vocab must be at least "
-            f"{largest + 1}, got {config.vocab}")
     return MemoryText(corpus, ByteTokenizer(min(config.vocab, VOCAB)))
 
 
@@ -241,8 +215,7 @@ def _begin(
     if steps is not None:
         return StepBudget(steps, state.step)
     assert minutes is not None
-    return TimeBudget(60.0 * minutes, state.seconds,
-                      None if plan is None or "steps" in plan else plan)
+    return TimeBudget(60.0 * minutes, state.seconds, plan)
 
 
 def _note_what_computes(
@@ -270,16 +243,12 @@ def _train_steps(
     folder: RunFolder, recording: Recording, record: Record, reporter: TrainReporter,
     stop: _Stop,
 ) -> int | None:
-    """Take steps until the budget is spent or a signal came, then write the checkpoint.
+    """Take steps until the budget is spent or a signal came, then write the checkpoint; return the
+    signal, also if another process got it.
 
-    Training time is that of the steps: what is done between them is not counted. Several
-    processes go by the same numbers, so that all do the same next. The end of a run is measured
-    also if it is resumed there, as it may have been killed before it was measured, or been
-    measured on less text.
-
-    Returns
-    -------
-    The signal, also if another process got it; None if there was none.
+    Training time is that of the steps alone. Several processes go by the same numbers, so that all
+    do the same next. The end of a run is measured also if it is resumed there, as it may have been
+    killed before it was measured, or been measured on less text.
     """
     def keep(*, finished: bool) -> None:
         save_run(state, folder, budget.to_json(), finished=finished)
@@ -353,7 +322,7 @@ def _measure(
         with state.in_use():
             return state.processes.first_says(measure_heldout(
                 state.model, heldout, settings.recipe, settings.text.tokenizer,
-                reporter.measured))
+                progress=reporter.measured).bits_per_byte)
     except FloatingPointError as error:
         raise FloatingPointError(f"{error} after step {state.step}; lower lr "
                                  f"({state.settings.recipe.lr})") from error
@@ -370,11 +339,8 @@ class _Stop:
 
 @contextmanager
 def _stop_requested() -> Iterator[_Stop]:
-    """An object that Ctrl-C or SIGTERM marks, once, so that no step is left half done.
-
-    A second signal is not held back: it does what it would do outside. (SIGTERM is what torchrun,
-    Slurm and containers send before they kill.)
-    """
+    """An object that Ctrl-C or SIGTERM (of torchrun, Slurm, containers) marks, once, so that no
+    step is left half done. A second signal is not held back: it does what it would do outside."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread gets signals
@@ -415,12 +381,9 @@ def training_device(name: str | None, local_rank: int | None = None) -> torch.de
 
 @contextmanager
 def _arithmetic(threads: int | None, weights: str) -> Iterator[None]:
-    """Use ``threads`` threads of torch, and for ternary weights its fastest float32 product.
-
-    The fastest may take its inputs in bfloat16 or TF32. The projections' products of the forward
-    pass are of whole numbers below 128, which either keeps exact; gradients lose digits that
-    do not matter. Float weights would lose some that might.
-    """
+    """Use ``threads`` threads of torch, and for ternary weights its fastest float32 product, which
+    may take bfloat16 or TF32: whole numbers below 128 are exact in either, and gradients lose
+    digits that do not matter. Float weights would lose some that might."""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     if threads is not None:
         torch.set_num_threads(threads)

@@ -18,13 +18,12 @@ _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def shuffled(places: np.ndarray, size: int, key: tuple[int, ...]) -> np.ndarray:
-    """What stands at these places, int64 of any shape, of a shuffle of the numbers from 0 to
-    ``size - 1``, at most 2^62; a seed and an epoch, say, are the ``key`` that chooses the shuffle.
+    """What stands at these places, int64 of any shape, of the shuffle of the numbers from 0 to
+    ``size - 1``, at most 2^62, that ``key`` chooses; a place costs the same whatever the size.
 
-    It is a Feistel network of four rounds (Luby and Rackoff, "How to construct pseudorandom
-    permutations", SIAM J. Comput. 17, 1988) over the next even number of bits, applied again to
-    what falls outside ("cycle walking"), with the finaliser of SplitMix64 as its function. So a
-    place costs the same in a shuffle of ten numbers and of a billion.
+    A Feistel network of four rounds (Luby and Rackoff, SIAM J. Comput. 17, 1988) over the next even
+    number of bits, applied again to what falls outside ("cycle walking"), with the finaliser of
+    SplitMix64 as its function.
 
     >>> sorted(shuffled(np.arange(5), 5, (0, 1)).tolist())
     [0, 1, 2, 3, 4]
@@ -62,13 +61,10 @@ _EPOCH, _GENERAL = 1, 2
 
 
 class WindowSampler:
-    """Cuts windows from a text; any step can be asked for, in any order.
-
-    That is what makes a resumed run see exactly what an uninterrupted one would. A process that
-    computes a share of the batch reads its columns alone. If the text has general text beside it,
-    a window is from there with a probability of ``recipe.general_share`` in the beginning, which
-    falls in a straight line to none at the end.
-    """
+    """Cuts windows from a text; any step can be asked for, so a resumed run sees what an
+    uninterrupted one would, and a process reads its columns alone. If the text has general text
+    beside it, a window is from there with a probability of ``recipe.general_share`` in the
+    beginning, which falls in a straight line to none at the end."""
 
     def __init__(self, text: TokenText, recipe: TrainRecipe, seed: int) -> None:
         if len(text) < recipe.window + 1:
@@ -97,11 +93,8 @@ class WindowSampler:
     def windows(
         self, step: int, columns: slice = slice(None), fraction: float = 1.0,
     ) -> np.ndarray:
-        """Return tokens as int64 ``[window + 1, columns]``: every row is followed by the next.
-
-        ``columns`` chooses windows of the batch, by default all; no others are read. ``fraction``
-        of the budget is used: what is left says how much of it is general text.
-        """
+        """Tokens int64 ``[window + 1, columns]`` of these windows of the batch, when ``fraction``
+        of the budget is used; every row is followed by the next."""
         length = self._recipe.window + 1
         starts = self._starts(step, np.arange(self._recipe.batch)[columns])
         general = self._general_starts(step, fraction)[columns]
@@ -137,11 +130,8 @@ class WindowSampler:
         return np.asarray(generator.integers(0, length - recipe.window, recipe.batch)[columns])
 
     def _starts_of_epochs(self, numbers: np.ndarray) -> np.ndarray:
-        """Where the windows with these numbers since the beginning of the run start.
-
-        A batch may end one epoch and begin the next. What a text has beyond whole windows is left
-        out now at its end and now at its beginning.
-        """
+        """Where the windows with these numbers since the beginning of the run start. What a text
+        has beyond whole windows is left out now at its end and now at its beginning."""
         window = self._recipe.window
         count, rest = divmod(len(self._text) - 1, window)
         epochs, places = np.divmod(numbers, count)

@@ -25,11 +25,6 @@ __all__ = ["MlgruParams", "MlgruUnit"]
 class MlgruParams(Interleaved):
     """Geometry and formats of an MLGRU unit.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range or ``lanes`` does not divide ``channels``.
-
     >>> from sterna.model.profile import C12
     >>> params = MlgruParams(C12, layers=4, channels=128, lanes=8)
     >>> params.words, params.latency, params.beat_spacing

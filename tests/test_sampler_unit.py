@@ -194,8 +194,8 @@ def test_many_draws_equal_the_model(fmt, rows, vocab, temperatures):
              temperatures[index % len(temperatures)],
              int(rng.integers(1, 1 << 32)) if index % 50 == 0 else None)
         for index in range(60 if vocab < 100 else 6)])
-    if temperatures[0] >= 1:
-        assert len(set(run.tokens)) > 5
+    if temperatures in ([1.0], [100.0]):
+        assert len(set(run.tokens)) > 20
 
 
 @pytest.mark.parametrize(("rows", "vocab"), SHAPES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pytest
 from sterna.hw.emit.cells import cell_models
 from sterna.hw.emit.tools import run_yosys
 from sterna.hw.emit.verilog import write_verilog
+from sterna.hw.flow.target import TARGETS
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.ecp5_rows import ADD, ADD_NOT_B, CHOOSE, SELECT
-from sterna.hw.units.mac.mac_array import ROWS
+from sterna.hw.units.mac.mac_array import ROWS, TernaryMacArray
 from sterna.hw.units.mac.mac_params import MacParams
 
 DICE = np.random.default_rng(1)
@@ -128,3 +130,48 @@ def test_a_row_takes_few_luts_for_each_multiplication(
     assert cells.keys() <= sizes.keys() | {"CARRY4", "FDRE", "$scopeinfo"}
     assert sum(size * cells.get(kind, 0) for kind, size in sizes.items()) == luts
     assert luts / cols <= most
+
+
+# LUTs for one product per cycle, on a small size of each style.
+LIMITS = [
+    (ArrayStyle.ECP5_CHAIN, "ecp5-85k", 4, 32, 14.0),
+    (ArrayStyle.ECP5_TABLE, "ecp5-85k", 8, 48, 11.6),
+    (ArrayStyle.XC7_PAIR, "xc7", 2, 48, 9.0),
+    (ArrayStyle.XC7_TABLE, "xc7", 8, 48, 5.5),
+    (ArrayStyle.GENERIC, "ice40-hx8k", 8, 32, 20.5),
+]
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """The script that measures all styles."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    return importlib.import_module("array_styles")
+
+
+def area(benchmark, style: ArrayStyle, target: str, rows: int, cols: int):
+    array = TernaryMacArray(MacParams(rows, cols, max_columns=384, style=style))
+    return benchmark.array_area(array, rows * cols, TARGETS[target])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("style", "target", "rows", "cols", "limit"), LIMITS)
+def test_luts_for_a_product_per_cycle_stay_within_their_limit(
+        style, target, rows, cols, limit, benchmark):
+    found = area(benchmark, style, target, rows, cols)
+    assert found.luts_per_mac <= limit, found
+    assert found.multipliers == 0
+    # What nextpnr adds to Yosys's cells: constants, or cells for lone flip-flops on iCE40.
+    if target == "ecp5-85k":
+        assert found.luts - found.mapped_luts <= 4
+
+
+@pytest.mark.long
+def test_the_plain_arrays_of_the_benchmark_are_larger(benchmark):
+    params = MacParams(2, 16, 64)
+    ours = area(benchmark, ArrayStyle.ECP5_CHAIN, "ecp5-85k", 2, 16).luts
+    tree, naive = (
+        benchmark.array_area(benchmark.PlainArray(params, has_tree=has_tree), 32,
+                             TARGETS["ecp5-85k"], multipliers=False).luts
+        for has_tree in (True, False))
+    assert ours < tree < naive

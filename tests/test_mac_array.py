@@ -18,12 +18,7 @@ from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_array import TernaryMacArray
 from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mac.weight_codes import Trit, from_codes, to_codes
-from sterna.hw.units.mac.weight_packing import (
-    beat_payloads,
-    pack_projection,
-    sum_values,
-    unpack_projection,
-)
+from sterna.hw.units.mac.weight_packing import beat_payloads, pack_projection, sum_values
 from sterna.model.quantized.integer import ternary_matmul
 
 STEADY = Pauses()
@@ -206,23 +201,6 @@ def test_reset_in_mid_group_starts_a_new_group(style):
             sum_values(run.results, params).reshape(-1), reference(*complete))
 
 
-@every_style
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_packing_round_trips(style, data):
-    cols = data.draw(st.integers(1, 14), "cols")
-    params = MacParams(
-        data.draw(st.integers(1, 5), "rows"), cols,
-        data.draw(st.integers(cols, 40), "max_columns"), style=style)
-    shape = (data.draw(st.integers(1, 11)), data.draw(st.integers(1, params.max_columns)))
-    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30), "seed"))
-    weight = rng.integers(-1, 2, shape, dtype=np.int8)
-    words = pack_projection(weight, params)
-    assert len(words) == params.groups(shape[0]) * params.beats_per_group(shape[1])
-    assert max(words) < 1 << params.word_bits
-    np.testing.assert_array_equal(unpack_projection(words, params, *shape), weight)
-
-
 def test_packed_bits_are_where_the_layout_puts_them():
     params = MacParams(rows=3, cols=2, max_columns=5)
     rng = np.random.default_rng(9)
@@ -245,7 +223,6 @@ def test_packed_bits_are_where_the_layout_puts_them():
 
 EIGHT = MacParams(2, 4, 16)
 WORDS = pack_projection(np.ones((3, 8), dtype=np.int8), EIGHT)
-COUNTS = 1 << EIGHT.beat_layout["minus_counts"].offset
 
 
 @pytest.mark.parametrize(("call", "message"), [
@@ -257,10 +234,7 @@ COUNTS = 1 << EIGHT.beat_layout["minus_counts"].offset
     (lambda: beat_payloads(WORDS, np.array([0, 128]), EIGHT),
      "acts must be from -128 to 127, got 0 to 128"),
     (lambda: beat_payloads(WORDS[:-1], np.zeros(8), EIGHT), "are not whole groups"),
-    (lambda: unpack_projection(WORDS[:-1], EIGHT, 3, 8), "takes 4 words, got 3"),
     (lambda: from_codes(np.array([1, 2])), "not one of 0, 1 and 3"),
-    (lambda: unpack_projection([WORDS[0] ^ COUNTS, *WORDS[1:]], EIGHT, 3, 8),
-     "do not belong to the weights"),
 ])
 def test_what_does_not_fit_the_array_is_refused(call, message):
     with pytest.raises(ValueError, match=message):

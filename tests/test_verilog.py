@@ -34,7 +34,7 @@ from sterna.hw.flow.report import cell_counts
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
 from sterna.hw.units.embedding import Embedding, EmbeddingParams
 from sterna.hw.units.mac.mac_product import WEIGHTS_FILE
-from sterna.hw.units.mac.weight_packing import unpack_projection
+from sterna.hw.units.mac.weight_packing import pack_projection
 from sterna.hw.units.residual import ResidualAdd, ResidualParams
 from sterna.hw.units.sampler import ArgmaxSampler
 from sterna.hw.units.sampler_params import SamplerParams
@@ -148,9 +148,9 @@ def test_weight_image_holds_every_projection_in_the_order_of_use(emitted, model)
         assert entry["first_line"] == position
         position += entry["lines"]
         words = [int(line, 16) for line in lines[entry["first_line"]:position]]
-        np.testing.assert_array_equal(
-            unpack_projection(words, done.params, entry["rows"], entry["columns"]),
-            model.projections[name].weight)
+        weight = model.projections[name].weight
+        assert words == pack_projection(weight, done.params)
+        assert (entry["rows"], entry["columns"]) == weight.shape
     assert position == len(lines)
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -152,32 +151,6 @@ def test_weight_image_holds_every_projection_in_the_order_of_use(emitted, model)
         assert words == pack_projection(weight, done.params)
         assert (entry["rows"], entry["columns"]) == weight.shape
     assert position == len(lines)
-
-
-REPEAT = """
-import sys
-from sterna.hw.catalog import UNITS, emit_verilog
-from sterna.model.config import ModelConfig
-from sterna.model.profile import C12
-from sterna.model.quantized.synthetic import random_model
-model = random_model(ModelConfig(d=12, layers=2, dff=20, vocab=18), C12, seed=3)
-for unit in sys.argv[2:]:
-    sizes = dict(rows=4, cols=8, lanes=4, sequences=1 + (unit == "norm"))
-    own = {name: value for name, value in sizes.items() if name in UNITS[unit].sizes}
-    emit_verilog(model, unit, f"{sys.argv[1]}/other-{unit}", **own)
-"""
-
-
-def test_another_process_writes_the_same_bytes(emitted, tmp_path):
-    environment = {**os.environ, "PYTHONHASHSEED": "12345", "AMARANTH_USE_YOSYS": "system"}
-    subprocess.run([sys.executable, "-c", REPEAT, str(tmp_path), *UNITS], env=environment,
-                   cwd=tmp_path, timeout=300, check=True)
-    for unit in UNITS:
-        first, again = contents(emitted[unit].folder), contents(tmp_path / f"other-{unit}")
-        assert first == again
-        everything = b"".join(first.values())
-        assert str(emitted[unit].folder).encode() not in everything
-        assert str(Path(__file__).parents[1]).encode() not in everything
 
 
 @pytest.mark.parametrize("unit", UNITS)

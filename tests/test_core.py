@@ -222,7 +222,8 @@ BUILDS = [
 
 @pytest.mark.long
 @pytest.mark.usefixtures("quick_build")
-@pytest.mark.parametrize(("profile", "sizes", "simulator"), BUILDS, ids=str)
+@pytest.mark.parametrize(("profile", "sizes", "simulator"), BUILDS, ids=lambda each: (
+    each.name if isinstance(each, NumericProfile) else str(each)))
 def test_every_tensor_and_every_cycle_however_a_core_is_built(
     profile: NumericProfile, sizes: dict, simulator: Simulator, tmp_path: Path,
 ) -> None:

@@ -27,12 +27,7 @@ UNITS: Mapping[str, UnitSpec] = MappingProxyType({spec.name: spec for spec in (
 
 
 def unit_named(name: str) -> UnitSpec:
-    """Return a unit by its name.
-
-    Raises
-    ------
-    ValueError
-        If there is none of that name.
+    """Return a unit by its name; ValueError if there is none.
 
     >>> unit_named("glu").sizes
     {'lanes': 8, 'sequences': 1, 'trace': False}
@@ -76,12 +71,7 @@ def emit_verilog(
 
 def model_component(model: QuantizedModel, unit: str, **sizes: Any) -> wiring.Component:
     """The Amaranth component that :func:`emit_verilog` writes: its ``params`` has sizes and
-    latencies, its class lists the members.
-
-    Raises
-    ------
-    ValueError
-        If there is no such unit, it has no such size, or a size does not fit the model.
+    latencies, its class lists the members. ValueError if unit or size do not fit.
     """
     spec = unit_named(unit)
     return spec.design(model, spec.params_for(model, sizes)).component

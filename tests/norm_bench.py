@@ -29,24 +29,13 @@ class NormPauses:
 
 @dataclass(slots=True)
 class NormEvents:
-    """What happened, and in which cycle.
+    """What happened, and in which cycle."""
 
-    Parameters
-    ----------
-    words
-        For each sequence, the cycles in which its words were taken.
-    ready
-        For each sequence, the cycles in which it was ready for a word.
-    services
-        Cycle and sequence of each ``service``.
-    acts, scales
-        Per transfer: first cycle in which it was offered, cycle in which it was taken,
-        payload.
-    """
-
+    # for each sequence, the cycles in which its words were taken, and in which it was ready
     words: list[list[int]]
     ready: list[list[int]]
-    services: list[tuple[int, int]] = field(default_factory=list)
+    services: list[tuple[int, int]] = field(default_factory=list)    # cycle and sequence
+    # of each transfer: first cycle in which it was offered, cycle in which it was taken, payload
     acts: list[tuple[int, int, dict]] = field(default_factory=list)
     scales: list[tuple[int, int, dict]] = field(default_factory=list)
 

@@ -1,61 +1,93 @@
-"""Our models of the ECP5 cells against those of Yosys, and the folders they are shipped in."""
+"""Our models of vendor cells against those of Yosys, and the cells that rows of the array take."""
 
 from __future__ import annotations
 
+import importlib
+import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from sterna.hw.emit.cells import cell_models
 from sterna.hw.emit.tools import run_yosys
+from sterna.hw.emit.verilog import write_verilog
+from sterna.hw.flow.target import TARGETS
+from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.ecp5_rows import ADD, ADD_NOT_B, CHOOSE, SELECT
+from sterna.hw.units.mac.mac_array import ROWS, TernaryMacArray
+from sterna.hw.units.mac.mac_params import MacParams
 
-MODELS = cell_models("  CCU2C #(")["ecp5.v"]
+DICE = np.random.default_rng(1)
+ECP5 = cell_models("  CCU2C #(")["ecp5.v"]
+XC7 = cell_models("  CARRY4 #(")["xc7.v"]
+LIBRARY = {ECP5: "+/lattice/ccu2c_sim.vh +/lattice/common_sim.vh", XC7: "+/xilinx/cells_sim.v"}
 # What the adders use, and anything.
 CONTENTS = [SELECT, ADD, ADD_NOT_B, CHOOSE, 0, 0xFFFF, 0x000A,
-            *np.random.default_rng(1).integers(0, 1 << 16, 9).tolist()]
+            *DICE.integers(0, 1 << 16, 9).tolist()]
+LUTS = [f"{low:08x}{high:08x}" for low, high in DICE.integers(0, 1 << 32, (4, 2)).tolist()]
 
 CARRY_CELL = """
-  {cell} #(.INIT0(16'd{first}), .INIT1(16'd{second}), .INJECT1_0("{inject0}"),
-           .INJECT1_1("{inject1}")) cell{index} (
-      .CIN(CIN), .A0(i0[0]), .B0(i0[1]), .C0(i0[2]), .D0(i0[3]),
-      .A1(i1[0]), .B1(i1[1]), .C1(i1[2]), .D1(i1[3]),
+  {{cell}} #(.INIT0(16'd{first}), .INIT1(16'd{second}), .INJECT1_0("{inject0}"),
+             .INJECT1_1("{inject1}")) cell{index} (
+      .CIN(in[0]), .A0(in[1]), .B0(in[2]), .C0(in[3]), .D0(in[4]),
+      .A1(in[5]), .B1(in[6]), .C1(in[7]), .D1(in[8]),
       .S0(out[{low}]), .S1(out[{low} + 1]), .COUT(out[{low} + 2]));"""
-CARRY_TOP = """
-module {top}(input CIN, input [3:0] i0, i1, output [{high}:0] out);{cells}
-endmodule
-"""
-
-# Written from the same inputs for some steps, the two memories must read the same.
-RAM_TOP = """
-module {top}(input WCK, WRE, input [3:0] DI, WAD, RAD, output [3:0] DO, output [3:0] inverse);
-  {cell} ram (.WCK(WCK), .WRE(WRE), .DI(DI), .WAD(WAD), .RAD(RAD), .DO(DO));
+CCU2C = "".join(
+    CARRY_CELL.format(first=first, second=second, inject0=inject0, inject1=inject1, index=index,
+                      low=3 * index)
+    for index, (first, second, inject0, inject1) in enumerate(
+        (*pair, *injects) for pair in zip(CONTENTS, CONTENTS[1:] + CONTENTS[:1], strict=True)
+        for injects in (("NO", "NO"), ("YES", "YES"), ("NO", "YES"), ("YES", "NO"))))
+# Written from the same inputs for some steps, two memories must read the same.
+DPR16X4 = """
+  {cell} ram (.WCK(clk), .WRE(in[0]), .DI(in[4:1]), .WAD(in[8:5]), .RAD(in[12:9]), .DO(out[3:0]));
   {cell} #(.WREMUX("INV"), .INITVAL(64'h0123456789ABCDEF)) other (
-      .WCK(WCK), .WRE(WRE), .DI(DI), .WAD(WAD), .RAD(RAD), .DO(inverse));
-endmodule
-"""
+      .WCK(clk), .WRE(in[0]), .DI(in[4:1]), .WAD(in[8:5]), .RAD(in[12:9]), .DO(out[7:4]));"""
+LUT6_2 = "".join(f"""
+  {{cell}} #(.INIT(64'h{init})) lut{index} (
+      .I0(in[0]), .I1(in[1]), .I2(in[2]), .I3(in[3]), .I4(in[4]), .I5(in[5]),
+      .O5(out[{2 * index}]), .O6(out[{2 * index + 1}]));""" for index, init in enumerate(LUTS))
+CARRY4 = """
+  {cell} chain (.CI(in[0]), .CYINIT(in[1]), .DI(in[5:2]), .S(in[9:6]), .CO(out[3:0]),
+      .O(out[7:4]));"""
+RAM32M = """
+  {cell} #(.INIT_A(64'h0123456789ABCDEF), .INIT_D(64'hFEDCBA9876543210)) ram (
+      .WCLK(clk), .WE(in[0]), .ADDRA(in[5:1]), .ADDRB(in[10:6]), .ADDRC(in[15:11]),
+      .ADDRD(in[20:16]), .DIA(in[22:21]), .DIB(in[24:23]), .DIC(in[26:25]), .DID(in[28:27]),
+      .DOA(out[1:0]), .DOB(out[3:2]), .DOC(out[5:4]), .DOD(out[7:6]));"""
+
+AT_ONCE = "sat -prove trigger 0 both"
+# From the initial contents, whatever is written and read in four cycles.
+FOUR_CYCLES = "sat -tempinduct-baseonly -maxsteps 4 -prove trigger 0 both"
+CELLS = {   # library, instances, bits of in and out, proof, what to replace in a wrong model
+    "CCU2C": (ECP5, CCU2C, 9, 12 * len(CONTENTS), AT_ONCE,
+              "INIT1[{2'b00, B1, A1}]", "INIT1[{2'b00, A1, B1}]"),
+    "TRELLIS_DPR16X4": (ECP5, DPR16X4, 13, 8, FOUR_CYCLES,
+                        "words[{RAD, 2'b00} +: 4]", "words[{WAD, 2'b00} +: 4]"),
+    "LUT6_2": (XC7, LUT6_2, 6, 2 * len(LUTS), AT_ONCE, "I5", "I4"),
+    "CARRY4": (XC7, CARRY4, 10, 8, AT_ONCE, "DI[3]", "DI[2]"),
+    "RAM32M": (XC7, RAM32M, 29, 8, FOUR_CYCLES, "ADDRC", "ADDRB"),
+}
 
 
-def carry_cells(top: str, cell: str) -> str:
-    pairs = zip(CONTENTS, CONTENTS[1:] + CONTENTS[:1], strict=True)
-    cells = [
-        CARRY_CELL.format(cell=cell, first=first, second=second, inject0=inject0,
-                          inject1=inject1, index=index, low=3 * index)
-        for index, (first, second, inject0, inject1) in enumerate(
-            (*pair, *injects) for pair in pairs for injects in (
-                ("NO", "NO"), ("YES", "YES"), ("NO", "YES"), ("YES", "NO")))]
-    return CARRY_TOP.format(top=top, high=3 * len(cells) - 1, cells="".join(cells))
-
-
-def proof(folder: Path, models: str, tops: str, prove: str) -> str:
-    """Compare ``gate``, made of our models, with ``gold``, made of Yosys's."""
-    (folder / "ours.v").write_text(
-        models.replace("module CCU2C", "module OUR_CCU2C")
-        .replace("module TRELLIS_DPR16X4", "module OUR_TRELLIS_DPR16X4"))
+def proof(folder: Path, cell: str, models: str) -> str:
+    """What Yosys says to the claim that one of ``models`` does what its own does."""
+    library, instances, in_bits, out_bits, prove, _, _ = CELLS[cell]
+    tops = "".join(
+        f"module {top}(input clk, input [{in_bits - 1}:0] in, output [{out_bits - 1}:0] out);"
+        f"{instances.format(cell=name)}\nendmodule\n"
+        for top, name in (("gold", cell), ("gate", f"OUR_{cell}")))
+    # What neither of the two needs goes before it is worked on.
+    tops += (f"module pair(input clk, input [{in_bits - 1}:0] in, output [{out_bits - 1}:0] a, b);"
+             f"\n  gold one(clk, in, a);\n  gate other(clk, in, b);\nendmodule\n")
+    for name in CELLS:
+        models = models.replace(f"module {name}", f"module OUR_{name}")
+    (folder / "ours.v").write_text(models)
     (folder / "tops.v").write_text(tops)
     return run_yosys(folder, f"""
-        read_verilog +/lattice/ccu2c_sim.vh +/lattice/common_sim.vh ours.v tops.v
-        hierarchy -check
+        read_verilog {LIBRARY[library]} ours.v tops.v
+        hierarchy -check -top pair
         proc
         select gold gate
         flatten
@@ -67,37 +99,82 @@ def proof(folder: Path, models: str, tops: str, prove: str) -> str:
         {prove}""")
 
 
-def carry_proof(folder: Path, models: str) -> str:
-    return proof(folder, models, carry_cells("gold", "CCU2C") + carry_cells("gate", "OUR_CCU2C"),
-                 "sat -prove trigger 0 both")
+@pytest.mark.parametrize("cell", CELLS)
+def test_our_cell_is_the_one_that_yosys_knows_and_a_wrong_one_is_noticed(cell, tmp_path):
+    models, *_, right, wrong = CELLS[cell]
+    log = proof(tmp_path, cell, models)
+    assert "SUCCESS!" in log, log[-2000:]
+    begin = models.index(f"module {cell}")
+    end = models.index("endmodule", begin)
+    body = models[begin:end]
+    assert right in body[body.index(");"):]
+    head, _, rest = body.partition(");")
+    log = proof(tmp_path, cell, models[:begin] + head + ");" + rest.replace(right, wrong)
+                + models[end:])
+    assert "SUCCESS!" not in log
 
 
-def test_our_carry_cell_is_the_one_that_yosys_knows(tmp_path):
-    log = carry_proof(tmp_path, MODELS)
-    assert "SAT proof finished - no model found: SUCCESS!" in log, log[-2000:]
+@pytest.mark.slow
+@pytest.mark.parametrize(("style", "cols", "max_columns", "luts", "most"), [
+    (ArrayStyle.XC7_PAIR, 16, 1024, 136, 9), (ArrayStyle.XC7_PAIR, 128, 384, 981, 9),
+    (ArrayStyle.XC7_TABLE, 48, 1024, 214, 4.5), (ArrayStyle.XC7_TABLE, 128, 384, 568, 4.5)])
+def test_a_row_takes_few_luts_for_each_multiplication(
+        style, cols, max_columns, luts, most, tmp_path):
+    write_verilog(ROWS[style](MacParams(1, cols, max_columns, style=style)), "row", tmp_path)
+    run_yosys(tmp_path, """
+        read_verilog row.v
+        synth_xilinx -family xc7 -flatten -noiopad -noclkbuf -top row
+        tee -o cells.json stat -json
+    """)
+    cells = json.loads((tmp_path / "cells.json").read_text())["design"]["num_cells_by_type"]
+    # Logic, with both outputs or one, RAM, shift registers, inverters.
+    sizes = {"RAM32M": 4, "LUT6_2": 1, "SRL16E": 1, "SRLC32E": 1, "INV": 1,
+             **{f"LUT{inputs}": 1 for inputs in range(1, 7)}}
+    assert cells.keys() <= sizes.keys() | {"CARRY4", "FDRE", "$scopeinfo"}
+    assert sum(size * cells.get(kind, 0) for kind, size in sizes.items()) == luts
+    assert luts / cols <= most
 
 
-def test_a_wrong_carry_cell_is_noticed(tmp_path):
-    wrong = MODELS.replace("INIT1[{2'b00, B1, A1}]", "INIT1[{2'b00, A1, B1}]")
-    assert wrong != MODELS
-    log = carry_proof(tmp_path, wrong)
-    assert "SUCCESS" not in log
-    assert "proof did fail" in log or "FAIL" in log
+# LUTs for one product per cycle, on a small size of each style.
+LIMITS = [
+    (ArrayStyle.ECP5_CHAIN, "ecp5-85k", 4, 32, 14.0),
+    (ArrayStyle.ECP5_TABLE, "ecp5-85k", 8, 48, 11.6),
+    (ArrayStyle.XC7_PAIR, "xc7", 2, 48, 9.0),
+    (ArrayStyle.XC7_TABLE, "xc7", 8, 48, 5.5),
+    (ArrayStyle.GENERIC, "ice40-hx8k", 8, 32, 20.5),
+]
 
 
-def ram_proof(folder: Path, models: str) -> str:
-    # From the initial contents, whatever is written and read in four cycles.
-    return proof(folder, models, RAM_TOP.format(top="gold", cell="TRELLIS_DPR16X4")
-                 + RAM_TOP.format(top="gate", cell="OUR_TRELLIS_DPR16X4"),
-                 "sat -tempinduct-baseonly -maxsteps 4 -prove trigger 0 both")
+@pytest.fixture
+def benchmark(monkeypatch):
+    """The script that measures all styles."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    return importlib.import_module("array_styles")
 
 
-def test_our_lut_ram_is_the_one_that_yosys_knows(tmp_path):
-    log = ram_proof(tmp_path, MODELS)
-    assert "SUCCESS!" in log, log[-3000:]
+def area(benchmark, style: ArrayStyle, target: str, rows: int, cols: int):
+    array = TernaryMacArray(MacParams(rows, cols, max_columns=384, style=style))
+    return benchmark.array_area(array, rows * cols, TARGETS[target])
 
 
-def test_a_wrong_lut_ram_is_noticed(tmp_path):
-    wrong = MODELS.replace("words[{RAD, 2'b00} +: 4]", "words[{WAD, 2'b00} +: 4]")
-    assert wrong != MODELS
-    assert "SUCCESS" not in ram_proof(tmp_path, wrong)
+@pytest.mark.long
+@pytest.mark.parametrize(("style", "target", "rows", "cols", "limit"), LIMITS)
+def test_luts_for_a_product_per_cycle_stay_within_their_limit(
+        style, target, rows, cols, limit, benchmark):
+    found = area(benchmark, style, target, rows, cols)
+    assert found.luts_per_mac <= limit, found
+    assert found.multipliers == 0
+    # What nextpnr adds to Yosys's cells: constants, or cells for lone flip-flops on iCE40.
+    if target == "ecp5-85k":
+        assert found.luts - found.mapped_luts <= 4
+
+
+@pytest.mark.long
+def test_the_plain_arrays_of_the_benchmark_are_larger(benchmark):
+    params = MacParams(2, 16, 64)
+    ours = area(benchmark, ArrayStyle.ECP5_CHAIN, "ecp5-85k", 2, 16).luts
+    tree, naive = (
+        benchmark.array_area(benchmark.PlainArray(params, has_tree=has_tree), 32,
+                             TARGETS["ecp5-85k"], multipliers=False).luts
+        for has_tree in (True, False))
+    assert ours < tree < naive

@@ -43,11 +43,6 @@ def test_models_of_the_cells_are_shipped_beside_the_verilog(style, tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_the_generic_array_needs_no_models(tmp_path):
-    emitted = emit_verilog(SMALL, "mac", tmp_path / "mac", rows=2, cols=5)
-    assert emitted.sources == [emitted.verilog_path]
-
-
 @pytest.mark.long
 @vendor_styles
 def test_a_style_agrees_with_both_references_in_verilator(style):

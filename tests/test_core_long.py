@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,8 @@ from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.model.config import ModelConfig
 from sterna.model.corpus import Corpus
-from sterna.model.profile import C12, S16, NumericProfile
-from sterna.model.quantized import load_model
+from sterna.model.profile import C12, S16
+from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.tokenizer import encode
@@ -36,26 +38,33 @@ def check(report: CoreReport, least_values: int) -> None:
     assert report.timing.events > 0
 
 
-@pytest.mark.parametrize("profile", [S16, C12], ids=lambda profile: profile.name)
-def test_2048_tokens(profile: NumericProfile, tmp_path: Path) -> None:
-    model = random_model(ModelConfig(d=12, layers=2, dff=21, vocab=65), profile, seed=9)
-    temperature = {"S16": 0.8, "C12": 0.0}[profile.name]
-    report = simulate_core(
-        model, [[3, 0, 41]], 2048, temperature=temperature, seed=11, engine=Engine.CPP,
-        work=tmp_path, rows=2, cols=8)
-    check(report, 2048 * 66)
-    assert report.timing.events == 2048
+SMALLEST = ModelConfig(d=12, layers=2, dff=21, vocab=65)
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-c12"])
-def test_a_bundled_model_at_its_size(name: str, tmp_path: Path) -> None:
-    model = load_model(name)
-    temperature = {"S16": 0.8, "C12": 0.0}[model.profile.name]
+@pytest.mark.parametrize(("model", "prompts", "tokens", "temperature", "sizes", "cycles"), [
+    (partial(random_model, SMALLEST, S16, seed=9), [[3, 0, 41]], 2048, 0.8, (2, 8), None),
+    (partial(random_model, SMALLEST, C12, seed=9), [[3, 0, 41]], 2048, 0.0, (2, 8), None),
+    (partial(load_model, "tiny"), [PROMPT], 32, 0.8, (8, 128), 1599 + 84),
+    (partial(load_model, "tiny-c12"), [PROMPT], 32, 0.0, (8, 128), 1570),
+    (partial(load_model, "tiny"), [PROMPT, OTHER], 48, 0.8, (8, 128), 1005.5),
+    # On a small array; what the usual one would do, says the cycle model.
+    (partial(random_model, ModelConfig.named("small"), S16, seed=4), [PROMPT[:2], OTHER[:3]], 3,
+     0.0, (2, 32), None)],
+    ids=["S16", "C12", "tiny", "tiny-c12", "two sequences", "small"])
+def test_a_text_is_what_the_oracles_write(
+    model: Callable[[], QuantizedModel], prompts: list[list[int]], tokens: int, temperature: float,
+    sizes: tuple[int, int], cycles: float | None, tmp_path: Path,
+) -> None:
+    made = model()
     report = simulate_core(
-        model, [PROMPT], 32, temperature=temperature, seed=11, engine=Engine.CPP, work=tmp_path)
-    check(report, 32 * 257)
-    greedy = {"S16": 1599, "C12": 1570}[model.profile.name]
-    assert report.cycles_per_token == greedy + (84 if temperature else 0)
+        made, prompts, tokens, temperature=temperature, seed=11, engine=Engine.CPP,
+        work=tmp_path, rows=sizes[0], cols=sizes[1])
+    check(report, tokens * (made.config.vocab + 1))
+    if len(prompts) == 1:
+        assert report.timing.events >= tokens
+    else:
+        assert report.generated[0] != report.generated[1]
+    assert cycles in (None, report.cycles_per_token)
 
 
 def test_every_tensor_of_a_bundled_model(tmp_path: Path) -> None:
@@ -66,29 +75,11 @@ def test_every_tensor_of_a_bundled_model(tmp_path: Path) -> None:
         "text", "prompt after the text", "random pauses", "after a reset in mid-token"}
 
 
-def test_two_sequences_of_a_bundled_model_are_what_each_is_alone(tmp_path: Path) -> None:
-    model = load_model("tiny")
-    report = simulate_core(
-        model, [PROMPT, OTHER], 48, temperature=0.8, engine=Engine.CPP, work=tmp_path)
-    check(report, 2 * 48 * 257)
-    assert report.generated[0] != report.generated[1]
-    assert report.cycles_per_token == 1005.5
-
-
-def test_an_untrained_small_model(tmp_path: Path) -> None:
-    """On a small array; what the usual one would do, says the cycle model."""
-    model = random_model(ModelConfig.named("small"), S16, seed=4)
-    report = simulate_core(
-        model, [PROMPT[:2], OTHER[:3]], 3, engine=Engine.CPP, work=tmp_path, rows=2, cols=32)
-    check(report, 3 * 257)
-    usual = CoreParams(model.config, S16)
+def test_named_models_meet_their_cycles() -> None:
+    assert CycleModel(CoreParams(ModelConfig(128, 2, 352), S16)).cycles_per_token() == 829
+    usual = CoreParams(ModelConfig.named("small"), S16)
     assert CycleModel(replace(usual, sequences=2)).utilisation() >= 0.95
     assert CycleModel(usual).utilisation() >= 0.82
-
-
-def test_a_model_of_two_layers_meets_its_cycles() -> None:
-    params = CoreParams(ModelConfig(128, 2, 352), S16)
-    assert CycleModel(params).cycles_per_token() == 829
 
 
 def test_a_trained_nano_model(tmp_path: Path) -> None:

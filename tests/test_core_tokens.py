@@ -6,14 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_core_image import check_same
-from test_embedding_unit import check as check_embedding
-from test_embedding_unit import embedding, random_table
 from test_sampler_unit import Draw
 from test_sampler_unit import check as check_sampler
 
 from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.core.plan.image import build_image, unpack_image
 from sterna.hw.core.timing.cycles import CycleModel
 from sterna.hw.units.sampler import ArgmaxSampler
 from sterna.hw.units.sampler_params import SamplerParams
@@ -28,13 +24,6 @@ from sterna.sim.core.simulate import simulate_core
 LARGEST = 1 << 16
 
 
-def test_the_image_of_the_largest_vocabulary_unpacks_to_the_model() -> None:
-    model = random_model(ModelConfig(8, 1, 12, LARGEST), C12, seed=2)
-    params = CoreParams(model.config, C12, 4, 4)
-    assert (params.token_bits, params.vocab_words) == (16, LARGEST // 4)
-    check_same(model, unpack_image(build_image(model, params)))
-
-
 @pytest.mark.parametrize("vocab", [257, 300, 1024, 16_384, LARGEST])
 def test_cycles_grow_by_the_head_and_by_what_the_sampler_reads(vocab: int) -> None:
     def core(tokens: int) -> CycleModel:
@@ -45,12 +34,6 @@ def test_cycles_grow_by_the_head_and_by_what_the_sampler_reads(vocab: int) -> No
     assert greedy == more * 128 // 64           # two tiles of the head's columns a word
     drawn = core(vocab).cycles_per_token(sampled=True) - core(256).cycles_per_token(sampled=True)
     assert drawn >= greedy + more               # the sum of the weights, a word a cycle
-
-
-@pytest.mark.long
-def test_the_last_of_the_largest_vocabulary_has_its_vector() -> None:
-    table = random_table(LARGEST, 3, 8)
-    check_embedding(embedding(C12, table, 4), table, [LARGEST - 1, 0, 256, LARGEST // 2, 65_000])
 
 
 @pytest.mark.long

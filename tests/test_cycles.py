@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.core.plan.request import Request
-from sterna.hw.core.timing.cycles import CoreTimings, CycleModel, TokenTimes, _Feed
+from sterna.hw.core.timing.cycles import CoreTimings, CycleModel, _Feed
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
 
@@ -36,12 +36,6 @@ def expected_stages(params: CoreParams, request: Request, predict: bool) -> list
 def one_sequence(params: CoreParams) -> float:
     """Cycles per token of one sequence: after the first, all tokens are alike."""
     return CycleModel(params).cycles_per_token(tokens=4)
-
-
-def stages_in_order(times: list[TokenTimes]) -> list[tuple[int, int]]:
-    """First and last beat of every stage, in the order in which the array took them."""
-    return sorted((stage.first_beat, stage.last_beat) for token in times
-                  for stage in token.stages)
 
 
 @given(core_params(), st.booleans())
@@ -128,7 +122,9 @@ def test_every_token_goes_through_its_stages_one_after_the_other(
 def test_the_array_takes_one_stage_at_a_time(
     params: CoreParams, queues: list[list[Request]],
 ) -> None:
-    taken = stages_in_order(CycleModel(params).run(queues[:params.sequences]))
+    times = CycleModel(params).run(queues[:params.sequences])
+    taken = sorted(
+        (stage.first_beat, stage.last_beat) for token in times for stage in token.stages)
     for (_, end), (begin, _) in itertools.pairwise(taken):
         assert begin > end
 
@@ -154,17 +150,14 @@ def test_a_prompt_in_pieces_takes_as_long_as_the_whole() -> None:
     assert CycleModel(NANO).run([[whole]]) == CycleModel(NANO).run([pieces])
 
 
-def test_a_stop_token_is_refused_for_nobody_knows_when_it_comes() -> None:
-    with pytest.raises(ValueError, match="cannot know when a stop token comes"):
-        CycleModel(NANO).run([[Request((0,), 3, stop_token=1)]])
-
-
-@pytest.mark.parametrize(("sequences", "given_lists"), [(1, 0), (1, 2), (2, 1), (2, 3)])
-def test_a_list_of_requests_is_needed_for_each_sequence(sequences: int, given_lists: int) -> None:
-    model = CycleModel(replace(NANO, sequences=sequences))
-    message = f"a list of requests for each of {sequences} sequences, got {given_lists}"
+@pytest.mark.parametrize(("sequences", "requests", "message"), [
+    (1, [[Request((0,), 3, stop_token=1)]], "cannot know when a stop token comes"),
+    *((sequences, [[Request((0,), 1)]] * lists,
+       f"a list of requests for each of {sequences} sequences, got {lists}")
+      for sequences, lists in ((1, 0), (1, 2), (2, 1), (2, 3)))])
+def test_requests_that_cannot_be_foreseen_are_refused(sequences, requests, message) -> None:
     with pytest.raises(ValueError, match=message):
-        model.run([[Request((0,), 1)]] * given_lists)
+        CycleModel(replace(NANO, sequences=sequences)).run(requests)
 
 
 class _FeedThatRemembers(_Feed):

@@ -103,22 +103,24 @@ def test_there_is_no_multiplier_and_no_memory(params, tmp_path):
     assert not [kind for kind in counts.cells if "div" in kind or "mod" in kind or "mem" in kind]
 
 
-@pytest.mark.parametrize("digit_bits", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize(("frac_bits", "divisor_bits"), [(1, 1), (4, 3), (7, 7), (11, 9)])
-def test_every_divisor_of_a_small_width_is_exact(frac_bits, divisor_bits, digit_bits):
-    dut = ConstantDivider(ConstantDividerParams(frac_bits, divisor_bits, digit_bits=digit_bits))
-    check(dut, list(range(1 << divisor_bits)), gap=1)
-
-
-@pytest.mark.parametrize(("head", "min_divisor"), [(127, 2), (127, 64), (127, 127), (127, 128),
-                                                   (100, 50), (1, 1), (508, 508), (508, 300)])
-def test_every_divisor_from_the_smallest_is_exact(head, min_divisor):
-    dut = ConstantDivider(ConstantDividerParams(9, 10, head=head, min_divisor=min_divisor))
-    check(dut, list(range(min_divisor, 1 << 10)))
-
-
-def test_every_divisor_of_twelve_bits_is_exact():
-    check(ConstantDivider(ConstantDividerParams(16, 12)), list(range(1 << 12)))
+@pytest.mark.parametrize("params", [
+    *(ConstantDividerParams(frac_bits, divisor_bits, digit_bits=digit_bits)
+      for frac_bits, divisor_bits in ((1, 1), (4, 3), (7, 7), (11, 9))
+      for digit_bits in (1, 2, 3, 4, 5)),
+    *(ConstantDividerParams(9, 10, head=head, min_divisor=least) for head, least in (
+        (127, 2), (127, 64), (127, 127), (127, 128), (100, 50), (1, 1), (508, 508), (508, 300))),
+    ConstantDividerParams(16, 12),
+    *(IntegerRootParams(value_bits, frac_bits, digit_bits)
+      for value_bits, frac_bits in ((1, 0), (2, 1), (5, 2), (9, 0), (8, 3))
+      for digit_bits in (1, 2, 3, 4)),
+    IntegerRootParams(12), IntegerRootParams(12, digit_bits=3)], ids=str)
+def test_every_operand_of_a_small_width_is_exact(params):
+    if isinstance(params, IntegerRootParams):
+        least, bits = 0, params.value_bits
+    else:
+        # With 1 as the smallest divisor a 0 may come, too.
+        least, bits = params.min_divisor - (params.min_divisor == 1), params.divisor_bits
+    check(make(params), list(range(least, 1 << bits)), gap=int(bits < 10))
 
 
 @settings(max_examples=40)
@@ -136,18 +138,6 @@ def test_any_width_and_divisor_is_exact(data):
                   st.integers(min_divisor, min(min_divisor + 300, top))), max_size=12), "divisors")
     zero = [0] if min_divisor == 1 else []
     check(ConstantDivider(params), [min_divisor, top, *zero, *divisors])
-
-
-@pytest.mark.parametrize("digit_bits", [1, 2, 3, 4])
-@pytest.mark.parametrize(("value_bits", "frac_bits"), [(1, 0), (2, 1), (5, 2), (9, 0), (8, 3)])
-def test_every_value_of_a_small_width_is_exact(value_bits, frac_bits, digit_bits):
-    dut = IntegerRoot(IntegerRootParams(value_bits, frac_bits=frac_bits, digit_bits=digit_bits))
-    check(dut, list(range(1 << value_bits)), gap=1)
-
-
-@pytest.mark.parametrize("digit_bits", [2, 3])
-def test_every_value_of_twelve_bits_is_exact(digit_bits):
-    check(IntegerRoot(IntegerRootParams(12, digit_bits=digit_bits)), list(range(1 << 12)))
 
 
 @settings(max_examples=40)
@@ -172,46 +162,15 @@ def test_the_reference_takes_the_same_root():
     assert reference_isqrt(values).tolist() == roots
 
 
-@pytest.mark.parametrize(("arguments", "steps", "latency", "quotient_bits"), [
-    ({"frac_bits": 24, "divisor_bits": 16}, 6, 7, 31),
-    ({"frac_bits": 16, "divisor_bits": 12}, 4, 5, 23),
-    ({"frac_bits": 16, "divisor_bits": 12, "digit_bits": 3}, 6, 7, 23),
-    ({"frac_bits": 16, "divisor_bits": 15, "head": 2032, "min_divisor": 2032}, 4, 5, 17),
-])
-def test_stated_cycles_and_widths_of_a_divider_are_these(arguments, steps, latency, quotient_bits):
-    params = ConstantDividerParams(**arguments)
-    assert (params.steps, params.latency, params.quotient_bits) == (
-        steps, latency, quotient_bits)
-
-
-@pytest.mark.parametrize(("arguments", "root_bits", "digits", "latency"), [
-    ({"value_bits": 21, "frac_bits": 4}, 15, 8, 7),
-    ({"value_bits": 21, "frac_bits": 2}, 13, 7, 6),
-    ({"value_bits": 21, "frac_bits": 4, "digit_bits": 3}, 15, 5, 5),
-    ({"value_bits": 1}, 1, 1, 1),
-])
-def test_stated_cycles_and_widths_of_a_root_are_these(arguments, root_bits, digits, latency):
-    params = IntegerRootParams(**arguments)
-    assert (params.root_bits, params.digits, params.latency) == (root_bits, digits, latency)
-
-
-@pytest.mark.parametrize(("kind", "arguments", "options", "message"), [
-    (ConstantDividerParams, (0, 8), {}, "frac_bits must be a whole number from 1 to 64, got 0"),
-    (ConstantDividerParams, (8, 0), {}, "divisor_bits must be a whole number from 1"),
-    (ConstantDividerParams, (8, 8), {"head": 0}, "head must be a whole number from 1"),
-    (ConstantDividerParams, (8, 8), {"digit_bits": 6},
-     "digit_bits must be a whole number from 1 to 5, got 6"),
-    (ConstantDividerParams, (8, 8), {"min_divisor": 0},
-     "min_divisor must be a whole number from 1 to 255, got 0"),
-    (ConstantDividerParams, (8, 8), {"min_divisor": 256},
-     "min_divisor must be a whole number from 1 to 255, got 256"),
-    (ConstantDividerParams, (8, 16), {"head": 2032},
-     r"head must be at most 1023 .* min_divisor \(1\), got 2032"),
-    (IntegerRootParams, (0,), {}, "value_bits must be a whole number from 1 to 96, got 0"),
-    (IntegerRootParams, (8,), {"frac_bits": -1}, "frac_bits must be a whole number from 0"),
-    (IntegerRootParams, (8,), {"digit_bits": 5},
-     "digit_bits must be a whole number from 1 to 4, got 5"),
-])
-def test_bad_parameters_are_refused(kind, arguments, options, message):
-    with pytest.raises(ValueError, match=message):
-        kind(*arguments, **options)
+@pytest.mark.parametrize(("params", "digits", "latency", "bits"), [
+    (ConstantDividerParams(24, 16), 6, 7, 31), (ConstantDividerParams(16, 12), 4, 5, 23),
+    (ConstantDividerParams(16, 12, digit_bits=3), 6, 7, 23),
+    (ConstantDividerParams(16, 15, head=2032, min_divisor=2032), 4, 5, 17),
+    (IntegerRootParams(21, 4), 8, 7, 15), (IntegerRootParams(21, 2), 7, 6, 13),
+    (IntegerRootParams(21, 4, 3), 5, 5, 15), (IntegerRootParams(1), 1, 1, 1),
+], ids=str)
+def test_stated_cycles_and_widths_are_these(params, digits, latency, bits):
+    is_root = isinstance(params, IntegerRootParams)
+    assert (digits, bits) == ((params.digits, params.root_bits) if is_root
+                              else (params.steps, params.quotient_bits))
+    assert params.latency == latency

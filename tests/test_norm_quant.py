@@ -186,18 +186,6 @@ def test_stated_cycles_are_these_and_kept(profile, sizes, counts):
     assert events.scales[0][1] == first + chunks - 1 + counts[2]
 
 
-def test_without_trace_or_sequences_there_is_nothing_of_them(profile):
-    plain = NormParams(profile, rows=2, lanes=4, channels=9)
-    assert list(plain.scale_layout.members) == ["v"]
-    assert list(plain.act_layout.members) == ["q", "last"]
-    both = replace(plain, sequences=2, trace=True)
-    assert list(both.scale_layout.members) == ["v", "sequence", "m", "r", "s", "n"]
-    assert list(both.act_layout.members) == ["q", "last", "sequence"]
-    unit = NormQuant(NormParams(profile, rows=2, lanes=4, channels=9))
-    assert "service_sequence" not in unit.signature.members
-    check(unit, [[np.array([1, -2, 3, 4, -5, 6, 7, -8, 9])]])
-
-
 def test_largest_element_always_becomes_127(profile):
     # What the smallest root, and the flag of a silent vector in its place, rests on.
     maxima = np.arange(1, 1 - limits(profile)[0])
@@ -205,23 +193,20 @@ def test_largest_element_always_becomes_127(profile):
     assert (q == 127).all()
 
 
-@pytest.mark.parametrize(("sizes", "profile"), [
-    ({"rows": 1, "lanes": 1, "digit_bits": 3}, C12),
-    ({"rows": 2, "lanes": 4, "sequences": 2, "digit_bits": 4}, S16)])
-def test_a_lane_has_two_multipliers_and_a_bank_one_memory(sizes, profile, tmp_path):
+@pytest.mark.parametrize(("sizes", "profile", "per_lane"), [
+    ({"rows": 1, "lanes": 1, "digit_bits": 3}, C12, 2),
+    ({"rows": 2, "lanes": 4, "sequences": 2, "digit_bits": 4}, S16, 2),
+    ({"rows": 1, "lanes": 1}, TINY, 1)])
+def test_a_lane_has_few_multipliers_and_a_bank_one_memory(sizes, profile, per_lane, tmp_path):
     dut = NormQuant(NormParams(profile, channels=64, **sizes))
+    params = dut.params
     path = write_verilog(dut, "norm_quant", tmp_path)
     counts = cell_counts(path, "norm_quant")
-    assert counts.cells["$mul"] == counts.multipliers == 2 * dut.params.lanes
-    assert counts.cells["$mem_v2"] == dut.params.banks * dut.params.sequences
-    assert counts.memory_bits == 64 * dut.params.y_bits * dut.params.sequences
-
-
-def test_a_table_gives_both_quotients(tmp_path):
-    dut = NormQuant(NormParams(TINY, rows=1, lanes=1, channels=20))
-    path = write_verilog(dut, "norm_quant", tmp_path)
-    buffer = 20 * dut.params.y_bits
-    assert cell_counts(path, "norm_quant").memory_bits == buffer + dut.params.table_bits
+    assert counts.cells["$mul"] == counts.multipliers == per_lane * params.lanes
+    # A table gives both quotients.
+    assert counts.memory_bits == 64 * params.y_bits * params.sequences + params.table_bits
+    if params.digit_bits:
+        assert counts.cells["$mem_v2"] == params.banks * params.sequences
 
 
 def test_no_factor_is_wider_than_a_multiplier(profile):

@@ -51,30 +51,10 @@ class ControlSignature(wiring.Signature):
 class TokenControl(wiring.Component):
     """Runs one sequence, token by token.
 
-    A token of the prompt is taken while ``go`` is high and no token is in progress. After
-    one with ``predict``, tokens are generated: each goes out on ``tokens`` and back in as
-    the next token, until the limit or the stop token is reached. The last token that goes
-    out is not run; who continues the sequence sends it with the next prompt.
-
-    Members
-    -------
-    go : ``In(1)``
-    control : ``In(ControlSignature(params))``
-    prompts : ``In(stream.Signature(prompt_layout(params)))``
-    tokens : ``Out(stream.Signature(token_layout(params)))``
-    requests : ``Out(stream.Signature(unsigned(token_bits)))``
-        Tokens to run: the embedding answers.
-    sampled : ``In(stream.Signature(unsigned(token_bits)))``
-        Chosen tokens.
-    vector_done, logits_done : ``In(1)``
-        The last word of the last residual vector, or of the logits, has passed.
-    busy : ``Out(1)``
-        A token is in progress.
-    start, predict, generate : ``Out(1)``
-        Of the token in progress: whether it begins a sequence, needs logits, and whether a
-        token is to be chosen.
-    reseed : ``Out(1)``
-        Load the seed.
+    A token of the prompt is taken while ``go`` is high and no token is in progress. After one
+    with ``predict``, tokens are generated: each goes out on ``tokens`` and back in as the next
+    token, until the limit or the stop token is reached. The last token that goes out is not run;
+    who continues the sequence sends it with the next prompt.
     """
 
     def __init__(self, params: CoreParams) -> None:
@@ -85,10 +65,13 @@ class TokenControl(wiring.Component):
             "control": In(ControlSignature(params)),
             "prompts": In(stream.Signature(prompt_layout(params))),
             "tokens": Out(stream.Signature(token_layout(params))),
-            "requests": Out(stream.Signature(token)),
-            "sampled": In(stream.Signature(token)),
+            "requests": Out(stream.Signature(token)),   # tokens to run: the embedding answers
+            "sampled": In(stream.Signature(token)),     # chosen tokens
+            # The last word of the last residual vector, or of the logits, has passed.
             "vector_done": In(1),
             "logits_done": In(1),
+            # A token is in progress; it begins a sequence, needs logits, and after it a token
+            # is to be chosen.
             "busy": Out(1),
             "start": Out(1),
             "predict": Out(1),
@@ -148,24 +131,8 @@ class Dispatcher(wiring.Component):
     """Looks up the next stage of a sequence when the norm begins with its vector.
 
     The program word is there a cycle later, and in the cycle after that the tasks and the
-    request for weights stand at the head of their queues, if those were empty. A sequence
-    has one stage in progress at most, so a place for each is enough.
-
-    Members
-    -------
-    begins, sequence : ``In``
-        The norm begins with a vector in this cycle, and whose it is.
-    restarts : ``In(1)``, for each sequence
-        A token begins: the next stage is the first one.
-    starts : ``In(1)``, for each sequence
-        Whether its token begins a sequence.
-    stages : ``Out``, for each sequence
-        Stages of its token that have begun.
-    issue_tasks, post_tasks : ``Out(stream.Signature(task_layout(image)))``
-        The same tasks, for the issuer of beats and for the post-processor.
-    weight_requests : ``Out(stream.Signature(weight_request_layout(image)))``
-    mantissas : ``Out(ArrayLayout(unsigned(mantissa_bits), 3))``, for each sequence
-        Of the stage that began last.
+    request for weights stand at the head of their queues, if those were empty. A sequence has
+    one stage in progress at most, so a place for each is enough.
     """
 
     def __init__(self, image: CoreImage) -> None:
@@ -173,14 +140,18 @@ class Dispatcher(wiring.Component):
         params = image.params
         mantissas = ArrayLayout(unsigned(params.profile.mantissa_bits), MAX_SLOTS)
         super().__init__({
+            # The norm begins with a vector in this cycle, and whose it is.
             "begins": In(1),
             "sequence": In(params.index_bits),
+            # A token begins: the next stage is the first one. Whether it begins a sequence.
             "restarts": In(1).array(params.sequences),
             "starts": In(1).array(params.sequences),
+            # Stages of the token that have begun.
             "stages": Out(range(params.stages + 1)).array(params.sequences),
             "issue_tasks": Out(stream.Signature(task_layout(image))),
             "post_tasks": Out(stream.Signature(task_layout(image))),
             "weight_requests": Out(stream.Signature(weight_request_layout(image))),
+            # Of the stage that began last.
             "mantissas": Out(mantissas).array(params.sequences),
         })
 

@@ -6,7 +6,6 @@ from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.core.activation_buffer import ActivationBuffer
 from sterna.hw.core.control import (
     ControlSignature,
     Dispatcher,
@@ -14,7 +13,7 @@ from sterna.hw.core.control import (
     prompt_layout,
     token_layout,
 )
-from sterna.hw.core.issuer import BeatIssuer, WeightFeed, WeightPort
+from sterna.hw.core.issuer import ActivationBuffer, BeatIssuer, WeightFeed, WeightPort
 from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.core.plan.image import CoreImage, weight_request_layout
 from sterna.hw.core.post_processor import PostProcessor, ResultRouter, ScaleUnit

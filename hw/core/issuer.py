@@ -1,18 +1,121 @@
-"""Issuing beats to the array: weights, activations and row headers, joined."""
+"""Feeding the array: activations in tiles, weights and row headers, joined into beats."""
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Array, Cat, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
+from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.core.plan.image import CoreImage, task_layout, weight_request_layout
-from sterna.hw.parts.memory_attributes import BLOCK_ROM
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, BLOCK_ROM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
 
-__all__ = ["BeatIssuer", "WeightFeed", "WeightPort"]
+__all__ = ["ActivationBuffer", "BeatIssuer", "WeightFeed", "WeightPort"]
+
+class ActivationBuffer(wiring.Component):
+    """The quantised vectors that the array multiplies, one for each sequence: gathers chunks
+    into tiles of ``cols`` elements.
+
+    A tile can be read in the cycle after its last chunk came, as ``ready_tiles`` says in the
+    cycle in which it does. Where a vector ends inside a tile the rest of the tile keeps old
+    values: there the weights are zero.
+    """
+
+    def __init__(self, params: CoreParams) -> None:
+        self.params = params
+        self._element = signed(params.profile.act_bits)
+        super().__init__({
+            "chunks": In(stream.Signature(CoreUnits(params).norm.act_layout)),
+            # Forget the vector of a sequence: a new one follows.
+            "clear": In(1),
+            "clear_sequence": In(params.index_bits),
+            "ready_tiles": Out(range(params.tiles + 1)).array(params.sequences),
+            # One tile more can be read from the next cycle on.
+            "arriving": Out(1).array(params.sequences),
+            # What to read; acts are it, params.read_steps steps later.
+            "sequence": In(params.index_bits),
+            "tile": In(range(max(params.tiles, 2))),
+            **({"advance": In(1)} if params.block_activations else {}),
+            "acts": Out(ArrayLayout(self._element, params.cols)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params, chunk = self.params, self.chunks.payload
+        sequence = chunk.sequence if params.sequence_bits else 0
+        bank = Signal(range(max(params.chunks_per_tile, 2)))
+        written = Signal(range(max(params.tiles, 2)))
+        tile_ends = chunk.last | (bank == params.chunks_per_tile - 1)
+
+        for index, (ready, arriving) in enumerate(
+                zip(self.ready_tiles, self.arriving, strict=True)):
+            m.d.comb += arriving.eq(self.chunks.valid & tile_ends & (sequence == index))
+            with m.If(self.clear & (self.clear_sequence == index)):
+                m.d.sync += ready.eq(0)
+            with m.Elif(arriving):
+                m.d.sync += ready.eq(written + 1)
+        m.d.comb += self.chunks.ready.eq(1)
+        with m.If(self.chunks.valid):
+            m.d.sync += bank.eq(bank + 1)
+            with m.If(tile_ends):
+                m.d.sync += [bank.eq(0), written.eq(written + 1)]
+            with m.If(chunk.last):
+                m.d.sync += written.eq(0)
+
+        write_address = self._address(sequence, written)
+        read_address = self._address(self.sequence, self.tile)
+        store = self._in_blocks if params.block_activations else self._in_luts
+        store(m, bank, write_address, read_address)
+        return m
+
+    def _in_luts(self, m, bank, write_address, read_address):
+        """Small and wide, read without a clock: made for LUT memory."""
+        params, chunk = self.params, self.chunks.payload
+        for index in range(params.chunks_per_tile):
+            m.submodules[f"bank{index}"] = store = memory.Memory(
+                shape=ArrayLayout(self._element, params.quant_lanes), depth=self._depth, init=[])
+            write = store.write_port()
+            read = store.read_port(domain="comb")
+            m.d.comb += [
+                write.addr.eq(write_address),
+                write.data.eq(chunk.q),
+                write.en.eq(self.chunks.valid & (bank == index)),
+                read.addr.eq(read_address),
+                Cat(self.acts[index * params.quant_lanes + lane]
+                    for lane in range(params.quant_lanes)).eq(Cat(read.data)),
+            ]
+
+    def _in_blocks(self, m, bank, write_address, read_address):
+        """One memory for all banks, for a block is wide and each of its bits can be kept.
+
+        A tile is read when it is complete, never while it is written.
+        """
+        params = self.params
+        m.submodules.banks = store = memory.Memory(
+            shape=ArrayLayout(self._element, params.cols), depth=self._depth, init=[],
+            attrs=BLOCK_RAM | NEVER_COLLIDES)
+        write = store.write_port(granularity=params.quant_lanes)
+        read = store.read_port()
+        m.d.comb += [
+            write.addr.eq(write_address),
+            write.en.eq(Mux(self.chunks.valid, 1 << bank, 0)),
+            read.addr.eq(read_address),
+            read.en.eq(self.advance),
+            self.acts.eq(read.data),
+        ]
+        for column in range(params.cols):
+            m.d.comb += write.data[column].eq(self.chunks.payload.q[column % params.quant_lanes])
+
+    @property
+    def _depth(self):
+        return max(self.params.tiles * self.params.sequences, 2)
+
+    def _address(self, sequence, tile):
+        return tile + Array(i * self.params.tiles for i in range(self.params.sequences))[sequence]
+
 
 _STEPS = 2
 """Steps from ``take`` to the word: what a block RAM with its output register needs."""
@@ -21,8 +124,8 @@ _STEPS = 2
 def _members(image: CoreImage) -> dict[str, In | Out]:
     return {
         "advance": In(1),
-        "available": Out(1),
-        "take": In(1),
+        "available": Out(1),    # there is a word
+        "take": In(1),          # take it in this step; it comes WeightFeed.steps later
         "word": Out(unsigned(image.params.weight_bits)),
     }
 
@@ -30,21 +133,10 @@ def _members(image: CoreImage) -> dict[str, In | Out]:
 class WeightFeed(wiring.Component):
     """The weights of a model in a block ROM, run by run as they are asked for.
 
-    The word that is next is read in every step, so that nothing but a register stands
-    between the address and the memory, and nothing at all between the memory and the
-    register behind it.
-
-    Members
-    -------
-    requests : ``In(stream.Signature(weight_request_layout(image)))``
-        First word of a run, and how many. The next one is taken with the last word of a
-        run, so that runs follow each other without a gap.
-    advance : ``In(1)``
-        Step in this cycle.
-    available, take : ``Out(1)``, ``In(1)``
-        Whether there is a word; take it in this step.
-    word : ``Out(unsigned(weight_bits))``
-        The word, ``WeightFeed.steps`` steps after it was taken.
+    The word that is next is read in every step, so that nothing but a register stands between
+    the address and the memory, and nothing at all between the memory and the register behind it.
+    The next request is taken with the last word of a run, so that runs follow each other without
+    a gap.
     """
 
     steps = _STEPS
@@ -85,14 +177,7 @@ class WeightFeed(wiring.Component):
 
 
 class WeightPort(wiring.Component):
-    """Weights that come in through a port, one word after the other.
-
-    Members
-    -------
-    words : ``In(stream.Signature(weight_bits))``
-    advance, available, take, word
-        As those of :class:`WeightFeed`.
-    """
+    """Weights that come in through a port, one word after the other."""
 
     steps = _STEPS
 
@@ -116,24 +201,9 @@ class BeatIssuer(wiring.Component):
 
     A beat is issued when its tile is ready, a weight word is available and its sum will find
     room; ``params.feed_steps`` steps later weights, activations and row header, each from a
-    register of its own, are at the array. One beat per cycle, from one task to the next as
-    well. Nothing behind it ever has to wait for room: who takes sums says so in ``taken``, and
-    at most ``most_waiting`` groups of rows are between issuing and that.
-
-    Members
-    -------
-    tasks : ``In(stream.Signature(task_layout(image)))``
-    advance, available, take, word
-        The weights: the other side of a :class:`~sterna.hw.core.issuer.WeightFeed`.
-    ready_tiles, arriving : ``In``, ``In(1)``, for each sequence
-        Tiles that can be read, and whether the next one can be from the next cycle on.
-    sequence, tile : ``Out``; acts : ``In``
-        Reading of a tile, a step after it was found ready; it takes ``params.read_steps``.
-    taken : ``In(1)``
-        The sums of a group have left the queue behind the array.
-    beats : ``Out(stream.Signature(mac.beat_layout))``
-    beat_sequence : ``Out``
-        Whose beat it is.
+    register of its own, are at the array. One beat per cycle, from one task to the next as well.
+    Nothing behind it ever has to wait for room: who takes sums says so in ``taken``, and at most
+    ``most_waiting`` groups of rows are between issuing and that.
     """
 
     def __init__(self, image: CoreImage) -> None:
@@ -148,10 +218,11 @@ class BeatIssuer(wiring.Component):
             "word": In(unsigned(params.weight_bits)),
             "ready_tiles": In(range(params.tiles + 1)).array(params.sequences),
             "arriving": In(1).array(params.sequences),
+            # Reading of a tile, a step after it was found ready; it takes params.read_steps.
             "sequence": Out(params.index_bits),
             "tile": Out(range(max(params.tiles, 2))),
             "acts": In(ArrayLayout(signed(params.profile.act_bits), params.cols)),
-            "taken": In(1),
+            "taken": In(1),     # the sums of a group have left the queue behind the array
             "beats": Out(stream.Signature(params.mac.beat_layout)),
             "beat_sequence": Out(params.index_bits),
         })

@@ -23,23 +23,10 @@ class ScaleUnit(wiring.Component):
     """``A = rs(V * K, combine_shift)``: ``sterna.model.quantized.integer.combine_scale``.
 
     One multiplier makes the scales of a stage one after the other. The first is known
-    :attr:`latency` cycles after V was offered, the others in the cycles after it, which is
-    soon enough: the sums of slot i are not used before those of slot i - 1. V is taken
-    :attr:`hold` cycles after it was offered, when the last scale is made.
-
-    A fits its width: ``combined_scale_max`` of :class:`~sterna.model.profile.NumericProfile`.
-
-    Members
-    -------
-    norms : ``In(stream.Signature(norm.scale_layout))``
-    mantissas : ``In(ArrayLayout(unsigned(mantissa_bits), 3))``, for each sequence
-    clear, clear_sequence : ``In``
-        Forget the scales of a sequence; the next V is for new ones. Its mantissas must be
-        there two cycles before that V.
-    scales : ``Out(ArrayLayout(unsigned(scale_bits), 3))``, for each sequence
-    known : ``Out(1)``, for each sequence
-    written, written_sequence, written_scale : ``Out``
-        A scale, in the cycle in which it is stored.
+    :attr:`latency` cycles after V was offered, the others in the cycles after it, which is soon
+    enough: the sums of slot i are not used before those of slot i - 1. V is taken :attr:`hold`
+    cycles after it was offered, when the last scale is made. A fits its width:
+    ``combined_scale_max`` of :class:`~sterna.model.profile.NumericProfile`.
     """
 
     hold = SCALE_HOLD
@@ -52,11 +39,14 @@ class ScaleUnit(wiring.Component):
             "norms": In(stream.Signature(norm.scale_layout)),
             "mantissas": In(ArrayLayout(unsigned(profile.mantissa_bits), MAX_SLOTS)).array(
                 params.sequences),
+            # Forget the scales of a sequence; the next V is for new ones. Its mantissas must be
+            # there two cycles before that V.
             "clear": In(1),
             "clear_sequence": In(params.index_bits),
             "scales": Out(ArrayLayout(unsigned(profile.scale_bits), MAX_SLOTS)).array(
                 params.sequences),
             "known": Out(1).array(params.sequences),
+            # A scale, in the cycle in which it is stored.
             "written": Out(1),
             "written_sequence": Out(params.index_bits),
             "written_scale": Out(unsigned(profile.scale_bits)),
@@ -143,28 +133,12 @@ def _result_bits(image: CoreImage) -> dict[StageKind, int]:
 class PostProcessor(wiring.Component):
     """Requantises the sums of the array, ``rows`` a cycle, in the order of the tasks.
 
-    The sums of a task wait until its scales are known and, where they make logits, until
-    there is room for these: from then on nothing stalls. A result leaves in the widest of
-    all formats; whoever takes it narrows it to that of its stage
-    (:meth:`~sterna.hw.parts.requantize.RequantizeParams.narrowed`). What is added to the residual
-    stream is one bit wider than that (saturating there changes no sum, see
+    The sums of a task wait until its scales are known and, where they make logits, until there
+    is room for these: from then on nothing stalls. A result leaves in the widest of all formats;
+    whoever takes it narrows it to that of its stage
+    (:meth:`~sterna.hw.parts.requantize.RequantizeParams.narrowed`). What is added to the
+    residual stream is one bit wider than that (saturating there changes no sum, see
     :class:`~sterna.hw.units.residual.ResidualAdd`).
-
-    Members
-    -------
-    tasks : ``In(stream.Signature(task_layout(image)))``
-    sums : ``In(stream.Signature(mac.sum_layout))``
-    scales : ``In(ArrayLayout(unsigned(scale_bits), 3))``, for each sequence
-        Scale of each slot of its stage.
-    scales_known : ``In(1)``, for each sequence
-    room : ``In(1)``, for each sequence
-        Logits may be made: there is room for those of this cycle and of the next, and for
-        all that are on the way.
-    results : ``Out(stream.Signature(result_layout, always_ready=True))``
-        ``result`` of the requantiser, and the ``tag`` that says where it goes; with
-        ``trace`` also ``value`` of each row in its own format, and ``full``, unsaturated.
-    scaled, scaled_sequence : ``Out``, with ``trace``
-        The sums are taken in this cycle, and whose they are.
     """
 
     def __init__(self, image: CoreImage) -> None:
@@ -176,8 +150,12 @@ class PostProcessor(wiring.Component):
             "sums": In(stream.Signature(params.mac.sum_layout)),
             "scales": In(scales).array(params.sequences),
             "scales_known": In(1).array(params.sequences),
+            # Logits may be made: there is room for those of this cycle and of the next, and for
+            # all that are on the way.
             "room": In(1).array(params.sequences),
+            # With their tag; with a trace each in its own format, and unsaturated.
             "results": Out(stream.Signature(result_layout(image), always_ready=True)),
+            # The sums are taken in this cycle, and whose they are.
             **({"scaled": Out(1), "scaled_sequence": Out(params.index_bits)}
                if params.trace else {}),
         })
@@ -292,24 +270,10 @@ class PostProcessor(wiring.Component):
 class ResultRouter(wiring.Component):
     """Takes words of results, ``rows`` channels each, and feeds the unit of their stage.
 
-    f and c wait for g, gate waits for up: the unit gets a beat in the cycle in which the
-    last of them arrives. All units are always ready. Logits that leave the core wait in a
-    queue, and ``room`` tells whether more of them may be made; a sampler alone never waits,
-    for it has chosen a token before the next vector begins.
-
-    Members
-    -------
-    results : ``In(stream.Signature(result_layout(image), always_ready=True))``
-    preacts : ``Out(stream.Signature(mlgru.preact_layout))``
-        To the MLGRU unit.
-    gates : ``Out(stream.Signature(glu.preact_layout))``
-        To the GLU unit.
-    updates : ``Out(stream.Signature(residual.update_layout))``, for each sequence
-        To the residual stream.
-    logits : ``Out(stream.Signature(...))``, for each sequence
-        ``logits`` of ``rows`` tokens, and ``last``.
-    room : ``Out(1)``, for each sequence
-        There is room for all logits on the way, and for two words more.
+    f and c wait for g, gate waits for up: the unit gets a beat in the cycle in which the last of
+    them arrives. All units are always ready. Logits that leave the core wait in a queue, and
+    ``room`` tells whether more of them may be made; a sampler alone never waits, for it has
+    chosen a token before the next vector begins.
     """
 
     def __init__(self, image: CoreImage) -> None:
@@ -325,6 +289,7 @@ class ResultRouter(wiring.Component):
             "gates": Out(stream.Signature(units.glu.preact_layout)),
             "updates": Out(stream.Signature(units.residual.update_layout)).array(params.sequences),
             "logits": Out(stream.Signature(self.logit_layout)).array(params.sequences),
+            # For all logits on the way, and for two words more.
             "room": Out(1).array(params.sequences),
         })
 

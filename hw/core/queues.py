@@ -12,27 +12,11 @@ __all__ = ["BypassFifo", "TaskQueue"]
 class BypassFifo(wiring.Component):
     """A first-in first-out queue whose input passes straight through while it is empty.
 
-    Takes a payload per cycle until it is full.
-
-    Parameters
-    ----------
-    shape
-        Shape of the payload.
-    depth
-        Payloads it holds.
-    may_fill
-        Whether it may become full. Without, its driver keeps count of the room, and
-        ``incoming.ready`` says nothing.
-
-    Members
-    -------
-    incoming : ``In(stream.Signature(shape))``
-    outgoing : ``Out(stream.Signature(shape))``
+    Takes a payload per cycle until it holds ``depth``. If it may not fill, its driver keeps
+    count of the room, and ``incoming.ready`` says nothing.
     """
 
     def __init__(self, shape, *, depth: int, may_fill: bool = True) -> None:
-        if depth < 1:
-            raise ValueError(f"depth must be at least 1, got {depth}")
         self.depth = depth
         self._may_fill = may_fill
         self._width = Shape.cast(shape).width
@@ -64,21 +48,12 @@ class BypassFifo(wiring.Component):
 
 
 class TaskQueue(wiring.Component):
-    """A first-in first-out queue: what is put in stands at the head in the next cycle, if it
-    was empty. ``head.valid`` and its payload are registers. Its driver puts nothing in
-    unless one of its ``depth`` places is free.
-
-    Members
-    -------
-    put, payload : ``In(1)``, ``In(shape)``
-        Put a payload in.
-    head : ``Out(stream.Signature(shape))``
-        The oldest payload.
+    """A first-in first-out queue: what is put in stands at the head in the next cycle, if it was
+    empty. ``head.valid`` and its payload are registers. Its driver puts nothing in unless one of
+    its ``depth`` places is free.
     """
 
     def __init__(self, shape, *, depth: int) -> None:
-        if depth < 1:
-            raise ValueError(f"depth must be at least 1, got {depth}")
         self._width, self._depth = Shape.cast(shape).width, depth
         super().__init__({
             "put": In(1), "payload": In(shape), "head": Out(stream.Signature(shape))})

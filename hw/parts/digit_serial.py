@@ -14,7 +14,6 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.arithmetic import look_up
-from sterna.model.checks import check_whole
 
 __all__ = [
     "ConstantDivider", "ConstantDividerParams", "ConstantQuotient", "IntegerRoot",
@@ -22,26 +21,15 @@ __all__ = [
 
 
 class ConstantQuotient(wiring.Component):
-    """The ports of what divides a constant by a number: digit by digit, or from tables.
-
-    Members
-    -------
-    start : ``In(1)``
-        Take the divisor.
-    divisor : ``In(unsigned(params.divisor_bits))``
-        Read with ``start``.
-    quotient : ``Out(unsigned(params.quotient_bits))``
-        The result.
-    done : ``Out(1)``
-        High in the first cycle of a result, ``params.latency`` cycles after ``start``.
-    """
+    """The ports of what divides a constant by a number: digit by digit, or from tables."""
 
     def __init__(self, params: Any) -> None:
         self.params = params
         super().__init__({
             "start": In(1),
-            "divisor": In(unsigned(params.divisor_bits)),
+            "divisor": In(unsigned(params.divisor_bits)),       # read with start
             "quotient": Out(unsigned(params.quotient_bits)),
+            # High in the first cycle of a result, params.latency cycles after start.
             "done": Out(1),
         })
 
@@ -76,17 +64,6 @@ class ConstantDividerParams:
     # Smallest divisor that comes. With 1, a divisor of 0 may come and counts as 1.
     min_divisor: int = 1
 
-    def __post_init__(self) -> None:
-        check_whole("frac_bits", self.frac_bits, 1, 64)
-        check_whole("divisor_bits", self.divisor_bits, 1, 64)
-        check_whole("head", self.head, 1, 1 << 24)
-        check_whole("digit_bits", self.digit_bits, 1, 5)
-        check_whole("min_divisor", self.min_divisor, 1, (1 << self.divisor_bits) - 1)
-        if self.has_table and self.head > 1023:
-            raise ValueError(
-                f"head must be at most 1023 (the size of its table) or less than twice "
-                f"min_divisor ({self.min_divisor}), got {self.head}")
-
     @property
     def has_table(self) -> bool:
         """Whether ``head // divisor`` can exceed 1, so that a table gives it."""
@@ -104,10 +81,8 @@ class ConstantDividerParams:
 
     @property
     def surplus_bits(self) -> int:
-        """Low quotient bits that the last digit gives beyond ``frac_bits``.
-
-        They are dropped, which is exact: floor(floor(a * 2^j / d) / 2^j) = floor(a / d).
-        """
+        """Low quotient bits that the last digit gives beyond ``frac_bits``."""
+        # Dropped, which is exact: floor(floor(a * 2^j / d) / 2^j) = floor(a / d).
         return self.steps * self.digit_bits - self.frac_bits
 
     @property
@@ -119,18 +94,12 @@ class ConstantDividerParams:
 class ConstantDivider(ConstantQuotient):
     """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor.
 
-    ``start`` in cycle t loads the divisor. The quotient is there, and ``done`` high for one
-    cycle, in cycle ``t + params.latency``; the quotient holds until the next ``start``. A
-    ``start`` before that begins anew.
+    The quotient holds until the next ``start``; one before ``done`` begins anew.
 
-    Restoring division of radix ``2^digit_bits``: the remainder, shifted by a digit, is
-    compared with all multiples of the divisor at once, and the largest that is not above it
-    is taken off. The odd multiples are sums of two or three shifted divisors, made when the
-    divisor is loaded; the even ones are wires.
-
-    A divisor below ``params.min_divisor`` gives an undefined quotient, save that 0 counts as 1
-    if that is 1. Parameters and members are those of
-    :class:`~sterna.hw.parts.digit_serial.ConstantQuotient`.
+    Restoring division of radix ``2^digit_bits``: the remainder, shifted by a digit, is compared
+    with all multiples of the divisor at once, and the largest that is not above it is taken off.
+    The odd multiples are sums of two or three shifted divisors, made when the divisor is loaded.
+    A divisor below ``params.min_divisor`` gives an undefined quotient, save that 0 counts as 1.
     """
 
     def elaborate(self, platform):
@@ -232,11 +201,6 @@ class IntegerRootParams:
     frac_bits: int = 0  # fraction bits of the root
     digit_bits: int = 2  # root bits per cycle
 
-    def __post_init__(self) -> None:
-        check_whole("value_bits", self.value_bits, 1, 96)
-        check_whole("frac_bits", self.frac_bits, 0, 32)
-        check_whole("digit_bits", self.digit_bits, 1, 4)
-
     @property
     def root_bits(self) -> int:
         """Unsigned bits of the largest root."""
@@ -267,37 +231,23 @@ class IntegerRootParams:
 class IntegerRoot(wiring.Component):
     """``floor(sqrt(value << 2 * frac_bits))``, exact for every value.
 
-    ``start`` in cycle t loads the value. The root is there, and ``done`` high for one cycle,
-    in cycle ``t + params.latency``; the root holds until the next ``start``. A ``start``
-    before that begins anew.
+    The root holds until the next ``start``; one before ``done`` begins anew.
 
-    Digits of radix ``B = 2^digit_bits``, the highest first. Of the value's digits so far,
-    the square of the root so far, Q, leaves a remainder of at most 2Q. With two further
-    digits of the value behind it, the largest j is sought whose ``(2BQ + j) * j`` is not
-    above it. All of these products exist as registers or wires: ``j * Q`` of the next Q
-    differs from ``B * j * Q`` by one of a few constants, and the sums with each of them are
-    ready when the digit is known. The first digits follow from so few bits of the value that
-    they are looked up as the value is loaded.
-
-    Members
-    -------
-    start : ``In(1)``
-        Load the value.
-    value : ``In(unsigned(params.value_bits))``
-        Read with ``start``.
-    root : ``Out(unsigned(params.root_bits))``
-        The result.
-    done : ``Out(1)``
-        High in the first cycle of a result.
+    Digits of radix ``B = 2^digit_bits``, the highest first. Of the value's digits so far, the
+    square of the root so far, Q, leaves a remainder of at most 2Q. With two further digits of
+    the value behind it, the largest j is sought whose ``(2BQ + j) * j`` is not above it. All of
+    these products exist as registers or wires: ``j * Q`` of the next Q differs from ``B * j *
+    Q`` by one of a few constants, and the sums with each of them are ready when the digit is
+    known.
     """
 
     def __init__(self, params: IntegerRootParams) -> None:
         self.params = params
         super().__init__({
             "start": In(1),
-            "value": In(unsigned(params.value_bits)),
+            "value": In(unsigned(params.value_bits)),       # read with start
             "root": Out(unsigned(params.root_bits)),
-            "done": Out(1),
+            "done": Out(1),     # high in the first cycle of a result
         })
 
     def elaborate(self, platform):

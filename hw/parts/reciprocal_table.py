@@ -121,9 +121,8 @@ class ReciprocalTableParams:
 
     @property
     def latency(self) -> int:
-        """Cycles from ``start`` to ``done``.
-
-        Address, memory, its register, the parts of the line, two sums of them, one sum.
+        """Cycles from ``start`` to ``done``: address, memory, its register, the parts of the
+        line, two sums of them, one sum.
         """
         return 6
 
@@ -231,19 +230,14 @@ class ReciprocalTableParams:
 
 
 class ReciprocalTable(ConstantQuotient):
-    """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor.
+    """``floor((head << frac_bits) / max(divisor, 1))``, exact for every divisor up to
+    ``params.max_divisor``.
 
-    ``start`` in cycle t takes the divisor. The quotient is there, and ``done`` high for one
-    cycle, in cycle ``t + params.latency``; the quotient holds until that of the next
-    ``start``, which may come in any cycle.
+    A ``start`` may come in any cycle; the quotient holds until that of the next one.
 
-    Small divisors have their quotients in the table. Above, an octave is cut into segments:
-    the table has a line for each, and another memory says for each divisor how many the line
-    is short of the quotient. Both are written when the circuit is made, so the result is
-    exact by construction; see :mod:`sterna.hw.parts.reciprocal_table`.
-
-    No divisor may be above ``params.max_divisor``. Parameters and members are those of
-    :class:`~sterna.hw.parts.digit_serial.ConstantQuotient`.
+    Small divisors have their quotients in the table. Above, an octave is cut into segments: the
+    table has a line for each, and another memory says for each divisor how many the line is
+    short of the quotient. Both are written when the circuit is made: exact by construction.
     """
 
     def elaborate(self, platform):
@@ -282,9 +276,8 @@ class ReciprocalTable(ConstantQuotient):
         return m
 
     def _segment(self, m: Module) -> tuple[Signal, Value, Value]:
-        """Return a flag for each octave, the segment's number, and the place in it.
-
-        For a divisor that has its quotient in the table, all digits of the place are 1.
+        """Return a flag for each octave, the segment's number, and the place in it: all digits 1
+        for a divisor that has its quotient in the table.
         """
         params, divisor = self.params, self.divisor
         bits = 2 * DIGITS

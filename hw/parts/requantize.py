@@ -122,27 +122,19 @@ class RequantizeParams:
 
 
 class Requantize(wiring.Component):
-    """``rs(acc * scale, shift) + bias``, saturated: ``sterna.model.quantized.integer.requantize``.
+    """``rs(acc * scale, shift) + bias``, saturated:
+    ``sterna.model.quantized.integer.requantize``.
 
-    One beat per cycle; the pipeline moves as a whole and stops only while results wait, or
-    never without ``stalls``. They appear ``params.latency`` steps after their beat. No
-    intermediate value can overflow: each is as wide as its operands make it. A shifted product
-    too large for ``params.kept_bits`` is only marked as such.
-
-    Members
-    -------
-    accs : ``In(stream.Signature(params.acc_layout))``
-        ``acc`` and ``bias`` of each lane, ``scale`` and, where there is a choice, ``shift``:
-        the index of a shift (past the last takes the last). ``tag`` if there are any.
-    results : ``Out(stream.Signature(params.result_layout))``
-        ``value`` of each lane, saturated to ``out_bits``, and for each of ``narrower`` a bit
-        of ``fits``; see :meth:`RequantizeParams.narrowed`. ``tag``, and with ``trace``
-        ``full`` of each lane.
+    One beat per cycle; results come ``params.latency`` steps after their beat, and stop the
+    pipeline while they wait, or never without ``stalls``. Nothing can overflow: each value is as
+    wide as its operands make it, and a shifted product too large for ``params.kept_bits`` is
+    marked as such.
     """
 
     def __init__(self, params: RequantizeParams) -> None:
         self.params = params
         super().__init__({
+            # A shift is the index of one; past the last it is the last.
             "accs": In(stream.Signature(params.acc_layout)),
             "results": Out(stream.Signature(
                 params.result_layout, always_ready=not params.stalls)),
@@ -182,7 +174,7 @@ class Requantize(wiring.Component):
     def _saturate(self, total, leaves, is_negative):
         """Return (a sum clamped to the widest format, whether it fits each narrower one).
 
-        If it ``leaves`` every format the sum means nothing; ``is_negative`` tells the end.
+        If it ``leaves`` every format only the end counts, told by ``is_negative``.
         """
         bits = self.params.out_bits
         total = Cat(total, total[-1].replicate(max(bits - len(total), 0)))

@@ -59,38 +59,17 @@ class SigmoidParams:
 
     @property
     def latency(self) -> int:
-        """Steps from z to its sigmoid: two for the entry, two to interpolate.
-
-        An entry goes through a register in each quarter of the table, then through another one
-        behind the choice of the quarter. Interpolation takes a product and a sum.
-        """
+        """Steps from z to its sigmoid: two for the entry, two to interpolate."""
         return 4 if self.profile.sigmoid_step_bits else 2
 
 
 class SigmoidTable(wiring.Component):
     """The sigmoid of a pre-activation, as ``sterna.model.quantized.integer.sigmoid`` defines it.
 
-    A pipeline of ``params.latency`` steps that takes one pre-activation per step. It steps in
-    every cycle in which ``advance`` is high and holds in the others, so that it can be
-    a part of a larger pipeline.
-
-    A memory of one entry per segment gives the sigmoid at the lower end of the segment and,
-    in a table that interpolates, its rise within the segment. The rise is never negative,
-    so the interpolated value lies between two entries and cannot overflow.
-
-    The tables of the profiles in use are so small that LUTs hold them; a block memory
-    would stay nearly empty.
-
-    Members
-    -------
-    advance : ``In(1)``
-        Step in this cycle.
-    z : ``In(signed(z.bits))``
-        Pre-activation.
-    sigmoid : ``Out(unsigned(sigmoid_frac))``
-        Sigmoid of the ``z`` of ``params.latency`` steps ago; not if ``params.weighted``.
-    silu : ``Out(signed(z.bits))``
-        The same for ``silu(z)``, only if ``params.weighted``: |silu(z)| <= |z|, so it fits.
+    A pipeline of ``params.latency`` steps, a step in every cycle in which ``advance`` is high.
+    An entry gives the sigmoid at the lower end of a segment and, in a table that interpolates,
+    its rise within it. The rise is never negative, so nothing can overflow. LUTs hold the tables
+    of the profiles in use; a block memory would stay nearly empty.
     """
 
     def __init__(self, params: SigmoidParams, table: Sequence[int]) -> None:
@@ -100,6 +79,7 @@ class SigmoidTable(wiring.Component):
         super().__init__({
             "advance": In(1),
             "z": In(signed(profile.z.bits)),
+            # Of the z of params.latency steps ago. |silu(z)| <= |z|, so it fits.
             **({"silu": Out(signed(profile.z.bits))} if params.weighted
                else {"sigmoid": Out(unsigned(profile.sigmoid_frac))}),
         })
@@ -148,8 +128,8 @@ class SigmoidTable(wiring.Component):
     def _read(self, m, steps, segment, init, address):
         """Return the entry at an address, two steps later.
 
-        Each quarter of the table has its own registers: so a look-up is a level of logic or two,
-        and the choice of the quarter another, with a register after each.
+        A quarter of the table, then the choice of the quarter: a level of logic or two before
+        each register.
         """
         parts = 4 if len(init) >= 8 else 1
         depth = len(init) // parts

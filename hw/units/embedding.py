@@ -16,7 +16,6 @@ from sterna.hw.parts.bits import signed_bits, to_bits, to_ints
 from sterna.hw.parts.memory_attributes import BLOCK_ROM
 from sterna.hw.parts.pipeline import Pipeline, advance_of
 from sterna.hw.parts.sequence import Interleaved
-from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
 __all__ = ["Embedding", "EmbeddingParams"]
@@ -41,36 +40,13 @@ class EmbeddingParams(Interleaved):
     sequences: int = 1  # interleaved sequences, 1 or 2
     stalls: bool = True  # whether words may have to wait to be taken
 
-    def __post_init__(self) -> None:
-        check_whole("rows", self.rows, 1, 4096)
-        check_whole("vocab", self.vocab, 1, 1 << 20)
-        check_whole("channels", self.channels, 1, 1 << 20)
-        check_whole("element_bits", self.element_bits, 1, self.profile.x.bits)
-        check_whole("sequences", self.sequences, 1, 2)
-
     @property
     def token_bits(self) -> int:
         return max((self.vocab - 1).bit_length(), 1)
 
     def for_table(self, table: Sequence[Sequence[int]] | np.ndarray) -> EmbeddingParams:
         """Return the same with no more bits an element than a table needs."""
-        widest = replace(self, element_bits=self.profile.x.bits)
-        return replace(self, element_bits=signed_bits(widest.checked_table(table)))
-
-    def checked_table(self, table: Sequence[Sequence[int]] | np.ndarray) -> np.ndarray:
-        """Return a table as int64 ``[vocab, channels]``."""
-        values = np.asarray(table)
-        if (values.shape != (self.vocab, self.channels)
-                or not np.issubdtype(values.dtype, np.integer)):
-            raise ValueError(
-                f"the embedding must be integers of shape {(self.vocab, self.channels)}, "
-                f"got {values.dtype} of shape {values.shape}")
-        top = 1 << (self.element_bits - 1)
-        if values.min() < -top or values.max() >= top:
-            raise ValueError(
-                f"embedding values of {self.element_bits} bits must be from {-top} to {top - 1}, "
-                f"got {values.min()} to {values.max()}")
-        return values.astype(np.int64)
+        return replace(self, element_bits=signed_bits(np.asarray(table)))
 
     @property
     def words(self) -> int:
@@ -89,10 +65,9 @@ class EmbeddingParams(Interleaved):
 
     @property
     def part_bits(self) -> int:
-        """Bits of a word that lie in a memory of their own.
-
-        As many as a block of 2^14 bits has at this depth, so that no multiplexer stands
-        between the blocks and their output registers.
+        """Bits of a word that lie in a memory of their own: as many as a block of 2^14 bits has
+        at this depth, so that no multiplexer stands between the blocks and their output
+        registers.
         """
         return min(max((1 << 14) >> (self.depth - 1).bit_length(), 1), self.word_bits)
 
@@ -125,27 +100,17 @@ class EmbeddingParams(Interleaved):
 class Embedding(wiring.Component):
     """The vector of a token, from a memory with a word for every ``rows`` channels.
 
-    The first word is offered ``params.latency`` cycles after its request is taken, then
-    one per cycle; they stall only while a word waits to be taken. The next request is
-    taken once the last word has been, not before. A token past the vocabulary must not
-    come: its words mean nothing.
-
-    The memory stores no more bits than its values need; the words are sign-extended.
-
-    Members
-    -------
-    requests : ``In(stream.Signature(params.request_layout))``
-        ``token``, and ``sequence`` if there are several.
-    words : ``Out(stream.Signature(params.word_layout))``
-        ``x`` of each channel of a word, ``last`` on the last word of the vector, and the
-        ``sequence`` of its request if there are several.
+    The first word is offered ``params.latency`` cycles after its request is taken, then one per
+    cycle; they stall only while a word waits to be taken. The next request is taken once the
+    last word has been, not before. A token past the vocabulary must not come. The memory stores
+    no more bits than its values need; the words are sign-extended.
     """
 
     def __init__(
         self, params: EmbeddingParams, table: Sequence[Sequence[int]] | np.ndarray,
     ) -> None:
         self.params = params
-        self._words = _table_words(params.checked_table(table), params)
+        self._words = _table_words(np.asarray(table), params)
         super().__init__({
             "requests": In(stream.Signature(params.request_layout)),
             "words": Out(stream.Signature(params.word_layout, always_ready=not params.stalls)),

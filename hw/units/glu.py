@@ -80,22 +80,21 @@ class GluParams(Interleaved):
 
 
 class GluUnit(wiring.Component):
-    """``p = sat(rs(silu(gate) * up, 2 Fz - Fp))``: ``sterna.model.quantized.integer.glu_product``.
+    """``p = sat(rs(silu(gate) * up, 2 Fz - Fp))``:
+    ``sterna.model.quantized.integer.glu_product``.
 
-    One beat per cycle; the pipeline moves as a whole and stops only while a product waits
-    to be taken, or never without ``stalls``. Products appear ``params.latency`` steps after
-    their beat; ``last`` and ``sequence`` travel with them and change nothing.
-
-    No intermediate value can overflow: each is as wide as its operands make it, save
-    ``silu(gate)``, whose magnitude is at most that of the gate.
+    One beat per cycle; the pipeline moves as a whole and stops only while a product waits to be
+    taken, or never without ``stalls``. Products appear ``params.latency`` steps after their
+    beat; ``last`` and ``sequence`` travel with them and change nothing. No intermediate value
+    can overflow: each is as wide as its operands make it, save ``silu(gate)``, whose magnitude
+    is at most that of the gate.
 
     Members
     -------
     preacts : ``In(stream.Signature(params.preact_layout))``
         ``gate`` and ``up`` of each lane, ``last``, and ``sequence`` if there are several.
     products : ``Out(stream.Signature(params.product_layout))``
-        ``p`` of each lane, ``last``, ``sequence`` if there are several, and ``silu`` of
-        each lane if there is a trace.
+        ``p`` of each lane, ``last``, ``sequence``, and ``silu`` of each lane if there is a trace.
     """
 
     def __init__(self, params: GluParams, table: Sequence[int]) -> None:

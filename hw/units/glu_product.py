@@ -11,7 +11,7 @@ from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.scoreboard import ScoredPhase
 from sterna.hw.testbench.stimulus import Activations, Oracles, PhaseBuilder, Stimulus, last_flags
 from sterna.hw.units.glu import GluParams, GluUnit
-from sterna.hw.units.spec import UnitSpec
+from sterna.hw.units.spec import UnitSpec, usual_phases
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import glu_product
 
@@ -65,15 +65,8 @@ def glu_phases(model: QuantizedModel, emitted: EmittedUnit, acts: Activations) -
                      acts.reference[f"{at}.up.z"][token], silu, p)
         return made
 
-    first = builder([0])
     some = {"preacts": max(1, -(-model.config.dff // params.lanes) // 2)}
-    return [
-        builder(range(acts.tokens)).phase("real vectors"),
-        first.phase("no pauses", random_pauses=False),
-        first.cut("cut in mid-vector", some),
-        first.phase("after a reset in mid-vector", reset=True),
-        _extremes(model, params, ports).phase("extremes"),
-    ]
+    return usual_phases(acts, builder, some, _extremes(model, params, ports))
 
 
 def _add(

@@ -25,11 +25,6 @@ __all__ = ["MlgruParams", "MlgruUnit"]
 class MlgruParams(Interleaved):
     """Geometry and formats of an MLGRU unit.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range or ``lanes`` does not divide ``channels``.
-
     >>> from sterna.model.profile import C12
     >>> params = MlgruParams(C12, layers=4, channels=128, lanes=8)
     >>> params.words, params.latency, params.beat_spacing
@@ -86,10 +81,8 @@ class MlgruParams(Interleaved):
 
     @property
     def read_step(self) -> int:
-        """Step at which the old state is read.
-
-        Then it goes through the output register of the memory and a register that holds 0
-        in the first token of a sequence.
+        """Step at which the old state is read: before the output register of the memory and a
+        register that holds 0 in the first token of a sequence.
         """
         return self.candidate_step - 3
 
@@ -137,25 +130,8 @@ class MlgruParams(Interleaved):
 
 
 class MlgruLane(wiring.Component):
-    """The arithmetic of one channel, as ``sterna.model.quantized.integer.mlgru_cell`` defines it.
-
-    A pipeline without handshake: it steps when ``advance`` is high. Steps are counted from
-    the pre-activations; :class:`~sterna.hw.units.mlgru.MlgruParams` names those that matter.
-
-    Members
-    -------
-    advance : ``In(1)``
-        Step in this cycle.
-    f, c, g : ``In(signed(z.bits))``
-        Pre-activations.
-    old_state : ``In(signed(h.bits))``
-        State before, taken at step ``params.candidate_step``.
-    new_state : ``Out(signed(h.bits))``
-        State after, at step ``params.state_step``.
-    o, h : ``Out(signed(o.bits))``, ``Out(signed(h.bits))``
-        Output and state, at step ``params.latency``.
-    forget, gate, candidate : ``Out(...)``
-        Only with ``params.trace``: what they were made of, at the same step.
+    """The arithmetic of one channel, ``sterna.model.quantized.integer.mlgru_cell``: a pipeline
+    that steps when ``advance`` is high. Steps are counted from the pre-activations.
     """
 
     def __init__(self, params: MlgruParams, table: Sequence[int]) -> None:
@@ -167,8 +143,9 @@ class MlgruLane(wiring.Component):
             "f": In(signed(profile.z.bits)),
             "c": In(signed(profile.z.bits)),
             "g": In(signed(profile.z.bits)),
-            "old_state": In(signed(profile.h.bits)),
-            "new_state": Out(signed(profile.h.bits)),
+            "old_state": In(signed(profile.h.bits)),    # at step params.candidate_step
+            "new_state": Out(signed(profile.h.bits)),   # at step params.state_step
+            # At step params.latency, like what they were made of.
             "o": Out(signed(profile.o.bits)),
             "h": Out(signed(profile.h.bits)),
             **({"forget": Out(unsigned(profile.sigmoid_frac)),
@@ -228,19 +205,19 @@ class MlgruLane(wiring.Component):
 class MlgruUnit(wiring.Component):
     """The MLGRU of every layer, with the states of its sequences in its memory.
 
-    Takes the three pre-activations as they leave the requantiser and returns output and
-    new state, ``lanes`` channels per beat. Beats come token by token, in a token layer by
-    layer, in a layer channel by channel; results come in the same order. Beats of several
-    sequences may be mixed: each sequence has its own place in this order.
+    Takes the three pre-activations as they leave the requantiser and returns output and new
+    state, ``lanes`` channels per beat. Beats come token by token, in a token layer by layer, in
+    a layer channel by channel; results come in the same order. Beats of several sequences may be
+    mixed: each sequence has its own place in this order.
 
     ``start`` on a beat says: this is layer 0, channel 0 of a new sequence, and every state
-    counts as zero for this token. It may come at any time, also in the middle of a token,
-    whose rest then never comes. A reset does the same for the first beat after it.
+    counts as zero for this token. It may come at any time, also in the middle of a token, whose
+    rest then never comes. A reset does the same for the first beat after it.
 
-    One beat per cycle (one in ``params.beat_spacing`` cycles if the whole state has fewer
-    words than the pipeline has steps between reading and writing it). The pipeline moves
-    as a whole and stops only while a result waits to be taken, or never without ``stalls``;
-    results appear ``params.latency`` steps after their beat.
+    One beat per cycle (one in ``params.beat_spacing`` cycles if the whole state has fewer words
+    than the pipeline has steps between reading and writing it). The pipeline moves as a whole
+    and stops only while a result waits to be taken, or never without ``stalls``; results appear
+    ``params.latency`` steps after their beat.
 
     Members
     -------
@@ -249,11 +226,6 @@ class MlgruUnit(wiring.Component):
     states : ``Out(stream.Signature(params.state_layout))``
         ``o`` and ``h`` of each lane, ``last`` with the last beat of a layer, and
         ``sequence`` of the beat; with ``trace`` also ``f``, ``g`` and ``c``.
-
-    Raises
-    ------
-    ValueError
-        If the table does not fit the profile.
     """
 
     def __init__(self, params: MlgruParams, table: Sequence[int]) -> None:
@@ -321,9 +293,8 @@ class MlgruUnit(wiring.Component):
         return m
 
     def _take_beats(self, m, advance):
-        """Take beats and count them.
-
-        Returns (taken, address, whether the state is still zero, whether a layer ends).
+        """Take beats and count them; return (taken, address, whether the state is still zero,
+        whether a layer ends).
         """
         params = self.params
         taken = Signal()

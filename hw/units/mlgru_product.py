@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
 
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign
-from sterna.hw.emit.payloads import Fields, UnitPorts
-from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
+from sterna.hw.emit.payloads import Fields, UnitPorts, pack_words
 from sterna.hw.testbench.job import Phase
 from sterna.hw.testbench.scoreboard import ExpectedTensor, ScoredPhase
 from sterna.hw.testbench.stimulus import Activations, Stimulus
@@ -19,7 +18,7 @@ from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.integer import mlgru_cell
 
-__all__ = ["MLGRU", "preact_payloads", "state_values"]
+__all__ = ["MLGRU"]
 
 
 def mlgru_design(model: QuantizedModel, params: MlgruParams) -> UnitDesign:
@@ -53,44 +52,6 @@ results waited to be taken, for the whole pipeline waits with them.
 """
 
 
-def preact_payloads(
-    f: np.ndarray, c: np.ndarray, g: np.ndarray, params: MlgruParams, *, start: bool,
-) -> list[int]:
-    """Return the payloads of ``preacts`` for one token."""
-    layout, z = params.preact_layout, params.profile.z
-    bits = np.zeros((params.words, layout.size), dtype=np.uint8)
-    for name, values in (("f", f), ("c", c), ("g", g)):
-        values = np.asarray(values)
-        if values.shape != (params.layers, params.channels):
-            raise ValueError(
-                f"{name} must have shape {(params.layers, params.channels)}, "
-                f"got {values.shape}")
-        if values.min() < z.min or values.max() > z.max:
-            raise ValueError(
-                f"{name} must be from {z.min} to {z.max}, "
-                f"got {values.min()} to {values.max()}")
-        field = to_bits(values.reshape(params.words, params.lanes), z.bits)
-        offset = layout[name].offset
-        bits[:, offset:offset + field.shape[1]] = field
-    bits[0, layout["start"].offset] = start
-    return to_ints(bits)
-
-
-def state_values(
-    payloads: Sequence[int], params: MlgruParams,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``o`` and ``h`` of payloads of ``states``; int64 ``[payloads, lanes]`` each.
-
-    Those of whole tokens reshape to ``[tokens, layers, channels]``.
-    """
-    values = []
-    for name, fmt in (("o", params.profile.o), ("h", params.profile.h)):
-        offset = params.state_layout[name].offset
-        bits = from_ints(payloads, offset, params.lanes * fmt.bits)
-        values.append(signed_elements(bits, fmt.bits))
-    return values[0], values[1]
-
-
 _RESULTS = {"h": "h", "o": "o", "f": "f.sigmoid", "g": "g.sigmoid", "c": "c.silu"}
 """Tap of each field of a result; the last three exist with a trace only."""
 
@@ -109,10 +70,10 @@ def mlgru_phases(
     """Make the phases; the state of a sequence lives in the gateware, for its whole length."""
     params: MlgruParams = emitted.params
     ports = UnitPorts.of(emitted.manifest)
-    fields = ports.fields["states"]
+    sent, fields = ports.fields["preacts"], ports.fields["states"]
     few = min(acts.tokens, 4)
-    real = _sequence(params, acts.reference, acts.tokens)
-    short = _sequence(params, acts.reference, few)
+    real = _sequence(params, sent, acts.reference, acts.tokens)
+    short = _sequence(params, sent, acts.reference, few)
     # Ends inside the second token, or the first if there is only one.
     partial = real[:max(1, len(real[:2 * params.words]) - params.words // 2 - 1)]
     extreme = _extremes(model, params)
@@ -138,12 +99,12 @@ def mlgru_phases(
               expect(min(few, 2), words=len(partial)) + expect(few, after=len(partial))),
         phase("cut in mid-token", partial, []),
         phase("after a reset in mid-token", short, expect(few), reset=True),
-        phase("extremes", _sequence(params, extreme, extreme_tokens),
+        phase("extremes", _sequence(params, sent, extreme, extreme_tokens),
               _expected(params, fields, extreme, None, extreme_tokens)),
     ]
     if params.sequences > 1:
         last = params.sequences - 1
-        mark = last << ports.fields["preacts"]["sequence"].low
+        mark = last << sent["sequence"].low
         mixed = _mix(real, real, params.words, mark)
         both = phase("two sequences mixed", mixed, [
             replace(e, stream=f"states[{sequence}]")
@@ -156,9 +117,8 @@ def mlgru_phases(
 
 
 def _mix(first: list[int], second: list[int], lead: int, mark: int) -> list[int]:
-    """Beats of two sequences in turn, the first one ``lead`` beats ahead.
-
-    ``mark`` is what the payloads of the second have in addition.
+    """Beats of two sequences in turn, the first one ``lead`` beats ahead; the second's have
+    ``mark``.
     """
     mixed = first[:lead]
     for beat, other in zip_longest(first[lead:], second):
@@ -167,16 +127,19 @@ def _mix(first: list[int], second: list[int], lead: int, mark: int) -> list[int]
     return mixed
 
 
-def _sequence(params: MlgruParams, tensors: Tensors, tokens: int) -> list[int]:
+def _sequence(
+    params: MlgruParams, fields: Fields, tensors: Tensors, tokens: int,
+) -> list[int]:
     """Payloads of a sequence of tokens."""
-    beats: list[int] = []
-    for token in range(tokens):
-        f, c, g = (
-            np.stack([tensors[f"layer{layer}.mlgru.{part}.z"][token]
-                      for layer in range(params.layers)])
-            for part in ("f", "c", "g"))
-        beats += preact_payloads(f, c, g, params, start=token == 0)
-    return beats
+    shape = (tokens * params.words, params.lanes)
+    values: dict[str, np.ndarray] = {
+        part: np.stack([tensors[f"layer{layer}.mlgru.{part}.z"][:tokens]
+                        for layer in range(params.layers)], axis=1).reshape(shape)
+        for part in ("f", "c", "g")}
+    values["start"] = (np.arange(shape[0]) == 0).astype(np.int64)
+    if params.sequences > 1:
+        values["sequence"] = np.zeros(shape[0], dtype=np.int64)
+    return pack_words(fields, values)
 
 
 def _expected(
@@ -208,11 +171,9 @@ def _expected(
 
 
 def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarray]:
-    """Pre-activations at the ends of their range, and what the reference makes of them.
-
-    Every combination of lowest, highest, -1, 0 and 1 on f, c and g appears on some
-    channel; the sequence shifts them from token to token, so that states are driven to
-    both ends and held there.
+    """Pre-activations at the ends of their range, and what the reference makes of them: every
+    combination of lowest, highest, -1, 0 and 1 on some channel, shifted from token to token, so
+    that states are driven to both ends and held there.
     """
     z = model.profile.z
     corners = np.array([z.min, z.max, 0, -1, 1, z.max, z.min])

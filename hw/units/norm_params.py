@@ -81,9 +81,8 @@ class NormParams(Interleaved):
 
     @property
     def y_bits(self) -> int:
-        """Signed bits of an element: those of the widest vector that is normalised.
-
-        As many unsigned bits hold the absolute maximum, 2^(y_bits - 1) at most.
+        """Signed bits of an element: those of the widest vector that is normalised. As many
+        unsigned bits hold the absolute maximum, 2^(y_bits - 1) at most.
         """
         profile = self.profile
         return max(profile.x.bits, profile.o.bits, profile.p.bits)
@@ -126,9 +125,8 @@ class NormParams(Interleaved):
 
     @property
     def low_bits(self) -> int:
-        """Low bits of R that are a factor of their own: as many as a multiplier takes.
-
-        The others are a second factor, if there are any.
+        """Low bits of R that are a factor of their own: as many as a multiplier takes. The
+        others are a second factor, if there are any.
         """
         return min(self.r_bits, 17)
 
@@ -167,10 +165,8 @@ class NormParams(Interleaved):
 
     @property
     def max_groups(self) -> list[int]:
-        """How many magnitudes each step of the maximum leaves, the first one ``rows``.
-
-        A step takes the largest of four; the last one, of at most four and the running
-        maximum.
+        """How many magnitudes each step of the maximum leaves, the first one ``rows``. A step
+        takes the largest of four; the last one, of at most four and the running maximum.
         """
         groups = [self.rows]
         while groups[-1] > 4:
@@ -204,10 +200,8 @@ class NormParams(Interleaved):
 
     @property
     def first_chunk_steps(self) -> int:
-        """Cycles from ``service`` to the first cycle of the first chunk.
-
-        R, the factors, the products, their sum; it is rounded as it is offered. A further
-        chunk is there in the cycle after the one before it was taken.
+        """Cycles from ``service`` to the first chunk: R, the factors, the products, their sum;
+        it is rounded as it is offered.
         """
         return self.factor_steps + 2
 
@@ -224,17 +218,15 @@ class NormParams(Interleaved):
 
     @property
     def tree_steps(self) -> int:
-        """Cycles from the squares of a chunk to S.
-
-        One level, as the squares are sums themselves, then two each; then S.
+        """Cycles from the squares of a chunk to S: one level, as the squares are sums
+        themselves, then two each; then S.
         """
         return 1 + self.tree_levels // 2 + min(self.tree_levels, 1)
 
     @property
     def root_steps(self) -> int:
-        """Cycles from the last chunk taken to N.
-
-        The last sum is made as the root loads it, or with ``routing_registers`` before.
+        """Cycles from the last chunk taken to N; the last sum is made as the root loads it, or
+        with ``routing_registers`` before.
         """
         return self.square_steps + self.tree_steps + self.routing_registers + self.root.latency
 

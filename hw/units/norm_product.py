@@ -12,7 +12,7 @@ from sterna.hw.testbench.scoreboard import ScoredPhase
 from sterna.hw.testbench.stimulus import Activations, Oracles, PhaseBuilder, Stimulus, last_flags
 from sterna.hw.units.norm_params import NormParams
 from sterna.hw.units.norm_quant import NormQuant
-from sterna.hw.units.spec import UnitSpec
+from sterna.hw.units.spec import UnitSpec, usual_phases
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized import QuantizedModel
@@ -119,18 +119,12 @@ def norm_phases(
                     _add(made, params, sequence, token, acts.reference[tap][token], results)
         return made
 
-    first = builder([0])
     # One whole vector, and half of the next.
     words = params.words(model.config.d)
     some = {f"words__{sequence}": words + max(1, words // 2)
             for sequence in range(params.sequences)}
-    return [
-        builder(range(acts.tokens)).phase("real vectors"),
-        first.phase("no pauses", random_pauses=False),
-        first.cut("cut in mid-vector", some, cut_after=3),
-        first.phase("after a reset in mid-vector", reset=True),
-        _extremes(model.profile, params, ports).phase("extremes"),
-    ]
+    return usual_phases(
+        acts, builder, some, _extremes(model.profile, params, ports), cut_after=3)
 
 
 def _add(

@@ -2,48 +2,157 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
-from amaranth.lib import stream, wiring
+from functools import reduce
+from operator import and_, or_
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
 from sterna.hw.parts.arithmetic import round_shift, square_of, square_parts
 from sterna.hw.parts.digit_serial import ConstantDivider, IntegerRoot
+from sterna.hw.parts.memory_attributes import BLOCK_RAM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline, advance_of
 from sterna.hw.parts.reciprocal_table import ReciprocalTable
-from sterna.hw.units.norm_front import NormFront
 from sterna.hw.units.norm_params import NormParams
 
 __all__ = ["NormQuant"]
 
 
-class NormDivide(wiring.Component):
-    """``R = (127 << k) // max(m, 1)`` and ``V = (127 << (P + t)) // N``.
+_LUT_DEPTH = 16
+"""Words of a memory up to which it is made of LUTs."""
 
-    Both are one function of two numbers, cut to different lengths, so a table gives both,
-    one after the other; without it there is a divider for each.
 
-    Members
-    -------
-    begin, maximum : ``In(1)``, ``In(unsigned(params.y_bits))``
-        Divide by the absolute maximum m.
-    rooted, n : ``In(1)``, ``In(unsigned(params.norm_bits))``
-        Divide by the root N, once R is no longer needed.
-    r, r_done : ``Out(unsigned(params.r_bits))``, ``Out(1)``
-        R, from ``params.reciprocal_steps`` cycles after ``begin`` until V is there.
-    v, v_done : ``Out(unsigned(params.scale_bits))``, ``Out(1)``
-        V, from ``params.quotient_steps`` cycles after ``rooted`` until the next R is there.
+class NormFront(wiring.Component):
+    """The buffer of one sequence, written word by word, and the running maximum of |y|.
+
+    Takes a word per cycle until a vector is complete, and no more until ``release``. ``waiting``
+    rises ``params.max_steps`` cycles after the last word, and falls after ``serve``.
     """
 
     def __init__(self, params: NormParams) -> None:
         self.params = params
         super().__init__({
-            "begin": In(1),
+            "words": In(stream.Signature(params.word_layout)),
+            "waiting": Out(1),      # a vector is complete, and its absolute maximum known
+            "maximum": Out(unsigned(params.y_bits)),
+            "serve": In(1),         # the maximum has been used; the next one starts from 0
+            "release": In(1),       # the buffer has been read; two cycles after serve or later
+            # The address of the vector's last chunk, and which banks have a word in it.
+            "last_chunk": Out(range(params.depth)),
+            "filled": Out(unsigned(params.banks)),
+            # Step in the reading of a complete vector; not after release.
+            "read": In(1),
+            "address": In(range(params.depth)),
+            # That of the address of two steps before.
+            "chunk": Out(ArrayLayout(signed(params.y_bits), params.lanes)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        full = Signal()
+        taken = Signal()
+        m.d.comb += [
+            self.words.ready.eq(~full),
+            taken.eq(self.words.valid & ~full),
+        ]
+        with m.If(taken & self.words.payload.last):
+            m.d.sync += full.eq(1)
+        with m.Elif(self.release):
+            m.d.sync += full.eq(0)
+        self._store(m, taken, full)
+        self._find_maximum(m, taken)
+        return m
+
+    def _store(self, m, taken, full):
+        """Word i of a vector goes to bank ``i % banks``, address ``i // banks``."""
+        params, word = self.params, self.words.payload
+        address = Signal(range(params.depth))
+        # One-hot: the bank that is next.
+        bank = Signal(params.banks, init=1)
+
+        with m.If(taken):
+            m.d.sync += bank.eq(Cat(bank[-1], bank)[:params.banks])
+            with m.If(bank[-1]):
+                m.d.sync += address.eq(address + 1)
+            with m.If(word.last):
+                # The banks up to this one: those above it are not among the negatives.
+                m.d.sync += [
+                    address.eq(0), bank.eq(1),
+                    self.last_chunk.eq(address),
+                    self.filled.eq(Cat(bank[i:].any() for i in range(params.banks))),
+                ]
+
+        # Written only while not full and read only while full. A shallow memory is cheaper
+        # in LUTs than in blocks, which are wide and then mostly empty: that is left to the tool.
+        attrs = {} if params.depth <= _LUT_DEPTH else BLOCK_RAM | NEVER_COLLIDES
+        for index in range(params.banks):
+            m.submodules[f"bank{index}"] = buffer = memory.Memory(
+                shape=word.y.shape(), depth=params.depth, init=[], attrs=attrs)
+            write = buffer.write_port()
+            read = buffer.read_port()
+            m.d.comb += [
+                write.addr.eq(address),
+                write.data.eq(word.y),
+                write.en.eq(taken & bank[index]),
+                read.addr.eq(self.address),
+                read.en.eq(self.read & full),
+            ]
+            # A register of just the data can become the memory's own.
+            steps = Pipeline(m, self.read & full)
+            for row in range(params.rows):
+                m.d.comb += self.chunk[index * params.rows + row].eq(
+                    steps.register(read.data[row], f"y{index}_{row}"))
+
+    def _find_maximum(self, m, taken):
+        params, word = self.params, self.words.payload
+        steps = Pipeline(m, Const(1))
+        arrived = steps.flags(taken, params.max_steps - 1, "arrived")[-1]
+        complete = steps.flags(taken & word.last, params.max_steps - 1, "complete")[-1]
+
+        keys = [steps.register(_key(word.y[row]), f"key{row}") for row in range(params.rows)]
+        for step in range(1, len(params.max_groups)):
+            groups = [keys[i:i + 4] for i in range(0, len(keys), 4)]
+            keys = [steps.register(_select(_largest(m, group), group), f"key{step}_{index}")
+                    for index, group in enumerate(groups)]
+
+        # The key of the maximum is kept beside it, so that only keys are compared. That it
+        # stays is an enable, off the way of the data.
+        key = Signal(params.y_bits)
+        stays = Signal()
+        m.d.comb += stays.eq(Cat(key >= each for each in keys).all())
+        first = _largest(m, keys)
+        magnitudes = [(each[1:] + each[0])[:params.y_bits] for each in keys]
+        with m.If(self.serve):
+            m.d.sync += [key.eq(0), self.maximum.eq(0)]
+        with m.Elif(arrived & ~stays):
+            m.d.sync += [key.eq(_select(first, keys)),
+                         self.maximum.eq(_select(first, magnitudes))]
+        with m.If(self.serve):
+            m.d.sync += self.waiting.eq(0)
+        with m.Elif(arrived):
+            m.d.sync += self.waiting.eq(complete)
+
+
+class NormDivide(wiring.Component):
+    """``R = (127 << k) // max(m, 1)`` and ``V = (127 << (P + t)) // N``.
+
+    Both are one function of two numbers, cut to different lengths, so a table gives both, one
+    after the other; without it there is a divider for each.
+    """
+
+    def __init__(self, params: NormParams) -> None:
+        self.params = params
+        super().__init__({
+            "begin": In(1),         # divide by m
             "maximum": In(unsigned(params.y_bits)),
-            "rooted": In(1),
+            "rooted": In(1),        # divide by N, once R is no longer needed
             "n": In(unsigned(params.norm_bits)),
+            # From params.reciprocal_steps after begin until V is there.
             "r": Out(unsigned(params.r_bits)),
             "r_done": Out(1),
+            # From params.quotient_steps after rooted until the next R is there.
             "v": Out(unsigned(params.scale_bits)),
             "v_done": Out(1),
         })
@@ -103,29 +212,15 @@ class NormScale(wiring.Component):
 
     Takes a chunk in any cycle. S and N are there, and ``done`` high for one cycle,
     ``params.root_steps`` cycles after the last chunk was taken; they hold until those of the
-    next vector are being made. Widths are the exact bounds of
-    :class:`~sterna.hw.units.norm_params.NormParams`.
-
-    Members
-    -------
-    begin : ``In(1)``
-        A new vector: S starts from 0. Before its first chunk, after the last ``done``.
-    silent : ``In(1)``
-        Read with ``begin``: whether the vector is all zero.
-    taken, last, q : ``In(1)``, ``In(1)``, ``In(ArrayLayout(signed(act_bits), lanes))``
-        A chunk, and whether it is the vector's last.
-    s, n : ``Out(unsigned(params.sum_bits))``, ``Out(unsigned(params.norm_bits))``
-        S and N.
-    done : ``Out(1)``
-        High in the first cycle of N.
+    next vector are being made.
     """
 
     def __init__(self, params: NormParams) -> None:
         self.params = params
         super().__init__({
-            "begin": In(1),
-            "silent": In(1),
-            "taken": In(1),
+            "begin": In(1),         # S starts from 0; before the first chunk
+            "silent": In(1),        # read with begin: the vector is all zero
+            "taken": In(1),         # a chunk
             "last": In(1),
             "q": In(ArrayLayout(signed(params.profile.act_bits), params.lanes)),
             "s": Out(unsigned(params.sum_bits)),
@@ -184,17 +279,17 @@ class NormScale(wiring.Component):
 class NormQuant(wiring.Component):
     """8-bit activations and scale of a vector: ``sterna.model.quantized.integer.norm_quant``.
 
-    A vector arrives word by word into the buffer of its sequence, while its absolute maximum
-    is found. ``params.max_steps`` cycles after its last word the unit begins with it, if it
-    is free: one division gives the reciprocal of the maximum, and the first chunk of
-    activations is offered ``params.first_chunk_steps`` cycles after ``service``, a further
-    one in each cycle after one was taken. The sum of squares, its root and a second division
-    follow; the scale is offered ``params.scale_steps`` cycles after the last chunk was taken.
-    The unit is free again ``params.idle_steps`` cycles after the scale was taken.
+    A vector arrives word by word into the buffer of its sequence, while its absolute maximum is
+    found. ``params.max_steps`` cycles after its last word the unit begins with it, if it is
+    free: one division gives the reciprocal of the maximum, and the first chunk of activations is
+    offered ``params.first_chunk_steps`` cycles after ``service``, a further one in each cycle
+    after one was taken. The sum of squares, its root and a second division follow; the scale is
+    offered ``params.scale_steps`` cycles after the last chunk was taken. The unit is free again
+    ``params.idle_steps`` cycles after the scale was taken.
 
-    Each sequence takes words unless it holds a complete vector that is still to be cut into
-    chunks: its buffer is free again in the cycle in which the last chunk is first offered. One
-    vector at a time is worked on; if both sequences wait, the one not served last comes first.
+    A sequence takes words unless it holds a complete vector that is still to be cut into chunks:
+    its buffer is free again in the cycle in which the last chunk is first offered. One vector at
+    a time is worked on; if both sequences wait, the one not served last comes first.
 
     Nothing can overflow: R * y is at most 127 << k in magnitude, so q is from -127 to 127;
     :class:`~sterna.hw.units.norm_params.NormParams` has the other bounds.
@@ -202,17 +297,13 @@ class NormQuant(wiring.Component):
     Members
     -------
     words : ``In(stream.Signature(params.word_layout)).array(sequences)``
-        For each sequence, ``y`` of each row and ``last``. A vector has at most
-        ``params.words(channels)`` words; rows beyond its channels are 0 in the last one.
+        For each sequence, ``y`` of each row (0 beyond the end of the vector) and ``last``.
     acts : ``Out(stream.Signature(params.act_layout))``
-        ``q`` of each lane (0 beyond the last word), ``last`` with the vector's last chunk
-        and, if there are several, ``sequence``.
+        ``q`` of each lane (0 beyond the last word), ``last`` with the vector's last chunk.
     scales : ``Out(stream.Signature(params.scale_layout))``
-        ``v``, ``sequence`` as above and, with ``trace``, ``m``, ``r``, ``s`` and ``n``.
-    service : ``Out(1)``
-        High in the cycle in which the unit begins with a vector.
-    service_sequence : ``Out(unsigned(params.sequence_bits))``
-        Its sequence; there if there are several.
+        ``v`` and, with ``trace``, ``m``, ``r``, ``s`` and ``n``.
+    service, service_sequence : ``Out``
+        High in the cycle in which the unit begins with a vector, and whose it is.
     """
 
     def __init__(self, params: NormParams) -> None:
@@ -354,3 +445,31 @@ class NormQuant(wiring.Component):
                 scales.payload.s.eq(scale.s),
                 scales.payload.n.eq(scale.n),
             ]
+
+
+def _key(value: Value) -> Value:
+    """Return an unsigned number, as wide as the signed value, in the order of magnitudes.
+
+    It is the one's complement magnitude, and the sign below it: no carry. The magnitude is
+    the sum of the two, so a key is never below that of a smaller magnitude.
+    """
+    sign = value[-1]
+    return Cat(sign, value[:-1] ^ sign.replicate(len(value) - 1))
+
+
+def _largest(m: Module, values: list[Value]) -> Signal:
+    """Return a flag for each value: whether it is the first that no other is above."""
+    not_below = {(i, j): values[i] >= values[j]
+                 for j in range(len(values)) for i in range(j)}
+    largest = Signal(len(values), name="largest")
+    m.d.comb += largest.eq(Cat(
+        reduce(and_, [*(~not_below[i, place] for i in range(place)),
+                      *(not_below[place, j] for j in range(place + 1, len(values)))], Const(1, 1))
+        for place in range(len(values))))
+    return largest
+
+
+def _select(flags: Value, values: list[Value]) -> Value:
+    """Return the value, all as wide, whose flag is high."""
+    return reduce(or_, (value & flag.replicate(len(value))
+                        for value, flag in zip(values, flags, strict=True)))

@@ -12,7 +12,6 @@ from amaranth.lib.wiring import In, Out
 from sterna.hw.parts.arithmetic import saturate
 from sterna.hw.parts.memory_attributes import NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline, advance_of
-from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 
 __all__ = ["ResidualAdd", "ResidualParams"]
@@ -36,10 +35,6 @@ class ResidualParams:
     spaced: bool = True
     stalls: bool = True  # whether words may have to wait to be taken
 
-    def __post_init__(self) -> None:
-        check_whole("rows", self.rows, 1, 4096)
-        check_whole("channels", self.channels, 1, 1 << 20)
-
     @property
     def words(self) -> int:
         """Words of a vector; the last is filled up with zeros."""
@@ -52,10 +47,8 @@ class ResidualParams:
 
     @property
     def update_spacing(self) -> int:
-        """Steps from one update taken to the next.
-
-        An update needs what the one of its word in the vector before has left, three steps
-        after it was taken.
+        """Steps from one update taken to the next: an update needs what the one of its word in
+        the vector before has left, three steps after it was taken.
         """
         return 3 if self.spaced and self.words < 3 else 1
 
@@ -93,29 +86,21 @@ class ResidualParams:
 class ResidualAdd(wiring.Component):
     """``x = sat(x + y)``, or ``x = y`` to begin with; it keeps x.
 
-    Updates come word by word, from the first word of the vector to the last, again and
-    again, one per cycle (one in ``params.update_spacing`` cycles if the vector is shorter
-    than the pipeline). Each gives the new word ``params.latency`` steps later. The pipeline
-    moves as a whole and stops only while a word waits to be taken, or never without
-    ``stalls``. Padded channels are sums like any other: they stay zero as long as their
-    updates are.
+    Updates come word by word, from the first word of the vector to the last, again and again,
+    one per cycle (one in ``params.update_spacing`` cycles if the vector is shorter than the
+    pipeline). Each gives the new word ``params.latency`` steps later. The pipeline moves as a
+    whole and stops only while a word waits to be taken, or never without ``stalls``. Padded
+    channels stay zero as long as their updates are. The sum has a bit more than an update, and
+    cannot overflow.
 
-    A reset makes the next update the first of a vector. It does not clear x, so that
-    vector must be one to load, as the first of every sequence is.
-
-    The sum has a bit more than an update, and cannot overflow before it saturates.
-
-    Members
-    -------
-    updates : ``In(stream.Signature(params.update_layout))``
-        ``y`` of each channel of a word, and ``load``: y is x itself.
-    words : ``Out(stream.Signature(params.word_layout))``
-        ``x`` of each channel, and ``last`` on the last word of the vector.
+    A reset makes the next update the first of a vector. It does not clear x, so that vector must
+    be one to load, as the first of every sequence is.
     """
 
     def __init__(self, params: ResidualParams) -> None:
         self.params = params
         super().__init__({
+            # With load, y is x itself; last is high on the last word of the vector.
             "updates": In(stream.Signature(params.update_layout)),
             "words": Out(stream.Signature(
                 params.word_layout, always_ready=not params.stalls)),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed, unsigned
-from amaranth.lib import stream, wiring
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, signed, unsigned
+from amaranth.lib import memory, stream, wiring
 from amaranth.lib.data import ArrayLayout
 from amaranth.lib.wiring import In, Out
 
-from sterna.hw.parts.arithmetic import constant_product
+from sterna.hw.parts.arithmetic import constant_product, round_shift
+from sterna.hw.parts.memory_attributes import LOGIC_ROM, NEVER_COLLIDES
 from sterna.hw.parts.pipeline import Pipeline
-from sterna.hw.units.logit_draw import LogitDraw
 from sterna.hw.units.sampler_params import BETA_BITS, SEED_BITS, SamplerParams
+from sterna.model.quantized.sampling import EXP_TABLE
 
 __all__ = ["ArgmaxSampler"]
 
@@ -18,23 +19,9 @@ __all__ = ["ArgmaxSampler"]
 class LargestLogit(wiring.Component):
     """Where the largest logit is: a tree of comparisons, then one with the best so far.
 
-    A pipeline that moves in every cycle, with a register before the first comparison and
-    after each. The result of a vector is there ``params.greedy_steps`` cycles after its last
-    word was taken, and stays until the first word of the next has come as far. The lowest
-    index wins a tie.
-
-    Members
-    -------
-    logits : ``In(ArrayLayout(signed(logit.bits), rows))``
-        A word. Lanes past the vocabulary, in the last word, are ignored.
-    position : ``In(range(params.depth))``
-        Its place in the vector; at 0 a vector begins.
-    taken : ``In(1)``
-        It counts.
-    value : ``Out(signed(logit.bits))``
-        The largest logit.
-    word, lane : ``Out(range(params.depth))``, ``Out(range(rows))``
-        Where it is.
+    A register stands before the first comparison and after each. The result of a vector is there
+    ``params.greedy_steps`` cycles after its last word was taken, and stays until the first word
+    of the next has come as far. The lowest index wins a tie.
     """
 
     def __init__(self, params: SamplerParams) -> None:
@@ -42,7 +29,7 @@ class LargestLogit(wiring.Component):
         value = signed(params.profile.logit.bits)
         super().__init__({
             "logits": In(ArrayLayout(value, params.rows)),
-            "position": In(range(params.depth)),
+            "position": In(range(params.depth)),    # at 0 a vector begins
             "taken": In(1),
             "value": Out(value),
             "word": Out(range(params.depth)),
@@ -86,32 +73,293 @@ class LargestLogit(wiring.Component):
         return m
 
 
+_HALVING_BITS = 5       # no table entry is left after 31 halvings
+_FINE_BITS = 3          # of these: halvings that are no multiple of eight
+
+
+class LogitWeight(wiring.Component):
+    """``2^(-u/64)`` of a logit, with ``u`` its distance from the largest times beta: an element
+    of ``Sampler.weights``.
+
+    A pipeline of :attr:`latency` steps: difference, product, rounding, table, halvings in
+    eights, the other halvings. No bits are lost: a difference of two logits, the larger first,
+    fits the bits of a logit, and a weight halved 17 times or more is zero.
+    """
+
+    latency = 6
+    void_step = 4
+
+    def __init__(self, params: SamplerParams) -> None:
+        self.params = params
+        logit = signed(params.profile.logit.bits)
+        super().__init__({
+            "best": In(logit),
+            "logit": In(logit),
+            "beta": In(unsigned(BETA_BITS)),    # a step after the logits
+            "is_void": In(1),       # at void_step: there is no such token, its weight is zero
+            "weight": Out(unsigned(params.weight_bits)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        steps = Pipeline(m, Const(1))
+
+        # Of a void logit, the difference may be negative: then it means nothing.
+        difference = (self.best - self.logit)[:params.profile.logit.bits]
+        difference = steps.register(difference, "difference")
+        product = steps.register(difference * self.beta, "product")
+        exponent = steps.register(round_shift(product, params.exponent_shift), "exponent")
+
+        m.submodules.rom = rom = memory.Memory(
+            shape=unsigned(params.weight_bits), depth=len(EXP_TABLE),
+            init=[int(entry) for entry in EXP_TABLE], attrs=LOGIC_ROM)
+        port = rom.read_port()
+        m.d.comb += [port.addr.eq(exponent[:params.index_bits]), port.en.eq(1)]
+
+        halvings = exponent[params.index_bits:]
+        is_small = steps.register(halvings[_HALVING_BITS:].any(), "is_small")
+        halvings = steps.register(halvings[:_HALVING_BITS], "halvings")
+        coarse = Mux(is_small | self.is_void, 0, port.data >> (halvings[_FINE_BITS:] << _FINE_BITS))
+        fine = steps.register(halvings[:_FINE_BITS], "fine")
+        weight = steps.register(coarse, "coarse") >> fine
+        m.d.comb += self.weight.eq(steps.register(weight, "halved"))
+        return m
+
+
+_DIGIT_BITS = 16        # of the random number and of the sum it is multiplied with
+
+
+class LogitDraw(wiring.Component):
+    """Where the token of a vector of logits is that is drawn with a temperature.
+
+    The token is the number of prefix sums of the weights (:class:`LogitWeight`) that are at most
+    ``r = (random * sum) >> 32``. The logits are kept in a memory. One pass over it sums the
+    weights and notes the sum before each word; a binary search among these notes finds the word
+    of the token. Its weights are then made once more, to go down the tree that sums them: to the
+    right, less what is on the left, wherever r is not below that. All is done at a fixed number
+    of cycles after the last word, the *steps* of
+    :class:`~sterna.hw.units.sampler_params.SamplerParams`. Sums are as wide as the sum of all
+    weights can be, 2^16 each.
+    """
+
+    def __init__(self, params: SamplerParams) -> None:
+        self.params = params
+        logit = signed(params.profile.logit.bits)
+        super().__init__({
+            "logits": In(ArrayLayout(logit, params.rows)),
+            "position": In(range(params.depth)),
+            "taken": In(1),
+            "ends": In(1),      # it is the last word of its vector
+            "draws": In(1),     # so it is, and takes a random number
+            "step": In(range(params.sampled_steps + 1)),    # cycles since the last word
+            "done": In(1),      # the token has been taken
+            "best": In(logit),  # the largest, from params.greedy_steps on
+            "beta": In(unsigned(BETA_BITS)),
+            "seed": In(unsigned(SEED_BITS)),
+            "reseed": In(1),
+            # Where the token is, at params.sampled_steps.
+            "word": Out(range(params.depth)),
+            "lane": Out(max(params.levels, 1)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        params = self.params
+        steps = Pipeline(m, Const(1))
+        searching = Signal()
+        with m.If(self.step == params.search_step - 1):
+            m.d.sync += searching.eq(1)
+
+        # What the sampler knows of the words, from registers.
+        taken, ends, draws, reseed = (
+            steps.flags(flag, 1, name)[-1] for flag, name in (
+                (self.taken, "taken"), (self.ends, "ends"), (self.draws, "draws"),
+                (self.reseed, "reseed")))
+        # The memory is read so that the first word meets the largest logit, and later at
+        # the word of the token. The count starts below zero where that takes a while.
+        count = Signal(range(params.depth))
+        counting = Signal()
+        with m.If(self.done):
+            m.d.sync += [count.eq(0), counting.eq(0), searching.eq(0)]
+        with m.Elif(ends):
+            m.d.sync += [count.eq((1 - params.levels) % (1 << len(count))), counting.eq(1)]
+        with m.Elif(counting):
+            m.d.sync += count.eq(count + 1)
+
+        tree = self._weigh(m, steps, taken, Mux(searching, self.word, count))
+        total, sums = self._sum(m, ends, tree[-1][0])
+        share = self._draw(m, steps, draws, reseed, total)
+        self._search(m, steps, ends, searching, share, sums, tree)
+        return m
+
+    def _weigh(self, m, steps, taken, read_word):
+        """Keep the logits; return the tree of sums of the weights of ``read_word``.
+
+        That is a list of lists of registers: the weights, ``params.weight_latency`` cycles
+        after the read, then sums of two, four and so on, a cycle more for each level.
+        """
+        params = self.params
+        m.submodules.kept = kept = memory.Memory(
+            shape=self.logits.shape(), depth=params.depth, init=[], attrs=NEVER_COLLIDES)
+        read = kept.read_port()
+        write = kept.write_port()
+        m.d.comb += [
+            write.addr.eq(steps.register(self.position, "position")),
+            write.data.eq(steps.register(self.logits, "logits")),
+            write.en.eq(taken),
+            read.addr.eq(read_word),
+            read.en.eq(1),
+        ]
+        logits = self.logits.shape()(steps.register(read.data, "kept_logits"))
+
+        before_weight = params.weight_latency - LogitWeight.latency
+        in_last = steps.delay(
+            read_word == params.words - 1, before_weight + LogitWeight.void_step, "in_last")
+        nodes = []
+        for row in range(params.rows):
+            m.submodules[f"weight{row}"] = weight = LogitWeight(params)
+            m.d.comb += [
+                weight.best.eq(self.best),
+                weight.logit.eq(logits[row]),
+                weight.beta.eq(self.beta),
+                weight.is_void.eq(in_last if row >= params.used_lanes else 0),
+            ]
+            nodes.append(weight.weight)
+        tree = [nodes]
+        for level in range(1, params.levels + 1):
+            below = tree[-1]
+            tree.append([
+                steps.register(sum(below[index + 1:index + 2], start=below[index]),
+                               f"sum{level}_{index // 2}")
+                for index in range(0, len(below), 2)])
+        return tree
+
+    def _sum(self, m, ends, word_sum):
+        """Sum the weights of all words; note the sum before each. Return (total, port).
+
+        The total is known at ``params.draw_step``. The port reads the notes.
+        """
+        params = self.params
+        total = Signal(params.total_bits, reset_less=True)
+        summing = Signal()
+        position = Signal(range(params.depth))
+        m.submodules.sums = sums = memory.Memory(
+            shape=total.shape(), depth=params.depth, init=[], attrs=NEVER_COLLIDES)
+        read = sums.read_port()
+        write = sums.write_port()
+        m.d.comb += [
+            write.addr.eq(position),
+            write.data.eq(total),
+            write.en.eq(summing),
+            read.en.eq(1),
+        ]
+        with m.If(self.step == params.sum_step - 1):
+            m.d.sync += summing.eq(1)
+        with m.If(self.step == params.draw_step - 1):
+            m.d.sync += summing.eq(0)
+        with m.If(ends):
+            m.d.sync += [total.eq(0), position.eq(0)]
+        with m.Elif(summing):
+            # Below vocab * 2^16 and a little, which fits.
+            m.d.sync += [total.eq((total + word_sum)[:params.total_bits]),
+                         position.eq(position + 1)]
+        return total, read
+
+    def _draw(self, m, steps, draws, reseed, total):
+        """Draw a number; return its share of the total, ``(number * total) >> 32``.
+
+        It is known in the cycle before ``params.search_step``. The number is multiplied digit
+        by digit, from the low one: the two floors are the one floor of the whole product. A
+        product of a digit is made of two: of the low digit of the total, and the rest of it.
+        """
+        params = self.params
+        state = Signal(SEED_BITS, init=1)
+        drawn = Signal(SEED_BITS, reset_less=True)
+        # xorshift32. Shifts to the left keep 32 bits.
+        mixed = state ^ Cat(Const(0, 13), state[:-13])
+        mixed = mixed ^ mixed[17:]
+        mixed = mixed ^ Cat(Const(0, 5), mixed[:-5])
+        with m.If(draws):
+            m.d.sync += [state.eq(mixed), drawn.eq(mixed)]
+        with m.Elif(self.step == params.draw_step):
+            m.d.sync += drawn.eq(drawn[_DIGIT_BITS:])
+        seed = steps.register(self.seed, "seed")
+        with m.If(reseed):
+            m.d.sync += state.eq(Mux(seed.any(), seed, 1))
+
+        digit = steps.register(drawn[:_DIGIT_BITS], "digit")
+        low = steps.register(
+            steps.register(total[:_DIGIT_BITS], "total_low") * digit, "product_low")
+        high = steps.register(
+            steps.register(total[_DIGIT_BITS:], "total_high") * digit, "product_high")
+        product = steps.register(low + high.shift_left(_DIGIT_BITS), "product")
+        carry = steps.register(product[_DIGIT_BITS:], "carry")
+        # Below the total, as the number is below 2^32.
+        return (carry + product)[_DIGIT_BITS:][:params.total_bits]
+
+    def _search(self, m, steps, ends, searching, share, sums, tree):
+        """Find ``word`` by ``params.word_step``, then ``lane``."""
+        params = self.params
+        limit = Signal(params.total_bits, reset_less=True)
+        rest = Signal(params.total_bits, reset_less=True)   # limit less all that is left of it
+        with m.If(self.step == params.search_step - 1):
+            m.d.sync += limit.eq(share)
+        with m.If(self.step == params.search_step):
+            m.d.sync += rest.eq(limit)
+
+        # A probe tries a bit of the word, from the highest down: its note is read, goes through
+        # the register of the memory, is subtracted, and decides. The first, whose address is
+        # there long before, needs the last two cycles only.
+        probe = Signal(max(params.probes, 1))
+        phase = Signal(2)
+        candidate = self.word | probe
+        m.d.comb += sums.addr.eq(candidate)
+        beyond = steps.register(limit - steps.register(sums.data, "note"), "beyond")
+        with m.If(searching):
+            m.d.sync += phase.eq(phase + 1)
+        with m.If(ends):
+            m.d.sync += [self.word.eq(0), probe.eq((1 << params.probes) >> 1), phase.eq(2)]
+        with m.Elif(searching & (phase == 3)):
+            m.d.sync += probe.eq(probe >> 1)
+            with m.If(probe.any() & (candidate < params.words) & ~beyond[-1]):
+                m.d.sync += [self.word.eq(candidate), rest.eq(beyond[:-1])]
+
+        # A step down the tree tries a bit of the lane: the sum of the nodes left of it is
+        # chosen, subtracted, and decides. Notes are sums from the first word on, nodes are not.
+        left = Signal(params.total_bits)
+        reached = steps.flags(
+            self.step == params.descent_step - 1, 3 * params.levels, "reached")[1:]
+        for index, is_reached in enumerate(reached[::3]):
+            lefts = tree[params.levels - 1 - index][::2]
+            with m.If(is_reached):
+                m.d.comb += left.eq(Array(lefts)[self.lane])
+        remainder = steps.register(rest - steps.register(left, "left"), "remainder")
+        is_right = ~remainder[-1]
+        with m.If(ends):
+            m.d.sync += self.lane.eq(0)
+        with m.Elif(Cat(reached[2::3]).any()):
+            m.d.sync += self.lane.eq(Cat(is_right, self.lane[:-1]))
+            with m.If(is_right):
+                m.d.sync += rest.eq(remainder[:-1])
+
+
 class ArgmaxSampler(wiring.Component):
     """The next token: ``sterna.model.quantized.sampling.Sampler``, bit for bit.
 
-    Takes the logits of a vector word by word, one per cycle, and then none until its token
-    has been taken. The token is offered ``params.greedy_steps`` or ``params.sampled_steps``
-    cycles after the last word was taken, whatever the logits are.
+    Takes the logits of a vector word by word, one per cycle, and then none until its token has
+    been taken. The token is offered ``params.greedy_steps`` or ``params.sampled_steps`` cycles
+    after the last word was taken, whatever the logits are.
 
-    Greedy, it is the index of the largest logit, the lowest on ties. With a temperature it
-    is drawn (:class:`~sterna.hw.units.logit_draw.LogitDraw`), which takes a multiplier
-    and a table for each lane: without ``sampling`` there are none, and no ports for it.
+    Greedy, it is the index of the largest logit, the lowest on ties. With a temperature it is
+    drawn (:class:`LogitDraw`), which takes a multiplier and a table for each lane: without
+    ``sampling`` there are none, and no ports for it.
 
-    Members
-    -------
-    logits : ``In(stream.Signature(params.logits_layout))``
-        ``logits`` of each lane. Lanes past the vocabulary, in the last word, are ignored.
-    beta : ``In(unsigned(BETA_BITS))``, with ``sampling``
-        Inverse temperature, ``Sampler.beta``; 0 is greedy. Read in the cycle in which the
-        first word of a vector is taken.
-    seed : ``In(unsigned(32))``, with ``sampling``
-        Seed of the random numbers; 0 counts as 1, which is also what a reset leaves.
-    reseed : ``In(1)``, with ``sampling``
-        Start the random numbers from ``seed``. A number is drawn in the cycle in which the
-        last word of a vector to be sampled is taken, and in no other; one drawn in the very
-        cycle of ``reseed`` still comes from the numbers before.
-    tokens : ``Out(stream.Signature(unsigned(params.token_bits)))``
-        The token.
+    ``beta`` is read in the cycle in which the first word of a vector is taken; 0 is greedy.
+    ``reseed`` starts the random numbers from ``seed``, where 0 counts as 1, which is also what a
+    reset leaves. A number is drawn in the cycle in which the last word of a vector to be sampled
+    is taken, and in no other; one drawn in the very cycle of ``reseed`` still comes from the
+    numbers before.
     """
 
     def __init__(self, params: SamplerParams) -> None:

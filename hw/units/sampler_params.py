@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from amaranth.hdl import signed
 from amaranth.lib.data import ArrayLayout, StructLayout
 
-from sterna.model.checks import check_whole
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.sampling import EXP_TABLE
 
@@ -35,10 +34,6 @@ class SamplerParams:
     rows: int  # logits taken per word
     vocab: int  # logits of a vector
     sampling: bool = True  # whether tokens can be drawn with a temperature; greedy only otherwise
-
-    def __post_init__(self) -> None:
-        check_whole("rows", self.rows, 1, 4096)
-        check_whole("vocab", self.vocab, 2, 1 << 20)
 
     @property
     def words(self) -> int:
@@ -86,10 +81,8 @@ class SamplerParams:
 
     @property
     def weight_latency(self) -> int:
-        """Cycles from the read of a logit to its weight.
-
-        Memory, its output register, and a
-        :class:`~sterna.hw.units.logit_draw.LogitWeight`.
+        """Cycles from the read of a logit to its weight: memory, its output register, and a
+        :class:`~sterna.hw.units.sampler.LogitWeight`.
         """
         return 8
 
@@ -102,10 +95,8 @@ class SamplerParams:
 
     @property
     def greedy_steps(self) -> int:
-        """Cycles to the first of ``tokens.valid`` without temperature.
-
-        A register, the tree and a comparison. It is also the cycle from which on the
-        largest logit is known.
+        """Cycles to the first of ``tokens.valid`` without temperature: a register, the tree and
+        a comparison. From then on the largest logit is known.
         """
         return self.levels + 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,10 +13,17 @@ import numpy as np
 from sterna.hw.emit.folder import EmittedUnit, UnitDesign, interface_of
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.emit.selftest.folder_test import Vectors
-from sterna.hw.testbench.stimulus import Stimulus, reference_activations, short_vectors
+from sterna.hw.testbench.scoreboard import ScoredPhase
+from sterna.hw.testbench.stimulus import (
+    Activations,
+    PhaseBuilder,
+    Stimulus,
+    reference_activations,
+    short_vectors,
+)
 from sterna.model.quantized import QuantizedModel
 
-__all__ = ["Sizes", "UnitSpec"]
+__all__ = ["Sizes", "UnitSpec", "usual_phases"]
 
 Sizes: TypeAlias = Mapping[str, Any]
 """Sizes that were chosen, by name: ``{"lanes": 4, "trace": True}``. Others keep their default."""
@@ -51,13 +58,7 @@ class UnitSpec:
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
 
     def check_sizes(self, sizes: Sizes) -> None:
-        """Refuse a size that the unit does not have.
-
-        Raises
-        ------
-        ValueError
-            With the sizes that it has.
-        """
+        """Raise ValueError for a size that the unit does not have, with those that it has."""
         own = list(self.sizes)
         strangers = [name for name in sizes if name not in own]
         if strangers:
@@ -97,3 +98,22 @@ class UnitSpec:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(name.replace("_", "-") for name in names)
+
+
+def usual_phases(
+    acts: Activations, builder: Callable[[Iterable[int]], PhaseBuilder],
+    cut: Mapping[str, int], extremes: PhaseBuilder, *, cut_after: int = 0,
+) -> list[ScoredPhase]:
+    """The phases of a unit that takes vectors, of which ``builder`` sends those of some tokens.
+
+    ``cut`` says how many words of each stream come before the reset in mid-vector, and
+    ``cut_after`` how many cycles after them.
+    """
+    first = builder([0])
+    return [
+        builder(range(acts.tokens)).phase("real vectors"),
+        first.phase("no pauses", random_pauses=False),
+        first.cut("cut in mid-vector", cut, cut_after=cut_after),
+        first.phase("after a reset in mid-vector", reset=True),
+        extremes.phase("extremes"),
+    ]

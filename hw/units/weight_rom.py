@@ -62,19 +62,11 @@ class WeightRomParams:
 class WeightRom(wiring.Component):
     """Answers each request with a run of words, one per cycle.
 
-    It holds a request in progress and one that waits, and takes a request whenever it has
-    room for one. An idle memory offers the first word ``params.latency`` cycles after it
-    took the request. The words of a request that waits, or that is taken no later than one
-    cycle before the last word of the request in progress is offered, follow without a gap.
-    Words stall only while one waits to be taken.
-
-    Members
-    -------
-    requests : ``In(stream.Signature(params.request_layout))``
-        ``first``: number of the first word; ``count``: how many words, at least 1. They
-        must end within the memory: past its end words mean nothing.
-    beats : ``Out(stream.Signature(params.word_bits))``
-        The words; the payload is the output register of the memory.
+    It holds a request in progress and one that waits, and takes a request whenever it has room
+    for one. An idle memory offers the first word ``params.latency`` cycles after it took the
+    request. The words of a request that waits, or that is taken no later than one cycle before
+    the last word of the request in progress is offered, follow without a gap. Words stall only
+    while one waits to be taken; past the end of the memory they mean nothing.
     """
 
     def __init__(self, params: WeightRomParams, words: Sequence[int]) -> None:

@@ -40,11 +40,6 @@ class CoreParams(Interleaved):
 
     Dimensions of the model need not divide by anything: the packer fills up with zeros.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range or two do not go together.
-
     >>> from sterna.model.profile import C12
     >>> params = CoreParams(ModelConfig.named("tiny"), C12)
     >>> params.quant_lanes, params.stages, params.mac_cycles
@@ -159,10 +154,9 @@ class CoreParams(Interleaved):
     def feed_steps(self) -> int:
         """Steps from the issuing of a beat to the array.
 
-        Weights come through the output register of their memory. Activations are read a
-        step after the issuing, for which the tile need not be complete, and go through a
-        register to all rows: with ``block_activations`` that of their memory. All of it goes
-        through one more with ``routing_registers``.
+        Weights come through the output register of their memory. Activations are read a step
+        after the issuing, for which the tile need not be complete, and go through a register to
+        all rows. All of it goes through one more with ``routing_registers``.
         """
         return 3 if self.routing_registers else 2
 

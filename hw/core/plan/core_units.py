@@ -15,9 +15,8 @@ __all__ = ["SCALE_HOLD", "CoreUnits", "scale_latency"]
 
 
 class CoreUnits:
-    """Parameters of every unit that follow from those of the core alone.
-
-    The core builds its units with them, so that what is predicted of a core is what is made.
+    """Parameters of every unit that follow from those of the core alone: the core builds its
+    units with them, so that what is predicted of a core is what is made.
 
     >>> from sterna.model.config import ModelConfig
     >>> from sterna.model.profile import S16
@@ -54,20 +53,18 @@ class CoreUnits:
 
     @property
     def waiting_sums(self) -> int:
-        """Groups of rows that may be between the issuer and the post-processor.
-
-        The first is issued after the first tile of its vector, and taken at the latest when
-        its scale is known: so many cycles after the last chunk. A group in the array and
-        before it counts, too.
+        """Groups of rows that may be between the issuer and the post-processor: the first is
+        issued after the first tile of its vector, and taken at the latest when its scale is
+        known, so many cycles after the last chunk. A group in the array and before it counts,
+        too.
         """
         on_the_way = self._feed_steps + self.mac.latency
         return self.norm.scale_steps + self.scale_latency + 3 + on_the_way
 
     @property
     def logits_on_the_way(self) -> int:
-        """Words of logits that may still come when their queue says that there is no room.
-
-        The requantiser is full of them, and two cycles pass before a word shows.
+        """Words of logits that may still come when their queue says that there is no room: the
+        requantiser is full of them, and two cycles pass before a word shows.
         """
         return self.requantize_latency + 2
 

@@ -199,12 +199,9 @@ class CycleModel:
 
 
 class _Feed:
-    """What is between the issuer and the array.
-
-    It stands still while the array loads fresh activations into its tables, if it has any;
-    otherwise a beat simply arrives ``feed`` cycles after it was issued.
-
-    ``free`` is the cycle from which on the next beat can be issued.
+    """What is between the issuer and the array; ``free`` is the first cycle in which the next
+    beat can be issued. It stands still while the array loads fresh activations into its tables,
+    if it has any.
     """
 
     def __init__(self, timings: CoreTimings) -> None:

@@ -151,10 +151,9 @@ def _request(token: Token, count: int) -> Request:
 
 
 def _window(model: CycleModel, times: list[TokenTimes]) -> tuple[int, int] | None:
-    """The last cycles in which the array did the same as just before; None if it did not.
-
-    The window begins and ends with the first beat of a token of sequence 0. The last tokens
-    are left out: one sequence may be done before the other.
+    """The last cycles in which the array did the same as just before, from the first beat of a
+    token of sequence 0 to that of another; None if it did not. The last tokens are left out: one
+    sequence may be done before the other.
     """
     starts = [token.stages[0].first_beat for token in times if token.sequence == 0]
     starts = starts[1:len(starts) - 1 if model.params.sequences == 1 else -2]

@@ -17,26 +17,10 @@ __all__ = ["ArrayRow", "TableFiller"]
 class ArrayRow(wiring.Component):
     """One row of the array; each style builds its own.
 
-    Members
-    -------
-    advance : ``In(1)``
-        Step in this cycle.
-    weights, acts : ``In(params.weight_layout)``, ``In(ArrayLayout(signed(act_bits), cols))``
-        Operands of a beat, in a style without tables.
-    codes : ``In(params.weight_layout)``
-        Triples of weights of a beat, in a style with tables.
-    fill, fill_index, entries : ``In``
-        Write an entry of every triple's table, in a style with tables: at an index of
-        ``index_bits``, of ``entry_shape``. Takes effect with the next cycle, whether or not
-        the pipeline advances.
-    first, filled : ``In(1)``
-        Whether a beat starts a row; whether there is a beat at all. Both of the beat that
-        reaches the accumulator, ``params.row_steps`` steps after its operands.
-    start : ``In(params.start_shape)``
-        The start value of the row, with ``first``, in a style that has some. Its name is
-        :attr:`start_port`.
-    sum : ``Out(signed(sum_bits))``
-        The accumulator.
+    ``fill`` writes an entry of every triple's table at ``fill_index``, whether or not the
+    pipeline advances; it takes effect with the next cycle. ``first``, ``filled`` and the start
+    value belong to the beat that reaches the accumulator, ``params.row_steps`` steps after its
+    operands.
     """
 
     start_port = "start"
@@ -54,8 +38,8 @@ class ArrayRow(wiring.Component):
         super().__init__({
             "advance": In(1),
             **operands,
-            "first": In(1),
-            "filled": In(1),
+            "first": In(1),     # the beat starts a row
+            "filled": In(1),    # there is a beat at all
             **({self.start_port: In(params.start_shape)} if params.start_name else {}),
             "sum": Out(signed(params.sum_bits)),
         })
@@ -74,43 +58,22 @@ class ArrayRow(wiring.Component):
 
 
 class TableFiller(wiring.Component):
-    """Writes all entries of all tables, an entry of every table in each cycle.
-
-    A style derives its own from this one, and makes the entries in :meth:`add_sums`.
-
-    Parameters
-    ----------
-    params
-        Geometry of the array.
-    addresses
-        Where the entries go, in order, ``params.fill_entries`` of them.
-
-    Members
-    -------
-    request : ``In(1)``
-        Activations wait to be loaded; they stay until ``done``.
-    acts : ``In(ArrayLayout(signed(act_bits), cols))``
-        The activations.
-    fill, fill_index, entries : ``Out``
-        To the rows: write ``entries`` to all tables at ``fill_index``.
-    done : ``Out(1)``
-        High in the cycle of the last entry, the last of ``params.fill_steps`` cycles from
-        the first one of ``request`` on.
+    """Writes all entries of all tables, an entry of every table in each cycle, at ``addresses``
+    in their order. A style derives its own from this one, and makes the entries in
+    :meth:`add_sums`.
     """
 
     def __init__(self, params: MacParams, addresses: Sequence[int]) -> None:
-        if len(addresses) != params.fill_entries:
-            raise ValueError(
-                f"style {params.style} writes {params.fill_entries} entries, got "
-                f"{len(addresses)} addresses")
         self.params = params
         self.addresses = tuple(addresses)
         super().__init__({
-            "request": In(1),
+            "request": In(1),   # activations wait to be loaded, and stay until done
             "acts": In(ArrayLayout(signed(params.act_bits), params.cols)),
+            # To the rows: write entries to all tables at fill_index.
             "fill": Out(1),
             "fill_index": Out(unsigned(params.index_bits)),
             "entries": Out(ArrayLayout(params.entry_shape, params.triples)),
+            # In the cycle of the last entry, the last of fill_steps from request on.
             "done": Out(1),
         })
 

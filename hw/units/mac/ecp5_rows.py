@@ -79,19 +79,11 @@ class Half:
 class CarryChains:
     """Builds adders that share carry chains.
 
-    nextpnr adds four LUTs to a chain that starts and ends in ordinary cells. So several
-    adders share a chain, and the half that keeps one from the next also shows the carry
-    that leaves the first. A chain starts with such a half too, whatever its carry input.
-
-    Parameters
-    ----------
-    m
-        Module that takes the cells.
-    name
-        Beginning of their names.
-    most_halves
-        Length at which a new chain begins. A long chain is hard to place, and timing
-        analysis does not see that no carry passes from one adder to the next.
+    nextpnr adds four LUTs to a chain that starts and ends in ordinary cells. So several adders
+    share a chain, and the half that keeps one from the next also shows the carry that leaves the
+    first. A chain starts with such a half too, whatever its carry input. A new one begins at
+    ``most_halves``: a long chain is hard to place, and timing analysis does not see that no
+    carry passes from one adder to the next.
     """
 
     def __init__(self, m: Module, name: str, most_halves: int = 40) -> None:
@@ -145,19 +137,8 @@ class CarryChains:
 class Ecp5Accumulator(wiring.Component):
     """The sum of a row, gathered beat by beat; one LUT for each bit.
 
-    It adds modulo ``2**sum_bits``, so the sum is right if it fits, whatever the start value
-    and the sums on the way are.
-
-    Members
-    -------
-    advance, filled, first : ``In(1)``
-        Whether to step, whether there is a beat, and whether it starts a row.
-    start : ``In(start_shape)``
-        Start value, read with ``first``.
-    operand : ``In(signed(operand_bits))``
-        What the beat adds.
-    sum : ``Out(signed(sum_bits))``
-        The sum so far.
+    It adds modulo ``2**sum_bits``, so the sum is right if it fits, whatever the start value and
+    the sums on the way are.
     """
 
     def __init__(self, sum_bits: int, operand_bits: int, start_shape: ShapeLike) -> None:
@@ -192,21 +173,13 @@ def add_tree(
     steps: Pipeline, chains: CarryChains, operands: Sequence[Value],
     signs: Sequence[ValueLike] | None = None,
 ) -> Value:
-    """Add operands, neighbours level by level; return a signed sum.
+    """Add two or more operands, neighbours level by level; return a signed sum.
 
-    The operands are in offset binary, ``n + 2**(w-1)`` in w bits, and so are all sums but
-    the last: the carry out is then the top bit, and shown by the half that ends the carry.
-    A complement of offset binary is the offset binary of the complement.
-
-    Parameters
-    ----------
-    steps, chains
-        Where registers and adders go.
-    operands
-        What to add; at least two. None is wider than those before it.
-    signs
-        Whether the complement of an operand, and of all that is added to it before it is
-        added to those before it, is added. With the operands; that of the first is not read.
+    The operands are in offset binary, ``n + 2**(w-1)`` in w bits, none wider than those before
+    it, and so are all sums but the last: the carry out is then the top bit, and shown by the
+    half that ends the carry. A complement of offset binary is the offset binary of the
+    complement. A sign says whether the complement of its operand, and of all that was added to
+    it before, is added; that of the first is not read.
     """
     level = [(operand, index) for index, operand in enumerate(operands)]
     signs = list(signs) if signs is not None else [0] * len(operands)
@@ -248,13 +221,10 @@ def _halves(a: Value, b: Value, sign: ValueLike, *, last: bool) -> list[Half]:
 class Ecp5ChainRow(ArrayRow):
     """One row of style ``ecp5-chain``: chains of four columns, a tree, the accumulator.
 
-    Every adder ends in a register, so a column of a chain is added one step after the one
-    before it. A ``-x`` is added as its one's complement; the missing +1s are the number of
-    -1 weights of the row, from which the accumulator starts.
-
-    The activation of column i comes ``i % 4`` steps after the weights of its beat; the start
-    value is the number of -1 weights in the row. Parameters and members are those of
-    :class:`~sterna.hw.units.mac.array_row.ArrayRow`.
+    Every adder ends in a register, so a column of a chain is added one step after the one before
+    it: the activation of column i comes ``i % 4`` steps after the weights of its beat. A ``-x``
+    is added as its one's complement; the missing +1s are the number of -1 weights of the row,
+    from which the accumulator starts.
     """
 
     def elaborate(self, platform):
@@ -304,19 +274,7 @@ _RAM_BITS = 4
 
 
 class Ecp5Tables(wiring.Component):
-    """A table of 16 entries for each triple of activations; read at once, written on a clock.
-
-    Members
-    -------
-    indices : ``In(ArrayLayout(unsigned(4), triples))``
-        Address at which each table is read.
-    entries : ``In(ArrayLayout(unsigned(entry_bits), triples))``
-        An entry for each table.
-    fill, fill_index : ``In(1)``, ``In(unsigned(4))``
-        Whether to write the entries, and their address.
-    values : ``Out(ArrayLayout(unsigned(entry_bits), triples))``
-        What each table holds at its index.
-    """
+    """A table of 16 entries for each triple of activations; read at once, written on a clock."""
 
     def __init__(self, triples: int, entry_bits: int) -> None:
         self.triples = triples
@@ -350,12 +308,9 @@ class Ecp5TableRow(ArrayRow):
 
     The sign of a triple chooses in the adder that takes it as second operand whether it, and
     what was added to it before, is complemented. So it is relative to the sign of the first
-    operand (:func:`sterna.hw.units.mac.weight_codes.to_relative`); only the first triple of all has
-    gates for its own. The complements lack a number of +1s that depends on the weights only,
-    from which the row starts. Every adder ends in a register.
-
-    Signs of ``codes`` are relative; ``entries`` are in offset binary, as the adders take them.
-    Parameters and members are those of :class:`~sterna.hw.units.mac.array_row.ArrayRow`.
+    operand (:func:`sterna.hw.units.mac.weight_codes.to_relative`); only the first triple of all
+    has gates for its own. The complements lack a number of +1s that depends on the weights only,
+    from which the row starts. ``entries`` are in offset binary. Every adder ends in a register.
     """
 
     def elaborate(self, platform):
@@ -392,10 +347,9 @@ class Ecp5TableRow(ArrayRow):
 class Ecp5TableFiller(TableFiller):
     """Makes the 14 sums of every three activations a, b, c, whose last one is never negative.
 
-    Two adders for every three: c plus or minus b, then plus or minus a. A half of a carry
-    cell selects, negates and adds; the +1 that a complement lacks enters as the carry. What
-    is added is chosen three, two and one cycles before the entry is written: before the
-    first one all is 0, as it should be.
+    Two adders for every three: c plus or minus b, then plus or minus a. The +1 that a complement
+    lacks enters as the carry. What is added is chosen three, two and one cycles before the entry
+    is written: before the first one all is 0, as it should be.
     """
 
     def __init__(self, params: MacParams) -> None:

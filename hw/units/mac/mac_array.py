@@ -17,24 +17,10 @@ __all__ = ["FILLERS", "ROWS", "Accumulator", "TernaryMacArray"]
 
 
 class Accumulator(wiring.Component):
-    """The sum of a row, gathered beat by beat.
+    """The sum of a row, gathered beat by beat, from the number of its -1 weights on.
 
-    It starts from the number of -1 weights of the row. It cannot overflow:
-    :attr:`~sterna.hw.units.mac.mac_params.MacParams.sum_bits` gives the bound,
-    ``benchmarks/prove.py`` has it proven.
-
-    Members
-    -------
-    advance, filled : ``In(1)``
-        Whether to step, and whether there is a beat.
-    first : ``In(1)``
-        Whether the beat starts a row.
-    minus_count : ``In(unsigned(count_bits))``
-        Start value, read with ``first``.
-    operand : ``In(signed(operand_bits(cols)))``
-        Sum of the beat's one's complement operands.
-    sum : ``Out(signed(sum_bits))``
-        The sum so far.
+    It cannot overflow: :attr:`~sterna.hw.units.mac.mac_params.MacParams.sum_bits` gives the
+    bound, ``benchmarks/prove.py`` has it proven.
     """
 
     def __init__(self, params: MacParams) -> None:
@@ -61,10 +47,8 @@ class Accumulator(wiring.Component):
 class TernaryRow(ArrayRow):
     """One row of the array: select, adder tree, accumulator.
 
-    Every adder ends in a register. A ``-x`` is added as its one's complement; the missing
-    +1s are the number of -1 weights of the row, from which the accumulator starts.
-
-    Parameters and members are those of :class:`~sterna.hw.units.mac.array_row.ArrayRow`.
+    Every adder ends in a register. A ``-x`` is added as its one's complement; the missing +1s
+    are the number of -1 weights of the row, from which the accumulator starts.
     """
 
     start_port = "minus_count"
@@ -113,26 +97,25 @@ FILLERS = {
 class TernaryMacArray(wiring.Component):
     """Dot products of ternary rows with a vector of activations, ``rows`` at a time.
 
-    A group of ``rows`` rows arrives in beats of ``cols`` columns; ``last`` ends it and its
-    sums leave, exact for every input (activations of -128 included). Groups of any length
-    up to ``max_columns`` follow each other without a pause: one beat per cycle, always, but
-    for ``params.fill_steps`` cycles before a beat with ``fresh`` in a style with tables.
-    The pipeline moves as a whole and stops only while sums wait to be taken; they appear
-    ``params.latency`` steps after the last beat of their group. In all styles but ``generic`` the
-    array is made of cells of one FPGA family, which Amaranth's simulator cannot run.
+    A group of ``rows`` rows arrives in beats of ``cols`` columns; ``last`` ends it and its sums
+    leave, exact for every input (activations of -128 included). Groups of any length up to
+    ``max_columns`` follow each other without a pause: one beat per cycle, always, but for
+    ``params.fill_steps`` cycles before a beat with ``fresh`` in a style with tables. The
+    pipeline moves as a whole and stops only while sums wait to be taken; they appear
+    ``params.latency`` steps after the last beat of their group. In all styles but ``generic``
+    the array is made of cells of one FPGA family, which Amaranth's simulator cannot run.
 
-    No multiplier anywhere, and no overflow:
-    :class:`~sterna.hw.units.mac.mac_params.MacParams` proves the widths, on condition that a
-    group has at most ``max_columns`` columns (rounded up to
-    whole beats of zero weights) and start values are those of the weights.
+    No multiplier anywhere, and no overflow: :class:`~sterna.hw.units.mac.mac_params.MacParams`
+    proves the widths, on condition that a group has at most ``max_columns`` columns (rounded up
+    to whole beats of zero weights) and start values are those of the weights.
 
     Members
     -------
     beats : ``In(stream.Signature(params.beat_layout))``
-        The weights of each row, ``weights`` or ``codes``; ``acts[column]``; ``last``; with
-        tables ``fresh``, high if the activations are not those of the beat before; and,
-        read with the first beat of a group only, ``minus_counts[row]`` or ``starts[row]``:
-        what the complements of the whole row lack. See :mod:`sterna.hw.units.mac.weight_packing`.
+        ``weights`` or ``codes`` of each row; ``acts[column]``; ``last``; with tables
+        ``fresh``, high if the activations are not those of the beat before; and, read with the
+        first beat of a group only, ``minus_counts[row]`` or ``starts[row]``: what the complements
+        of the whole row lack. See :mod:`sterna.hw.units.mac.weight_packing`.
     sums : ``Out(stream.Signature(params.sum_layout))``
         A dot product for each row.
     """

@@ -21,11 +21,6 @@ __all__ = ["MacParams"]
 class MacParams:
     """Geometry of a ternary multiply-accumulate array.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of its range, or there is no such style.
-
     >>> params = MacParams(rows=8, cols=128, max_columns=384)
     >>> params.sum_bits, params.latency, params.beats_per_group(384)
     (17, 8, 3)
@@ -124,9 +119,8 @@ class MacParams:
 
     @property
     def fill_steps(self) -> int:
-        """Cycles that a beat of fresh activations waits until tables hold them.
-
-        The first notices the beat, each of the others writes an entry.
+        """Cycles that a beat of fresh activations waits until tables hold them: the first
+        notices the beat, each of the others writes an entry.
         """
         return self.fill_entries + 1 if self.fill_entries else 0
 
@@ -142,10 +136,8 @@ class MacParams:
 
     @property
     def start_shape(self) -> Shape:
-        """Shape of a row's start value: what its complements lack.
-
-        A number of -1 weights, or with relative signs a number of triples that may be
-        negative.
+        """Shape of a row's start value: a number of -1 weights, or with relative signs a number
+        of triples that may be negative.
         """
         match self.style:
             case ArrayStyle.XC7_TABLE:

@@ -110,8 +110,6 @@ def unpack_triples(codes: np.ndarray, columns: int) -> np.ndarray:
 def _pack(weight: np.ndarray, combinations: Mapping[int, tuple[int, ...]]) -> np.ndarray:
     """Codes of weights ``[..., columns]``, each of the combination of its columns."""
     weight = np.asarray(weight)
-    if weight.ndim < 1:
-        raise ValueError("weights must be a row or a matrix, got a single number")
     to_codes(weight)        # refuses what is no trit
     size = len(combinations[0])
     places = 3 ** np.arange(size)

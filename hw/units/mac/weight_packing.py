@@ -28,8 +28,7 @@ from sterna.hw.units.mac.weight_codes import (
 )
 
 __all__ = [
-    "beat_payloads", "pack_projection", "row_codes", "row_starts", "row_trits", "sum_values",
-    "unpack_projection"]
+    "beat_payloads", "pack_projection", "row_codes", "row_starts", "row_trits", "sum_values"]
 
 
 def row_codes(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
@@ -112,26 +111,6 @@ def pack_projection(weight: np.ndarray, params: MacParams) -> list[int]:
         offset = layout[name].offset
         bits[:, offset:offset + field.shape[1]] = field
     return to_ints(bits)
-
-
-def unpack_projection(
-    words: Sequence[int], params: MacParams, rows: int, columns: int,
-) -> np.ndarray:
-    """Undo :func:`pack_projection`; int8 ``[rows, columns]``."""
-    groups, beats = params.groups(rows), params.beats_per_group(columns)
-    if len(words) != groups * beats:
-        raise ValueError(
-            f"a {rows} x {columns} matrix takes {groups * beats} words, got {len(words)}")
-    field = params.beat_layout[params.weight_name]
-    bits = from_ints(words, field.offset, field.width).reshape(-1, params.code_bits)
-    codes = bits @ (1 << np.arange(params.code_bits, dtype=np.uint8))
-    padded = row_trits(
-        codes.reshape(groups, beats, params.rows, -1), params.cols, params.style)
-    weight = padded.transpose(0, 2, 1, 3).reshape(groups * params.rows, beats * params.cols)
-    weight = np.ascontiguousarray(weight[:rows, :columns])
-    if pack_projection(weight, params) != list(words):
-        raise ValueError("filling, start values or flags do not belong to the weights")
-    return weight
 
 
 def beat_payloads(

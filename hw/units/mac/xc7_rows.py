@@ -32,13 +32,10 @@ __all__ = ["PairAdder", "TernaryAdder", "Xc7PairRow", "Xc7TableFiller", "Xc7Tabl
 
 
 def lut_init(low: Callable[..., bool | int], high: Callable[..., bool | int]) -> int:
-    """Return the 64-bit contents of a LUT6_2 whose halves compute two functions.
+    """Return the 64-bit contents of a LUT6_2 whose halves compute two functions of ``I0`` to
+    ``I4``.
 
-    Parameters
-    ----------
-    low, high
-        Functions of five bits, ``I0`` to ``I4``. O5 is always the lower half; O6 is the
-        upper half while ``I5`` is 1, else the lower.
+    O5 is always the lower half; O6 is the upper half while ``I5`` is 1, else the lower.
 
     >>> hex(lut_init(lambda a, b, c, d, e: a, lambda a, b, c, d, e: a & b))
     '0x88888888aaaaaaaa'
@@ -53,31 +50,21 @@ def lut_init(low: Callable[..., bool | int], high: Callable[..., bool | int]) ->
 
 def lut6_2(init: int, inputs: list[Value], o5: Value, o6: Value) -> Instance:
     """Return a LUT6_2 with ``inputs`` I0 to I5 and both outputs."""
-    if len(inputs) != 6:
-        raise ValueError(f"a LUT6_2 has 6 inputs, got {len(inputs)}")
     return Instance(
         "LUT6_2", p_INIT=Const(init, 64), o_O5=o5, o_O6=o6,
         **{f"i_I{place}": value for place, value in enumerate(inputs)})
 
 
 class CarryChain(wiring.Component):
-    """A chain of CARRY4 cells, four bits each; combinational, no carry in.
-
-    Members
-    -------
-    propagate : ``In(width)``
-        Bits that pass a carry on and, exclusive-ored with it, are the total.
-    generate : ``In(width)``
-        The carry out of each bit that does not propagate.
-    total : ``Out(width)``
-        ``propagate`` with the carries added.
-    """
+    """A chain of CARRY4 cells, four bits each; combinational, no carry in."""
 
     def __init__(self, width: int) -> None:
-        if width < 1:
-            raise ValueError(f"width must be at least 1, got {width}")
         self.width = width
-        super().__init__({"propagate": In(width), "generate": In(width), "total": Out(width)})
+        super().__init__({
+            "propagate": In(width),     # passes a carry on and, exclusive-ored with it, is total
+            "generate": In(width),      # the carry out of a bit that does not propagate
+            "total": Out(width),
+        })
 
     def elaborate(self, platform):
         m = Module()
@@ -108,18 +95,9 @@ TERNARY_INIT = lut_init(
 class TernaryAdder(wiring.Component):
     """``a + b + c``, or ``a + b`` while ``clear`` is high; combinational.
 
-    The LUT of a bit reduces three operands to two: their exclusive or, and their majority
-    (O5), which counts for the bit above. There it enters the exclusive or (O6) and is the
-    other operand of the carry chain.
-
-    Members
-    -------
-    a, b, c : ``In(signed(width))``
-        Operands.
-    clear : ``In(1)``
-        Whether to leave out ``c``.
-    total : ``Out(signed(width))``
-        Their sum.
+    The LUT of a bit reduces three operands to two: their exclusive or, and their majority (O5),
+    which counts for the bit above. There it enters the exclusive or (O6) and is the other
+    operand of the carry chain.
     """
 
     def __init__(self, width: int) -> None:
@@ -164,9 +142,8 @@ def add_tree(
     m: Module, steps: Pipeline, partials: list[PartialSum], left: int,
     bits: Callable[[int], int],
 ) -> list[PartialSum]:
-    """Add neighbours, level by level, until at most ``left`` partial sums remain.
-
-    ``bits`` gives the signed width of a sum of so many columns.
+    """Add neighbours, level by level, until at most ``left`` partial sums remain; ``bits`` gives
+    the signed width of a sum of so many columns.
     """
     for depth in range(tree_steps(len(partials), left)):
         groups = [partials[i:i + 3] for i in range(0, len(partials), 3)]
@@ -203,22 +180,13 @@ PAIR_INIT = lut_init(_operand, _half_sum)
 
 
 class PairAdder(wiring.Component):
-    """``w0 * x0 + w1 * x1`` in one's complement; combinational.
+    """``w0 * x0 + w1 * x1`` less the number of -1 weights, for a code of
+    :mod:`sterna.hw.units.mac.weight_codes`; combinational.
 
-    A CARRY4 needs of each bit whether it propagates a carry (O6) and, if not, the carry
-    out (O5). With one operand, both outputs are its bit: no carry ever begins. With two,
-    O6 is their exclusive or, and where that is 0 they are equal, so that either is the
-    carry: the code names the one that O5 gives.
-
-    Members
-    -------
-    code : ``In(unsigned(4))``
-        The weights, as :mod:`sterna.hw.units.mac.weight_codes` packs them.
-    x0, x1 : ``In(signed(act_bits))``
-        Activations.
-    total : ``Out(signed(act_bits + 1))``
-        ``w0 * x0 + w1 * x1`` less the number of -1 weights; in ``[-2**act_bits,
-        2**act_bits - 2]``.
+    A CARRY4 needs of each bit whether it propagates a carry (O6) and, if not, the carry out
+    (O5). With one operand, both outputs are its bit: no carry ever begins. With two, O6 is their
+    exclusive or, and where that is 0 they are equal, so that either is the carry: the code names
+    the one that O5 gives.
     """
 
     def __init__(self, act_bits: int) -> None:
@@ -246,12 +214,8 @@ class PairAdder(wiring.Component):
 class Xc7PairRow(ArrayRow):
     """One row of style ``xc7-pair``: pair adders, adders of three operands, accumulator.
 
-    Every adder ends in a register. A ``-x`` is added as its one's complement; the missing
-    +1s are the number of -1 weights of the row, from which the accumulator starts.
-
-    Weights come in pairs, see :mod:`sterna.hw.units.mac.weight_codes`; the start value is
-    the number of -1 weights in the row. Parameters and members are those of
-    :class:`~sterna.hw.units.mac.array_row.ArrayRow`.
+    Every adder ends in a register. A ``-x`` is added as its one's complement; the missing +1s
+    are the number of -1 weights of the row, from which the accumulator starts.
     """
 
     def elaborate(self, platform):
@@ -286,20 +250,9 @@ _READ_PORTS = "ABC"
 class Xc7Tables(wiring.Component):
     """A table of 32 entries for each triple of activations; read at once, written on a clock.
 
-    A RAM32M (four LUTs) is written at one address and read at three others, two bits each.
-    All tables are written alike, so ports of several tables share a RAM32M: 20 LUTs hold
-    three tables of 10 bits.
-
-    Members
-    -------
-    codes : ``In(ArrayLayout(unsigned(5), triples))``
-        Address at which each table is read.
-    entries : ``In(ArrayLayout(signed(entry_bits), triples))``
-        An entry for each table.
-    fill, fill_index : ``In(1)``, ``In(unsigned(5))``
-        Whether to write the entries, and their address.
-    values : ``Out(ArrayLayout(signed(entry_bits), triples))``
-        The entry that each table holds at its code.
+    A RAM32M (four LUTs) is written at one address and read at three others, two bits each. All
+    tables are written alike, so ports of several tables share a RAM32M: 20 LUTs hold three
+    tables of 10 bits.
     """
 
     def __init__(self, triples: int, entry_bits: int) -> None:
@@ -351,12 +304,10 @@ def _unused(connections: dict) -> dict:
 class Xc7TableRow(ArrayRow):
     """One row of style ``xc7-table``: tables, adders of three operands, accumulator.
 
-    A table holds the sum of each of the 27 combinations of three activations at the address
-    that is its code (:mod:`sterna.hw.units.mac.weight_codes`), negatives in two's complement:
-    there is nothing to correct, so a row starts from 0. Every adder ends in a register. The last
-    one adds two operands to the accumulator.
-
-    Parameters and members are those of :class:`~sterna.hw.units.mac.array_row.ArrayRow`.
+    A table holds the sum of each of the 27 combinations of three activations at the address that
+    is its code (:mod:`sterna.hw.units.mac.weight_codes`), negatives in two's complement: there
+    is nothing to correct, so a row starts from 0. Every adder ends in a register. The last one
+    adds two operands to the accumulator.
     """
 
     def elaborate(self, platform):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
-
-from core_timing import layer_events
 
 from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.timing.cycles import CoreTimings, CycleModel
@@ -25,13 +22,6 @@ def table(heading: str) -> list[list[str]]:
     assert lines, f"no table below {heading}"
     return [[cell.strip() for cell in line.strip("|").split("|")]
             for line in lines[1].splitlines()]
-
-
-def test_a_layer_cycle_by_cycle() -> None:
-    stages = layer_events(CycleModel(CoreParams(TINY, S16)))
-    events = [list(dataclasses.astuple(stage))[1:] for stage in stages]
-    shown = [[int(cell) for cell in row[1:]] for row in table("One layer, cycle by cycle")]
-    assert shown == [list(row) for row in zip(*events, strict=True)]
 
 
 def test_cycles_per_token() -> None:

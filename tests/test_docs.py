@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"),
                 *(ROOT / "docs" / "api").glob("*.md"), *(ROOT / "examples").glob("*.md")])
 CODE_FOLDERS = ("model", "export", "hw", "sim", "cli")
-MARKS = {"README.md": "slow", "library.md": "long", "simulation.md": "slow", "gateware.md": "long"}
+MARKS = {"README.md": "slow", "library.md": "long", "gateware.md": "long"}
 # Files that docs/add-a-unit.md adds: tests/test_add_a_unit.py does, and runs its commands.
 ADDED = re.findall(r"^```py\n# (hw/units/\w+)\.py$",
                    (ROOT / "docs" / "add-a-unit.md").read_text(encoding="utf-8"), re.M)

@@ -28,7 +28,7 @@ API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 MODULES = [name for page in API_PAGES
            for name in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))]
 CODE_FOLDERS = ("model", "export", "hw", "sim", "cli")
-MARKS = {"README.md": "slow", "library.md": "long", "simulation.md": "slow", "gateware.md": "long"}
+MARKS = {"README.md": "slow", "library.md": "long", "gateware.md": "long"}
 # Files that docs/add-a-unit.md adds: tests/test_add_a_unit.py does, and runs its commands.
 ADDED = re.findall(r"^```py\n# (hw/units/\w+)\.py$",
                    (ROOT / "docs" / "add-a-unit.md").read_text(encoding="utf-8"), re.M)

@@ -5,6 +5,7 @@ import math
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from mixer_parts import values_and_gradients
 from torch import Tensor
 
 from sterna.model.network.bitlinear import BitLinear, bit_linear, naive_bit_linear
@@ -32,14 +33,13 @@ def random_case(
     limit=st.sampled_from([math.inf, 1.5]), seed=seeds)
 def test_fused_form_equals_the_naive_one(columns, rows, lead, bias, limit, seed):
     x, weights, biases = random_case(columns, rows, lead, bias, seed)
-    leaves = [each.requires_grad_() for each in (x, *weights, *(biases or []))]
-    results = []
-    for form in (bit_linear, naive_bit_linear):
-        out = form(x, weights, biases, limit)
-        assert out.shape == (*lead, sum(rows))
-        toward = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out)
-        results.append([out.detach(), *torch.autograd.grad(out, leaves, toward)])
-    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
+    inputs = [x, *weights, *(biases or [])]
+    ours, naive = (values_and_gradients(
+        lambda x, *others, form=form: form(
+            x, others[:len(rows)], others[len(rows):] or None, limit), inputs)
+        for form in (bit_linear, naive_bit_linear))
+    assert ours[0].shape == (*lead, sum(rows))
+    torch.testing.assert_close(ours, naive, rtol=1e-9, atol=1e-9)
 
 
 @given(columns=st.integers(1, 300), seed=seeds)

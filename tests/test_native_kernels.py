@@ -2,14 +2,14 @@
 
 import math
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mixer_parts import gates
+from mixer_parts import gates, values_and_gradients
 from torch import Tensor
 
 from sterna.model.cpp_library import NoCompilerError
@@ -55,19 +55,6 @@ def arithmetic(count: int, precision: str = "highest") -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         torch.set_float32_matmul_precision(before[1])
-
-
-def values_and_gradients(
-    function: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Tensor],
-) -> list[Tensor]:
-    """Outputs, and the gradients of all inputs for fixed gradients of the outputs."""
-    leaves = [each.detach().clone().requires_grad_() for each in inputs]
-    found = function(*leaves)
-    outputs = found if isinstance(found, tuple) else (found,)
-    toward = [torch.linspace(-1.0, 2.0, each.numel(), dtype=each.dtype).view_as(each)
-              for each in outputs]
-    return [*(each.detach() for each in outputs),
-            *torch.autograd.grad(outputs, leaves, toward)]
 
 
 def assert_near(ours: list[Tensor], expected: list[Tensor], relative: float) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from mixer_parts import gates, normal
+from mixer_parts import gates, normal, values_and_gradients
 from torch import Tensor
 
 from sterna.model.network import recurrence
@@ -22,14 +22,6 @@ def random_inputs(shape: tuple[int, int, int], seed: int) -> tuple[Tensor, Tenso
     """Gates, candidates and a first state, in float64."""
     return (gates(*shape, seed=seed), normal(*shape, seed=seed + 1),
             normal(*shape[1:], seed=seed + 2))
-
-
-def values_and_gradients(form: Scan, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    """States, and the gradients of all three inputs for a fixed gradient of the states."""
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-    states = form(*leaves)
-    toward = torch.linspace(-1.0, 2.0, states.numel()).to(states.dtype).view_as(states)
-    return [states.detach(), *torch.autograd.grad(states, leaves, toward)]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -15,8 +15,7 @@ import numpy as np
 import onnxruntime
 
 from sterna.model.config import ModelConfig
-from sterna.model.onnx_float.trace import flat
-from sterna.model.onnx_float.writer import float_graph
+from sterna.model.onnx_float.writer import flat, float_graph
 from sterna.model.stack.language_model import LanguageModel
 
 WIDTHS = (64, 128, 512)

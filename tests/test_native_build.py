@@ -1,7 +1,6 @@
 """Building the compiled operators: once, without half-made files, with clear errors."""
 
 import shutil
-from pathlib import Path
 
 import onnxruntime
 import pytest
@@ -17,7 +16,7 @@ from sterna.model.profile import S16
 from sterna.model.quantized.synthetic import random_model
 
 
-def test_a_library_is_built_once(native_ops: Path) -> None:
+def test_a_library_is_built_once(native_ops):
     before = native_ops.stat().st_mtime_ns
     told: list[int] = []
     assert build_ops(
@@ -26,9 +25,7 @@ def test_a_library_is_built_once(native_ops: Path) -> None:
     assert native_ops.stat().st_mtime_ns == before
 
 
-def test_without_a_compiler_a_library_that_is_there_will_do(
-    native_ops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_compiler_a_library_that_is_there_will_do(native_ops, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(
             MissingCompilerError, match=r"g\+\+ is not installed.*apt-get install g\+\+.*slower"):
@@ -37,7 +34,7 @@ def test_without_a_compiler_a_library_that_is_there_will_do(
     assert build_ops(tmp_path) == tmp_path / native_ops.name
 
 
-def test_sources_that_do_not_compile_leave_nothing(tmp_path: Path) -> None:
+def test_sources_that_do_not_compile_leave_nothing(tmp_path):
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "broken.cpp").write_text("int main( { return 0; }")
@@ -49,7 +46,7 @@ def test_sources_that_do_not_compile_leave_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("native_ops", "quick_ops")
-def test_an_onnxruntime_without_the_interface_is_named(tmp_path: Path) -> None:
+def test_an_onnxruntime_without_the_interface_is_named(tmp_path):
     library = build_ops(tmp_path, sources=planted_sources(
         tmp_path / "native", "ort_abi.hpp", "kApiVersion = 18", "kApiVersion = 999"))
     with pytest.raises(OpsError, match=r"not fit onnxruntime .*\(it lacks version 999 of its"):
@@ -58,7 +55,7 @@ def test_an_onnxruntime_without_the_interface_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("native_ops", "quick_ops")
-def test_a_library_that_fails_at_work_fails_the_self_test(tmp_path: Path) -> None:
+def test_a_library_that_fails_at_work_fails_the_self_test(tmp_path):
     library = build_ops(tmp_path, sources=planted_sources(
         tmp_path / "native", "ops.cpp", "kernel.head(layer,",
         'throw std::runtime_error("planted"); kernel.head(layer,'))

@@ -2,13 +2,14 @@
 
 import math
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mixer_parts import gates, values_and_gradients
 from torch import Tensor
 
 from sterna.model.cpp_library import NoCompilerError
@@ -16,7 +17,7 @@ from sterna.model.native_cpu.kernels import kernels_of_library
 from sterna.model.native_cpu.library import kernel_library
 from sterna.model.network.bitlinear import bit_linear
 from sterna.model.network.gates import gated_scan, gated_silu, residual_sum
-from sterna.model.network.kernels import Kernels, kernels_for, use_kernels
+from sterna.model.network.kernels import kernels_for, use_kernels
 from sterna.model.network.numerics import Limits, Numerics
 from sterna.model.network.recurrence import mlgru_scan, naive_mlgru
 from sterna.model.profile import S16
@@ -35,7 +36,7 @@ checked = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], 
 
 
 @pytest.fixture(params=PROCESSORS, scope="module")
-def kernels(request: pytest.FixtureRequest) -> Kernels:
+def kernels(request):
     """The kernels, from the cache of whoever runs the tests."""
     try:
         return kernels_of_library(kernel_library(*request.param.split()).build())
@@ -54,20 +55,6 @@ def arithmetic(count: int, precision: str = "highest") -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         torch.set_float32_matmul_precision(before[1])
-
-
-def values_and_gradients(
-    function: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Tensor],
-) -> list[Tensor]:
-    """Outputs, and the gradients of all inputs for fixed gradients of the outputs."""
-    leaves = [each.detach().clone().requires_grad_() for each in inputs]
-    found = function(*leaves)
-    outputs = found if isinstance(found, tuple) else (found,)
-    torch.autograd.backward(outputs, [
-        torch.linspace(-1.0, 2.0, each.numel(), dtype=each.dtype).view_as(each)
-        for each in outputs])
-    return [*(each.detach() for each in outputs), *(
-        leaf.grad for leaf in leaves if leaf.grad is not None)]
 
 
 def assert_near(ours: list[Tensor], expected: list[Tensor], relative: float) -> None:
@@ -111,9 +98,7 @@ def as_layer(parts: int, limit: float) -> Callable[..., Tensor]:
     lead=st.sampled_from([(1,), (5,), (3, 50), (299,)]), bias=st.booleans(),
     limit=st.sampled_from([math.inf, 1.5]), seed=seeds, count=threads)
 def test_a_projection_is_the_same_to_the_last_bit_and_its_gradients_nearly(
-    kernels: Kernels, products: str, skipped: int, error: float, columns: int, rows: list[int],
-    lead: tuple[int, ...], bias: bool, limit: float, seed: int, count: int,
-) -> None:
+        kernels, products, skipped, error, columns, rows, lead, bias, limit, seed, count):
     inputs, form = layer(columns, rows, lead, bias, seed), as_layer(len(rows), limit)
     expected = values_and_gradients(form, inputs)
     with use_kernels(kernels), arithmetic(count, products):
@@ -122,19 +107,17 @@ def test_a_projection_is_the_same_to_the_last_bit_and_its_gradients_nearly(
     assert_near(ours[skipped:], expected[skipped:], error)
 
 
-def test_a_long_row_and_many_tokens_are_no_exception(kernels: Kernels) -> None:
-    inputs, form = layer(70_000, [2], (3,), True, 1), as_layer(1, math.inf)
+@pytest.mark.parametrize(("columns", "rows", "tokens", "limit", "error"), [
+    (70_000, [2], 3, math.inf, 1e-5), (33, [17, 17], 700, 2.0, 1e-6)])
+def test_a_long_row_and_many_tokens_are_no_exception(kernels, columns, rows, tokens, limit, error):
+    inputs, form = layer(columns, rows, (tokens,), True, 1), as_layer(len(rows), limit)
     expected = values_and_gradients(form, inputs)
-    with use_kernels(kernels), arithmetic(1):
-        assert_near(values_and_gradients(form, inputs), expected, 1e-5)
-    inputs, form = layer(33, [17, 17], (700,), True, 2), as_layer(2, 2.0)
-    expected = values_and_gradients(form, inputs)
-    with use_kernels(kernels), arithmetic(2):
-        assert_near(values_and_gradients(form, inputs), expected, 1e-6)
+    with use_kernels(kernels), arithmetic(len(rows)):
+        assert_near(values_and_gradients(form, inputs), expected, error)
 
 
 @pytest.mark.parametrize("columns", [256, 257, 1000])
-def test_sums_at_their_ends_do_not_wrap(kernels: Kernels, columns: int) -> None:
+def test_sums_at_their_ends_do_not_wrap(kernels, columns):
     """Sums of 16 bits hold 256 columns: 127 * 2 * 256 of them is just below their end."""
     signs = torch.tensor([[1.0], [-1.0]])
     inputs = [signs.expand(2, columns).contiguous() for _ in range(2)]
@@ -146,57 +129,26 @@ def test_sums_at_their_ends_do_not_wrap(kernels: Kernels, columns: int) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_spoils_the_outputs_as_in_torch(kernels: Kernels, bad: float) -> None:
-    inputs, form = layer(20, [7], (4,), True, 3), as_layer(1, 2.0)
-    inputs[0][2, 5] = bad
-    expected = form(*inputs)
-    with use_kernels(kernels):
-        ours = form(*inputs)
-    assert torch.equal(ours.isnan(), expected.isnan())
-    assert ours[2].isnan().all()
-    assert torch.equal(ours[3], expected[3])
-    inputs = layer(20, [7], (4,), True, 3)
-    inputs[1][2, 5] = bad
-    expected = form(*inputs)
-    with use_kernels(kernels):
-        assert torch.equal(form(*inputs).isnan(), expected.isnan())
-    assert expected.isnan().all()
+def test_what_is_not_finite_spoils_the_outputs_as_in_torch(kernels, bad):
+    form = as_layer(1, 2.0)
+    for spoiled in (0, 1):      # a vector, the matrix
+        inputs = layer(20, [7], (4,), True, 3)
+        inputs[spoiled][2, 5] = bad
+        expected = form(*inputs)
+        with use_kernels(kernels):
+            ours = form(*inputs)
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
+        assert expected.isnan().all(-1).tolist() == [bool(spoiled)] * 2 + [True, bool(spoiled)]
 
 
-def gates(steps: int, batch: int, channels: int, seed: int) -> list[Tensor]:
-    """Gates (a third of them exactly 0 or 1), candidates and a first state."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (steps, batch, channels)
-    forget = torch.rand(shape, generator=generator)
-    kind = torch.randint(0, 6, shape, generator=generator)
-    forget = forget.masked_fill(kind == 0, 0.0).masked_fill(kind == 1, 1.0)
-    return [forget, torch.randn(shape, generator=generator),
-            torch.randn(shape[1:], generator=generator)]
+def scan_inputs(*shape: int, seed: int) -> list[Tensor]:
+    """Gates, candidates and a first state."""
+    make = normal(seed)
+    return [gates(*shape, seed=seed).float(), make(*shape), make(*shape[1:])]
 
 
-def in_float64(function: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Tensor],
-               ) -> list[Tensor]:
-    """What torch computes in twice the precision: kernels are for float32."""
-    return values_and_gradients(function, [each.double() for each in inputs])
-
-
-sizes = {"steps": st.integers(1, 40), "batch": st.integers(1, 3),
-         "channels": st.integers(1, 70), "seed": seeds, "count": threads}
-
-
-@checked
-@given(**sizes)
-def test_the_recurrence_is_the_loop(
-    kernels: Kernels, steps: int, batch: int, channels: int, seed: int, count: int,
-) -> None:
-    inputs = gates(steps, batch, channels, seed)
-    expected = in_float64(naive_mlgru, inputs)
-    with use_kernels(kernels), arithmetic(count):
-        assert_near(values_and_gradients(mlgru_scan, inputs), expected, 1e-6)
-
-
-def test_closed_gates_copy_the_candidate_and_open_gates_keep_the_state(kernels: Kernels) -> None:
-    _, candidate, initial = gates(9, 2, 37, 0)
+def test_closed_gates_copy_the_candidate_and_open_gates_keep_the_state(kernels):
+    _, candidate, initial = scan_inputs(9, 2, 37, seed=0)
     with use_kernels(kernels):
         closed = mlgru_scan(torch.zeros_like(candidate), candidate, initial)
         kept = mlgru_scan(torch.ones_like(candidate), candidate, initial)
@@ -205,10 +157,11 @@ def test_closed_gates_copy_the_candidate_and_open_gates_keep_the_state(kernels: 
 
 
 @checked
-@given(**sizes)
-def test_gates_products_and_sums_are_those_of_torch(
-    kernels: Kernels, steps: int, batch: int, channels: int, seed: int, count: int,
-) -> None:
+@given(steps=st.integers(1, 40), batch=st.integers(1, 3), channels=st.integers(1, 70), seed=seeds,
+       count=threads)
+def test_recurrences_products_and_sums_are_those_of_torch(
+        kernels, steps, batch, channels, seed, count):
+    """Which computes in twice the precision: kernels are for float32."""
     make = normal(seed)
     z, state = 4.0 * make(steps, batch, 3 * channels), make(batch, channels)
     z[0, 0, 0] = 300.0      # far beyond where an exponential overflows
@@ -216,18 +169,21 @@ def test_gates_products_and_sums_are_those_of_torch(
     pair = [8.0 * make(steps, batch, 2 * channels)]
     both = [12.0 * make(steps, channels), 12.0 * make(steps, channels)]
     for function, inputs in (
+        (mlgru_scan, scan_inputs(steps, batch, channels, seed=seed)),
         (lambda z, state: gated_scan(z, state, REAL), [z, state]),
         (lambda z: gated_scan(z, state.to(z.dtype), LIMITS)[1], [z]),
         (lambda z: gated_silu(z, LIMITS), pair), (lambda z: gated_silu(z, REAL), pair),
         (lambda a, b: residual_sum(a, b, LIMITS), both),
         (lambda a, b: residual_sum(a, b, REAL), both),
     ):
-        expected = in_float64(function, inputs)
+        twin = naive_mlgru if function is mlgru_scan else function
+        expected = values_and_gradients(twin, [each.double() for each in inputs])
         with use_kernels(kernels), arithmetic(count):
-            assert_near(values_and_gradients(function, inputs), expected, 2e-6)
+            assert_near(values_and_gradients(function, inputs), expected,
+                        1e-6 if function is mlgru_scan else 5e-6)
 
 
-def test_results_of_the_gated_recurrence_hold_no_memory_but_their_own(kernels: Kernels) -> None:
+def test_results_of_the_gated_recurrence_hold_no_memory_but_their_own(kernels):
     with use_kernels(kernels):
         for each in gated_scan(torch.ones(5, 2, 9), torch.ones(2, 3), REAL):
             assert each.untyped_storage().nbytes() == 4 * each.numel()
@@ -240,7 +196,7 @@ class Halves(Limits):
         return (2.0 * state).round() / 2.0
 
 
-def test_other_numerics_than_limits_are_left_to_torch(kernels: Kernels) -> None:
+def test_other_numerics_than_limits_are_left_to_torch(kernels):
     z, state = normal(0)(5, 2, 9), normal(1)(2, 3)
     expected = gated_scan(z, state, Halves(S16))
     with use_kernels(kernels):
@@ -249,25 +205,25 @@ def test_other_numerics_than_limits_are_left_to_torch(kernels: Kernels) -> None:
     assert not torch.equal(ours[0], gated_scan(z, state, LIMITS)[0])
 
 
-def test_no_result_depends_on_the_number_of_threads(kernels: Kernels) -> None:
+def calls() -> list[tuple[Callable[..., Tensor | tuple[Tensor, ...]], list[Tensor]]]:
     make = normal(5)
-    calls = [
+    return [
         (as_layer(3, 2.0), layer(96, [40, 50, 60], (700,), True, 4)),
-        (mlgru_scan, gates(50, 3, 130, 6)),
+        (mlgru_scan, scan_inputs(50, 3, 130, seed=6)),
         (lambda z, state: gated_scan(z, state, REAL), [make(50, 3, 390), make(3, 130)]),
         (lambda z: gated_silu(z, LIMITS), [make(60, 300)])]
-    for function, inputs in calls:
-        with use_kernels(kernels):
-            for precision in ("medium", "highest"):
-                with arithmetic(1, precision):
-                    alone = values_and_gradients(function, inputs)
-                with arithmetic(3, precision):
-                    shared = values_and_gradients(function, inputs)
-                for one, other in zip(alone, shared, strict=True):
-                    assert torch.equal(one, other)
 
 
-def test_tensors_that_no_kernel_is_for_go_to_torch(kernels: Kernels) -> None:
+@pytest.mark.parametrize("precision", ["medium", "highest"])
+def test_no_result_depends_on_the_number_of_threads(kernels, precision):
+    found = []
+    for count in (1, 3):
+        with use_kernels(kernels), arithmetic(count, precision):
+            found.append([each for call in calls() for each in values_and_gradients(*call)])
+    assert all(map(torch.equal, *found))
+
+
+def test_tensors_that_no_kernel_is_for_go_to_torch(kernels):
     x = torch.ones(2, 3)
     with use_kernels(kernels):
         assert kernels_for(x) is kernels
@@ -284,24 +240,20 @@ def test_tensors_that_no_kernel_is_for_go_to_torch(kernels: Kernels) -> None:
     assert kernels_for(x) is None
 
 
-def test_results_are_float32_whatever_torch_makes_by_default(kernels: Kernels) -> None:
-    inputs, make = layer(9, [5, 6], (4,), True, 0), normal(0)
-    calls = [(as_layer(2, 1.5), inputs), (mlgru_scan, gates(5, 2, 9, 1)),
-             (lambda z, state: gated_scan(z, state, REAL), [make(5, 2, 9), make(2, 3)]),
-             (lambda z: gated_silu(z, LIMITS), [make(5, 6)])]
+def test_results_are_float32_whatever_torch_makes_by_default(kernels):
     with use_kernels(kernels), arithmetic(1):
-        expected = [values_and_gradients(*call) for call in calls]
-        torch.set_default_dtype(torch.float64)
-        try:
-            found = [values_and_gradients(*call) for call in calls]
-        finally:
-            torch.set_default_dtype(torch.float32)
-    for ours, others in zip(found, expected, strict=True):
-        assert all(one.dtype == torch.float32 for one in ours)
-        assert_near(ours, others, 1e-6)     # the gradients that came in have been rounded once
+        for call in calls():
+            expected = values_and_gradients(*call)
+            torch.set_default_dtype(torch.float64)
+            try:
+                found = values_and_gradients(*call)
+            finally:
+                torch.set_default_dtype(torch.float32)
+            assert all(each.dtype == torch.float32 for each in found)
+            assert_near(found, expected, 1e-6)  # the gradients that came in have been rounded once
 
 
-def test_shapes_that_do_not_fit_are_refused_and_not_read_beyond(kernels: Kernels) -> None:
+def test_shapes_that_do_not_fit_are_refused_and_not_read_beyond(kernels):
     x = torch.ones(5, 2, 6)
     with use_kernels(kernels):
         for refused, what in (

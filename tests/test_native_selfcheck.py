@@ -43,18 +43,18 @@ def _run(*command: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory):
     _need("g++")
     return _compile("g++", tmp_path_factory.mktemp("native"))
 
 
 @pytest.fixture(scope="module")
-def here(program: Path) -> list[str]:
+def here(program):
     """What the program prints on this processor."""
     return _run(str(program))
 
 
-def test_the_kernels_of_this_processor_agree(here: list[str]) -> None:
+def test_the_kernels_of_this_processor_agree(here):
     assert here[0] == "portable exact"
     assert here[-1].startswith("hash ")
 
@@ -62,15 +62,13 @@ def test_the_kernels_of_this_processor_agree(here: list[str]) -> None:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="x86 programs")
 @pytest.mark.parametrize(("processor", "kernels"), [
     ("Nehalem", ["portable"]), ("Haswell", ["portable", "avx2"])])
-def test_older_x86_takes_the_kernels_it_has(
-    program: Path, here: list[str], processor: str, kernels: list[str],
-) -> None:
+def test_older_x86_takes_the_kernels_it_has(program, here, processor, kernels):
     _need("qemu-x86_64-static")
     assert _run("qemu-x86_64-static", "-cpu", processor, str(program)) == [
         *(f"{kernel} exact" for kernel in kernels), here[-1]]
 
 
-def test_neon_is_exact_under_emulation(here: list[str], tmp_path: Path) -> None:
+def test_neon_is_exact_under_emulation(here, tmp_path):
     _need("aarch64-linux-gnu-g++", "qemu-aarch64-static")
     program = _compile("aarch64-linux-gnu-g++", tmp_path, "-static")
     for processor, kernels in (("cortex-a53", ["neon"]), ("max", ["neon", "neon-dot"])):

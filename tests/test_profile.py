@@ -5,35 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sterna.model.profile import C12, PROFILES, S16, FixedPoint, NumericProfile
+from sterna.model.profile import C12, S16, FixedPoint
 
 
-def test_profiles_have_the_widths_they_are_named_for() -> None:
-    bits = {name: [getattr(p, part).bits for part in ("x", "z", "h", "o", "p")]
-            for name, p in PROFILES.items()}
-    assert bits == {"S16": [16] * 5, "C12": [12, 8, 12, 10, 10]}
+def test_named_profiles_have_these_widths_ranges_and_tables(profile):
+    """Training clamps to the ranges; C12 looks its sigmoid up in bytes, S16 interpolates."""
+    formats = (profile.x, profile.z, profile.h, profile.o, profile.p)
+    assert [each.limit for each in formats] == [16, 8, 8, 8, 32]
+    table = profile.sigmoid_table()
+    assert ([each.bits for each in formats], profile.sigmoid_step_bits, len(table)) == {
+        "S16": ([16] * 5, 10, 65), "C12": ([12, 8, 12, 10, 10], 0, 256)}[profile.name]
+    assert (table[0], table[len(table) // 2], table[-1]) == {
+        "S16": (11, 1 << 14, 32757), "C12": (0, 128, 255)}[profile.name]
 
 
-def test_every_format_covers_the_range_that_training_clamps_to(profile: NumericProfile) -> None:
-    assert profile.x.limit == 16
-    assert profile.z.limit == profile.h.limit == profile.o.limit == 8
-    assert profile.p.limit == 32
-
-
-def test_c12_looks_its_sigmoid_up_in_256_bytes() -> None:
-    assert C12.sigmoid_step_bits == 0
-    assert len(C12.sigmoid_table()) == 256
-    assert max(C12.sigmoid_table()) == 255
-
-
-def test_s16_interpolates_between_65_entries() -> None:
-    assert S16.sigmoid_step_bits == 10
-    assert len(S16.sigmoid_table()) == 65
-    assert (S16.sigmoid_table()[0], S16.sigmoid_table()[32], S16.sigmoid_table()[-1]) == (
-        11, 1 << 14, 32757)
-
-
-def test_sigmoid_table_is_the_sigmoid(profile: NumericProfile) -> None:
+def test_sigmoid_table_is_the_sigmoid(profile):
     table = np.array(profile.sigmoid_table())
     at = -8 + np.arange(table.size) * 16 / profile.sigmoid_segments
     exact = 1 / (1 + np.exp(-at)) * (1 << profile.sigmoid_frac)
@@ -55,21 +41,19 @@ def test_sigmoid_table_is_the_sigmoid(profile: NumericProfile) -> None:
     ({"p": FixedPoint(24, 25 - 1), "z": FixedPoint(8, 4), "h": FixedPoint(12, 8)},
      "negative product_shift"),
 ])
-def test_contradicting_formats_are_refused(change: dict, message: str) -> None:
+def test_contradicting_formats_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(S16, **change)
 
 
 @pytest.mark.parametrize("bits", [1, 25])
-def test_a_format_has_2_to_24_bits(bits: int) -> None:
+def test_a_format_has_2_to_24_bits(bits):
     with pytest.raises(ValueError, match="bits must be a whole number from 2 to 24"):
         FixedPoint(bits, 0)
 
 
 @given(st.sampled_from([S16, C12]), st.floats(1e-9, 30, allow_subnormal=False))
-def test_a_quantized_scale_is_within_half_a_unit_of_its_mantissa(
-    profile: NumericProfile, scale: float,
-) -> None:
+def test_a_quantized_scale_is_within_half_a_unit_of_its_mantissa(profile, scale):
     try:
         k, shift = profile.quantize_scale(scale)
     except ValueError:
@@ -81,6 +65,6 @@ def test_a_quantized_scale_is_within_half_a_unit_of_its_mantissa(
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf"), 1e9, 1e-30])
-def test_a_scale_that_cannot_be_represented_is_refused(scale: float) -> None:
+def test_a_scale_that_cannot_be_represented_is_refused(scale):
     with pytest.raises(ValueError, match="scale"):
         S16.quantize_scale(scale)

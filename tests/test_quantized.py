@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from sterna.model.profile import C12
-from sterna.model.quantized import (
-    Projection,
-    QuantizedFileError,
-    QuantizedModel,
-    load_model,
-)
+from sterna.model.quantized import Projection, QuantizedFileError, load_model
 from sterna.model.quantized.file import _digest, pack_trits, unpack_trits
 from sterna.model.quantized.synthetic import random_model
 
@@ -27,7 +22,7 @@ Change = Callable[[dict, dict], object]
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2**32 - 1))
-def test_trits_survive_packing(rows: int, columns: int, seed: int) -> None:
+def test_trits_survive_packing(rows, columns, seed):
     weight = np.random.default_rng(seed).integers(-1, 2, (rows, columns), dtype=np.int8)
     packed = pack_trits(weight)
     assert packed.size == -(-rows * columns // 4)
@@ -40,12 +35,12 @@ def test_trits_survive_packing(rows: int, columns: int, seed: int) -> None:
     (np.array([0, 0], np.uint8), "3 trits take 1"),
     (np.array([0], np.int16), "uint8"),
 ])
-def test_packed_trits_that_are_none_are_refused(packed: np.ndarray, message: str) -> None:
+def test_packed_trits_that_are_none_are_refused(packed, message):
     with pytest.raises(ValueError, match=message):
         unpack_trits(packed, (1, 3))
 
 
-def test_a_model_survives_the_file(odd_model: QuantizedModel, tmp_path: Path) -> None:
+def test_a_model_survives_the_file(odd_model, tmp_path):
     path = odd_model.save(tmp_path / "m.safetensors")
     back = load_model(path)
     assert back.to_bytes() == path.read_bytes() == odd_model.to_bytes()
@@ -106,9 +101,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_wrong_file_is_refused_by_name(
-    odd_model: QuantizedModel, tmp_path: Path, name: str,
-) -> None:
+def test_a_wrong_file_is_refused_by_name(odd_model, tmp_path, name):
     change, message = CHANGES[name]
     path = tmp_path / "wrong.safetensors"
     path.write_bytes(_rewrite(odd_model.to_bytes(), change))
@@ -120,35 +113,26 @@ def test_a_wrong_file_is_refused_by_name(
 BLOB = random_model(ODD, C12, 7).to_bytes()
 
 
-def _refuse(damaged: bytes) -> None:
+@given(st.integers(0, len(BLOB) - 1), st.integers(0, 7))
+def test_a_truncated_file_and_a_flipped_bit_are_noticed(at, bit):
+    flipped = BLOB[:at] + bytes([BLOB[at] ^ (1 << bit)]) + BLOB[at + 1:]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "damaged.safetensors"
-        path.write_bytes(damaged)
-        with pytest.raises(QuantizedFileError, match=r"damaged\.safetensors"):
-            load_model(path)
+        for damaged in (BLOB[:at], flipped):
+            path.write_bytes(damaged)
+            with pytest.raises(QuantizedFileError, match=r"damaged\.safetensors"):
+                load_model(path)
 
 
-@given(st.integers(0, len(BLOB) - 1))
-def test_a_truncated_file_is_refused(length: int) -> None:
-    _refuse(BLOB[:length])
+@pytest.mark.parametrize(("name", "message"), [
+    ("nothing.safetensors", r"No such file.*tiny, tiny-c12, micro, tiny-bpe"),
+    (".", "cannot read")])
+def test_what_is_no_file_is_refused_with_the_bundled_models(tmp_path, name, message):
+    with pytest.raises(QuantizedFileError, match=message):
+        load_model(tmp_path / name)
 
 
-@given(st.integers(0, len(BLOB) - 1), st.integers(0, 7))
-def test_a_flipped_bit_is_noticed(at: int, bit: int) -> None:
-    _refuse(BLOB[:at] + bytes([BLOB[at] ^ (1 << bit)]) + BLOB[at + 1:])
-
-
-def test_a_missing_file_names_the_bundled_models(tmp_path: Path) -> None:
-    with pytest.raises(QuantizedFileError, match=r"No such file.*tiny, tiny-c12, micro, tiny-bpe"):
-        load_model(tmp_path / "nothing.safetensors")
-
-
-def test_a_folder_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(QuantizedFileError, match="cannot read"):
-        load_model(tmp_path)
-
-
-def test_a_wide_bias_is_refused(odd_model: QuantizedModel) -> None:
+def test_a_wide_bias_is_refused(odd_model):
     name = "layer0.mlgru.f"
     p = odd_model.projections[name]
     wide = np.full(p.bias.shape, 1 << odd_model.profile.z.bits, dtype=np.int32)
@@ -157,9 +141,7 @@ def test_a_wide_bias_is_refused(odd_model: QuantizedModel) -> None:
             **odd_model.projections, name: Projection(p.weight, wide, p.k, p.shift)})
 
 
-def test_writing_where_nothing_can_be_written_leaves_nothing(
-    odd_model: QuantizedModel, tmp_path: Path,
-) -> None:
+def test_writing_where_nothing_can_be_written_leaves_nothing(odd_model, tmp_path):
     with pytest.raises(OSError, match="nowhere"):
         odd_model.save(tmp_path / "nowhere" / "m.safetensors")
     assert not list(tmp_path.iterdir())

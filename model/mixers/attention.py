@@ -115,12 +115,10 @@ class Attention(TokenMixer):
         return self.out(merge_heads(self.scores(q, k, v, mask))), state
 
     def initial_state(self, x: Tensor) -> State:
-        """No keys and no values."""
         none = x.new_zeros(x.shape[-2], self.kv_heads, 0, self.width)
         return (none, none.clone()) if self.causal else ()
 
     def state_words(self, length: int) -> int:
-        """Keys and values of the tokens that are kept."""
         kept = self.kept(torch.empty(1, 1, length, 1, device="meta")).shape[2]
         return 2 * kept * self.kv_heads * self.width if self.causal else 0
 
@@ -201,7 +199,6 @@ class ReluAttention(Attention):
     """
 
     def scores(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """As :meth:`Attention.scores`."""
         weights = F.relu(q @ k.transpose(-1, -2)) * self.width ** -0.5
         if mask is None and self.causal and q.shape[2] > 1:
             mask = weights.new_ones(weights.shape[-2:]).tril().bool()
@@ -235,7 +232,6 @@ class Window(Attention):
         self.size = size
 
     def pattern(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """The band."""
         back = queries.unsqueeze(-1) - keys
         return (back >= 0) & (back < self.size)
 
@@ -275,12 +271,10 @@ class Sinks(Window):
         self.sinks = sinks
 
     def pattern(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """The band and the sinks."""
         return super().pattern(queries, keys) | (
             (keys < self.sinks) & (keys <= queries.unsqueeze(-1)))
 
     def kept(self, keys: Tensor) -> Tensor:
-        """The sinks, and of the others the newest ``size - 1``."""
         first, others = keys[:, :, :self.sinks], keys[:, :, self.sinks:]
         return torch.cat([first, super().kept(others)], dim=2)
 

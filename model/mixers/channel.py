@@ -40,7 +40,6 @@ class GatedLinear(ChannelMixer):
         self.down = init.linear(init.dff, init.d, residual=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
         z = self.numerics.z(self.gate_up(x, self.numerics.z_limit))
         return self.down(self.gated(z))
 
@@ -149,7 +148,6 @@ class _FeedForward(ChannelMixer):
         self.down = init.linear(init.dff, init.d, residual=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
         z = self.numerics.z(project((self.up,), x, self.numerics.z_limit))
         return self.down(self.numerics.p(self.activate(z)))
 
@@ -177,7 +175,6 @@ class ReLU2(_FeedForward):
     activate = staticmethod(_squared_relu)
 
     def products(self, length: int) -> int:
-        """The squares."""
         return self.dff
 
 
@@ -204,10 +201,8 @@ class GLUMML(ChannelMixer):
         self.down = make_dense(init, init.dff, init.d, residual=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``x [..., d]`` to ``[..., d]``; every vector by itself."""
         gate, up = self.kernel(x).chunk(2, dim=-1)
         return self.down(self.activate(gate) * up)
 
     def products(self, length: int) -> int:
-        """Gate with up."""
         return self.dff

@@ -33,11 +33,9 @@ class PositionMixer(TokenMixer):
         self._kept = kept if causal else ()
 
     def initial_state(self, x: Tensor) -> State:
-        """No tokens."""
         return tuple(x.new_zeros(x.shape[-2], 0, width) for width in self._kept)
 
     def state_words(self, length: int) -> int:
-        """What is kept of every token."""
         return length * sum(self._kept)
 
     def after(self, *parts: Tensor) -> State:
@@ -88,7 +86,6 @@ class _Synthesizer(PositionMixer):
         return self.out(merge_heads(mixed)), self.after(values)
 
     def products(self, length: int) -> int:
-        """The weighted sum of the values."""
         return length * self.d
 
 
@@ -112,7 +109,6 @@ class DenseSynthesizer(_Synthesizer):
         self.out = init.linear(init.d, init.d, residual=True)
 
     def score(self, x: Tensor, total: int) -> Tensor:
-        """Of each token by itself."""
         return split_heads(self.scores(self.inner(x).relu()), self.heads)[..., :total]
 
 
@@ -151,7 +147,6 @@ class RandomSynthesizer(_Synthesizer):
         self.out = init.linear(init.d, init.d, residual=True)
 
     def score(self, x: Tensor, total: int) -> Tensor:
-        """Of the positions, whatever the tokens are."""
         before = total - x.shape[0]
         if self.rank:
             return self.left[:, before:total] @ self.right[:, :total].transpose(-1, -2)
@@ -271,7 +266,6 @@ class FNet(TokenMixer):
         self.norm = "ortho" if unitary else "backward"
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Map a whole sequence ``x [time, batch, d]``."""
         return torch.fft.fft2(x, dim=(0, 2), norm=self.norm).real, ()
 
     def products(self, length: int) -> int:

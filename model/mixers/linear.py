@@ -145,7 +145,6 @@ class FeatureAttention(Attention):
         return mixed.movedim(0, 2), last[..., :-1].clone(), last[..., -1].clone()
 
     def initial_state(self, x: Tensor) -> State:
-        """Zeros."""
         if not self.causal:
             return ()
         batch = x.shape[-2]
@@ -154,7 +153,6 @@ class FeatureAttention(Attention):
                 x.new_zeros(batch, self.heads, self.features), *count)
 
     def state_words(self, length: int) -> int:
-        """Both sums, and the count of tokens; whatever the length."""
         if not self.causal:
             return 0
         return self.heads * self.features * (self.width + 1) + int(self.rope)
@@ -186,7 +184,6 @@ class LinearAttention(FeatureAttention):
     """
 
     def of_queries(self, q: Tensor) -> Tensor:
-        """``elu(q) + 1``, of keys as well."""
         return elu_features(q)
 
 
@@ -201,7 +198,6 @@ class ReluLinearAttention(FeatureAttention):
     """
 
     def of_queries(self, q: Tensor) -> Tensor:
-        """``relu(q)``, of keys as well."""
         return q.relu()
 
 
@@ -277,12 +273,10 @@ class Performer(FeatureAttention):
         self.register_buffer("rows", orthogonal_rows(self.features, self.width, init.generator))
 
     def of_queries(self, q: Tensor) -> Tensor:
-        """phi over its largest feature."""
         exponents = log_features(q * self.width ** -0.25, self.rows)
         return (exponents - exponents.amax(-1, keepdim=True)).exp()
 
     def of_keys(self, k: Tensor) -> Tensor:
-        """phi."""
         return log_features(k * self.width ** -0.25, self.rows).exp()
 
     def products(self, length: int) -> int:

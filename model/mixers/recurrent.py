@@ -27,11 +27,9 @@ class _Gated(TokenMixer):
     d: int
 
     def initial_state(self, x: Tensor) -> State:
-        """Zeros ``[batch, d]``."""
         return (x.new_zeros(x.shape[-2], self.d),)
 
     def state_words(self, length: int) -> int:
-        """d, whatever the length."""
         return self.d
 
     def products(self, length: int) -> int:
@@ -271,7 +269,6 @@ class HGRN2(TokenMixer):
         return (x.new_zeros(x.shape[-2], self.d // self.expand, self.expand, self.expand),)
 
     def state_words(self, length: int) -> int:
-        """d k, whatever the length."""
         return self.d * self.expand
 
     def products(self, length: int) -> int:
@@ -338,12 +335,10 @@ class LRU(TokenMixer):
         return y, (re[-1].clone(), im[-1].clone())   # not all of re and im
 
     def initial_state(self, x: Tensor) -> State:
-        """Zeros ``[batch, n]``, real and imaginary part."""
         zeros = x.new_zeros(x.shape[-2], self.state_dim)
         return zeros, zeros.clone()
 
     def state_words(self, length: int) -> int:
-        """2 n, whatever the length."""
         return 2 * self.state_dim
 
     def products(self, length: int) -> int:

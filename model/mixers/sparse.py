@@ -98,7 +98,6 @@ class Strided(Attention):
         self.stride = stride
 
     def pattern(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """The band, and the stripes beside it."""
         back = queries.unsqueeze(-1) - keys
         return (back >= 0) & ((back < self.stride) | (back % self.stride == 0))
 
@@ -137,7 +136,6 @@ class BigBird(Attention):
         self.register_buffer("draw", torch.randint(1 << 31, (), generator=init.generator))
 
     def pattern(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Blocks seen, spread over their tokens."""
         count = -(-keys.shape[0] // self.block)
         mask = self.blocks(queries // self.block, count)[:, keys // self.block]
         return mask & (keys <= queries.unsqueeze(-1)) if self.causal else mask
@@ -202,7 +200,6 @@ class Linformer(Attention):
         self.to_values = self.to_keys if shared else init.parameter(k, length, std=length ** -0.5)
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Map the whole sequence ``x [time, batch, d]``."""
         self.check_length(x.shape[0])
         return super().forward(x, state)
 
@@ -213,7 +210,6 @@ class Linformer(Attention):
             q, self.to_keys[:, :time] @ k, self.to_values[:, :time] @ v, mask)
 
     def seen(self, length: int) -> int:
-        """k, whatever the length."""
         return self.sums
 
     def products(self, length: int) -> int:
@@ -366,7 +362,6 @@ class Reformer(TokenMixer):
         return self.out(merge_heads(mixed)), (k, v, hashes)
 
     def initial_state(self, x: Tensor) -> State:
-        """No keys, no values and no hashes."""
         if not self.causal:
             return ()
         none = x.new_zeros(x.shape[-2], self.heads, 0, self.d // self.heads)
@@ -374,7 +369,6 @@ class Reformer(TokenMixer):
         return none, none.clone(), hashes
 
     def state_words(self, length: int) -> int:
-        """Keys, values and hashes of all tokens."""
         return length * (2 * self.d + self.heads * self.rounds) if self.causal else 0
 
     def products(self, length: int) -> int:

@@ -17,17 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sterna.model.native_cpu.library import (
-    SWITCH,
-    BitLinearCall,
-    GatedScanCall,
-    GatedSiluCall,
-    LimitedSumCall,
-    ScanCall,
-    kernel_library,
-    load_kernels,
-    switched_off,
-)
+from sterna.model.native_cpu.library import SWITCH, kernel_library, load_kernels, switched_off
 from sterna.model.network.kernels import Kernels
 from sterna.model.network.quantizers import ternary_scale
 
@@ -102,10 +92,9 @@ class _BitLinear(torch.autograd.Function):
         out = x.new_empty((*x.shape[:-1], count))
         arrays = (_pointers(weights), _pointers(biases) if biases else None,
                   (ctypes.c_int64 * parts)(*rows))
-        library.bit_linear_forward(BitLinearCall(
+        library.bit_linear_forward(
             tokens, columns, count, parts, torch.get_num_threads(),
-            *map(_address, arrays), scales.data_ptr(), limit, 0,
-            *(each.data_ptr() for each in (x, q, gain, inverse, codes, out))))
+            *map(_address, arrays), scales, limit, 0, x, q, gain, inverse, codes, out)
         # Without a limit the outputs are not looked at again.
         ctx.save_for_backward(q, gain, inverse, codes, scales, out if limit < _ALL else None)
         ctx.library, ctx.limit, ctx.rows, ctx.shape = library, limit, rows, x.shape
@@ -123,11 +112,10 @@ class _BitLinear(torch.autograd.Function):
         sizes = (ctypes.c_int64 * len(ctx.rows))(*ctx.rows)
         # As torch's own product does by this setting, where the processor can.
         halves = torch.get_float32_matmul_precision() == "medium"
-        ctx.library.bit_linear_backward(BitLinearCall(
+        ctx.library.bit_linear_backward(
             q.shape[0], columns, rows, len(ctx.rows), torch.get_num_threads(), None, None,
-            _address(sizes), scales.data_ptr(), ctx.limit, halves, None,
-            *(None if each is None else each.data_ptr() for each in (
-                q, gain, inverse, codes, out, grad, to_x, to_weights, to_biases))))
+            _address(sizes), scales, ctx.limit, halves, None,
+            q, gain, inverse, codes, out, grad, to_x, to_weights, to_biases)
         return (None, to_x, None, None, *to_weights.split(ctx.rows),
                 *(() if to_biases is None else to_biases.split(ctx.rows)))
 
@@ -148,9 +136,8 @@ class _Scan(torch.autograd.Function):
         _same("the initial state", initial.shape, candidate.shape[1:])
         given = [each.contiguous() for each in (forget, candidate, initial)]
         states = torch.empty_like(given[1])
-        library.scan_forward(ScanCall(
-            len(forget), initial.numel(), torch.get_num_threads(),
-            *(each.data_ptr() for each in (*given, states))))
+        library.scan_forward(
+            len(forget), initial.numel(), torch.get_num_threads(), *given, states)
         ctx.save_for_backward(*given, states)
         ctx.library = library
         return states
@@ -161,9 +148,8 @@ class _Scan(torch.autograd.Function):
         saved = ctx.saved_tensors
         grad = grad.contiguous()
         found = [torch.empty_like(each) for each in saved[:3]]
-        ctx.library.scan_backward(ScanCall(
-            len(grad), found[2].numel(), torch.get_num_threads(),
-            *(each.data_ptr() for each in (*saved, grad, *found))))
+        ctx.library.scan_backward(
+            len(grad), found[2].numel(), torch.get_num_threads(), *saved, grad, *found)
         return (None, *found)
 
 
@@ -175,9 +161,8 @@ class _GatedScan(torch.autograd.Function):
         steps, batch, channels = len(z), *initial.shape
         _same("pre-activations", z.shape, (steps, batch, 3 * channels))
         states, out = (z.new_empty(steps, batch, channels) for _ in range(2))
-        library.gated_scan_forward(GatedScanCall(
-            steps, batch, channels, torch.get_num_threads(),
-            *(each.data_ptr() for each in (z, initial, states, out))))
+        library.gated_scan_forward(
+            steps, batch, channels, torch.get_num_threads(), z, initial, states, out)
         ctx.save_for_backward(z, initial, states)
         ctx.library = library
         return out, states[-1].clone()      # not all of the states
@@ -189,11 +174,9 @@ class _GatedScan(torch.autograd.Function):
         grad = torch.zeros_like(states) if grad is None else grad.contiguous()
         grad_last = None if grad_last is None else grad_last.contiguous()
         to_z, to_initial = torch.empty_like(z), torch.empty_like(initial)
-        ctx.library.gated_scan_backward(GatedScanCall(
+        ctx.library.gated_scan_backward(
             len(z), *initial.shape, torch.get_num_threads(),
-            z.data_ptr(), initial.data_ptr(), states.data_ptr(), None, grad.data_ptr(),
-            None if grad_last is None else grad_last.data_ptr(),
-            to_z.data_ptr(), to_initial.data_ptr()))
+            z, initial, states, None, grad, grad_last, to_z, to_initial)
         return None, to_z, to_initial
 
 
@@ -204,9 +187,8 @@ class _GatedSilu(torch.autograd.Function):
         channels = z.shape[-1] // 2
         _same("pre-activations", z.shape, (*z.shape[:-1], 2 * channels))
         out = z.new_empty((*z.shape[:-1], channels))
-        library.gated_silu_forward(GatedSiluCall(
-            out.numel() // channels, channels, torch.get_num_threads(), limit,
-            z.data_ptr(), out.data_ptr()))
+        library.gated_silu_forward(
+            out.numel() // channels, channels, torch.get_num_threads(), limit, z, out)
         ctx.save_for_backward(z)
         ctx.library, ctx.limit = library, limit
         return out
@@ -217,9 +199,9 @@ class _GatedSilu(torch.autograd.Function):
         (z,) = ctx.saved_tensors
         grad, to_z = grad.contiguous(), torch.empty_like(z)
         channels = grad.shape[-1]
-        ctx.library.gated_silu_backward(GatedSiluCall(
+        ctx.library.gated_silu_backward(
             grad.numel() // channels, channels, torch.get_num_threads(), ctx.limit,
-            z.data_ptr(), None, grad.data_ptr(), to_z.data_ptr()))
+            z, None, grad, to_z)
         return None, to_z, None
 
 
@@ -229,9 +211,8 @@ class _LimitedSum(torch.autograd.Function):
         _same("what is added", second.shape, first.shape)
         first, second = first.contiguous(), second.contiguous()
         out = torch.empty_like(first)
-        library.limited_sum_forward(LimitedSumCall(
-            out.numel(), torch.get_num_threads(), limit,
-            first.data_ptr(), second.data_ptr(), out.data_ptr()))
+        library.limited_sum_forward(
+            out.numel(), torch.get_num_threads(), limit, first, second, out)
         ctx.save_for_backward(out)
         ctx.library, ctx.limit = library, limit
         return out
@@ -241,7 +222,6 @@ class _LimitedSum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         (out,) = ctx.saved_tensors
         grad, to_both = grad.contiguous(), torch.empty_like(out)
-        ctx.library.limited_sum_backward(LimitedSumCall(
-            out.numel(), torch.get_num_threads(), ctx.limit, None, None,
-            out.data_ptr(), grad.data_ptr(), to_both.data_ptr()))
+        ctx.library.limited_sum_backward(
+            out.numel(), torch.get_num_threads(), ctx.limit, None, None, out, grad, to_both)
         return None, to_both, to_both, None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from sterna.model.cpp_library import CompileError, CppLibrary
 
-__all__ = ["KERNEL_SOURCES", "SWITCH", "BitLinearCall", "GatedScanCall", "GatedSiluCall",
-           "LimitedSumCall", "ScanCall", "kernel_library", "load_kernels", "switched_off"]
+__all__ = ["KERNEL_SOURCES", "SWITCH", "kernel_library", "load_kernels", "switched_off"]
 
 KERNEL_SOURCES = Path(__file__).parent / "cpp"
 """The C++ sources."""
@@ -25,6 +25,31 @@ SWITCH = "STERNA_NATIVE"
 # it may be rounded as one, as torch does where it adds a bias.
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-gnu-unique",
           "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+
+
+_Numbers = ctypes.c_int64
+_Memory = ctypes.c_void_p
+_CALLS: dict[str, tuple[tuple[type, str], ...]] = {
+    "bit_linear": (
+        (_Numbers, "tokens columns rows parts threads"),
+        (_Memory, "weights biases rows_of scales"), (ctypes.c_float, "limit"),
+        (ctypes.c_int32, "halves"),
+        (_Memory, "x q gain inverse codes out grad to_x to_weights to_biases")),
+    "scan": (
+        (_Numbers, "steps lanes threads"),
+        (_Memory, "forget candidate initial states grad to_forget to_candidate to_initial")),
+    "gated_scan": (
+        (_Numbers, "steps batch channels threads"),
+        (_Memory, "z initial states out grad grad_last to_z to_initial")),
+    "gated_silu": (
+        (_Numbers, "tokens channels threads"), (ctypes.c_float, "limit"),
+        (_Memory, "z out grad to_z")),
+    "limited_sum": (
+        (_Numbers, "count threads"), (ctypes.c_float, "limit"),
+        (_Memory, "first second out grad to_both")),
+}
+"""What both passes of an operation are given: a type, and the names of those that have it, in the
+order of the structure in cpp/ that says what they are."""
 
 
 def switched_off() -> bool:
@@ -42,72 +67,26 @@ def kernel_library(processor: str = "native", *options: str) -> CppLibrary:
 
 @cache
 def load_kernels(path: Path) -> ctypes.CDLL:
-    """The library, loaded.
+    """The library, loaded: ``scan_forward`` and the others take tensors for their memory.
 
     Raises CompileError if the system cannot load it.
     """
     try:
         library = ctypes.CDLL(str(path))
         library.sterna_training_features.restype = ctypes.c_char_p
-        for call in (BitLinearCall, ScanCall, GatedScanCall, GatedSiluCall, LimitedSumCall):
+        for operation, groups in _CALLS.items():
+            fields = [(name, kind) for kind, names in groups for name in names.split()]
+            structure = type(operation, (ctypes.Structure,), {"_fields_": fields})
             for way in ("forward", "backward"):
-                function = library[f"sterna_{call.operation}_{way}"]
-                setattr(library, f"{call.operation}_{way}", function)
-                function.argtypes = [ctypes.POINTER(call)]
+                function = library[f"sterna_{operation}_{way}"]
+                function.argtypes = [ctypes.POINTER(structure)]
                 function.restype = None
+                setattr(library, f"{operation}_{way}", partial(_call, function, structure))
     except (OSError, AttributeError) as error:
         raise CompileError(f"{path}: cannot be loaded ({error})") from error
     return library
 
 
-def _fields(*groups: tuple[type, str]) -> list[tuple[str, type]]:
-    """Fields of a structure: a type, and the names of those that have it, in their order."""
-    return [(name, kind) for kind, names in groups for name in names.split()]
-
-
-class BitLinearCall(ctypes.Structure):
-    """Arguments of both passes of a BitLinear; cpp/bit_linear.hpp says what they are."""
-
-    operation = "bit_linear"
-    _fields_ = _fields(
-        (ctypes.c_int64, "tokens columns rows parts threads"),
-        (ctypes.c_void_p, "weights biases rows_of scales"), (ctypes.c_float, "limit"),
-        (ctypes.c_int32, "halves"),
-        (ctypes.c_void_p, "x q gain inverse codes out grad to_x to_weights to_biases"))
-
-
-class ScanCall(ctypes.Structure):
-    """Arguments of both passes of the recurrence; this and the following are in cpp/gates.cpp."""
-
-    operation = "scan"
-    _fields_ = _fields(
-        (ctypes.c_int64, "steps lanes threads"),
-        (ctypes.c_void_p, "forget candidate initial states grad to_forget to_candidate "
-                          "to_initial"))
-
-
-class GatedScanCall(ctypes.Structure):
-    """Arguments of both passes of MLGRU with its gates."""
-
-    operation = "gated_scan"
-    _fields_ = _fields(
-        (ctypes.c_int64, "steps batch channels threads"),
-        (ctypes.c_void_p, "z initial states out grad grad_last to_z to_initial"))
-
-
-class GatedSiluCall(ctypes.Structure):
-    """Arguments of both passes of SwiGLU's product."""
-
-    operation = "gated_silu"
-    _fields_ = _fields(
-        (ctypes.c_int64, "tokens channels threads"), (ctypes.c_float, "limit"),
-        (ctypes.c_void_p, "z out grad to_z"))
-
-
-class LimitedSumCall(ctypes.Structure):
-    """Arguments of both passes of a limited sum."""
-
-    operation = "limited_sum"
-    _fields_ = _fields(
-        (ctypes.c_int64, "count threads"), (ctypes.c_float, "limit"),
-        (ctypes.c_void_p, "first second out grad to_both"))
+def _call(function: Any, structure: type[ctypes.Structure], *arguments: Any) -> None:
+    function(structure(*(
+        each.data_ptr() if hasattr(each, "data_ptr") else each for each in arguments)))

@@ -1,11 +1,10 @@
 """DenseMML, the ternary layer of Keras-MML (keras-matmulless 0.1.2): a norm with a gain in it.
 
-It differs from :class:`~sterna.model.network.bitlinear.BitLinear` in two ways: the norm comes
-before the quantiser and has a trained gain, so that the size of a vector says something; and
-an activation may follow. Values are those of the package. Gradients of ``x``, gain and bias are,
-too; of the weights they are not: the package differentiates the scale ``s = mean|W|`` as well and
-passes through the codes instead of the weights, which gives ``s * g + sign(W) * sum(g * T) / n``
-where ours is ``g``, with codes T and n weights.
+Unlike in :class:`~sterna.model.network.bitlinear.BitLinear` the norm comes before the quantiser and
+has a trained gain, so that the size of a vector says something. Values are those of the package.
+Gradients of ``x``, gain and bias are, too; of the weights they are not: the package differentiates
+the scale ``s = mean|W|`` as well and passes through the codes instead of the weights, which gives
+``s * g + sign(W) * sum(g * T) / n`` where ours is ``g``, with codes T and n weights.
 """
 
 from __future__ import annotations
@@ -72,14 +71,12 @@ def dense_mml(x: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None) -> T
 
 
 class DenseMML(nn.Module):
-    """``activation(dense_mml(x))`` of trained weights ``[rows, columns]``, gain and bias.
+    """``dense_mml(x)`` of trained weights ``[rows, columns]``, gain and bias.
 
     Parameters
     ----------
     columns, rows
         Number of inputs and of outputs.
-    activation
-        A name of :data:`~sterna.model.network.dense_mml.ACTIVATIONS`.
     bias
         Whether the outputs have a bias.
     generator
@@ -87,18 +84,17 @@ class DenseMML(nn.Module):
     """
 
     def __init__(
-        self, columns: int, rows: int, *, activation: str = "linear", bias: bool = True,
+        self, columns: int, rows: int, *, bias: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         # It holds weight and bias, and counts as ternary; its own norm is not used.
         self.linear = BitLinear(columns, rows, bias=bias, generator=generator)
         self.gain = nn.Parameter(torch.ones(columns))
-        self.activation = activation_named(activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [..., columns]``, not normalised, to ``[..., rows]``."""
-        return self.activation(dense_mml(x, self.linear.weight, self.gain, self.linear.bias))
+        return dense_mml(x, self.linear.weight, self.gain, self.linear.bias)
 
 
 def make_dense(

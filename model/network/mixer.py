@@ -98,13 +98,7 @@ class TokenMixer(Mixer, ABC):
         return y.squeeze(0), state
 
     def check_alone(self) -> None:
-        """Refuse what processes cannot do together, a step of one token.
-
-        Raises
-        ------
-        ValueError
-            Within :func:`sterna.model.parallel.context.context_parallel`.
-        """
+        """Refuse what processes cannot do together, a step of one token."""
         if self.group is not None:
             raise ValueError("processes cannot share a step of one token: leave context_parallel")
 
@@ -118,13 +112,7 @@ class TokenMixer(Mixer, ABC):
         return 0
 
     def check_length(self, length: int) -> None:
-        """Refuse a sequence of ``length`` tokens if that is more than :attr:`longest`.
-
-        Raises
-        ------
-        ValueError
-            Naming both.
-        """
+        """Refuse a sequence of ``length`` tokens if that is more than :attr:`longest`."""
         if self.longest is not None and length > self.longest:
             raise ValueError(
                 f"{type(self).__name__} mixes sequences of at most {self.longest} tokens, got "

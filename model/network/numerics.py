@@ -12,6 +12,7 @@ bits less in integers. ``tests/test_formats.py`` says how near both models are.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,13 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sterna.model.network.autocast import keeps_precision
-from sterna.model.network.recurrence import gate_gradients, mlgru_scan
+from sterna.model.network.recurrence import mlgru_scan, scan_sequential
 from sterna.model.profile import S16, FixedPoint, NumericProfile
 
-__all__ = [
-    "S16_LIMITS", "Formats", "Limits", "Numerics", "numerics_for", "round_to",
-    "rounded_scan", "rounded_sigmoid",
-]
+__all__ = ["S16_LIMITS", "Formats", "Limits", "Numerics", "numerics_for", "round_to",
+           "rounded_sigmoid"]
 
 
 class Numerics:
@@ -95,11 +94,9 @@ class Limits(Numerics):
         self.z_limit = profile.z.limit
 
     def x(self, stream: Tensor) -> Tensor:
-        """Limited to the range of the profile's ``x`` format."""
         return F.hardtanh_(stream, -self.profile.x.limit, self.profile.x.limit)
 
     def p(self, product: Tensor) -> Tensor:
-        """Limited to the range of the profile's ``p`` format."""
         return F.hardtanh_(product, -self.profile.p.limit, self.profile.p.limit)
 
 
@@ -195,97 +192,24 @@ def rounded_sigmoid(z: Tensor, profile: NumericProfile, table: Tensor) -> Tensor
     return result
 
 
-class _RoundedScan(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, forget: Tensor, candidate: Tensor, initial: Tensor, form: FixedPoint,
-    ) -> Tensor:
-        scale = 2.0**form.frac
-        added = torch.addcmul(candidate, forget, candidate, value=-1.0).mul_(scale).add_(0.5)
-        states = torch.empty_like(added)
-        hidden = initial * scale
-        for f, a, out in zip(forget.unbind(0), added.unbind(0), states.unbind(0), strict=True):
-            hidden = torch.addcmul(a, f, hidden, out=out).floor_()
-        states.div_(scale)
-        ctx.save_for_backward(forget, candidate, states, initial)
-        return states
-
-    @staticmethod
-    @keeps_precision
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        forget, candidate, states, initial = ctx.saved_tensors
-        into_state = grad.clone(memory_format=torch.contiguous_format)
-        slabs, gates = into_state.unbind(0), forget.unbind(0)
-        for t in range(len(slabs) - 2, -1, -1):
-            slabs[t].addcmul_(gates[t + 1], slabs[t + 1])
-        return *gate_gradients(forget, candidate, states, initial, into_state), None
-
-
-@keeps_precision
-def rounded_scan(
-    forget: Tensor, candidate: Tensor, initial: Tensor, form: FixedPoint,
-) -> Tensor:
-    """:func:`~sterna.model.network.recurrence.naive_mlgru` with every state rounded, halves up.
-
-    A state that is rounded once at the end would not do: within half a step of the format a slow
-    gate never moves it, and that adds up over time. Gates and candidates are multiples of their
-    units, so sums are exact in float32 for formats of 12 bits. Gradients pass straight through.
-
-    Parameters
-    ----------
-    forget, candidate
-        ``[time, batch, channels]``.
-    initial
-        The state before the first step ``[batch, channels]``.
-    form
-        Format of the states.
-    """
-    result: Tensor = _RoundedScan.apply(forget, candidate, initial, form)
-    return result
-
-
 class Formats(Limits):
-    """Values are rounded to the formats of a profile, where the integer model rounds them."""
+    """Values are rounded to the formats of a profile, where the integer model rounds them; sigmoids
+    come from its table, and states are rounded at every step."""
 
     def __init__(self, profile: NumericProfile) -> None:
         super().__init__(profile)
         self._table = torch.tensor(profile.sigmoid_table())
-
-    def x(self, stream: Tensor) -> Tensor:
-        """In the format ``x``."""
-        return round_to(stream, self.profile.x)
-
-    def z(self, projected: Tensor) -> Tensor:
-        """In the format ``z``."""
-        return round_to(projected, self.profile.z)
+        for name in ("x", "z", "h", "o", "p", "logit"):     # in the formats of these names
+            setattr(self, name, partial(round_to, form=getattr(profile, name)))
 
     def sigmoid(self, z: Tensor) -> Tensor:
-        """From the profile's table."""
         return rounded_sigmoid(z, self.profile, self._table)
 
     def silu(self, z: Tensor) -> Tensor:
-        """By the same table, in the format ``z``."""
         return round_to(z * self.sigmoid(z), self.profile.z)
 
-    def h(self, state: Tensor) -> Tensor:
-        """In the format ``h``."""
-        return round_to(state, self.profile.h)
-
     def scan(self, forget: Tensor, candidate: Tensor, initial: Tensor) -> Tensor:
-        """Rounded at every step."""
-        return rounded_scan(forget, candidate, initial, self.profile.h)
-
-    def o(self, output: Tensor) -> Tensor:
-        """In the format ``o``."""
-        return round_to(output, self.profile.o)
-
-    def p(self, product: Tensor) -> Tensor:
-        """In the format ``p``."""
-        return round_to(product, self.profile.p)
-
-    def logit(self, logits: Tensor) -> Tensor:
-        """In the format ``logit``."""
-        return round_to(logits, self.profile.logit)
+        return scan_sequential(forget, candidate, initial, self.profile.h)
 
     def bias(self, bias: Tensor, *, residual: bool) -> Tensor:
         """In the format of what it is added to, ``x`` if that is the residual stream, else ``z``;

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sterna.model.checks import check_whole
 from sterna.model.network.quantizers import round_codes
-from sterna.model.onnx_float.trace import flat, shortest_end
+from sterna.model.onnx_float.writer import flat, shortest_end
 from sterna.model.stack.language_model import LanguageModel, ModelState
 
 __all__ = ["LARGEST_DIFFERENCE", "FloatReport", "check_float"]
@@ -51,41 +51,6 @@ def with_codes(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[tuple[str,
                 names.append((node.output[-1], True))
     copy.graph.output.extend(helper.make_empty_tensor_value_info(name) for name, _ in names)
     return copy, names
-
-
-class GraphCodes:
-    """Takes the place of :func:`sterna.model.network.quantizers.round_codes`.
-
-    Counts over all calls: ``codes``; ``flipped``, those that torch rounds the other way, at most
-    ``farthest`` from a half; and ``missing``, tensors that the graph has nothing like.
-    """
-
-    def __init__(self) -> None:
-        self.codes = self.flipped = self.missing = 0
-        self.farthest = 0.0
-        self._found: dict[int, list[Tensor]] = {}
-
-    def take(self, rounded: Iterable[tuple[np.ndarray, bool]]) -> None:
-        """Go on with the tensors of one call of the graph, each with whether a loop made it."""
-        found = defaultdict(list)
-        for array, in_loop in rounded:
-            whole = torch.from_numpy(array)
-            for part in [whole, *(whole if in_loop else ())]:
-                found[part.numel()].append(part.flatten())
-        self._found = dict(found)
-
-    def __call__(self, scaled: Tensor) -> Tensor:
-        for codes in self._found.get(scaled.numel(), ()):
-            off = (scaled.flatten() - codes).abs()
-            if bool((off <= 0.5 + _SLACK).all()):
-                others = scaled.flatten().round() != codes
-                self.codes += codes.numel()
-                self.flipped += int(others.sum())
-                if bool(others.any()):
-                    self.farthest = max(self.farthest, off[others].max().item() - 0.5)
-                return codes.view_as(scaled)
-        self.missing += 1
-        return scaled.round()
 
 
 LARGEST_DIFFERENCE = 1e-4
@@ -140,6 +105,37 @@ class FloatReport:
                 self.where = f"{name} after {after} tokens"
 
 
+class GraphCodes:
+    """Takes the place of :func:`sterna.model.network.quantizers.round_codes`, and counts what it
+    gives in a report."""
+
+    def __init__(self, report: FloatReport) -> None:
+        self.report = report
+        self._found: dict[int, list[Tensor]] = {}
+
+    def take(self, rounded: Iterable[tuple[np.ndarray, bool]]) -> None:
+        """Go on with the tensors of one call of the graph, each with whether a loop made it."""
+        found = defaultdict(list)
+        for array, in_loop in rounded:
+            whole = torch.from_numpy(array)
+            for part in [whole, *(whole if in_loop else ())]:
+                found[part.numel()].append(part.flatten())
+        self._found = dict(found)
+
+    def __call__(self, scaled: Tensor) -> Tensor:
+        for codes in self._found.get(scaled.numel(), ()):
+            off = (scaled.flatten() - codes).abs()
+            if bool((off <= 0.5 + _SLACK).all()):
+                others = scaled.flatten().round() != codes
+                self.report.codes += codes.numel()
+                self.report.flipped += int(others.sum())
+                if bool(others.any()):
+                    self.report.farthest = max(self.report.farthest, off[others].max().item() - 0.5)
+                return codes.view_as(scaled)
+        self.report.missing += 1
+        return scaled.round()
+
+
 class _Graph:
     """A graph in onnxruntime, with the codes of its projections."""
 
@@ -192,7 +188,8 @@ def check_float(
     count = tokens if end is None else min(tokens, end)
     text = torch.randint(model.config.vocab, (_BATCH, count),
                          generator=torch.Generator().manual_seed(seed))
-    report, codes = FloatReport(count), GraphCodes()
+    report = FloatReport(count)
+    codes = GraphCodes(report)
     try:
         graph = _Graph(Path(path))
         with round_codes.by(codes):
@@ -202,8 +199,6 @@ def check_float(
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         report.difference, report.where = np.inf, f"it does not run: {str(error).splitlines()[0]}"
-    report.codes, report.flipped = codes.codes, codes.flipped
-    report.farthest, report.missing = codes.farthest, codes.missing
     return report
 
 

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -24,7 +24,7 @@ from torch._higher_order_ops.scan import scan
 from sterna.model.mixers.linear import CHUNK, EPS, causal_by_sums
 from sterna.model.network.recurrence import Pair, complex_scan, matrix_scan, mlgru_scan
 
-__all__ = ["Translations", "has_linear_attention", "recurrences_for_graphs", "translations"]
+__all__ = ["has_linear_attention", "recurrences_for_graphs", "translations"]
 
 
 @contextmanager
@@ -154,10 +154,7 @@ def has_linear_attention() -> bool:
         return False
 
 
-Translations: TypeAlias = dict[Callable[..., Any], Callable[..., Any]]
-
-
-def translations() -> Translations:
+def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """For ``torch.onnx.export``: what an operator becomes."""
     from onnxscript import opset18 as op
 

@@ -68,24 +68,25 @@ inline Floats next(Floats f, Floats h, Floats c) { return f * h + (c - f * c); }
 // The recurrence h[t] = f[t] h[t-1] + (1 - f[t]) c[t] and its gradients -------------------------
 
 // Channels that a thread takes at once; so many states fit into the first cache.
-constexpr int64_t kMostLanes = 2048;
+constexpr int64_t kMostChannels = 2048;
 
-int64_t lanes_each(int64_t lanes, int64_t pieces) {
-    const int64_t each = (lanes + pieces - 1) / pieces;
-    return std::min(kMostLanes, (each + kLanes - 1) / kLanes * kLanes);
-}
-
+// A thread takes some channels of one sequence, and goes through time.
 template <class Body>
-void for_lanes(int64_t lanes, int64_t threads, const Body& body) {
-    const int64_t each = lanes_each(lanes, threads);
-#pragma omp parallel for num_threads(threads)
-    for (int64_t first = 0; first < lanes; first += each)
-        body(first, std::min(each, lanes - first));
+void for_channels(int64_t batch, int64_t channels, int64_t threads, const Body& body) {
+    const int64_t pieces = std::max((threads + batch - 1) / batch,
+                                    (channels + kMostChannels - 1) / kMostChannels);
+    const int64_t each = ((channels + pieces - 1) / pieces + kLanes - 1) / kLanes * kLanes;
+#pragma omp parallel for collapse(2) num_threads(threads)
+    for (int64_t b = 0; b < batch; ++b)
+        for (int64_t piece = 0; piece < pieces; ++piece) {
+            const int64_t first = piece * each, count = std::min(each, channels - first);
+            if (count > 0) body(b, first, count);
+        }
 }
 
 void scan_forward(const Scan& a) {
-    for_lanes(a.lanes, a.threads, [&](int64_t first, int64_t count) {
-        float state[kMostLanes];
+    for_channels(1, a.lanes, a.threads, [&](int64_t, int64_t first, int64_t count) {
+        float state[kMostChannels];
         std::memcpy(state, a.initial + first, static_cast<size_t>(count) * sizeof(float));
         for (int64_t t = 0; t < a.steps; ++t)
             for (int64_t i = 0; i < count; i += kLanes) {
@@ -100,8 +101,8 @@ void scan_forward(const Scan& a) {
 }
 
 void scan_backward(const Scan& a) {
-    for_lanes(a.lanes, a.threads, [&](int64_t first, int64_t count) {
-        float carried[kMostLanes] = {};  // what the step after passes on to the state
+    for_channels(1, a.lanes, a.threads, [&](int64_t, int64_t first, int64_t count) {
+        float carried[kMostChannels] = {};  // what the step after passes on to the state
         for (int64_t t = a.steps - 1; t >= 0; --t) {
             const float* before = t > 0 ? a.states + (t - 1) * a.lanes : a.initial;
             for (int64_t i = 0; i < count; i += kLanes) {
@@ -123,8 +124,6 @@ void scan_backward(const Scan& a) {
 
 // Gates, products and sums ------------------------------------------------------------------------
 
-constexpr int64_t kMostChannels = 2048;
-
 struct Gates {
     Floats forget, inner, candidate, output;
     Gates(const float* z, int64_t channels, int64_t left)
@@ -135,20 +134,6 @@ struct Gates {
 
 // silu'(z), given s = sigmoid(z) and silu(z) = z s.
 inline Floats silu_slope(Floats s, Floats silu) { return s + silu * (1.0f - s); }
-
-// A thread takes some channels of one sequence, and goes through time.
-template <class Body>
-void for_channels(int64_t batch, int64_t channels, int64_t threads, const Body& body) {
-    const int64_t pieces = std::max((threads + batch - 1) / batch,
-                                    (channels + kMostChannels - 1) / kMostChannels);
-    const int64_t each = ((channels + pieces - 1) / pieces + kLanes - 1) / kLanes * kLanes;
-#pragma omp parallel for collapse(2) num_threads(threads)
-    for (int64_t b = 0; b < batch; ++b)
-        for (int64_t piece = 0; piece < pieces; ++piece) {
-            const int64_t first = piece * each, count = std::min(each, channels - first);
-            if (count > 0) body(b, first, count);
-        }
-}
 
 void gated_scan_forward(const GatedScan& a) {
     for_channels(a.batch, a.channels, a.threads, [&](int64_t b, int64_t first, int64_t count) {

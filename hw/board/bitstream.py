@@ -28,46 +28,24 @@ _MHZ = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What the tools said of a design, whether it became a bitstream or not.
+    """What the tools said of a design, whether it became a bitstream or not."""
 
-    Parameters
-    ----------
-    used
-        For each resource, how many of it there are in use, and in the device.
-    attempts
-        Highest frequency of the core's clock, by nextpnr, for each seed that was tried.
-    passes
-        What each pass over the netlist changed.
-    tools
-        Versions.
-    """
-
+    # for each resource, how many of it there are in use, and in the device
     used: dict[Resource, tuple[int, int]]
+    # highest frequency of the core's clock, by nextpnr, for each seed that was tried
     attempts: dict[int, float]
-    passes: dict[str, dict[str, int]]
+    passes: dict[str, dict[str, int]]  # what each pass over the netlist changed
     tools: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Bitstream(Attempt):
-    """A bitstream and how it came about.
-
-    Parameters
-    ----------
-    name
-        File name for it.
-    data
-        Its bytes.
-    seed
-        Seed of the placer that met the clock.
-    fmax_mhz
-        Highest frequency of the core's clock, by nextpnr.
-    """
+    """A bitstream and how it came about."""
 
     name: str
     data: bytes
-    seed: int
-    fmax_mhz: float
+    seed: int  # seed of the placer that met the clock
+    fmax_mhz: float  # highest frequency of the core's clock, by nextpnr
 
 
 class TimingError(RuntimeError):

@@ -42,26 +42,11 @@ _FRAME_BITS = 10
 
 @dataclass(frozen=True, slots=True)
 class BoardParams:
-    """What is chosen for a board, besides the core.
-
-    Parameters
-    ----------
-    board
-        The board.
-    clock_hz
-        Frequency of the core; 0 takes the board's usual one.
-    baud
-        Bits per second of the serial line; 0 takes the board's usual speed.
-
-    Raises
-    ------
-    ValueError
-        If the board's PLL cannot make the clock, or the clock does not divide to the baud.
-    """
+    """What is chosen for a board, besides the core."""
 
     board: Board
-    clock_hz: int = 0
-    baud: int = 0
+    clock_hz: int = 0  # frequency of the core; 0 takes the board's usual one
+    baud: int = 0  # bits per second of the serial line; 0 takes the board's usual speed
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clock_hz", self.clock_hz or self.board.clock_hz)

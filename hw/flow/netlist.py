@@ -25,30 +25,14 @@ _PRODUCT_BITS = 36
 
 @dataclass(slots=True)
 class Absorbed:
-    """What was moved.
+    """What was moved."""
 
-    Parameters
-    ----------
-    memory_outputs
-        Block RAMs whose outputs became registered.
-    memories
-        Block RAMs that are read at all.
-    operands
-        Multipliers whose two operands became registered.
-    products
-        Multipliers whose product became registered.
-    multipliers
-        All multipliers.
-    flip_flops
-        Flip-flops that went away.
-    """
-
-    memory_outputs: int = 0
-    memories: int = 0
-    operands: int = 0
-    products: int = 0
+    memory_outputs: int = 0  # block RAMs whose outputs became registered
+    memories: int = 0  # block RAMs that are read at all
+    operands: int = 0  # multipliers whose two operands became registered
+    products: int = 0  # multipliers whose product became registered
     multipliers: int = 0
-    flip_flops: int = 0
+    flip_flops: int = 0  # flip-flops that went away
 
 
 def absorb_registers(netlist: dict[str, Any], top: str) -> Absorbed:

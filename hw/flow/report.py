@@ -38,17 +38,10 @@ _MULTIPLIERS = {"$mul", "$macc", "$macc_v2"}
 
 @dataclass(frozen=True, slots=True)
 class CellCounts:
-    """Generic cells of a flattened module.
+    """Generic cells of a flattened module."""
 
-    Parameters
-    ----------
-    cells
-        Number of cells by type (``$add``, ``$dffe``, ...), sorted by type.
-    register_bits, memory_bits
-        Bits of all registers and of all memories.
-    """
-
-    cells: dict[str, int]
+    cells: dict[str, int]  #: number of cells by type (``$add``, ``$dffe``, ...), sorted by type
+    #: bits of all registers and of all memories
     register_bits: int
     memory_bits: int
 

@@ -131,27 +131,15 @@ _PORTS = {"CE": " (enable)", "CEN": " (enable)", "LSR": " (reset)", "SR": " (res
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A cell on the path; carries that follow each other in a block are one hop.
+    """A cell on the path; carries that follow each other in a block are one hop."""
 
-    Parameters
-    ----------
-    kind
-        register, LUT, carry, mux, LUT RAM, block RAM or multiplier.
-    block
-        The instance that the cell belongs to, as a path below the top module; empty for the
-        top module itself.
-    wire
-        The wire of the design that leaves it, if the net is one.
-    cells
-        Cells of the hop.
-    logic_ns, routing_ns
-        Delay through it, and on the way to it.
-    """
-
-    kind: str
+    kind: str  # register, LUT, carry, mux, LUT RAM, block RAM or multiplier
+    # the instance that the cell belongs to, as a path below the top module; empty for the top
+    # module itself
     block: str
-    wire: str | None
+    wire: str | None  # the wire of the design that leaves it, if the net is one
     cells: int
+    # delay through it, and on the way to it
     logic_ns: float
     routing_ns: float
 

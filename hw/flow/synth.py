@@ -224,29 +224,17 @@ def _versions(target: FpgaTarget) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """What a unit takes on a target, and how long it works on a vector.
-
-    Parameters
-    ----------
-    module
-        Name of its Verilog module.
-    target
-        What it was synthesised for.
-    area
-        Cells by Yosys: LUTs (those of carries and LUT memory included), flip-flops, block
-        memories and multipliers.
-    latency
-        Cycles from the first word of a vector taken to its last result offered, for each matrix
-        (one for a layer), when nothing waits.
-    period
-        Cycles from one vector to the next, the same way.
-    """
+    """What a unit takes on a target, and how long it works on a vector."""
 
     module: str
     target: FpgaTarget
+    # cells by Yosys: LUTs (those of carries and LUT memory included), flip-flops, block memories
+    # and multipliers
     area: BlockArea
+    # cycles from the first word of a vector taken to its last result offered, for each matrix (one
+    # for a layer), when nothing waits
     latency: tuple[int, ...]
-    period: tuple[int, ...]
+    period: tuple[int, ...]  # cycles from one vector to the next, the same way
 
     def __str__(self) -> str:
         area = self.area

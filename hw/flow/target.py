@@ -71,42 +71,20 @@ _ICE40 = Router(
 
 @dataclass(frozen=True, slots=True)
 class FpgaTarget:
-    """A device, or a family that is synthesised for without choosing one.
+    """A device, or a family that is synthesised for without choosing one."""
 
-    Parameters
-    ----------
-    name
-        What the command line calls it.
-    description
-        The same in words.
-    family
-        The family that Yosys synthesises for.
-    available
-        What the device has of each resource, as the router counts. Empty for a family, whose
-        devices differ.
-    router
-        What places and routes it; None if pip has no such tool.
-    router_options
-        Device, package and speed grade.
-    clock_mhz
-        Clock that place and route aims at unless told otherwise.
-    has_dsp
-        Whether there are multiplier blocks.
-    larger
-        Name of the next larger device that takes the same netlist.
-    grid
-        Columns and rows of tiles, those of the pads included; None for a family.
-    """
-
-    name: str
+    name: str  # what the command line calls it
     description: str
     family: Family
+    # What the device has of each resource, as the router counts. Empty for a family, whose devices
+    # differ.
     available: Mapping[Resource, int] = field(default_factory=dict)
-    router: Router | None = None
-    router_options: tuple[str, ...] = ()
-    clock_mhz: float = 100.0
-    has_dsp: bool = True
-    larger: str | None = None
+    router: Router | None = None  # what places and routes it; None if pip has no such tool
+    router_options: tuple[str, ...] = ()  # device, package and speed grade
+    clock_mhz: float = 100.0  # clock that place and route aims at unless told otherwise
+    has_dsp: bool = True  # whether there are multiplier blocks
+    larger: str | None = None  # name of the next larger device that takes the same netlist
+    # columns and rows of tiles, those of the pads included; None for a family
     grid: tuple[int, int] | None = None
 
     def name_of(self, resource: Resource) -> str:

@@ -41,38 +41,22 @@ class Simulator(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A cocotb test to be run on Verilog in a process of its own.
-
-    Parameters
-    ----------
-    simulator
-        Which simulator compiles and runs.
-    sources, top
-        Absolute paths of Verilog files, and the module to drive.
-    test_module
-        Importable name of the module with the tests.
-    work
-        Absolute path of the folder for everything this makes.
-    ports
-        The only signals that a test can see in Verilator; None for every signal of the design,
-        which takes far longer to compile and to run.
-    environment
-        What the test finds in its environment, ``PYTHONPATH`` apart.
-    waves
-        Absolute path of a wave file, ``.fst`` or ``.vcd``; None for no waves.
-    seed
-        Of what cocotb itself draws.
-    """
+    """A cocotb test to be run on Verilog in a process of its own."""
 
     simulator: Simulator
+    # absolute paths of Verilog files, and the module to drive
     sources: list[str]
     top: str
-    test_module: str
-    work: str
+    test_module: str  # importable name of the module with the tests
+    work: str  # absolute path of the folder for everything this makes
+    # the only signals that a test can see in Verilator; None for every signal of the design, which
+    # takes far longer to compile and to run
     ports: list[str] | None = None
+    # what the test finds in its environment, ``PYTHONPATH`` apart
     environment: dict[str, str] = field(default_factory=dict)
+    # absolute path of a wave file, ``.fst`` or ``.vcd``; None for no waves
     waves: str | None = None
-    seed: int = 1
+    seed: int = 1  # of what cocotb itself draws
 
 
 def run_launch(launch: Launch, environment: Mapping[str, str]) -> Path:

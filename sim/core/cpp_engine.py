@@ -47,36 +47,19 @@ class CoreProgress:
 
 @dataclass(frozen=True, slots=True)
 class CoreRun:
-    """What came out of a core. Every list has an entry per sequence; cycle 0 is the first.
+    """What came out of a core. Every list has an entry per sequence; cycle 0 is the first."""
 
-    Parameters
-    ----------
-    tokens
-        Generated tokens, int64 ``[n]``.
-    lasts
-        Whether each was the last of its generation, bool ``[n]``.
-    token_cycles
-        Cycle in which each was taken, int64 ``[n]``.
-    logits
-        int64 ``[vectors, vocab]``; no vectors if the core has no such port.
-    logit_cycles
-        Cycle in which the last word of each vector was taken, int64 ``[vectors]``.
-    prompt_cycles
-        Cycle in which each token of the prompts was taken, int64 ``[m]``.
-    cycles
-        Cycles until everything was idle.
-    busy_cycles
-        How far the core's own counter went.
-    """
-
-    tokens: list[np.ndarray]
-    lasts: list[np.ndarray]
-    token_cycles: list[np.ndarray]
+    tokens: list[np.ndarray]  # generated tokens, int64 ``[n]``
+    lasts: list[np.ndarray]  # whether each was the last of its generation, bool ``[n]``
+    token_cycles: list[np.ndarray]  # cycle in which each was taken, int64 ``[n]``
+    # int64 ``[vectors, vocab]``; no vectors if the core has no such port
     logits: list[np.ndarray] = field(repr=False)
+    # cycle in which the last word of each vector was taken, int64 ``[vectors]``
     logit_cycles: list[np.ndarray]
+    # cycle in which each token of the prompts was taken, int64 ``[m]``
     prompt_cycles: list[np.ndarray]
-    cycles: int
-    busy_cycles: int
+    cycles: int  # cycles until everything was idle
+    busy_cycles: int  # how far the core's own counter went
 
     def generations(self, sequence: int) -> Iterator[list[int]]:
         """Yield the tokens that a sequence wrote after each token with a prediction."""

@@ -75,32 +75,18 @@ _SHORT = 3
 
 @dataclass(frozen=True, slots=True)
 class CoreReport:
-    """Result of :func:`simulate_core`.
-
-    Parameters
-    ----------
-    engine, simulator
-        What it ran in.
-    params
-        Geometry of the core.
-    generated
-        Tokens that each sequence wrote.
-    phases
-        Every phase by name: comparisons, cycles in all, and the check of the cycle model.
-    cycles_per_token
-        Of the text: cycles from its first token to its last by the tokens in between, all
-        sequences together.
-    seconds
-        Wall time, compilation included.
-    """
+    """Result of :func:`simulate_core`."""
 
     engine: Engine
     simulator: Simulator
-    params: CoreParams
-    generated: list[list[int]]
+    params: CoreParams  #: geometry of the core
+    generated: list[list[int]]  #: tokens that each sequence wrote
+    #: every phase by name: comparisons, cycles in all, and the check of the cycle model
     phases: list[CorePhaseReport]
+    #: of the text: cycles from its first token to its last by the tokens in between, all sequences
+    #: together
     cycles_per_token: float | None
-    seconds: float = field(compare=False)
+    seconds: float = field(compare=False)  #: wall time, compilation included
 
     @property
     def checks(self) -> Checks:

@@ -31,30 +31,16 @@ __all__ = ["CorePhase", "CoreStimulus", "Lane", "SequenceAnswer", "lanes_of"]
 
 @dataclass(frozen=True, slots=True)
 class CorePhase:
-    """A request, or none, for each sequence, and what the bench does to the core meanwhile.
+    """A request, or none, for each sequence, and what the bench does to the core meanwhile."""
 
-    Parameters
-    ----------
-    name
-        What it tests, for messages.
-    requests
-        A request for each sequence; None leaves it alone.
-    reset
-        Whether the core is reset first; the requests must then start sequences.
-    random_pauses
-        Whether all ports pause at random.
-    pauses
-        Pauses of single ports, in place of what ``random_pauses`` says.
-    cut_after
-        If not None: nothing is compared, and the phase ends so many cycles after the last
-        prompt token was taken. The next phase must begin with a reset.
-    """
-
-    name: str
-    requests: tuple[Request | None, ...]
-    reset: bool = False
+    name: str  # what it tests, for messages
+    requests: tuple[Request | None, ...]  # a request for each sequence; None leaves it alone
+    reset: bool = False  # whether the core is reset first; the requests must then start sequences
     random_pauses: bool = False
+    # pauses of single ports, in place of what ``random_pauses`` says
     pauses: dict[str, Pause] = field(default_factory=dict)
+    # If not None: nothing is compared, and the phase ends so many cycles after the last prompt
+    # token was taken. The next phase must begin with a reset.
     cut_after: int | None = None
 
 

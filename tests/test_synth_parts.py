@@ -18,7 +18,6 @@ from sterna.hw.emit.tools import MissingToolError
 from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.place_route import (
     PLACED_NAME,
-    PlacedDesign,
     PlaceRouteError,
     RouterPhase,
     RouterStep,
@@ -26,13 +25,14 @@ from sterna.hw.flow.place_route import (
     place_and_route,
     resources_of,
     step_of,
+    timing_of,
 )
 from sterna.hw.flow.routed import (
     PlacedCells,
-    Placement,
     SlackBin,
     SlackHistogram,
     critical_path,
+    place_of_cells,
     placement_of,
     slack_histogram,
 )
@@ -195,7 +195,7 @@ def assert_gone(pid: int) -> None:
 
 def test_a_design_without_a_clock_is_refused():
     with pytest.raises(ValueError, match="no clock to time"):
-        PlacedDesign.from_report({"utilization": {}, "fmax": {}, "critical_paths": []})
+        timing_of({"fmax": {}})
 
 
 # --- Names --------------------------------------------------------------------------------------
@@ -343,12 +343,11 @@ def test_cells_are_counted_by_tile_resource_and_block():
             "$PACKER_GND": placed_cell("TRELLIS_COMB", "X2/Y9/SLICEA.K0"),
             "clock": placed_cell("DCCA", "X0/Y24/DCC0")}}}}
     router = TARGETS["ecp5-25k"].router
-    found = placement_of(written, router, Hierarchy(netlist, "top"))
+    found = placement_of(place_of_cells(written), router, Hierarchy(netlist, "top"))
     assert found.tiles == (
         PlacedCells(2, 9, Resource.FF, "", 1), PlacedCells(2, 9, Resource.LUT, None, 1),
         PlacedCells(40, 6, Resource.FF, "norm", 2), PlacedCells(40, 6, Resource.LUT, "norm", 1),
         PlacedCells(41, 6, Resource.LUT, "norm", 1))
-    assert Placement.from_data(json.loads(json.dumps(found.as_data()))) == found
 
 
 def test_the_last_histogram_of_a_log_is_read():
@@ -356,7 +355,6 @@ def test_the_last_histogram_of_a_log_is_read():
     assert found == SlackHistogram(3, (
         SlackBin(-1781, -900, 6), SlackBin(-900, -19, 0), SlackBin(-19, 862, 12),
         SlackBin(862, 1743, 0)))
-    assert SlackHistogram.from_data(json.loads(json.dumps(found.as_data()))) == found
     assert slack_histogram("Info: Routing..\n") is None
 
 

@@ -63,12 +63,7 @@ class BoardParams:
 class BoardTop(wiring.Component):
     """A model on a board, behind a serial line: :mod:`sterna.hw.board.serial_protocol`.
 
-    Parameters
-    ----------
-    params
-        What is chosen for the board.
-    core
-        The core, of one sequence.
+    The ``core`` has one sequence.
 
     Members
     -------
@@ -133,12 +128,12 @@ class BoardTop(wiring.Component):
 
 @dataclass(frozen=True, slots=True)
 class BoardDesign:
-    """A model on a board: ``verilog`` is the module ``board_top``, with all it has inside, and
-    what its memories contain, texts by file name."""
+    """A model on a board."""
 
     params: BoardParams
     core: CoreParams
     model_sha256: str
+    # ``board_top.v``, with all it has inside, and what its memories contain: texts by file name
     verilog: Mapping[str, str]
 
     @property
@@ -175,20 +170,8 @@ def board_design(
 ) -> BoardDesign:
     """Design the top module for a model.
 
-    Parameters
-    ----------
-    model
-        The model.
-    params
-        The board, its clock and its serial line.
-    sizes
-        Of the core, as :data:`~sterna.hw.core.core_product.CORE` takes them; None for the board's
-        usual.
-
-    Raises
-    ------
-    ValueError
-        If the core does not fit the model or the serial line.
+    ``sizes`` are those of the core, as :data:`~sterna.hw.core.core_product.CORE` takes them; None
+    for the board's usual. ValueError if the core does not fit the model or the serial line.
     """
     if sizes is None:
         sizes = {**params.board.sizes, "style": style_for(params.board.target, "auto")}

@@ -18,16 +18,12 @@ __all__ = ["FieldBits", "Fields", "UnitPorts", "pack_words", "read_field"]
 
 @dataclass(frozen=True, slots=True)
 class FieldBits:
-    """Where a field of a payload lies: its first and last bit, and its array of elements.
+    """Where a field of a payload lies: its first and last bit, and its array of elements."""
 
-    ``name`` is empty if the payload is one array. ``dims`` are the lengths of the array,
-    outermost first; empty for a scalar.
-    """
-
-    name: str
+    name: str  # empty if the payload is one array
     low: int
     high: int
-    dims: tuple[int, ...]
+    dims: tuple[int, ...]  # lengths of the array, outermost first; empty for a scalar
     element_bits: int
     signed: bool
 
@@ -40,14 +36,11 @@ _SEQUENCE = "sequence"
 
 @dataclass(frozen=True, slots=True)
 class UnitPorts:
-    """Streams of a unit with the fields of their payloads, and its ``levels``.
-
-    Those are its plain input ports, without clock and reset.
-    """
+    """Streams of a unit with the fields of their payloads, and its plain input ports."""
 
     inputs: list[str]
     outputs: list[str]
-    levels: list[str]
+    levels: list[str]  # plain input ports, without clock and reset
     fields: dict[str, Fields]
 
     @classmethod
@@ -88,12 +81,8 @@ class UnitPorts:
 def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:
     """Return payloads of a stream.
 
-    Parameters
-    ----------
-    fields
-        Fields of the payload.
-    values
-        For each field integers ``[words, elements]``, or ``[words]`` if it has one element.
+    ``values`` has for each field integers ``[words, elements]``, or ``[words]`` if it has one
+    element.
     """
     if set(values) != set(fields):
         raise ValueError(f"the payload has the fields {list(fields)}, got {list(values)}")
@@ -106,7 +95,8 @@ def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:
             raise ValueError(
                 f"field {name!r} has {size // field.element_bits} elements, "
                 f"got {elements.shape[1]}")
-        low, high = _limits(field)
+        low, high = ((-(1 << field.element_bits - 1), (1 << field.element_bits - 1) - 1)
+                     if field.signed else (0, (1 << field.element_bits) - 1))
         if count and (elements.min() < low or elements.max() > high):
             raise ValueError(
                 f"field {name!r} takes {low} to {high}, "
@@ -125,9 +115,3 @@ def read_field(words: Sequence[int], field: FieldBits) -> np.ndarray:
     elements: np.ndarray = bits.reshape(
         len(words), size // field.element_bits, field.element_bits).astype(np.int64) @ powers
     return elements
-
-
-def _limits(field: FieldBits) -> tuple[int, int]:
-    if field.signed:
-        return -(1 << (field.element_bits - 1)), (1 << (field.element_bits - 1)) - 1
-    return 0, (1 << field.element_bits) - 1

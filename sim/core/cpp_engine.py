@@ -85,20 +85,10 @@ _BLOCK = 8192
 class CppCore:
     """A core, compiled; the first time in a folder this takes from seconds to a minute.
 
-    Parameters
-    ----------
-    sources
-        The Verilog of a :class:`~sterna.hw.core.core.MatMulFreeCore`, contents of its memories
-        beside it.
-    module
-        Name of its module.
-    image
-        What it was made from. A core with ``external_weights`` gets the weights from here.
-    work
-        Folder for the library; one that holds it already is not built again.
-    waves
-        A wave file to write, ``.fst`` or ``.vcd``; None for none. It is complete when the core is
-        deleted.
+    ``sources`` are the Verilog of a :class:`~sterna.hw.core.core.MatMulFreeCore`, contents of its
+    memories beside it, ``image`` is what it was made from. A core with ``external_weights`` gets
+    the weights from there. ``work`` is the folder for the library; one that holds it already is
+    not built again. A wave file is complete when the core is deleted.
     """
 
     def __init__(
@@ -134,14 +124,8 @@ class CppCore:
         """Reset the core and run requests, a list for each sequence, until everything is idle.
 
         Those of a sequence follow each other without a pause. ``progress`` is told every
-        :data:`CHUNK` cycles, and at the end.
-
-        Raises
-        ------
-        ValueError
-            If the requests do not fit the core.
-        SimulationError
-            If it hangs, or gives something after the end.
+        :data:`CHUNK` cycles, and at the end. ValueError if the requests do not fit the core,
+        SimulationError if it hangs, or gives something after the end.
         """
         params, library, core = self.params, self._library, self._core
         check_requests(params, requests)

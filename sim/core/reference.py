@@ -44,14 +44,10 @@ def record_activations(
 
 @dataclass(slots=True)
 class Generation:
-    """Tokens generated after one token of a prompt.
+    """Tokens generated after one token of a prompt."""
 
-    ``after`` is the position of that token in the prompt, ``first`` that of the first
-    generated one among all tokens since the request began.
-    """
-
-    after: int
-    first: int
+    after: int  # position of that token in the prompt
+    first: int  # position of the first generated one among all tokens since the request began
     tokens: list[int] = field(default_factory=list)
 
 

@@ -76,15 +76,12 @@ def lanes_of(layout: StructLayout) -> list[Lane]:
 
 @dataclass(frozen=True, slots=True)
 class SequenceAnswer:
-    """What must come out of one sequence in one phase: the reference's answer to the request.
-
-    ``tensors`` are those of all tokens since the sequence began, of both oracles, or None for
-    a core that does not show them; ``first_token`` is the phase's first token among these.
-    """
+    """What must come out of one sequence in one phase: the reference's answer to the request."""
 
     answer: Answer
+    # of all tokens since the sequence began, of both oracles; None if the core does not show them
     tensors: Activations | None
-    first_token: int
+    first_token: int  # the phase's first token among these
 
 
 class CoreStimulus:

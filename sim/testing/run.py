@@ -16,17 +16,17 @@ from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.emit.tools import copy_memories
 from sterna.hw.testbench.job import SimulationError
 from sterna.model.checks import one_of, whole_number
-from sterna.sim.bench.compiled import PRECOMPILED
-from sterna.sim.bench.runner import Launch, Simulator, check_simulator, run_launch
+from sterna.sim.bench.runner import (
+    PRECOMPILED,
+    Launch,
+    Simulator,
+    check_simulator,
+    run_launch,
+)
 
 __all__ = [
-    "FOLDER_VARIABLE",
-    "CocotbRun",
-    "Folder",
-    "build_options",
-    "run_cocotb",
-    "simulator_environment",
-]
+    "FOLDER_VARIABLE", "CocotbRun", "Folder", "build_options", "run_cocotb",
+    "simulator_environment"]
 
 FOLDER_VARIABLE = "STERNA_FOLDER"
 """The environment variable that names the emitted folder to a test in the simulator."""

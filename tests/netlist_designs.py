@@ -38,31 +38,39 @@ def design(name: str, parts: Sequence[Part]) -> str:
     return "\n".join([*lines, "endmodule", *(part.text for part in parts)])
 
 
-# Memories ----------------------------------------------------------------------------
-
-_SIMPLE = "if (re) q <= mem[ra]; if (we) mem[wa] <= data;"
+_DEPTHS = {1: 16384, 2: 8192, 4: 4096, 9: 2048, 18: 1024, 36: 512}
 _BODIES = {
     "rom": "if (re) q <= mem[ra];",
-    "simple": _SIMPLE,
+    "simple": "if (re) q <= mem[ra]; if (we) mem[wa] <= data;",
     "reset": "if (clear) q <= 0; else if (re) q <= mem[ra]; if (we) mem[wa] <= data;",
     "registered": "if (re) q <= mem[ra]; if (go) r <= q;",
     "no_change": "if (re) begin if (we) mem[wa] <= data; else q <= mem[wa]; end",
     "read_first": "if (re) begin if (we) mem[wa] <= data; q <= mem[wa]; end",
     "write_first": "if (re) begin if (we) mem[wa] <= data; q <= we ? data : mem[wa]; end",
+    # Never the same word at both ports: what then happens is not defined.
+    "dual": "if (re) begin if (we) mem[wa] <= data; else q <= mem[wa]; end"
+            " if (stimulus[20]) begin if (stimulus[21]) mem[{ra[HIGH:1], ~wa[0]}] <= ~data;"
+            " else r <= mem[{ra[HIGH:1], ~wa[0]}]; end",
+    "bytes": "if (re) q <= mem[ra];",
 }
+_SHOWN = {"registered": ["r"], "dual": ["q", "r"]}
 
 
 def memory(kind: str, width: int) -> Part:
     """A memory as large as a block RAM.
 
-    ``kind`` is one of ``_BODIES``, ``bytes`` (an enable for each 9 bits) or ``dual`` (two ports
-    that write or read).
+    ``kind`` is one of ``_BODIES``: ``bytes`` has an enable for each 9 bits, ``dual`` two ports
+    that write or read.
     """
-    depth = {1: 16384, 2: 8192, 4: 4096, 9: 2048, 18: 1024, 36: 512}[width]
+    depth = _DEPTHS[width]
     bits = (depth - 1).bit_length()
     rng = random.Random(width)
     name = f"{kind}_{width}"
-    body, output, extra = _body(kind, width)
+    output = _SHOWN.get(kind, ["q"])
+    body = _BODIES[kind].replace("HIGH", str(bits - 1))
+    for lane in range(width // 9 if kind == "bytes" else 0):
+        byte = f"[{9 * lane + 8}:{9 * lane}]"
+        body += f" if (we & stimulus[{24 + lane}]) mem[wa]{byte} <= data{byte};"
     init = "\n".join(
         f"    mem[{address}] = {width}'h{rng.getrandbits(width):x};"
         for address in [*range(_ADDRESSES // 2), *range(depth - _ADDRESSES // 2, depth)])
@@ -86,36 +94,12 @@ module {name} (input clk, input [{STIMULUS_BITS - 1}:0] stimulus,
   wire clear = stimulus[17] & stimulus[18];
   wire [{width - 1}:0] data = stimulus[{64 + width - 1}:64];
   reg [{width - 1}:0] q = 0, r = 0;
-{extra}
   always @(posedge clk) begin
     {body}
   end
   assign out = {{{", ".join(output)}}};
 endmodule
 """, len(output) * width)
-
-
-def _body(kind: str, width: int) -> tuple[str, list[str], str]:
-    """Body of the always block, what is shown, and more text."""
-    if kind == "bytes":
-        enables = "".join(
-            f" if (we & stimulus[{24 + lane}]) mem[wa][{9 * lane + 8}:{9 * lane}] <= "
-            f"data[{9 * lane + 8}:{9 * lane}];" for lane in range(width // 9))
-        return "if (re) q <= mem[ra];" + enables, ["q"], ""
-    if kind == "dual":
-        # Never the same word at both ports: what then happens is not defined.
-        return (
-            "if (re) begin if (we) mem[wa] <= data; else q <= mem[wa]; end\n"
-            "    if (stimulus[20]) begin if (stimulus[21]) mem[{ra[9:1], ~wa[0]}] <= ~data; "
-            "else r <= mem[{ra[9:1], ~wa[0]}]; end".replace("9:1", f"{_bits(width) - 1}:1"),
-            ["q", "r"], "")
-    if kind == "registered":
-        return _BODIES[kind], ["r"], ""
-    return _BODIES[kind], ["q"], ""
-
-
-def _bits(width: int) -> int:
-    return {1: 14, 2: 13, 4: 12, 9: 11, 18: 10, 36: 9}[width]
 
 
 MEMORIES = [
@@ -127,8 +111,6 @@ MEMORIES = [
     *(memory("registered", width) for width in (4, 9, 18, 36)),
 ]
 
-
-# Multipliers ---------------------------------------------------------------------------
 
 _KINDS = ("plain", "in", "out", "both")
 

@@ -68,21 +68,15 @@ def test_a_cache_that_may_only_be_read_gives_what_it_has(
     assert cache.get(key) == b"netlist"
 
 
-def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    cache, key = Cache(tmp_path / "file"), cache_key(seed=1)
-    cache.put(key, b"netlist")
-    assert cache.get(key) is None
-
-
-def test_a_cache_without_a_folder_keeps_nothing(
+def test_a_cache_that_cannot_be_written_or_has_no_folder_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
-    cache = Cache(None)
-    cache.put("00", b"x")
-    assert cache.get("00") is None
-    assert list(tmp_path.iterdir()) == []
+    for cache in (Cache(tmp_path / "file"), Cache(None)):
+        cache.put(cache_key(seed=1), b"netlist")
+        assert cache.get(cache_key(seed=1)) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_the_cache_is_where_it_is_said_to_be(
@@ -96,14 +90,11 @@ def test_the_cache_is_where_it_is_said_to_be(
     assert cache_folder() == tmp_path / "here"
     monkeypatch.delenv("STERNA_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", _no_home)
+    # As where there is no home folder.
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     with pytest.raises(ValueError, match=r"no home folder .* set STERNA_CACHE"):
         cache_folder()
     assert user_cache("part").folder is None
-
-
-def _no_home() -> Path:
-    raise RuntimeError("Could not determine home directory.")
 
 
 def test_with_0_nothing_is_kept(tmp_path: Path) -> None:

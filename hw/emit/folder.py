@@ -93,17 +93,7 @@ def emit_component(
     """Write the folder of a unit.
 
     ``made_for`` is the model it was made for, or what the manifest shall say of that instead.
-
     With ``axis`` it has ``<module>_axis.v`` as well, a wrapper with AXI4-Stream ports.
-
-    Raises
-    ------
-    ValueError
-        If the folder is refused.
-    OSError
-        If the folder cannot be written.
-    YosysError
-        If the built-in Yosys fails.
     """
     component, module, params = design.component, design.module, design.component.params
     module_ports = ports(component)

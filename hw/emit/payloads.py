@@ -27,6 +27,11 @@ class FieldBits:
     element_bits: int
     signed: bool
 
+    @property
+    def elements(self) -> int:
+        """Elements in all."""
+        return (self.high - self.low + 1) // self.element_bits
+
 
 Fields = Mapping[str, FieldBits]
 """Fields of a payload by name; the only one of an array or a number is called ``""``."""
@@ -90,11 +95,9 @@ def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:
     bits = np.zeros((count, 1 + max(field.high for field in fields.values())), dtype=np.uint8)
     for name, field in fields.items():
         elements = np.asarray(values[name], dtype=np.int64).reshape(count, -1)
-        size = field.high - field.low + 1
-        if elements.shape[1] * field.element_bits != size:
+        if elements.shape[1] != field.elements:
             raise ValueError(
-                f"field {name!r} has {size // field.element_bits} elements, "
-                f"got {elements.shape[1]}")
+                f"field {name!r} has {field.elements} elements, got {elements.shape[1]}")
         low, high = ((-(1 << field.element_bits - 1), (1 << field.element_bits - 1) - 1)
                      if field.signed else (0, (1 << field.element_bits) - 1))
         if count and (elements.min() < low or elements.max() > high):
@@ -107,11 +110,10 @@ def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:
 
 def read_field(words: Sequence[int], field: FieldBits) -> np.ndarray:
     """Return a field of payloads; int64 ``[words, elements]``."""
-    size = field.high - field.low + 1
-    bits = from_ints(words, field.low, size)
+    bits = from_ints(words, field.low, field.elements * field.element_bits)
     powers = 1 << np.arange(field.element_bits, dtype=np.int64)
     if field.signed:
         powers[-1] = -powers[-1]
     elements: np.ndarray = bits.reshape(
-        len(words), size // field.element_bits, field.element_bits).astype(np.int64) @ powers
+        len(words), field.elements, field.element_bits).astype(np.int64) @ powers
     return elements

@@ -52,14 +52,12 @@ class ExpectedTensor:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPhase:
-    """A phase and everything that must come out of it.
-
-    ``steps`` says where the phase could end early, when all that was sent has been answered: how
-    many words of each stream have passed by then.
-    """
+    """A phase and everything that must come out of it."""
 
     phase: Phase
     expected: list[ExpectedTensor] = field(default_factory=list)
+    # Where the phase could end early, when all that was sent has been answered: how many words of
+    # each stream have passed by then.
     steps: Sequence[Mapping[str, int]] = ()
 
 

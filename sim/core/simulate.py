@@ -160,10 +160,8 @@ def simulate_core(
 
     Parameters
     ----------
-    model
-        The quantised model.
-    prompts
-        One or two prompts; each is a sequence of its own.
+    model, prompts
+        The quantised model, and one or two prompts: each is a sequence of its own.
     tokens
         Tokens to write after each prompt, at least 1.
     temperature, seed
@@ -171,19 +169,14 @@ def simulate_core(
         ``seed + i``. The pauses of the bench are drawn from ``seed``, too.
     engine, simulator
         What to run it in; the C++ engine always uses Verilator.
-    waves
-        A wave file to write, ``.fst`` or ``.vcd``, with views of it for GTKWave and Surfer
-        beside it; None for none.
-    work
-        Folder for Verilog and simulation; a temporary one if None.
+    waves, work
+        As for :func:`sterna.sim.simulate.simulate`.
     emitted
         A core emitted before, to simulate instead of a fresh one; for cocotb with trace. It
         has its sizes already: none go with it.
-    progress
-        Called with a line of text before each step.
-    on_tokens
-        Called with the number of a sequence and tokens it has just written (C++), or with
-        all of them at the end (cocotb).
+    progress, on_tokens
+        Called with a line of text before each step, and with the number of a sequence and tokens
+        it has just written (C++), or with all of them at the end (cocotb).
     sizes
         Sizes of the core but for ``sequences`` and ``trace``; see
         :class:`~sterna.hw.core.plan.core_params.CoreParams`.
@@ -193,10 +186,8 @@ def simulate_core(
     ValueError
         If the size does not fit the model, a prompt is empty or leaves the vocabulary, or
         an option does not go with the engine or with ``emitted``.
-    MissingToolError
-        If the simulator or a tool it needs is not installed.
-    SimulationError
-        If the simulation does not compile, fails or hangs.
+    MissingToolError, SimulationError
+        If the simulator is not installed; if the simulation does not compile, fails or hangs.
     """
     engine = one_of("engine", engine, Engine)
     simulator = one_of("simulator", simulator, Simulator)

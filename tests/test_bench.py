@@ -70,9 +70,7 @@ def test_streams_levels_and_pulses_of_a_phase(tmp_path: Path) -> None:
      "hang: no transfer for 50 cycles with 1 of 1 a sent, 0 of 0 b sent, 1 of 1 c received, "
      "0 of 3 d received"),
 ])
-def test_what_should_not_happen_names_the_stream(
-    tmp_path: Path, phase: Phase, options: dict[str, int], message: str,
-) -> None:
+def test_what_should_not_happen_names_the_stream(tmp_path, phase, options, message):
     with pytest.raises(SimulationError, match=message):
         run_two_ways(tmp_path, [phase], **options)
 
@@ -151,9 +149,7 @@ def test_a_phase_without_expectations_passes_no_check() -> None:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_what_sets_the_memories_of_a_large_design_is_not_optimized(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool,
-) -> None:
+def test_what_sets_the_memories_of_a_large_design_is_not_optimized(tmp_path, monkeypatch, large):
     """In one file it would be compiled like the rest, which took minutes for a core."""
     source = tmp_path / "unit.v"
     source.write_text("// " + "x" * (launch._SMALL if large else 10) + "\n")

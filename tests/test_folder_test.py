@@ -65,9 +65,7 @@ def make(
 @needs_icarus
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_every_unit_passes_its_own_test(
-    case: str, tmp_path: Path, nothing_else: dict[str, str],
-) -> None:
+def test_every_unit_passes_its_own_test(case, tmp_path, nothing_else):
     model, unit, sizes = CASES[case]
     emitted = emit_verilog(model, unit, tmp_path / "unit", **sizes)
     done = make(emitted.folder, nothing_else)
@@ -85,9 +83,7 @@ def glu(tmp_path_factory: pytest.TempPathFactory) -> EmittedUnit:
     return emit_verilog(TINIEST, "glu", tmp_path_factory.mktemp("glu") / "glu", lanes=4)
 
 
-def test_without_cocotb_a_line_says_so(
-    glu: EmittedUnit, tmp_path: Path, nothing_else: dict[str, str],
-) -> None:
+def test_without_cocotb_a_line_says_so(glu, tmp_path, nothing_else):
     (tmp_path / "cocotb.py").write_text("raise ImportError('no cocotb')")
     done = make(glu.folder, {**nothing_else, "PYTHONPATH": str(tmp_path)})
     assert done.returncode
@@ -97,9 +93,7 @@ def test_without_cocotb_a_line_says_so(
 
 @needs_icarus
 @pytest.mark.slow
-def test_a_wrong_word_is_found_and_named(
-    glu: EmittedUnit, tmp_path: Path, nothing_else: dict[str, str],
-) -> None:
+def test_a_wrong_word_is_found_and_named(glu, tmp_path, nothing_else):
     """Also, another module of the test's name is on the path, and Python adds no folder to it."""
     folder = shutil.copytree(glu.folder, tmp_path / "glu")
     path = folder / "vectors.json"
@@ -145,9 +139,7 @@ def test_fewer_words_masks_and_sequences_are_compared() -> None:
     (1, "plain: more came out of sums than 2 words"),
     (0, "plain: no transfer for 50 cycles, after so many words: {'acts': 1, 'sums': 0}"),
 ])
-def test_a_missing_word_and_one_too_many_are_found(
-    valid: int, message: str, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_word_and_one_too_many_are_found(valid, message, monkeypatch):
     """Of a unit that takes every word, and offers one in every cycle, or in none."""
     async def edge(clk: object) -> None:
         pass
@@ -165,9 +157,7 @@ def test_a_missing_word_and_one_too_many_are_found(
         template._run_phase(dut, unit, phase, 50, None, random.Random(1)).send(None)
 
 
-def test_a_simulator_that_cannot_be_used_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_simulator_that_cannot_be_used_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ))        # main adds Verilator's to them
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(template, "FOLDER", tmp_path / "a folder")
@@ -191,9 +181,7 @@ def test_a_simulator_that_cannot_be_used_is_refused(
         f"or use Icarus (make SIM=icarus)")
 
 
-def test_a_folder_that_was_tested_is_replaced_and_a_stranger_is_not(
-    glu: EmittedUnit, tmp_path: Path,
-) -> None:
+def test_a_folder_that_was_tested_is_replaced_and_a_stranger_is_not(glu, tmp_path):
     folder, first = shutil.copytree(glu.folder, tmp_path / "glu"), glu.manifest
     (folder / "sim_build").mkdir()
     (folder / "sim_build" / "results.xml").write_text("")

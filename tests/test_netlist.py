@@ -43,9 +43,7 @@ def small(profile: str, vocab: int = 20) -> QuantizedModel:
     ("mac", "C12", Simulator.VERILATOR, {"passes": ()}),
     ("mlgru", "C12", Simulator.VERILATOR, {"passes": ()}),
 ])
-def test_the_netlist_of_a_unit_agrees_with_both_oracles(
-    unit: str, profile: str, simulator: Simulator, options: dict[str, Any],
-) -> None:
+def test_the_netlist_of_a_unit_agrees_with_both_oracles(unit, profile, simulator, options):
     report = simulate_netlist(
         small(profile), unit, TOKENS, simulator=simulator, **options, **sizes_of(unit, **SIZES))
     assert report.passed, report.failure
@@ -70,19 +68,14 @@ def test_the_netlist_of_a_core_agrees_in_every_tensor_and_cycle(profile: str) ->
     (["--unit", "mac", "--simulator", "icarus"], "Icarus Verilog is not installed"),
     (["--unit", "core", "--simulator", "icarus"], "Icarus Verilog is not installed"),
 ])
-def test_a_netlist_is_refused_before_it_is_synthesised(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_netlist_is_refused_before_it_is_synthesised(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr(netlist_module, "emit_verilog", None)
     monkeypatch.setattr("sterna.sim.bench.runner.shutil.which", lambda name: None)
     assert main(["simulate", "tiny", "--netlist", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_what_a_netlist_cannot_run_is_refused_before_it_is_synthesised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_netlist_cannot_run_is_refused_before_it_is_synthesised(tmp_path, monkeypatch):
     monkeypatch.setattr(netlist_module, "emit_verilog", None)
     model = small("C12")
     for prompts, options, message in (
@@ -100,9 +93,7 @@ def test_what_a_netlist_cannot_run_is_refused_before_it_is_synthesised(
         simulate_netlist(model, "mac", TOKENS, work=tmp_path)
 
 
-def test_a_folder_that_sterna_did_not_write_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_folder_that_sterna_did_not_write_is_not_replaced(tmp_path, monkeypatch):
     empty = {"modules": {"unit": {"ports": {}, "cells": {}, "netnames": {}}}}
     monkeypatch.setattr(netlist_module, "synthesize_unit", lambda emitted: empty)
     emitted = EmittedUnit(tmp_path / "unit", "unit", None, {})
@@ -117,9 +108,7 @@ def test_a_folder_that_sterna_did_not_write_is_not_replaced(
 
 
 @pytest.mark.long
-def test_the_command_line_simulates_a_netlist(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_line_simulates_a_netlist(tmp_path, capsys):
     small("C12", vocab=256).save(tmp_path / "small.safetensors")
     assert main([
         "simulate", str(tmp_path / "small.safetensors"), "--unit", "mac", "--netlist",

@@ -111,9 +111,7 @@ def values(netlist: dict[str, Any], parameter: str) -> set[str | None]:
 @pytest.mark.long
 @pytest.mark.parametrize("absorb", [False, True], ids=["plain", "absorbed"])
 @pytest.mark.parametrize(("name", "parts"), [("memories", MEMORIES), ("multipliers", MULTIPLIERS)])
-def test_every_way_that_a_cell_is_used_agrees_with_its_verilog(
-    name: str, parts: list[Part], absorb: bool, tmp_path: Path,
-) -> None:
+def test_every_way_that_a_cell_is_used_agrees_with_its_verilog(name, parts, absorb, tmp_path):
     netlist = netlist_of(name, parts, tmp_path)
     absorbed = absorb_registers(netlist, name) if absorb else Absorbed()
     if name == "memories":
@@ -199,9 +197,7 @@ def prove(folder: Path, text: str, models: str, options: str) -> str:
     (COMBINATIONAL, "", "SAT proof finished - no model found: SUCCESS!"),
     (flip_flops(), INDUCTION, "Induction step proven: SUCCESS!"),
 ], ids=["combinational", "flip-flops"])
-def test_models_are_equal_to_those_of_yosys(
-    text: str, options: str, proven: str, tmp_path: Path,
-) -> None:
+def test_models_are_equal_to_those_of_yosys(text, options, proven, tmp_path):
     models = "\n".join(model_files().values())
     assert proven in prove(tmp_path, text, models, options)
     wrong = {"": {"SD ? D1 : D0": "SD ? D0 : D1"},

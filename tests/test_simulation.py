@@ -93,9 +93,7 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
     pytest.param(unit, simulator, PROFILES[profile], id=f"{unit}-{simulator}-{profile}",
                  marks=[pytest.mark.slow] if simulator is not QUICK else [])
     for unit, simulator, profile in pairwise(UNITS, INSTALLED, sorted(PROFILES))])
-def test_a_small_unit_agrees_with_both_oracles(
-    unit: str, simulator: Simulator, odd_model: QuantizedModel,
-) -> None:
+def test_a_small_unit_agrees_with_both_oracles(unit, simulator, odd_model):
     check(run(odd_model, unit, simulator=simulator))
 
 
@@ -119,9 +117,7 @@ def test_two_sequences_and_the_trace_agree(unit: str, odd_model: QuantizedModel)
     ("mac", "tiny", 2, 2 * 5888, 8),
     ("mac", "tiny-c12", 2, 2 * 5888, 8),
 ])
-def test_a_unit_follows_the_bundled_model(
-    unit: str, name: str, tokens: int, values: int | None, latency: int | None,
-) -> None:
+def test_a_unit_follows_the_bundled_model(unit, name, tokens, values, latency):
     report = simulate(load_model(name), unit, TOKENS[:tokens])
     check(report)
     real = report.phases[0].checks
@@ -132,9 +128,7 @@ def test_a_unit_follows_the_bundled_model(
         assert quick.beats == 884_736 // 1024
 
 
-def test_the_latency_in_the_manifest_is_that_of_the_verilog(
-    odd_model: QuantizedModel, tmp_path: Path,
-) -> None:
+def test_the_latency_in_the_manifest_is_that_of_the_verilog(odd_model, tmp_path):
     # Without pauses a phase takes one cycle a word, the latency, and one more for the last.
     emitted = emit_verilog(odd_model, "glu", tmp_path / "glu", **sizes("glu"))
     report = run(odd_model, "glu", emitted=emitted)
@@ -167,9 +161,7 @@ def faulty_scale(model: QuantizedModel) -> QuantizedModel:
     ("norm", faulty_scale, r"phase 'real vectors': token 0, .*norm\.v\[0\]: .*"),
     ("glu", faulty_table, r"phase 'real vectors': .*layer\d\.glu\.p\[\d+\]: .*"),
 ])
-def test_a_planted_fault_is_caught_and_named(
-    unit: str, fault, failure: str, odd_model: QuantizedModel, tmp_path: Path,
-) -> None:
+def test_a_planted_fault_is_caught_and_named(unit, fault, failure, odd_model, tmp_path):
     emitted = emit_verilog(fault(odd_model), unit, tmp_path / unit, **sizes(unit))
     report = run(odd_model, unit, emitted=emitted)
     assert not report.passed
@@ -180,9 +172,7 @@ def test_a_planted_fault_is_caught_and_named(
     assert report.failure.endswith(str(report.first))
 
 
-def test_a_fault_in_the_verilog_of_a_lane_is_caught(
-    odd_model: QuantizedModel, tmp_path: Path,
-) -> None:
+def test_a_fault_in_the_verilog_of_a_lane_is_caught(odd_model, tmp_path):
     emitted = emit_verilog(odd_model, "glu", tmp_path / "glu", **sizes("glu"))
     text = emitted.verilog_path.read_text()
     taken = re.search(r"up1_1_next = (preacts__payload\[\d+:\d+\])", text)
@@ -197,9 +187,7 @@ def test_a_fault_in_the_verilog_of_a_lane_is_caught(
 @pytest.mark.parametrize(("offered", "message"), [
     ("sums__valid = 1'b1, sums__payload = age", "changed while it waited"),
     ("sums__valid = age[0], sums__payload = 8'd0", "was withdrawn before it was taken")])
-def test_an_output_that_does_not_wait_is_reported(
-    offered: str, message: str, tmp_path: Path,
-) -> None:
+def test_an_output_that_does_not_wait_is_reported(offered, message, tmp_path):
     source = tmp_path / "fickle.v"
     source.write_text(f"""
 module fickle(input clk, input rst, input [7:0] beats__payload, input beats__valid,
@@ -246,9 +234,7 @@ def test_waves_are_kept_when_asked_for(tmp_path: Path) -> None:
         np.array([], dtype=np.int64), [], [1.5], [[1]], "text", None)),
     ("mac", [1, 256], {}, "tokens must be from 0 to 255, got 256"),
 ])
-def test_a_unit_is_not_asked_for_nonsense(
-    unit: str, tokens: object, options: dict, message: str,
-) -> None:
+def test_a_unit_is_not_asked_for_nonsense(unit, tokens, options, message):
     with pytest.raises(ValueError, match=message):
         simulate(SMALL_MODEL, unit, tokens, **options)
 
@@ -266,9 +252,7 @@ def test_a_unit_is_not_asked_for_nonsense(
     ([[]], 2, {}, "a prompt must have at least one token"),
     ([[1]], 2, {"seed": "x"}, "seed must be a whole number from 1, got 'x'"),
 ])
-def test_a_core_is_not_asked_for_nonsense(
-    prompts: list, tokens: object, options: dict, message: str,
-) -> None:
+def test_a_core_is_not_asked_for_nonsense(prompts, tokens, options, message):
     with pytest.raises(ValueError, match=message):
         simulate_core(SMALL_MODEL, prompts, tokens, **options)
 
@@ -286,9 +270,7 @@ def test_a_folder_that_is_given_is_not_announced_as_written(tmp_path: Path) -> N
     assert stages == ["compute 1 tokens with the reference and onnxruntime"]
 
 
-def test_the_list_of_units_says_how_many_tokens_each_runs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_list_of_units_says_how_many_tokens_each_runs(capsys):
     assert main(["units", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert {each["unit"]: each["tokens"] for each in listed} == {

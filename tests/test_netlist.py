@@ -75,33 +75,32 @@ def test_a_netlist_is_refused_before_it_is_synthesised(arguments, message, capsy
     assert message in capsys.readouterr().err
 
 
-def test_what_a_netlist_cannot_run_is_refused_before_it_is_synthesised(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("prompts", "options", "message"), [
+    ([[]], {}, "at least one token"), ([[20]], {}, "has token 20"),
+    ([[1]], {"waves": Path("x.lxt")}, "a wave file must end in .fst or .vcd, got x.lxt"),
+    ([[1]], {"sequences": 1}, "sequences is no size to give here: it follows from the prompts"),
+])
+def test_what_a_netlist_cannot_run_is_refused_before_it_is_synthesised(
+    prompts, options, message, monkeypatch,
+):
     monkeypatch.setattr(netlist_module, "emit_verilog", None)
-    model = small("C12")
-    for prompts, options, message in (
-        ([[]], {}, "at least one token"), ([[20]], {}, "has token 20"),
-        ([[1]], {"waves": Path("x.lxt")}, "a wave file must end in .fst or .vcd, got x.lxt"),
-        ([[1]], {"sequences": 1}, "sequences is no size to give here: it follows from the prompts"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            simulate_core_netlist(model, prompts, 2, **options)
-    with pytest.raises(ValueError, match="a wave file must end in"):
-        simulate_netlist(model, "mac", TOKENS, waves=Path("waves"))
-    (tmp_path / "mac_netlist").mkdir()
-    (tmp_path / "mac_netlist" / "notes.txt").write_text("keep")
-    with pytest.raises(OutputFolderError, match=r"Sterna did not write \(notes\.txt\)"):
-        simulate_netlist(model, "mac", TOKENS, work=tmp_path)
+    with pytest.raises(ValueError, match=message):
+        simulate_core_netlist(small("C12"), prompts, 2, **options)
 
 
 def test_a_folder_that_sterna_did_not_write_is_not_replaced(tmp_path, monkeypatch):
     empty = {"modules": {"unit": {"ports": {}, "cells": {}, "netnames": {}}}}
     monkeypatch.setattr(netlist_module, "synthesize_unit", lambda emitted: empty)
     emitted = EmittedUnit(tmp_path / "unit", "unit", None, {})
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(OutputFolderError, match="Sterna did not write"):
-        netlist_of(emitted, tmp_path / "mine")
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+    (tmp_path / "mac_netlist").mkdir()
+    (tmp_path / "mac_netlist" / "notes.txt").write_text("keep")
+    with pytest.raises(ValueError, match="a wave file must end in"):
+        simulate_netlist(small("C12"), "mac", TOKENS, waves=Path("waves"))
+    for refused in (lambda: simulate_netlist(small("C12"), "mac", TOKENS, work=tmp_path),
+                    lambda: netlist_of(emitted, tmp_path / "mac_netlist")):
+        with pytest.raises(OutputFolderError, match=r"Sterna did not write \(notes\.txt\)"):
+            refused()
+    assert (tmp_path / "mac_netlist" / "notes.txt").read_text() == "keep"
     for _ in range(2):      # one of its own it replaces
         made = netlist_of(emitted, tmp_path / "new")
     assert made.sources[-1].name == "unit.v"
@@ -121,8 +120,7 @@ def test_the_command_line_simulates_a_netlist(tmp_path, capsys):
 def flip(cell: dict[str, Any], parameter: str, bit: int) -> None:
     """Change one bit, counted from the lowest, of a parameter of a cell."""
     value = cell["parameters"][parameter]
-    at = len(value) - 1 - bit
-    cell["parameters"][parameter] = value[:at] + "10"[int(value[at])] + value[at + 1:]
+    cell["parameters"][parameter] = f"{int(value, 2) ^ 1 << bit:0{len(value)}b}"
 
 
 def cells(netlist: dict[str, Any], top: str, kind: str) -> Iterator[dict[str, Any]]:

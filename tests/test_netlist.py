@@ -115,8 +115,6 @@ def test_the_command_line_simulates_a_netlist(tmp_path, capsys):
     assert "netlist of mac in" in capsys.readouterr().out
 
 
-# Faults ----------------------------------------------------------------------------------
-
 def flip(cell: dict[str, Any], parameter: str, bit: int) -> None:
     """Change one bit, counted from the lowest, of a parameter of a cell."""
     value = cell["parameters"][parameter]

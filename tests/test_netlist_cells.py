@@ -106,8 +106,6 @@ def values(netlist: dict[str, Any], parameter: str) -> set[str | None]:
     return {cell["parameters"].get(parameter) for cell in cells(netlist, "DP16KD")}
 
 
-# Against what Yosys maps --------------------------------------------------------------
-
 @pytest.mark.long
 @pytest.mark.parametrize("absorb", [False, True], ids=["plain", "absorbed"])
 @pytest.mark.parametrize(("name", "parts"), [("memories", MEMORIES), ("multipliers", MULTIPLIERS)])
@@ -138,8 +136,6 @@ def test_a_wrong_start_value_of_a_block_ram_is_caught_and_located(tmp_path: Path
     rom["parameters"]["INITVAL_00"] = value[:-1] + "01"[value[-1] == "0"]
     assert differences("memories", parts, netlist, tmp_path) == ["rom_9"]
 
-
-# Against Yosys' models ------------------------------------------------------------------
 
 COMBINATIONAL = """
 module cells (input clk, input [19:0] i, output [4:0] o);
@@ -207,8 +203,6 @@ def test_models_are_equal_to_those_of_yosys(text, options, proven, tmp_path):
         with pytest.raises(YosysError):
             prove(tmp_path, text, models.replace(right, other), options)
 
-
-# What is refused -------------------------------------------------------------------------
 
 def test_a_netlist_with_something_not_modelled_is_refused() -> None:
     def of(**cell: Any) -> dict[str, Any]:

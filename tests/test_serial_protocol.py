@@ -98,9 +98,6 @@ def play(
     return session
 
 
-# The board ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("orders", "text", "options", "sent", "tokens"), [
     pytest.param(orders, text, options, STOPPED + sent, tokens, id=name)
     for name, orders, text, options, sent, tokens in (
@@ -153,9 +150,6 @@ def test_a_restart_begins_a_sequence_with_beta_and_seed():
 def test_a_core_that_one_cannot_talk_to_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         check_core(core_params(**options))
-
-
-# The host -------------------------------------------------------------------------------
 
 
 class Script:

@@ -110,8 +110,6 @@ def test_usual_speeds_are_within_two_percent(clock, baud, divisor):
     assert abs(params.error) < 0.02
 
 
-# Against cocotbext-uart -------------------------------------------------------------
-
 BENCH = '''
 import cocotb
 from cocotb.clock import Clock

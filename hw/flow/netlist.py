@@ -88,8 +88,6 @@ class _Pass:
                 self._multiplier(name, cell)
         return self._absorbed
 
-    # Cells -------------------------------------------------------------------------
-
     def _memory(self, cell: dict[str, Any]) -> None:
         """Both ports one by one; at 36 bits they are halves of one word."""
         wide = any(int(str(cell["parameters"][f"DATA_WIDTH_{port}"]), 2) == 36 for port in "AB")
@@ -143,8 +141,6 @@ class _Pass:
         if clocking is not None:
             use("OUTPUT", clocking)
             self._absorbed.products += 1
-
-    # Flip-flops --------------------------------------------------------------------
 
     def _take_outputs(self, cell: dict[str, Any], ports: list[str]) -> _Clocking | None:
         """Absorb the flip-flops behind outputs, if each has one and it alone reads it."""

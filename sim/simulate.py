@@ -90,10 +90,7 @@ class SimulationReport:
             "first": self.failure,
             "phases": [
                 {"name": phase.name, "beats": phase.beats, "cycles": phase.cycles,
-                 "reference_values": phase.checks.reference.values,
-                 "reference_mismatches": phase.checks.reference.mismatches,
-                 "onnx_values": phase.checks.onnx.values,
-                 "onnx_mismatches": phase.checks.onnx.mismatches}
+                 **phase.checks.as_dict()}
                 for phase in self.phases],
         }
 

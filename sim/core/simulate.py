@@ -130,10 +130,7 @@ class CoreReport:
             "utilisation": self.utilisation,
             "phases": [
                 {"name": phase.name, "cycles": phase.cycles,
-                 "reference_values": phase.checks.reference.values,
-                 "reference_mismatches": phase.checks.reference.mismatches,
-                 "onnx_values": phase.checks.onnx.values,
-                 "onnx_mismatches": phase.checks.onnx.mismatches,
+                 **phase.checks.as_dict(),
                  "cycle_events": phase.timing.events,
                  "cycle_mismatches": phase.timing.mismatches}
                 for phase in self.phases],

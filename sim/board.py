@@ -31,20 +31,10 @@ class BoardSimulation:
     """The top module of a board, compiled; :mod:`sterna.hw.board` says what is on it.
 
     It has the methods of a serial port that a conversation needs. Time passes only while
-    something is read.
-
-    Parameters
-    ----------
-    design
-        The top module.
-    work
-        Folder for the Verilog and the library; one that holds the same is not built again.
-    host_baud
-        Bits per second that the other end of the line really sends and expects; None for
-        those of the board.
-    waves
-        A wave file to write, ``.fst`` or ``.vcd``, with views of it beside it; None for none. It
-        is complete when the simulation is deleted.
+    something is read. ``work`` is the folder for the Verilog and the library; one that holds the
+    same is not built again. ``host_baud`` is what the other end of the line really sends and
+    expects; None for the board's. The wave file, with views of it beside it, is complete when
+    the simulation is deleted.
     """
 
     def __init__(
@@ -143,12 +133,7 @@ _LINE_END = 10
 class ConversationReference:
     """Holds a conversation with a step graph, as a board does with its core.
 
-    Parameters
-    ----------
-    graph
-        A step graph.
-    temperature, seed
-        As for :class:`~sterna.model.quantized.sampling.Sampler`.
+    ``temperature`` and ``seed`` are those of :class:`~sterna.model.quantized.sampling.Sampler`.
     """
 
     def __init__(self, graph: OnnxStep, *, temperature: float = 0.0, seed: int = 1) -> None:

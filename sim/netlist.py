@@ -28,13 +28,8 @@ from sterna.sim.core.simulate import CoreReport, check_core_request, simulate_co
 from sterna.sim.simulate import SimulationReport, check_request, simulate
 
 __all__ = [
-    "FLOW_PASSES",
-    "NetlistPass",
-    "netlist_of",
-    "simulate_core_netlist",
-    "simulate_netlist",
-    "synthesize_unit",
-]
+    "FLOW_PASSES", "NetlistPass", "netlist_of", "simulate_core_netlist", "simulate_netlist",
+    "synthesize_unit"]
 
 NetlistPass = Callable[[dict[str, Any], str], object]
 """Changes a netlist, given with the name of its module, in place."""
@@ -59,25 +54,8 @@ def netlist_of(
 ) -> EmittedUnit:
     """Return a unit like an emitted one, whose Verilog is the netlist made of it.
 
-    Parameters
-    ----------
-    emitted
-        The unit.
-    folder
-        Where to write; a folder that Sterna wrote is replaced.
-    passes
-        What to do to the netlist, one after the other.
-
-    Raises
-    ------
-    NetlistError
-        If the netlist has a cell that is not modelled.
-    OutputFolderError
-        If the folder holds files that are not from an earlier call.
-    MissingToolError
-        If Yosys is not installed.
-    YosysError
-        If Yosys fails.
+    ``folder`` is where to write; one that Sterna wrote is replaced. ``passes`` are what to do to
+    the netlist, one after the other. NetlistError if it has a cell that is not modelled.
     """
     check_replaceable(folder)
     netlist = synthesize_unit(emitted)

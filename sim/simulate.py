@@ -90,10 +90,7 @@ class SimulationReport:
             "first": self.failure,
             "phases": [
                 {"name": phase.name, "beats": phase.beats, "cycles": phase.cycles,
-                 "reference_values": phase.checks.reference.values,
-                 "reference_mismatches": phase.checks.reference.mismatches,
-                 "onnx_values": phase.checks.onnx.values,
-                 "onnx_mismatches": phase.checks.onnx.mismatches}
+                 **phase.checks.as_dict()}
                 for phase in self.phases],
         }
 
@@ -115,22 +112,18 @@ def simulate(
 
     Parameters
     ----------
-    model
-        The quantised model.
-    unit
-        Name of the unit: ``"mac"``, for example.
+    model, unit
+        The quantised model, and the name of the unit: ``"mac"``, for example.
     tokens
         Tokens of a text, ``[length]``; the model runs them from a fresh state.
-    simulator
-        ``verilator`` or ``icarus``.
+    simulator, seed
+        ``verilator`` or ``icarus``, and the seed of the random pauses.
     waves
         A wave file to write, ``.fst`` or ``.vcd``, with views of it for GTKWave and Surfer
         beside it; None for none.
     work
         Folder for the Verilog, the compiled simulation and its log; a temporary one that
         is removed afterwards if None.
-    seed
-        Seed of the random pauses.
     emitted
         A folder emitted before, to simulate instead of a fresh one. It has its sizes already:
         none go with it.
@@ -142,13 +135,10 @@ def simulate(
     Raises
     ------
     ValueError
-        If there is no such unit, it has no such size or the size does not fit the model,
-        there are no tokens, the wave file has another suffix, or
+        If there is no such unit or size, the size does not fit the model, there are no tokens, or
         ``emitted`` is a folder of another unit or comes with sizes.
-    MissingToolError
-        If the simulator or a tool it needs is not installed.
-    SimulationError
-        If the simulation does not compile, fails or hangs.
+    MissingToolError, SimulationError
+        If the simulator is not installed; if the simulation does not compile, fails or hangs.
     """
     simulator = one_of("simulator", simulator, Simulator)
     spec, tokens = check_request(

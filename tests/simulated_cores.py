@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from conftest import replace_weights
 
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES
-from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.synthetic import random_model
 
 __all__ = ["SHAPES", "Shape"]
@@ -41,23 +42,20 @@ class Shape:
     def model(self) -> QuantizedModel:
         """The model, always the same."""
         model = random_model(self.config, PROFILES[self.profile], seed=self.config.d)
-        fixed = {"plus": 1, "minus": -1, "zero": 0}.get(self.kind)
-        projections, embedding = dict(model.projections), model.embedding
+        if self.kind in ("plus", "minus", "zero"):
+            return replace_weights(model, {"plus": 1, "minus": -1, "zero": 0}[self.kind])
+        if self.kind == "random":
+            return model
+        projections = dict(model.projections)
         for name, p in projections.items():
-            weight, bias = p.weight, p.bias
-            if fixed is not None:
-                weight = np.full_like(weight, fixed)
-            if self.kind == "ends" and name != "head":
+            if name != "head":
                 fmt = model.profile.output_format(name)
-                third = np.arange(bias.size) % 3
-                bias = np.select([third == 0, third == 1], [fmt.min, fmt.max], bias)
-            projections[name] = Projection(weight, bias.astype(np.int32), p.k, p.shift)
-        if self.kind == "ends":
-            x = model.profile.x
-            odd = np.indices(embedding.shape).sum(axis=0) % 2
-            embedding = np.where(odd, x.max, x.min).astype(np.int32)
-        return QuantizedModel(
-            model.config, model.profile, projections, embedding, model.sigmoid)
+                third = np.arange(p.bias.size) % 3
+                bias = np.select([third == 0, third == 1], [fmt.min, fmt.max], p.bias)
+                projections[name] = replace(p, bias=bias.astype(np.int32))
+        odd = np.indices(model.embedding.shape).sum(axis=0) % 2
+        embedding = np.where(odd, model.profile.x.max, model.profile.x.min).astype(np.int32)
+        return replace(model, projections=projections, embedding=embedding)
 
 
 SHAPES = [

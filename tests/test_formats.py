@@ -28,9 +28,8 @@ from sterna.model.network.recurrence import scan_sequential
 from sterna.model.profile import C12, PROFILES, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.fixed import to_fixed
 from sterna.model.quantized.integer import IntegerModel, sigmoid
-XX
 from sterna.model.stack.convert import Residual
-from sterna.model.stack.language_model import LanguageModel
+from sterna.model.stack.language_model import Classifier, LanguageModel
 from sterna.model.training.quantize import quantize
 
 CONFIG = ModelConfig(d=24, layers=2, dff=40, vocab=40)

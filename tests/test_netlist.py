@@ -21,11 +21,7 @@ from sterna.model.quantized import QuantizedModel
 from sterna.model.quantized.synthetic import random_model
 from sterna.sim import netlist as netlist_module
 from sterna.sim.bench.runner import Simulator
-from sterna.sim.netlist import (
-    netlist_of,
-    simulate_core_netlist,
-    simulate_netlist,
-)
+from sterna.sim.netlist import netlist_of, simulate_core_netlist, simulate_netlist
 from sterna.sim.simulate import simulate
 
 SIZES = {"rows": 2, "cols": 8, "lanes": 2}
@@ -40,31 +36,19 @@ def small(profile: str, vocab: int = 20) -> QuantizedModel:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("unit", "profile"), [("mac", "C12"), ("mlgru", "S16")])
-def test_the_netlist_of_a_unit_agrees_with_both_oracles(unit: str, profile: str) -> None:
+@pytest.mark.parametrize(("unit", "profile", "simulator", "options"), [
+    ("mac", "C12", QUICK, {}), ("mlgru", "S16", QUICK, {}),
+    ("mac", "C12", QUICK, {"style": "ecp5-chain"}), ("mac", "C12", QUICK, {"style": "ecp5-table"}),
+    # as Yosys made it
+    ("mac", "C12", Simulator.VERILATOR, {"passes": ()}),
+    ("mlgru", "C12", Simulator.VERILATOR, {"passes": ()}),
+])
+def test_the_netlist_of_a_unit_agrees_with_both_oracles(unit, profile, simulator, options):
     report = simulate_netlist(
-        small(profile), unit, TOKENS, simulator=QUICK, **sizes_of(unit, **SIZES))
+        small(profile), unit, TOKENS, simulator=simulator, **options, **sizes_of(unit, **SIZES))
     assert report.passed, report.failure
     assert report.checks.onnx.values > 0
     assert any("reset" in phase.name for phase in report.phases)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("style", ["ecp5-chain", "ecp5-table"])
-def test_the_netlist_of_an_array_made_of_cells_agrees(style: str) -> None:
-    report = simulate_netlist(
-        small("C12"), "mac", TOKENS, simulator=QUICK, style=style,
-        **sizes_of("mac", **SIZES))
-    assert report.passed, report.failure
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("unit", ["mac", "mlgru"])
-def test_the_netlist_as_yosys_made_it_agrees_in_verilator(unit: str) -> None:
-    report = simulate_netlist(
-        small("C12"), unit, TOKENS, passes=(), simulator=Simulator.VERILATOR,
-        **sizes_of(unit, **SIZES))
-    assert report.passed, report.failure
 
 
 @pytest.mark.long
@@ -77,69 +61,53 @@ def test_the_netlist_of_a_core_agrees_in_every_tensor_and_cycle(profile: str) ->
     assert report.timing.events > 100
 
 
-def test_the_command_line_refuses_a_netlist_with_the_fast_engine(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["simulate", "tiny", "--unit", "core", "--netlist", "--engine", "cpp"]) == 2
-    assert "--netlist does not go with --engine cpp" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("arguments", "code", "message"), [
-    (["--unit", "mac", "--tokens", "0"], 2, "tokens must be"),
-    (["--unit", "core", "--tokens", "0"], 2, "must be a whole number from 1 to 65535, got 0"),
-    (["--unit", "mac", "--simulator", "icarus"], 2, "Icarus Verilog is not installed"),
-    (["--unit", "core", "--simulator", "icarus"], 2, "Icarus Verilog is not installed"),
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--unit", "core", "--engine", "cpp"], "--netlist does not go with --engine cpp"),
+    (["--unit", "mac", "--tokens", "0"], "tokens must be"),
+    (["--unit", "core", "--tokens", "0"], "must be a whole number from 1 to 65535, got 0"),
+    (["--unit", "mac", "--simulator", "icarus"], "Icarus Verilog is not installed"),
+    (["--unit", "core", "--simulator", "icarus"], "Icarus Verilog is not installed"),
 ])
-def test_a_netlist_is_refused_before_it_is_synthesised(
-    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_netlist_is_refused_before_it_is_synthesised(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr(netlist_module, "emit_verilog", None)
     monkeypatch.setattr("sterna.sim.bench.runner.shutil.which", lambda name: None)
-    assert main(["simulate", "tiny", "--netlist", *arguments]) == code
+    assert main(["simulate", "tiny", "--netlist", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("prompts", "options", "message"), [
+    ([[]], {}, "at least one token"), ([[20]], {}, "has token 20"),
+    ([[1]], {"waves": Path("x.lxt")}, "a wave file must end in .fst or .vcd, got x.lxt"),
+    ([[1]], {"sequences": 1}, "sequences is no size to give here: it follows from the prompts"),
+])
 def test_what_a_netlist_cannot_run_is_refused_before_it_is_synthesised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    prompts, options, message, monkeypatch,
+):
     monkeypatch.setattr(netlist_module, "emit_verilog", None)
-    model = small("C12")
-    for prompts, options, message in (
-        ([[]], {}, "at least one token"), ([[20]], {}, "has token 20"),
-        ([[1]], {"waves": Path("x.lxt")}, "a wave file must end in .fst or .vcd, got x.lxt"),
-        ([[1]], {"sequences": 1}, "sequences is no size to give here: it follows from the prompts"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            simulate_core_netlist(model, prompts, 2, **options)
-    with pytest.raises(ValueError, match="a wave file must end in"):
-        simulate_netlist(model, "mac", TOKENS, waves=Path("waves"))
-    (tmp_path / "mac_netlist").mkdir()
-    (tmp_path / "mac_netlist" / "notes.txt").write_text("keep")
-    with pytest.raises(OutputFolderError, match=r"Sterna did not write \(notes\.txt\)"):
-        simulate_netlist(model, "mac", TOKENS, work=tmp_path)
+    with pytest.raises(ValueError, match=message):
+        simulate_core_netlist(small("C12"), prompts, 2, **options)
 
 
-def test_a_folder_that_sterna_did_not_write_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_folder_that_sterna_did_not_write_is_not_replaced(tmp_path, monkeypatch):
     empty = {"modules": {"unit": {"ports": {}, "cells": {}, "netnames": {}}}}
     monkeypatch.setattr(netlist_module, "synthesize_unit", lambda emitted: empty)
     emitted = EmittedUnit(tmp_path / "unit", "unit", None, {})
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(OutputFolderError, match="Sterna did not write"):
-        netlist_of(emitted, tmp_path / "mine")
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+    (tmp_path / "mac_netlist").mkdir()
+    (tmp_path / "mac_netlist" / "notes.txt").write_text("keep")
+    with pytest.raises(ValueError, match="a wave file must end in"):
+        simulate_netlist(small("C12"), "mac", TOKENS, waves=Path("waves"))
+    for refused in (lambda: simulate_netlist(small("C12"), "mac", TOKENS, work=tmp_path),
+                    lambda: netlist_of(emitted, tmp_path / "mac_netlist")):
+        with pytest.raises(OutputFolderError, match=r"Sterna did not write \(notes\.txt\)"):
+            refused()
+    assert (tmp_path / "mac_netlist" / "notes.txt").read_text() == "keep"
     for _ in range(2):      # one of its own it replaces
         made = netlist_of(emitted, tmp_path / "new")
     assert made.sources[-1].name == "unit.v"
 
 
 @pytest.mark.long
-def test_the_command_line_simulates_a_netlist(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_line_simulates_a_netlist(tmp_path, capsys):
     small("C12", vocab=256).save(tmp_path / "small.safetensors")
     assert main([
         "simulate", str(tmp_path / "small.safetensors"), "--unit", "mac", "--netlist",
@@ -147,13 +115,10 @@ def test_the_command_line_simulates_a_netlist(
     assert "netlist of mac in" in capsys.readouterr().out
 
 
-# Faults ----------------------------------------------------------------------------------
-
 def flip(cell: dict[str, Any], parameter: str, bit: int) -> None:
     """Change one bit, counted from the lowest, of a parameter of a cell."""
     value = cell["parameters"][parameter]
-    at = len(value) - 1 - bit
-    cell["parameters"][parameter] = value[:at] + "10"[int(value[at])] + value[at + 1:]
+    cell["parameters"][parameter] = f"{int(value, 2) ^ 1 << bit:0{len(value)}b}"
 
 
 def cells(netlist: dict[str, Any], top: str, kind: str) -> Iterator[dict[str, Any]]:

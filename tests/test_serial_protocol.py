@@ -98,89 +98,58 @@ def play(
     return session
 
 
-# The board ------------------------------------------------------------------------------
+@pytest.mark.parametrize(("orders", "text", "options", "sent", "tokens"), [
+    pytest.param(orders, text, options, STOPPED + sent, tokens, id=name)
+    for name, orders, text, options, sent, tokens in (
+        ("tokens are fed and those written go back but for the last",
+         fed(97) + asked(98), b"xyz", {}, 2 * DONE + b"xyz" + DONE, [97, 98, *b"xy"]),
+        ("the number of tokens may have sixteen bits", asked(1, 300), [7] * 300, {},
+         DONE + b"\x07" * 300 + DONE, [1] + [7] * 299),
+        ("a count of no tokens is refused and changes nothing",
+         asked(1, 2) + order_bytes(Order.COUNT, 0) + order_bytes(Order.ASK, 2), b"xyzu", {},
+         DONE + b"xy" + DONE + REFUSED + b"zu" + DONE, [1, *b"x", 2, *b"z"]),
+        *((f"{order.name} is refused without a sampler", order_bytes(order, 1), b"",
+           {"sampled": False}, REFUSED, []) for order in (Order.BETA, Order.SEED)),
+        ("what is no order is refused and drops its argument",
+         b"\x01\xff" + fed(2), b"", {}, REFUSED + DONE, [2]),
+        *((f"token {token} of {vocab} is refused", fed(token, vocab - 1), b"", {"vocab": vocab},
+           REFUSED + DONE, [vocab - 1])
+          for vocab, token in (
+              (128, 128), (300, 300), (300, 65535), (300, 65541), (65536, 65536))),
+        *((f"token {written} of {vocab} is written as {digits}", asked(vocab - 1, 1), [written],
+           {"vocab": vocab}, DONE + bytes.fromhex(digits) + DONE, [vocab - 1])
+          for vocab, written, digits in (
+              (128, 127, "7f"), (256, 127, "7f"), (256, 128, "c1 00"), (300, 299, "c2 2b"),
+              (65536, 5, "05"), (65536, 8191, "ff 7f"), (65536, 8192, "c1 c0 00"),
+              (65536, 65535, "c7 ff 7f"))),
+        ("stop ends a text after a whole token", asked(1, 100), [300, 301, 302, 303, 304],
+         {"vocab": 1000, "stop_after": 2 + 3},
+         DONE + bytes.fromhex("c2 2c c2 2d") + STOPPED, [1, 300]),
+        ("stop is answered by an idle board", b"", b"", {"stop_after": 1}, STOPPED, []),
+        ("stop drops half an order", b"\x01" * 3, b"", {"stop_after": 1}, STOPPED, []),
+    )])
+def test_orders_are_obeyed(orders, text, options, sent, tokens):
+    session = play(orders, text, **options)
+    assert (session.sent, session.tokens) == (sent, tokens)
 
 
-def test_tokens_are_fed_and_those_written_go_back_but_for_the_last():
-    session = play(fed(97) + asked(98), b"xyz")
-    assert session.sent == STOPPED + 2 * DONE + b"xyz" + DONE
-    assert session.prompts == [
+def test_a_restart_begins_a_sequence_with_beta_and_seed():
+    assert play(fed(97) + asked(98), b"xyz").prompts == [
         (97, 1, 0), (98, 0, 1), (ord("x"), 0, 1), (ord("y"), 0, 1)]
-
-
-def test_restarting_begins_a_sequence():
-    session = play(asked(1) + RESTART + asked(2), b"xyzuvw")
+    orders = order_bytes(Order.BETA, 0x2ABCD) + order_bytes(Order.SEED, 0xDEADBEEF) + RESTART
+    session = play(asked(1) + orders + asked(2), b"xyzuvw")
     assert session.tokens == [1, *b"xy", 2, *b"uv"]
     assert [start for _, start, _ in session.prompts] == [1, 0, 0, 1, 0, 0]
-
-
-def test_beta_and_seed_go_to_the_core():
-    orders = (order_bytes(Order.BETA, 0x2ABCD) + order_bytes(Order.SEED, 0xDEADBEEF) + RESTART)
-    session = play(asked(1) + orders + asked(2), b"xyzuvw")
     assert session.settings == [(0, 1), (0x2ABCD, 0xDEADBEEF)]
 
 
-def test_the_number_of_tokens_may_have_sixteen_bits():
-    assert play(asked(1, 300), [7] * 300).sent == STOPPED + DONE + b"\x07" * 300 + DONE
-
-
-def test_a_count_of_no_tokens_is_refused_and_changes_nothing():
-    session = play(asked(1, 2) + order_bytes(Order.COUNT, 0) + order_bytes(Order.ASK, 2), b"xyzu")
-    assert session.sent == STOPPED + DONE + b"xy" + DONE + REFUSED + b"zu" + DONE
-
-
-@pytest.mark.parametrize("order", [Order.BETA, Order.SEED])
-def test_orders_of_the_sampler_are_refused_without_one(order):
-    assert play(order_bytes(order, 1), sampled=False).sent == STOPPED + REFUSED
-
-
-def test_what_is_no_order_is_refused_and_drops_its_argument():
-    assert play(b"\x01\xff" + fed(2)).tokens == [2]
-    assert play(b"\x01\xff" + fed(2)).sent == STOPPED + REFUSED + DONE
-
-
-@pytest.mark.parametrize(("vocab", "token"), [
-    (128, 128), (300, 300), (300, 65535), (300, 65541), (65536, 65536)])
-def test_a_token_outside_the_vocabulary_is_refused(vocab, token):
-    session = play(fed(token, vocab - 1), vocab=vocab)
-    assert session.sent == STOPPED + REFUSED + DONE
-    assert session.tokens == [vocab - 1]
-
-
-@pytest.mark.parametrize(("vocab", "written", "sent"), [
-    (128, 127, "7f"), (256, 127, "7f"), (256, 128, "c1 00"), (300, 299, "c2 2b"),
-    (65536, 5, "05"), (65536, 8191, "ff 7f"), (65536, 8192, "c1 c0 00"),
-    (65536, 65535, "c7 ff 7f")])
-def test_a_token_takes_as_many_bytes_as_it_needs(vocab, written, sent):
-    session = play(asked(vocab - 1, 1), [written], vocab=vocab)
-    assert session.sent == STOPPED + DONE + bytes.fromhex(sent) + DONE
-    assert session.tokens == [vocab - 1]
-
-
-def test_stop_ends_a_text_after_a_whole_token():
-    session = play(asked(1, 100), [300, 301, 302, 303, 304], vocab=1000, stop_after=2 + 3)
-    assert session.sent == STOPPED + DONE + bytes.fromhex("c2 2c c2 2d") + STOPPED
-    assert session.tokens == [1, 300]
-
-
-def test_stop_is_answered_by_an_idle_board_and_drops_half_an_order():
-    assert play(b"", stop_after=1).sent == STOPPED + STOPPED
-    session = play(b"\x01" * 3, stop_after=1)
-    assert session.sent == STOPPED + STOPPED
-
-
-@pytest.mark.parametrize("vocab", [127, 65537])
-def test_vocabulary_must_be_ascii_at_least_and_have_sixteen_bits(vocab):
-    with pytest.raises(ValueError, match=f"from 128 .ASCII. to 65536, got {vocab}"):
-        check_core(core_params(vocab))
-
-
-def test_two_sequences_are_refused():
-    with pytest.raises(ValueError, match="has one sequence, the core 2"):
-        check_core(core_params(sequences=2))
-
-
-# The host -------------------------------------------------------------------------------
+@pytest.mark.parametrize(("options", "message"), [
+    ({"vocab": 127}, "from 128 .ASCII. to 65536, got 127"),
+    ({"vocab": 65537}, "from 128 .ASCII. to 65536, got 65537"),
+    ({"sequences": 2}, "has one sequence, the core 2")])
+def test_a_core_that_one_cannot_talk_to_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        check_core(core_params(**options))
 
 
 class Script:
@@ -199,17 +168,14 @@ class Script:
         return taken
 
 
-def test_a_board_that_is_silent_is_told():
+def test_meeting_skips_what_was_on_its_way_and_tells_of_silence():
+    port = Script(b"old text" + DONE + STOPPED + STOPPED + DONE + b"left")
+    Conversation(port).meet()
+    assert port.answers == b"left"
     port = Script(b"")
     with pytest.raises(ConversationError, match=r"does not answer: .*right port and speed"):
         Conversation(port).meet()
     assert port.written == 2 * (order_bytes(Order.STOP) + RESTART)
-
-
-def test_meeting_skips_what_was_on_its_way():
-    port = Script(b"old text" + DONE + STOPPED + STOPPED + DONE + b"left")
-    Conversation(port).meet()
-    assert port.answers == b"left"
 
 
 def test_lines_go_on_with_the_token_that_was_not_run():

@@ -17,9 +17,7 @@ from sterna.model.profile import C12
 @pytest.mark.parametrize(("style", "script", "cells"), [
     ("generic", "synth_ice40", {"SB_LUT4"}), ("ecp5-table", "synth_ecp5", {"TRELLIS_DPR16X4"}),
     ("xc7-pair", "synth_xilinx -family xc7", {"LUT6_2"})])
-def test_a_layer_maps_from_the_list_for_synthesis(
-    style: str, script: str, cells: set[str], tmp_path: Path,
-) -> None:
+def test_a_layer_maps_from_the_list_for_synthesis(style, script, cells, tmp_path):
     rng = np.random.default_rng(1)
     gates = [rng.integers(-1, 2, (3, 5)) for _ in range(3)]
     folder = emit_mlgru(

@@ -165,12 +165,17 @@ def test_memories_become_what_they_are_meant_for(target, core):
     assert min(done.luts, done.carries, done.flip_flops, done.multipliers) > 0
 
 
-def test_an_asynchronous_read_makes_no_block_ram(tmp_path):
+def synthesized(folder: Path, text: str, family: Family = Family.ECP5) -> Synthesis:
+    (folder / "top.v").write_text(text)
+    return synthesize(folder / "top.v", "top", family)
+
+
+def test_an_asynchronous_read_makes_no_block_ram_and_a_cell_of_the_design_no_memory(tmp_path):
     """What the test above would see of a memory that is written the wrong way."""
     done = synthesized(tmp_path, """
 module top(
     input clk, input we, input [5:0] addr, input [17:0] d,
-    output [17:0] a, output reg [17:0] b);
+    output [17:0] a, output reg [17:0] b, output [3:0] q);
     reg [17:0] early[0:63];
     (* ram_style = "block" *) reg [17:0] late[0:63];
     assign a = early[addr];
@@ -178,27 +183,20 @@ module top(
         b <= late[addr];
         if (we) begin early[addr] <= d; late[addr] <= d; end
     end
+    TRELLIS_DPR16X4 ram0_0(.DI(d[3:0]), .WAD(addr[3:0]), .WRE(we), .WCK(clk), .RAD(addr[3:0]),
+        .DO(q));
 endmodule
 """)
     assert {name: memory.style for name, memory in done.memories.items()} == {
         "early": MemoryStyle.LUT, "late": MemoryStyle.BLOCK}
     assert (done.block_rams, done.memories["late"].cells) == (1, 1)
-    assert done.lut_rams == done.memories["early"].cells
-
-
-def test_a_ram_cell_of_the_design_itself_is_no_memory(tmp_path):
-    done = synthesized(tmp_path, """
-module top(input clk, input we, input [3:0] addr, input [3:0] d, output [3:0] q);
-    TRELLIS_DPR16X4 ram0_0(.DI(d), .WAD(addr), .WRE(we), .WCK(clk), .RAD(addr), .DO(q));
-endmodule
-""")
-    assert (done.lut_rams, done.memories) == (1, {})
+    assert done.lut_rams == done.memories["early"].cells + 1
 
 
 def test_names_that_had_brackets_do_not_stop_the_synthesis(tmp_path):
     r"""Yosys 0.70 mistakes ``\acts[1]`` for a bit of ``acts``; its name here is ``acts_1``."""
     bit, word = plain("acts[1]"), plain("y[0]")
-    verilog = f"""
+    text = f"""
 module top(input clk, input [3:0] acts, input [1:0] up, output reg [3:0] y);
     reg [1:0] {bit};
     reg [1:0] {word};
@@ -210,7 +208,7 @@ module top(input clk, input [3:0] acts, input [1:0] up, output reg [3:0] y);
 endmodule
 """
     for target in Family:
-        assert synthesized(tmp_path, verilog, target).flip_flops == 8
+        assert synthesized(tmp_path, text, target).flip_flops == 8
 
 
 def test_a_verilog_error_is_told(benchmark, tmp_path):

@@ -42,7 +42,7 @@ IDLE = [1] * 40
 
 
 @pytest.mark.parametrize("divisor", [16, 17, 100])
-@pytest.mark.parametrize("speed", [0.96, 0.98, 1.0, 1.02, 1.04])
+@pytest.mark.parametrize("speed", [0.96, 1.0, 1.04])
 def test_lines_up_to_four_percent_off_are_received(divisor, speed):
     params = UartParams(divisor * 1000, 1000)
     data = bytes([0x00, 0xFF, 0x55, 0xAA, 0x80, 0x01])
@@ -51,26 +51,20 @@ def test_lines_up_to_four_percent_off_are_received(divisor, speed):
     assert receive(line, params) == data
 
 
-def test_a_line_far_too_fast_is_not_received():
+@pytest.mark.parametrize(("line", "received"), [
+    pytest.param(IDLE + line + IDLE, received, id=name) for name, line, received in (
+        ("no stop bit: dropped, and the next is received",
+         levels(b"A", 16, stop=0) + [0] * 100 + IDLE + levels(b"B", 16), b"B"),
+        ("a short pulse is no start bit", [*[0] * 5, *IDLE, *levels(b"C", 16)], b"C"),
+        ("a break is no byte", [0] * 1000 + IDLE + levels(b"D", 16), b"D"))])
+def test_lines_that_are_not_clean(line, received):
+    assert receive(line) == received
+
+
+def test_a_line_low_at_the_start_is_no_byte_and_one_too_fast_is_not_received():
+    assert receive([0] * 400 + IDLE + levels(b"E", 16) + IDLE) == b"E"
     data = bytes([0x55] * 4)
     assert receive(IDLE + levels(data, 16 * 0.85) + IDLE) != data
-
-
-def test_a_byte_without_a_stop_bit_is_dropped_and_the_next_is_received():
-    broken = levels(b"A", 16, stop=0) + [0] * 100
-    assert receive(IDLE + broken + IDLE + levels(b"B", 16) + IDLE) == b"B"
-
-
-def test_a_short_pulse_is_no_start_bit():
-    assert receive([*IDLE, *[0] * 5, *IDLE, *levels(b"C", 16), *IDLE]) == b"C"
-
-
-def test_a_break_is_no_byte():
-    assert receive(IDLE + [0] * 1000 + IDLE + levels(b"D", 16) + IDLE) == b"D"
-
-
-def test_a_line_low_at_the_start_is_no_byte():
-    assert receive([0] * 400 + IDLE + levels(b"E", 16) + IDLE) == b"E"
 
 
 @pytest.mark.parametrize("divisor", [16, 23])
@@ -112,11 +106,9 @@ def test_impossible_speeds_are_refused(clock, baud, reason):
 def test_usual_speeds_are_within_two_percent(clock, baud, divisor):
     params = UartParams(clock, baud)
     assert params.divisor == divisor
-    assert abs(clock / divisor / baud - 1) < 0.02
     assert params.error == pytest.approx(clock / divisor / baud - 1)
+    assert abs(params.error) < 0.02
 
-
-# Against cocotbext-uart -------------------------------------------------------------
 
 BENCH = '''
 import cocotb

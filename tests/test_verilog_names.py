@@ -84,18 +84,15 @@ def test_no_name_is_escaped_and_no_two_are_the_same(text):
 
 
 def test_what_has_no_name_is_named_after_what_it_is_for(text):
-    names = declared(text, "outer")
     assert {"total_2_mul", "total_2_next", "total_3_or", "total_3_next", "address_add",
-            "write__data_not", "kept_reg"} <= names
+            "write__data_not", "kept_reg"} <= declared(text, "outer")
     inner = declared(text, "outer__inner")
     assert {"largest_next", "largest_gt", "begin_", "shown_sub"} <= inner
     assert "begin" not in inner
-
-
-def test_an_instance_is_not_hidden_by_a_signal_inside(text):
+    # An instance is not hidden by a signal inside.
     instances = re.findall(r"^  outer__inner (\w+) \(", text, re.M)
     assert instances == ["inner", "table_"]
-    assert not declared(text, "outer__inner") & set(instances)
+    assert not inner & set(instances)
 
 
 class Twins(wiring.Component):
@@ -166,13 +163,10 @@ def test_a_field_follows_the_signal_it_is_of_and_the_text_is_left_otherwise():
         "  end", r"connect { \p_last \p_2_last } { \p_last_not [0] \p [1] }", "", "end"]
 
 
-def test_made_names_are_told_from_given_ones():
+def test_made_names_are_told_from_given_ones_and_listed_once():
     assert is_derived("norm.scale.total_add_2")
     assert is_derived("total_next[3]")
     assert not is_derived("norm.scale.total")
-
-
-def test_names_in_a_signal_come_once_each():
     assert names_in(r"{ \a [0] $1 \a [1] 2'01 }") == [r"\a", "$1"]
 
 

@@ -12,10 +12,10 @@ from sterna.hw.board.top import TOP_MODULE, BoardDesign
 from sterna.hw.flow.cached_tools import CachedTools, Progress
 from sterna.hw.flow.fit import FitError
 from sterna.hw.flow.place_route import (
-    PlacedDesign,
     PlaceRouteError,
     check_router,
     pack_bitstream,
+    timing_of,
 )
 from sterna.hw.flow.routed import critical_path
 from sterna.hw.flow.target import Resource
@@ -28,46 +28,24 @@ _MHZ = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What the tools said of a design, whether it became a bitstream or not.
+    """What the tools said of a design, whether it became a bitstream or not."""
 
-    Parameters
-    ----------
-    used
-        For each resource, how many of it there are in use, and in the device.
-    attempts
-        Highest frequency of the core's clock, by nextpnr, for each seed that was tried.
-    passes
-        What each pass over the netlist changed.
-    tools
-        Versions.
-    """
-
+    # for each resource, how many of it there are in use, and in the device
     used: dict[Resource, tuple[int, int]]
+    # highest frequency of the core's clock, by nextpnr, for each seed that was tried
     attempts: dict[int, float]
-    passes: dict[str, dict[str, int]]
+    passes: dict[str, dict[str, int]]  # what each pass over the netlist changed
     tools: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Bitstream(Attempt):
-    """A bitstream and how it came about.
-
-    Parameters
-    ----------
-    name
-        File name for it.
-    data
-        Its bytes.
-    seed
-        Seed of the placer that met the clock.
-    fmax_mhz
-        Highest frequency of the core's clock, by nextpnr.
-    """
+    """A bitstream and how it came about."""
 
     name: str
     data: bytes
-    seed: int
-    fmax_mhz: float
+    seed: int  # seed of the placer that met the clock
+    fmax_mhz: float  # highest frequency of the core's clock, by nextpnr
 
 
 class TimingError(RuntimeError):
@@ -84,27 +62,10 @@ def build_bitstream(
 ) -> Bitstream:
     """Synthesise, place, route and pack the top module of a board.
 
-    Parameters
-    ----------
-    design
-        The top module.
-    seeds
-        Seeds of the placer, tried in this order until one meets the clock.
-    cache
-        Where the results of the tools are kept; None takes the default cache.
-    progress
-        Is told what begins and, during place and route, each step of it.
-
-    Raises
-    ------
-    FitError
-        If the device has too little of something: a ValueError with the numbers.
-    TimingError
-        If no seed meets the clock. Of both the ``report`` is an :class:`Attempt`.
-    MissingToolError
-        If Yosys or the router is not installed.
-    YosysError, PlaceRouteError
-        If a tool fails.
+    ``seeds`` of the placer are tried in this order until one meets the clock; ``progress`` is
+    told what begins and, during place and route, each step of it. FitError if the device has too
+    little of something, TimingError if no seed meets the clock: the ``report`` of both is an
+    :class:`Attempt`.
     """
     board, clock_mhz = design.params.board, design.params.clock_hz / _MHZ
     told = progress or (lambda text, step: None)
@@ -129,7 +90,7 @@ def build_bitstream(
                 f"{board.name}.{'bit' if board.is_ecp5 else 'bin'}",
                 pack_bitstream(board.target, routed), seed, fmax)
         if fmax == max(tried.attempts.values()):
-            path = PlacedDesign.from_report(report).critical_path
+            _, path = timing_of(report)
             slowest = f"; slowest: {critical_path(mapped.hierarchy, path)}" if path else ""
     raise TimingError(
         f"the core's clock of {clock_mhz:g} MHz is not met: "

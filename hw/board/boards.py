@@ -42,41 +42,22 @@ _Place = tuple[str, int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A board.
-
-    Parameters
-    ----------
-    name, description
-        What it is called, and in words.
-    platform
-        Its description in amaranth-boards.
-    target
-        Its FPGA.
-    places
-        Where the ports of the top module are.
-    clock_hz, baud
-        Clock of the core and speed of the serial line unless told otherwise.
-    sizes
-        Sizes of the core unless told otherwise.
-    sampled
-        Whether there is room for drawing tokens; otherwise the largest logit is taken.
-    core
-        Further parameters of the core that differ from the usual ones.
-    fitting
-        A bundled model that fits, to be named where another one does not.
-    """
+    """A board."""
 
     name: BoardName
     description: str
-    platform: type[Platform]
+    platform: type[Platform]  # its description in amaranth-boards
     target: FpgaTarget
-    places: Mapping[str, _Place]
+    places: Mapping[str, _Place]  # where the ports of the top module are
+    # clock of the core and speed of the serial line unless told otherwise
     clock_hz: int
     baud: int
     sizes: Sizes
+    # whether there is room for drawing tokens; otherwise the largest logit is taken
     sampled: bool = True
+    # further parameters of the core that differ from the usual ones
     core: Mapping[str, Any] = field(default_factory=dict)
-    fitting: str = "tiny-c12"
+    fitting: str = "tiny-c12"  # a bundled model that fits, to be named where another one does not
 
     @property
     def is_ecp5(self) -> bool:

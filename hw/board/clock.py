@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -17,21 +18,14 @@ __all__ = ["BoardClock", "Pll", "board_pll", "ecp5_pll", "ice40_pll"]
 
 _MHZ = 1_000_000
 
-# Limits are those of the vendor's data sheets, as ``ecppll`` and ``icepll`` have them; where
+# Limits in Hz are those of the vendor's data sheets, as ``ecppll`` and ``icepll`` have them; where
 # several settings give the same frequency, those are taken that these tools would take.
-_ECP5_INPUT = (8 * _MHZ, 400 * _MHZ)
-_ECP5_COMPARED = (3_125_000, 400 * _MHZ)
-_ECP5_OSCILLATOR = (400 * _MHZ, 800 * _MHZ)
+_ECP5_COMPARED = _ECP5_OUTPUT = (3_125_000, 400 * _MHZ)
 _ECP5_IDEAL = 600 * _MHZ
-_ECP5_OUTPUT = (3_125_000, 400 * _MHZ)
-_ECP5_DIVIDERS, _ECP5_FEEDBACK, _ECP5_OUTPUTS = 128, 80, 128
-
-_ICE40_INPUT = (10 * _MHZ, 133 * _MHZ)
 _ICE40_COMPARED = (10 * _MHZ, 133 * _MHZ)
 _ICE40_OSCILLATOR = (533 * _MHZ, 1066 * _MHZ)
 _ICE40_OUTPUT = (16 * _MHZ, 275 * _MHZ)
-_ICE40_DIVIDERS, _ICE40_FEEDBACK, _ICE40_HALVINGS = 16, 128, 6
-_ICE40_FILTERS = ((17, 1), (26, 2), (44, 3), (66, 4), (101, 5))
+_ICE40_FILTERS = ((17, 1), (26, 2), (44, 3), (66, 4), (101, 5), (134, 6))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +44,21 @@ class Pll:
 def ecp5_pll(input_hz: int, output_hz: int) -> Pll:
     """Return the settings that give exactly ``output_hz``.
 
-    Raises
-    ------
-    ValueError
-        If there are none; the message has the nearest frequencies that can be reached.
+    ValueError if there are none; the message has the nearest frequencies that can be reached.
 
     >>> ecp5_pll(25_000_000, 150_000_000).settings
     {'CLKI_DIV': 1, 'CLKFB_DIV': 6, 'CLKOP_DIV': 4}
     """
-    _check_ranges(input_hz, _ECP5_INPUT, output_hz, _ECP5_OUTPUT)
-    return min(_exactly(output_hz, _ecp5_plls(input_hz)),
+    _check_range("crystal", input_hz, (8 * _MHZ, 400 * _MHZ))
+    _check_range("clock", output_hz, _ECP5_OUTPUT)
+    # The oscillator runs at 400 to 800 MHz.
+    plls = [
+        Pll({"CLKI_DIV": divider, "CLKFB_DIV": feedback, "CLKOP_DIV": output}, made, made * output)
+        for divider in range(1, 129)
+        if _within(compared := Fraction(input_hz, divider), _ECP5_COMPARED)
+        for feedback in range(1, 81) if _within(made := compared * feedback, _ECP5_OUTPUT)
+        for output in range(math.ceil(400 * _MHZ / made), min(800 * _MHZ // made, 128) + 1)]
+    return min(_exactly(output_hz, plls),
                key=lambda pll: abs(pll.oscillator_hz - _ECP5_IDEAL))
 
 
@@ -69,72 +68,41 @@ def ice40_pll(input_hz: int, output_hz: int) -> Pll:
     >>> ice40_pll(12_000_000, 24_000_000).settings
     {'DIVR': 0, 'DIVF': 63, 'DIVQ': 5, 'FILTER_RANGE': 1}
     """
-    _check_ranges(input_hz, _ICE40_INPUT, output_hz, _ICE40_OUTPUT)
-    return _exactly(output_hz, _ice40_plls(input_hz))[0]
-
-
-def _ecp5_plls(input_hz: int) -> Iterator[Pll]:
-    """All settings within the limits."""
-    for divider in range(1, _ECP5_DIVIDERS + 1):
-        if not _within(Fraction(input_hz, divider), _ECP5_COMPARED):
-            continue
-        for feedback in range(1, _ECP5_FEEDBACK + 1):
-            base = Fraction(input_hz * feedback, divider)
-            if not _within(base, _ECP5_OUTPUT):
-                continue
-            low, high = _ECP5_OSCILLATOR
-            first, last = -(-low // base), min(high // base, _ECP5_OUTPUTS)
-            for output in range(first, last + 1):
-                yield Pll({"CLKI_DIV": divider, "CLKFB_DIV": feedback, "CLKOP_DIV": output},
-                          base, base * output)
-
-
-def _ice40_plls(input_hz: int) -> Iterator[Pll]:
-    """All settings within the limits."""
-    for divr in range(_ICE40_DIVIDERS):
-        compared = Fraction(input_hz, divr + 1)
-        if not _within(compared, _ICE40_COMPARED):
-            continue
-        # The range of the filter follows from the frequency that is compared.
-        filter_range = next((value for limit, value in _ICE40_FILTERS
-                             if compared < limit * _MHZ), 6)
-        for divf in range(_ICE40_FEEDBACK):
-            oscillator = compared * (divf + 1)
-            for divq in range(1, _ICE40_HALVINGS + 1):
-                output = oscillator / (1 << divq)
-                if _within(oscillator, _ICE40_OSCILLATOR) and _within(output, _ICE40_OUTPUT):
-                    yield Pll({"DIVR": divr, "DIVF": divf, "DIVQ": divq,
-                               "FILTER_RANGE": filter_range}, output, oscillator)
+    _check_range("crystal", input_hz, _ICE40_COMPARED)
+    _check_range("clock", output_hz, _ICE40_OUTPUT)
+    plls = [
+        Pll({"DIVR": divr, "DIVF": divf, "DIVQ": divq, "FILTER_RANGE": next(
+            value for limit, value in _ICE40_FILTERS if compared < limit * _MHZ)}, made, oscillator)
+        for divr in range(16)
+        if _within(compared := Fraction(input_hz, divr + 1), _ICE40_COMPARED)
+        for divf in range(128)
+        if _within(oscillator := compared * (divf + 1), _ICE40_OSCILLATOR)
+        for divq in range(1, 7) if _within(made := oscillator / (1 << divq), _ICE40_OUTPUT)]
+    return _exactly(output_hz, plls)[0]
 
 
 def _within(value: Fraction | int, limits: tuple[int, int]) -> bool:
     return limits[0] <= value <= limits[1]
 
 
-def _check_ranges(
-    input_hz: int, input_limits: tuple[int, int], output_hz: int, output_limits: tuple[int, int],
-) -> None:
-    for name, value, limits in (
-            ("the crystal", input_hz, input_limits), ("the clock", output_hz, output_limits)):
-        if not _within(value, limits):
-            raise ValueError(
-                f"{name} must be from {limits[0] / _MHZ:g} to {limits[1] / _MHZ:g} MHz for the "
-                f"PLL, got {value / _MHZ:g} MHz")
+def _check_range(name: str, hz: int, limits: tuple[int, int]) -> None:
+    if not _within(hz, limits):
+        raise ValueError(
+            f"the {name} must be from {limits[0] / _MHZ:g} to {limits[1] / _MHZ:g} MHz for the "
+            f"PLL, got {hz / _MHZ:g} MHz")
 
 
-def _exactly(wanted: int, plls: Iterable[Pll]) -> list[Pll]:
+def _exactly(wanted: int, plls: Sequence[Pll]) -> list[Pll]:
     """The settings of that output frequency; ValueError with the nearest ones if none has it."""
-    plls = list(plls)
     found = [pll for pll in plls if pll.output_hz == wanted]
-    if found:
-        return found
-    reachable = {pll.output_hz for pll in plls}
-    below = max((hz for hz in reachable if hz < wanted), default=None)
-    above = min((hz for hz in reachable if hz > wanted), default=None)
-    nearest = " and ".join(
-        f"{float(hz / _MHZ):.10g}" for hz in (below, above) if hz is not None)
-    raise ValueError(
-        f"the PLL cannot make {wanted / _MHZ:g} MHz; the nearest it can are {nearest} MHz")
+    if not found:
+        reachable = {pll.output_hz for pll in plls}
+        nearest = (max((hz for hz in reachable if hz < wanted), default=None),
+                   min((hz for hz in reachable if hz > wanted), default=None))
+        raise ValueError(
+            f"the PLL cannot make {wanted / _MHZ:g} MHz; the nearest it can are "
+            + " and ".join(f"{float(hz / _MHZ):.10g}" for hz in nearest if hz is not None) + " MHz")
+    return found
 
 
 _START_US = 15

@@ -35,17 +35,9 @@ def check_tokens(tokens: int) -> None:
 
 
 class Conversation:
-    """A conversation with a board.
+    """A conversation with a board at the other end of a serial line.
 
-    Parameters
-    ----------
-    port
-        The serial line to it.
-
-    Raises
-    ------
-    ConversationError
-        From any method, if the board does not answer or answers something else.
+    Any method raises ConversationError if the board does not answer or answers something else.
     """
 
     def __init__(self, port: SerialPort) -> None:

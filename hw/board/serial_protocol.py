@@ -38,32 +38,27 @@ _MIN_VOCAB, _MAX_VOCAB = 128, 1 << 16
 class Order(enum.IntEnum):
     """What a board can be asked for."""
 
+    # Write no more tokens after the one in progress; forget what is queued. Never waits.
     STOP = 0x80
-    """Write no more tokens after the one in progress; forget what is queued. Never waits."""
-    RESTART = 0x81
-    """The next token begins a sequence, with the seed."""
-    FEED = 0x82
-    """Run a token."""
+    RESTART = 0x81  # the next token begins a sequence, with the seed
+    FEED = 0x82  # run a token
+    # Run a token and write as many tokens as COUNT says; all but the last are run as well.
     ASK = 0x83
-    """Run a token and write as many tokens as COUNT says; all but the last are run as well."""
-    COUNT = 0x84
-    """How many tokens to write, at least 1."""
+    COUNT = 0x84  # how many tokens to write, at least 1
+    # inverse temperature, :attr:`sterna.model.quantized.sampling.Sampler.beta`; 0 is greedy
     BETA = 0x85
-    """Inverse temperature, :attr:`sterna.model.quantized.sampling.Sampler.beta`; 0 is greedy."""
-    SEED = 0x86
-    """Seed of the sampler."""
+    SEED = 0x86  # seed of the sampler
 
 
 class Answer(enum.IntEnum):
     """What a board says besides tokens."""
 
-    DONE = 0x80
-    """An order was obeyed."""
+    DONE = 0x80  # an order was obeyed
+    # It is idle: after a reset; and after STOP, in place of the answer to what was stopped.
     STOPPED = 0x81
-    """It is idle: after a reset; and after STOP, in place of the answer to what was stopped."""
+    # The board does not know the order or the token, was asked for 0 tokens, or its core cannot
+    # draw them.
     REFUSED = 0x82
-    """The board does not know the order or the token, was asked for 0 tokens, or its core cannot
-    draw them."""
 
 
 def order_bytes(order: Order, argument: int = 0) -> bytes:
@@ -114,11 +109,6 @@ class SerialProtocol(wiring.Component):
         Tokens of the core.
     beta, seed : ``Out``, with ``sampled``
         Control of the core.
-
-    Raises
-    ------
-    ValueError
-        As :func:`check_core`.
     """
 
     def __init__(self, params: CoreParams, *, sampled: bool = True) -> None:

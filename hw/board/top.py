@@ -42,26 +42,11 @@ _FRAME_BITS = 10
 
 @dataclass(frozen=True, slots=True)
 class BoardParams:
-    """What is chosen for a board, besides the core.
-
-    Parameters
-    ----------
-    board
-        The board.
-    clock_hz
-        Frequency of the core; 0 takes the board's usual one.
-    baud
-        Bits per second of the serial line; 0 takes the board's usual speed.
-
-    Raises
-    ------
-    ValueError
-        If the board's PLL cannot make the clock, or the clock does not divide to the baud.
-    """
+    """What is chosen for a board, besides the core."""
 
     board: Board
-    clock_hz: int = 0
-    baud: int = 0
+    clock_hz: int = 0  # frequency of the core; 0 takes the board's usual one
+    baud: int = 0  # bits per second of the serial line; 0 takes the board's usual speed
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clock_hz", self.clock_hz or self.board.clock_hz)
@@ -78,12 +63,7 @@ class BoardParams:
 class BoardTop(wiring.Component):
     """A model on a board, behind a serial line: :mod:`sterna.hw.board.serial_protocol`.
 
-    Parameters
-    ----------
-    params
-        What is chosen for the board.
-    core
-        The core, of one sequence.
+    The ``core`` has one sequence.
 
     Members
     -------
@@ -148,12 +128,12 @@ class BoardTop(wiring.Component):
 
 @dataclass(frozen=True, slots=True)
 class BoardDesign:
-    """A model on a board: ``verilog`` is the module ``board_top``, with all it has inside, and
-    what its memories contain, texts by file name."""
+    """A model on a board."""
 
     params: BoardParams
     core: CoreParams
     model_sha256: str
+    # ``board_top.v``, with all it has inside, and what its memories contain: texts by file name
     verilog: Mapping[str, str]
 
     @property
@@ -190,20 +170,8 @@ def board_design(
 ) -> BoardDesign:
     """Design the top module for a model.
 
-    Parameters
-    ----------
-    model
-        The model.
-    params
-        The board, its clock and its serial line.
-    sizes
-        Of the core, as :data:`~sterna.hw.core.core_product.CORE` takes them; None for the board's
-        usual.
-
-    Raises
-    ------
-    ValueError
-        If the core does not fit the model or the serial line.
+    ``sizes`` are those of the core, as :data:`~sterna.hw.core.core_product.CORE` takes them; None
+    for the board's usual. ValueError if the core does not fit the model or the serial line.
     """
     if sizes is None:
         sizes = {**params.board.sizes, "style": style_for(params.board.target, "auto")}

@@ -25,18 +25,6 @@ _MAX_ERROR = 0.02
 class UartParams:
     """Speed of a UART.
 
-    Parameters
-    ----------
-    clock_hz
-        Frequency of the clock.
-    baud
-        Bits per second.
-
-    Raises
-    ------
-    ValueError
-        If a bit would have fewer than 16 cycles, or be wrong by 2 % or more.
-
     >>> UartParams(150_000_000, 1_000_000).divisor
     150
     """

@@ -16,17 +16,12 @@ _LAST = "last"
 
 @dataclass(frozen=True, slots=True)
 class AxisStream:
-    """A stream of a module, and what it is on AXI4-Stream.
+    """A stream of a module, and what it is on AXI4-Stream."""
 
-    ``name`` is what its ports begin with, ``payload`` its fields. ``fields`` are those that
-    travel on ``tdata``, where they lie there; a field ``last`` is ``tlast`` instead. ``ready`` is
-    False for a stream that cannot be made to wait.
-    """
-
-    name: str
+    name: str  # what its ports begin with
     is_input: bool
-    payload: tuple[FieldBits, ...]
-    ready: bool
+    payload: tuple[FieldBits, ...]  # a field ``last`` is ``tlast``, the others are on ``tdata``
+    ready: bool  # False for a stream that cannot be made to wait
 
     @property
     def prefix(self) -> str:
@@ -93,7 +88,9 @@ def axis_text(
     module: str, module_ports: Sequence[Port], streams: Sequence[AxisStream],
 ) -> str:
     """Return the wrapper ``<module>_axis`` in Verilog-2005."""
-    plain = _plain_ports(module_ports, streams)
+    of_streams = {f"{each.name}__{part}" for each in streams
+                  for part in ("payload", "valid", "ready")}
+    plain = [port for port in module_ports if port.name not in {"clk", "rst", *of_streams}]
     declared = [*_clock(streams), *(line for each in streams for line in _ports(each)),
                 *(f"{port.direction} wire {_range(port.width)}{port.name}" for port in plain)]
     body = [line for each in streams for line in _wiring(each)]
@@ -131,12 +128,6 @@ def axis_section(module: str, streams: Sequence[AxisStream]) -> str:
         lines.append(f"| `{each.prefix}_*` | {each.tdata_bits} | {fields} | "
                      f"{'yes' if each.last else 'no'} |")
     return "\n".join(lines)
-
-
-def _plain_ports(module_ports: Sequence[Port], streams: Sequence[AxisStream]) -> list[Port]:
-    of_streams = {f"{each.name}__{part}" for each in streams
-                  for part in ("payload", "valid", "ready")}
-    return [port for port in module_ports if port.name not in {"clk", "rst", *of_streams}]
 
 
 def _range(width: int) -> str:
@@ -181,7 +172,10 @@ def _wiring(stream: AxisStream) -> list[str]:
         return [*lines, f"assign {name}__payload = {_payload(stream)};",
                 f"assign {name}__valid = {prefix}_tvalid & aresetn;",
                 f"assign {prefix}_tready = {ready};"]
-    lines += [f"assign {prefix}_tdata = {_tdata(stream)};",
+    padding = stream.tdata_bits - stream.used_bits
+    data = [f"{padding}'d0"] if padding else []
+    data += [_bits(stream, field) for field in reversed(stream.payload) if field is not stream.last]
+    lines += [f"assign {prefix}_tdata = {{{', '.join(data)}}};",
               f"assign {prefix}_tvalid = {name}__valid & aresetn;"]
     if stream.last:
         lines.append(f"assign {prefix}_tlast = {_bits(stream, stream.last)};")
@@ -192,23 +186,10 @@ def _wiring(stream: AxisStream) -> list[str]:
 
 def _payload(stream: AxisStream) -> str:
     """The payload of an input, highest field first."""
-    at = {field.name: field for field in stream.fields}
-    parts = []
-    for field in reversed(stream.payload):
-        if field is stream.last:
-            parts.append(f"{stream.prefix}_tlast")
-        else:
-            parts.append(f"{stream.prefix}_tdata[{_at(at[field.name])}]")
-    return f"{{{', '.join(parts)}}}"
-
-
-def _tdata(stream: AxisStream) -> str:
-    """The data of an output, highest field first."""
-    padding = stream.tdata_bits - stream.used_bits
-    parts = [f"{padding}'d0"] if padding else []
-    parts += [_bits(stream, field) for field in reversed(stream.payload)
-              if field is not stream.last]
-    return f"{{{', '.join(parts)}}}"
+    at = {field.name: _at(field) for field in stream.fields}
+    return "{" + ", ".join(
+        f"{stream.prefix}_tlast" if field is stream.last else
+        f"{stream.prefix}_tdata[{at[field.name]}]" for field in reversed(stream.payload)) + "}"
 
 
 def _bits(stream: AxisStream, field: FieldBits) -> str:

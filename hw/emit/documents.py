@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from amaranth.hdl import Shape
 from amaranth.lib import data, wiring
 
@@ -44,11 +45,13 @@ def ports(component: wiring.Component) -> list[Port]:
 
 
 def payload_fields(component: wiring.Component) -> dict[str, list[FieldBits]]:
-    """Return the fields of the payload of every stream of a component, by stream name."""
+    """Return the fields of every payload by the name its ports begin with: ``words__0``."""
     fields = {}
     for name, member in component.signature.members.items():
         if member.is_signature and "payload" in member.signature.members:
-            fields[name] = field_bits(member.signature.members["payload"].shape)
+            members = field_bits(member.signature.members["payload"].shape)
+            for index in np.ndindex(*member.dimensions):
+                fields["__".join(map(str, (name, *index)))] = members
     return fields
 
 

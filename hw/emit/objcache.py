@@ -28,10 +28,7 @@ _ENVIRONMENT = ("CPATH", "CPLUS_INCLUDE_PATH")
 
 
 def objcache(verilator_root: Path) -> str | None:
-    """The ``OBJCACHE`` that keeps the objects of Verilator's library.
-
-    They are kept in :func:`sterna.model.cache.cache_folder`; without such a folder, None.
-    """
+    """The ``OBJCACHE`` that keeps the objects of Verilator's library; None without a cache."""
     from sterna.model.cache import cache_folder  # not there where this runs as a script
 
     try:

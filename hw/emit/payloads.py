@@ -18,18 +18,19 @@ __all__ = ["FieldBits", "Fields", "UnitPorts", "pack_words", "read_field"]
 
 @dataclass(frozen=True, slots=True)
 class FieldBits:
-    """Where a field of a payload lies: its first and last bit, and its array of elements.
+    """Where a field of a payload lies: its first and last bit, and its array of elements."""
 
-    ``name`` is empty if the payload is one array. ``dims`` are the lengths of the array,
-    outermost first; empty for a scalar.
-    """
-
-    name: str
+    name: str  # empty if the payload is one array
     low: int
     high: int
-    dims: tuple[int, ...]
+    dims: tuple[int, ...]  # lengths of the array, outermost first; empty for a scalar
     element_bits: int
     signed: bool
+
+    @property
+    def elements(self) -> int:
+        """Elements in all."""
+        return (self.high - self.low + 1) // self.element_bits
 
 
 Fields = Mapping[str, FieldBits]
@@ -40,14 +41,11 @@ _SEQUENCE = "sequence"
 
 @dataclass(frozen=True, slots=True)
 class UnitPorts:
-    """Streams of a unit with the fields of their payloads, and its ``levels``.
-
-    Those are its plain input ports, without clock and reset.
-    """
+    """Streams of a unit with the fields of their payloads, and its plain input ports."""
 
     inputs: list[str]
     outputs: list[str]
-    levels: list[str]
+    levels: list[str]  # plain input ports, without clock and reset
     fields: dict[str, Fields]
 
     @classmethod
@@ -88,12 +86,8 @@ class UnitPorts:
 def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:
     """Return payloads of a stream.
 
-    Parameters
-    ----------
-    fields
-        Fields of the payload.
-    values
-        For each field integers ``[words, elements]``, or ``[words]`` if it has one element.
+    ``values`` has for each field integers ``[words, elements]``, or ``[words]`` if it has one
+    element.
     """
     if set(values) != set(fields):
         raise ValueError(f"the payload has the fields {list(fields)}, got {list(values)}")
@@ -101,12 +95,11 @@ def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:
     bits = np.zeros((count, 1 + max(field.high for field in fields.values())), dtype=np.uint8)
     for name, field in fields.items():
         elements = np.asarray(values[name], dtype=np.int64).reshape(count, -1)
-        size = field.high - field.low + 1
-        if elements.shape[1] * field.element_bits != size:
+        if elements.shape[1] != field.elements:
             raise ValueError(
-                f"field {name!r} has {size // field.element_bits} elements, "
-                f"got {elements.shape[1]}")
-        low, high = _limits(field)
+                f"field {name!r} has {field.elements} elements, got {elements.shape[1]}")
+        low, high = ((-(1 << field.element_bits - 1), (1 << field.element_bits - 1) - 1)
+                     if field.signed else (0, (1 << field.element_bits) - 1))
         if count and (elements.min() < low or elements.max() > high):
             raise ValueError(
                 f"field {name!r} takes {low} to {high}, "
@@ -117,17 +110,10 @@ def pack_words(fields: Fields, values: Mapping[str, np.ndarray]) -> list[int]:
 
 def read_field(words: Sequence[int], field: FieldBits) -> np.ndarray:
     """Return a field of payloads; int64 ``[words, elements]``."""
-    size = field.high - field.low + 1
-    bits = from_ints(words, field.low, size)
+    bits = from_ints(words, field.low, field.elements * field.element_bits)
     powers = 1 << np.arange(field.element_bits, dtype=np.int64)
     if field.signed:
         powers[-1] = -powers[-1]
     elements: np.ndarray = bits.reshape(
-        len(words), size // field.element_bits, field.element_bits).astype(np.int64) @ powers
+        len(words), field.elements, field.element_bits).astype(np.int64) @ powers
     return elements
-
-
-def _limits(field: FieldBits) -> tuple[int, int]:
-    if field.signed:
-        return -(1 << (field.element_bits - 1)), (1 << (field.element_bits - 1)) - 1
-    return 0, (1 << field.element_bits) - 1

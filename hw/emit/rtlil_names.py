@@ -26,18 +26,14 @@ _KIND = re.compile(r"^(  cell )(\\\S+)", re.M)
 
 @dataclass(slots=True)
 class RtlilCell:
-    r"""An operator, a register, a port of a memory, an instance or a process.
+    """An operator, a register, a port of a memory, an instance or a process."""
 
-    ``kind`` is ``$add``, ``\module`` or ``process``. ``inputs`` are pairs of a port and the names
-    of the wires there, ``output`` is the wire that an operator or a process drives. ``memory`` is
-    the memory whose port it is. At an instance, every port counts as an input.
-    """
-
-    kind: str
+    kind: str  # ``$add``, ``\module`` or ``process``
     name: str
+    # pairs of a port and the names of the wires there; at an instance, every port
     inputs: list[tuple[str, list[str]]] = field(default_factory=list)
-    output: str = ""
-    memory: str = ""
+    output: str = ""  # the wire that an operator or a process drives
+    memory: str = ""  # the memory whose port it is
 
 
 @dataclass(slots=True)
@@ -45,7 +41,7 @@ class RtlilModule:
     """A module: its name, its text, line by line, and what was found in it."""
 
     name: str
-    lines: list[str] = field(default_factory=list)
+    lines: list[str]
     names: list[str] = field(default_factory=list)
     ports: list[str] = field(default_factory=list)
     cells: list[RtlilCell] = field(default_factory=list)
@@ -53,15 +49,17 @@ class RtlilModule:
 
 def modules_of(text: str) -> Iterator[RtlilModule]:
     """Read the modules of a design, in the order of the text."""
-    module = RtlilModule("")
+    lines: list[str] = []
+    name = ""
     for line in text.splitlines():
+        lines.append(line)
         if line.startswith("module "):
-            module.name = line.split()[1]
-        module.lines.append(line)
-        if line == "end":
+            name = line.split()[1]
+        elif line == "end":
+            module = RtlilModule(name, lines)
             _read(module)
             yield module
-            module = RtlilModule("")
+            lines = []
 
 
 def names_in(text: str) -> list[str]:
@@ -89,7 +87,7 @@ def _read(module: RtlilModule) -> None:
             cell = RtlilCell("process", rest)
             module.cells.append(cell)
         elif word == "parameter" and rest.startswith("\\MEMID"):
-            cell.memory = _memory(rest)
+            cell.memory = _MEMORY.findall(rest)[0]
         elif word == "connect" and line[0] == " ":
             _connect(cell, *rest.split(" ", 1))
         elif word == "connect":
@@ -122,12 +120,6 @@ def _sides(text: str) -> tuple[str, str]:
     return found[0], text[found.end():]
 
 
-def _memory(text: str) -> str:
-    found = _MEMORY.search(text)
-    assert found is not None
-    return found[1]
-
-
 def renamed(
     module: RtlilModule, names: dict[str, str], modules: dict[str, str],
     ports: dict[str, dict[str, str]],
@@ -140,7 +132,7 @@ def renamed(
     for line in module.lines:
         word, _, rest = line.lstrip().partition(" ")
         head = line[:len(line) - len(rest)]
-        if word in ("attribute", "end", ""):
+        if word in ("attribute", "process", "end", ""):
             yield line
         elif word == "module":
             yield f"module {modules[module.name]}"
@@ -149,15 +141,12 @@ def renamed(
             inside = ports.get(kind)
             yield f"{head}{modules.get(kind, kind)} {names.get(name, name)}"
         elif word == "parameter":
-            memory = _MEMORY.search(rest) if rest.startswith("\\MEMID") else None
-            yield (line if memory is None else
-                   f'{head}\\MEMID "\\{names[memory[1]]}"')
+            yield (f'{head}\\MEMID "\\{names[_MEMORY.findall(rest)[0]]}"'
+                   if rest.startswith("\\MEMID") else line)
         elif word == "connect" and line[0] == " ":
             port, signal = rest.split(" ", 1)
             port = port if inside is None else inside.get(port, port)
             yield f"{head}{port} {_NAME.sub(replace, signal)}"
-        elif word == "process":
-            yield line
         else:
             yield head + _NAME.sub(replace, rest)
 

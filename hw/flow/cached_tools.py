@@ -17,21 +17,15 @@ from sterna.hw.flow.netlist import absorb_registers, free_carry_ends
 from sterna.hw.flow.place_route import (
     LOG_NAME,
     PLACED_NAME,
-    PlacedDesign,
     RouterStep,
     check_router,
     pack,
     place_and_route,
     resources_of,
     route,
+    timing_of,
 )
-from sterna.hw.flow.routed import (
-    Placement,
-    SlackHistogram,
-    critical_path,
-    placement_of,
-    slack_histogram,
-)
+from sterna.hw.flow.routed import critical_path, place_of_cells, placement_of, slack_histogram
 from sterna.hw.flow.synth_report import BlockArea, SeedRun, Usage
 from sterna.hw.flow.synthesis import Family, MappedMemory, MemoryStyle, Synthesis, synthesize
 from sterna.hw.flow.target import FpgaTarget, Resource
@@ -43,20 +37,17 @@ Progress = Callable[[str, RouterStep | None], None]
 """Is told what begins and, during place and route, each step of it."""
 
 # Each counts the changes of how something is made that its inputs do not show.
-_NETLIST_FORMAT, _ROUTED_FORMAT = 4, 2
+_NETLIST_FORMAT, _ROUTED_FORMAT = 4, 3
 
 
 @dataclass(frozen=True, slots=True)
 class MappedDesign:
-    """A synthesised design: Yosys' figures, and the netlist for nextpnr as JSON with its names.
-
-    ``passes`` says what each pass over the netlist changed.
-    """
+    """A synthesised design."""
 
     synthesis: Synthesis
     hierarchy: Hierarchy
-    raw: bytes
-    passes: dict[str, dict[str, int]]
+    raw: bytes  # the netlist for nextpnr, as JSON
+    passes: dict[str, dict[str, int]]  # what each pass over the netlist changed
 
 
 def has_router(target: FpgaTarget) -> bool:
@@ -68,19 +59,9 @@ def has_router(target: FpgaTarget) -> bool:
 class CachedTools:
     """The tools for a target, with a cache before each.
 
-    Parameters
-    ----------
-    target
-        What the designs are for.
-    cache
-        Where results are kept.
-    progress
-        Is told what begins.
-    multipliers
-        Whether multiplier blocks may be used.
-    pins
-        Constraints that say where the ports of a whole design are, and its clock; None for a
-        part of a design.
+    ``progress`` is told what begins, ``multipliers`` says whether multiplier blocks may be used.
+    ``pins`` are constraints that say where the ports of a whole design are, and its clock; None
+    for a part of a design.
     """
 
     def __init__(
@@ -150,7 +131,6 @@ class CachedTools:
         label = f"place and route, {label}"
 
         def run() -> bytes:
-            """Run nextpnr; what is kept of it, as JSON."""
             with tempfile.TemporaryDirectory(prefix="sterna-synth-") as name:
                 folder = Path(name)
                 report = place_and_route(
@@ -158,21 +138,16 @@ class CachedTools:
                     progress=lambda step: self._progress(label, step))
                 written = json.loads((folder / PLACED_NAME).read_bytes())
                 log = (folder / LOG_NAME).read_text(encoding="utf-8")
-            placement = placement_of(written, check_router(self._target), mapped.hierarchy)
-            slack = slack_histogram(log)
-            return json.dumps({
-                "report": report, "placement": placement.as_data(),
-                "slack": None if slack is None else slack.as_data()}).encode()
+            return json.dumps([report, place_of_cells(written), log]).encode()
 
-        result = json.loads(self._cached(
+        report, places, log = json.loads(self._cached(
             label, run, kind="pnr", format=_ROUTED_FORMAT, aim_mhz=aim_mhz, seed=seed,
             **self._router_inputs(mapped)))
-        placed = PlacedDesign.from_report(result["report"])
-        slowest, slack = placed.critical_path, result["slack"]
+        fmax_mhz, slowest = timing_of(report)
         return SeedRun(
-            seed, placed.fmax_mhz, critical_path(mapped.hierarchy, slowest) if slowest else None,
-            Placement.from_data(result["placement"]),
-            None if slack is None else SlackHistogram.from_data(slack))
+            seed, fmax_mhz, critical_path(mapped.hierarchy, slowest) if slowest else None,
+            placement_of(places, check_router(self._target), mapped.hierarchy),
+            slack_histogram(log))
 
     def place_pins(self, mapped: MappedDesign, seed: int) -> tuple[dict[str, Any], bytes]:
         """Place and route a whole design; return nextpnr's report, and what the packer takes."""

@@ -22,11 +22,9 @@ __all__ = [
     "options_text", "part_rams", "usual_sizes", "what_fits"]
 
 # Width and depth of a block RAM: each family's can trade one for the other.
-_SHAPES = {
-    Family.ECP5: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
-    Family.XC7: ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384)),
-    Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048)),
-}
+_18_KBIT = ((36, 512), (18, 1024), (9, 2048), (4, 4096), (2, 8192), (1, 16384))
+_SHAPES = {Family.ECP5: _18_KBIT, Family.XC7: _18_KBIT,
+           Family.ICE40: ((16, 256), (8, 512), (4, 1024), (2, 2048))}
 
 
 def block_rams(depth: int, width: int, family: Family) -> int:
@@ -120,9 +118,9 @@ _CANDIDATES: Mapping[str, tuple[_Tried, ...]] = MappingProxyType({
 def usual_sizes(model: QuantizedModel, spec: UnitSpec, target: FpgaTarget) -> UsualSizes | None:
     """Choose the sizes of a unit for a target.
 
-    The first core of the target's list that the model has room in; of a unit alone, the
-    sizes that it has in that core. None where the unit's own sizes are as good a guess as any:
-    they fit, nothing does, or the target is a family of devices.
+    The first core of the target's list that the model has room in; of a unit alone, the sizes
+    that it has in that core. None where the unit's own sizes are as good a guess as any: they fit,
+    nothing does, or the target is a family of devices.
     """
     candidates = _CANDIDATES.get(target.name, ())
     short = [_shortage(model, each, target) for each in candidates]
@@ -219,9 +217,8 @@ _SURE = 1.05
 class FitError(ValueError):
     """The target has too little of something; the message has the numbers.
 
-    ``report`` has what was found until then, if it came to that: the
-    :class:`~sterna.hw.flow.synth_report.SynthReport` of a synthesised unit, the
-    :class:`~sterna.hw.board.bitstream.Attempt` of a board's design.
+    ``report`` has what was found until then, if it came to that: a ``SynthReport`` of a unit, an
+    ``Attempt`` of a board's design.
     """
 
     def __init__(self, message: str, report: Any = None) -> None:
@@ -230,18 +227,12 @@ class FitError(ValueError):
 
 
 def check_memories(
-    spec: UnitSpec, params: Any, target: FpgaTarget, *,
-    advice: Sequence[str] | None = None,
+    spec: UnitSpec, params: Any, target: FpgaTarget, *, advice: Sequence[str] | None = None,
 ) -> None:
     """Refuse, before anything is built, weights that are clearly more than there is room for.
 
-    Parameters
-    ----------
-    spec, params, target
-        What is to be built. Only of a core it is known before what its weights take.
-    advice
-        Sentences on what fits, for whoever has no other target and no port for weights;
-        None says what those would do.
+    Only of a core it is known before what its weights take. ``advice`` are sentences on what
+    fits, for whoever has no other target and no port for weights; None says what those would do.
     """
     available = target.available.get(Resource.BLOCK_RAM)
     if available is None or spec is not CORE:

@@ -27,19 +27,11 @@ class Hierarchy:
     """The names that a flattened netlist of Yosys still has of its design.
 
     Flattening keeps the path of a wire in its name, and a cell without function for each
-    instance, which says what lines of Verilog its module has. From those: the block (path of
-    an instance below the top module; empty for the top module itself) that every cell belongs
-    to, and the wire of the design that every net is.
-
-    Parameters
-    ----------
-    netlist
-        Yosys' JSON.
-    top
-        Name of the module.
-    prefix
-        Path of the instance that matters, if it was wrapped: left out of every name. What
-        is outside of it belongs to no block.
+    instance, which says what lines of Verilog its module has. From those: the block (path of an
+    instance below the top module; empty for the top module itself) that every cell belongs to,
+    and the wire of the design that every net is. ``netlist`` is Yosys' JSON; ``prefix`` is the
+    path of the instance that matters, if it was wrapped: left out of every name, and what is
+    outside of it belongs to no block.
     """
 
     def __init__(self, netlist: Mapping[str, Any], top: str, prefix: str = "") -> None:

@@ -25,30 +25,14 @@ _PRODUCT_BITS = 36
 
 @dataclass(slots=True)
 class Absorbed:
-    """What was moved.
+    """What was moved."""
 
-    Parameters
-    ----------
-    memory_outputs
-        Block RAMs whose outputs became registered.
-    memories
-        Block RAMs that are read at all.
-    operands
-        Multipliers whose two operands became registered.
-    products
-        Multipliers whose product became registered.
-    multipliers
-        All multipliers.
-    flip_flops
-        Flip-flops that went away.
-    """
-
-    memory_outputs: int = 0
-    memories: int = 0
-    operands: int = 0
-    products: int = 0
+    memory_outputs: int = 0  # block RAMs whose outputs became registered
+    memories: int = 0  # block RAMs that are read at all
+    operands: int = 0  # multipliers whose two operands became registered
+    products: int = 0  # multipliers whose product became registered
     multipliers: int = 0
-    flip_flops: int = 0
+    flip_flops: int = 0  # flip-flops that went away
 
 
 def absorb_registers(netlist: dict[str, Any], top: str) -> Absorbed:
@@ -104,8 +88,6 @@ class _Pass:
                 self._multiplier(name, cell)
         return self._absorbed
 
-    # Cells -------------------------------------------------------------------------
-
     def _memory(self, cell: dict[str, Any]) -> None:
         """Both ports one by one; at 36 bits they are halves of one word."""
         wide = any(int(str(cell["parameters"][f"DATA_WIDTH_{port}"]), 2) == 36 for port in "AB")
@@ -159,8 +141,6 @@ class _Pass:
         if clocking is not None:
             use("OUTPUT", clocking)
             self._absorbed.products += 1
-
-    # Flip-flops --------------------------------------------------------------------
 
     def _take_outputs(self, cell: dict[str, Any], ports: list[str]) -> _Clocking | None:
         """Absorb the flip-flops behind outputs, if each has one and it alone reads it."""

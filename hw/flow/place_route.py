@@ -21,21 +21,17 @@ from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 
 __all__ = [
-    "LOG_NAME", "PLACED_NAME", "PlaceRouteError", "PlacedDesign", "RouterPhase", "RouterStep",
-    "check_router", "pack", "pack_bitstream", "place_and_route", "resources_of", "route", "step_of"]
+    "LOG_NAME", "PLACED_NAME", "PlaceRouteError", "RouterPhase", "RouterStep", "check_router",
+    "pack", "pack_bitstream", "place_and_route", "resources_of", "route", "step_of", "timing_of"]
 
 
 class RouterPhase(enum.StrEnum):
     """A part of place and route, in their order."""
 
-    PACK = "pack"
-    """Cells are put together that share a place."""
-    PLACE = "place"
-    """Rough places, by solving equations."""
-    REFINE = "refine"
-    """Cells change places where that helps."""
-    ROUTE = "route"
-    """Wires find their ways."""
+    PACK = "pack"  # cells are put together that share a place
+    PLACE = "place"  # rough places, by solving equations
+    REFINE = "refine"  # cells change places where that helps
+    ROUTE = "route"  # wires find their ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +46,33 @@ class RouterStep:
     left: int | None = None
 
 
-_PLACE = re.compile(r"at iteration #(\d+), type ALL")
-_REFINE = re.compile(r"at iteration #(\d+): temp")
-_ROUTER1 = re.compile(r"Info:\s+(\d+) \|\s*\d+\s+\d+ \|\s*\d+\s+\d+ \|\s*(\d+)\|")
-_ROUTER2 = re.compile(r"iter=(\d+) wires=\d+ overused=(\d+)")
 _BEGINS = (
     ("Info: Packing constants", RouterPhase.PACK),
     ("Info: Running main analytical placer", RouterPhase.PLACE),
     ("Info: Running simulated annealing placer", RouterPhase.REFINE),
     ("Info: Routing..", RouterPhase.ROUTE),
 )
+_STEPS = (
+    (re.compile(r".*at iteration #(\d+), type ALL"), RouterPhase.PLACE),
+    (re.compile(r".*at iteration #(\d+): temp"), RouterPhase.REFINE),
+    (re.compile(r"Info:\s+(\d+) \|\s*\d+\s+\d+ \|\s*\d+\s+\d+ \|\s*(\d+)\|"),
+     RouterPhase.ROUTE),
+    (re.compile(r".*iter=(\d+) wires=\d+ overused=(\d+)"), RouterPhase.ROUTE),
+)
 
 
 def step_of(line: str) -> RouterStep | None:
     """Return what a line of the log tells, or None.
 
-    >>> step_of("Info:     at iteration #3, type ALL: wirelen solved = 1, spread = 2")
-    RouterStep(phase=<RouterPhase.PLACE: 'place'>, iteration=3, left=None)
     >>> step_of("Info:       2000 |      563       1436 |  242   758 |     21674|       1.09 ")
     RouterStep(phase=<RouterPhase.ROUTE: 'route'>, iteration=2000, left=21674)
     """
     for text, phase in _BEGINS:
         if line.startswith(text):
             return RouterStep(phase)
-    if found := _PLACE.search(line):
-        return RouterStep(RouterPhase.PLACE, int(found[1]))
-    if found := _REFINE.search(line):
-        return RouterStep(RouterPhase.REFINE, int(found[1]))
-    if found := _ROUTER1.match(line) or _ROUTER2.search(line):
-        return RouterStep(RouterPhase.ROUTE, int(found[1]), int(found[2]))
+    for pattern, phase in _STEPS:
+        if found := pattern.match(line):
+            return RouterStep(phase, *map(int, found.groups()))
     return None
 
 
@@ -96,29 +90,17 @@ class PlaceRouteError(RuntimeError):
     """nextpnr failed; the message says why, in its own words."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedDesign:
-    """What nextpnr says of a design that it placed and routed.
+def timing_of(report: Mapping[str, Any]) -> tuple[float, list[dict[str, Any]]]:
+    """The lowest of all clocks in MHz, and the hops of the slowest path between registers.
 
-    ``used`` has the cells by nextpnr's own names, each with how many the device has.
-    ``fmax_mhz`` is by its timing analysis, the lowest of all clocks. ``critical_path`` has the
-    hops of the slowest path between registers, as its report has them.
+    ValueError if no register is clocked, so there is no clock to time.
     """
-
-    used: dict[str, tuple[int, int]]
-    fmax_mhz: float
-    critical_path: list[dict[str, Any]]
-
-    @classmethod
-    def from_report(cls, report: Mapping[str, Any]) -> PlacedDesign:
-        """Read the report; ValueError if no register is clocked, so there is no clock to time."""
-        used = _used(report)
-        if not report["fmax"]:
-            raise ValueError("the design has no path between registers: there is no clock to time")
-        clock, timing = min(report["fmax"].items(), key=lambda item: item[1]["achieved"])
-        paths = [each["path"] for each in report["critical_paths"]
-                 if each["from"].split()[-1] == each["to"].split()[-1] == clock]
-        return cls(used, timing["achieved"], paths[0] if paths else [])
+    if not report["fmax"]:
+        raise ValueError("the design has no path between registers: there is no clock to time")
+    clock, timing = min(report["fmax"].items(), key=lambda item: item[1]["achieved"])
+    paths = [each["path"] for each in report["critical_paths"]
+             if each["from"].split()[-1] == each["to"].split()[-1] == clock]
+    return timing["achieved"], paths[0] if paths else []
 
 
 def check_router(target: FpgaTarget) -> Router:
@@ -147,22 +129,18 @@ def resources_of(router: Router, used: Mapping[str, tuple[int, int]]) -> dict[Re
 def pack(
     folder: Path, target: FpgaTarget, netlist: bytes, *, pins: str | None = None,
 ) -> dict[str, tuple[int, int]]:
-    """Count what nextpnr makes of a netlist, without placing it: used and available.
-
-    Arguments and errors are those of :func:`route`.
-    """
-    report = route(folder, target, netlist, ["--pack-only"], pins=pins)
-    return _used(report)
+    """Count what nextpnr makes of a netlist, without placing it: used and available."""
+    return _used(route(folder, target, netlist, ["--pack-only"], pins=pins))
 
 
 def place_and_route(
     folder: Path, target: FpgaTarget, netlist: bytes, *, freq_mhz: float, seed: int = 1,
     progress: Callable[[RouterStep], None] | None = None,
 ) -> dict[str, Any]:
-    """Place and route a part of a design; return nextpnr's report, for :class:`PlacedDesign`.
+    """Place and route a part of a design; return nextpnr's report, for :func:`timing_of`.
 
     ``freq_mhz`` is the clock that it aims at; to miss it is no error. ``placed.json``, the netlist
-    with the place of each cell, stays in the folder. The rest is as for :func:`route`.
+    with the place of each cell, stays in the folder.
     """
     options = ["--freq", f"{freq_mhz:g}", "--seed", str(seed), "--timing-allow-fail",
                "--write", PLACED_NAME]
@@ -174,32 +152,13 @@ def route(
     pins: str | None = None,
     progress: Callable[[RouterStep], None] | None = None,
 ) -> dict[str, Any]:
-    """Run nextpnr and return its report.
+    """Run nextpnr in a folder, where ``nextpnr.log`` stays, and return its report.
 
-    Parameters
-    ----------
-    folder
-        Where it runs; ``nextpnr.log`` stays there.
-    target
-        A target with a router.
-    netlist
-        Yosys' JSON.
-    options
-        Further arguments.
-    pins
-        Constraints of a whole design: where its ports are, and its clock. Without them ports get
-        no pads where the router can do so, and paths to and from them do not count.
-    progress
-        Called with each step that the log tells of.
-
-    Raises
-    ------
-    MissingToolError
-        If the router is not installed.
-    PlaceRouteError
-        If it fails, finds no place for a cell, or takes too long.
-    ValueError
-        If the target has no router.
+    ``netlist`` is Yosys' JSON, ``options`` are further arguments. ``pins`` are constraints of a
+    whole design: where its ports are, and its clock. Without them ports get no pads where the
+    router can do so, and paths to and from them do not count. ``progress`` is called with each
+    step that the log tells of. PlaceRouteError if nextpnr fails, finds no place for a cell, or
+    takes too long.
     """
     router = check_router(target)
     (folder / _NETLIST).write_bytes(netlist)

@@ -16,7 +16,7 @@ __all__ = ["CellCounts", "cell_counts"]
 # The coarse half of `synth`, without the passes that hide a multiplier in a `$macc`. It takes
 # seconds where mapping to gates takes minutes, and says more about an arithmetic unit.
 _SCRIPT = """
-read_verilog {file}
+read_verilog unit.v
 hierarchy -check -top {top}
 proc
 flatten
@@ -38,17 +38,10 @@ _MULTIPLIERS = {"$mul", "$macc", "$macc_v2"}
 
 @dataclass(frozen=True, slots=True)
 class CellCounts:
-    """Generic cells of a flattened module.
+    """Generic cells of a flattened module."""
 
-    Parameters
-    ----------
-    cells
-        Number of cells by type (``$add``, ``$dffe``, ...), sorted by type.
-    register_bits, memory_bits
-        Bits of all registers and of all memories.
-    """
-
-    cells: dict[str, int]
+    cells: dict[str, int]  #: number of cells by type (``$add``, ``$dffe``, ...), sorted by type
+    #: bits of all registers and of all memories
     register_bits: int
     memory_bits: int
 
@@ -64,34 +57,22 @@ class CellCounts:
 
 
 def cell_counts(verilog_path: str | Path, top: str) -> CellCounts:
-    """Count the word-level cells of a Verilog file.
+    """Count the word-level cells of a module of a Verilog file, with everything in it.
 
-    The 8 x 128 array takes about 4 seconds, the MLGRU unit 2.
-
-    Parameters
-    ----------
-    verilog_path
-        The file.
-    top
-        Name of the module to count, with everything in it.
-
-    Raises
-    ------
-    MissingToolError
-        If Yosys is not installed.
-    YosysError
-        If Yosys does not accept the file.
+    The 8 x 128 array takes about 4 seconds, the MLGRU unit 2. MissingToolError if Yosys is not
+    installed, YosysError if it does not accept the file.
     """
     with tempfile.TemporaryDirectory(prefix="sterna-report-") as name:
         folder = Path(name)
         shutil.copyfile(verilog_path, folder / "unit.v")
         copy_memories(Path(verilog_path), folder)
-        run_yosys(folder, _SCRIPT.format(file="unit.v", top=top))
-        sized = _totals(folder / "cells.json")["num_cells_by_type"]
-        memory_bits = _totals(folder / "memories.json")["num_memory_bits"]
+        run_yosys(folder, _SCRIPT.format(top=top))
+        cells_found, memories_found = (
+            json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["design"]
+            for name in ("cells", "memories"))
     cells: Counter[str] = Counter()
     register_bits = 0
-    for sized_kind, count in sorted(sized.items()):
+    for sized_kind, count in sorted(cells_found["num_cells_by_type"].items()):
         kind, _, width = sized_kind.rpartition("_")
         if not width.isdigit():
             kind = sized_kind  # memories carry a version instead of a width
@@ -100,8 +81,4 @@ def cell_counts(verilog_path: str | Path, top: str) -> CellCounts:
         cells[kind] += count
         if "dff" in kind:
             register_bits += count * int(width)
-    return CellCounts(dict(sorted(cells.items())), register_bits, memory_bits)
-
-
-def _totals(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))["design"]
+    return CellCounts(dict(sorted(cells.items())), register_bits, memories_found["num_memory_bits"])

@@ -13,7 +13,7 @@ from sterna.hw.flow.target import Resource, Router
 
 __all__ = [
     "CriticalPath", "Hop", "PlacedCells", "Placement", "SlackBin", "SlackHistogram",
-    "critical_path", "placement_of", "slack_histogram"]
+    "critical_path", "place_of_cells", "placement_of", "slack_histogram"]
 
 _BEL = re.compile(r"X(\d+)/Y(\d+)/.+")
 _HEAD = "Slack histogram:"
@@ -43,27 +43,23 @@ class Placement:
 
     tiles: tuple[PlacedCells, ...]
 
-    def as_data(self) -> list[list[Any]]:
-        """Plain data, for a cache."""
-        return [[each.x, each.y, each.resource.value, each.block, each.cells]
-                for each in self.tiles]
 
-    @classmethod
-    def from_data(cls, data: list[list[Any]]) -> Placement:
-        """What :meth:`as_data` gave."""
-        return cls(tuple(PlacedCells(x, y, Resource(resource), block, cells)
-                         for x, y, resource, block, cells in data))
-
-
-def placement_of(written: Mapping[str, Any], router: Router, hierarchy: Hierarchy) -> Placement:
-    """Read where each cell is from the design that nextpnr wrote."""
-    kinds = {name: resource for resource, names in router.bels.items() for name in names}
+def place_of_cells(written: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The type and the place of each cell, from the design that nextpnr wrote."""
     module = next(each for each in written["modules"].values()
                   if any("NEXTPNR_BEL" in cell["attributes"] for cell in each["cells"].values()))
+    return {name: (cell["type"], cell["attributes"].get("NEXTPNR_BEL", ""))
+            for name, cell in module["cells"].items()}
+
+
+def placement_of(
+    places: Mapping[str, tuple[str, str]], router: Router, hierarchy: Hierarchy,
+) -> Placement:
+    """Count the cells by tile, resource and block."""
+    kinds = {name: resource for resource, names in router.bels.items() for name in names}
     counts: Counter[tuple[int, int, str, bool, str]] = Counter()
-    for name, cell in module["cells"].items():
-        resource = kinds.get(cell["type"])
-        place = _BEL.fullmatch(cell["attributes"].get("NEXTPNR_BEL", ""))
+    for name, (kind, bel) in places.items():
+        resource, place = kinds.get(kind), _BEL.fullmatch(bel)
         if resource is None or place is None:
             continue
         source = hierarchy.source(name)
@@ -88,23 +84,11 @@ class SlackBin:
 
 @dataclass(frozen=True, slots=True)
 class SlackHistogram:
-    """Slack of every endpoint against the clock that was aimed at, in picoseconds.
+    """Slack of every endpoint against the clock that was aimed at, in picoseconds."""
 
-    ``step`` is how many endpoints a mark of nextpnr's stands for: each bin has fewer than that
-    more than it says; none if it is 1.
-    """
-
+    # Endpoints that a mark of nextpnr's stands for: each bin has fewer than that more than it says.
     step: int
     bins: tuple[SlackBin, ...]
-
-    def as_data(self) -> dict[str, Any]:
-        """Plain data, for a cache."""
-        return asdict(self)
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> SlackHistogram:
-        """What :meth:`as_data` gave, through JSON."""
-        return cls(data["step"], tuple(SlackBin(**each) for each in data["bins"]))
 
 
 def slack_histogram(log: str) -> SlackHistogram | None:
@@ -131,27 +115,15 @@ _PORTS = {"CE": " (enable)", "CEN": " (enable)", "LSR": " (reset)", "SR": " (res
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A cell on the path; carries that follow each other in a block are one hop.
+    """A cell on the path; carries that follow each other in a block are one hop."""
 
-    Parameters
-    ----------
-    kind
-        register, LUT, carry, mux, LUT RAM, block RAM or multiplier.
-    block
-        The instance that the cell belongs to, as a path below the top module; empty for the
-        top module itself.
-    wire
-        The wire of the design that leaves it, if the net is one.
-    cells
-        Cells of the hop.
-    logic_ns, routing_ns
-        Delay through it, and on the way to it.
-    """
-
-    kind: str
+    kind: str  # register, LUT, carry, mux, LUT RAM, block RAM or multiplier
+    # the instance that the cell belongs to, as a path below the top module; empty for the top
+    # module itself
     block: str
-    wire: str | None
+    wire: str | None  # the wire of the design that leaves it, if the net is one
     cells: int
+    # delay through it, and on the way to it
     logic_ns: float
     routing_ns: float
 

@@ -87,25 +87,20 @@ def synth(
     """Synthesise a unit of a model for a target and, if asked to, place and route it.
 
     What Yosys and nextpnr give is kept in a cache, by the content of what they were given:
-    the Verilog, every option, and their versions.
-
-    An ECP5 design is placed without pads. On iCE40, whose router cannot, the unit is placed
-    between shift registers (:mod:`sterna.hw.flow.synth`); its area is counted without them.
+    the Verilog, every option, and their versions. An ECP5 design is placed without pads. On
+    iCE40, whose router cannot, the unit is placed between shift registers; its area is counted
+    without them.
 
     Parameters
     ----------
-    model
-        The quantised model.
-    target
-        A target or its name.
+    model, target
+        The quantised model, and a target or its name.
     unit, sizes, style
         What to build; without sizes, those of :mod:`sterna.hw.flow.fit`. ``auto`` takes the
         style that suits the target, for a unit that has styles. It is given as ``style``, not
         among the sizes.
-    pnr
-        Whether to place and route, once for each of ``seeds``.
-    seeds
-        Seeds of the placer, each at least 1.
+    pnr, seeds
+        Whether to place and route, once for each of the placer's ``seeds``, at least 1 each.
     freq_mhz
         Clock to reach; without it, place and route aims at what the target says.
     multipliers
@@ -123,10 +118,6 @@ def synth(
     FitError
         If the target has too little of something: a ValueError with the numbers. What was
         synthesised is reported all the same: see its ``report``.
-    MissingToolError
-        If Yosys or the router is not installed.
-    YosysError, PlaceRouteError
-        If one of them fails.
     """
     if isinstance(target, str):
         target = target_named(target)
@@ -224,29 +215,17 @@ def _versions(target: FpgaTarget) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """What a unit takes on a target, and how long it works on a vector.
-
-    Parameters
-    ----------
-    module
-        Name of its Verilog module.
-    target
-        What it was synthesised for.
-    area
-        Cells by Yosys: LUTs (those of carries and LUT memory included), flip-flops, block
-        memories and multipliers.
-    latency
-        Cycles from the first word of a vector taken to its last result offered, for each matrix
-        (one for a layer), when nothing waits.
-    period
-        Cycles from one vector to the next, the same way.
-    """
+    """What a unit takes on a target, and how long it works on a vector."""
 
     module: str
     target: FpgaTarget
+    # cells by Yosys: LUTs (those of carries and LUT memory included), flip-flops, block memories
+    # and multipliers
     area: BlockArea
+    # cycles from the first word of a vector taken to its last result offered, for each matrix (one
+    # for a layer), when nothing waits
     latency: tuple[int, ...]
-    period: tuple[int, ...]
+    period: tuple[int, ...]  # cycles from one vector to the next, the same way
 
     def __str__(self) -> str:
         area = self.area
@@ -274,24 +253,9 @@ def layer_cost(
 ) -> LayerCost:
     """Synthesise what ``emit_matrix``, ``emit_layer``, ``emit_mlgru`` or ``emit_glu`` wrote.
 
-    Parameters
-    ----------
-    emitted
-        What one of them returned.
-    target
-        A target or its name, of the family of the unit's style.
-    cache
-        Where results are kept; None takes :func:`~sterna.model.cache.user_cache`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such target, it lacks the cells of the unit's style, or it is another
-        kind of unit.
-    MissingToolError
-        If Yosys is not installed.
-    YosysError
-        If it fails.
+    ``target`` is a target or its name, of the family of the unit's style; ``cache`` is where
+    results are kept, None takes :func:`~sterna.model.cache.user_cache`. ValueError if there is no
+    such target, it lacks the cells of the unit's style, or it is another kind of unit.
     """
     target = target_named(target) if isinstance(target, str) else target
     if not isinstance(emitted, EmittedUnit):

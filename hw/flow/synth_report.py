@@ -83,83 +83,43 @@ class BlockArea:
 
 @dataclass(frozen=True, slots=True)
 class SeedRun:
-    """A run of place and route.
-
-    Parameters
-    ----------
-    seed
-        Seed of the placer.
-    fmax_mhz
-        Highest clock by nextpnr's timing analysis.
-    path
-        The slowest path between registers; None if nextpnr reports none.
-    placement
-        Where its cells are.
-    slack
-        Time that its paths have left at the clock aimed at; None if nextpnr prints none.
-    """
+    """A run of place and route."""
 
     seed: int
-    fmax_mhz: float
-    path: CriticalPath | None
+    fmax_mhz: float  # highest clock by nextpnr's timing analysis
+    path: CriticalPath | None  # the slowest path between registers; None if nextpnr reports none
     placement: Placement
+    # time that its paths have left at the clock aimed at; None if nextpnr prints none
     slack: SlackHistogram | None
 
 
 @dataclass(frozen=True, slots=True)
 class SynthReport:
-    """A unit of a model on a target.
-
-    Parameters
-    ----------
-    unit, sizes
-        What was built.
-    module
-        Name of its Verilog module.
-    target
-        What for.
-    tools
-        Versions of the tools, by name.
-    synthesis
-        Cells and memories by Yosys.
-    usage
-        What the device has and the unit takes of it, by the last tool that ran.
-    blocks
-        Area by instance, as a path below the unit; empty for the unit itself.
-    passes
-        What each pass over the netlist changed before nextpnr counted; none but for ECP5.
-    runs
-        Place and route, one for each seed; empty if it did not run.
-    aim_mhz
-        The clock that place and route aimed at.
-    required_mhz
-        The clock that was asked for, if one was.
-    macs_per_cycle
-        Products per cycle of the array; None for a unit without one.
-    cycles_per_token
-        Cycles per greedy token of all sequences together; None if the unit is not the core.
-    chosen
-        Which sizes were chosen for the target, and why; None if the caller gave some, or the
-        unit's own were taken.
-    misfit
-        What the target has too little of, and what would fit; None if the unit fits.
-    """
+    """A unit of a model on a target."""
 
     unit: str
     sizes: Sizes
     module: str
     target: FpgaTarget
-    tools: dict[str, str]
-    synthesis: Synthesis
+    tools: dict[str, str]  # versions of the tools, by name
+    synthesis: Synthesis  # cells and memories by Yosys
+    # what the device has and the unit takes of it, by the last tool that ran
     usage: tuple[Usage, ...]
+    # area by instance, as a path below the unit; empty for the unit itself
     blocks: dict[str, BlockArea]
+    # what each pass over the netlist changed before nextpnr counted; none but for ECP5
     passes: dict[str, dict[str, int]] = field(default_factory=dict)
-    runs: tuple[SeedRun, ...] = ()
-    aim_mhz: float | None = None
-    required_mhz: float | None = None
+    runs: tuple[SeedRun, ...] = ()  # place and route, one for each seed; empty if it did not run
+    aim_mhz: float | None = None  # the clock that place and route aimed at
+    required_mhz: float | None = None  # the clock that was asked for, if one was
+    # products per cycle of the array; None for a unit without one
     macs_per_cycle: int | None = None
+    # cycles per greedy token of all sequences together; None if the unit is not the core
     cycles_per_token: float | None = None
+    # which sizes were chosen for the target, and why; None if the caller gave some, or the unit's
+    # own were taken
     chosen: str | None = None
+    # what the target has too little of, and what would fit; None if the unit fits
     misfit: str | None = None
 
     def needed(self, resource: Resource) -> int:

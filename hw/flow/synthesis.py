@@ -20,12 +20,9 @@ __all__ = ["Family", "MappedMemory", "MemoryStyle", "Synthesis", "synthesize"]
 class Family(enum.StrEnum):
     """An FPGA family."""
 
-    ECP5 = "ecp5"
-    """Lattice ECP5."""
-    XC7 = "xc7"
-    """Xilinx 7 series."""
-    ICE40 = "ice40"
-    """Lattice iCE40."""
+    ECP5 = "ecp5"  # Lattice ECP5
+    XC7 = "xc7"  # Xilinx 7 series
+    ICE40 = "ice40"  # Lattice iCE40
 
 
 class MemoryStyle(enum.StrEnum):
@@ -93,16 +90,12 @@ class MappedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:
-    """A synthesised design: its primitives and its memories.
-
-    ``cells`` counts primitives by type, sorted by type; ``memories`` has every memory by its
-    path below the top module; ``tool`` is the Yosys that did it.
-    """
+    """A synthesised design: its primitives and its memories."""
 
     family: Family
-    tool: str
-    cells: dict[str, int]
-    memories: dict[str, MappedMemory]
+    tool: str  # the Yosys that did it
+    cells: dict[str, int]  # number of primitives by type, sorted by type
+    memories: dict[str, MappedMemory]  # by path below the top module
 
     @property
     def luts(self) -> int:
@@ -154,29 +147,10 @@ def synthesize(
     verilog_path: str | Path, top: str, family: Family, *, multipliers: bool = True,
     netlist_path: str | Path | None = None,
 ) -> Synthesis:
-    """Synthesise a Verilog file with Yosys.
+    """Synthesise a Verilog file, whose outermost module is ``top``, with Yosys.
 
-    A small core takes half a minute, the bundled model at 8 x 128 several minutes.
-
-    Parameters
-    ----------
-    verilog_path
-        The file.
-    top
-        Name of the outermost module.
-    family
-        The FPGA family.
-    multipliers
-        Whether multiplier blocks may be used; not every iCE40 has some.
-    netlist_path
-        File to write the netlist to, in Yosys' JSON.
-
-    Raises
-    ------
-    MissingToolError
-        If Yosys is not installed.
-    YosysError
-        If Yosys does not accept the file, or takes too long.
+    A small core takes half a minute, the bundled model at 8 x 128 several minutes. Not every
+    iCE40 has ``multipliers``. The netlist goes to ``netlist_path``, if given, in Yosys' JSON.
     """
     command = _COMMANDS[family].format(
         top=top, switches=_MULTIPLIERS[family][not multipliers])

@@ -16,37 +16,30 @@ __all__ = ["TARGETS", "FpgaTarget", "Resource", "Router", "style_for", "target_n
 class Resource(enum.StrEnum):
     """What a design needs of a device."""
 
+    # those of carries and LUT RAM included; in iCE40 logic cells, of a LUT, a carry and a flip-flop
     LUT = "LUT"
-    """LUTs, those of carries and LUT RAM included; in iCE40 logic cells, of a LUT, a carry and
-    a flip-flop."""
-    FF = "FF"
-    """Flip-flops."""
-    BLOCK_RAM = "block RAM"
-    """Block RAMs: of 18 kbit in ECP5 and 7 series, of 4 kbit in iCE40."""
-    DSP = "DSP"
-    """Multiplier blocks."""
+    FF = "FF"  # flip-flops
+    BLOCK_RAM = "block RAM"  # of 18 kbit in ECP5 and 7 series, of 4 kbit in iCE40
+    DSP = "DSP"  # multiplier blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """A place-and-route tool from pip: a PyPI package, and the function that takes its arguments.
-
-    ``bels`` says what nextpnr calls each resource: names, and how many units of it each takes.
-    ``out_of_context`` says whether a part of a design can be placed without pads; otherwise
-    it gets registers around it, and two pins for its data. ``tile_cells`` is how many LUTs and
-    flip-flops a tile of logic has, as it counts. ``pins_option`` and ``routed_option`` name the
-    files of constraints and of the result; ``packer`` makes ``bits`` of ``routed``.
-    """
+    """A place-and-route tool from pip: a package, and the function that takes its arguments."""
 
     package: str
     module: str
     function: str
+    # what nextpnr calls each resource: names, and how many units of it each takes
     bels: Mapping[Resource, Mapping[str, int]]
+    # Whether a part of a design can be placed without pads. Otherwise it gets registers around it,
+    # and two pins for its data.
     out_of_context: bool
-    tile_cells: int
+    tile_cells: int  # LUTs and flip-flops of a tile of logic, as it counts
+    # the options that name the files of constraints and of the result
     pins_option: str
     routed_option: str
-    packer: tuple[str, ...]
+    packer: tuple[str, ...]  # makes ``bits`` of ``routed``
 
 
 # TRELLIS_COMB counts the two LUTs, too, that the address of a LUT RAM (TRELLIS_RAMW) blocks.
@@ -71,42 +64,20 @@ _ICE40 = Router(
 
 @dataclass(frozen=True, slots=True)
 class FpgaTarget:
-    """A device, or a family that is synthesised for without choosing one.
+    """A device, or a family that is synthesised for without choosing one."""
 
-    Parameters
-    ----------
-    name
-        What the command line calls it.
-    description
-        The same in words.
-    family
-        The family that Yosys synthesises for.
-    available
-        What the device has of each resource, as the router counts. Empty for a family, whose
-        devices differ.
-    router
-        What places and routes it; None if pip has no such tool.
-    router_options
-        Device, package and speed grade.
-    clock_mhz
-        Clock that place and route aims at unless told otherwise.
-    has_dsp
-        Whether there are multiplier blocks.
-    larger
-        Name of the next larger device that takes the same netlist.
-    grid
-        Columns and rows of tiles, those of the pads included; None for a family.
-    """
-
-    name: str
+    name: str  # what the command line calls it
     description: str
     family: Family
+    # What the device has of each resource, as the router counts. Empty for a family, whose devices
+    # differ.
     available: Mapping[Resource, int] = field(default_factory=dict)
-    router: Router | None = None
-    router_options: tuple[str, ...] = ()
-    clock_mhz: float = 100.0
-    has_dsp: bool = True
-    larger: str | None = None
+    router: Router | None = None  # what places and routes it; None if pip has no such tool
+    router_options: tuple[str, ...] = ()  # device, package and speed grade
+    clock_mhz: float = 100.0  # clock that place and route aims at unless told otherwise
+    has_dsp: bool = True  # whether there are multiplier blocks
+    larger: str | None = None  # name of the next larger device that takes the same netlist
+    # columns and rows of tiles, those of the pads included; None for a family
     grid: tuple[int, int] | None = None
 
     def name_of(self, resource: Resource) -> str:
@@ -116,30 +87,28 @@ class FpgaTarget:
         return resource.value
 
 
-def _resources(lut: int, ff: int | None, block_ram: int, dsp: int) -> Mapping[Resource, int]:
-    counts = {Resource.LUT: lut, Resource.FF: ff, Resource.BLOCK_RAM: block_ram,
-              Resource.DSP: dsp}
-    return MappingProxyType({name: count for name, count in counts.items() if count is not None})
+def _resources(**counts: int) -> Mapping[Resource, int]:
+    return MappingProxyType({Resource[name.upper()]: count for name, count in counts.items()})
 
 
 _ALL = (
     FpgaTarget(
         "ecp5-85k", "Lattice ECP5 LFE5U-85F, speed grade 6", Family.ECP5,
-        _resources(83640, 83640, 208, 156), _ECP5,
+        _resources(lut=83640, ff=83640, block_ram=208, dsp=156), _ECP5,
         ("--85k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0,
         grid=(127, 96)),
     FpgaTarget(
         "ecp5-25k", "Lattice ECP5 LFE5U-25F, speed grade 6", Family.ECP5,
-        _resources(24288, 24288, 56, 28), _ECP5,
+        _resources(lut=24288, ff=24288, block_ram=56, dsp=28), _ECP5,
         ("--25k", "--package", "CABGA381", "--speed", "6"), clock_mhz=180.0, larger="ecp5-85k",
         grid=(73, 51)),
     FpgaTarget(
         "ice40-up5k", "Lattice iCE40 UP5K", Family.ICE40,
-        _resources(5280, None, 30, 8), _ICE40, ("--up5k", "--package", "sg48"), clock_mhz=48.0,
-        grid=(26, 32)),
+        _resources(lut=5280, block_ram=30, dsp=8), _ICE40, ("--up5k", "--package", "sg48"),
+        clock_mhz=48.0, grid=(26, 32)),
     FpgaTarget(
         "ice40-hx8k", "Lattice iCE40 HX8K", Family.ICE40,
-        _resources(7680, None, 32, 0), _ICE40, ("--hx8k", "--package", "ct256"),
+        _resources(lut=7680, block_ram=32, dsp=0), _ICE40, ("--hx8k", "--package", "ct256"),
         clock_mhz=120.0, has_dsp=False, grid=(34, 34)),
     FpgaTarget("xc7", "Xilinx 7 series", Family.XC7),
 )

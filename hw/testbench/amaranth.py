@@ -47,27 +47,12 @@ def run_stream(
 ) -> StreamRun:
     """Send ``payloads`` into ``inputs`` and take ``results`` payloads from ``outputs``.
 
-    Parameters
-    ----------
-    dut
-        Unit to run.
-    inputs, outputs
-        Its two streams.
-    payloads
-        Raw integers, in the bit layout of the stream.
-    pauses
-        When driver and sink pause.
-    max_cycles
-        Deadline.
-
-    Raises
-    ------
-    AssertionError
-        At the deadline, or if the unit withdraws or changes what it offers.
+    Payloads are raw integers, in the bit layout of the stream. AssertionError if it takes more
+    than ``max_cycles``, or if the unit withdraws or changes what it offers.
     """
-    runs = run_streams(dut, inputs, outputs, [(payloads, results)], pauses=pauses,
-                       max_cycles=max_cycles)
-    return runs[0]
+    (run,) = run_streams(dut, inputs, outputs, [(payloads, results)], pauses=pauses,
+                         max_cycles=max_cycles)
+    return run
 
 
 def run_streams(

@@ -25,14 +25,11 @@ class SimulationError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class MonitoredBits:
-    """Bits of an output port that a monitor reads in every cycle, and keeps if the lowest is 1.
+    """Bits of an output port that a monitor reads in every cycle, and keeps if the lowest is 1."""
 
-    ``name`` says what they show; they are ``width`` bits of ``port``, from bit ``low`` up.
-    """
-
-    name: str
+    name: str  # what they show
     port: str
-    low: int
+    low: int  # the lowest of `width` bits
     width: int
 
 
@@ -117,17 +114,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:
-    """What came out of a phase: the words of each output stream, and when.
+    """What came out of a phase; its first cycle is 0."""
 
-    ``cycles`` counts clock cycles from the first word offered to the last one taken;
-    ``taken_at`` has for each word of ``outputs`` the cycle in which it was taken, the first
-    cycle being 0. ``seen`` and ``seen_at`` have for each of the monitored bits what was kept,
-    and the cycles.
-    """
-
-    outputs: dict[str, list[int]]
-    cycles: int
+    outputs: dict[str, list[int]]  # words of each output stream
+    cycles: int  # from the first word offered to the last one taken
+    # for each word of `outputs` the cycle in which it was taken
     taken_at: dict[str, list[int]] = field(default_factory=dict)
+    # what was kept of each of the monitored bits, and the cycles
     seen: dict[str, list[int]] = field(default_factory=dict)
     seen_at: dict[str, list[int]] = field(default_factory=dict)
 

@@ -52,14 +52,12 @@ class ExpectedTensor:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPhase:
-    """A phase and everything that must come out of it.
-
-    ``steps`` says where the phase could end early, when all that was sent has been answered: how
-    many words of each stream have passed by then.
-    """
+    """A phase and everything that must come out of it."""
 
     phase: Phase
     expected: list[ExpectedTensor] = field(default_factory=list)
+    # Where the phase could end early, when all that was sent has been answered: how many words of
+    # each stream have passed by then.
     steps: Sequence[Mapping[str, int]] = ()
 
 
@@ -82,6 +80,12 @@ class Checks:
     def first(self) -> Difference | None:
         """The first difference, if there is one."""
         return self.reference.first or self.onnx.first
+
+    def as_dict(self) -> dict[str, int]:
+        """The counts as plain data, for JSON."""
+        return {"reference_values": self.reference.values,
+                "reference_mismatches": self.reference.mismatches,
+                "onnx_values": self.onnx.values, "onnx_mismatches": self.onnx.mismatches}
 
 
 class Scoreboard:

@@ -26,15 +26,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Tensors by tap name, each ``[tokens, channels]``, of both oracles.
+    """Tensors by tap name, each ``[tokens, channels]``, of both oracles."""
 
-    ``text`` is what they were computed on; ``agreement`` compares the two with each other.
-    """
-
-    text: np.ndarray
+    text: np.ndarray  # what they were computed on
     reference: dict[str, np.ndarray]
     onnx: dict[str, np.ndarray]
-    agreement: Comparison
+    agreement: Comparison  # of the two with each other
 
     @property
     def tokens(self) -> int:
@@ -79,18 +76,13 @@ class PhaseBuilder:
 
     def words(self, stream: str, size: int, field: str) -> int:
         """Words in which a vector of ``size`` elements travels in a field of a stream."""
-        return -(-size // self._elements(stream, field))
+        return -(-size // self._ports.fields[stream][field].elements)
 
     def send(self, stream: str, values: Mapping[str, np.ndarray | int]) -> None:
         """Append the words of a vector to an input stream.
 
-        Parameters
-        ----------
-        stream
-            Input stream.
-        values
-            For each field of its payload a vector, which is cut into words and filled up
-            with zeros, or a number that all of its words carry.
+        ``values`` has for each field of its payload a vector, which is cut into words and filled
+        up with zeros, or a number that all of its words carry.
         """
         if self._answered:
             self._step()
@@ -98,7 +90,7 @@ class PhaseBuilder:
                     for field, value in values.items() if isinstance(value, np.ndarray))
         packed = {}
         for field, value in values.items():
-            elements = np.zeros(count * self._elements(stream, field), dtype=np.int64)
+            elements = np.zeros(count * self._ports.fields[stream][field].elements, dtype=np.int64)
             if isinstance(value, np.ndarray):
                 elements[:value.size] = value
             else:
@@ -149,11 +141,6 @@ class PhaseBuilder:
         self._steps.append(
             {**{stream: len(words) for stream, words in self._inputs.items()}, **self._counts})
 
-    def _elements(self, stream: str, field: str) -> int:
-        """Elements of a field in each word."""
-        bits = self._ports.fields[stream][field]
-        return (bits.high - bits.low + 1) // bits.element_bits
-
 
 def last_flags(words: int) -> np.ndarray:
     """``last`` of the words of a vector: 1 on the last one.
@@ -183,17 +170,8 @@ def vector_phase(
 ) -> VectorPhase:
     """Return the words of a phase and those that must come out of it.
 
-    Bits of an output word that no tensor claims, padding among them, are not compared.
-
-    Parameters
-    ----------
-    ports
-        Ports of the unit.
-    scored
-        The phase, and everything that is expected of it.
-    most_digits
-        The phase ends with the step that exceeds so many hexadecimal digits; None for no such
-        limit.
+    Bits of an output word that no tensor claims, padding among them, are not compared. The phase
+    ends with the step that exceeds ``most_digits`` hexadecimal digits, if there is such a limit.
     """
     phase = scored.phase
     ends: Mapping[str, int] = {
@@ -231,12 +209,11 @@ def _width(ports: UnitPorts, key: str) -> int:
 def _bits_of(expected: ExpectedTensor) -> tuple[list[int], list[int]]:
     """The bits that a tensor has in each of its words, and which bits those are."""
     bits = expected.bits
-    elements = (bits.high - bits.low + 1) // bits.element_bits
-    values = np.zeros(expected.words * elements, dtype=np.int64)
+    values = np.zeros(expected.words * bits.elements, dtype=np.int64)
     known = np.zeros(values.size, dtype=np.int64)
     values[:expected.reference.size] = expected.reference
     known[:expected.reference.size] = -1
-    packed = [to_ints(to_bits(each.reshape(expected.words, elements), bits.element_bits))
+    packed = [to_ints(to_bits(each.reshape(expected.words, bits.elements), bits.element_bits))
               for each in (values, known)]
     found = [[word << bits.low for word in words] for words in packed]
     return found[0], found[1]

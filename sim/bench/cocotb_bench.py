@@ -87,124 +87,78 @@ async def _reset(dut: Any, job: Job) -> None:
     await edge
 
 
-async def _set_plain_inputs(dut: Any, phase: Phase) -> None:
+async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> PhaseResult:
+    """Send the words of a phase, take what comes, and look at all that is monitored."""
+    edge = RisingEdge(dut.clk)
     for name, level in phase.levels.items():
         getattr(dut, name).value = level
     if phase.pulse:
-        for value in (1, 0):
-            for name in phase.pulse:
-                getattr(dut, name).value = value
-            if value:
-                await RisingEdge(dut.clk)
+        for name in phase.pulse:
+            getattr(dut, name).value = 1
+        await edge
+        for name in phase.pulse:
+            getattr(dut, name).value = 0
 
+    def pause_of(name: str) -> Pause | None:
+        return phase.pauses.get(name, _PAUSE if phase.random_pauses else None)
 
-async def _run_phase(dut: Any, job: Job, phase: Phase, rng: random.Random) -> PhaseResult:
-    await _set_plain_inputs(dut, phase)
-    ends = _Ends(dut, job, phase, rng)
-    edge = RisingEdge(dut.clk)
+    drivers = [StreamDriver(dut, name, phase.inputs.get(name, []), pause_of(name), rng)
+               for name in job.inputs]
+    sinks = [StreamSink(dut, name, pause_of(name), rng, phase.name) for name in job.outputs]
+    ends: list[StreamDriver | StreamSink] = [*drivers, *sinks]
+    monitors = [PortMonitor(dut, port, [bits for bits in job.monitored if bits.port == port])
+                for port in sorted({bits.port for bits in job.monitored})]
+    wanted = {name: phase.outputs.get(name, 0) for name in job.outputs}
+    # A phase that expects nothing: what comes out is not looked at.
+    cut = not any(wanted.values())
+    left = phase.cut_after if cut else 0
     cycles = idle = 0
-    left = phase.cut_after if ends.cut else 0
+
+    def watch(cycle: int) -> None:
+        for monitor in monitors:
+            monitor.sample(cycle)
+
+    def refuse_more(sink: StreamSink) -> None:
+        raise AssertionError(f"{phase.name}: more came out of {sink.name} than the "
+                             f"{wanted[sink.name]} words expected")
+
     while True:
-        if ends.done:
+        if all(driver.done for driver in drivers) and all(
+                len(sink.words) >= wanted[sink.name] for sink in sinks):
             if not left:
                 break
             left -= 1
-        ends.drive()
+        for end in ends:
+            end.drive()
         await edge
-        idle = 0 if ends.sample(cycles) else idle + 1
+        watch(cycles)
+        moved = [driver.sample() for driver in drivers]
+        for sink in sinks:
+            moved.append(sink.sample(cycles))
+            if not cut and len(sink.words) > wanted[sink.name]:
+                refuse_more(sink)
+        idle = 0 if any(moved) else idle + 1
         cycles += 1
         if idle > job.patience:
-            raise TimeoutError(
-                f"{phase.name}: no transfer for {job.patience} cycles with {ends.progress}")
-    ends.stop()
-    for cycle in range(0 if ends.cut else job.drain):
+            passed = ", ".join([
+                *(f"{driver.sent} of {len(driver.words)} {driver.name} sent" for driver in drivers),
+                *(f"{len(sink.words)} of {wanted[sink.name]} {sink.name} received"
+                  for sink in sinks)])
+            raise TimeoutError(f"{phase.name}: no transfer for {job.patience} cycles with {passed}")
+    for driver in drivers:
+        driver.stop()
+    for sink in sinks:
+        sink.open()
+    for cycle in range(cycles, cycles if cut else cycles + job.drain):
         await edge
-        ends.watch(cycles + cycle)
-    ends.close()
-    return ends.result(cycles)
-
-
-class _Ends:
-    """A driver or a sink at every stream of a unit for one phase, and the monitors."""
-
-    def __init__(self, dut: Any, job: Job, phase: Phase, rng: random.Random) -> None:
-        def pause_of(name: str) -> Pause | None:
-            return phase.pauses.get(name, _PAUSE if phase.random_pauses else None)
-
-        self._phase = phase
-        self._wanted = {name: phase.outputs.get(name, 0) for name in job.outputs}
-        # A phase that expects nothing: what comes out is not looked at.
-        self.cut = not any(self._wanted.values())
-        self._drivers = [
-            StreamDriver(dut, name, phase.inputs.get(name, []), pause_of(name), rng)
-            for name in job.inputs]
-        self._sinks = [
-            StreamSink(dut, name, pause_of(name), rng, phase.name) for name in job.outputs]
-        self._monitors = [
-            PortMonitor(dut, port, [bits for bits in job.monitored if bits.port == port])
-            for port in sorted({bits.port for bits in job.monitored})]
-        self._both: list[StreamDriver | StreamSink] = [*self._drivers, *self._sinks]
-
-    @property
-    def done(self) -> bool:
-        """Whether every word has passed."""
-        return all(driver.done for driver in self._drivers) and all(
-            len(sink.words) >= self._wanted[sink.name] for sink in self._sinks)
-
-    @property
-    def progress(self) -> str:
-        """How many words have passed, in words."""
-        return ", ".join([
-            *(f"{driver.sent} of {len(driver.words)} {driver.name} sent"
-              for driver in self._drivers),
-            *(f"{len(sink.words)} of {self._wanted[sink.name]} {sink.name} received"
-              for sink in self._sinks)])
-
-    def drive(self) -> None:
-        """Set the inputs of a cycle."""
-        for end in self._both:
-            end.drive()
-
-    def sample(self, cycle: int) -> bool:
-        """Read the outputs of a cycle; return whether a word passed."""
-        for monitor in self._monitors:
-            monitor.sample(cycle)
-        moved = [driver.sample() for driver in self._drivers]
-        for sink in self._sinks:
-            moved.append(sink.sample(cycle))
-            if not self.cut and len(sink.words) > self._wanted[sink.name]:
-                self._too_many(sink)
-        return any(moved)
-
-    def stop(self) -> None:
-        """Offer nothing more, and take whatever comes."""
-        for driver in self._drivers:
-            driver.stop()
-        for sink in self._sinks:
-            sink.open()
-
-    def watch(self, cycle: int) -> None:
-        """See that nothing more comes."""
-        for monitor in self._monitors:
-            monitor.sample(cycle)
-        for sink in self._sinks:
+        watch(cycle)
+        for sink in sinks:
             if sink.offered():
-                self._too_many(sink)
-
-    def close(self) -> None:
-        """Take nothing more."""
-        for sink in self._sinks:
-            sink.close()
-
-    def result(self, cycles: int) -> PhaseResult:
-        """What came out."""
-        return PhaseResult(
-            {sink.name: sink.words for sink in self._sinks}, cycles,
-            {sink.name: sink.taken_at for sink in self._sinks},
-            {name: words for each in self._monitors for name, words in each.seen.items()},
-            {name: at for each in self._monitors for name, at in each.seen_at.items()})
-
-    def _too_many(self, sink: StreamSink) -> None:
-        raise AssertionError(
-            f"{self._phase.name}: more came out of {sink.name} than the "
-            f"{self._wanted[sink.name]} words expected")
+                refuse_more(sink)
+    for sink in sinks:
+        sink.close()
+    return PhaseResult(
+        {sink.name: sink.words for sink in sinks}, cycles,
+        {sink.name: sink.taken_at for sink in sinks},
+        {name: words for each in monitors for name, words in each.seen.items()},
+        {name: at for each in monitors for name, at in each.seen_at.items()})

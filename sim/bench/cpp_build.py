@@ -13,8 +13,14 @@ from typing import Any
 
 from sterna.hw.emit.tools import run_tool, verilator_environment
 from sterna.hw.testbench.job import SimulationError
-from sterna.sim.bench.compiled import COMPILERS, PARALLEL, compiled, simulation_key
-from sterna.sim.bench.runner import reason_of, refuse_spaces
+from sterna.sim.bench.runner import (
+    COMPILERS,
+    PARALLEL,
+    compiled,
+    reason_of,
+    refuse_spaces,
+    simulation_key,
+)
 
 __all__ = ["build_library", "load_library"]
 
@@ -37,31 +43,14 @@ def build_library(
     sources: Sequence[Path], module: str, ports: Sequence[str], work: Path, *,
     harness: Path, memories: Sequence[tuple[str, str]] = (), waves: Path | None = None,
 ) -> Path:
-    """Compile a module with a clock loop, unless ``work`` or the user's cache holds the very same
-    one already.
+    """Compile ``module`` of Verilog files with the clock loop ``harness``; return the library.
 
+    What ``work`` or the user's cache holds already is not compiled again; the name of the library
+    holds a hash of all that made it, and ``cpp_build.log`` is beside it. ``ports`` are the ports
+    that the clock loop uses, ``clk`` and ``rst`` included, ``memories`` those that it reads: the
+    module each is in, and its name. ``waves`` is a wave file that it is to be able to write.
     With ``STERNA_QUICK_BUILD`` in the environment the C++ compiler optimizes nothing: that takes
     a third of the time, and what it makes runs several times slower.
-
-    Parameters
-    ----------
-    sources, module
-        Verilog files, and the module to drive.
-    ports
-        Names of the ports that the clock loop uses, ``clk`` and ``rst`` included.
-    work
-        Folder of the library, and of the log ``cpp_build.log``.
-    harness
-        The clock loop; headers beside it are its own.
-    memories
-        Memories that it reads: the module each is in, and its name.
-    waves
-        A wave file that it is to be able to write, for its format; None for none.
-
-    Returns
-    -------
-    Path
-        The library; its name holds a hash of everything that made it.
     """
     environment = verilator_environment()
     refuse_spaces(work.resolve(), Path(sys.prefix))

@@ -17,7 +17,7 @@ from typing import Any
 from cocotb_tools import config
 from cocotb_tools.runner import get_results, get_runner
 
-from sterna.sim.bench.compiled import COMPILERS, PARALLEL, compiled, simulation_key
+from sterna.sim.bench.runner import COMPILERS, PARALLEL, compiled, simulation_key
 
 __all__ = ["main"]
 

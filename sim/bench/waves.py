@@ -70,7 +70,9 @@ def groups_of(manifest: Mapping[str, Any], verilog: str) -> dict[str, list[WaveS
     for stream, fields in streams.items():
         groups[stream] = [WaveSignal(f"{stream}__{part}", widths[f"{stream}__{part}"])
                           for part in ("valid", "ready", "payload")]
-        groups[stream] += _fields(f"{stream}__payload", fields, verilog)
+        groups[stream] += [
+            WaveSignal(f"{stream}__payload_{field['name']}", field["high"] - field["low"] + 1)
+            for field in fields if f" {stream}__payload_{field['name']};" in verilog]
     return groups
 
 
@@ -78,13 +80,6 @@ def wave_groups(emitted: EmittedUnit) -> dict[str, list[WaveSignal]]:
     """:func:`groups_of` of an emitted folder."""
     text = "".join(path.read_text(encoding="utf-8") for path in emitted.sources)
     return groups_of(emitted.manifest, text)
-
-
-def _fields(payload: str, fields: list[dict[str, Any]], verilog: str) -> Iterator[WaveSignal]:
-    for field in fields:
-        name = f"{payload}_{field['name']}"
-        if f" {name};" in verilog:
-            yield WaveSignal(name, field["high"] - field["low"] + 1)
 
 
 @contextmanager
@@ -99,9 +94,7 @@ def with_views(
             write_views(waves, module, groups)
 
 
-def write_views(
-    waves: Path, module: str, groups: Mapping[str, list[WaveSignal]],
-) -> list[Path]:
+def write_views(waves: Path, module: str, groups: Mapping[str, list[WaveSignal]]) -> list[Path]:
     """Write which signals to show first: ``FILE.gtkw`` for GTKWave, ``FILE.sucl`` for Surfer.
 
     ``gtkwave x.vcd.gtkw`` opens the waves with them, and so does

@@ -47,36 +47,19 @@ class CoreProgress:
 
 @dataclass(frozen=True, slots=True)
 class CoreRun:
-    """What came out of a core. Every list has an entry per sequence; cycle 0 is the first.
+    """What came out of a core. Every list has an entry per sequence; cycle 0 is the first."""
 
-    Parameters
-    ----------
-    tokens
-        Generated tokens, int64 ``[n]``.
-    lasts
-        Whether each was the last of its generation, bool ``[n]``.
-    token_cycles
-        Cycle in which each was taken, int64 ``[n]``.
-    logits
-        int64 ``[vectors, vocab]``; no vectors if the core has no such port.
-    logit_cycles
-        Cycle in which the last word of each vector was taken, int64 ``[vectors]``.
-    prompt_cycles
-        Cycle in which each token of the prompts was taken, int64 ``[m]``.
-    cycles
-        Cycles until everything was idle.
-    busy_cycles
-        How far the core's own counter went.
-    """
-
-    tokens: list[np.ndarray]
-    lasts: list[np.ndarray]
-    token_cycles: list[np.ndarray]
+    tokens: list[np.ndarray]  # generated tokens, int64 ``[n]``
+    lasts: list[np.ndarray]  # whether each was the last of its generation, bool ``[n]``
+    token_cycles: list[np.ndarray]  # cycle in which each was taken, int64 ``[n]``
+    # int64 ``[vectors, vocab]``; no vectors if the core has no such port
     logits: list[np.ndarray] = field(repr=False)
+    # cycle in which the last word of each vector was taken, int64 ``[vectors]``
     logit_cycles: list[np.ndarray]
+    # cycle in which each token of the prompts was taken, int64 ``[m]``
     prompt_cycles: list[np.ndarray]
-    cycles: int
-    busy_cycles: int
+    cycles: int  # cycles until everything was idle
+    busy_cycles: int  # how far the core's own counter went
 
     def generations(self, sequence: int) -> Iterator[list[int]]:
         """Yield the tokens that a sequence wrote after each token with a prediction."""
@@ -102,20 +85,10 @@ _BLOCK = 8192
 class CppCore:
     """A core, compiled; the first time in a folder this takes from seconds to a minute.
 
-    Parameters
-    ----------
-    sources
-        The Verilog of a :class:`~sterna.hw.core.core.MatMulFreeCore`, contents of its memories
-        beside it.
-    module
-        Name of its module.
-    image
-        What it was made from. A core with ``external_weights`` gets the weights from here.
-    work
-        Folder for the library; one that holds it already is not built again.
-    waves
-        A wave file to write, ``.fst`` or ``.vcd``; None for none. It is complete when the core is
-        deleted.
+    ``sources`` are the Verilog of a :class:`~sterna.hw.core.core.MatMulFreeCore`, contents of its
+    memories beside it, ``image`` is what it was made from. A core with ``external_weights`` gets
+    the weights from there. ``work`` is the folder for the library; one that holds it already is
+    not built again. A wave file is complete when the core is deleted.
     """
 
     def __init__(
@@ -151,14 +124,8 @@ class CppCore:
         """Reset the core and run requests, a list for each sequence, until everything is idle.
 
         Those of a sequence follow each other without a pause. ``progress`` is told every
-        :data:`CHUNK` cycles, and at the end.
-
-        Raises
-        ------
-        ValueError
-            If the requests do not fit the core.
-        SimulationError
-            If it hangs, or gives something after the end.
+        :data:`CHUNK` cycles, and at the end. ValueError if the requests do not fit the core,
+        SimulationError if it hangs, or gives something after the end.
         """
         params, library, core = self.params, self._library, self._core
         check_requests(params, requests)

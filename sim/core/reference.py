@@ -44,43 +44,27 @@ def record_activations(
 
 @dataclass(slots=True)
 class Generation:
-    """Tokens generated after one token of a prompt.
+    """Tokens generated after one token of a prompt."""
 
-    ``after`` is the position of that token in the prompt, ``first`` that of the first
-    generated one among all tokens since the request began.
-    """
-
-    after: int
-    first: int
+    after: int  # position of that token in the prompt
+    first: int  # position of the first generated one among all tokens since the request began
     tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Answer:
-    """What follows from a request.
-
-    Parameters
-    ----------
-    request
-        The request.
-    run
-        Tokens that the model ran: the prompt, and of each generation all but the last.
-    predict
-        For each of them, whether the head ran.
-    generations
-        What was generated, for each token of the prompt with a prediction; none if only
-        logits were asked for.
-    logits
-        Logits of every prediction, each int64 ``[vocab]``.
-    state
-        State at the end, int64 ``[layers, d]``.
-    """
+    """What follows from a request."""
 
     request: Request
+    # tokens that the model ran: the prompt, and of each generation all but the last
     run: list[int] = field(default_factory=list)
-    predict: list[bool] = field(default_factory=list)
+    predict: list[bool] = field(default_factory=list)  # for each of them, whether the head ran
+    # what was generated, for each token of the prompt with a prediction; none if only logits were
+    # asked for
     generations: list[Generation] = field(default_factory=list)
+    # logits of every prediction, each int64 ``[vocab]``
     logits: list[np.ndarray] = field(default_factory=list)
+    # state at the end, int64 ``[layers, d]``
     state: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property

@@ -127,14 +127,11 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class CyclesCheck:
-    """Cycles as simulated and as the cycle model predicts them.
+    """Cycles as simulated and as the cycle model predicts them."""
 
-    ``events`` were compared, ``mismatches`` of them differ; ``first`` says which first.
-    """
-
-    events: int = 0
+    events: int = 0  # were compared
     mismatches: int = 0
-    first: str | None = None
+    first: str | None = None  # the first mismatch, in words
 
     def __add__(self, other: CyclesCheck) -> CyclesCheck:
         return CyclesCheck(
@@ -201,19 +198,16 @@ def _check(pairs: Sequence[tuple[str, int, int]]) -> CyclesCheck:
 
 @dataclass(frozen=True, slots=True)
 class CorePhaseReport:
-    """How a phase came out: the tokens of each sequence, and its clock cycles in all.
-
-    ``checks`` compares every tensor, the logits and the tokens with both oracles; ``timing``
-    the cycles with the cycle model where they can be: without pauses, and with two sequences
-    after a reset. ``token_cycles`` has the cycles in which the tokens came out.
-    """
+    """How a phase came out."""
 
     name: str
-    generated: list[list[int]]
-    checks: Checks
-    cycles: int
+    generated: list[list[int]]  # tokens of each sequence
+    checks: Checks  # every tensor, the logits and the tokens against both oracles
+    cycles: int  # clock cycles in all
+    # Against the cycle model where that can be: without pauses, and with two sequences after a
+    # reset.
     timing: CyclesCheck
-    token_cycles: list[list[int]]
+    token_cycles: list[list[int]]  # in which the tokens of each sequence came out
 
 
 class CoreScoreboard:

@@ -75,32 +75,18 @@ _SHORT = 3
 
 @dataclass(frozen=True, slots=True)
 class CoreReport:
-    """Result of :func:`simulate_core`.
-
-    Parameters
-    ----------
-    engine, simulator
-        What it ran in.
-    params
-        Geometry of the core.
-    generated
-        Tokens that each sequence wrote.
-    phases
-        Every phase by name: comparisons, cycles in all, and the check of the cycle model.
-    cycles_per_token
-        Of the text: cycles from its first token to its last by the tokens in between, all
-        sequences together.
-    seconds
-        Wall time, compilation included.
-    """
+    """Result of :func:`simulate_core`."""
 
     engine: Engine
     simulator: Simulator
-    params: CoreParams
-    generated: list[list[int]]
+    params: CoreParams  #: geometry of the core
+    generated: list[list[int]]  #: tokens that each sequence wrote
+    #: every phase by name: comparisons, cycles in all, and the check of the cycle model
     phases: list[CorePhaseReport]
+    #: of the text: cycles from its first token to its last by the tokens in between, all sequences
+    #: together
     cycles_per_token: float | None
-    seconds: float = field(compare=False)
+    seconds: float = field(compare=False)  #: wall time, compilation included
 
     @property
     def checks(self) -> Checks:
@@ -144,10 +130,7 @@ class CoreReport:
             "utilisation": self.utilisation,
             "phases": [
                 {"name": phase.name, "cycles": phase.cycles,
-                 "reference_values": phase.checks.reference.values,
-                 "reference_mismatches": phase.checks.reference.mismatches,
-                 "onnx_values": phase.checks.onnx.values,
-                 "onnx_mismatches": phase.checks.onnx.mismatches,
+                 **phase.checks.as_dict(),
                  "cycle_events": phase.timing.events,
                  "cycle_mismatches": phase.timing.mismatches}
                 for phase in self.phases],
@@ -174,10 +157,8 @@ def simulate_core(
 
     Parameters
     ----------
-    model
-        The quantised model.
-    prompts
-        One or two prompts; each is a sequence of its own.
+    model, prompts
+        The quantised model, and one or two prompts: each is a sequence of its own.
     tokens
         Tokens to write after each prompt, at least 1.
     temperature, seed
@@ -185,19 +166,14 @@ def simulate_core(
         ``seed + i``. The pauses of the bench are drawn from ``seed``, too.
     engine, simulator
         What to run it in; the C++ engine always uses Verilator.
-    waves
-        A wave file to write, ``.fst`` or ``.vcd``, with views of it for GTKWave and Surfer
-        beside it; None for none.
-    work
-        Folder for Verilog and simulation; a temporary one if None.
+    waves, work
+        As for :func:`sterna.sim.simulate.simulate`.
     emitted
         A core emitted before, to simulate instead of a fresh one; for cocotb with trace. It
         has its sizes already: none go with it.
-    progress
-        Called with a line of text before each step.
-    on_tokens
-        Called with the number of a sequence and tokens it has just written (C++), or with
-        all of them at the end (cocotb).
+    progress, on_tokens
+        Called with a line of text before each step, and with the number of a sequence and tokens
+        it has just written (C++), or with all of them at the end (cocotb).
     sizes
         Sizes of the core but for ``sequences`` and ``trace``; see
         :class:`~sterna.hw.core.plan.core_params.CoreParams`.
@@ -207,10 +183,8 @@ def simulate_core(
     ValueError
         If the size does not fit the model, a prompt is empty or leaves the vocabulary, or
         an option does not go with the engine or with ``emitted``.
-    MissingToolError
-        If the simulator or a tool it needs is not installed.
-    SimulationError
-        If the simulation does not compile, fails or hangs.
+    MissingToolError, SimulationError
+        If the simulator is not installed; if the simulation does not compile, fails or hangs.
     """
     engine = one_of("engine", engine, Engine)
     simulator = one_of("simulator", simulator, Simulator)

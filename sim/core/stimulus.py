@@ -31,30 +31,16 @@ __all__ = ["CorePhase", "CoreStimulus", "Lane", "SequenceAnswer", "lanes_of"]
 
 @dataclass(frozen=True, slots=True)
 class CorePhase:
-    """A request, or none, for each sequence, and what the bench does to the core meanwhile.
+    """A request, or none, for each sequence, and what the bench does to the core meanwhile."""
 
-    Parameters
-    ----------
-    name
-        What it tests, for messages.
-    requests
-        A request for each sequence; None leaves it alone.
-    reset
-        Whether the core is reset first; the requests must then start sequences.
-    random_pauses
-        Whether all ports pause at random.
-    pauses
-        Pauses of single ports, in place of what ``random_pauses`` says.
-    cut_after
-        If not None: nothing is compared, and the phase ends so many cycles after the last
-        prompt token was taken. The next phase must begin with a reset.
-    """
-
-    name: str
-    requests: tuple[Request | None, ...]
-    reset: bool = False
+    name: str  # what it tests, for messages
+    requests: tuple[Request | None, ...]  # a request for each sequence; None leaves it alone
+    reset: bool = False  # whether the core is reset first; the requests must then start sequences
     random_pauses: bool = False
+    # pauses of single ports, in place of what ``random_pauses`` says
     pauses: dict[str, Pause] = field(default_factory=dict)
+    # If not None: nothing is compared, and the phase ends so many cycles after the last prompt
+    # token was taken. The next phase must begin with a reset.
     cut_after: int | None = None
 
 
@@ -90,15 +76,12 @@ def lanes_of(layout: StructLayout) -> list[Lane]:
 
 @dataclass(frozen=True, slots=True)
 class SequenceAnswer:
-    """What must come out of one sequence in one phase: the reference's answer to the request.
-
-    ``tensors`` are those of all tokens since the sequence began, of both oracles, or None for
-    a core that does not show them; ``first_token`` is the phase's first token among these.
-    """
+    """What must come out of one sequence in one phase: the reference's answer to the request."""
 
     answer: Answer
+    # of all tokens since the sequence began, of both oracles; None if the core does not show them
     tensors: Activations | None
-    first_token: int
+    first_token: int  # the phase's first token among these
 
 
 class CoreStimulus:

@@ -16,17 +16,17 @@ from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.emit.tools import copy_memories
 from sterna.hw.testbench.job import SimulationError
 from sterna.model.checks import one_of, whole_number
-from sterna.sim.bench.compiled import PRECOMPILED
-from sterna.sim.bench.runner import Launch, Simulator, check_simulator, run_launch
+from sterna.sim.bench.runner import (
+    PRECOMPILED,
+    Launch,
+    Simulator,
+    check_simulator,
+    run_launch,
+)
 
 __all__ = [
-    "FOLDER_VARIABLE",
-    "CocotbRun",
-    "Folder",
-    "build_options",
-    "run_cocotb",
-    "simulator_environment",
-]
+    "FOLDER_VARIABLE", "CocotbRun", "Folder", "build_options", "run_cocotb",
+    "simulator_environment"]
 
 FOLDER_VARIABLE = "STERNA_FOLDER"
 """The environment variable that names the emitted folder to a test in the simulator."""
@@ -34,13 +34,13 @@ FOLDER_VARIABLE = "STERNA_FOLDER"
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """An emitted folder: path, name of its module, ports, ``params.json``, Verilog files."""
+    """An emitted folder."""
 
     path: Path
     module: str
     ports: UnitPorts
-    manifest: dict[str, Any]
-    sources: tuple[Path, ...]
+    manifest: dict[str, Any]  # ``params.json``
+    sources: tuple[Path, ...]  # Verilog files
 
     @classmethod
     def read(cls, path: Path) -> Folder:
@@ -48,10 +48,8 @@ class Folder:
         try:
             manifest = json.loads((path / "params.json").read_text(encoding="utf-8"))
             names = (path / "filelist.f").read_text(encoding="utf-8").split()
-            return cls(
-                path, manifest["module"], UnitPorts.of(manifest),
-                manifest,
-                tuple(path / name for name in names))
+            return cls(path, manifest["module"], UnitPorts.of(manifest), manifest,
+                       tuple(path / name for name in names))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} is not a folder of emitted Verilog: it must have params.json and "
@@ -88,24 +86,8 @@ def simulator_environment(
         runner.build(**build_options("build/glu"))
         runner.test(hdl_toplevel="glu_unit", test_module="my_test")
 
-    Parameters
-    ----------
-    folder
-        The emitted folder.
-    simulator
-        ``verilator`` or ``icarus``.
-
-    Returns
-    -------
-    dict
-        A copy of ``os.environ`` with what the simulator needs.
-
-    Raises
-    ------
-    MissingToolError
-        If the simulator or a system tool it needs is not installed.
-    ValueError
-        If it is not an emitted folder, or there is no such simulator.
+    ``simulator`` is ``verilator`` or ``icarus``. Returns a copy of ``os.environ`` with what it
+    needs; MissingToolError if that is not installed.
     """
     simulator = one_of("simulator", simulator, Simulator)
     found = Folder.read(Path(folder).resolve())
@@ -124,11 +106,6 @@ def build_options(
 
     The contents of memories are copied to ``build_dir``, as the simulator reads them from where it
     runs: with another ``test_dir``, copy the folder's ``*.mem`` there.
-
-    Raises
-    ------
-    ValueError
-        If it is not an emitted folder, or there is no such simulator.
     """
     simulator = one_of("simulator", simulator, Simulator)
     found = Folder.read(Path(folder).resolve())
@@ -184,9 +161,6 @@ def run_cocotb(
 
     Raises
     ------
-    ValueError
-        If it is not an emitted folder, there is no such test file or simulator, the wave file
-        has another suffix, the seed is no whole number, or a path has a space.
     MissingToolError
         If the simulator or a system tool it needs is not installed.
     SimulationError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cocotb
@@ -33,11 +33,6 @@ async def start(dut: Any, *, levels: Mapping[str, int] | None = None, period_ns:
         Values of plain input ports from now on: ``{"go": 1}``. The others stay 0.
     period_ns
         Period of the clock.
-
-    Raises
-    ------
-    ValueError
-        If the unit has no plain input port of that name.
     """
     ports, levels = Folder.current().ports, levels or {}
     for name in levels:
@@ -57,7 +52,33 @@ async def start(dut: Any, *, levels: Mapping[str, int] | None = None, period_ns:
     await RisingEdge(dut.clk)
 
 
-class StreamDriver:
+class _End:
+    """What a driver and a sink have in common."""
+
+    def __init__(
+        self, dut: Any, kind: str, stream: str, seed: int, pause: float, patience: int,
+    ) -> None:
+        ports = Folder.current().ports
+        _one_of(f"{kind} stream", stream, ports.inputs if kind == "input" else ports.outputs)
+        if not 0 <= pause < 1:
+            raise ValueError(f"{stream}: pause must be from 0 to below 1, got {pause}")
+        self._stream, self._fields, self._clk = stream, ports.fields[stream], dut.clk
+        self._patience = whole_number(f"{stream}: patience", patience, 1)
+        self._pause = ends.Pause(pause) if pause else None
+        # Dice of its own for each stream: with the same ones, all would pause in the same cycles.
+        self._dice = random.Random(f"{stream} {whole_number(f'{stream}: seed', seed, 0)}")
+
+    async def _wait(self, end: int, passed: Callable[[], int], hang: Callable[[], str]) -> None:
+        """Until so many words have passed; AssertionError if none does for too long."""
+        waited, before = 0, passed()
+        while before < end:
+            await RisingEdge(self._clk)
+            waited, before = (waited + 1 if passed() == before else 0), passed()
+            if waited > self._patience:
+                raise AssertionError(f"{self._stream}: {hang()}")
+
+
+class StreamDriver(_End):
     """Sends to an input stream; once offered, a word stays until the unit takes it.
 
     Parameters
@@ -71,48 +92,26 @@ class StreamDriver:
         Streams with the same seed still pause at different times.
     patience
         Cycles that a word may wait to be taken; more is a hang.
-
-    Raises
-    ------
-    ValueError
-        If there is no such input stream, or a number is out of range.
     """
 
     def __init__(
         self, dut: Any, stream: str, *, seed: int = 1, pause: float = 0.0,
         patience: int = _PATIENCE,
     ) -> None:
-        ports = Folder.current().ports
-        _one_of("input stream", stream, ports.inputs)
-        self._stream, self._fields, self._clk = stream, ports.fields[stream], dut.clk
-        self._patience = whole_number(f"{stream}: patience", patience, 1)
-        self._end = ends.StreamDriver(
-            dut, stream, [], _pause(stream, pause), _random(stream, seed))
+        super().__init__(dut, "input", stream, seed, pause, patience)
+        self._end = ends.StreamDriver(dut, stream, [], self._pause, self._dice)
         cocotb.start_soon(self._drive())
 
     async def send(self, values: Values | Any) -> None:
-        """Send values, and wait until the unit has taken them.
+        """Send numbers and arrays by field, and wait until the unit has taken them.
 
-        Parameters
-        ----------
-        values
-            Numbers and arrays by field: see :func:`sterna.sim.testing.words.words_of`.
-
-        Raises
-        ------
-        ValueError
-            If they do not fit the payload; the message names the field.
-        AssertionError
-            If a word is not taken in ``patience`` cycles.
+        :func:`sterna.sim.testing.words.words_of` says which values fit; ValueError names the
+        field of others. AssertionError if a word is not taken in ``patience`` cycles.
         """
         self._end.words += words_of(self._stream, self._fields, values)
-        end, waited, before = len(self._end.words), 0, self._end.sent
-        while self._end.sent < end:
-            await RisingEdge(self._clk)
-            waited, before = (waited + 1 if self._end.sent == before else 0), self._end.sent
-            if waited > self._patience:
-                raise AssertionError(
-                    f"{self._stream}: word {before} was not taken in {self._patience} cycles")
+        await self._wait(
+            len(self._end.words), lambda: self._end.sent,
+            lambda: f"word {self._end.sent} was not taken in {self._patience} cycles")
 
     async def _drive(self) -> None:
         while True:
@@ -121,71 +120,37 @@ class StreamDriver:
             self._end.sample()
 
 
-class StreamSink:
+class StreamSink(_End):
     """Takes what comes from an output stream, from its making on, and keeps it to be received.
 
     A word that waits must stay as it is until it is taken: if it does not, the test fails.
-
-    Parameters
-    ----------
-    dut
-        The unit, as cocotb gives it.
-    stream
-        Name of an output stream, as its ports begin.
-    seed, pause
-        Of the random pauses: a whole number, and how likely one is in a cycle, from 0 to below 1.
-        Streams with the same seed still pause at different times.
-    patience
-        Cycles that :meth:`receive` waits for a word; more is a hang.
-
-    Raises
-    ------
-    ValueError
-        If there is no such output stream, or a number is out of range.
+    Parameters are those of :class:`StreamDriver`, of an output stream; ``patience`` is how many
+    cycles :meth:`receive` waits for a word.
     """
 
     def __init__(
         self, dut: Any, stream: str, *, seed: int = 1, pause: float = 0.0,
         patience: int = _PATIENCE,
     ) -> None:
-        ports = Folder.current().ports
-        _one_of("output stream", stream, ports.outputs)
-        self._stream, self._fields, self._clk = stream, ports.fields[stream], dut.clk
-        self._patience = whole_number(f"{stream}: patience", patience, 1)
+        super().__init__(dut, "output", stream, seed, pause, patience)
         self._received = 0
-        self._end = ends.StreamSink(
-            dut, stream, _pause(stream, pause), _random(stream, seed), "test")
+        self._end = ends.StreamSink(dut, stream, self._pause, self._dice, "test")
         cocotb.start_soon(self._take())
 
     async def receive(self, words: int = 1) -> Any:
         """Wait for the next words, one or more; return their values.
 
-        Returns
-        -------
-        dict or numpy.ndarray
-            By field, int64 ``[words, *dimensions of the field]``; the array itself where the
-            payload is one field without a name.
-
-        Raises
-        ------
-        ValueError
-            If ``words`` is no whole number from 1.
-        AssertionError
-            If no word comes in ``patience`` cycles.
+        They are by field, int64 ``[words, *dimensions of the field]``; the array itself where the
+        payload is one field without a name. AssertionError if no word comes in ``patience``
+        cycles.
         """
         words = whole_number(f"{self._stream}: words", words, 1)
-        end, waited, before = self._received + words, 0, len(self._end.words)
-        while len(self._end.words) < end:
-            await RisingEdge(self._clk)
-            now = len(self._end.words)
-            waited, before = (waited + 1 if now == before else 0), now
-            if waited > self._patience:
-                raise AssertionError(
-                    f"{self._stream}: no word in {self._patience} cycles, after "
-                    f"{now - self._received} of {words}")
-        taken = self._end.words[self._received:end]
-        self._received = end
-        return read_words(self._fields, taken)
+        first, taken = self._received, self._end.words
+        await self._wait(
+            first + words, lambda: len(taken),
+            lambda: f"no word in {self._patience} cycles, after {len(taken) - first} of {words}")
+        self._received = first + words
+        return read_words(self._fields, taken[first:self._received])
 
     async def expect(self, name: str, expected: Any, *, field: str = "") -> None:
         """Receive as many words as a tensor fills, and compare it.
@@ -201,15 +166,12 @@ class StreamSink:
 
         Raises
         ------
-        ValueError
-            If there is no such field.
         AssertionError
             If a value differs, naming the first one, or the words do not come.
         """
         _one_of(f"field of {self._stream}", field, list(self._fields))
-        bits, values = self._fields[field], [int(value) for value in expected]
-        elements = (bits.high - bits.low + 1) // bits.element_bits
-        got = await self.receive(-(-len(values) // elements))
+        values = [int(value) for value in expected]
+        got = await self.receive(-(-len(values) // self._fields[field].elements))
         row = (got[field] if field else got).reshape(-1)
         check(name, row[:len(values)], values)
 
@@ -225,14 +187,3 @@ class StreamSink:
 def _one_of(kind: str, name: str, known: list[str]) -> None:
     if name not in known:
         raise ValueError(f"there is no {kind} {name!r}: there is {', '.join(known) or 'none'}")
-
-
-def _random(stream: str, seed: int) -> random.Random:
-    """Dice of its own for each stream: with the same ones, all would pause in the same cycles."""
-    return random.Random(f"{stream} {whole_number(f'{stream}: seed', seed, 0)}")
-
-
-def _pause(stream: str, chance: float) -> ends.Pause | None:
-    if not 0 <= chance < 1:
-        raise ValueError(f"{stream}: pause must be from 0 to below 1, got {chance}")
-    return ends.Pause(chance) if chance else None

@@ -13,20 +13,11 @@ __all__ = ["Values", "check", "read_words", "words_of"]
 
 
 def check(name: str, got: Any, expected: Any) -> None:
-    """Compare two arrays of integers, value by value.
+    """Compare integers, or arrays of them of the same shape, value by value.
 
-    Parameters
-    ----------
-    name
-        The tensor, for the message: ``layer0.glu.p``.
-    got, expected
-        Integers, or arrays of them, of the same shape.
-
-    Raises
-    ------
-    AssertionError
-        If a value differs, naming the first one; or if the shapes differ, or there is no value,
-        for a comparison of nothing is not a pass.
+    ``name`` is the tensor, for the message: ``layer0.glu.p``. AssertionError if a value differs,
+    naming the first one; or if the shapes differ, or there is no value, for a comparison of
+    nothing is not a pass.
 
     >>> check("layer0.glu.p", [1, 2, 4], [1, 2, 3])
     Traceback (most recent call last):
@@ -54,24 +45,12 @@ _INT64_MAX = np.iinfo(np.int64).max
 def words_of(stream: str, fields: Fields, values: Values | Any) -> list[int]:
     """Return the words of a stream that carry some values.
 
-    Parameters
-    ----------
-    stream
-        Name of the stream, for messages.
-    fields
-        Fields of its payload.
-    values
-        For each field a number or an array of integers; the array itself where the payload is one
-        field without a name. A row ``[n]`` is cut into words, the last one filled up with zeros;
-        an array with the field's own dimensions, as ``params.json`` states them, is a word, and
-        with one more in front a word for each entry. A number is carried by all words; as
-        ``last``, by the last one.
-
-    Raises
-    ------
-    ValueError
-        If a field is missing, unknown or of another length than the others, its values are no
-        integers or do not fit.
+    ``values`` has for each field a number or an array of integers; it is the array itself where
+    the payload is one field without a name. A row ``[n]`` is cut into words, the last one filled
+    up with zeros; an array with the field's own dimensions, as ``params.json`` states them, is a
+    word, and with one more in front a word for each entry. A number is carried by all words; as
+    ``last``, by the last one. ValueError if a field is missing, unknown or of another length than
+    the others, its values are no integers or do not fit.
     """
     if not isinstance(values, Mapping):
         if list(fields) != [""]:
@@ -95,7 +74,7 @@ def words_of(stream: str, fields: Fields, values: Values | Any) -> list[int]:
     count = next(iter(counts.values()), 1)
     for name, array in arrays.items():
         if not array.ndim:
-            row = np.full((count, _elements(fields, name)), array)
+            row = np.full((count, fields[name].elements), array)
             if name == "last":
                 row[:-1] = 0
             rows[name] = row
@@ -127,14 +106,9 @@ def _integers(stream: str, name: str, value: Any) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def _elements(fields: Fields, name: str) -> int:
-    bits = fields[name]
-    return (bits.high - bits.low + 1) // bits.element_bits
-
-
 def _rows(stream: str, fields: Fields, name: str, array: np.ndarray) -> np.ndarray:
     """The elements of an array, word by word; int64 ``[words, elements]``."""
-    dims, elements = fields[name].dims, _elements(fields, name)
+    dims, elements = fields[name].dims, fields[name].elements
     if array.ndim == 1:
         filled = np.zeros(-(-array.size // elements) * elements, dtype=np.int64)
         filled[:array.size] = array

@@ -112,84 +112,30 @@ module DP16KD (
     output DOB17, DOB16, DOB15, DOB14, DOB13, DOB12, DOB11, DOB10, DOB9, DOB8, DOB7, DOB6, DOB5,
     DOB4, DOB3, DOB2, DOB1, DOB0
   );
-  parameter DATA_WIDTH_A = 18;
-  parameter DATA_WIDTH_B = 18;
-  parameter REGMODE_A = "NOREG";
-  parameter REGMODE_B = "NOREG";
-  parameter RESETMODE = "SYNC";
-  parameter ASYNC_RESET_RELEASE = "SYNC";
-  parameter CSDECODE_A = "0b000";
-  parameter CSDECODE_B = "0b000";
-  parameter WRITEMODE_A = "NORMAL";
-  parameter WRITEMODE_B = "NORMAL";
-  parameter CLKAMUX = "CLKA";
-  parameter CLKBMUX = "CLKB";
-  parameter GSR = "ENABLED";
-  parameter INIT_DATA = "STATIC";
-  parameter [319:0] INITVAL_00 = 320'h0;
-  parameter [319:0] INITVAL_01 = 320'h0;
-  parameter [319:0] INITVAL_02 = 320'h0;
-  parameter [319:0] INITVAL_03 = 320'h0;
-  parameter [319:0] INITVAL_04 = 320'h0;
-  parameter [319:0] INITVAL_05 = 320'h0;
-  parameter [319:0] INITVAL_06 = 320'h0;
-  parameter [319:0] INITVAL_07 = 320'h0;
-  parameter [319:0] INITVAL_08 = 320'h0;
-  parameter [319:0] INITVAL_09 = 320'h0;
-  parameter [319:0] INITVAL_0A = 320'h0;
-  parameter [319:0] INITVAL_0B = 320'h0;
-  parameter [319:0] INITVAL_0C = 320'h0;
-  parameter [319:0] INITVAL_0D = 320'h0;
-  parameter [319:0] INITVAL_0E = 320'h0;
-  parameter [319:0] INITVAL_0F = 320'h0;
-  parameter [319:0] INITVAL_10 = 320'h0;
-  parameter [319:0] INITVAL_11 = 320'h0;
-  parameter [319:0] INITVAL_12 = 320'h0;
-  parameter [319:0] INITVAL_13 = 320'h0;
-  parameter [319:0] INITVAL_14 = 320'h0;
-  parameter [319:0] INITVAL_15 = 320'h0;
-  parameter [319:0] INITVAL_16 = 320'h0;
-  parameter [319:0] INITVAL_17 = 320'h0;
-  parameter [319:0] INITVAL_18 = 320'h0;
-  parameter [319:0] INITVAL_19 = 320'h0;
-  parameter [319:0] INITVAL_1A = 320'h0;
-  parameter [319:0] INITVAL_1B = 320'h0;
-  parameter [319:0] INITVAL_1C = 320'h0;
-  parameter [319:0] INITVAL_1D = 320'h0;
-  parameter [319:0] INITVAL_1E = 320'h0;
-  parameter [319:0] INITVAL_1F = 320'h0;
-  parameter [319:0] INITVAL_20 = 320'h0;
-  parameter [319:0] INITVAL_21 = 320'h0;
-  parameter [319:0] INITVAL_22 = 320'h0;
-  parameter [319:0] INITVAL_23 = 320'h0;
-  parameter [319:0] INITVAL_24 = 320'h0;
-  parameter [319:0] INITVAL_25 = 320'h0;
-  parameter [319:0] INITVAL_26 = 320'h0;
-  parameter [319:0] INITVAL_27 = 320'h0;
-  parameter [319:0] INITVAL_28 = 320'h0;
-  parameter [319:0] INITVAL_29 = 320'h0;
-  parameter [319:0] INITVAL_2A = 320'h0;
-  parameter [319:0] INITVAL_2B = 320'h0;
-  parameter [319:0] INITVAL_2C = 320'h0;
-  parameter [319:0] INITVAL_2D = 320'h0;
-  parameter [319:0] INITVAL_2E = 320'h0;
-  parameter [319:0] INITVAL_2F = 320'h0;
-  parameter [319:0] INITVAL_30 = 320'h0;
-  parameter [319:0] INITVAL_31 = 320'h0;
-  parameter [319:0] INITVAL_32 = 320'h0;
-  parameter [319:0] INITVAL_33 = 320'h0;
-  parameter [319:0] INITVAL_34 = 320'h0;
-  parameter [319:0] INITVAL_35 = 320'h0;
-  parameter [319:0] INITVAL_36 = 320'h0;
-  parameter [319:0] INITVAL_37 = 320'h0;
-  parameter [319:0] INITVAL_38 = 320'h0;
-  parameter [319:0] INITVAL_39 = 320'h0;
-  parameter [319:0] INITVAL_3A = 320'h0;
-  parameter [319:0] INITVAL_3B = 320'h0;
-  parameter [319:0] INITVAL_3C = 320'h0;
-  parameter [319:0] INITVAL_3D = 320'h0;
-  parameter [319:0] INITVAL_3E = 320'h0;
-  parameter [319:0] INITVAL_3F = 320'h0;
+  parameter DATA_WIDTH_A = 18, DATA_WIDTH_B = 18;
+  parameter REGMODE_A = "NOREG", REGMODE_B = "NOREG";
+  parameter RESETMODE = "SYNC", ASYNC_RESET_RELEASE = "SYNC";
+  parameter CSDECODE_A = "0b000", CSDECODE_B = "0b000";
+  parameter WRITEMODE_A = "NORMAL", WRITEMODE_B = "NORMAL";
+  parameter CLKAMUX = "CLKA", CLKBMUX = "CLKB";
+  parameter GSR = "ENABLED", INIT_DATA = "STATIC";
+  parameter [319:0]
+      INITVAL_00 = 320'h0, INITVAL_01 = 320'h0, INITVAL_02 = 320'h0, INITVAL_03 = 320'h0,
+      INITVAL_04 = 320'h0, INITVAL_05 = 320'h0, INITVAL_06 = 320'h0, INITVAL_07 = 320'h0,
+      INITVAL_08 = 320'h0, INITVAL_09 = 320'h0, INITVAL_0A = 320'h0, INITVAL_0B = 320'h0,
+      INITVAL_0C = 320'h0, INITVAL_0D = 320'h0, INITVAL_0E = 320'h0, INITVAL_0F = 320'h0,
+      INITVAL_10 = 320'h0, INITVAL_11 = 320'h0, INITVAL_12 = 320'h0, INITVAL_13 = 320'h0,
+      INITVAL_14 = 320'h0, INITVAL_15 = 320'h0, INITVAL_16 = 320'h0, INITVAL_17 = 320'h0,
+      INITVAL_18 = 320'h0, INITVAL_19 = 320'h0, INITVAL_1A = 320'h0, INITVAL_1B = 320'h0,
+      INITVAL_1C = 320'h0, INITVAL_1D = 320'h0, INITVAL_1E = 320'h0, INITVAL_1F = 320'h0,
+      INITVAL_20 = 320'h0, INITVAL_21 = 320'h0, INITVAL_22 = 320'h0, INITVAL_23 = 320'h0,
+      INITVAL_24 = 320'h0, INITVAL_25 = 320'h0, INITVAL_26 = 320'h0, INITVAL_27 = 320'h0,
+      INITVAL_28 = 320'h0, INITVAL_29 = 320'h0, INITVAL_2A = 320'h0, INITVAL_2B = 320'h0,
+      INITVAL_2C = 320'h0, INITVAL_2D = 320'h0, INITVAL_2E = 320'h0, INITVAL_2F = 320'h0,
+      INITVAL_30 = 320'h0, INITVAL_31 = 320'h0, INITVAL_32 = 320'h0, INITVAL_33 = 320'h0,
+      INITVAL_34 = 320'h0, INITVAL_35 = 320'h0, INITVAL_36 = 320'h0, INITVAL_37 = 320'h0,
+      INITVAL_38 = 320'h0, INITVAL_39 = 320'h0, INITVAL_3A = 320'h0, INITVAL_3B = 320'h0,
+      INITVAL_3C = 320'h0, INITVAL_3D = 320'h0, INITVAL_3E = 320'h0, INITVAL_3F = 320'h0;
 
   // Where in a word of 36 bits an address begins, and the bits that a write there changes.
   function [5:0] place (input [13:0] address, input integer width);
@@ -320,31 +266,15 @@ module MULT18X18D (
     output P35, P34, P33, P32, P31, P30, P29, P28, P27, P26, P25, P24, P23, P22, P21, P20, P19,
     P18, P17, P16, P15, P14, P13, P12, P11, P10, P9, P8, P7, P6, P5, P4, P3, P2, P1, P0
   );
-  parameter REG_INPUTA_CLK = "NONE";
-  parameter REG_INPUTA_CE = "CE0";
-  parameter REG_INPUTA_RST = "RST0";
-  parameter REG_INPUTB_CLK = "NONE";
-  parameter REG_INPUTB_CE = "CE0";
-  parameter REG_INPUTB_RST = "RST0";
-  parameter REG_INPUTC_CLK = "NONE";
-  parameter REG_INPUTC_CE = "CE0";
-  parameter REG_INPUTC_RST = "RST0";
-  parameter REG_PIPELINE_CLK = "NONE";
-  parameter REG_PIPELINE_CE = "CE0";
-  parameter REG_PIPELINE_RST = "RST0";
-  parameter REG_OUTPUT_CLK = "NONE";
-  parameter REG_OUTPUT_CE = "CE0";
-  parameter REG_OUTPUT_RST = "RST0";
-  parameter CLK0_DIV = "ENABLED";
-  parameter CLK1_DIV = "ENABLED";
-  parameter CLK2_DIV = "ENABLED";
-  parameter CLK3_DIV = "ENABLED";
-  parameter HIGHSPEED_CLK = "NONE";
-  parameter GSR = "ENABLED";
-  parameter CAS_MATCH_REG = "FALSE";
-  parameter SOURCEB_MODE = "B_SHIFT";
-  parameter MULT_BYPASS = "DISABLED";
-  parameter RESETMODE = "SYNC";
+  parameter REG_INPUTA_CLK = "NONE", REG_INPUTA_CE = "CE0", REG_INPUTA_RST = "RST0";
+  parameter REG_INPUTB_CLK = "NONE", REG_INPUTB_CE = "CE0", REG_INPUTB_RST = "RST0";
+  parameter REG_INPUTC_CLK = "NONE", REG_INPUTC_CE = "CE0", REG_INPUTC_RST = "RST0";
+  parameter REG_PIPELINE_CLK = "NONE", REG_PIPELINE_CE = "CE0", REG_PIPELINE_RST = "RST0";
+  parameter REG_OUTPUT_CLK = "NONE", REG_OUTPUT_CE = "CE0", REG_OUTPUT_RST = "RST0";
+  parameter CLK0_DIV = "ENABLED", CLK1_DIV = "ENABLED";
+  parameter CLK2_DIV = "ENABLED", CLK3_DIV = "ENABLED";
+  parameter HIGHSPEED_CLK = "NONE", GSR = "ENABLED", CAS_MATCH_REG = "FALSE";
+  parameter SOURCEB_MODE = "B_SHIFT", MULT_BYPASS = "DISABLED", RESETMODE = "SYNC";
 
   // The last character of "CLK2", "CE2" or "RST2" says which: '0' is 48.
   function pick (input [7:0] last, input [3:0] four);

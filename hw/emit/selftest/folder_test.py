@@ -56,13 +56,10 @@ class VectorPhase:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Phases for a unit, each after a reset of its own.
-
-    ``patience`` is the number of cycles without a transfer that counts as a hang.
-    """
+    """Phases for a unit, each after a reset of its own."""
 
     phases: Sequence[VectorPhase]
-    patience: int = 2000
+    patience: int = 2000  # cycles without a transfer that count as a hang
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -71,20 +68,16 @@ class Vectors:
 
 def vectors_text(vectors: Vectors) -> str:
     """Return ``vectors.json``: words in hexadecimal, ranges of a file as a list."""
-    phases = [_plain(phase) for phase in vectors.phases]
+    def plain(streams: Mapping[str, Words]) -> dict[str, list[Any]]:
+        return {stream: [f"{word:x}" if isinstance(word, int) else
+                         [word.file, word.first, word.count] for word in words]
+                for stream, words in streams.items()}
+
+    phases = [
+        {"name": phase.name, "levels": dict(phase.levels), "pulse": list(phase.pulse),
+         "inputs": plain(phase.inputs), "outputs": plain(phase.outputs),
+         "masks": plain(phase.masks)} for phase in vectors.phases]
     return json.dumps({"patience": vectors.patience, "phases": phases}, indent=1) + "\n"
-
-
-def _plain(phase: VectorPhase) -> dict[str, Any]:
-    return {
-        "name": phase.name, "levels": dict(phase.levels), "pulse": list(phase.pulse),
-        **{kind: {stream: list(map(_word, words)) for stream, words in streams.items()}
-           for kind, streams in (("inputs", phase.inputs), ("outputs", phase.outputs),
-                                 ("masks", phase.masks))}}
-
-
-def _word(word: int | FileWords) -> str | list[str | int]:
-    return f"{word:x}" if isinstance(word, int) else [word.file, word.first, word.count]
 
 
 MADE_BY_TEST = "sim_build"

@@ -165,10 +165,6 @@ def test_memories_become_what_they_are_meant_for(target, core):
     assert min(done.luts, done.carries, done.flip_flops, done.multipliers) > 0
 
 
-def synthesized(folder: Path, text: str, family: Family = Family.ECP5) -> Synthesis:
-    (folder / "top.v").write_text(text)
-    return synthesize(folder / "top.v", "top", family)
-
 
 def test_an_asynchronous_read_makes_no_block_ram_and_a_cell_of_the_design_no_memory(tmp_path):
     """What the test above would see of a memory that is written the wrong way."""

@@ -65,8 +65,6 @@ def test_rows_of_any_length_survive_a_round_trip_filled_up_with_zeros(size, colu
       for code in (14, 15, 16, 30, 31, 32, 255)),
     *((lambda pack=pack: pack(np.array([0, 2, 0])), "weights must be -1, 0 or 1")
       for pack in (pack_pairs, pack_triples)),
-    *((lambda pack=pack: pack(np.array(1)), "weights must be a row or a matrix")
-      for pack in (pack_pairs, pack_triples)),
     (lambda: unpack_pairs(np.array([1]), 3), r"3 columns take 2 codes, got shape \(1,\)"),
     (lambda: unpack_triples(np.zeros(2, int), 7), r"7 columns take 3 codes, got shape \(2,\)"),
     (lambda: unpack_pairs(np.array([3]), 1), "the filling after the last column is not zero"),

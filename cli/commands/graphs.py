@@ -156,7 +156,7 @@ def _export_checkpoint(
     model = load_checkpoint(path).model()
     stage(f"trace {model.config.mixer} in float32")
     for file in export_float(
-            model, folder, graphs=GRAPHS if graphs == "both" else (graphs.value,),
+            model, folder, graphs=GRAPHS if graphs.value == "both" else (graphs.value,),
             use_linear_attention=use_linear_attention):
         entry = _entry(file)
         if check:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +56,13 @@ def test_every_form_is_compiled(kernel: Kernel, form: Form, architecture: int) -
         assert made.spilled_bytes == 0 or sizes is not Sizes.MULTIPLES_OF_16
         # No product is fused with a sum, except inside a matrix product of floats.
         assert "fma.rn.f32" not in made.ptx or form.constants.get("PRECISION") == "ieee"
+
+
+def test_the_page_lists_every_kernel_and_its_number_of_forms() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "triton.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.M)
+    assert {name: int(forms) for name, forms in rows} == Counter(
+        kernel.name.lstrip("_") for kernel, _ in FORMS)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

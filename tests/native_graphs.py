@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from sterna.export.graph.builder import DOMAIN, MERGED, TensorStore, opset_imports
+from sterna.export.graph.builder import DOMAIN, TensorStore, opset_imports
 from sterna.export.graph.metadata import profile_numbers
 from sterna.export.graph.products import store_trits
 from sterna.export.native.ops import OPS_SOURCES, register_ops, with_ops
@@ -30,7 +30,9 @@ def int2(name: str, values: np.ndarray) -> TensorProto:
 PORTS = {"MlgruLayer": (["x", "h"], ["y", "h_next"]), "GluLayer": (["x"], ["y"]),
          "Head": (["x"], ["logits"])}
 """Inputs and outputs of the operators, beside what is stored."""
-_PARTS = {"MlgruLayer": ("fcg", "out"), "GluLayer": ("gate_up", "down"), "Head": ("head",)}
+_PARTS = {
+    "MlgruLayer": {"fcg": ("f", "c", "g"), "out": ("out",)},
+    "GluLayer": {"gate_up": ("gate", "up"), "down": ("down",)}, "Head": {"head": ("head",)}}
 
 
 def layer_table(model: QuantizedModel, operator: str) -> np.ndarray:
@@ -49,10 +51,9 @@ def layer_tensors(model: QuantizedModel, operator: str, layer: int = 0) -> dict[
     """The initialisers of an operator, in the order of its inputs."""
     at = "" if operator == "Head" else f"layer{layer}.{operator.removesuffix('Layer').lower()}"
     store = TensorStore()
-    for group in _PARTS[operator]:
+    for group, parts in _PARTS[operator].items():
         store.store_projection(group, [
-            model.projections[f"{at}.{part}" if at else part]
-            for part in MERGED.get(group, (group,))], store_trits)
+            model.projections[f"{at}.{part}" if at else part] for part in parts], store_trits)
     table = {"MlgruLayer": "gates", "GluLayer": "silu"}.get(operator)
     if table:
         store.store(table, layer_table(model, operator))

@@ -22,7 +22,7 @@ def test_every_tensor_has_a_bound(odd_model):
     wanted = [name for name in taps.names()
               if name.rsplit(".", 1)[-1] not in derived | {"embedding.x", "logits"}
               and name not in ("embedding.x", "logits")]
-    assert sorted(tensor_bounds(odd_model)) == sorted(wanted)
+    assert sorted(tensor_bounds(odd_model.records, odd_model.projections)) == sorted(wanted)
 
 
 @pytest.mark.parametrize("gain", [1.5, 200.0])
@@ -32,7 +32,7 @@ def test_no_value_passes_its_bound(profile, gain, weight):
     model = model if weight is None else replace_weights(model, weight)
     taps = TapRecorder()
     IntegerModel(model).run(np.arange(65)[None, :], tap=taps)
-    bounds = tensor_bounds(model)
+    bounds = tensor_bounds(model.records, model.projections)
     assert max(bounds.values()) < 1 << CARRIER_BITS
     for name in bounds:
         assert np.abs(taps[name]).max() <= bounds[name], name
@@ -66,8 +66,8 @@ def test_a_profile_out_of_reach_is_refused(change: dict[str, int], tensor: str) 
         name: dataclasses.replace(p, k=1 << (profile.mantissa_bits - 1))
         for name, p in good.projections.items()}
     model = dataclasses.replace(good, profile=profile, projections=projections)
-    with pytest.raises(ValueError, match=tensor + r": profile S16 at this shape needs .* 2\^"):
-        check_bounds(model)
+    with pytest.raises(ValueError, match=tensor + r": these formats at this shape need .* 2\^"):
+        check_bounds(model.records, model.projections)
     for build in (build_step, build_sequence):
         with pytest.raises(ValueError, match="carries them in float64"):
             build(model)

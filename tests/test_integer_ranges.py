@@ -12,10 +12,12 @@ from sterna.model.profile import PROFILES, NumericProfile
 from sterna.model.quantized.integer import (
     IntegerModel,
     combine_scale,
-    mlgru_cell,
+    gated_product,
     norm_quant,
+    recurrence,
     sigmoid,
 )
+from sterna.model.quantized.records import mlgru_cell
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.quantized.taps import TapRecorder
 
@@ -92,10 +94,13 @@ def test_a_state_never_leaves_the_interval_of_state_and_candidate(profile, seed)
                   for _ in range(3))
     h = np.where(rng.random(64) < 0.3, rng.choice([profile.h.min, profile.h.max], 64),
                  rng.integers(profile.h.min, profile.h.max + 1, 64))
-    cell = mlgru_cell(zf, zc, zg, h, np.array(profile.sigmoid_table()), profile)
-    assert (cell["h"] >= np.minimum(h, cell["c"])).all()
-    assert (cell["h"] <= np.maximum(h, cell["c"])).all()
-    assert (np.abs(cell["o"]) <= -profile.o.min).all()
+    recur, product = mlgru_cell(profile, "mlgru", 64)
+    table = np.array(profile.sigmoid_table())
+    _, c, after = recurrence(zf, zc, h, table, recur)
+    _, o = gated_product(zg, after, table, product)
+    assert (after >= np.minimum(h, c)).all()
+    assert (after <= np.maximum(h, c)).all()
+    assert (np.abs(o) <= -profile.o.min).all()
 
 
 @pytest.mark.parametrize("extreme", EXTREMES)

@@ -25,7 +25,8 @@ from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
 from sterna.hw.units.residual import ResidualAdd, ResidualParams
 from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
-from sterna.model.quantized.integer import glu_product, mlgru_cell, requantize, saturate
+from sterna.model.quantized.integer import gated_product, recurrence, requantize, saturate
+from sterna.model.quantized.records import glu_cell, mlgru_cell
 
 STEADY = Pauses()
 PAUSES = [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.0, 0.5, 2), Pauses(0.4, 0.6, 3)]
@@ -80,8 +81,9 @@ def glu_beats(dut: GluUnit, rng: np.random.Generator, count: int) -> Beats:
 
 def glu_results(dut: GluUnit, beats: Beats) -> Beats:
     params = dut.params
-    silu, p = glu_product(*(np.array([beat[name] for beat in beats]) for name in ("gate", "up")),
-                          np.array(params.profile.sigmoid_table()), params.profile)
+    silu, p = gated_product(
+        *(np.array([beat[name] for beat in beats]) for name in ("gate", "up")),
+        np.array(params.profile.sigmoid_table()), glu_cell(params.profile, "glu", params.lanes))
     found = columns(p=p, **({"silu": silu} if params.trace else {}))
     return [{**each, **{name: beat[name] for name in ("last", "sequence") if name in beat}}
             for each, beat in zip(found, beats, strict=True)]
@@ -105,6 +107,7 @@ def mlgru_beats(dut: MlgruUnit, rng: np.random.Generator, count: int) -> Beats:
 def mlgru_results(dut: MlgruUnit, beats: Beats) -> Beats:
     params, found = dut.params, []
     table = np.array(params.profile.sigmoid_table())
+    recur, product = mlgru_cell(params.profile, "mlgru", params.channels)
     taken = [0] * params.sequences
     states = np.zeros((params.sequences, params.words, params.lanes), dtype=np.int64)
     for beat in beats:
@@ -112,9 +115,11 @@ def mlgru_results(dut: MlgruUnit, beats: Beats) -> Beats:
         if beat["start"]:
             taken[sequence], states[sequence] = 0, 0
         word = taken[sequence] % params.words
-        cell = mlgru_cell(*(np.array(beat[part]) for part in "fcg"), states[sequence, word],
-                          table, params.profile)
-        states[sequence, word] = cell["h"]
+        f, c, h = recurrence(*(np.array(beat[part]) for part in "fc"), states[sequence, word],
+                             table, recur)
+        g, o = gated_product(np.array(beat["g"]), h, table, product)
+        cell = {"o": o, "h": h, "f": f, "g": g, "c": c}
+        states[sequence, word] = h
         taken[sequence] += 1
         parts = ("o", "h", "f", "g", "c") if params.trace else ("o", "h")
         found.append({**{part: cell[part].tolist() for part in parts},

@@ -9,14 +9,22 @@ that of the true quotient while ``a < 2**52``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.profile import FixedPoint
 from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.records import (
+    Add,
+    Embedding,
+    Norm,
+    Product,
+    Project,
+    Record,
+    Recur,
+)
 
-__all__ = ["CARRIER_BITS", "MOST_COLUMNS", "check_bounds", "check_carried", "folds_biases",
-           "glu_bounds", "largest_columns", "mlgru_bounds", "norm_bounds", "projection_bounds",
-           "tensor_bounds"]
+__all__ = ["CARRIER_BITS", "MOST_COLUMNS", "check_bounds", "folds_biases", "tensor_bounds"]
 
 CARRIER_BITS = 52
 MOST_COLUMNS = ((1 << 31) - 1) // 255
@@ -34,125 +42,106 @@ def _half(shift: int) -> int:
     return (1 << shift) >> 1
 
 
-def norm_bounds(profile: NumericProfile, norm: str, columns: int) -> dict[str, int]:
-    """Bounds of the tensors of a norm and quantisation of so many values."""
-    k, t = profile.reciprocal_bits, profile.root_frac
-    return {
-        # |y| <= m and R <= (127 << k) / m, so |y * R| <= 127 << k.
-        f"{norm}.q": (127 << k) + _half(k),
-        f"{norm}.s": _square_sum(profile, columns),
-        f"{norm}.v": 127 << (profile.scale_frac + t),
-    }
-
-
-def projection_bounds(
-    profile: NumericProfile, name: str, projection: Projection, bias: int,
+def tensor_bounds(
+    records: Sequence[Record], projections: Mapping[str, Projection],
+    given: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, int]:
-    """Bounds of the tensors of a projection whose biases reach up to ``bias``."""
-    k_max = (1 << profile.mantissa_bits) - 1
-    shift, columns = projection.shift, projection.weight.shape[1]
-    product = profile.accumulator_max(columns) * profile.combined_scale_max + _half(shift)
-    return {
-        f"{name}.a": profile.norm_scale_max * k_max + _half(profile.combine_shift),
-        f"{name}.z": max(product, (product >> shift) + 1 + bias),
-    }
+    """Bound every tensor of the exact graph of these records.
 
-
-def mlgru_bounds(profile: NumericProfile, at: str) -> dict[str, int]:
-    """Bounds of the tensors of an MLGRU between its projections."""
-    gate, z, h = profile.sigmoid_max, _reach(profile.z), _reach(profile.h)
-    return {
-        f"{at}.f.sigmoid": _sigmoid(profile),
-        f"{at}.g.sigmoid": _sigmoid(profile),
-        f"{at}.c.silu": max(_sigmoid(profile), z * gate + _half(profile.candidate_shift)),
-        # |h - c| < 2**bits, and f is taken as a fraction of Ff bits.
-        f"{at}.h": gate * 2 * h + _half(profile.sigmoid_frac),
-        f"{at}.o": gate * h + _half(profile.output_shift),
-    }
-
-
-def glu_bounds(profile: NumericProfile, at: str) -> dict[str, int]:
-    """Bounds of the tensors of a GLU between its projections."""
-    gate, z = profile.sigmoid_max, _reach(profile.z)
-    return {
-        f"{at}.gate.silu": max(_sigmoid(profile), z * gate + _half(profile.sigmoid_frac)),
-        # |silu(gate)| <= |gate|.
-        f"{at}.p": z * z + _half(profile.product_shift),
-    }
-
-
-def _sigmoid(profile: NumericProfile) -> int:
-    step = profile.sigmoid_step_bits
-    return (profile.sigmoid_max << step) + _half(step)
-
-
-def _square_sum(profile: NumericProfile, columns: int) -> int:
-    return (127 * 127 * columns) << (2 * profile.root_frac)
-
-
-def largest_columns(profile: NumericProfile) -> int:
-    """The most columns of a matrix behind a norm for which every graph is exact.
-
-    >>> from sterna.model.profile import S16
-    >>> largest_columns(S16)
-    8421504
+    ``given`` are the largest magnitudes of values that no record gives. Returns ``{tap name:
+    magnitude}``: the largest whole number that float64 has to hold on the way to that tensor,
+    counted in units of its last fraction bit. It follows from formats and shifts alone, so it
+    holds for every input.
     """
-    limit = (1 << CARRIER_BITS) - 1
-    product = limit - _half(profile.max_shift)
-    return min(MOST_COLUMNS, limit // _square_sum(profile, 1),
-               product // (profile.accumulator_max(1) * profile.combined_scale_max))
-
-
-def tensor_bounds(model: QuantizedModel) -> dict[str, int]:
-    """Bound every tensor of the exact graph of ``model``.
-
-    Returns ``{tap name: magnitude}``: the largest whole number that float64 has to hold
-    on the way to that tensor, counted in units of its last fraction bit. It follows from
-    the shape, the formats and the shifts alone, so it holds for every input.
-    """
-    config, profile = model.config, model.profile
     bounds: dict[str, int] = {}
-    norms = {
-        config.norm_of(name): columns for name, (_, columns) in config.projections().items()}
-    for norm, columns in norms.items():
-        bounds |= norm_bounds(profile, norm, columns)
-    for name, projection in model.projections.items():
-        bias = 1 << (profile.bias_bits(name) - 1)
-        bounds |= projection_bounds(profile, name, projection, bias)
-    for layer in range(config.layers):
-        mlgru, glu = f"layer{layer}.mlgru", f"layer{layer}.glu"
-        bounds |= mlgru_bounds(profile, mlgru)
-        bounds[f"{mlgru}.x"] = _reach(profile.x) + bounds[f"{mlgru}.out.z"]
-        bounds |= glu_bounds(profile, glu)
-        bounds[f"{glu}.x"] = _reach(profile.x) + bounds[f"{glu}.down.z"]
+    reach = dict(given)  # of a value, once it has been rounded and saturated
+    for record in records:
+        match record:
+            case Embedding():
+                reach[record.name] = _reach(record.output)
+            case Norm(name, _, columns, k, t, scale_frac):
+                # |y| <= m and R <= (127 << k) / m, so |y * R| <= 127 << k.
+                bounds[f"{name}.q"] = (127 << k) + _half(k)
+                bounds[f"{name}.s"] = (127 * 127 * columns) << (2 * t)
+                bounds[f"{name}.v"] = 127 << (scale_frac + t)
+            case Project(name):
+                bounds |= _projected(record, projections[name])
+                reach[f"{name}.z"] = (
+                    _reach(record.output) if record.saturates else bounds[f"{name}.z"])
+            case Recur():
+                z, gate, h = _reach(record.z), _gate(record), _reach(record.output)
+                bounds[f"{record.forget}.sigmoid"] = _interpolated(record)
+                bounds[f"{record.candidate}.silu"] = max(
+                    _interpolated(record), z * gate + _half(record.candidate_shift))
+                # |h - c| < 2**bits, and f is taken as a fraction of Ff bits.
+                bounds[record.name] = gate * 2 * h + _half(record.sigmoid_frac)
+                reach[record.name] = h
+            case Product(name, kind, gate_name):
+                z, gate, most = _reach(record.z), _gate(record), _interpolated(record)
+                if kind == "silu":  # |silu(z)| <= |z|
+                    most, gate = max(most, z * gate + _half(record.sigmoid_frac)), z
+                bounds[f"{gate_name}.{kind}"] = most
+                bounds[name] = gate * reach[record.value] + _half(record.shift)
+                reach[name] = _reach(record.output)
+            case Add(name, x, y):
+                bounds[name] = reach[x] + reach[y]
+                reach[name] = _reach(record.output) if record.saturates else bounds[name]
     return bounds
 
 
-def check_bounds(model: QuantizedModel) -> None:
-    """Check that the exact graph of ``model`` cannot lose a bit.
+def _projected(record: Project, own: Projection) -> dict[str, int]:
+    """Bounds of a projection's tensors, whatever its weights and biases are."""
+    product = 127 * record.columns * _combined(record) + _half(own.shift)
+    # A bias has one bit more than the output.
+    return {
+        f"{record.name}.a": _unshifted(record),
+        f"{record.name}.z": max(
+            product, (product >> own.shift) + 1 + (1 << record.output.bits)),
+    }
+
+
+def _unshifted(record: Project) -> int:
+    """The largest ``V * K`` with the half that rounds: V <= 2^P, K < 2^MK."""
+    return (((1 << record.mantissa_bits) - 1) << record.scale_frac) + _half(record.combine_shift)
+
+
+def _combined(record: Project) -> int:
+    """The largest A."""
+    return _unshifted(record) >> record.combine_shift
+
+
+def _gate(record: Recur | Product) -> int:
+    """The largest sigmoid."""
+    return (1 << record.sigmoid_frac) - 1
+
+
+def _interpolated(record: Recur | Product) -> int:
+    step = record.sigmoid_step_bits
+    return (_gate(record) << step) + _half(step)
+
+
+def check_bounds(
+    records: Sequence[Record], projections: Mapping[str, Projection],
+    given: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, int]:
+    """Check that the exact graph of these records cannot lose a bit; return the bounds.
 
     Raises ValueError if a tensor could leave the exact range of float64, or a dot product that of
     the 32-bit accumulator of ``MatMulInteger`` (its operands are 0 to 255 and -1 to 1).
     """
-    check_carried(tensor_bounds(model), model.profile)
-    for name, (_, columns) in model.config.projections().items():
-        if columns > MOST_COLUMNS:
+    for record in records:
+        if isinstance(record, Project) and record.columns > MOST_COLUMNS:
             raise ValueError(
-                f"{name}: a dot product of {columns} columns does not fit the 32-bit "
-                f"accumulator of MatMulInteger")
-
-
-def check_carried(bounds: Mapping[str, int], profile: NumericProfile) -> None:
-    """Check that float64 carries tensors with these bounds.
-
-    Raises ValueError if one reaches ``2**52``.
-    """
+                f"{record.name}: the graph is exact for matrices of up to {MOST_COLUMNS:,} "
+                f"columns, got {record.columns:,}")
+    bounds = tensor_bounds(records, projections, given)
     for name, bound in bounds.items():
         if bound >= 1 << CARRIER_BITS:
             raise ValueError(
-                f"{name}: profile {profile.name} at this shape needs whole numbers up "
-                f"to 2^{bound.bit_length()}, but the exact ONNX form carries them in float64 "
+                f"{name}: these formats at this shape need whole numbers up to "
+                f"2^{bound.bit_length()}, but the exact ONNX form carries them in float64 "
                 f"and needs them below 2^{CARRIER_BITS}")
+    return bounds
 
 
 def folds_biases(model: QuantizedModel) -> bool:
@@ -161,11 +150,11 @@ def folds_biases(model: QuantizedModel) -> bool:
     It is unless a shift is so large that the fraction and the bias together pass float64,
     which takes 36 bits or more; trained models have 9 to 14.
     """
-    profile = model.profile
-    for name, (_, columns) in model.config.projections().items():
-        shift = model.projections[name].shift
-        product = profile.accumulator_max(columns) * profile.combined_scale_max
-        added = (1 << (profile.bias_bits(name) - 1)) + _reach(profile.x) + 1
-        if product + (added << shift) >= 1 << CARRIER_BITS:
-            return False
+    for record in model.records:
+        if isinstance(record, Project):
+            shift = model.projections[record.name].shift
+            product = 127 * record.columns * _combined(record)
+            added = (1 << record.output.bits) + _reach(model.profile.x) + 1
+            if product + (added << shift) >= 1 << CARRIER_BITS:
+                return False
     return True

@@ -1,8 +1,8 @@
 """The traced graphs: the integer reference, tensor for tensor, in ONNX operators.
 
 The form to look inside: every tensor of the reference is a value of the graph, under the same
-name. The forms for use (:mod:`sterna.export.forms.forms`) have fewer nodes. Each step of the
-reference is a model-local function, which a runtime inlines and a viewer shows as one box.
+name. The forms for use (:mod:`sterna.export.forms.forms`) have fewer nodes. Each record
+becomes a few calls of model-local functions, which a runtime inlines and a viewer shows as boxes.
 
 All values are whole numbers in float64; ``rs`` is a multiplication by a power of two, an addition
 of a half and a floor. :mod:`sterna.export.exact.bounds` proves that nothing is lost. Weights are
@@ -16,28 +16,30 @@ but one in its inputs and outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from sterna.export.exact.bounds import check_bounds
-from sterna.export.graph.builder import (
-    MERGED,
-    GraphBuilder,
-    NodeBuilder,
-    TensorStore,
-    opset_imports,
-)
+from sterna.export.graph.builder import GraphBuilder, NodeBuilder, TensorStore, opset_imports
 from sterna.export.graph.metadata import Form, GraphKind, describe
 from sterna.export.graph.products import store_trits
-from sterna.model.profile import FixedPoint, NumericProfile
+from sterna.model.profile import FixedPoint
 from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.records import (
+    Add,
+    Embedding,
+    Norm,
+    Product,
+    Project,
+    Record,
+    Recur,
+    result_of,
+)
 
-__all__ = ["TracedBlocks", "build_graph", "build_sequence", "build_step", "ternary_matmul",
-           "traced_functions"]
-
+__all__ = ["RecordGraph", "build_graph", "build_sequence", "build_step", "ternary_matmul"]
 
 def build_step(model: QuantizedModel) -> onnx.ModelProto:
     """Build the graph that advances every sequence of a batch by one token.
@@ -62,8 +64,33 @@ def build_sequence(model: QuantizedModel) -> onnx.ModelProto:
 
 def build_graph(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:
     """Build the step or the sequence graph of ``model``, without metadata yet."""
-    check_bounds(model)
-    return _Assembler(model, kind).assemble()
+    embedding, *records = model.records
+    assert isinstance(embedding, Embedding)
+    check_bounds(model.records, model.projections)
+    graph = GraphBuilder(model, kind, TensorProto.INT32)
+    nodes, steps = graph.nodes, kind is GraphKind.STEP
+    walk = RecordGraph(
+        graph, model.projections, model.sigmoid, ["batch"] if steps else ["length", "batch"])
+    tokens = "token" if steps else nodes.op("Transpose", ["tokens"], name="embedding/tokens")
+    row = nodes.op("Gather", [graph.store_embedding(), tokens], name="embedding/row")
+    nodes.cast(row, TensorProto.DOUBLE, walk.value(embedding.name, embedding.width))
+    before = nodes.cast("state", TensorProto.DOUBLE, "state.value")
+    states = [f"{record.name}_in" for record in records if isinstance(record, Recur)]
+    nodes.split(before, [f"{name}.kept" for name in states], axis=0)
+    first = nodes.integers([0])
+    for name in states:
+        nodes.op("Squeeze", [f"{name}.kept", first], name)
+    after = walk.append(records, states)
+    logits = result_of(records[-1])
+    if not steps:
+        logits = nodes.op("Transpose", [logits], attributes={"perm": [1, 0, 2]})
+    nodes.cast(logits, TensorProto.INT32, "logits")
+    stacked = [nodes.op("Unsqueeze", [h, first]) for h in after]
+    nodes.cast(nodes.op("Concat", stacked, attributes={"axis": 0}), TensorProto.INT32,
+               "state_out")
+    return graph.model_proto(
+        opset_imports(), values=walk.values, functions=walk.functions,
+        state_text=f"h of every layer, {model.profile.h.frac} fraction bits; zeros at the start")
 
 
 def _described(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:
@@ -72,222 +99,145 @@ def _described(model: QuantizedModel, kind: GraphKind) -> onnx.ModelProto:
     return proto
 
 
-class _Assembler:
-    """Puts the top level of one graph together; value names are those of the reference."""
-
-    def __init__(self, model: QuantizedModel, kind: GraphKind) -> None:
-        self.model = model
-        self.config = model.config
-        self.profile = model.profile
-        self.kind = kind
-        self.graph = GraphBuilder(model, kind, TensorProto.INT32)
-        self.nodes = self.graph.nodes
-        self.blocks = TracedBlocks(
-            self.graph, model.profile,
-            ["batch"] if kind is GraphKind.STEP else ["length", "batch"])
-        self.z_limits: list[str] = []
-
-    def assemble(self) -> onnx.ModelProto:
-        self.blocks.store_tables(self.model.sigmoid)
-        self.z_limits = self.blocks.store_limits("z", self.profile.z)
-        x = self._embed()
-        self.nodes.op("Cast", ["state"], "state.value", name="state/in",
-                     attributes={"to": TensorProto.DOUBLE})
-        states = []
-        for layer in range(self.config.layers):
-            x, h = self._mlgru(layer, x)
-            states.append(h)
-            x = self._glu(layer, x)
-        self._head(x)
-        self.nodes.op("Concat", states, "state_out.value", name="state/stack",
-                     attributes={"axis": 0})
-        self.nodes.op("Cast", ["state_out.value"], "state_out", name="state/out",
-                     attributes={"to": TensorProto.INT32})
-        return self.graph.model_proto(
-            opset_imports(), values=self.blocks.values,
-            functions=traced_functions(self.profile),
-            state_text=f"h of every layer, {self.profile.h.frac} fraction bits; zeros at the start")
-
-    def _projections(self, name: str) -> list[Projection]:
-        """Those of one matrix of the graph: several where they read the same vector."""
-        at, _, group = name.rpartition(".")
-        members = [f"{at}.{part}" for part in MERGED[group]] if group in MERGED else [name]
-        return [self.model.projections[member] for member in members]
-
-    def _embed(self) -> str:
-        table = self.graph.store_embedding()
-        tokens = "token"
-        if self.kind is GraphKind.SEQUENCE:
-            tokens = self.nodes.op("Transpose", ["tokens"], "tokens.by_time",
-                                  name="embedding/tokens")
-        row = self.nodes.op("Gather", [table, tokens], "embedding.row",
-                           name="embedding/row")
-        return self.nodes.op("Cast", [row], self.blocks.value("embedding.x", self.config.d),
-                            name="embedding/cast", attributes={"to": TensorProto.DOUBLE})
-
-    def _requantized(self, norm: str, y: str, name: str, limits: list[str]) -> str:
-        return self.blocks.requantized(norm, y, name, self._projections(name), limits)
-
-    def _added(self, at: str, norm: str, y: str, part: str, x: str) -> str:
-        d, name = self.config.d, f"{at}.{part}"
-        inputs = [x, *self.blocks.product(f"{at}.{norm}", y, name, self._projections(name))]
-        outputs = {f"{name}.a": 1, f"{name}.z": d, f"{at}.x": d}
-        return self.blocks.block("ResidualAdd", inputs, outputs, f"{at}.residual")[2]
-
-    def _mlgru(self, layer: int, x: str) -> tuple[str, str]:
-        at, d = f"layer{layer}.mlgru", self.config.d
-        z = self._requantized(f"{at}.norm", x, f"{at}.fcg", self.z_limits)
-        f, g, c = self.blocks.gates(at, z, d)
-        index = self.graph.store(f"{at}.index", np.array(layer, dtype=np.int64))
-        before = self.nodes.op("Gather", ["state.value", index], f"{at}.h_in",
-                              name=f"layer{layer}/mlgru/h_in")
-        h, last = self._recurrence(at, f, c, before)
-        axis = self.graph.store(f"{at}.axis", np.array([0], dtype=np.int64))
-        self.nodes.op("Unsqueeze", [last, axis], f"{at}.h_out",
-                     name=f"layer{layer}/mlgru/h_out")
-        o = self.blocks.output(at, g, h, d)
-        return self._added(at, "out_norm", o, "out", x), f"{at}.h_out"
-
-    def _recurrence(self, at: str, f: str, c: str, before: str) -> tuple[str, str]:
-        """Return h of every token, and of the last one alone."""
-        d = self.config.d
-        if self.kind is GraphKind.STEP:
-            h = self.blocks.state(at, f, c, before, d)
-            return h, h
-
-        def channel_values(*names: str) -> list[onnx.ValueInfoProto]:
-            return [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["batch", d])
-                    for name in names]
-
-        cell = NodeBuilder()
-        cell.call("MlgruState", ["f", "c", "h"], ["h_next"], name="state")
-        cell.op("Identity", ["h_next"], "h_row", name="row")
-        scan = helper.make_graph(
-            cell.protos, "recurrence", channel_values("h", "f", "c"),
-            channel_values("h_next", "h_row"))
-        self.nodes.protos.append(helper.make_node(
-            "Scan", [before, f, c], [f"{at}.h_last", self.blocks.value(f"{at}.h", d)],
-            name=f"{at}.state".replace(".", "/"), body=scan, num_scan_inputs=2))
-        return f"{at}.h", f"{at}.h_last"
-
-    def _glu(self, layer: int, x: str) -> str:
-        at = f"layer{layer}.glu"
-        z = self._requantized(f"{at}.norm", x, f"{at}.gate_up", self.z_limits)
-        p = self.blocks.glu_product(at, z, self.config.dff)
-        return self._added(at, "down_norm", p, "down", x)
-
-    def _head(self, x: str) -> None:
-        limits = self.blocks.store_limits("logit", self.profile.logit)
-        z = self._requantized("head.norm", x, "head", limits)
-        if self.kind is GraphKind.SEQUENCE:
-            z = self.nodes.op("Transpose", [z], "head.by_sequence", name="head/by_sequence",
-                             attributes={"perm": [1, 0, 2]})
-        self.nodes.op("Cast", [z], "logits", name="head/logits",
-                     attributes={"to": TensorProto.INT32})
+# Records ------------------------------------------------------------------------------
 
 
-# Blocks -------------------------------------------------------------------------------
+class RecordGraph:
+    """Appends records to a graph whose vectors begin with axes ``lead``.
 
-
-class TracedBlocks:
-    """Appends the steps of the integer reference to a graph whose vectors begin with axes ``lead``.
-
-    ``values`` are types and shapes of the tensors that have names of their own.
+    ``values`` are types and shapes of the tensors of the reference; ``functions`` those that
+    the graph calls, callees before their callers.
     """
 
-    def __init__(self, store: TensorStore, profile: NumericProfile, lead: Sequence[str]) -> None:
-        self._store = store
+    def __init__(
+        self, store: TensorStore, projections: Mapping[str, Projection], sigmoid: np.ndarray,
+        lead: Sequence[str],
+    ) -> None:
+        self._store, self._projections, self._sigmoid = store, projections, sigmoid
         self._lead = lead
-        self._tables = _sigmoid_inputs(profile)
+        self._tables: list[str] = []
+        self._made: dict[tuple[object, ...], onnx.FunctionProto] = {}
         self.values: list[onnx.ValueInfoProto] = []
 
-    def store_tables(self, sigmoid: np.ndarray) -> None:
-        """Store the tables that the two mixers read."""
-        table = sigmoid.astype(np.float64)
-        for name, values in zip(("sigmoid.table", "sigmoid.rise"), (table, np.diff(table)),
-                                strict=True):
-            if name in self._tables:
-                self._store.store(name, values)
-
-    def store_limits(self, name: str, fmt: FixedPoint) -> list[str]:
-        """Store the ends of a format, which :meth:`requantized` takes."""
-        return [self._store.store(f"{name}.min", np.array(float(fmt.min))),
-                self._store.store(f"{name}.max", np.array(float(fmt.max)))]
+    @property
+    def functions(self) -> list[onnx.FunctionProto]:
+        return list(self._made.values())
 
     def value(self, name: str, width: int) -> str:
-        """Record type and shape of a tensor that has a name of its own."""
+        """Record type and shape of a tensor of the reference."""
         self.values.append(helper.make_tensor_value_info(
             name, TensorProto.DOUBLE, [*self._lead, width]))
         return name
 
-    def block(
-        self, function: str, inputs: list[str], outputs: dict[str, int], node: str,
-    ) -> list[str]:
+    def append(self, records: Iterable[Record], states: Sequence[str]) -> list[str]:
+        """Append records; ``states`` are the values ``[batch, width]`` of the recurrences.
+
+        Returns the new states.
+        """
+        before, after = iter(states), []
+        for record in records:
+            match record:
+                case Norm(name, x, width):
+                    widths = {"m": 1, "r": 1, "q": width, "s": 1, "n": 1, "v": 1}
+                    self._call(
+                        self._function(_norm_quant, record.reciprocal_bits, record.root_frac,
+                                       record.scale_frac),
+                        [x], {f"{name}.{part}": each for part, each in widths.items()}, name)
+                case Project():
+                    self._project(record)
+                case Recur():
+                    after.append(self._recur(record, next(before)))
+                case Product(name, kind, gate):
+                    function = self._sigmoid_function(
+                        record, _product, kind, record.shift, record.output)
+                    self._call(
+                        function, [f"{gate}.z", record.value, *self._tables],
+                        {f"{gate}.{kind}": record.width, name: record.width}, name)
+                case Add(name, x, y):
+                    self._call(
+                        self._function(_add, record.output if record.saturates else None),
+                        [x, y], {name: record.width}, name)
+                case Embedding():
+                    raise ValueError("an embedding can only be the first record")
+        return after
+
+    def _project(self, record: Project) -> None:
+        name, norm = record.name, record.norm
+        weight, *scales = self._store.store_projection(
+            name, [self._projections[name]], store_trits)
+        self._call(self._function(ternary_matmul), [f"{norm}.q", weight],
+                   {f"{name}.acc": record.rows}, f"{name}.matmul")
+        rescale = self._function(
+            _rescale, record.combine_shift, record.output if record.saturates else None)
+        self._call(rescale, [f"{name}.acc", f"{norm}.v", *scales],
+                   {f"{name}.a": 1, f"{name}.z": record.rows}, f"{name}.rescale")
+
+    def _recur(self, record: Recur, before: str) -> str:
+        """Append f and c of all tokens, and the states; return the last state."""
+        width, f, c = record.width, f"{record.forget}.sigmoid", f"{record.candidate}.silu"
+        gates = self._sigmoid_function(record, _gates, record.candidate_shift, record.output)
+        self._call(
+            gates, [f"{record.forget}.z", f"{record.candidate}.z", *self._tables],
+            {f: width, c: width}, f"{record.name}.gates")
+        state = self._function(_state, record.sigmoid_frac)
+        if len(self._lead) == 1:
+            self._call(state, [f, c, before], {record.name: width}, record.name)
+            return record.name
+
+        def channels(*names: str) -> list[onnx.ValueInfoProto]:
+            return [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["batch", width])
+                    for name in names]
+
+        cell = NodeBuilder()
+        cell.call(state, ["f", "c", "h"], ["h_next"], name="state")
+        cell.op("Identity", ["h_next"], "h_row", name="row")
+        scan = helper.make_graph(
+            cell.protos, "recurrence", channels("h", "f", "c"), channels("h_next", "h_row"))
+        last = f"{record.name}_last"
+        self._store.nodes.protos.append(helper.make_node(
+            "Scan", [before, f, c], [last, self.value(record.name, width)],
+            name=record.name.replace(".", "/"), body=scan, num_scan_inputs=2))
+        return last
+
+    def _call(
+        self, function: str, inputs: list[str], outputs: Mapping[str, int], node: str,
+    ) -> None:
         """Append a call; ``outputs`` are names and widths."""
         names = [self.value(name, width) for name, width in outputs.items()]
         self._store.nodes.call(function, inputs, names, name=node.replace(".", "/"))
-        return names
 
-    def product(
-        self, norm: str, y: str, name: str, projections: Sequence[Projection],
-    ) -> list[str]:
-        """Normalise y and multiply; return acc, v, k, scale, bias."""
-        columns = projections[0].weight.shape[1]
-        rows = sum(each.weight.shape[0] for each in projections)
-        widths = {"m": 1, "r": 1, "q": columns, "s": 1, "n": 1, "v": 1}
-        self.block("NormQuant", [y], {f"{norm}.{part}": w for part, w in widths.items()}, norm)
-        weight, *scales = self._store.store_projection(name, projections, store_trits)
-        (acc,) = self.block("TernaryMatMul", [f"{norm}.q", weight], {f"{name}.acc": rows},
-                            f"{name}.matmul")
-        return [acc, f"{norm}.v", *scales]
+    def _function(self, make: Callable[..., onnx.FunctionProto], *formats: object) -> str:
+        """The name of a function for these formats, which is made the first time.
 
-    def requantized(
-        self, norm: str, y: str, name: str, projections: Sequence[Projection],
-        limits: list[str],
+        Further formats of the same function have a number behind their name.
+        """
+        key = (make, *formats)
+        if key not in self._made:
+            alike = sum(each[0] is make for each in self._made)
+            self._made[key] = make(*formats)
+            self._made[key].name += f"{alike + 1}" if alike else ""
+        return str(self._made[key].name)
+
+    def _sigmoid_function(
+        self, record: Recur | Product, make: Callable[..., onnx.FunctionProto],
+        *formats: object,
     ) -> str:
-        """Normalise, multiply, and bring all projections to one format."""
-        rows = sum(each.weight.shape[0] for each in projections)
-        inputs = [*self.product(norm, y, name, projections), *limits]
-        outputs = {f"{name}.a": rows, f"{name}.z": rows}
-        return self.block("Requantise", inputs, outputs, f"{name}.requantise")[1]
-
-    def gates(self, at: str, z: str, d: int) -> list[str]:
-        """Forget gate, output gate and candidate of the merged pre-activations z."""
-        return self.block(
-            "MlgruGates", [z, *self._tables],
-            {f"{at}.f.sigmoid": d, f"{at}.g.sigmoid": d, f"{at}.c.silu": d}, f"{at}.gates")
-
-    def state(self, at: str, f: str, c: str, before: str, d: int) -> str:
-        """The state after one token."""
-        return self.block("MlgruState", [f, c, before], {f"{at}.h": d}, f"{at}.state")[0]
-
-    def output(self, at: str, g: str, h: str, d: int) -> str:
-        """What the output projection of an MLGRU reads."""
-        return self.block("MlgruOutput", [g, h], {f"{at}.o": d}, f"{at}.output")[0]
-
-    def glu_product(self, at: str, z: str, dff: int) -> str:
-        """The product of the merged pre-activations of a GLU."""
-        return self.block("GluProduct", [z, *self._tables],
-                          {f"{at}.gate.silu": dff, f"{at}.p": dff}, f"{at}.product")[1]
+        """A function that reads the sigmoid's table, which is stored the first time."""
+        if not self._tables:
+            table = self._sigmoid.astype(np.float64)
+            self._tables = [self._store.store("sigmoid.table", table)]
+            if record.sigmoid_step_bits:
+                self._tables.append(self._store.store("sigmoid.rise", np.diff(table)))
+        sigmoid = self._function(
+            _sigmoid_of, record.z, record.sigmoid_step_bits, tuple(self._tables))
+        return self._function(
+            make, sigmoid, tuple(self._tables), record.sigmoid_frac, *formats)
 
 
-# Functions ----------------------------------------------------------------------------
+# Functions of any leading shape -------------------------------------------------------
 
 
-def traced_functions(profile: NumericProfile) -> list[onnx.FunctionProto]:
-    """All functions, of any leading shape, callees before their callers."""
-    return [_norm_quant(profile), ternary_matmul(), _rescale(profile), _per_row(),
-            _requantize(), _residual_add(profile), _sigmoid(profile), _mlgru_gates(profile),
-            _mlgru_state(profile), _mlgru_output(profile), _glu_product(profile)]
-
-
-def _sigmoid_inputs(profile: NumericProfile) -> list[str]:
-    """Names of the tables that ``Sigmoid`` reads: the rise only where it interpolates."""
-    return ["sigmoid.table", "sigmoid.rise"][:1 + (profile.sigmoid_step_bits > 0)]
-
-
-def _norm_quant(profile: NumericProfile) -> onnx.FunctionProto:
-    k, t = profile.reciprocal_bits, profile.root_frac
+def _norm_quant(k: int, t: int, scale_frac: int) -> onnx.FunctionProto:
     nodes = NodeBuilder()
     last = nodes.integers([-1])
     nodes.op("ReduceMax", [nodes.op("Abs", ["y"]), last], "m")
@@ -297,7 +247,7 @@ def _norm_quant(profile: NumericProfile) -> onnx.FunctionProto:
     nodes.op("ReduceSumSquare", ["q", last], "s")
     root = nodes.op("Floor", [nodes.op("Sqrt", [nodes.op("Mul", ["s", nodes.power(2 * t)])])])
     nodes.op("Max", [root, nodes.constant(float(127 << t))], "n")
-    scale = nodes.constant(float(127 << (profile.scale_frac + t)))
+    scale = nodes.constant(float(127 << (scale_frac + t)))
     nodes.op("Floor", [nodes.op("Div", [scale, "n"])], "v")
     return nodes.function(
         "NormQuant", ["y"], ["m", "r", "q", "s", "n", "v"],
@@ -323,57 +273,27 @@ def ternary_matmul() -> onnx.FunctionProto:
         "Dot products of 8-bit activations q [..., n] with ternary weights [n, rows].")
 
 
-def _rescale(profile: NumericProfile) -> onnx.FunctionProto:
+def _rescale(combine_shift: int, output: FixedPoint | None) -> onnx.FunctionProto:
     nodes = NodeBuilder()
-    k = nodes.op("Mul", ["k", nodes.power(-profile.combine_shift)])
-    product = nodes.op("Mul", ["v", k])
-    if profile.combine_shift:
-        nodes.round(product, "a")
-    else:
-        nodes.op("Identity", [product], "a")
+    nodes.rs(nodes.op("Mul", ["v", "k"]), combine_shift, "a")
     z = nodes.round(nodes.op("Mul", [nodes.op("Mul", ["acc", "a"]), "scale"]))
-    bias = nodes.cast("bias", TensorProto.DOUBLE)
-    nodes.op("Add", [z, bias], "z")
+    wide = nodes.op("Add", [z, nodes.cast("bias", TensorProto.DOUBLE)])
+    end = _saturated(nodes, wide, output, "z")
     return nodes.function(
         "Rescale", ["acc", "v", "k", "scale", "bias"], ["a", "z"],
-        "A = rs(v * k, P + MK - MA), z = rs(acc * A, shift) + bias, with scale = 2^-shift.")
+        f"A = rs(v * k, {combine_shift}); with scale = 2^-shift, z = rs(acc * A, shift) + bias"
+        f"{end}")
 
 
-def _per_row() -> onnx.FunctionProto:
+def _add(output: FixedPoint | None) -> onnx.FunctionProto:
     nodes = NodeBuilder()
-    spread = nodes.op("Expand", ["values", nodes.op("Shape", ["bias"])])
-    nodes.op("Reshape", [spread, nodes.integers([-1])], "rows")
-    return nodes.function(
-        "PerRow", ["values", "bias"], ["rows"],
-        "Repeat one value for each merged matrix [parts, 1] over its rows: [parts * width].")
+    end = _saturated(nodes, nodes.op("Add", ["x", "y"]), output, "sum")
+    return nodes.function("Add", ["x", "y"], ["sum"], f"x + y{end}")
 
 
-def _requantize() -> onnx.FunctionProto:
+def _sigmoid_of(z: FixedPoint, step: int, tables: Sequence[str]) -> onnx.FunctionProto:
     nodes = NodeBuilder()
-    nodes.call("PerRow", ["k", "bias"], ["k_rows"])
-    nodes.call("PerRow", ["scale", "bias"], ["scale_rows"])
-    nodes.call("PerRow", ["bias", "bias"], ["bias_rows"])
-    nodes.call("Rescale", ["acc", "v", "k_rows", "scale_rows", "bias_rows"], ["a", "wide"])
-    nodes.op("Clip", ["wide", "low", "high"], "z")
-    return nodes.function(
-        "Requantise", ["acc", "v", "k", "scale", "bias", "low", "high"], ["a", "z"],
-        "Bring the dot products of merged matrices to their output format: Rescale with k "
-        "and scale [parts, 1] and bias [parts, width], then saturate to low and high.")
-
-
-def _residual_add(profile: NumericProfile) -> onnx.FunctionProto:
-    nodes = NodeBuilder()
-    nodes.call("Rescale", ["acc", "v", "k", "scale", "bias"], ["a", "z"])
-    nodes.saturate(nodes.op("Add", ["x", "z"]), profile.x, "y")
-    return nodes.function(
-        "ResidualAdd", ["x", "acc", "v", "k", "scale", "bias"], ["a", "z", "y"],
-        "y = sat(x + Rescale(acc)): a projection added to the residual stream.")
-
-
-def _sigmoid(profile: NumericProfile) -> onnx.FunctionProto:
-    step = profile.sigmoid_step_bits
-    nodes = NodeBuilder()
-    position = nodes.op("Add", ["z", nodes.constant(float(-profile.z.min))])
+    position = nodes.op("Add", ["z", nodes.constant(float(-z.min))])
     if step == 0:
         index = nodes.cast(position, TensorProto.INT64)
         nodes.op("Gather", ["sigmoid.table", index], "y")
@@ -386,50 +306,54 @@ def _sigmoid(profile: NumericProfile) -> onnx.FunctionProto:
         rise = nodes.op("Gather", ["sigmoid.rise", index])
         nodes.op("Add", [low, nodes.round(nodes.op("Mul", [rise, inside]))], "y")
     return nodes.function(
-        "Sigmoid", ["z", *_sigmoid_inputs(profile)], ["y"],
+        "Sigmoid", ["z", *tables], ["y"],
         "Sigmoid by table: the top bits of z select a segment, the others, if any, "
         "interpolate inside it.")
 
 
-def _mlgru_gates(profile: NumericProfile) -> onnx.FunctionProto:
-    tables = _sigmoid_inputs(profile)
+def _gates(
+    sigmoid: str, tables: Sequence[str], sigmoid_frac: int, shift: int, output: FixedPoint,
+) -> onnx.FunctionProto:
     nodes = NodeBuilder()
-    nodes.call("Sigmoid", ["z", *tables], ["gates"])
-    nodes.split("gates", ["f", "c_gate", "g"])
-    nodes.split("z", ["f_z", "c_z", "g_z"])
-    silu = nodes.rs(nodes.op("Mul", ["c_z", "c_gate"]), profile.candidate_shift)
-    nodes.saturate(silu, profile.h, "c")
+    nodes.call(sigmoid, ["forget", *tables], ["f"])
+    nodes.call(sigmoid, ["candidate", *tables], ["gate"])
+    nodes.saturate(nodes.rs(nodes.op("Mul", ["candidate", "gate"]), shift), output, "c")
     return nodes.function(
-        "MlgruGates", ["z", *tables], ["f", "g", "c"],
-        "Forget gate f, output gate g and candidate c of the merged pre-activations f|c|g.")
+        "Gates", ["forget", "candidate", *tables], ["f", "c"],
+        f"Forget gate f with {sigmoid_frac} fraction bits, and candidate c = sat(rs(z * "
+        f"sigmoid(z), {shift})).")
 
 
-def _mlgru_state(profile: NumericProfile) -> onnx.FunctionProto:
+def _state(sigmoid_frac: int) -> onnx.FunctionProto:
     nodes = NodeBuilder()
     # f * h + (2^Ff - f) * c = 2^Ff * c + f * (h - c), and c is a whole number.
     product = nodes.op("Mul", ["f", nodes.op("Sub", ["h", "c"])])
-    nodes.op("Add", ["c", nodes.rs(product, profile.sigmoid_frac)], "h_next")
+    nodes.op("Add", ["c", nodes.rs(product, sigmoid_frac)], "h_next")
     return nodes.function(
-        "MlgruState", ["f", "c", "h"], ["h_next"],
-        "The recurrence: h = rs(f * h + (2^Ff - f) * c, Ff).")
+        "State", ["f", "c", "h"], ["h_next"],
+        f"The recurrence: h = rs(f * h + (2^Ff - f) * c, Ff), Ff = {sigmoid_frac}.")
 
 
-def _mlgru_output(profile: NumericProfile) -> onnx.FunctionProto:
+def _product(
+    sigmoid: str, tables: Sequence[str], sigmoid_frac: int, kind: str, shift: int,
+    output: FixedPoint,
+) -> onnx.FunctionProto:
     nodes = NodeBuilder()
-    product = nodes.op("Mul", ["g", "h"])
-    nodes.saturate(nodes.rs(product, profile.output_shift), profile.o, "o")
+    gate = "activation" if kind == "sigmoid" else "sigmoid"
+    nodes.call(sigmoid, ["gate", *tables], [gate])
+    if kind == "silu":
+        nodes.rs(nodes.op("Mul", ["gate", gate]), sigmoid_frac, "activation")
+    product = nodes.op("Mul", ["activation", "value"])
+    nodes.saturate(nodes.rs(product, shift), output, "product")
     return nodes.function(
-        "MlgruOutput", ["g", "h"], ["o"], "o = sat(rs(g * h, Ff + Fh - Fo)).")
+        "Product", ["gate", "value", *tables], ["activation", "product"],
+        f"{kind}(gate), and sat(rs({kind}(gate) * value, {shift})).")
 
 
-def _glu_product(profile: NumericProfile) -> onnx.FunctionProto:
-    tables = _sigmoid_inputs(profile)
-    nodes = NodeBuilder()
-    nodes.split("z", ["gate", "up"])
-    nodes.call("Sigmoid", ["gate", *tables], ["gated"])
-    nodes.rs(nodes.op("Mul", ["gate", "gated"]), profile.sigmoid_frac, "silu")
-    product = nodes.op("Mul", ["silu", "up"])
-    nodes.saturate(nodes.rs(product, profile.product_shift), profile.p, "p")
-    return nodes.function(
-        "GluProduct", ["z", *tables], ["silu", "p"],
-        "silu(gate) and p = sat(rs(silu(gate) * up, 2 Fz - Fp)) of the merged gate|up.")
+def _saturated(nodes: NodeBuilder, value: str, output: FixedPoint | None, name: str) -> str:
+    """Give ``value`` the name, clipped to ``output`` if there is one; return what to say of it."""
+    if output is None:
+        nodes.op("Identity", [value], name)
+        return "."
+    nodes.saturate(value, output, name)
+    return f", saturated to {output.bits} bits."

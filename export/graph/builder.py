@@ -18,7 +18,7 @@ from sterna.export.graph.metadata import GraphKind
 from sterna.model.profile import FixedPoint
 from sterna.model.quantized import Projection, QuantizedModel
 
-__all__ = ["DOMAIN", "MERGED", "MINIMUM_ONNXRUNTIME", "OPSET", "GraphBuilder", "NodeBuilder",
+__all__ = ["DOMAIN", "MINIMUM_ONNXRUNTIME", "OPSET", "GraphBuilder", "NodeBuilder",
            "TensorStore", "make_proto", "merged", "opset_imports", "scan_over_time"]
 
 OPSET = 25
@@ -26,10 +26,6 @@ OPSET = 25
 MINIMUM_ONNXRUNTIME = "1.24"
 """The first onnxruntime that loads it."""
 DOMAIN = "sterna"
-MERGED = {"fcg": ("f", "c", "g"), "gate_up": ("gate", "up")}
-"""Name of a merged projection of an exact graph, and its parts in order. Projections that read the
-same quantised vector are one matrix; their tensors lie side by side on the last axis:
-``layer0.mlgru.fcg.acc`` holds ``layer0.mlgru.f.acc``, ``layer0.mlgru.c.acc`` and so on."""
 
 
 def opset_imports() -> list[onnx.OperatorSetIdProto]:

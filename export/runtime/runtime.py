@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -21,7 +20,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import TensorProto, helper, numpy_helper
 
 from sterna.export.exact.traced import build_step
-from sterna.export.graph.builder import MERGED, MINIMUM_ONNXRUNTIME, OPSET
+from sterna.export.graph.builder import MINIMUM_ONNXRUNTIME, OPSET
 from sterna.export.graph.metadata import Form, GraphInfo, GraphKind, OnnxFileError
 from sterna.export.graph.products import BLOCK, CONTRIB
 from sterna.export.native.ops import kernel_name, register_ops, with_ops
@@ -136,67 +135,28 @@ def read_proto(path: str | Path) -> onnx.ModelProto:
         raise OnnxFileError(f"{path}: not an ONNX file, or cut off") from error
 
 
-@dataclass(frozen=True, slots=True)
-class TapSource:
-    """Where a tensor of the integer reference, a tap, lies in the graph.
-
-    It is one of ``parts`` equal parts of the last axis of ``value``.
-    """
-
-    tap: str
-    value: str
-    part: int = 0
-    parts: int = 1
-
-    def take(self, value: np.ndarray) -> np.ndarray:
-        """Cut the tensor out of the graph's value; int64, as the reference has it."""
-        width = value.shape[-1] // self.parts
-        start = self.part * width
-        # The graph repeats a projection's one output scale over its rows.
-        stop = start + (1 if self.tap.endswith(".a") else width)
-        return value[..., start:stop].astype(np.int64)
-
-
-def tap_sources(proto: onnx.ModelProto) -> dict[str, TapSource]:
-    """Find the reference's tensors in an exact graph, in the order of computation."""
-    sources = {}
-    for value in proto.graph.value_info:
-        at, _, tensor = value.name.rpartition(".")
-        layer, _, group = at.rpartition(".")
-        members = MERGED.get(group, ())
-        for part, member in enumerate(members):
-            tap = f"{layer}.{member}.{tensor}"
-            sources[tap] = TapSource(tap, value.name, part, len(members))
-        if not members:
-            sources[value.name] = TapSource(value.name, value.name)
-    return sources
-
-
 def with_taps(
     proto: onnx.ModelProto, names: Sequence[str] | None = None,
-) -> tuple[onnx.ModelProto, list[TapSource]]:
+) -> onnx.ModelProto:
     """Make inner tensors of an exact graph outputs of a copy of it: ``names``, or with None all.
 
-    Returns the copy, and where each tensor lies, in the order of computation. The added outputs
-    are float64 ``[batch, width]`` or ``[length, batch, width]``. Raises ValueError if the graph has
-    no tensor of one of the names.
+    The added outputs are in the order of computation, float64 ``[batch, width]`` or ``[length,
+    batch, width]``. Raises ValueError if the graph has no tensor of one of the names.
     """
-    known = tap_sources(proto)
+    known = {value.name: value for value in proto.graph.value_info}
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise ValueError(
             f"the graph has no tensor called {unknown[0]!r}; its tensors have names "
             f"like {next(iter(known))!r} and {list(known)[-1]!r}")
-    sources = [source for tap, source in known.items() if names is None or tap in names]
+    added = [name for name in known if names is None or name in names]
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    values = {value.name: value for value in proto.graph.value_info}
-    added = dict.fromkeys(source.value for source in sources)
-    copy.graph.output.extend(values[name] for name in added)
+    copy.graph.output.extend(known[name] for name in added)
     del copy.graph.value_info[:]
     copy.graph.value_info.extend(
-        value for name, value in values.items() if name not in added)
-    return copy, sources
+        value for name, value in known.items() if name not in added)
+    return copy
 
 
 class OnnxGraph(ABC):
@@ -239,12 +199,12 @@ class OnnxGraph(ABC):
         if self.info.kind is not self.kind:
             raise OnnxFileError(
                 f"{name}: expected a {self.kind.value} graph, got a {self.info.kind.value} graph")
-        proto, self._sources = with_taps(
+        proto = with_taps(
             proto, None if taps is None else [tap for tap in taps if tap != "logits"])
         self._session = open_session(proto, name, threads, ops, options)
         self._tokens_input, self._state_input = (
             each.name for each in self._session.get_inputs())
-        self._tap_outputs = [each.name for each in self._session.get_outputs()][2:]
+        self._taps = [each.name for each in self._session.get_outputs()][2:]
 
     def start(self, batch: int = 1) -> np.ndarray:
         """The state at the start of a sequence: zeros ``[layers, batch, d]``, int32; float32
@@ -301,8 +261,8 @@ class OnnxGraph(ABC):
         results: list[Any] = self._session.run(None, {
             self._tokens_input: tokens,
             self._state_input: state.astype(self._state_type, copy=False)})
-        values = dict(zip(self._tap_outputs, results[2:], strict=True))
-        taps = {source.tap: source.take(values[source.value]) for source in self._sources}
+        taps = {name: value.astype(np.int64)
+                for name, value in zip(self._taps, results[2:], strict=True)}
         return results[0], results[1], taps
 
 

@@ -16,7 +16,8 @@ from sterna.hw.testbench.stimulus import Activations, Stimulus
 from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.integer import mlgru_cell
+from sterna.model.quantized.integer import gated_product, recurrence
+from sterna.model.quantized.records import mlgru_cell
 
 __all__ = ["MLGRU"]
 
@@ -187,9 +188,11 @@ def _extremes(model: QuantizedModel, params: MlgruParams) -> dict[str, np.ndarra
             pre = {
                 "f": corners[index % 7], "c": corners[(index // 7) % 7],
                 "g": corners[(index // 49 + token) % 7]}
-            cell = mlgru_cell(pre["f"], pre["c"], pre["g"], h, table, model.profile)
-            h = cell["h"]
             at = f"layer{layer}.mlgru"
+            recur, product = mlgru_cell(model.profile, at, params.channels)
+            f, c, h = recurrence(pre["f"], pre["c"], h, table, recur)
+            g, o = gated_product(pre["g"], h, table, product)
+            cell = {"f": f, "g": g, "c": c, "h": h, "o": o}
             for part, values in pre.items():
                 tensors.setdefault(f"{at}.{part}.z", []).append(values)
             for part, tap in _RESULTS.items():

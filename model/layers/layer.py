@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -14,7 +15,16 @@ from sterna.model.layers.matrix import MatrixLayer, Ternary, TernaryMatrix, tern
 from sterna.model.profile import S16, FixedPoint, NumericProfile, profile_of
 from sterna.model.quantized.file import Projection
 from sterna.model.quantized.fixed import check_bias, quantize_projection
-from sterna.model.quantized.integer import IntegerMixers, saturate
+from sterna.model.quantized.integer import IntegerRecords
+from sterna.model.quantized.records import (
+    Record,
+    Recur,
+    bitlinear,
+    glu,
+    mlgru,
+    residual,
+    result_of,
+)
 from sterna.model.quantized.taps import Tap, ignore
 
 __all__ = ["BitLinearLayer", "GluLayer", "Layer", "LayerOrWeights", "MlgruLayer", "ResidualLayer",
@@ -43,19 +53,19 @@ class Layer(ABC):
     output: FixedPoint
 
     @property
-    @abstractmethod
     def rows(self) -> int:
         """Length of the output."""
+        return self._own[-1].width
 
     @property
-    @abstractmethod
     def columns(self) -> int:
         """Length of the input."""
+        return self._own[0].width
 
     @property
     def states(self) -> tuple[int, ...]:
-        """Channels of each recurrence; none unless a layer says so."""
-        return ()
+        """Channels of each recurrence."""
+        return tuple(each.width for each in self._own if isinstance(each, Recur))
 
     @property
     def input(self) -> FixedPoint | None:
@@ -63,8 +73,12 @@ class Layer(ABC):
         return None
 
     @abstractmethod
-    def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
-        """The output before it is saturated, and the new state; ``at`` begins names of taps."""
+    def records(self, at: str = "", x: str = "x") -> list[Record]:
+        """The records of the layer, whose input is the value ``x``; ``at`` begins their names."""
+
+    @abstractmethod
+    def matrices(self, at: str = "") -> dict[str, Projection]:
+        """The ternary matrices, by the names of the records."""
 
     def start(self, batch: int = 1, like: Array | None = None) -> State:
         """The state at the start of a sequence: zeros, int64 ``[batch, d]`` each."""
@@ -113,10 +127,9 @@ class Layer(ABC):
                 raise ValueError(
                     f"a state must be from {h.min} to {h.max}, "
                     f"got {int(xp.min(each))} to {int(xp.max(each))}")
-        y, state = self.unsaturated(x, state, "", tap)
-        y = saturate(y, self.output)
+        y, new = self._integers(x).run({"x": x}, state, tap)
         tap("y", y)
-        return y, state
+        return y, tuple(new)
 
     def run(self, x: Array, state: State | None = None, tap: Tap = ignore) -> tuple[Array, State]:
         """Run ``x [batch, time, columns]``; return ``[batch, time, rows]`` and the last state."""
@@ -128,46 +141,48 @@ class Layer(ABC):
             steps.append(y)
         return xp.stack(steps, axis=1), state
 
+    def _integers(self, like: Array) -> IntegerRecords:
+        """The integer reference of the layer.
 
-@dataclass(frozen=True, slots=True, eq=False)
+        Made once for each namespace and device of arrays: to bring the weights there takes
+        several times as long as to multiply with them.
+        """
+        key = (array_namespace(like).__name__, str(device(like)))
+        if key not in self._made:
+            table = np.array(self.profile.sigmoid_table(), dtype=np.int32)
+            self._made[key] = IntegerRecords(self._own, self.matrices(), table, like)
+        return self._made[key]
+
+    @cached_property
+    def _own(self) -> list[Record]:
+        return self.records()
+
+    @cached_property
+    def _made(self) -> dict[tuple[str, str], IntegerRecords]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
 class _Mixer(Layer):
     """A layer of projections: what BitLinear, MLGRU and GLU have in common.
 
     ``projections`` by name, in the order of computation: the first takes the input, the last
-    gives the output.
+    gives the output. ``prefix`` begins their names in the records.
     """
 
     profile: NumericProfile
     projections: Mapping[str, Projection]
     output: FixedPoint
-    _made: dict[tuple[str, str, str], IntegerMixers] = field(
-        default_factory=dict, init=False, repr=False)
+    prefix: ClassVar[str] = ""
 
-    @property
-    def rows(self) -> int:
-        *_, last = self.projections.values()
-        return int(last.weight.shape[0])
+    def matrices(self, at: str = "") -> dict[str, Projection]:
+        return {f"{at}{self.prefix}{name}": each for name, each in self.projections.items()}
 
-    @property
-    def columns(self) -> int:
-        first, *_ = self.projections.values()
-        return int(first.weight.shape[1])
-
-    def mixers(self, at: str, like: Array) -> IntegerMixers:
-        """The integer reference of the projections, whose names begin with ``at``.
-
-        Made once for each namespace and device of arrays: to bring the weights there takes
-        several times as long as to multiply with them.
-        """
-        key = (at, array_namespace(like).__name__, str(device(like)))
-        if key not in self._made:
-            named = {f"{at}{name}": each for name, each in self.projections.items()}
-            table = np.array(self.profile.sigmoid_table(), dtype=np.int32)
-            self._made[key] = IntegerMixers(self.profile, named, table, like)
-        return self._made[key]
+    def _shapes(self, at: str) -> dict[str, tuple[int, int]]:
+        return {name: each.weight.shape for name, each in self.matrices(at).items()}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class BitLinearLayer(_Mixer):
     """Norm and 8-bit quantisation, a ternary matrix, scale and bias. Make one with :meth:`of`.
 
@@ -203,18 +218,19 @@ class BitLinearLayer(_Mixer):
         fmt = profile.z if output is None else output
         return cls(profile, {"linear": _projection("weights", matrix, profile, fmt)}, fmt)
 
-    def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
-        (y,) = self.mixers(at, x).project(f"{at}norm", x, {f"{at}linear": None}, tap)
-        return y, state
+    def records(self, at: str = "", x: str = "x") -> list[Record]:
+        return bitlinear(self.profile, f"{at}norm", x, self._shapes(at), self.output)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class MlgruLayer(_Mixer):
     """The token mixer: ``y = out(norm(g * h))`` with ``h = f * h + (1 - f) * c``.
 
     ``f``, ``c`` and ``g`` are projections of ``norm(x)``, behind a sigmoid, a SiLU and a
     sigmoid (arXiv 2406.02528, eqs. 7 to 11). Make one with :meth:`of`.
     """
+
+    prefix: ClassVar[str] = "mlgru."
 
     @classmethod
     def of(
@@ -245,18 +261,15 @@ class MlgruLayer(_Mixer):
         fmt = profile.x if output is None else output
         return cls(profile, _gated({"f": f, "c": c, "g": g}, ("out", out), profile, fmt), fmt)
 
-    @property
-    def states(self) -> tuple[int, ...]:
-        return (int(self.projections["f"].weight.shape[0]),)
-
-    def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
-        y, h = self.mixers(f"{at}mlgru.", x).mlgru(f"{at}mlgru", x, state[0], tap)
-        return y, (h,)
+    def records(self, at: str = "", x: str = "x") -> list[Record]:
+        return mlgru(self.profile, f"{at}mlgru", x, self._shapes(at), self.output)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class GluLayer(_Mixer):
     """The channel mixer: ``y = down(norm(silu(gate) * up))``. Make one with :meth:`of`."""
+
+    prefix: ClassVar[str] = "glu."
 
     @classmethod
     def of(
@@ -286,8 +299,8 @@ class GluLayer(_Mixer):
         fmt = profile.x if output is None else output
         return cls(profile, _gated({"gate": gate, "up": up}, ("down", down), profile, fmt), fmt)
 
-    def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
-        return self.mixers(f"{at}glu.", x).glu(f"{at}glu", x, tap), state
+    def records(self, at: str = "", x: str = "x") -> list[Record]:
+        return glu(self.profile, f"{at}glu", x, self._shapes(at), self.output)
 
 
 def _projection(
@@ -322,7 +335,7 @@ def _gated(
 # Layers of layers ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ResidualLayer(Layer):
     """``y = saturate(x + layer(x))`` in the format of the residual stream, ``profile.x``.
 
@@ -358,27 +371,21 @@ class ResidualLayer(Layer):
         return self.layer.profile.x
 
     @property
-    def rows(self) -> int:
-        return self.layer.rows
-
-    @property
-    def columns(self) -> int:
-        return self.layer.columns
-
-    @property
-    def states(self) -> tuple[int, ...]:
-        return self.layer.states
-
-    @property
     def input(self) -> FixedPoint:
         return self.layer.profile.x
 
-    def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
-        y, state = self.layer.unsaturated(x, state, at, tap)
-        return x + y, state
+    def records(self, at: str = "", x: str = "x") -> list[Record]:
+        return residual(self.layer.records(self._inside(at), x), f"{at}sum", x, self.output)
+
+    def matrices(self, at: str = "") -> dict[str, Projection]:
+        return self.layer.matrices(self._inside(at))
+
+    def _inside(self, at: str) -> str:
+        """What begins the names of the layer's records, of which another sum must differ."""
+        return f"{at}residual." if isinstance(self.layer, ResidualLayer) else at
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SequentialLayer(Layer):
     """Layers one after the other.
 
@@ -427,31 +434,19 @@ class SequentialLayer(Layer):
         return self.layers[-1].output
 
     @property
-    def rows(self) -> int:
-        return self.layers[-1].rows
-
-    @property
-    def columns(self) -> int:
-        return self.layers[0].columns
-
-    @property
     def input(self) -> FixedPoint | None:
         return self.layers[0].input
 
-    @property
-    def states(self) -> tuple[int, ...]:
-        return tuple(channels for layer in self.layers for channels in layer.states)
-
-    def unsaturated(self, x: Array, state: State, at: str, tap: Tap) -> tuple[Array, State]:
-        new: State = ()
+    def records(self, at: str = "", x: str = "x") -> list[Record]:
+        records: list[Record] = []
         for index, layer in enumerate(self.layers):
-            own, state = state[:len(layer.states)], state[len(layer.states):]
-            x, after = layer.unsaturated(x, own, f"{at}{index}.", tap)
-            new += after
-            if index + 1 < len(self.layers):
-                x = saturate(x, layer.output)
-                tap(f"{at}{index}.y", x)
-        return x, new
+            records += layer.records(f"{at}{index}.", x)
+            x = result_of(records[-1])
+        return records
+
+    def matrices(self, at: str = "") -> dict[str, Projection]:
+        return {name: each for index, layer in enumerate(self.layers)
+                for name, each in layer.matrices(f"{at}{index}.").items()}
 
 
 # Arguments ----------------------------------------------------------------------------

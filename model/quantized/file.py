@@ -22,6 +22,7 @@ from sterna.model.config import SIZES, ModelConfig
 from sterna.model.files import write_atomically
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.bundled import BUNDLED, bundled_path
+from sterna.model.quantized.records import Record, language_model
 from sterna.model.tokens.bpe import BytePairTokenizer
 from sterna.model.tokens.files import fitted, tokenizer_from_json
 from sterna.model.tokens.tokenizer import BYTES, ByteTokenizer, Tokenizer
@@ -119,6 +120,11 @@ class QuantizedModel:
         _check("sigmoid", self.sigmoid, (entries,), 0, self.profile.sigmoid_max)
         if np.any(np.diff(self.sigmoid) < 0):
             raise ValueError("sigmoid must not decrease from one entry to the next")
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What a token goes through, step by step."""
+        return language_model(self.config, self.profile)
 
     def to_bytes(self) -> bytes:
         """Serialise; the same model gives the same bytes."""

@@ -13,7 +13,7 @@ and proves its range.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,16 +21,25 @@ from array_api_compat import array_namespace, device
 
 from sterna.model.profile import FixedPoint, NumericProfile
 from sterna.model.quantized import Projection, QuantizedModel
+from sterna.model.quantized.records import (
+    Add,
+    Embedding,
+    Norm,
+    Product,
+    Project,
+    Record,
+    Recur,
+)
 from sterna.model.quantized.taps import Tap, ignore
 
 __all__ = [
-    "IntegerMixers",
     "IntegerModel",
+    "IntegerRecords",
     "combine_scale",
-    "glu_product",
+    "gated_product",
     "isqrt",
-    "mlgru_cell",
     "norm_quant",
+    "recurrence",
     "requantize",
     "rs",
     "saturate",
@@ -67,7 +76,7 @@ def ternary_matmul(acts: Array, weight_t: Array) -> Array:
     return xp.astype(xp.astype(acts, xp.float64) @ weight_t, xp.int64)
 
 
-def norm_quant(y: Array, profile: NumericProfile) -> dict[str, Array]:
+def norm_quant(y: Array, norm: Norm | NumericProfile) -> dict[str, Array]:
     """RMS normalisation and absmax quantisation of ``y [..., n]`` in one.
 
     Returns ``m`` (absolute maximum), ``r`` (its reciprocal), ``q [..., n]`` (8-bit
@@ -76,19 +85,19 @@ def norm_quant(y: Array, profile: NumericProfile) -> dict[str, Array]:
     needs no epsilon.
     """
     xp = array_namespace(y)
-    k, t = profile.reciprocal_bits, profile.root_frac
+    k, t = norm.reciprocal_bits, norm.root_frac
     m = xp.max(xp.abs(y), axis=-1, keepdims=True)
     r = (127 << k) // xp.clip(m, 1, None)
     q = rs(y * r, k)
     s = xp.sum(q * q, axis=-1, keepdims=True)
     n = xp.clip(isqrt(s << (2 * t)), 127 << t, None)
-    v = (127 << (profile.scale_frac + t)) // n
+    v = (127 << (norm.scale_frac + t)) // n
     return {"m": m, "r": r, "q": q, "s": s, "n": n, "v": v}
 
 
-def combine_scale(v: Array, k: int, profile: NumericProfile) -> Array:
+def combine_scale(v: Array, k: int, project: Project | NumericProfile) -> Array:
     """``A``: the norm's output scale ``v`` times a projection's mantissa ``k``."""
-    return rs(v * k, profile.combine_shift)
+    return rs(v * k, project.combine_shift)
 
 
 def requantize(
@@ -99,14 +108,14 @@ def requantize(
     return value if fmt is None else saturate(value, fmt)
 
 
-def sigmoid(z: Array, table: Array, profile: NumericProfile) -> Array:
-    """Sigmoid of pre-activations ``z`` (format ``profile.z``), Ff fraction bits, by table.
+def sigmoid(z: Array, table: Array, of: Recur | Product | NumericProfile) -> Array:
+    """Sigmoid of pre-activations in format ``of.z``, ``of.sigmoid_frac`` fraction bits, by table.
 
     The table spans the whole range of z. The top bits of z select a segment; the others,
     if any, interpolate linearly inside it.
     """
-    u = z - profile.z.min
-    w = profile.sigmoid_step_bits
+    u = z - of.z.min
+    w = of.sigmoid_step_bits
     if w == 0:
         return table[u]
     i = u >> w
@@ -114,109 +123,112 @@ def sigmoid(z: Array, table: Array, profile: NumericProfile) -> Array:
     return low + rs((table[i + 1] - low) * (u & ((1 << w) - 1)), w)
 
 
-def mlgru_cell(
-    zf: Array, zc: Array, zg: Array, h: Array, table: Array, profile: NumericProfile,
-) -> dict[str, Array]:
-    """One step of the MLGRU (arXiv 2406.02528, eqs. 7 to 11) on pre-activations.
+def recurrence(
+    zf: Array, zc: Array, h: Array, table: Array, recur: Recur,
+) -> tuple[Array, Array, Array]:
+    """Return the forget gate f, the candidate c and the new state.
 
-    Returns ``f``, ``g`` (sigmoids), ``c`` (candidate), ``h`` (new state) and ``o``. The
-    new state is a rounded convex combination of h and c, so it cannot overflow.
+    The new state is a rounded convex combination of h and c, so it cannot overflow.
     """
-    ff = profile.sigmoid_frac
-    f = sigmoid(zf, table, profile)
-    g = sigmoid(zg, table, profile)
-    c = saturate(rs(zc * sigmoid(zc, table, profile), profile.candidate_shift), profile.h)
-    h = rs(f * h + ((1 << ff) - f) * c, ff)
-    o = saturate(rs(g * h, profile.output_shift), profile.o)
-    return {"f": f, "g": g, "c": c, "h": h, "o": o}
+    ff = recur.sigmoid_frac
+    f = sigmoid(zf, table, recur)
+    c = saturate(rs(zc * sigmoid(zc, table, recur), recur.candidate_shift), recur.output)
+    return f, c, rs(f * h + ((1 << ff) - f) * c, ff)
 
 
-def glu_product(
-    gate: Array, up: Array, table: Array, profile: NumericProfile,
+def gated_product(
+    gate: Array, value: Array, table: Array, product: Product,
 ) -> tuple[Array, Array]:
-    """Return ``silu(gate)`` and ``p = silu(gate) * up``, saturated to ``profile.p``."""
-    silu = rs(gate * sigmoid(gate, table, profile), profile.sigmoid_frac)
-    return silu, saturate(rs(silu * up, profile.product_shift), profile.p)
+    """Return the activation of ``gate``, and it times ``value``, saturated."""
+    activation = sigmoid(gate, table, product)
+    if product.kind == "silu":
+        activation = rs(gate * activation, product.sigmoid_frac)
+    return activation, saturate(rs(activation * value, product.shift), product.output)
 
 
-class IntegerMixers:
-    """Projections by name, each behind its norm, and the two mixers that are made of them.
+class IntegerRecords:
+    """Runs a list of records; it does not ask which architecture they spell.
 
     Parameters
     ----------
-    profile
-        Numeric formats.
+    records
+        In the order of computation.
     projections
-        By name. The MLGRU ``at`` has those called ``{at}.f``, ``{at}.c``, ``{at}.g`` and
-        ``{at}.out``, the GLU ``{at}.gate``, ``{at}.up`` and ``{at}.down``.
+        The ternary matrices, by the names of the records.
     sigmoid
-        The table, as ``profile.sigmoid_table()`` defines it.
+        The table, as ``NumericProfile.sigmoid_table`` defines it.
+    embedding
+        int ``[vocab, width]``, if there is an :class:`Embedding`.
     like
         An array of the namespace and device to compute with.
     """
 
     def __init__(
-        self, profile: NumericProfile, projections: Mapping[str, Projection],
-        sigmoid: np.ndarray, like: Array,
+        self, records: Sequence[Record], projections: Mapping[str, Projection],
+        sigmoid: np.ndarray, like: Array, embedding: np.ndarray | None = None,
     ) -> None:
         xp, where = array_namespace(like), device(like)
 
         def move(values: np.ndarray, dtype: Any) -> Array:
             return xp.asarray(values, dtype=dtype, device=where)
 
-        self._profile, self._projections = profile, projections
+        self.records, self._projections = tuple(records), projections
         self._table = move(sigmoid, xp.int64)
+        self._embedding = None if embedding is None else move(embedding, xp.int64)
         self._weights_t = {
             name: move(np.ascontiguousarray(p.weight.T), xp.float64)
             for name, p in projections.items()}
         self._biases = {name: move(p.bias, xp.int64) for name, p in projections.items()}
 
-    def project(
-        self, norm: str, y: Array, outputs: Mapping[str, FixedPoint | None], tap: Tap,
-    ) -> list[Array]:
-        """Quantise ``y [..., columns]`` once and apply every projection named in ``outputs``.
+    def run(
+        self, values: dict[str, Array], states: Sequence[Array], tap: Tap,
+    ) -> tuple[Array, list[Array]]:
+        """Advance by one token; return the last value and the new states.
 
-        Each result is int64 ``[..., rows]`` in the format that ``outputs`` gives, not
-        saturated if that is None.
+        ``values`` are those given by name, ``tokens`` for an embedding; all that are computed
+        are added. ``states`` are int64 ``[batch, width]`` for each :class:`Recur`, in order.
         """
-        quantized = norm_quant(y, self._profile)
-        for part, value in quantized.items():
-            tap(f"{norm}.{part}", value)
-        results = []
-        for name, fmt in outputs.items():
-            projection = self._projections[name]
-            acc = ternary_matmul(quantized["q"], self._weights_t[name])
-            scale = combine_scale(quantized["v"], projection.k, self._profile)
-            z = requantize(acc, scale, projection.shift, self._biases[name], fmt)
-            tap(f"{name}.acc", acc)
-            tap(f"{name}.a", scale)
-            tap(f"{name}.z", z)
-            results.append(z)
-        return results
+        before, after = iter(states), []
 
-    def mlgru(self, at: str, x: Array, h: Array, tap: Tap) -> tuple[Array, Array]:
-        """The MLGRU: what it adds to ``x``, not saturated, and its new state."""
-        fmt = self._profile.z
-        zf, zc, zg = self.project(
-            f"{at}.norm", x, {f"{at}.f": fmt, f"{at}.c": fmt, f"{at}.g": fmt}, tap)
-        cell = mlgru_cell(zf, zc, zg, h, self._table, self._profile)
-        tap(f"{at}.f.sigmoid", cell["f"])
-        tap(f"{at}.g.sigmoid", cell["g"])
-        tap(f"{at}.c.silu", cell["c"])
-        tap(f"{at}.h", cell["h"])
-        tap(f"{at}.o", cell["o"])
-        (y,) = self.project(f"{at}.out_norm", cell["o"], {f"{at}.out": None}, tap)
-        return y, cell["h"]
+        def give(name: str, value: Array) -> Array:
+            values[name] = value
+            tap(name, value)
+            return value
 
-    def glu(self, at: str, x: Array, tap: Tap) -> Array:
-        """The GLU: what it adds to ``x``, not saturated."""
-        fmt = self._profile.z
-        gate, up = self.project(f"{at}.norm", x, {f"{at}.gate": fmt, f"{at}.up": fmt}, tap)
-        silu, p = glu_product(gate, up, self._table, self._profile)
-        tap(f"{at}.gate.silu", silu)
-        tap(f"{at}.p", p)
-        (y,) = self.project(f"{at}.down_norm", p, {f"{at}.down": None}, tap)
-        return y
+        for record in self.records:
+            match record:
+                case Embedding():
+                    assert self._embedding is not None
+                    last = give(record.name, self._embedding[values["tokens"]])
+                case Norm():
+                    for part, value in norm_quant(values[record.x], record).items():
+                        give(f"{record.name}.{part}", value)
+                case Project(name):
+                    own = self._projections[name]
+                    acc = ternary_matmul(values[f"{record.norm}.q"], self._weights_t[name])
+                    scale = combine_scale(values[f"{record.norm}.v"], own.k, record)
+                    give(f"{name}.acc", acc)
+                    give(f"{name}.a", scale)
+                    last = give(f"{name}.z", requantize(
+                        acc, scale, own.shift, self._biases[name],
+                        record.output if record.saturates else None))
+                case Recur():
+                    f, c, last = recurrence(
+                        values[f"{record.forget}.z"], values[f"{record.candidate}.z"],
+                        next(before), self._table, record)
+                    give(f"{record.forget}.sigmoid", f)
+                    give(f"{record.candidate}.silu", c)
+                    after.append(give(record.name, last))
+                case Product():
+                    activation, last = gated_product(
+                        values[f"{record.gate}.z"], values[record.value], self._table, record)
+                    give(f"{record.gate}.{record.kind}", activation)
+                    give(record.name, last)
+                case Add():
+                    total = values[record.x] + values[record.y]
+                    last = give(record.name, saturate(total, record.output)
+                                if record.saturates else total)
+        return last, after
 
 
 class IntegerModel:
@@ -241,10 +253,10 @@ class IntegerModel:
         self.config = model.config
         self.profile = model.profile
         like = np.zeros(1) if like is None else like
-        self._xp = xp = array_namespace(like)
+        self._xp = array_namespace(like)
         self._device = device(like)
-        self._embedding = xp.asarray(model.embedding, dtype=xp.int64, device=self._device)
-        self._mixers = IntegerMixers(model.profile, model.projections, model.sigmoid, like)
+        self._records = IntegerRecords(
+            model.records, model.projections, model.sigmoid, like, model.embedding)
 
     def start(self, batch: int = 1) -> Array:
         """The state at the start of a sequence: zeros, int64 ``[layers, batch, d]``."""
@@ -285,16 +297,7 @@ class IntegerModel:
         if bool(xp.any(tokens < 0)) or bool(xp.any(tokens >= self.config.vocab)):
             raise ValueError(
                 f"tokens must be from 0 to {self.config.vocab - 1}, got {tokens.tolist()}")
-        x = self._embedding[tokens]
-        tap("embedding.x", x)
-        new_state = []
-        for layer in range(self.config.layers):
-            y, h = self._mixers.mlgru(f"layer{layer}.mlgru", x, state[layer], tap)
-            new_state.append(h)
-            x = self._add(f"layer{layer}.mlgru", x, y, tap)
-            y = self._mixers.glu(f"layer{layer}.glu", x, tap)
-            x = self._add(f"layer{layer}.glu", x, y, tap)
-        (logits,) = self._mixers.project("head.norm", x, {"head": profile.logit}, tap)
+        logits, new_state = self._records.run({"tokens": tokens}, list(state), tap)
         tap("logits", logits)
         return logits, xp.stack(new_state)
 
@@ -308,9 +311,3 @@ class IntegerModel:
             logits, state = self.step(tokens[:, t], state, tap)
             rows.append(logits)
         return self._xp.stack(rows, axis=1), state
-
-    def _add(self, at: str, x: Array, y: Array, tap: Tap) -> Array:
-        """Add what a mixer gave to the residual stream."""
-        x = saturate(x + y, self.profile.x)
-        tap(f"{at}.x", x)
-        return x

@@ -1,0 +1,230 @@
+"""What a token goes through, as a list of records: the architecture, as data.
+
+A record is one step of the arithmetic. It names the values that it reads and gives, and holds
+its own formats and shifts; the ternary matrices lie beside the records, under the names of
+their :class:`Project`. The integer reference, the proofs of ranges and the ONNX graphs walk the
+list in order, and none of them knows which architecture it spells. What a record computes is
+defined in :mod:`sterna.model.quantized.integer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from sterna.model.config import ModelConfig
+from sterna.model.profile import FixedPoint, NumericProfile
+
+__all__ = ["Add", "Embedding", "Norm", "Product", "Project", "Record", "Recur", "bitlinear",
+           "glu", "glu_cell", "language_model", "mlgru", "mlgru_cell", "residual",
+           "result_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """``name``: the row of a token, of ``width`` values in format ``output``."""
+
+    name: str
+    vocab: int
+    width: int
+    output: FixedPoint
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """``{name}.q``: the value ``x`` divided by its RMS, in 8 bits; ``{name}.v``: their scale.
+
+    The fields after ``width`` are those of :class:`~sterna.model.profile.NumericProfile`.
+    """
+
+    name: str
+    x: str
+    width: int
+    reciprocal_bits: int
+    root_frac: int
+    scale_frac: int
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """``{name}.z``: a ternary matrix times the activations of ``norm``, scaled, plus a bias.
+
+    ``output`` is the format of the result, ``saturates`` whether it is clipped to that: where an
+    :class:`Add` follows, that clips the sum.
+    """
+
+    name: str
+    norm: str
+    rows: int
+    columns: int
+    scale_frac: int
+    mantissa_bits: int
+    scale_bits: int
+    output: FixedPoint
+    saturates: bool = True
+
+    @property
+    def width(self) -> int:
+        """Number of results."""
+        return self.rows
+
+    @property
+    def combine_shift(self) -> int:
+        """Shift of ``A = rs(V * K, combine_shift)``."""
+        return self.scale_frac + self.mantissa_bits - self.scale_bits
+
+
+@dataclass(frozen=True, slots=True)
+class Recur:
+    """``name``: a state ``h = f * h + (1 - f) * c``, kept from token to token.
+
+    ``f`` is the sigmoid of the projection ``forget``, ``c`` the SiLU of ``candidate``, both in
+    format ``z``; they are ``{forget}.sigmoid`` and ``{candidate}.silu``.
+    """
+
+    name: str
+    forget: str
+    candidate: str
+    width: int
+    z: FixedPoint
+    sigmoid_frac: int
+    sigmoid_step_bits: int
+    output: FixedPoint
+
+    @property
+    def candidate_shift(self) -> int:
+        """Shift of ``c = sat(rs(z * sigmoid(z), candidate_shift))``."""
+        return self.z.frac + self.sigmoid_frac - self.output.frac
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """``name``: an activation of the projection ``gate`` times the value ``value``.
+
+    ``kind`` is the activation, given as ``{gate}.{kind}`` with ``sigmoid_frac`` fraction bits
+    (``sigmoid``) or those of ``z`` (``silu``); ``value`` has ``value_frac``.
+    """
+
+    name: str
+    kind: Literal["sigmoid", "silu"]
+    gate: str
+    value: str
+    width: int
+    z: FixedPoint
+    sigmoid_frac: int
+    sigmoid_step_bits: int
+    value_frac: int
+    output: FixedPoint
+
+    @property
+    def shift(self) -> int:
+        """Shift of ``sat(rs(activation * value, shift))``."""
+        frac = self.sigmoid_frac if self.kind == "sigmoid" else self.z.frac
+        return frac + self.value_frac - self.output.frac
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """``name``: the sum of the values ``x`` and ``y``, of ``width`` values in ``output``."""
+
+    name: str
+    x: str
+    y: str
+    width: int
+    output: FixedPoint
+    saturates: bool = True
+
+
+Record: TypeAlias = Embedding | Norm | Project | Recur | Product | Add
+
+
+def result_of(record: Record) -> str:
+    """The name of the value that later records read."""
+    return f"{record.name}.z" if isinstance(record, Project) else record.name
+
+
+# Architectures ------------------------------------------------------------------------
+
+Shapes: TypeAlias = Mapping[str, tuple[int, int]]
+"""Rows and columns of projections, by their names."""
+
+
+def bitlinear(
+    profile: NumericProfile, norm: str, x: str, shapes: Shapes, output: FixedPoint,
+) -> list[Record]:
+    """A norm of the value ``x`` and projections side by side behind it, all of one format."""
+    k, t, p = profile.reciprocal_bits, profile.root_frac, profile.scale_frac
+    (columns,) = {columns for _, columns in shapes.values()}
+    return [Norm(norm, x, columns, k, t, p), *(
+        Project(name, norm, *shape, p, profile.mantissa_bits, profile.scale_bits, output)
+        for name, shape in shapes.items())]
+
+
+def mlgru_cell(profile: NumericProfile, at: str, width: int) -> tuple[Recur, Product]:
+    """The state ``{at}.h`` and the output ``{at}.o`` of an MLGRU (arXiv 2406.02528, eqs. 7-10)."""
+    sigmoid = (profile.z, profile.sigmoid_frac, profile.sigmoid_step_bits)
+    return (
+        Recur(f"{at}.h", f"{at}.f", f"{at}.c", width, *sigmoid, profile.h),
+        Product(f"{at}.o", "sigmoid", f"{at}.g", f"{at}.h", width, *sigmoid, profile.h.frac,
+                profile.o))
+
+
+def glu_cell(profile: NumericProfile, at: str, width: int) -> Product:
+    """The product ``{at}.p`` of a gated linear unit."""
+    return Product(
+        f"{at}.p", "silu", f"{at}.gate", f"{at}.up.z", width, profile.z, profile.sigmoid_frac,
+        profile.sigmoid_step_bits, profile.z.frac, profile.p)
+
+
+def mlgru(
+    profile: NumericProfile, at: str, x: str, shapes: Shapes, output: FixedPoint,
+) -> list[Record]:
+    """The MLGRU ``at``, of the projections ``{at}.f``, ``.c``, ``.g`` and ``.out``."""
+    last = f"{at}.out"
+    return [
+        *bitlinear(profile, f"{at}.norm", x, _without(last, shapes), profile.z),
+        *mlgru_cell(profile, at, shapes[last][1]),
+        *bitlinear(profile, f"{at}.out_norm", f"{at}.o", {last: shapes[last]}, output)]
+
+
+def glu(
+    profile: NumericProfile, at: str, x: str, shapes: Shapes, output: FixedPoint,
+) -> list[Record]:
+    """The GLU ``at``, of the projections ``{at}.gate``, ``.up`` and ``.down``."""
+    last = f"{at}.down"
+    return [
+        *bitlinear(profile, f"{at}.norm", x, _without(last, shapes), profile.z),
+        glu_cell(profile, at, shapes[last][1]),
+        *bitlinear(profile, f"{at}.down_norm", f"{at}.p", {last: shapes[last]}, output)]
+
+
+def residual(records: Sequence[Record], name: str, x: str, output: FixedPoint) -> list[Record]:
+    """The records with ``name`` at their end: the sum of their result and the value ``x``.
+
+    The result itself is then not saturated, the sum is.
+    """
+    *others, last = records
+    if not isinstance(last, Project | Add):
+        raise ValueError(f"nothing can be added to the result of a {type(last).__name__}")
+    last = replace(last, saturates=False)
+    return [*others, last, Add(name, x, result_of(last), last.width, output)]
+
+
+def language_model(config: ModelConfig, profile: NumericProfile) -> tuple[Record, ...]:
+    """The MatMul-free language model; its logits are the last value, ``head.z``."""
+    shapes = config.projections()
+    x = "embedding.x"
+    records: list[Record] = [Embedding(x, config.vocab, config.d, profile.x)]
+    for layer in range(config.layers):
+        for mixer, at in ((mlgru, f"layer{layer}.mlgru"), (glu, f"layer{layer}.glu")):
+            own = {name: shape for name, shape in shapes.items() if name.startswith(f"{at}.")}
+            records += residual(
+                mixer(profile, at, x, own, profile.x), f"{at}.x", x, profile.x)
+            x = f"{at}.x"
+    return (*records, *bitlinear(
+        profile, "head.norm", x, {"head": shapes["head"]}, profile.logit))
+
+
+def _without(name: str, shapes: Shapes) -> Shapes:
+    return {each: shape for each, shape in shapes.items() if each != name}

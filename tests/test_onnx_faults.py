@@ -99,7 +99,7 @@ def test_one_wrong_embedding_is_named_with_its_token(odd_model, build):
 @both_graphs
 def test_a_wrong_formula_is_named(odd_model, build):
     proto = build(odd_model)
-    function = next(each for each in proto.functions if each.name == "MlgruState")
+    function = next(each for each in proto.functions if each.name == "State")
     subtract = next(node for node in function.node if node.op_type == "Sub")
     subtract.input[0], subtract.input[1] = subtract.input[1], subtract.input[0]
     report = check_exact(odd_model, proto, _tokens(odd_model))

@@ -187,7 +187,7 @@ def test_profiles_beyond_the_tables_are_refused():
 
 @pytest.mark.parametrize(("form", "most"), [
     (Form.EXACT, 104), (Form.EXACT_2BIT, 108), (Form.WEB, 100), (Form.FAST, 19),
-    (Form.TRACED, 171)])
+    (Form.TRACED, 217)])
 def test_a_layer_is_this_many_nodes_when_it_is_loaded(form, most, tmp_path):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3

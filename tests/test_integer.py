@@ -15,7 +15,7 @@ from sterna.model.config import ModelConfig
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.compare import compare
-from sterna.model.quantized.integer import IntegerModel, isqrt, rs, ternary_matmul
+from sterna.model.quantized.integer import IntegerModel, isqrt, rs, ternary_matmul, transposed
 from sterna.model.quantized.synthetic import random_model
 from sterna.model.quantized.taps import TapRecorder
 from sterna.model.tokenizer import contiguous_sequences, encode
@@ -147,6 +147,16 @@ def test_isqrt_is_exact_around_squares(root, offset):
 def test_ternary_matmul_equals_integer_matmul(columns, seed):
     rng = np.random.default_rng(seed)
     acts = rng.integers(-128, 128, (2, columns))
-    weight = rng.integers(-1, 2, (columns, 3))
-    np.testing.assert_array_equal(
-        ternary_matmul(acts, weight.astype(np.float64)), acts @ weight)
+    weight = rng.integers(-1, 2, (3, columns))
+    np.testing.assert_array_equal(ternary_matmul(acts, transposed(weight, acts)), acts @ weight.T)
+
+
+@pytest.mark.parametrize("columns", [1 << 17, (1 << 17) + 1])
+def test_the_largest_sum_is_exact_in_either_type(columns):
+    for act, sign in ((-128, 1), (127, -1), (-128, -1)):
+        acts, weight = np.full((1, columns), act), np.full((2, columns), sign)
+        weight[1, 0] = 0
+        expected = [[act * sign * columns, act * sign * (columns - 1)]]
+        for like in (acts, torch.from_numpy(acts)):
+            sums = ternary_matmul(like, transposed(weight, like))
+            assert sums.tolist() == expected

@@ -19,7 +19,7 @@ from sterna.hw.units.mac.mac_array import TernaryMacArray
 from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mac.weight_codes import Trit, from_codes, to_codes
 from sterna.hw.units.mac.weight_packing import beat_payloads, pack_projection, sum_values
-from sterna.model.quantized.integer import ternary_matmul
+from sterna.model.quantized.integer import ternary_matmul, transposed
 
 STEADY = Pauses()
 PAUSES = [STEADY, Pauses(0.5, 0.0, 1), Pauses(0.0, 0.5, 2), Pauses(0.4, 0.6, 3),
@@ -31,7 +31,7 @@ every_style = pytest.mark.parametrize("style", list(ArrayStyle))
 
 
 def reference(weight: np.ndarray, acts: np.ndarray) -> np.ndarray:
-    return ternary_matmul(acts.astype(np.int64), weight.T.astype(np.float64))
+    return ternary_matmul(acts.astype(np.int64), transposed(weight, acts))
 
 
 def random_product(rng: np.random.Generator, rows: int, columns: int):

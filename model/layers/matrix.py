@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sterna.model.checks import real_number
 from sterna.model.profile import FixedPoint, NumericProfile, mantissa_and_shift
 from sterna.model.quantized.fixed import bias_format, check_bias, to_fixed
-from sterna.model.quantized.integer import requantize, ternary_matmul
+from sterna.model.quantized.integer import requantize, ternary_matmul, transposed
 
 __all__ = ["ACT_BITS", "MANTISSA_BITS", "TERNARY_TOLERANCE", "MatrixLayer", "Requantization",
            "Ternary", "TernaryMatrix", "ternary_matrix"]
@@ -270,9 +270,7 @@ class MatrixLayer:
             raise ValueError(
                 f"acts must be from {low} to {high}, got {int(xp.min(acts))} to "
                 f"{int(xp.max(acts))}")
-        weight_t = xp.asarray(np.ascontiguousarray(self.weight.T), dtype=xp.float64,
-                              device=device(acts))
-        sums = ternary_matmul(xp.astype(acts, xp.int64), weight_t)
+        sums = ternary_matmul(xp.astype(acts, xp.int64), transposed(self.weight, acts))
         if self.requantization is None:
             return sums
         numbers = self.requantization

@@ -2,9 +2,9 @@
 
 Every other implementation (ONNX graphs, gateware, netlists) is compared with this file,
 bit for bit. It is written against the Python array API standard, so the same source runs
-on NumPy arrays and on torch tensors, CPU or CUDA. All values are int64; the only float64
-are inside :func:`ternary_matmul` and :func:`isqrt`, where every value is a whole number
-below 2**52 and the result therefore exact.
+on NumPy arrays and on torch tensors, CPU or CUDA. All values are int64; the only floating-point
+ones are inside :func:`ternary_matmul` and :func:`isqrt`, where every value is a whole number
+that the type holds, and the result therefore exact.
 
 ``rs(v, s)`` is an arithmetic right shift that rounds half up; ``//`` only ever divides a
 non-negative number by a positive one. docs/numerics.md tells why each step is as it is
@@ -45,6 +45,7 @@ __all__ = [
     "saturate",
     "sigmoid",
     "ternary_matmul",
+    "transposed",
 ]
 
 Array = Any
@@ -69,11 +70,19 @@ def isqrt(value: Array) -> Array:
 def ternary_matmul(acts: Array, weight_t: Array) -> Array:
     """Dot products of 8-bit activations with ternary rows.
 
-    ``acts [..., n]`` int64 in [-128, 127]; ``weight_t [n, rows]`` float64 of -1, 0, 1.
-    Returns int64 ``[..., rows]``. float64 sums are exact: ``128 * n < 2**53``.
+    ``acts [..., n]`` int64 in [-128, 127]; ``weight_t`` as :func:`transposed` gives it. Returns
+    int64 ``[..., rows]``; every sum is a whole number that the floating type holds exactly.
     """
     xp = array_namespace(acts)
-    return xp.astype(xp.astype(acts, xp.float64) @ weight_t, xp.int64)
+    return xp.astype(xp.astype(acts, weight_t.dtype) @ weight_t, xp.int64)
+
+
+def transposed(weight: np.ndarray, like: Array) -> Array:
+    """A ternary matrix ``[rows, n]`` as floating-point ``[n, rows]`` of the namespace and device
+    of ``like``: float32 while sums stay within ``128 * n <= 2**24``, float64 beyond."""
+    xp = array_namespace(like)
+    kind = xp.float32 if weight.shape[1] <= 1 << 17 else xp.float64
+    return xp.asarray(np.ascontiguousarray(weight.T), dtype=kind, device=device(like))
 
 
 def norm_quant(y: Array, norm: Norm | NumericProfile) -> dict[str, Array]:
@@ -176,8 +185,7 @@ class IntegerRecords:
         self._table = move(sigmoid, xp.int64)
         self._embedding = None if embedding is None else move(embedding, xp.int64)
         self._weights_t = {
-            name: move(np.ascontiguousarray(p.weight.T), xp.float64)
-            for name, p in projections.items()}
+            name: transposed(p.weight, like) for name, p in projections.items()}
         self._biases = {name: move(p.bias, xp.int64) for name, p in projections.items()}
 
     def run(

@@ -19,7 +19,7 @@ from sterna.hw.units.spec import UnitSpec
 from sterna.model.checks import check_whole
 from sterna.model.config import ModelConfig
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.integer import ternary_matmul
+from sterna.model.quantized.integer import ternary_matmul, transposed
 
 __all__ = ["MAC", "WEIGHTS_FILE"]
 
@@ -222,7 +222,7 @@ def _extremes(params: MacParams, bits: FieldBits) -> tuple[list[int], list[Expec
         for vector_name, vector in vectors.items():
             q = vector.astype(np.int64)
             beats += beat_payloads(words, q, params)
-            reference = ternary_matmul(q, weight.T.astype(np.float64))
+            reference = ternary_matmul(q, transposed(weight, q))
             expected.append(ExpectedTensor(
                 0, f"extreme({weight_name} x {vector_name})", "sums", len(expected), 1, bits,
                 reference))

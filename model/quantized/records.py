@@ -60,7 +60,7 @@ class Project:
     columns: int
     scale_frac: int
     mantissa_bits: int
-    scale_bits: int
+    combine_shift: int
     output: FixedPoint
     saturates: bool = True
 
@@ -69,18 +69,14 @@ class Project:
         """Number of results."""
         return self.rows
 
-    @property
-    def combine_shift(self) -> int:
-        """Shift of ``A = rs(V * K, combine_shift)``."""
-        return self.scale_frac + self.mantissa_bits - self.scale_bits
-
 
 @dataclass(frozen=True, slots=True)
 class Recur:
     """``name``: a state ``h = f * h + (1 - f) * c``, kept from token to token.
 
     ``f`` is the sigmoid of the projection ``forget``, ``c`` the SiLU of ``candidate``, both in
-    format ``z``; they are ``{forget}.sigmoid`` and ``{candidate}.silu``.
+    format ``z``; they are ``{forget}.sigmoid`` and, shifted by ``candidate_shift`` to the format
+    of the state, ``{candidate}.silu``.
     """
 
     name: str
@@ -90,12 +86,8 @@ class Recur:
     z: FixedPoint
     sigmoid_frac: int
     sigmoid_step_bits: int
+    candidate_shift: int
     output: FixedPoint
-
-    @property
-    def candidate_shift(self) -> int:
-        """Shift of ``c = sat(rs(z * sigmoid(z), candidate_shift))``."""
-        return self.z.frac + self.sigmoid_frac - self.output.frac
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +95,7 @@ class Product:
     """``name``: an activation of the projection ``gate`` times the value ``value``.
 
     ``kind`` is the activation, given as ``{gate}.{kind}`` with ``sigmoid_frac`` fraction bits
-    (``sigmoid``) or those of ``z`` (``silu``); ``value`` has ``value_frac``.
+    (``sigmoid``) or those of ``z`` (``silu``); the product is shifted by ``shift``.
     """
 
     name: str
@@ -114,14 +106,8 @@ class Product:
     z: FixedPoint
     sigmoid_frac: int
     sigmoid_step_bits: int
-    value_frac: int
+    shift: int
     output: FixedPoint
-
-    @property
-    def shift(self) -> int:
-        """Shift of ``sat(rs(activation * value, shift))``."""
-        frac = self.sigmoid_frac if self.kind == "sigmoid" else self.z.frac
-        return frac + self.value_frac - self.output.frac
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +143,7 @@ def bitlinear(
     k, t, p = profile.reciprocal_bits, profile.root_frac, profile.scale_frac
     (columns,) = {columns for _, columns in shapes.values()}
     return [Norm(norm, x, columns, k, t, p), *(
-        Project(name, norm, *shape, p, profile.mantissa_bits, profile.scale_bits, output)
+        Project(name, norm, *shape, p, profile.mantissa_bits, profile.combine_shift, output)
         for name, shape in shapes.items())]
 
 
@@ -165,16 +151,17 @@ def mlgru_cell(profile: NumericProfile, at: str, width: int) -> tuple[Recur, Pro
     """The state ``{at}.h`` and the output ``{at}.o`` of an MLGRU (arXiv 2406.02528, eqs. 7-10)."""
     sigmoid = (profile.z, profile.sigmoid_frac, profile.sigmoid_step_bits)
     return (
-        Recur(f"{at}.h", f"{at}.f", f"{at}.c", width, *sigmoid, profile.h),
-        Product(f"{at}.o", "sigmoid", f"{at}.g", f"{at}.h", width, *sigmoid, profile.h.frac,
-                profile.o))
+        Recur(f"{at}.h", f"{at}.f", f"{at}.c", width, *sigmoid, profile.candidate_shift,
+              profile.h),
+        Product(f"{at}.o", "sigmoid", f"{at}.g", f"{at}.h", width, *sigmoid,
+                profile.output_shift, profile.o))
 
 
 def glu_cell(profile: NumericProfile, at: str, width: int) -> Product:
     """The product ``{at}.p`` of a gated linear unit."""
     return Product(
         f"{at}.p", "silu", f"{at}.gate", f"{at}.up.z", width, profile.z, profile.sigmoid_frac,
-        profile.sigmoid_step_bits, profile.z.frac, profile.p)
+        profile.sigmoid_step_bits, profile.product_shift, profile.p)
 
 
 def mlgru(

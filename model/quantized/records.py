@@ -123,6 +123,7 @@ class Add:
 
 
 Record: TypeAlias = Embedding | Norm | Project | Recur | Product | Add
+"""One step of the arithmetic."""
 
 
 def result_of(record: Record) -> str:

@@ -35,8 +35,6 @@ class Hierarchy:
     """
 
     def __init__(self, netlist: Mapping[str, Any], top: str, prefix: str = "") -> None:
-        if top not in netlist.get("modules", {}):
-            raise ValueError(f"the netlist has no module {top!r}")
         module = netlist["modules"][top]
         self.prefix = prefix
         self.cells: dict[str, Mapping[str, Any]] = {

@@ -130,7 +130,9 @@ def pack(
     folder: Path, target: FpgaTarget, netlist: bytes, *, pins: str | None = None,
 ) -> dict[str, tuple[int, int]]:
     """Count what nextpnr makes of a netlist, without placing it: used and available."""
-    return _used(route(folder, target, netlist, ["--pack-only"], pins=pins))
+    report = route(folder, target, netlist, ["--pack-only"], pins=pins)
+    return {name: (each["used"], each["available"])
+            for name, each in report["utilization"].items()}
 
 
 def place_and_route(
@@ -229,11 +231,6 @@ def pack_bitstream(target: FpgaTarget, routed: bytes) -> bytes:
 def _command(router: Router, function: str) -> list[str]:
     """How a program of a router's package is started: by the name of its function."""
     return [sys.executable, "-c", _RUN.format(module=router.module, function=function)]
-
-
-def _used(report: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    return {name: (each["used"], each["available"])
-            for name, each in report["utilization"].items()}
 
 
 def _reason(tail: deque[str]) -> str:

@@ -76,7 +76,7 @@ class FpgaTarget:
     router_options: tuple[str, ...] = ()  # device, package and speed grade
     clock_mhz: float = 100.0  # clock that place and route aims at unless told otherwise
     has_dsp: bool = True  # whether there are multiplier blocks
-    larger: str | None = None  # name of the next larger device that takes the same netlist
+    larger: str | None = None  # name of a larger device that takes the same netlist
     # columns and rows of tiles, those of the pads included; None for a family
     grid: tuple[int, int] | None = None
 

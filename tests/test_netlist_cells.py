@@ -1,4 +1,5 @@
-"""Models of the ECP5 cells of a netlist, against Yosys' own models and against what it maps.
+"""Models of the ECP5 cells of a netlist, against Yosys' own models and against what it maps; and
+the passes over a netlist.
 
 What it maps are small designs, one for each way that Yosys uses block RAMs and multipliers. Every
 design has the same ports: ``clk``, random bits ``stimulus``, and ``out``.

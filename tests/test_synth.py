@@ -119,7 +119,7 @@ def test_an_array_is_placed_and_timed_on_ecp5(cache):
 def test_what_was_done_is_not_done_again(cache, monkeypatch):
     options = {"unit": "mac", "sizes": SMALL, "style": "generic", "pnr": True, "cache": cache}
     first = synth(MODEL, "ecp5-85k", **options)
-    for tool in ("synthesize", "pack", "place_and_route"):
+    for tool in ("synthesize", "pack", "route"):
         monkeypatch.setattr(flow, tool, refuse)
     again = synth(MODEL, "ecp5-85k", **options)
     assert (again.as_dict(), again.runs) == (first.as_dict(), first.runs)

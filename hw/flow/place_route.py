@@ -21,8 +21,8 @@ from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 
 __all__ = [
-    "LOG_NAME", "PLACED_NAME", "PlaceRouteError", "RouterPhase", "RouterStep", "check_router",
-    "pack", "pack_bitstream", "place_and_route", "resources_of", "route", "step_of", "timing_of"]
+    "LOG_NAME", "PlaceRouteError", "RouterPhase", "RouterStep", "check_router", "pack",
+    "pack_bitstream", "resources_of", "route", "step_of", "timing_of"]
 
 
 class RouterPhase(enum.StrEnum):
@@ -82,8 +82,6 @@ _TIMEOUT_S = 7200.0
 """Deadline of a tool. The first run after installation takes a minute or two more."""
 LOG_NAME = "nextpnr.log"
 """The log of a run, in its folder."""
-PLACED_NAME = "placed.json"
-"""The design as it was placed, beside the log of :func:`place_and_route`."""
 
 
 class PlaceRouteError(RuntimeError):
@@ -133,20 +131,6 @@ def pack(
     report = route(folder, target, netlist, ["--pack-only"], pins=pins)
     return {name: (each["used"], each["available"])
             for name, each in report["utilization"].items()}
-
-
-def place_and_route(
-    folder: Path, target: FpgaTarget, netlist: bytes, *, freq_mhz: float, seed: int = 1,
-    progress: Callable[[RouterStep], None] | None = None,
-) -> dict[str, Any]:
-    """Place and route a part of a design; return nextpnr's report, for :func:`timing_of`.
-
-    ``freq_mhz`` is the clock that it aims at; to miss it is no error. ``placed.json``, the netlist
-    with the place of each cell, stays in the folder.
-    """
-    options = ["--freq", f"{freq_mhz:g}", "--seed", str(seed), "--timing-allow-fail",
-               "--write", PLACED_NAME]
-    return route(folder, target, netlist, options, progress=progress)
 
 
 def route(

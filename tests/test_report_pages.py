@@ -161,8 +161,6 @@ def test_a_floorplan_fills_tiles_by_their_cells() -> None:
     assert "M30 502.5h9V500h-9z" in drawn
     # The last column and row, in which two cells are.
     assert "M720 10h9V8.75h-9z" in drawn
-    with pytest.raises(ValueError, match="73 x 51 tiles, and a cell is at X73/Y0"):
-        floorplan([PlacedCells(73, 0, Resource.LUT, "", 1)], TARGETS["ecp5-25k"], 1)
 
 
 def test_the_tables_of_a_synthesis_fit_eighty_columns(

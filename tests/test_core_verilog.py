@@ -17,7 +17,6 @@ from sterna.hw.core.trace import Tap, trace_layout
 from sterna.hw.emit.documents import field_bits
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.tools import verilator_environment
-from sterna.model.folder import OutputFolderError
 
 PORTS = [
     {}, {"trace": True}, {"external_weights": True, "logits": False},
@@ -67,13 +66,3 @@ def test_the_manifest_says_where_every_bit_is(tmp_path: Path) -> None:
     assert "weights" not in manifest["memory_bits"]
     lines = (emitted.folder / "weights.hex").read_text().split()
     assert [int(line, 16) for line in lines] == image.weights
-
-
-def test_a_size_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must be a multiple of rows"):
-        emit_verilog(SHAPES[0].model(), "core", tmp_path / "core", rows=8, cols=12)
-    assert not (tmp_path / "core").exists()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(OutputFolderError, match="Sterna did not write"):
-        emit(SHAPES[10], tmp_path / "mine", {})

@@ -66,7 +66,7 @@ def refuse(*arguments, **named):
 def placed(run: SeedRun) -> Counter[Resource]:
     """How many cells of each resource have a place."""
     counts: Counter[Resource] = Counter()
-    for each in run.placement.tiles:
+    for each in run.placement:
         counts[each.resource] += each.cells
     return counts
 
@@ -119,7 +119,7 @@ def test_an_array_is_placed_and_timed_on_ecp5(cache):
 def test_what_was_done_is_not_done_again(cache, monkeypatch):
     options = {"unit": "mac", "sizes": SMALL, "style": "generic", "pnr": True, "cache": cache}
     first = synth(MODEL, "ecp5-85k", **options)
-    for tool in ("synthesize", "pack", "place_and_route"):
+    for tool in ("synthesize", "pack", "route"):
         monkeypatch.setattr(flow, tool, refuse)
     again = synth(MODEL, "ecp5-85k", **options)
     assert (again.as_dict(), again.runs) == (first.as_dict(), first.runs)
@@ -144,7 +144,7 @@ def test_ice40_is_timed_between_registers_and_counted_without(cache):
     assert sum(area.lut for area in report.blocks.values()) == report.synthesis.luts
     assert set(report.parts) == {"(itself)", "row"}
     assert not any(path.startswith("unit") for path in report.blocks)
-    ours = {each.block for each in report.best.placement.tiles}
+    ours = {each.block for each in report.best.placement}
     assert ours >= {"row0.accumulator", "", None}
     assert {part_of(block) for block in ours - {None}} == {"(itself)", "row"}
     # The registers around it are no part of it.

@@ -1,9 +1,10 @@
-"""Parts of the flow to a placed design: progress, targets, the router, names, places."""
+"""Parts of the flow to a placed design: what fits, progress, targets, the router, names, places."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import threading
 import time
@@ -13,15 +14,26 @@ from pathlib import Path
 
 import pytest
 
+from sterna.hw.catalog import UNITS
+from sterna.hw.core.core_product import CORE
+from sterna.hw.core.plan.core_params import COMPACT
 from sterna.hw.emit.documents import Port
+from sterna.hw.flow.fit import (
+    FITTING,
+    FitError,
+    block_rams,
+    check_fit,
+    check_memories,
+    usual_sizes,
+    what_fits,
+)
 from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.place_route import (
-    PLACED_NAME,
     PlaceRouteError,
     RouterPhase,
     RouterStep,
-    place_and_route,
     resources_of,
+    route,
     step_of,
     timing_of,
 )
@@ -35,12 +47,17 @@ from sterna.hw.flow.routed import (
     slack_histogram,
 )
 from sterna.hw.flow.synth import synth, wrapper_text
-from sterna.hw.flow.synthesis import Family
+from sterna.hw.flow.synth_report import BlockArea, Usage
+from sterna.hw.flow.synthesis import Family, Synthesis
 from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, style_for
 from sterna.hw.units.mac.array_style import ArrayStyle
+from sterna.hw.units.mac.mac_product import MAC
+from sterna.hw.units.mlgru_product import MLGRU
+from sterna.hw.units.norm_product import NORM
 from sterna.model.cache import Cache
 from sterna.model.config import ModelConfig
 from sterna.model.profile import S16
+from sterna.model.quantized import load_model
 from sterna.model.quantized.synthetic import random_model
 
 LOG = """\
@@ -114,13 +131,11 @@ print("Info: Routing..", file=sys.stderr)
 json.dump({"arguments": arguments, "netlist": open("netlist.json").read()},
           open("report.json", "w"))""")
     steps = []
-    report = place_and_route(
-        tmp_path, target, b"{}", freq_mhz=123.5, seed=7, progress=steps.append)
+    report = route(tmp_path, target, b"{}", ["--seed", "7"], progress=steps.append)
     assert report["netlist"] == "{}"
     text = " ".join(report["arguments"])
     assert text.startswith("--big --out-of-context")
-    assert "--freq 123.5 --seed 7" in text
-    assert f"--write {PLACED_NAME}" in text
+    assert text.endswith("--seed 7")
     assert steps == [RouterStep(RouterPhase.ROUTE)]
     assert (tmp_path / "nextpnr.log").read_text() == "Info: Routing..\n"
 
@@ -132,7 +147,12 @@ print("ERROR: Unable to place cell 'x', no BELs remaining", file=sys.stderr)
 print("1 warning, 1 error", file=sys.stderr)
 return 1""")
     with pytest.raises(PlaceRouteError, match="failed: Unable to place cell 'x'"):
-        place_and_route(tmp_path, target, b"{}", freq_mhz=1)
+        route(tmp_path, target, b"{}", [])
+
+
+def check_ended(folder: Path) -> None:
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folder / "pid").read_text()), 0)
 
 
 def test_a_router_that_takes_too_long_is_ended(fake, tmp_path, monkeypatch):
@@ -141,9 +161,8 @@ open("pid", "w").write(str(os.getpid()))
 time.sleep(600)""")
     monkeypatch.setattr("sterna.hw.flow.place_route._TIMEOUT_S", 1)
     with pytest.raises(PlaceRouteError, match="did not finish within 1 s"):
-        place_and_route(tmp_path, target, b"{}", freq_mhz=1)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+        route(tmp_path, target, b"{}", [])
+    check_ended(tmp_path)
 
 
 def test_an_interrupt_ends_the_router(fake, tmp_path):
@@ -157,9 +176,8 @@ time.sleep(600)""")
 
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        place_and_route(tmp_path, target, b"{}", freq_mhz=1, progress=interrupt)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+        route(tmp_path, target, b"{}", [], progress=interrupt)
+    check_ended(tmp_path)
     deadline = time.monotonic() + 5
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -218,8 +236,14 @@ def test_every_cell_belongs_to_a_block():
     assert inner.area().keys() == {"", "root"}
     assert inner.wire("norm.root.digit") == "root.digit"
     assert Hierarchy(NETLIST, "top", prefix="norm.root").block("norm.x_FF") is None
-    with pytest.raises(ValueError, match="no module 'nothing'"):
-        Hierarchy(NETLIST, "nothing")
+
+
+def test_a_look_up_table_belongs_to_what_it_drives_through_others():
+    netlist = {"modules": {"top": {"netnames": {}, "cells": {
+        "norm": scope("10.1-50.10"), "a": cell("LUT4", A=[1], Z=[2]),
+        "b": cell("LUT4", A=[2], B=[3], Z=[4]), "c": cell("LUT4", A=[2], Z=[3]),
+        "norm.x_FF": cell("TRELLIS_FF", "design.v:20.1", DI=[4], Q=[5])}}}}
+    assert Hierarchy(netlist, "top").area() == {"norm": {"LUT4": 3, "TRELLIS_FF": 1}}
 
 
 def test_a_net_is_named_by_the_wire_of_the_design():
@@ -307,7 +331,7 @@ def test_cells_are_counted_by_tile_resource_and_block():
         for name, (kind, place) in cells.items()}}}})
     assert places == cells
     found = placement_of(places, TARGETS["ecp5-25k"].router, Hierarchy(netlist, "top"))
-    assert found.tiles == (
+    assert found == (
         PlacedCells(2, 9, Resource.FF, "", 1), PlacedCells(2, 9, Resource.LUT, None, 1),
         PlacedCells(40, 6, Resource.FF, "norm", 2), PlacedCells(40, 6, Resource.LUT, "norm", 1),
         PlacedCells(41, 6, Resource.LUT, "norm", 1))
@@ -336,3 +360,108 @@ def test_the_grid_of_a_device_is_that_of_the_router(name):
         # The first word is where the description of the device is, which begins with its size.
         (start,) = struct.unpack_from("<i", data)
         assert target.grid == struct.unpack_from("<ii", data, start)
+
+
+# What fits, and what is advised where a design does not ------------------------------
+
+
+def usage(target: FpgaTarget, *needed: int) -> list[Usage]:
+    return [Usage(name, number, target.available[name], "nextpnr")
+            for name, number in zip(target.available, needed, strict=True)]
+
+
+def test_the_message_has_needed_available_and_what_has_enough():
+    target = TARGETS["ecp5-25k"]
+    check_fit(CORE, target, usage(target, 5000, 2000, 20, 28))
+    with pytest.raises(FitError) as error:
+        check_fit(CORE, target, usage(target, 5000, 2000, 20, 49))
+    assert str(error.value) == (
+        "core does not fit ecp5-25k: DSP 49 needed, 28 available (nextpnr). --target ecp5-85k has "
+        "enough.")
+    with pytest.raises(FitError, match=r"LUT 90,000 needed, 24,288 available \(nextpnr\)\.$"):
+        check_fit(MAC, target, usage(target, 90000, 2000, 0, 0))
+
+
+MICRO = load_model("micro")
+
+
+def test_sizes_are_chosen_where_the_usual_core_does_not_fit():
+    chosen = usual_sizes(MICRO, CORE, TARGETS["ice40-up5k"])
+    assert chosen.sizes == {"rows": 1, "cols": 8, "quant_lanes": 1, "logits": False,
+                            "sampling": False, "compact": True}
+    options = "--rows 1 --cols 8 --quant-lanes 1 --no-logits --no-sampling --compact"
+    assert re.fullmatch(
+        rf"sizes chosen for ice40-up5k: {options}; the usual core of 8 x 128 does not fit: "
+        rf"block RAM \d+ needed \(estimated\), 30 available", chosen.reason)
+    params = CORE.params_for(MICRO, chosen.sizes)
+    assert all(getattr(params, name) == value for name, value in COMPACT.items())
+    assert params.compact
+    assert not CORE.params_for(MICRO, {}).compact
+    check_memories(CORE, params, TARGETS["ice40-up5k"])
+    # A unit alone gets what it has in that core.
+    assert usual_sizes(MICRO, MAC, TARGETS["ice40-up5k"]).sizes == {"rows": 1, "cols": 8}
+    assert usual_sizes(MICRO, NORM, TARGETS["ice40-up5k"]).sizes == {"rows": 1, "lanes": 1}
+    assert usual_sizes(MICRO, MLGRU, TARGETS["ice40-up5k"]).sizes == {"lanes": 1}
+
+
+def test_sizes_are_left_alone_where_the_usual_core_fits_or_none_does():
+    tiny = load_model("tiny")
+    for model, target in ((tiny, "ecp5-85k"), (tiny, "ice40-up5k"), (tiny, "xc7"), (MICRO, "xc7")):
+        assert usual_sizes(model, CORE, TARGETS[target]) is None
+    # Profile S16 wants more multipliers than a UP5K has.
+    assert usual_sizes(random_model(MICRO.config, S16, seed=1), CORE,
+                       TARGETS["ice40-up5k"]) is None
+    # So does a unit alone: a small one is no nearer to a core that fits.
+    assert usual_sizes(tiny, MAC, TARGETS["ecp5-25k"]) is None
+
+
+@pytest.mark.parametrize("model", [
+    MICRO, random_model(MICRO.config, S16, seed=1), load_model("tiny"),
+    random_model(ModelConfig.named("small"), S16, seed=1)],
+    ids=["micro", "micro S16", "tiny", "small"])
+def test_the_sizes_chosen_for_any_unit_are_its_own(model):
+    for target in TARGETS.values():
+        core = usual_sizes(model, CORE, target)
+        for spec in UNITS.values():
+            chosen = usual_sizes(model, spec, target)
+            assert (chosen is None) == (core is None)
+            if chosen is not None:
+                assert chosen.sizes
+                spec.params_for(model, chosen.sizes)
+                assert ("as in a core that fits" in chosen.reason) == (spec is not CORE)
+
+
+def test_what_fits_is_named_as_options_as_a_target_or_as_a_model():
+    sizes = usual_sizes(MICRO, CORE, TARGETS["ecp5-25k"]).sizes
+    assert what_fits(MICRO, CORE, TARGETS["ecp5-25k"], {"rows": 4}) == (
+        " Without size options, sizes that fit are chosen: --rows 1 --cols 64 --quant-lanes 4.")
+    assert what_fits(MICRO, MAC, TARGETS["ecp5-25k"], {"rows": 4}) == (
+        " Without size options, sizes that fit are chosen: --rows 1 --cols 64.")
+    # What does not fit is not advised, whether it was chosen or given.
+    for tried in (sizes, {**sizes, "logits": True}):
+        assert what_fits(MICRO, CORE, TARGETS["ecp5-25k"], tried) == (
+            " The next larger device with room for a core of this model: --target ecp5-85k. A "
+            "bundled model that fits: sterna synth micro --target ecp5-25k.")
+    assert what_fits(load_model("tiny"), CORE, TARGETS["ice40-up5k"], {}) == (
+        " The next larger device with room for a core of this model: --target ecp5-85k. A "
+        "bundled model that fits: sterna synth micro --target ice40-up5k.")
+    for target, name in FITTING.items():
+        model = load_model(name)
+        chosen = usual_sizes(model, CORE, TARGETS[target])
+        check_memories(CORE, CORE.params_for(model, chosen.sizes if chosen else {}),
+                       TARGETS[target])
+
+
+@pytest.mark.parametrize(("depth", "width", "family", "expected"), [
+    (512, 36, Family.ECP5, 1), (512, 37, Family.ECP5, 2), (1024, 18, Family.ECP5, 1),
+    (513, 36, Family.ECP5, 2), (16384, 1, Family.ECP5, 1), (256, 16, Family.ICE40, 1),
+    (257, 16, Family.ICE40, 2), (2048, 2, Family.ICE40, 1)])
+def test_block_rams_take_the_best_shape(depth, width, family, expected):
+    assert block_rams(depth, width, family) == expected
+
+
+def test_area_counts_the_luts_of_carries_and_lut_ram():
+    synthesis = Synthesis(Family.ECP5, "Yosys", {}, {})
+    assert BlockArea.of_cells(synthesis, {
+        "LUT4": 10, "CCU2C": 4, "TRELLIS_DPR16X4": 2, "TRELLIS_FF": 7, "DP16KD": 1,
+        "MULT18X18D": 3, "PFUMX": 9}) == BlockArea(lut=30, carry=4, ff=7, block_ram=1, dsp=3)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
+from sterna.hw import emit_mlgru
 from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.names import plain
-from sterna.hw.emit.tools import YosysError
+from sterna.hw.emit.tools import YosysError, run_yosys
 from sterna.hw.flow.synthesis import Family, MemoryStyle, Synthesis, synthesize
 from sterna.model.config import ModelConfig
-from sterna.model.profile import S16
+from sterna.model.profile import C12, S16
 from sterna.model.quantized.synthetic import random_model
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -165,7 +169,6 @@ def test_memories_become_what_they_are_meant_for(target, core):
     assert min(done.luts, done.carries, done.flip_flops, done.multipliers) > 0
 
 
-
 def test_an_asynchronous_read_makes_no_block_ram_and_a_cell_of_the_design_no_memory(tmp_path):
     """What the test above would see of a memory that is written the wrong way."""
     done = synthesized(tmp_path, """
@@ -213,3 +216,23 @@ def test_a_verilog_error_is_told(benchmark, tmp_path):
                 lambda: synthesize(tmp_path / "top.v", "top", Family.ECP5)):
         with pytest.raises(YosysError, match="nowhere"):
             run()
+
+
+@pytest.mark.parametrize(("style", "script", "cells"), [
+    ("generic", "synth_ice40", {"SB_LUT4"}), ("ecp5-table", "synth_ecp5", {"TRELLIS_DPR16X4"}),
+    ("xc7-pair", "synth_xilinx -family xc7", {"LUT6_2"})])
+def test_a_layer_maps_from_the_list_for_synthesis(style, script, cells, tmp_path):
+    """With the synthesis scripts of the user's own Yosys, without help."""
+    rng = np.random.default_rng(1)
+    gates = [rng.integers(-1, 2, (3, 5)) for _ in range(3)]
+    folder = emit_mlgru(
+        *gates, rng.integers(-1, 2, (5, 3)), tmp_path / "mlgru", profile=C12, rows=1,
+        style=style).folder
+    moved = shutil.move(folder, tmp_path / "elsewhere")
+    sources = " ".join(f"elsewhere/{name}"
+                       for name in (Path(moved) / "synthesis.f").read_text().split())
+    run_yosys(tmp_path, f"read_verilog {sources}\n{script} -top mlgru\n"
+                        f"tee -o cells.json stat -json\n")
+    found = json.loads((tmp_path / "cells.json").read_text())["design"]["num_cells_by_type"]
+    assert cells <= found.keys()
+    assert not any(kind.startswith("$") for kind in found.keys() - {"$scopeinfo"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from sterna.cli.reports.page import (
 from sterna.cli.reports.vector import GREY, PALETTE, drawing, svg_file, svg_of
 from sterna.cli.terminal.console import Stages
 from sterna.cli.terminal.tables import Table
-from sterna.hw.flow.routed import CriticalPath, PlacedCells, Placement, SlackHistogram
+from sterna.hw.flow.routed import CriticalPath, PlacedCells, SlackHistogram
 from sterna.hw.flow.synth_report import Origin, SynthReport, Usage, part_of
 from sterna.hw.flow.target import FpgaTarget, Resource
 from sterna.model.files import write_atomically
@@ -296,21 +296,17 @@ _UNIT = 10
 """Side of a tile in the drawing's own units."""
 
 
-def floorplan(placement: Placement, target: FpgaTarget, seed: int) -> str:
+def floorplan(tiles: Sequence[PlacedCells], target: FpgaTarget, seed: int) -> str:
     """Draw where the cells are, with a legend; return HTML.
 
     Written as SVG directly: a full device has ten thousand rectangles, for which matplotlib takes a
-    megabyte. ValueError if the target is a family, or a cell is outside of its grid.
+    megabyte.
     """
-    if target.grid is None or target.router is None:
-        raise ValueError(f"{target.name} is a family: it has no floorplan")
+    assert target.grid is not None
+    assert target.router is not None
     columns, rows = target.grid
-    outside = [each for each in placement.tiles if each.x >= columns or each.y >= rows]
-    if outside:
-        raise ValueError(f"{target.name} has {columns} x {rows} tiles, and a cell is at "
-                         f"X{outside[0].x}/Y{outside[0].y}")
-    colours = _colours(placement.tiles)
-    drawn = _paths(placement.tiles, set(colours), rows, target.router.tile_cells)
+    colours = _colours(tiles)
+    drawn = _paths(tiles, set(colours), rows, target.router.tile_cells)
     paths = "".join(f'<path fill="{colours[name]}" d="{drawn[name]}"/>'
                     for name in colours if name in drawn)
     width, height = columns * _UNIT, rows * _UNIT
@@ -319,7 +315,7 @@ def floorplan(placement: Placement, target: FpgaTarget, seed: int) -> str:
            f'<rect width="{width}" height="{height}" fill="none" stroke="currentColor" '
            f'stroke-width="2" opacity="0.55"/>{paths}</svg>')
     cells = Counter[str]()
-    for each in placement.tiles:
+    for each in tiles:
         cells[_shown(each, set(colours))] += each.cells
     legend = "".join(
         f'<li><svg viewBox="0 0 10 10" aria-hidden="true"><rect width="10" height="10" '

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from amaranth.build import Pins, Platform, Resource, Subsignal
+from amaranth.build import Platform
 from amaranth_boards.icebreaker import ICEBreakerPlatform
 from amaranth_boards.ulx3s import ULX3S_85F_Platform
 
@@ -36,10 +36,6 @@ class Pin:
     attributes: Mapping[str, str]
 
 
-# Port of our top: resource of amaranth-boards, its number, and the part of it.
-_Place = tuple[str, int, str | None]
-
-
 @dataclass(frozen=True, slots=True)
 class Board:
     """A board."""
@@ -48,7 +44,8 @@ class Board:
     description: str
     platform: type[Platform]  # its description in amaranth-boards
     target: FpgaTarget
-    places: Mapping[str, _Place]  # where the ports of the top module are
+    # where the ports of the top module are: resource of amaranth-boards, its number, and part of it
+    places: Mapping[str, tuple[str, int, str | None]]
     # clock of the core and speed of the serial line unless told otherwise
     clock_hz: int
     baud: int
@@ -67,30 +64,22 @@ class Board:
     @property
     def crystal_hz(self) -> int:
         """Frequency of the crystal."""
-        name, number, _ = self.places["clk"]
-        return int(self._resource(name, number).clock.frequency)
+        return int(self.platform().default_clk_frequency)
 
     @property
     def pins(self) -> dict[str, Pin]:
-        """The pin of every port of the top module."""
-        return {port: self._pin(place) for port, place in self.places.items()}
-
-    def _resource(self, name: str, number: int) -> Resource:
-        return next(each for each in self.platform.resources
-                    if (each.name, each.number) == (name, number))
-
-    def _pin(self, place: _Place) -> Pin:
-        name, number, part = place
-        node: Resource | Subsignal = self._resource(name, number)
-        attributes = dict(node.attrs)
-        if part is not None:
-            node = next(each for each in node.ios if each.name == part)
-            attributes |= node.attrs
-        (pins,) = node.ios
-        assert isinstance(pins, Pins)
-        (site,) = pins.names
-        return Pin(site, pins.invert, MappingProxyType(
-            {key: str(value) for key, value in sorted(attributes.items())}))
+        """The pin of every port of the top module, as Amaranth gives it."""
+        platform = self.platform()
+        given = {key: platform.request(*key, dir="-")
+                 for key in dict.fromkeys(place[:2] for place in self.places.values())}
+        pins: dict[str, Pin] = {}
+        for name, (resource, number, part) in self.places.items():
+            port = given[resource, number]
+            port = port if part is None else getattr(port, part)
+            (wire,), (is_inverted,) = port.io.metadata, port.invert
+            pins[name] = Pin(wire.name, is_inverted, {
+                key: str(value) for key, value in sorted(wire.attrs.items())})
+        return pins
 
 
 _ALL = (

@@ -266,20 +266,14 @@ def check_fit(spec: UnitSpec, target: FpgaTarget, usage: Sequence[Usage]) -> Non
             spec.name, target, short, usage[0].tool, _larger(usage, target)))
 
 
-def _fits(needed: Mapping[Resource, int], target: FpgaTarget) -> bool:
-    return all(needed.get(name, 0) <= _FULL.get(name, 1.0) * number
-               for name, number in target.available.items())
-
-
 def _larger(usage: Sequence[Usage], target: FpgaTarget) -> list[str]:
-    """The next larger device that has enough of everything that was counted, if there is one."""
-    name = target.larger
-    while name is not None:
-        larger = TARGETS[name]
-        if _fits({each.resource: each.needed for each in usage}, larger):
-            return [f"--target {name} has enough"]
-        name = larger.larger
-    return []
+    """The larger device, if there is one that has enough of everything that was counted."""
+    if target.larger is None:
+        return []
+    available = TARGETS[target.larger].available
+    enough = all(each.needed <= _FULL.get(each.resource, 1.0) * available[each.resource]
+                 for each in usage)
+    return [f"--target {target.larger} has enough"] if enough else []
 
 
 def _message(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from graphlib import TopologicalSorter
 from typing import Any
 
 from sterna.hw.emit.rtlil_names import is_derived
@@ -35,8 +36,6 @@ class Hierarchy:
     """
 
     def __init__(self, netlist: Mapping[str, Any], top: str, prefix: str = "") -> None:
-        if top not in netlist.get("modules", {}):
-            raise ValueError(f"the netlist has no module {top!r}")
         module = netlist["modules"][top]
         self.prefix = prefix
         self.cells: dict[str, Mapping[str, Any]] = {
@@ -143,23 +142,16 @@ class Hierarchy:
         blocks = {
             name: self._block_by_source(cell) or self._block_by_name(name)
             for name, cell in self.cells.items() if not _COMBINATIONAL.fullmatch(cell["type"])}
-        for start in self.cells:
-            stack = [start]
-            while stack:
-                name = stack[-1]
-                if name in blocks:
-                    stack.pop()
-                    continue
-                driven = [reader for bit in _bits(self.cells[name], "output")
-                          for reader in self._readers.get(bit, ())]
-                waiting = [each for each in driven if each not in blocks and each not in stack]
-                if waiting:
-                    stack += waiting
-                    continue
-                known = Counter(blocks[each] for each in driven if each in blocks)
+        driven = {
+            name: [reader for bit in _bits(cell, "output")
+                   for reader in self._readers.get(bit, ())]
+            for name, cell in self.cells.items() if name not in blocks}
+        # What a cell drives comes before the cell; there are no loops without a register.
+        for name in TopologicalSorter(driven).static_order():
+            if name in driven:
+                known = Counter(blocks[each] for each in driven[name])
                 blocks[name] = (min(known, key=lambda block: (-known[block], block))
                                 if known else self._block_by_name(name))
-                stack.pop()
         return blocks
 
     def _block_by_source(self, cell: Mapping[str, Any]) -> str | None:

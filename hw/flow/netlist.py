@@ -44,8 +44,6 @@ def absorb_registers(netlist: dict[str, Any], top: str) -> Absorbed:
     from one, the flip-flops become the cell's own. The netlist is changed in place; it computes the
     same in the same cycles, which its simulation shows (``tests/test_netlist.py``).
     """
-    if top not in netlist.get("modules", {}):
-        raise ValueError(f"the netlist has no module {top!r}")
     return _Pass(netlist["modules"][top]).run()
 
 
@@ -243,8 +241,6 @@ def free_carry_ends(netlist: dict[str, Any], top: str) -> CarryEnds:
     the cell ignores it, as in the adders of :mod:`sterna.hw.units.mac.ecp5_rows`: what an open
     carry input holds in the device is not documented.
     """
-    if top not in netlist["modules"]:
-        raise ValueError(f"the netlist has no module {top}")
     module = netlist["modules"][top]
     uses = Counter(
         bit for cell in module["cells"].values()
@@ -305,7 +301,14 @@ def netlist_verilog(netlist: dict[str, Any], top: str) -> str:
     So what is simulated is the very netlist that is placed, after every pass over it. Its cells are
     instances of the models in ``hw/emit/cells``.
     """
-    _check(netlist, top)
+    for name, cell in netlist["modules"][top]["cells"].items():
+        if cell["type"] not in _CELLS | _NO_HARDWARE:
+            raise NetlistError(
+                f"{name} is a {cell['type']}; there are models of {', '.join(sorted(_CELLS))} only")
+        if cell["type"] == "DP16KD" and len(set(_clocks(cell))) > 1:
+            raise NetlistError(
+                f"{name} must have the same clock at both ports, has two: what one port reads "
+                f"while the other writes it is modelled for one clock only")
     with tempfile.TemporaryDirectory(prefix="sterna-netlist-") as name:
         folder = Path(name)
         (folder / "netlist.json").write_text(json.dumps(netlist), encoding="utf-8")
@@ -320,21 +323,6 @@ def model_files() -> dict[str, str]:
     """Return the Verilog of the models of all cells, by file name."""
     folder = files("sterna.hw.emit.cells")
     return {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _MODELS}
-
-
-def _check(netlist: dict[str, Any], top: str) -> None:
-    modules = netlist.get("modules", {})
-    if top not in modules:
-        raise NetlistError(f"the netlist has no module {top!r}, only {', '.join(modules)}")
-    for name, cell in modules[top]["cells"].items():
-        kind = cell["type"]
-        if kind not in _CELLS | _NO_HARDWARE:
-            raise NetlistError(
-                f"{name} is a {kind}; there are models of {', '.join(sorted(_CELLS))} only")
-        if kind == "DP16KD" and len(set(_clocks(cell))) > 1:
-            raise NetlistError(
-                f"{name} must have the same clock at both ports, has two: what one port reads "
-                f"while the other writes it is modelled for one clock only")
 
 
 def _clocks(cell: dict[str, Any]) -> Iterator[tuple[int, bool]]:

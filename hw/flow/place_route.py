@@ -21,8 +21,8 @@ from sterna.hw.flow.target import TARGETS, FpgaTarget, Resource, Router
 from sterna.model.extras import install_command
 
 __all__ = [
-    "LOG_NAME", "PLACED_NAME", "PlaceRouteError", "RouterPhase", "RouterStep", "check_router",
-    "pack", "pack_bitstream", "place_and_route", "resources_of", "route", "step_of", "timing_of"]
+    "LOG_NAME", "PlaceRouteError", "RouterPhase", "RouterStep", "check_router", "pack",
+    "pack_bitstream", "resources_of", "route", "step_of", "timing_of"]
 
 
 class RouterPhase(enum.StrEnum):
@@ -82,8 +82,6 @@ _TIMEOUT_S = 7200.0
 """Deadline of a tool. The first run after installation takes a minute or two more."""
 LOG_NAME = "nextpnr.log"
 """The log of a run, in its folder."""
-PLACED_NAME = "placed.json"
-"""The design as it was placed, beside the log of :func:`place_and_route`."""
 
 
 class PlaceRouteError(RuntimeError):
@@ -130,21 +128,9 @@ def pack(
     folder: Path, target: FpgaTarget, netlist: bytes, *, pins: str | None = None,
 ) -> dict[str, tuple[int, int]]:
     """Count what nextpnr makes of a netlist, without placing it: used and available."""
-    return _used(route(folder, target, netlist, ["--pack-only"], pins=pins))
-
-
-def place_and_route(
-    folder: Path, target: FpgaTarget, netlist: bytes, *, freq_mhz: float, seed: int = 1,
-    progress: Callable[[RouterStep], None] | None = None,
-) -> dict[str, Any]:
-    """Place and route a part of a design; return nextpnr's report, for :func:`timing_of`.
-
-    ``freq_mhz`` is the clock that it aims at; to miss it is no error. ``placed.json``, the netlist
-    with the place of each cell, stays in the folder.
-    """
-    options = ["--freq", f"{freq_mhz:g}", "--seed", str(seed), "--timing-allow-fail",
-               "--write", PLACED_NAME]
-    return route(folder, target, netlist, options, progress=progress)
+    report = route(folder, target, netlist, ["--pack-only"], pins=pins)
+    return {name: (each["used"], each["available"])
+            for name, each in report["utilization"].items()}
 
 
 def route(
@@ -229,11 +215,6 @@ def pack_bitstream(target: FpgaTarget, routed: bytes) -> bytes:
 def _command(router: Router, function: str) -> list[str]:
     """How a program of a router's package is started: by the name of its function."""
     return [sys.executable, "-c", _RUN.format(module=router.module, function=function)]
-
-
-def _used(report: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    return {name: (each["used"], each["available"])
-            for name, each in report["utilization"].items()}
 
 
 def _reason(tail: deque[str]) -> str:

@@ -12,7 +12,7 @@ from sterna.hw.flow.hierarchy import Hierarchy
 from sterna.hw.flow.target import Resource, Router
 
 __all__ = [
-    "CriticalPath", "Hop", "PlacedCells", "Placement", "SlackBin", "SlackHistogram",
+    "CriticalPath", "Hop", "PlacedCells", "SlackBin", "SlackHistogram",
     "critical_path", "place_of_cells", "placement_of", "slack_histogram"]
 
 _BEL = re.compile(r"X(\d+)/Y(\d+)/.+")
@@ -37,13 +37,6 @@ class PlacedCells:
     cells: int
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The tiles of a placed design, sorted by place; pins and clock buffers are left out."""
-
-    tiles: tuple[PlacedCells, ...]
-
-
 def place_of_cells(written: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """The type and the place of each cell, from the design that nextpnr wrote."""
     module = next(each for each in written["modules"].values()
@@ -54,8 +47,8 @@ def place_of_cells(written: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 def placement_of(
     places: Mapping[str, tuple[str, str]], router: Router, hierarchy: Hierarchy,
-) -> Placement:
-    """Count the cells by tile, resource and block."""
+) -> tuple[PlacedCells, ...]:
+    """Count the cells by tile, resource and block, sorted by place; no pins and clock buffers."""
     kinds = {name: resource for resource, names in router.bels.items() for name in names}
     counts: Counter[tuple[int, int, str, bool, str]] = Counter()
     for name, (kind, bel) in places.items():
@@ -65,9 +58,9 @@ def placement_of(
         source = hierarchy.source(name)
         block = None if source is None else hierarchy.block(source)
         counts[int(place[1]), int(place[2]), resource.value, block is None, block or ""] += 1
-    return Placement(tuple(
+    return tuple(
         PlacedCells(x, y, Resource(resource), None if outside else block, cells)
-        for (x, y, resource, outside, block), cells in sorted(counts.items())))
+        for (x, y, resource, outside, block), cells in sorted(counts.items()))
 
 
 @dataclass(frozen=True, slots=True)

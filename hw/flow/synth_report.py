@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sterna.hw.flow.routed import CriticalPath, Placement, SlackHistogram
+from sterna.hw.flow.routed import CriticalPath, PlacedCells, SlackHistogram
 from sterna.hw.flow.synthesis import Synthesis
 from sterna.hw.flow.target import FpgaTarget, Resource
 from sterna.hw.units.spec import Sizes
@@ -88,7 +88,7 @@ class SeedRun:
     seed: int
     fmax_mhz: float  # highest clock by nextpnr's timing analysis
     path: CriticalPath | None  # the slowest path between registers; None if nextpnr reports none
-    placement: Placement
+    placement: tuple[PlacedCells, ...]
     # time that its paths have left at the clock aimed at; None if nextpnr prints none
     slack: SlackHistogram | None
 

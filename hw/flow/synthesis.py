@@ -73,7 +73,6 @@ _FLIP_FLOPS = re.compile(r"TRELLIS_FF|FD[RSPC]E(_1)?|SB_DFF\w*")
 _LUTS = re.compile(r"LUT[1-6](_2)?|SB_LUT4")
 _CARRIES = {"CCU2C", "CARRY4", "SB_CARRY"}
 _DSPS = {"MULT18X18D", "DSP48E1", "SB_MAC16"}
-_SHIFT_REGISTERS = {"SRL16E", "SRLC32E"}
 _LUTS_OF = {
     "CCU2C": 2, "TRELLIS_DPR16X4": 6, "SRL16E": 1, "SRLC32E": 1, "RAM16X1D": 2, "RAM32X1S": 1,
     "RAM32X1D": 2, "RAM64X1S": 1, "RAM64X1D": 2, "RAM128X1D": 4, "RAM256X1D": 8, "RAM32M": 4,
@@ -121,11 +120,6 @@ class Synthesis:
     def flip_flops(self) -> int:
         """Flip-flops, those inside of other primitives not counted."""
         return sum(n for kind, n in self.cells.items() if _FLIP_FLOPS.fullmatch(kind))
-
-    @property
-    def shift_registers(self) -> int:
-        """LUTs that are shift registers."""
-        return _total(self.cells, _SHIFT_REGISTERS)
 
     @property
     def lut_rams(self) -> int:

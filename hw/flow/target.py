@@ -75,8 +75,7 @@ class FpgaTarget:
     router: Router | None = None  # what places and routes it; None if pip has no such tool
     router_options: tuple[str, ...] = ()  # device, package and speed grade
     clock_mhz: float = 100.0  # clock that place and route aims at unless told otherwise
-    has_dsp: bool = True  # whether there are multiplier blocks
-    larger: str | None = None  # name of the next larger device that takes the same netlist
+    larger: str | None = None  # name of a larger device that takes the same netlist
     # columns and rows of tiles, those of the pads included; None for a family
     grid: tuple[int, int] | None = None
 
@@ -109,7 +108,7 @@ _ALL = (
     FpgaTarget(
         "ice40-hx8k", "Lattice iCE40 HX8K", Family.ICE40,
         _resources(lut=7680, block_ram=32, dsp=0), _ICE40, ("--hx8k", "--package", "ct256"),
-        clock_mhz=120.0, has_dsp=False, grid=(34, 34)),
+        clock_mhz=120.0, grid=(34, 34)),
     FpgaTarget("xc7", "Xilinx 7 series", Family.XC7),
 )
 

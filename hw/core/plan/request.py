@@ -79,17 +79,15 @@ class Request:
 
 def _booleans(predict: object, count: int) -> tuple[bool, ...]:
     """``predict`` as a tuple, checked: one boolean for each token of the prompt."""
+    rule = "predict must have one boolean per token of the prompt"
     if not isinstance(predict, Iterable):
-        raise ValueError(f"predict must have one boolean per token of the prompt, got {predict!r}")
+        raise ValueError(f"{rule}, got {predict!r}")
     entries = tuple(predict)
     if len(entries) != count:
-        raise ValueError(
-            f"predict must have one boolean per token of the prompt, "
-            f"got {len(entries)} for {count}")
+        raise ValueError(f"{rule}, got {len(entries)} for {count}")
     for entry in entries:
         if entry not in (False, True):
-            raise ValueError(
-                f"predict must have one boolean per token of the prompt, got {entry!r}")
+            raise ValueError(f"{rule}, got {entry!r}")
     return tuple(map(bool, entries))
 
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairwise import pairwise
+from stream_bench import Pauses, StreamRun, run_stream, run_streams
 from vendor_cells import simulated_cells
 
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
-from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.parts.bits import from_ints, signed_elements
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_array import TernaryMacArray
 from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.weight_codes import Trit, from_codes, to_codes
-from sterna.hw.units.mac.weight_packing import beat_payloads, pack_projection, sum_values
+from sterna.hw.units.mac.weight_codes import TRIPLES
+from sterna.hw.units.mac.weight_packing import (
+    CODES,
+    beat_payloads,
+    pack_projection,
+    row_codes,
+    row_trits,
+)
 from sterna.model.quantized.integer import ternary_matmul
 
 STEADY = Pauses()
@@ -32,6 +39,12 @@ every_style = pytest.mark.parametrize("style", list(ArrayStyle))
 
 def reference(weight: np.ndarray, acts: np.ndarray) -> np.ndarray:
     return ternary_matmul(acts.astype(np.int64), weight.T.astype(np.float64))
+
+
+def sums_of(run: StreamRun, params: MacParams) -> np.ndarray:
+    """``[payloads, rows]``"""
+    return signed_elements(
+        from_ints(run.results, 0, params.rows * params.sum_bits), params.sum_bits)
 
 
 def random_product(rng: np.random.Generator, rows: int, columns: int):
@@ -63,7 +76,7 @@ def check_products(
         run = run_stream(
             array, array.beats, array.sums, payloads, sum(groups), pauses=pauses,
             max_cycles=40 * (len(payloads) * (1 + params.fill_steps) + params.latency) + 100)
-    parts = np.split(sum_values(run.results, params), np.cumsum(groups)[:-1])
+    parts = np.split(sums_of(run, params), np.cumsum(groups)[:-1])
     for part, (weight, acts) in zip(parts, products, strict=True):
         np.testing.assert_array_equal(
             part.reshape(-1)[:len(weight)], reference(weight, acts))
@@ -141,16 +154,15 @@ def test_any_geometry_is_exact(style, data):
     check_products(array, [(weight, rng.choice([-limit, limit - 1, 0, 1], columns))])
 
 
-@pytest.mark.parametrize("columns", [5, 15])
+@pytest.mark.parametrize("columns", [[5] * 6, [15] * 6, [1, 15, 4, 5, 9, 4, 4, 13]], ids=str)
 @pytest.mark.parametrize("style", [each for each in ArrayStyle if not each.has_tables])
 def test_array_takes_a_beat_in_every_cycle(style, columns):
     rng = np.random.default_rng(5)
     array = TernaryMacArray(MacParams(2, 5, max_columns=15, style=style))
-    beats = array.params.beats_per_group(columns)
-    run = check_products(array, [random_product(rng, 12, columns)])
-    assert run.sent_at == list(range(6 * beats))
-    first = beats - 1 + array.params.latency
-    assert run.taken_at == list(range(first, first + 6 * beats, beats))
+    run = check_products(array, [random_product(rng, 2, count) for count in columns])
+    ends = np.cumsum([array.params.beats_per_group(count) for count in columns])
+    assert run.sent_at == list(range(ends[-1]))
+    assert run.taken_at == (ends - 1 + array.params.latency).tolist()
 
 
 @pytest.mark.parametrize("style", [each for each in ArrayStyle if each.has_tables])
@@ -165,15 +177,6 @@ def test_tables_are_filled_for_fresh_activations_only(style):
     # A vector of three beats brings other activations with each.
     run = check_products(array, [random_product(rng, 3, 15)])
     assert run.sent_at == [wait + (wait + 1) * beat for beat in range(6)]
-
-
-def test_groups_of_different_length_follow_each_other_without_a_pause():
-    rng = np.random.default_rng(6)
-    array = TernaryMacArray(MacParams(2, 4, max_columns=16))
-    products = [random_product(rng, 2, columns) for columns in (1, 16, 4, 5, 9, 4, 4, 13)]
-    run = check_products(array, products)
-    assert run.sent_at == list(range(sum(array.params.beats_per_group(len(a))
-                                         for _, a in products)))
 
 
 @every_style
@@ -198,27 +201,41 @@ def test_reset_in_mid_group_starts_a_new_group(style):
                            pauses=Pauses(0.2, 0.2, 8), max_cycles=3000)
     for run in runs[1::2]:
         np.testing.assert_array_equal(
-            sum_values(run.results, params).reshape(-1), reference(*complete))
+            sums_of(run, params).reshape(-1), reference(*complete))
 
 
-def test_packed_bits_are_where_the_layout_puts_them():
-    params = MacParams(rows=3, cols=2, max_columns=5)
-    rng = np.random.default_rng(9)
-    weight, acts = random_product(rng, 5, 4)
-    payloads = beat_payloads(pack_projection(weight, params), acts, params)
-    padded = np.zeros((6, 4), dtype=np.int8)
-    padded[:5] = weight
-    for index, payload in enumerate(payloads):
-        group, beat = divmod(index, 2)
-        rows = padded[3 * group:3 * group + 3]
-        codes = to_codes(rows[:, 2 * beat:2 * beat + 2]).tolist()
-        expected = params.beat_layout.const({
-            "weights": [[Trit(code) for code in row] for row in codes],
-            "minus_counts": [int((row == -1).sum()) if beat == 0 else 0 for row in rows],
-            "last": beat,
-            "acts": acts[2 * beat:2 * beat + 2].tolist(),
-        })
-        assert payload == expected.as_value().value
+def test_table_has_zero_and_one_of_each_triple_and_its_negative():
+    assert len(set(TRIPLES)) == len(TRIPLES) == 14
+    assert TRIPLES[0] == (0, 0, 0)
+    for triple in product((-1, 0, 1), repeat=3):
+        negative = tuple(-trit for trit in triple)
+        assert (triple in TRIPLES) != (negative in TRIPLES) or not any(triple)
+
+
+@every_style
+def test_every_combination_has_a_code_of_its_own_that_spells_it(style):
+    codes, size = CODES[style], len(CODES[style][0])
+    assert sorted(codes.values()) == sorted(product((-1, 0, 1), repeat=size))
+    assert max(codes) < 1 << MacParams(1, 4, 4, style=style).code_bits
+    for code, trits in codes.items():
+        assert row_codes(np.array(trits), style).tolist() == [code]
+    assert not any(codes[0])
+
+
+@every_style
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 12, 128, 350])
+def test_rows_of_any_length_survive_a_round_trip_filled_up_with_zeros(style, columns):
+    size = len(CODES[style][0])
+    weight = np.random.default_rng(columns).integers(-1, 2, (6, columns))
+    codes = row_codes(weight, style)
+    assert (codes.dtype, codes.shape) == (np.uint8, (6, -(-columns // size)))
+    unpacked = row_trits(codes, columns, style)
+    assert unpacked.dtype == np.int8
+    np.testing.assert_array_equal(unpacked, weight)
+    np.testing.assert_array_equal(
+        row_trits(row_codes(weight[2], style), columns, style), weight[2])
+    np.testing.assert_array_equal(
+        codes, row_codes(np.pad(weight, ((0, 0), (0, -columns % size))), style))
 
 
 EIGHT = MacParams(2, 4, 16)
@@ -234,7 +251,23 @@ WORDS = pack_projection(np.ones((3, 8), dtype=np.int8), EIGHT)
     (lambda: beat_payloads(WORDS, np.array([0, 128]), EIGHT),
      "acts must be from -128 to 127, got 0 to 128"),
     (lambda: beat_payloads(WORDS[:-1], np.zeros(8), EIGHT), "are not whole groups"),
-    (lambda: from_codes(np.array([1, 2])), "not one of 0, 1 and 3"),
+    *((lambda style=style, code=code, columns=columns: row_trits(
+        np.array([0, code]), columns, style),
+       f"code {code} is none of 0, 1")
+      for style, columns, wrong in (
+          (ArrayStyle.GENERIC, 2, (2, 4)), (ArrayStyle.XC7_PAIR, 4, (5, 8, 13, 16, 255)),
+          (ArrayStyle.XC7_TABLE, 4, (14, 15, 16, 30, 31, 32, 255)),
+          (ArrayStyle.ECP5_TABLE, 4, (14, 15, 16, 30, 31, 32, 255))) for code in wrong),
+    *((lambda style=style: row_codes(np.array([0, 2, 0]), style), "weights must be -1, 0 or 1")
+      for style in ArrayStyle),
+    (lambda: row_trits(np.array([1]), 3, ArrayStyle.XC7_PAIR),
+     r"3 columns take 2 codes, got shape \(1,\)"),
+    (lambda: row_trits(np.zeros(2, int), 7, ArrayStyle.XC7_TABLE),
+     r"7 columns take 3 codes, got shape \(2,\)"),
+    (lambda: row_trits(np.array([3]), 1, ArrayStyle.XC7_PAIR),
+     "the filling after the last column is not zero"),
+    (lambda: row_trits(row_codes(np.array([1, 1, 1]), ArrayStyle.XC7_TABLE), 2,
+                       ArrayStyle.XC7_TABLE), "filling after the last column"),
 ])
 def test_what_does_not_fit_the_array_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
@@ -251,10 +284,10 @@ def test_a_wrong_start_value_is_noticed(style):
     payloads[0] ^= 1 << params.beat_layout[params.start_name].offset
     with simulated_cells():
         run = run_stream(array, array.beats, array.sums, payloads, 1, max_cycles=300)
-    assert abs(sum_values(run.results, params)[0, 0] - reference(weight, acts)[0]) == 1
+    assert abs(sums_of(run, params)[0, 0] - reference(weight, acts)[0]) == 1
 
 
-def test_array_has_no_multiplier(tmp_path: Path):
+def test_array_has_no_multiplier(tmp_path):
     array = TernaryMacArray(MacParams(2, 8, max_columns=32))
     path = write_verilog(array, "array", tmp_path)
     counts = cell_counts(path, "array")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from math import isqrt
 from operator import or_
 from typing import Any
@@ -326,16 +326,11 @@ class IntegerRoot(wiring.Component):
                 nexts.append(Cat(Const(below, digit_bits), total)[:len(multiple)])
             with m.If(self.start):
                 m.d.sync += multiple.eq(_function_of(
-                    first_root, partial(_first_multiple, digit, carry)))
+                    first_root, lambda first, digit=digit, carry=carry: digit * first + carry))
             with m.Elif(step):
                 m.d.sync += multiple.eq(_last_that_fits(fits, nexts))
             products.append(Cat(Const(low, digit_bits + 1), multiple))
         return products
-
-
-def _first_multiple(digit: int, carry: int, first: int) -> int:
-    """Return a digit times the first digits of the root, and the carry of its own square."""
-    return digit * first + carry
 
 
 def _function_of(index: Value, function: Callable[[int], int]) -> Value:

@@ -41,16 +41,6 @@ COARSE = replace(ODD, name="coarse", h=FixedPoint(5, 1), o=FixedPoint(3, 0))
 PROFILES = [S16, C12, ODD, COARSE]
 
 Beats = list[dict[str, Any]]
-# Of each unit: input, output, and the layouts of their payloads.
-STREAMS = {
-    GluUnit: ("preacts", "products", "preact_layout", "product_layout"),
-    MlgruUnit: ("preacts", "states", "preact_layout", "state_layout"),
-    Embedding: ("requests", "words", "request_layout", "word_layout"),
-    ResidualAdd: ("updates", "words", "update_layout", "word_layout"),
-    Requantize: ("accs", "results", "acc_layout", "result_layout"),
-    WeightRom: ("requests", "beats", "request_layout", None)}
-
-
 def numbers(rng: np.random.Generator, bits: int, shape: int | tuple[int, ...]) -> np.ndarray:
     """Signed numbers, many of them at the ends of their range or beside zero."""
     top = 1 << (bits - 1)
@@ -245,16 +235,21 @@ def rom_results(dut: WeightRom, beats: Beats) -> list[int]:
             for word in dut._words[beat["first"]:beat["first"] + beat["count"]]]
 
 
-RESULTS: dict[type, Callable] = {
-    GluUnit: glu_results, MlgruUnit: mlgru_results, Embedding: embedding_results,
-    ResidualAdd: residual_results, Requantize: requantize_results, WeightRom: rom_results}
-BEATS: dict[type, Callable] = {
-    GluUnit: glu_beats, MlgruUnit: mlgru_beats, Embedding: embedding_beats,
-    ResidualAdd: residual_beats, Requantize: requantize_beats, WeightRom: rom_beats}
+# Input and output, the layouts of their payloads, random beats, and their results.
+UNITS: dict[type, tuple] = {
+    GluUnit: ("preacts", "products", "preact_layout", "product_layout", glu_beats, glu_results),
+    MlgruUnit: ("preacts", "states", "preact_layout", "state_layout", mlgru_beats, mlgru_results),
+    Embedding: (
+        "requests", "words", "request_layout", "word_layout", embedding_beats, embedding_results),
+    ResidualAdd: (
+        "updates", "words", "update_layout", "word_layout", residual_beats, residual_results),
+    Requantize: (
+        "accs", "results", "acc_layout", "result_layout", requantize_beats, requantize_results),
+    WeightRom: ("requests", "beats", "request_layout", None, rom_beats, rom_results)}
 
 
 def random_beats(dut, seed: int, count: int = 40) -> Beats:
-    return BEATS[type(dut)](dut, np.random.default_rng(seed), count)
+    return UNITS[type(dut)][4](dut, np.random.default_rng(seed), count)
 
 
 def fields(layout, payload: int):
@@ -268,9 +263,9 @@ def fields(layout, payload: int):
 
 def run_phases(dut, phases: Sequence[tuple[Beats, int | None]], pauses=STEADY) -> list[StreamRun]:
     """Run beats after a reset, to so many results or all, and compare them with the reference."""
-    inputs, outputs, sent, taken = STREAMS[type(dut)]
+    inputs, outputs, sent, taken, _, results = UNITS[type(dut)]
     into, out = getattr(dut.params, sent), taken and getattr(dut.params, taken)
-    expected = [RESULTS[type(dut)](dut, beats) for beats, _ in phases]
+    expected = [results(dut, beats) for beats, _ in phases]
     counts = [len(wanted) if limit is None else limit
               for wanted, (_, limit) in zip(expected, phases, strict=True)]
     runs = run_streams(
@@ -337,7 +332,7 @@ def test_a_reset_forgets_what_is_under_way(name):
     first, second = random_beats(dut, 5, 9), random_beats(dut, 6, 9)
     if "mlgru" in name:     # the reset alone begins a sequence
         second = [{**beat, "start": 0} for beat in second]
-    several = len(RESULTS[type(dut)](dut, first)) // 2
+    several = len(UNITS[type(dut)][5](dut, first)) // 2
     run_phases(dut, [(first, several), (second, None), (first[:4], 0), (second, None)],
                Pauses(0.2, 0.3, 4))
 

@@ -324,9 +324,12 @@ class IntegerRoot(wiring.Component):
                 whole, below = divmod(digit * following - (base - 1) * carry, base)
                 total = sums.setdefault(whole, (multiple + whole)[:len(multiple)])
                 nexts.append(Cat(Const(below, digit_bits), total)[:len(multiple)])
+
+            def first_multiple(first: int, digit: int = digit, carry: int = carry) -> int:
+                return digit * first + carry
+
             with m.If(self.start):
-                m.d.sync += multiple.eq(look_up(
-                    first_root, lambda first, digit=digit, carry=carry: digit * first + carry))
+                m.d.sync += multiple.eq(look_up(first_root, first_multiple))
             with m.Elif(step):
                 m.d.sync += multiple.eq(_last_that_fits(fits, nexts))
             products.append(Cat(Const(low, digit_bits + 1), multiple))

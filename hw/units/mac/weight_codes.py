@@ -42,7 +42,7 @@ Combinations: TypeAlias = Mapping[int, tuple[int, ...]]
 PAIR_BITS, TRIPLE_BITS = 4, 5
 """Bits of a code; of one of three trits the index is in the low four, the sign above them."""
 
-TRITS: Combinations = {Trit.ZERO.value: (0,), Trit.PLUS.value: (1,), Trit.MINUS.value: (-1,)}
+TRITS: Combinations = {0: (0,), 1: (1,), 3: (-1,)}
 
 PAIRS: Combinations = {
     0: (0, 0), 1: (1, 0), 2: (-1, 0), 3: (0, 1), 4: (0, -1),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,16 +24,15 @@ from sterna.hw.units.mac.ecp5_rows import Ecp5Tables
 from sterna.hw.units.mac.mac_array import FILLERS, ROWS, Accumulator
 from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mac.weight_codes import (
-    PAIR_BITS,
+    SIGNED_TRIPLES,
     TRIPLE_BITS,
     TRIPLES,
     missing_ones,
-    pack_pairs,
-    pack_triples,
-    to_codes,
+    pack,
     to_relative,
-    unpack_triples,
+    unpack,
 )
+from sterna.hw.units.mac.weight_packing import CODES
 from sterna.hw.units.mac.xc7_rows import Xc7Tables
 
 
@@ -82,7 +81,7 @@ def encode(m: Module, style: ArrayStyle, trits: Sequence[Signal], fault: Fault) 
     The codes are the packer's: it is asked for each combination. With ``Fault.CODE`` the
     first weights have the code of their negatives where that of (-1, 0, ...) is due.
     """
-    size, width, pack = _PACKERS[style]
+    size, width = len(CODES[style][0]), max(CODES[style]).bit_length()
     codes = []
     for low in range(0, len(trits), size):
         group = trits[low:low + size]
@@ -94,7 +93,7 @@ def encode(m: Module, style: ArrayStyle, trits: Sequence[Signal], fault: Fault) 
                 if fault is Fault.CODE and low == 0 and weights == (-1,) + (0,) * (size - 1):
                     stored = -stored
                 with m.Case(sum((w & 3) << (2 * place) for place, w in enumerate(weights))):
-                    m.d.comb += code.eq(int(pack(stored).item()))
+                    m.d.comb += code.eq(int(pack(stored, CODES[style]).item()))
         codes.append(code)
     if style is not ArrayStyle.ECP5_TABLE:
         return Cat(codes)
@@ -208,16 +207,6 @@ def _act_steps(style: ArrayStyle, column: int) -> int:
     return column % CHAIN_COLUMNS if style is ArrayStyle.ECP5_CHAIN else 0
 
 
-_PACKERS: dict[ArrayStyle, tuple[int, int, Callable]] = {
-    ArrayStyle.GENERIC: (1, 2, to_codes),
-    ArrayStyle.ECP5_CHAIN: (1, 2, to_codes),
-    ArrayStyle.XC7_PAIR: (2, PAIR_BITS, pack_pairs),
-    ArrayStyle.ECP5_TABLE: (3, TRIPLE_BITS, pack_triples),
-    ArrayStyle.XC7_TABLE: (3, TRIPLE_BITS, pack_triples),
-}
-"""Weights of a code, its bits, and what packs them."""
-
-
 class ExactRow(Claimed):
     """``holds`` while a row's sum is the start value plus ``w * x`` less the -1 weights.
 
@@ -329,7 +318,7 @@ class FilledEntries(Claimed):
         weights = [Signal(signed(2), name=f"weight{place}") for place in range(3)]
         with m.Switch(filler.fill_index):
             for code in _codes(params.style):
-                (trits,) = unpack_triples(np.array([[code]], dtype=np.uint8), 3).tolist()
+                (trits,) = unpack(np.array([[code]]), 3, SIGNED_TRIPLES).tolist()
                 if self.fault is Fault.CODE and code & ~_SIGN == 1:
                     trits = [-trit for trit in trits]
                 with m.Case(code):

@@ -15,7 +15,7 @@ from sterna.hw.catalog import emit_verilog, unit_named
 from sterna.hw.emit.folder import EmittedUnit
 from sterna.hw.emit.payloads import UnitPorts
 from sterna.hw.testbench.job import Job
-from sterna.hw.testbench.scoreboard import Checks, Scoreboard
+from sterna.hw.testbench.scoreboard import Checks, check_phase
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.checks import one_of
 from sterna.model.quantized import QuantizedModel
@@ -168,7 +168,7 @@ def simulate(
                 folder / f"{unit}_{simulator.value}", waves=waves)
     phases = [
         PhaseReport(each.phase.name, each.phase.beats, result.cycles,
-                    Scoreboard(ports).check(each, result.outputs))
+                    check_phase(ports, each, result.outputs))
         for each, result in zip(scored, results, strict=True)]
     return SimulationReport(
         unit, simulator, int(tokens.size), seed, acts.agreement if tensors else None, phases,

@@ -1,22 +1,32 @@
-"""Our models of vendor cells against those of Yosys, and the cells that rows of the array take."""
+"""The vendor cells of the array styles: our models of them, their number, the emitted Verilog."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from sterna.hw.catalog import emit_verilog
 from sterna.hw.emit.cells import cell_models
-from sterna.hw.emit.tools import run_yosys
+from sterna.hw.emit.tools import run_yosys, verilator_environment
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.target import TARGETS
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.ecp5_rows import ADD, ADD_NOT_B, CHOOSE, SELECT
 from sterna.hw.units.mac.mac_array import ROWS, TernaryMacArray
 from sterna.hw.units.mac.mac_params import MacParams
+from sterna.model.config import ModelConfig
+from sterna.model.profile import C12
+from sterna.model.quantized.bundled import bundled_heldout
+from sterna.model.quantized.synthetic import random_model
+from sterna.model.tokenizer import encode
+from sterna.sim.bench.runner import Simulator
+from sterna.sim.simulate import simulate
 
 DICE = np.random.default_rng(1)
 ECP5 = cell_models("  CCU2C #(")["ecp5.v"]
@@ -178,3 +188,53 @@ def test_the_plain_arrays_of_the_benchmark_are_larger(benchmark):
                              TARGETS["ecp5-85k"], multipliers=False).luts
         for has_tree in (True, False))
     assert ours < tree < naive
+
+
+FILES = {ArrayStyle.ECP5_CHAIN: "ecp5.v", ArrayStyle.ECP5_TABLE: "ecp5.v",
+         ArrayStyle.XC7_PAIR: "xc7.v", ArrayStyle.XC7_TABLE: "xc7.v"}
+SMALL = random_model(ModelConfig(d=24, layers=1, dff=40), C12, seed=5)
+TOKENS = encode(bundled_heldout())[:3]
+ICARUS = [pytest.mark.slow, pytest.mark.skipif(
+    shutil.which("iverilog") is None, reason="needs iverilog")]
+
+
+@pytest.mark.parametrize("style", FILES)
+def test_models_of_the_cells_are_shipped_beside_the_verilog(style, tmp_path):
+    emitted = emit_verilog(SMALL, "mac", tmp_path / "mac", rows=2, cols=5, style=style)
+    model, unit = emitted.sources
+    assert (model.name, unit) == (FILES[style], emitted.verilog_path)
+    assert (emitted.folder / "filelist.f").read_text() == f"{FILES[style]}\nternary_mac_array.v\n"
+    assert (emitted.folder / "synthesis.f").read_text() == "ternary_mac_array.v\n"
+    assert emitted.manifest["files"].keys() >= {FILES[style]}
+    assert emitted.manifest["params"]["style"] == style
+    done = subprocess.run(
+        ["verilator", "--lint-only", "-Wall", "--quiet", "--top-module", "ternary_mac_array",
+         "sterna.vlt", "-f", "filelist.f"],
+        cwd=emitted.folder, env=verilator_environment(), capture_output=True, text=True,
+        timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(("style", "simulator", "tokens", "cols"), [
+    *(pytest.param(style, Simulator.VERILATOR, 3, 20, marks=pytest.mark.long) for style in FILES),
+    # The tables take eight seconds each.
+    *(pytest.param(style, Simulator.ICARUS, 2, 7,
+                   marks=[*ICARUS, *([pytest.mark.long] if style.has_tables else [])])
+      for style in FILES)])
+def test_a_style_agrees_with_both_references(style, simulator, tokens, cols):
+    report = simulate(
+        SMALL, "mac", TOKENS[:tokens], rows=2, cols=cols, style=style, simulator=simulator)
+    assert report.passed, report.failure
+    assert report.checks.reference.values > report.checks.onnx.values > 500
+
+
+@pytest.mark.slow
+def test_a_fault_in_a_model_is_noticed(tmp_path):
+    emitted = emit_verilog(
+        SMALL, "mac", tmp_path / "mac", rows=2, cols=6, style=ArrayStyle.ECP5_CHAIN)
+    path = emitted.folder / "ecp5.v"
+    text = path.read_text()
+    assert "propagate1 ? carry : generate1" in text
+    path.write_text(text.replace("propagate1 ? carry : generate1", "propagate1 ? carry : 1'b0"))
+    report = simulate(SMALL, "mac", TOKENS[:1], emitted=emitted)
+    assert not report.passed

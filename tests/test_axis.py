@@ -7,12 +7,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cocotb_tools.runner import get_results, get_runner
 from conftest import sizes_of
 
 from sterna.hw import catalog
@@ -20,11 +20,12 @@ from sterna.hw.catalog import UNITS, emit_verilog
 from sterna.hw.emit.axis import AxisStream, axis_text
 from sterna.hw.emit.documents import Port
 from sterna.hw.emit.payloads import FieldBits, Fields, UnitPorts, pack_words, read_field
-from sterna.hw.emit.tools import copy_memories, verilator_environment
-from sterna.hw.testbench.scoreboard import Scoreboard, ScoredPhase
+from sterna.hw.emit.tools import verilator_environment
+from sterna.hw.testbench.scoreboard import ScoredPhase, check_phase
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12
 from sterna.model.quantized.synthetic import random_model
+from sterna.sim.bench.runner import Launch, Simulator, check_simulator, run_launch
 from sterna.sim.core.reference import record_activations
 
 SIZES = {"rows": 4, "cols": 8, "lanes": 3}
@@ -124,7 +125,7 @@ def payloads(found: list[str], payload: Fields, stream: dict) -> list[int]:
 
 
 def through_the_wrapper(
-    done, scored: list[ScoredPhase], simulator: str, work: Path, patch,
+    done, scored: list[ScoredPhase], simulator: Simulator, work: Path,
 ) -> list[dict[str, list[int]]]:
     ports, streams = UnitPorts.of(done.manifest), done.manifest["axis"]["streams"]
     job = [{"inputs": {streams[name]["ports"]: frames(
@@ -132,43 +133,32 @@ def through_the_wrapper(
                 for name, words in each.phase.inputs.items()},
             "outputs": {streams[name]["ports"]: count
                         for name, count in each.phase.outputs.items()}} for each in scored]
-    (work / "job.json").write_text(json.dumps(job))
-    for name, value in {**verilator_environment(), "AXIS_JOB": str(work / "job.json"),
-                        "AXIS_RESULTS": str(work / "results.json")}.items():
-        patch.setenv(name, value)
-    patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-    runner = get_runner(simulator)
-    top = done.manifest["axis"]["module"]
-    runner.build(
-        sources=done.sources, hdl_toplevel=top, build_dir=work / "build",
-        timescale=("1ns", "1ps"), build_args=[] if simulator == "icarus" else [
-            "--output-split", "0", "-Wno-fatal", "-Wno-lint", "-Wno-style"])
-    copy_memories(done.verilog_path, work)
-    xml = runner.test(
-        hdl_toplevel=top, test_module="axis_bench", build_dir=work / "build", test_dir=work,
-        results_xml=str(work / "results.xml"))
-    assert get_results(xml) == (1, 0)
+    jobs, results = work / "job.json", work / "results.json"
+    jobs.write_text(json.dumps(job))
+    run_launch(
+        Launch(simulator, [str(path) for path in done.sources], done.manifest["axis"]["module"],
+               "axis_bench", str(work),
+               environment={"AXIS_JOB": str(jobs), "AXIS_RESULTS": str(results)}),
+        {**check_simulator(simulator, work), "PYTHONPATH": os.pathsep.join(
+            [str(Path(__file__).parent), *sys.path])})
     return [{name: payloads(phase[streams[name]["ports"]], ports.fields[name], streams[name])
              for name in each.phase.outputs}
-            for each, phase in zip(scored, json.loads(
-                (work / "results.json").read_text()), strict=True)]
+            for each, phase in zip(scored, json.loads(results.read_text()), strict=True)]
 
 
 @pytest.mark.parametrize(("unit", "simulator"), [
-    pytest.param("glu", "icarus", marks=ICARUS), pytest.param("norm", "icarus", marks=ICARUS),
-    pytest.param("mac", "icarus", marks=ICARUS),
-    pytest.param("glu", "verilator", marks=pytest.mark.slow)])
-def test_axi_stream_traffic_agrees_with_the_reference(
-        model, unit, simulator, tmp_path, monkeypatch):
+    *(pytest.param(unit, Simulator.ICARUS, marks=ICARUS) for unit in ("glu", "norm", "mac")),
+    pytest.param("glu", Simulator.VERILATOR, marks=pytest.mark.slow)])
+def test_axi_stream_traffic_agrees_with_the_reference(model, unit, simulator, tmp_path):
     done = emit_verilog(model, unit, tmp_path / unit, axis=True, **sizes(unit))
     stimulus = catalog.UNITS[unit].stimulus
     acts = record_activations(model, TOKENS, stimulus.tensors(model))
     # What is sent before a reset in mid-vector has no place in frames.
     scored = [each for each in stimulus.phases(model, done, acts)
               if each.expected and not each.phase.levels][:3]
-    found = through_the_wrapper(done, scored, simulator, tmp_path, monkeypatch)
-    scoreboard = Scoreboard(UnitPorts.of(done.manifest))
+    found = through_the_wrapper(done, scored, simulator, tmp_path)
+    ports = UnitPorts.of(done.manifest)
     for each, outputs in zip(scored, found, strict=True):
-        checks = scoreboard.check(each, outputs)
+        checks = check_phase(ports, each, outputs)
         assert checks.reference.values > 0
         assert checks.reference.passed, checks.reference.first

@@ -92,7 +92,7 @@ def test_a_changed_word_is_noticed() -> None:
     shape = SHAPES[0]
     image = build_image(shape.model(), params_of(shape))
     for changed, message in (
-        (replace(image, weights=[2, *image.weights[1:]]), "not one of 0, 1 and 3"),
+        (replace(image, weights=[2, *image.weights[1:]]), "code 2 is none of 0, 1, 3"),
         (replace(image, starts=[image.starts[0] ^ 1, *image.starts[1:]]),
          "start values are wrong"),
     ):

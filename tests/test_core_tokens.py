@@ -11,8 +11,7 @@ from test_sampler_unit import check as check_sampler
 
 from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.timing.cycles import CycleModel
-from sterna.hw.units.sampler import ArgmaxSampler
-from sterna.hw.units.sampler_params import SamplerParams
+from sterna.hw.units.sampler import ArgmaxSampler, SamplerParams
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, S16
 from sterna.model.quantized.bundled import bundled_heldout

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from norm_bench import NormPauses, check_cycles, check_events, run_norm
+from amaranth.hdl import Const
 from pairwise import pairwise
+from stream_bench import Passed, Pauses, run_ports
 
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
@@ -16,8 +19,8 @@ from sterna.hw.units.norm_quant import NormQuant
 from sterna.model.profile import C12, S16, FixedPoint, NumericProfile
 from sterna.model.quantized.integer import norm_quant
 
-STEADY = NormPauses()
-PAUSES = [STEADY, NormPauses(words=0.6, scales=0.9, seed=1), NormPauses(0.2, 0.6, 0.4, seed=2)]
+STEADY = Pauses()
+PAUSES = [STEADY, Pauses(0.6, {"scales": 0.9}, 1), Pauses(0.2, {"acts": 0.6, "scales": 0.4}, 2)]
 TINY = replace(
     C12, name="tiny", x=FixedPoint(5, 2), o=FixedPoint(4, 2), p=FixedPoint(4, 1),
     reciprocal_bits=5, root_frac=0)
@@ -32,11 +35,110 @@ def name(value: object) -> str:
     return value.name if isinstance(value, NumericProfile) else str(value)
 
 
-def check(dut: NormQuant, vectors: list[list[np.ndarray]], pauses: NormPauses = STEADY):
-    events, = run_norm(dut, [vectors], pauses=pauses)
-    check_events(dut.params, vectors, events)
-    check_cycles(dut.params, vectors, events)
-    return events
+Run = dict[str, Passed]
+Vectors = Sequence[np.ndarray]
+
+
+def run_norm(
+    dut: NormQuant, phases: Sequence[tuple[Sequence[Vectors], int | None]], pauses: Pauses = STEADY,
+) -> list[Run]:
+    """Run the vectors of each sequence until their scales were taken, or for so many cycles."""
+    params = dut.params
+    service = SimpleNamespace(
+        valid=dut.service, ready=Const(1),
+        payload=dut.service_sequence if params.sequences > 1 else Const(0))
+    return run_ports(
+        dut, {f"words{index}": stream for index, stream in enumerate(dut.words)},
+        {"acts": dut.acts, "scales": dut.scales, "service": service},
+        [({f"words{index}": pack(params, of_sequence) for index, of_sequence in enumerate(vectors)},
+          {"scales": sum(map(len, vectors))}, cycles) for vectors, cycles in phases],
+        pauses=pauses)
+
+
+def pack(params: NormParams, vectors: Vectors) -> list[int]:
+    """The payloads of the words of vectors, one vector after the other."""
+    payloads = []
+    for vector in vectors:
+        count = params.words(len(vector))
+        padded = np.pad(vector, (0, count * params.rows - len(vector)))
+        payloads += [params.word_layout.const({"y": word, "last": index == count - 1}).as_value()
+                     .value for index, word in enumerate(padded.reshape(count, -1).tolist())]
+    return payloads
+
+
+def fields(layout, payload: int) -> dict:
+    view = layout.from_bits(payload)
+    return {name: list(view[name]) if name == "q" else int(view[name]) for name in layout.members}
+
+
+def check_results(params: NormParams, vectors: Sequence[Vectors], run: Run) -> None:
+    """Hold every output of a run to the reference, and the sequences to their order."""
+    acts = (fields(params.act_layout, payload) for payload in run["acts"].payloads)
+    scales = (fields(params.scale_layout, payload) for payload in run["scales"].payloads)
+    places = [iter(of_sequence) for of_sequence in vectors]
+    assert len(run["service"].at) == sum(map(len, vectors))
+    for sequence in run["service"].payloads:
+        y = next(places[sequence])
+        expected = norm_quant(y, params.profile)
+        q: list[int] = []
+        chunks = params.chunks(len(y))
+        for index in range(chunks):
+            act = next(acts)
+            assert act["last"] == (index == chunks - 1)
+            assert act.get("sequence", 0) == sequence
+            q += act["q"]
+        np.testing.assert_array_equal(q[:len(y)], expected["q"])
+        assert not any(q[len(y):])
+        scale = next(scales)
+        assert scale.pop("sequence", 0) == sequence
+        assert scale == {name: int(expected[name][0])
+                         for name in ("v", *("mrsn" if params.trace else ()))}
+    assert next(acts, None) is None
+    assert next(scales, None) is None
+
+
+def check_cycles(params: NormParams, vectors: Sequence[Vectors], run: Run) -> None:
+    """Hold the cycle of every event to the counts of ``params``, pauses and all."""
+    acts, scales = run["acts"], run["scales"]
+    words = [run[f"words{index}"] for index in range(len(vectors))]
+    arrivals, ends = [], []
+    for of_sequence, passed in zip(vectors, words, strict=True):
+        lasts = np.cumsum([params.words(len(y)) for y in of_sequence]) - 1
+        ends.append([passed.at[last] for last in lasts])
+        arrivals.append([end + params.max_steps for end in ends[-1]])
+    free, before, chunk = 0, params.sequences - 1, 0
+    released: list[list[int]] = [[] for _ in vectors]
+    for index, (service, sequence) in enumerate(
+            zip(run["service"].at, run["service"].payloads, strict=True)):
+        heads = {place: arrivals[place][len(released[place])] for place in range(len(vectors))
+                 if len(released[place]) < len(arrivals[place])}
+        expected = max(free, min(heads.values()))
+        waiting = [place for place, arrival in heads.items() if arrival <= expected]
+        assert service == expected
+        assert sequence == (waiting[0] if len(waiting) == 1 else 1 - before)
+        before = sequence
+
+        due = service + params.first_chunk_steps
+        for _ in range(params.chunks(len(vectors[sequence][len(released[sequence])]))):
+            first = acts.offered_at[chunk]
+            assert first == due
+            due, chunk = acts.at[chunk] + 1, chunk + 1
+        released[sequence].append(first)
+        assert scales.offered_at[index] == acts.at[chunk - 1] + params.scale_steps
+        free = scales.at[index] + params.idle_steps
+
+    for passed, closed, opened in zip(words, ends, released, strict=True):
+        shut = {cycle for start, end in zip(closed, opened, strict=True)
+                for cycle in range(start + 1, end)}
+        assert passed.ready_at == [
+            cycle for cycle in range(free - params.idle_steps + 1) if cycle not in shut]
+
+
+def check(dut: NormQuant, vectors: list[list[np.ndarray]], pauses: Pauses = STEADY) -> Run:
+    run, = run_norm(dut, [(vectors, None)], pauses)
+    check_results(dut.params, vectors, run)
+    check_cycles(dut.params, vectors, run)
+    return run
 
 
 def limits(profile: NumericProfile) -> tuple[int, int]:
@@ -126,26 +228,23 @@ def test_the_longest_loud_vector_does_not_overflow(profile):
     low, high = limits(profile)
     for channels in (128, 130):
         dut = NormQuant(NormParams(profile, rows=8, lanes=8, channels=channels, trace=True))
-        events = check(dut, [[np.full(channels, low), np.full(channels, high)]])
-        assert events.scales[0][2]["s"] == dut.params.sum_max
-        assert events.scales[0][2]["n"] == dut.params.norm_max
+        run = check(dut, [[np.full(channels, low), np.full(channels, high)]])
+        scale = fields(dut.params.scale_layout, run["scales"].payloads[0])
+        assert (scale["s"], scale["n"]) == (dut.params.sum_max, dut.params.norm_max)
 
 
 def test_reset_at_any_time_forgets_the_vectors_before(profile):
     rng = np.random.default_rng(9)
     dut = NormQuant(NormParams(profile, rows=2, lanes=4, channels=18, sequences=2, trace=True))
-    pauses = NormPauses(0.1, 0.3, 0.5, seed=5)
-    cuts: list[int | None] = [1, 9, 11, 12, 13, 14, 16, 20, 26, 33, 50, 70]
-    phases, limit = [], []
-    for cut in cuts:
-        phases += [[random_vectors(profile, rng, 18, 4) for _ in range(2)] for _ in range(2)]
-        limit += [cut, None]
-    runs = run_norm(dut, phases, pauses=pauses, cut=limit)
-    for vectors, cut, events in zip(phases, limit, runs, strict=True):
-        if cut is None:
-            check_events(dut.params, vectors, events)
-            check_cycles(dut.params, vectors, events)
-    served = [len(events.services) for cut, events in zip(limit, runs, strict=True) if cut]
+    phases = []
+    for cut in (1, 9, 11, 12, 13, 14, 16, 20, 26, 33, 50, 70):
+        phases += [([random_vectors(profile, rng, 18, 4) for _ in range(2)], cycles)
+                   for cycles in (cut, None)]
+    runs = run_norm(dut, phases, Pauses(0.1, {"acts": 0.3, "scales": 0.5}, 5))
+    for (vectors, _), run in zip(phases[1::2], runs[1::2], strict=True):
+        check_results(dut.params, vectors, run)
+        check_cycles(dut.params, vectors, run)
+    served = [len(run["service"].at) for run in runs[::2]]
     assert min(served) == 0
     assert max(served) > 1
 
@@ -153,8 +252,8 @@ def test_reset_at_any_time_forgets_the_vectors_before(profile):
 def test_a_sequence_that_waits_long_is_not_passed_over(profile):
     dut = NormQuant(NormParams(profile, rows=1, lanes=1, channels=4, sequences=2))
     vectors = [[np.array([3, -1])] * 12, [np.array([-5, 2, 7])] * 4]
-    events = check(dut, vectors, NormPauses(scales=0.5, seed=8))
-    assert [sequence for _, sequence in events.services[:8]] == [0, 1] * 4
+    run = check(dut, vectors, Pauses(sink={"scales": 0.5}, seed=8))
+    assert run["service"].payloads[:8] == [0, 1] * 4
 
 
 @pytest.mark.parametrize(("profile", "sizes", "counts"), [
@@ -177,13 +276,13 @@ def test_stated_cycles_are_these_and_kept(profile, sizes, counts):
     rng = np.random.default_rng(11)
     low, high = limits(profile)
     y = rng.integers(max(low, -900), min(high, 900), (2, sizes["channels"]))
-    events = check(dut, [list(y)])
+    run = check(dut, [list(y)])
 
     words, chunks = params.words(sizes["channels"]), params.chunks(sizes["channels"])
-    assert events.words[0][:words] == list(range(words))
+    assert run["words0"].at[:words] == list(range(words))
     first = words - 1 + counts[0] + counts[1]
-    assert [taken for _, taken, _ in events.acts[:chunks]] == list(range(first, first + chunks))
-    assert events.scales[0][1] == first + chunks - 1 + counts[2]
+    assert run["acts"].at[:chunks] == list(range(first, first + chunks))
+    assert run["scales"].at[0] == first + chunks - 1 + counts[2]
 
 
 def test_largest_element_always_becomes_127(profile):

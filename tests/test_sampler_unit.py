@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from amaranth.hdl import ResetInserter, Signal
+from amaranth.hdl import Cat, Signal, Value
+from stream_bench import Pauses, StreamRun, run_ports
 
-from sterna.hw.testbench.amaranth import Pauses, run_bench
-from sterna.hw.units.sampler import ArgmaxSampler
-from sterna.hw.units.sampler_params import BETA_BITS, SamplerParams
+from sterna.hw.testbench.amaranth import run_bench
+from sterna.hw.units.sampler import BETA_BITS, ArgmaxSampler, SamplerParams
 from sterna.model.profile import C12, S16, FixedPoint
 from sterna.model.quantized.sampling import Sampler
 
@@ -30,82 +30,57 @@ class Draw:
     seed: int | None = None         # seed anew before its first word
 
 
-@dataclass
-class Run:
-    """Tokens, and cycles in which words and tokens moved."""
-
-    tokens: list[int] = field(default_factory=list)
-    sent_at: list[int] = field(default_factory=list)
-    taken_at: list[int] = field(default_factory=list)
-
-
-def run_phases(dut: ArgmaxSampler, phases, pauses=STEADY) -> list[Run]:
+def run_phases(dut: ArgmaxSampler, phases, pauses=STEADY) -> list[StreamRun]:
     """Run each phase, ``(draws, cycles or None)``, after a reset; None is to the last token.
 
     Lanes past the vocabulary, and beta and seed when nobody reads them, hold random bits.
     """
     params = dut.params
-    reset = Signal()
-    dice = random.Random(pauses.seed)
     noise = np.random.default_rng(pauses.seed)
     fmt = params.profile.logit
-    runs = []
+    sent, at_seed = [], []      # the words of each phase, and the draws whose seed is still to come
+    for draws, _ in phases:
+        words = []
+        for draw in draws:
+            padded = noise.integers(fmt.min, fmt.max + 1, params.words * params.rows)
+            padded[:params.vocab] = draw.logits
+            betas = noise.integers(1 << BETA_BITS, size=params.words)
+            betas[0] = Sampler(temperature=draw.temperature).beta
+            words += [params.logits_layout.const({"logits": word}).as_value().value
+                      | int(beta) << params.logits_layout.size for word, beta in zip(
+                          padded.reshape(params.words, -1).tolist(), betas, strict=True)]
+        sent.append(words)
+        at_seed.append({index for index, draw in enumerate(draws) if draw.seed is not None})
+    started: list[dict] = []
 
-    async def bench(ctx):
-        for draws, limit in phases:
-            ctx.set(dut.logits.valid, 0)
-            ctx.set(dut.tokens.ready, 0)
-            ctx.set(reset, 1)
-            await ctx.tick()
-            ctx.set(reset, 0)
-            words = []
-            for draw in draws:
-                padded = noise.integers(fmt.min, fmt.max + 1, params.words * params.rows)
-                padded[:params.vocab] = draw.logits
-                words += padded.reshape(params.words, params.rows).tolist()
-            run, cycle, held, offered = Run(), 0, None, False
-            runs.append(run)
-            seeded = set()
-            while len(run.tokens) < len(draws) and (limit is None or cycle < limit):
-                assert cycle < 40 * len(words) + 40 * params.sampled_steps * len(draws), pauses
-                index, word = divmod(len(run.sent_at), params.words)
-                pending = index < len(draws)
-                reseed = False
-                if pending and word == 0 and draws[index].seed is not None:
-                    reseed = index not in seeded and len(run.tokens) == index
-                    if index not in seeded and not reseed:
-                        pending = False             # the token before is still to be drawn
-                if reseed:
-                    seeded.add(index)
-                    pending = params.words > 1      # not in the cycle that draws
-                if params.sampling:
-                    ctx.set(dut.seed, draws[index].seed if reseed else dice.getrandbits(32))
-                    ctx.set(dut.reseed, reseed)
-                offered = offered or (pending and dice.random() >= pauses.driver)
-                if offered:
-                    ctx.set(dut.logits.payload.logits, words[len(run.sent_at)])
-                beta = dice.choice([0, dice.getrandbits(BETA_BITS)])
-                if offered and word == 0:
-                    beta = Sampler(temperature=draws[index].temperature).beta
-                if params.sampling:
-                    ctx.set(dut.beta, beta)
-                taking = dice.random() >= pauses.sink
-                ctx.set(dut.logits.valid, offered)
-                ctx.set(dut.tokens.ready, taking)
-                _, _, accepted, valid, token = await ctx.tick().sample(
-                    dut.logits.ready, dut.tokens.valid, dut.tokens.payload)
-                if offered and accepted:
-                    run.sent_at.append(cycle)
-                    offered = False
-                assert held is None or (valid and token == held), "a token changed"
-                held = token if valid and not taking else None
-                if valid and taking:
-                    run.tokens.append(token)
-                    run.taken_at.append(cycle)
-                cycle += 1
+    def seed(ctx, run) -> bool:
+        """Seed anew once the token before is taken; until then no word is offered."""
+        if not started or run is not started[-1]:
+            started.append(run)
+        (draws, _), left = phases[len(started) - 1], at_seed[len(started) - 1]
+        index, word = divmod(len(run["logits"].at), params.words)
+        due = word == 0 and index in left
+        reseed = due and len(run["tokens"].at) == index
+        if params.sampling:
+            ctx.set(dut.seed, draws[index].seed if reseed else int(noise.integers(1 << 32)))
+            ctx.set(dut.reseed, reseed)
+        if reseed:
+            left.remove(index)
+        # Not in the cycle that draws.
+        return due and (not reseed or params.words == 1)
 
-    run_bench(ResetInserter(reset)(dut), bench)
-    return runs
+    payload = Value.cast(dut.logits.payload)
+    logits = SimpleNamespace(
+        payload=Cat(payload, dut.beta) if params.sampling else Cat(payload, Signal(BETA_BITS)),
+        valid=dut.logits.valid, ready=dut.logits.ready)
+    runs = run_ports(
+        dut, {"logits": logits}, {"tokens": dut.tokens},
+        [({"logits": words}, {"tokens": len(draws)}, cycles)
+         for words, (draws, cycles) in zip(sent, phases, strict=True)],
+        pauses=pauses, hold=seed,
+        max_cycles=max(40 * (len(words) + params.sampled_steps * len(draws))
+                       for words, (draws, _) in zip(sent, phases, strict=True)))
+    return [StreamRun.of(run["logits"], run["tokens"]) for run in runs]
 
 
 def expected(draws: list[Draw], logit_frac: int = 8) -> list[int]:
@@ -119,9 +94,9 @@ def expected(draws: list[Draw], logit_frac: int = 8) -> list[int]:
     return tokens
 
 
-def check(dut: ArgmaxSampler, draws: list[Draw], pauses=STEADY) -> Run:
+def check(dut: ArgmaxSampler, draws: list[Draw], pauses=STEADY) -> StreamRun:
     run, = run_phases(dut, [(draws, None)], pauses)
-    assert run.tokens == expected(draws, dut.params.profile.logit.frac)
+    assert run.results == expected(draws, dut.params.profile.logit.frac)
     return run
 
 
@@ -195,7 +170,7 @@ def test_many_draws_equal_the_model(fmt, rows, vocab, temperatures):
              int(rng.integers(1, 1 << 32)) if index % 50 == 0 else None)
         for index in range(60 if vocab < 100 else 6)])
     if temperatures in ([1.0], [100.0]):
-        assert len(set(run.tokens)) > 20
+        assert len(set(run.results)) > 20
 
 
 @pytest.mark.parametrize(("rows", "vocab"), SHAPES)
@@ -260,18 +235,18 @@ def test_reset_at_any_time_begins_anew():
         phases += [(draws[::-1], cycles), (draws, None)]
     runs = run_phases(dut, phases)
     wanted = expected(draws)
-    assert all(run.tokens == wanted for run in runs[1::2])
-    assert len({len(run.sent_at) + 100 * len(run.tokens) for run in runs[::2]}) > 6
+    assert all(run.results == wanted for run in runs[1::2])
+    assert len({len(run.sent_at) + 100 * len(run.results) for run in runs[::2]}) > 6
 
 
 def test_seeds_begin_the_same_numbers_and_zero_counts_as_one():
     dut = ArgmaxSampler(SamplerParams(S16, rows=2, vocab=8))
     flat = np.zeros(8, dtype=int)
     tokens = check(dut, [Draw(flat, 1.0, seed if t == 0 else None)
-                         for seed in (1, 0, 77, 77) for t in range(12)]).tokens
+                         for seed in (1, 0, 77, 77) for t in range(12)]).results
     assert tokens[:12] == tokens[12:24] != tokens[24:36]
     assert tokens[24:36] == tokens[36:]
-    unseeded = check(dut, [Draw(flat, 1.0) for _ in range(12)]).tokens
+    unseeded = check(dut, [Draw(flat, 1.0) for _ in range(12)]).results
     assert unseeded == tokens[:12]      # after a reset the seed is 1
 
 

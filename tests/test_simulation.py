@@ -26,8 +26,6 @@ from sterna.hw.testbench.job import (
     read_results,
     write_results,
 )
-from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.weight_packing import sum_values
 from sterna.model.config import ModelConfig
 from sterna.model.profile import C12, PROFILES, S16, FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
@@ -278,9 +276,3 @@ def test_the_list_of_units_says_how_many_tokens_each_runs(capsys):
     assert main(["units"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"mac +the ternary +4 +--rows", shown), shown
-
-
-def test_sums_are_read_as_signed_numbers() -> None:
-    params = MacParams(2, 1, 1)
-    word = (-128 & ((1 << params.sum_bits) - 1)) << params.sum_bits | 127
-    assert sum_values([word], params).tolist() == [[127, -128]]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import sys
 
 import pytest
-from cocotb_tools.runner import get_results, get_runner
 
 from sterna.hw.board.uart import UartParams, UartReceiver, UartTransmitter
-from sterna.hw.emit.tools import verilator_environment
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.testbench.amaranth import run_bench
+from sterna.sim.bench.runner import Launch, Simulator, check_simulator, run_launch
 
 FAST = UartParams(16_000_000, 1_000_000)
 
@@ -150,22 +149,15 @@ endmodule
 
 
 @pytest.mark.slow
-def test_every_byte_passes_to_and_from_another_uart(tmp_path: Path, monkeypatch):
+def test_every_byte_passes_to_and_from_another_uart(tmp_path):
     params = UartParams(3_000_000, 115_200)
     (tmp_path / "echo.v").write_text(ECHO)
     write_verilog(UartReceiver(params), "receiver", tmp_path)
     write_verilog(UartTransmitter(params), "transmitter", tmp_path)
     (tmp_path / "uart_bench.py").write_text(BENCH)
-    for name, value in verilator_environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    runner = get_runner("verilator")
-    runner.build(
-        sources=list(tmp_path.glob("*.v")), hdl_toplevel="echo",
-        build_dir=tmp_path / "build", timescale=("1ns", "1ps"),
-        # As in sterna.sim.bench.launch: the wheel builds one file of output only.
-        build_args=["--output-split", "0", "-Wno-fatal", "-Wno-lint", "-Wno-style"])
-    xml = runner.test(
-        hdl_toplevel="echo", test_module="uart_bench", build_dir=tmp_path / "build",
-        test_dir=tmp_path, results_xml=str(tmp_path / "results.xml"))
-    assert get_results(xml) == (1, 0)
+    # Raises if a test fails, or if there is none.
+    run_launch(
+        Launch(Simulator.VERILATOR, [str(path) for path in sorted(tmp_path.glob("*.v"))], "echo",
+               "uart_bench", str(tmp_path)),
+        {**check_simulator(Simulator.VERILATOR, tmp_path),
+         "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])})

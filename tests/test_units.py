@@ -16,9 +16,10 @@ import pytest
 from amaranth.hdl import Cat, Elaboratable, Module, Signal, signed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stream_bench import Pauses, StreamRun, run_stream, run_streams
 
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
-from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
+from sterna.hw.parts.sigmoid_table import SigmoidParams
 from sterna.hw.units.embedding import Embedding, EmbeddingParams
 from sterna.hw.units.glu import GluParams, GluUnit
 from sterna.hw.units.mlgru import MlgruParams, MlgruUnit
@@ -41,16 +42,6 @@ COARSE = replace(ODD, name="coarse", h=FixedPoint(5, 1), o=FixedPoint(3, 0))
 PROFILES = [S16, C12, ODD, COARSE]
 
 Beats = list[dict[str, Any]]
-# Of each unit: input, output, and the layouts of their payloads.
-STREAMS = {
-    GluUnit: ("preacts", "products", "preact_layout", "product_layout"),
-    MlgruUnit: ("preacts", "states", "preact_layout", "state_layout"),
-    Embedding: ("requests", "words", "request_layout", "word_layout"),
-    ResidualAdd: ("updates", "words", "update_layout", "word_layout"),
-    Requantize: ("accs", "results", "acc_layout", "result_layout"),
-    WeightRom: ("requests", "beats", "request_layout", None)}
-
-
 def numbers(rng: np.random.Generator, bits: int, shape: int | tuple[int, ...]) -> np.ndarray:
     """Signed numbers, many of them at the ends of their range or beside zero."""
     top = 1 << (bits - 1)
@@ -106,7 +97,7 @@ def mlgru_beats(dut: MlgruUnit, rng: np.random.Generator, count: int) -> Beats:
 
 def mlgru_results(dut: MlgruUnit, beats: Beats) -> Beats:
     params, found = dut.params, []
-    table = np.array(params.profile.sigmoid_table())
+    table = np.array(dut._table)
     recur, product = mlgru_cell(params.profile, "mlgru", params.channels)
     taken = [0] * params.sequences
     states = np.zeros((params.sequences, params.words, params.lanes), dtype=np.int64)
@@ -249,16 +240,21 @@ def rom_results(dut: WeightRom, beats: Beats) -> list[int]:
             for word in dut._words[beat["first"]:beat["first"] + beat["count"]]]
 
 
-RESULTS: dict[type, Callable] = {
-    GluUnit: glu_results, MlgruUnit: mlgru_results, Embedding: embedding_results,
-    ResidualAdd: residual_results, Requantize: requantize_results, WeightRom: rom_results}
-BEATS: dict[type, Callable] = {
-    GluUnit: glu_beats, MlgruUnit: mlgru_beats, Embedding: embedding_beats,
-    ResidualAdd: residual_beats, Requantize: requantize_beats, WeightRom: rom_beats}
+# Input and output, the layouts of their payloads, random beats, and their results.
+UNITS: dict[type, tuple] = {
+    GluUnit: ("preacts", "products", "preact_layout", "product_layout", glu_beats, glu_results),
+    MlgruUnit: ("preacts", "states", "preact_layout", "state_layout", mlgru_beats, mlgru_results),
+    Embedding: (
+        "requests", "words", "request_layout", "word_layout", embedding_beats, embedding_results),
+    ResidualAdd: (
+        "updates", "words", "update_layout", "word_layout", residual_beats, residual_results),
+    Requantize: (
+        "accs", "results", "acc_layout", "result_layout", requantize_beats, requantize_results),
+    WeightRom: ("requests", "beats", "request_layout", None, rom_beats, rom_results)}
 
 
 def random_beats(dut, seed: int, count: int = 40) -> Beats:
-    return BEATS[type(dut)](dut, np.random.default_rng(seed), count)
+    return UNITS[type(dut)][4](dut, np.random.default_rng(seed), count)
 
 
 def fields(layout, payload: int):
@@ -272,9 +268,9 @@ def fields(layout, payload: int):
 
 def run_phases(dut, phases: Sequence[tuple[Beats, int | None]], pauses=STEADY) -> list[StreamRun]:
     """Run beats after a reset, to so many results or all, and compare them with the reference."""
-    inputs, outputs, sent, taken = STREAMS[type(dut)]
+    inputs, outputs, sent, taken, _, results = UNITS[type(dut)]
     into, out = getattr(dut.params, sent), taken and getattr(dut.params, taken)
-    expected = [RESULTS[type(dut)](dut, beats) for beats, _ in phases]
+    expected = [results(dut, beats) for beats, _ in phases]
     counts = [len(wanted) if limit is None else limit
               for wanted, (_, limit) in zip(expected, phases, strict=True)]
     runs = run_streams(
@@ -341,7 +337,7 @@ def test_a_reset_forgets_what_is_under_way(name):
     first, second = random_beats(dut, 5, 9), random_beats(dut, 6, 9)
     if "mlgru" in name:     # the reset alone begins a sequence
         second = [{**beat, "start": 0} for beat in second]
-    several = len(RESULTS[type(dut)](dut, first)) // 2
+    several = len(UNITS[type(dut)][5](dut, first)) // 2
     run_phases(dut, [(first, several), (second, None), (first[:4], 0), (second, None)],
                Pauses(0.2, 0.3, 4))
 
@@ -398,6 +394,36 @@ def test_extremes_of_the_glu_and_the_mlgru_equal_the_reference(profile):
     check(mlgru(profile, 1, len(triples), 1),
           [{**beat, "start": int(index == 0)} for index, beat in enumerate(
               4 * triples + 4 * turned)])
+
+
+TWO = replace(S16, name="two", sigmoid_segments=2)
+NARROW = replace(
+    C12, name="narrow", z=FixedPoint(6, 2), h=FixedPoint(8, 4), sigmoid_segments=16,
+    sigmoid_frac=6)
+DIRECT = replace(NARROW, name="direct", sigmoid_segments=64)
+
+
+@pytest.mark.parametrize(("profile", "tables", "pauses"), [
+    *((profile, 4, STEADY) for profile in (S16, C12, NARROW)), (TWO, 1, STEADY),
+    (DIRECT, 1, STEADY),
+    *((profile, 1, Pauses(0.0, 0.6, 1)) for profile in (S16, C12, TWO, NARROW, DIRECT))],
+    ids=lambda value: getattr(value, "name", str(value)))
+def test_sigmoids_equal_the_reference_at_every_boundary_whatever_the_table(
+        profile, tables, pauses):
+    # Both ends, both sides of zero and of every boundary of a segment, and random values; the
+    # real table, the steepest, and the flattest two.
+    z, rng = profile.z, np.random.default_rng(11)
+    edges = np.arange(z.min, z.max + 1, 1 << profile.sigmoid_step_bits)
+    values = np.concatenate([edges - 1, edges, edges + 1, [z.max, -1, 0, 1],
+                             rng.integers(z.min, z.max + 1, 800)])
+    beats = [{"f": [value], "c": [0], "g": [value], "start": 0}
+             for value in np.clip(values, z.min, z.max).tolist()]
+    real, most = profile.sigmoid_table(), profile.sigmoid_max
+    half = len(real) // 2
+    steep = [0] * half + [most] * (len(real) - half)
+    for table in (real, steep, [most] * len(real), [0] * len(real))[:tables]:
+        dut = MlgruUnit(MlgruParams(profile, 1, 8, trace=True), table)
+        check(dut, beats, pauses)
 
 
 @pytest.mark.parametrize("profile", [S16, C12], ids=lambda profile: profile.name)
@@ -564,6 +590,13 @@ def test_an_idle_memory_of_weights_answers_after_the_stated_latency():
     (lambda: mlgru(S16, 1, 8, 3), r"channels \(8\) must be a multiple of lanes \(3\)"),
     (lambda: MlgruUnit(MlgruParams(C12, 1, 8), S16.sigmoid_table()),
      "sigmoid table of profile C12 has 256 entries, got 65"),
+    *((lambda table=table: MlgruUnit(MlgruParams(S16, 1, 8), table), message)
+      for table, message in (
+          ([0] * 64 + [1 << 15], "entries must be from 0 to 32767, got 0 to 32768"),
+          ([-1] + [0] * 64, "entries must be from 0 to 32767, got -1 to 0"),
+          ([1] + [0] * 64, "must not decrease"))),
+    (lambda: SigmoidParams(S16, weighted=True),
+     "an entry for each of the 65536 values of z, got 64"),
     (lambda: requantizer(1, 16, 16, 16, (9,)), "sum_bits must be a whole number from 2 to 24"),
     (lambda: requantizer(17, 16, 16, 25, (9,)), "out_bits must be a whole number from 2 to 24"),
     (lambda: requantizer(17, 16, 16, 16, ()), "shifts must name at least one shift"),

@@ -35,8 +35,7 @@ from sterna.hw.units.embedding import Embedding, EmbeddingParams
 from sterna.hw.units.mac.mac_product import WEIGHTS_FILE
 from sterna.hw.units.mac.weight_packing import pack_projection
 from sterna.hw.units.residual import ResidualAdd, ResidualParams
-from sterna.hw.units.sampler import ArgmaxSampler
-from sterna.hw.units.sampler_params import SamplerParams
+from sterna.hw.units.sampler import ArgmaxSampler, SamplerParams
 from sterna.hw.units.weight_rom import WeightRom, WeightRomParams
 from sterna.model import folder as folder_module
 from sterna.model.config import ModelConfig

@@ -19,7 +19,7 @@ from amaranth.lib.wiring import In, Out
 
 from sterna.hw.core.control import prompt_layout, token_layout
 from sterna.hw.core.plan.core_params import CoreParams
-from sterna.hw.units.sampler_params import BETA_BITS, SEED_BITS
+from sterna.hw.units.sampler import BETA_BITS, SEED_BITS
 
 __all__ = ["COUNT_BITS", "QUEUE_BYTES", "Answer", "Order", "SerialProtocol", "check_core",
            "order_bytes"]

@@ -11,7 +11,7 @@ from sterna.hw.core.plan.core_params import MAX_SLOTS, CoreParams
 from sterna.hw.core.plan.image import CoreImage, task_layout, weight_request_layout
 from sterna.hw.core.plan.request import LIMIT_BITS
 from sterna.hw.core.queues import TaskQueue
-from sterna.hw.units.sampler_params import BETA_BITS, SEED_BITS
+from sterna.hw.units.sampler import BETA_BITS, SEED_BITS
 
 __all__ = ["ControlSignature", "Dispatcher", "TokenControl", "prompt_layout", "token_layout"]
 

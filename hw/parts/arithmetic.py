@@ -6,7 +6,7 @@ of every unit hold them to it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from amaranth.hdl import Cat, Const, Mux, Value, signed
 
@@ -116,12 +116,14 @@ def constant_product(value: Value, factor: int) -> Value:
     return total.shift_left(place)
 
 
-def look_up(index: Value, entries: Sequence[int], bits: int) -> Value:
-    """Return the entry of ``bits`` bits at an index, which has an entry for each value.
+def look_up(index: Value, function: Callable[[int], int], bits: int | None = None) -> Value:
+    """Return a function of an unsigned index, in its low ``bits`` bits or as many as it needs.
 
     It is a tree of multiplexers over constants, which no tool takes for a memory.
     """
-    table: list[Value] = [Const(entry, bits) for entry in entries]
+    entries = [function(value) for value in range(1 << len(index))]
+    bits = bits or max(max(entries).bit_length(), 1)
+    table: list[Value] = [Const(entry & (1 << bits) - 1, bits) for entry in entries]
     for bit in index:
         table = [Mux(bit, odd, even) for even, odd in zip(table[::2], table[1::2], strict=True)]
     return table[0]
@@ -143,17 +145,10 @@ def square_parts(value: Value) -> tuple[Value, Value]:
     overlap, and all are functions of a few bits.
     """
     low, high = value[:4], value[4:8].as_signed()
-    squares = Cat(_table(low, 8, lambda bits: bits * bits),
-                  _table(high, 7, lambda bits: (bits - (bits >> 3 << 4)) ** 2))
+    squares = Cat(look_up(low, lambda bits: bits * bits, 8),
+                  look_up(high, lambda bits: (bits - (bits >> 3 << 4)) ** 2, 7))
     # h*l in two parts, for the lower and the upper two bits of h.
-    lower = _table(Cat(low, high[:2]), 6, lambda bits: (bits & 15) * (bits >> 4))
-    upper = _table(
-        Cat(low, high[2:]), 7, lambda bits: (bits & 15) * ((bits >> 4) - (bits >> 5 << 2)))
+    lower = look_up(Cat(low, high[:2]), lambda bits: (bits & 15) * (bits >> 4), 6)
+    upper = look_up(
+        Cat(low, high[2:]), lambda bits: (bits & 15) * ((bits >> 4) - (bits >> 5 << 2)), 7)
     return squares, (upper.as_signed() << 2) + lower
-
-
-def _table(index: Value, bits: int, function) -> Value:
-    """Return a function of ``index``, which counts as unsigned, in ``bits`` bits."""
-    mask = (1 << bits) - 1
-    return look_up(
-        index.as_unsigned(), [function(i) & mask for i in range(1 << len(index))], bits)

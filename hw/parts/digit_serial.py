@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from math import isqrt
 from operator import or_
 from typing import Any
@@ -138,9 +137,10 @@ class ConstantDivider(ConstantQuotient):
             return fits, Mux(fits, (head - divisor)[:params.divisor_bits], head)
 
         index_bits = min(params.head.bit_length(), params.divisor_bits)
-        entries = [params.head // max(index, 1) | params.head % max(index, 1) << len(head)
-                   for index in range(1 << index_bits)]
-        entry = look_up(divisor[:index_bits], entries, len(head) + index_bits)
+        entry = look_up(
+            divisor[:index_bits],
+            lambda index: (params.head // max(index, 1)
+                           | params.head % max(index, 1) << len(head)), len(head) + index_bits)
         above = divisor[index_bits:].any()
         return Mux(above, 0, entry[:len(head)]), Mux(above, head, entry[len(head):])
 
@@ -269,7 +269,7 @@ class IntegerRoot(wiring.Component):
         first_bits = 2 * digit_bits * params.first_digits
         first = value[-first_bits:]
         first_root = Signal(first_bits // 2)
-        m.d.comb += first_root.eq(_function_of(first, isqrt))
+        m.d.comb += first_root.eq(look_up(first, isqrt))
         products = self._products(m, root, fits, first_root, ~self.start & left.any())
         extended = Cat(due[-2 * digit_bits:], remainder)
         rests = [extended]
@@ -284,7 +284,7 @@ class IntegerRoot(wiring.Component):
             m.d.sync += [
                 due.eq(value << first_bits),
                 root.eq(first_root),
-                remainder.eq(_function_of(first, lambda head: head - isqrt(head) ** 2)),
+                remainder.eq(look_up(first, lambda head: head - isqrt(head) ** 2)),
             ]
         with m.Elif(left.any()):
             # Only zeros leave at the top of the root: root_bits hold the largest one.
@@ -324,24 +324,16 @@ class IntegerRoot(wiring.Component):
                 whole, below = divmod(digit * following - (base - 1) * carry, base)
                 total = sums.setdefault(whole, (multiple + whole)[:len(multiple)])
                 nexts.append(Cat(Const(below, digit_bits), total)[:len(multiple)])
+
+            def first_multiple(first: int, digit: int = digit, carry: int = carry) -> int:
+                return digit * first + carry
+
             with m.If(self.start):
-                m.d.sync += multiple.eq(_function_of(
-                    first_root, partial(_first_multiple, digit, carry)))
+                m.d.sync += multiple.eq(look_up(first_root, first_multiple))
             with m.Elif(step):
                 m.d.sync += multiple.eq(_last_that_fits(fits, nexts))
             products.append(Cat(Const(low, digit_bits + 1), multiple))
         return products
-
-
-def _first_multiple(digit: int, carry: int, first: int) -> int:
-    """Return a digit times the first digits of the root, and the carry of its own square."""
-    return digit * first + carry
-
-
-def _function_of(index: Value, function: Callable[[int], int]) -> Value:
-    """Return a function of a few bits, in as many as it needs."""
-    entries = [function(value) for value in range(1 << len(index))]
-    return look_up(index, entries, max(max(entries).bit_length(), 1))
 
 
 def _last_that_fits(fits: list[Value], choices: list[Value]) -> Value:

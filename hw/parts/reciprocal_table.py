@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, reduce
 from operator import or_
+from typing import ClassVar
 
 import numpy as np
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, unsigned
@@ -112,19 +113,16 @@ class ReciprocalTableParams:
     max_divisor: int  # largest divisor that comes; not above the dividend
     head: int = 127  # the constant
 
+    # Cycles from `start` to `done`: address, memory, its register, the parts of the line, two
+    # sums of them, one sum.
+    latency: ClassVar[int] = 6
+
     def __post_init__(self) -> None:
         check_whole("frac_bits", self.frac_bits, 1, 32)
         check_whole("head", self.head, 1, 1023)
         # A quotient of 0 would need a base below 0.
         check_whole("max_divisor", self.max_divisor, 1,
                     min((1 << 18) - 1, self.head << self.frac_bits))
-
-    @property
-    def latency(self) -> int:
-        """Cycles from ``start`` to ``done``: address, memory, its register, the parts of the
-        line, two sums of them, one sum.
-        """
-        return 6
 
     @property
     def divisor_bits(self) -> int:
@@ -211,10 +209,6 @@ class ReciprocalTableParams:
         """Key of the bank of corrections for divisors of so many bits."""
         return max(divisor_bits, _SHARED_BITS)
 
-    def correction_address_bits(self, bank: int) -> int:
-        """Low bits of a divisor that are its address in a bank."""
-        return bank if bank == _SHARED_BITS else bank - 1
-
     @property
     def memory_bits(self) -> int:
         """Bits of all the tables."""
@@ -249,7 +243,8 @@ class ReciprocalTable(ConstantQuotient):
 
         octave, address, place = self._segment(m)
         divisor = steps.register(self.divisor, "divisor_1")
-        word = self._read_segment(m, steps, steps.register(address, "address"))
+        word = _read(m, steps, "segments", params.segment_words, params.word_bits,
+                     steps.register(address, "address"), BLOCK_ROM)
         octave = steps.delay(octave, 3, "octave")
         place = steps.delay(place, 3, "place")
         correction = self._read_correction(m, steps, divisor, octave)
@@ -259,7 +254,8 @@ class ReciprocalTable(ConstantQuotient):
                    word[params.base_bits:params.quotient_bits]
                    & (~octave.any()).replicate(params.quotient_bits - params.base_bits))
         if params.wraps:
-            small = self._read_small(m, steps, divisor)
+            small = _read(m, steps, "small", params.small_words, params.quotient_bits, divisor,
+                          LOGIC_ROM)
             base = Mux(steps.delay(~divisor[SMALL_DIVISORS.bit_length() - 1:].any(), 2, "small"),
                        small, base)
         drop = word[params.base_bits:params.base_bits + params.drop_bits]
@@ -267,8 +263,8 @@ class ReciprocalTable(ConstantQuotient):
         rows = [steps.register(_row(drop, place[2 * digit:2 * digit + 2]), f"row{digit}")
                 for digit in range(DIGITS)]
         # -(total >> 6) = (-(total >> 4) + 3) >> 2; two digits are added, the third taken off.
-        upper = steps.register(_keep(Cat(Const(3, 2), base) - rows[2],
-                                     params.quotient_bits + 3), "upper")
+        upper = (Cat(Const(3, 2), base) - rows[2])[:params.quotient_bits + 3].as_signed()
+        upper = steps.register(upper, "upper")
         lower = steps.register(((rows[1] << 2) + rows[0])[4:].as_signed(), "lower")
         quotient = ((upper - lower) + Cat(Const(0, 2), correction))[2:]
         with m.If(flags[-2]):
@@ -300,16 +296,6 @@ class ReciprocalTable(ConstantQuotient):
             places.append(_when(flag, whole[-bits:]))
         return octaves, reduce(or_, addresses)[:address_bits], reduce(or_, places)
 
-    def _read_segment(self, m: Module, steps: Pipeline, address: Value) -> Value:
-        """Return the word of a segment, two steps later."""
-        return _read(m, steps, "segments", self.params.segment_words, self.params.word_bits,
-                     address, BLOCK_ROM)
-
-    def _read_small(self, m: Module, steps: Pipeline, divisor: Value) -> Value:
-        """Return the quotient of a small divisor, two steps later."""
-        return _read(m, steps, "small", self.params.small_words, self.params.quotient_bits,
-                     divisor, LOGIC_ROM)
-
     def _read_correction(
         self, m: Module, steps: Pipeline, divisor: Value, octave: Value,
     ) -> Value:
@@ -317,9 +303,9 @@ class ReciprocalTable(ConstantQuotient):
         params = self.params
         found = []
         for bits, bank in params.correction_banks.items():
-            address = divisor[:params.correction_address_bits(bits)]
             value = _read(m, steps, f"corrections{bits}", bank, max(bank).bit_length(),
-                          address, BLOCK_ROM if len(bank) > SMALL_DIVISORS else LOGIC_ROM)
+                          divisor[:bits if bits == _SHARED_BITS else bits - 1],
+                          BLOCK_ROM if len(bank) > SMALL_DIVISORS else LOGIC_ROM)
             flags = [flag for flag, of in zip(octave, params.octaves, strict=True)
                      if params.bank(of) == bits]
             found.append(steps.register(_when(Cat(flags).any(), value), f"found{bits}"))
@@ -347,8 +333,3 @@ def _row(drop: Value, digit: Value) -> Value:
     chosen = Mux(digit[1], Mux(digit[0], drop << 1, drop), Mux(digit[0], 0, ~drop))
     return Cat(
         Mux(digit.any(), chosen[:bits], (~Cat(drop, Const(0, 1)))), ~digit.any()).as_signed()
-
-
-def _keep(value: Value, bits: int) -> Value:
-    """Return a signed value in fewer bits, which hold it."""
-    return value[:bits].as_signed()

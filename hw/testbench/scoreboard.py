@@ -15,7 +15,7 @@ from sterna.hw.emit.payloads import FieldBits, UnitPorts, read_field
 from sterna.hw.testbench.job import Phase, SimulationError
 from sterna.model.quantized.compare import Comparison, Difference, compare
 
-__all__ = ["Checks", "ExpectedTensor", "Scoreboard", "ScoredPhase", "count_words"]
+__all__ = ["Checks", "ExpectedTensor", "ScoredPhase", "check_phase", "count_words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +88,15 @@ class Checks:
                 "onnx_values": self.onnx.values, "onnx_mismatches": self.onnx.mismatches}
 
 
-class Scoreboard:
-    """Compares what came out of a unit with what both oracles expect."""
-
-    def __init__(self, ports: UnitPorts) -> None:
-        self._ports = ports
-
-    def check(self, scored: ScoredPhase, outputs: Mapping[str, list[int]]) -> Checks:
-        """Compare the output words of a phase with what is expected of it."""
-        words = self._ports.by_sequence(outputs)
-        return sum(
-            (Checks(e.compare(e.reference, words),
-                    Comparison() if e.onnx is None else e.compare(e.onnx, words))
-             for e in scored.expected), Checks())
+def check_phase(
+    ports: UnitPorts, scored: ScoredPhase, outputs: Mapping[str, list[int]],
+) -> Checks:
+    """Compare the output words of a phase with what both oracles expect of it."""
+    words = ports.by_sequence(outputs)
+    return sum(
+        (Checks(e.compare(e.reference, words),
+                Comparison() if e.onnx is None else e.compare(e.onnx, words))
+         for e in scored.expected), Checks())
 
 
 def count_words(expected: Sequence[ExpectedTensor], stream: str) -> int:

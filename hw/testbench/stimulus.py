@@ -151,7 +151,7 @@ def last_flags(words: int) -> np.ndarray:
     return np.arange(words) // max(words - 1, 1) if words > 1 else np.ones(1, dtype=np.int64)
 
 
-MOST_DIGITS = 3000
+_MOST_DIGITS = 3000
 """Hexadecimal digits after which a phase in a folder ends: some kB in all."""
 
 
@@ -162,25 +162,22 @@ def short_vectors(ports: UnitPorts, phases: Sequence[ScoredPhase]) -> Vectors:
     """
     tried = [each for each in phases if each.expected]
     chosen = [tried[0], *tried[1:][-1:]]
-    return Vectors([vector_phase(ports, each, MOST_DIGITS) for each in chosen])
+    return Vectors([_vector_phase(ports, each) for each in chosen])
 
 
-def vector_phase(
-    ports: UnitPorts, scored: ScoredPhase, most_digits: int | None = None,
-) -> VectorPhase:
+def _vector_phase(ports: UnitPorts, scored: ScoredPhase) -> VectorPhase:
     """Return the words of a phase and those that must come out of it.
 
-    Bits of an output word that no tensor claims, padding among them, are not compared. The phase
-    ends with the step that exceeds ``most_digits`` hexadecimal digits, if there is such a limit.
+    Bits of an output word that no tensor claims, padding among them, are not compared.
     """
     phase = scored.phase
     ends: Mapping[str, int] = {
         **{name: len(words) for name, words in phase.inputs.items()},
         **{each.stream: count_words(scored.expected, each.stream) for each in scored.expected}}
-    for step in scored.steps if most_digits else ():
+    for step in scored.steps:
         ends = step
         digits = sum(count * -(-_width(ports, name) // 4) for name, count in step.items())
-        if digits > (most_digits or 0):
+        if digits > _MOST_DIGITS:
             break
     outputs: dict[str, list[int]] = {}
     masks: dict[str, list[int]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from amaranth.hdl import Cat, Module, Mux, Shape, Signal, signed, unsigned
@@ -40,6 +41,9 @@ class EmbeddingParams(Interleaved):
     sequences: int = 1  # interleaved sequences, 1 or 2
     stalls: bool = True  # whether words may have to wait to be taken
 
+    # Cycles from a request taken to its first word: address, memory, output register.
+    latency: ClassVar[int] = 3
+
     @property
     def token_bits(self) -> int:
         return max((self.vocab - 1).bit_length(), 1)
@@ -75,11 +79,6 @@ class EmbeddingParams(Interleaved):
     def parts(self) -> int:
         """Memories side by side."""
         return -(-self.word_bits // self.part_bits)
-
-    @property
-    def latency(self) -> int:
-        """Cycles from a request taken to its first word: address, memory, output register."""
-        return 3
 
     @property
     def request_spacing(self) -> int:

@@ -88,13 +88,6 @@ class GluUnit(wiring.Component):
     beat; ``last`` and ``sequence`` travel with them and change nothing. No intermediate value
     can overflow: each is as wide as its operands make it, save ``silu(gate)``, whose magnitude
     is at most that of the gate.
-
-    Members
-    -------
-    preacts : ``In(stream.Signature(params.preact_layout))``
-        ``gate`` and ``up`` of each lane, ``last``, and ``sequence`` if there are several.
-    products : ``Out(stream.Signature(params.product_layout))``
-        ``p`` of each lane, ``last``, ``sequence``, and ``silu`` of each lane if there is a trace.
     """
 
     def __init__(self, params: GluParams, table: Sequence[int]) -> None:

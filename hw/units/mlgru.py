@@ -117,7 +117,7 @@ class MlgruParams(Interleaved):
 
     @property
     def state_layout(self) -> StructLayout:
-        """Payload of ``states``."""
+        """Payload of ``states``; ``last`` is high with the last beat of a layer."""
         sigmoids = ArrayLayout(unsigned(self.profile.sigmoid_frac), self.lanes)
         candidates = ArrayLayout(signed(self.profile.h.bits), self.lanes)
         return StructLayout({
@@ -218,14 +218,6 @@ class MlgruUnit(wiring.Component):
     than the pipeline has steps between reading and writing it). The pipeline moves as a whole
     and stops only while a result waits to be taken, or never without ``stalls``; results appear
     ``params.latency`` steps after their beat.
-
-    Members
-    -------
-    preacts : ``In(stream.Signature(params.preact_layout))``
-        ``f``, ``c``, ``g`` of each lane, ``start`` and, if there are several, ``sequence``.
-    states : ``Out(stream.Signature(params.state_layout))``
-        ``o`` and ``h`` of each lane, ``last`` with the last beat of a layer, and
-        ``sequence`` of the beat; with ``trace`` also ``f``, ``g`` and ``c``.
     """
 
     def __init__(self, params: MlgruParams, table: Sequence[int]) -> None:

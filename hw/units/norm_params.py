@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isqrt
+from typing import ClassVar
 
 from amaranth.hdl import Shape, signed, unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
@@ -47,6 +48,9 @@ class NormParams(Interleaved):
     # whether R goes through one more register on its way to the multipliers, and squares and
     # their sum through one before the sum and the root
     routing_registers: bool = False
+
+    read_steps: ClassVar[int] = 3  # from the address of a chunk: memory, register, elements
+    idle_steps: ClassVar[int] = 1  # from a scale taken to the `service` of a vector that waits
 
     def __post_init__(self) -> None:
         check_whole("rows", self.rows, 1, 4096)
@@ -189,11 +193,6 @@ class NormParams(Interleaved):
         return self.table.latency if self.digit_bits == 0 else self.scale.latency
 
     @property
-    def read_steps(self) -> int:
-        """Cycles from the address of a chunk to its elements: memory, register, elements."""
-        return 3
-
-    @property
     def factor_steps(self) -> int:
         """Cycles from ``service`` until R and the first chunk are the factors."""
         return 1 + max(self.reciprocal_steps + self.routing_registers, self.read_steps)
@@ -234,11 +233,6 @@ class NormParams(Interleaved):
     def scale_steps(self) -> int:
         """Cycles from the last chunk taken to the first cycle of its scale: N, then V."""
         return self.root_steps + self.quotient_steps
-
-    @property
-    def idle_steps(self) -> int:
-        """Cycles from a scale taken to the ``service`` of a vector that waits."""
-        return 1
 
     # Payloads ----------------------------------------------------------------------
 

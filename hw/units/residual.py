@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from amaranth.hdl import Array, Module, Mux, Signal, Value, signed
 from amaranth.lib import memory, stream, wiring
@@ -35,15 +36,12 @@ class ResidualParams:
     spaced: bool = True
     stalls: bool = True  # whether words may have to wait to be taken
 
+    latency: ClassVar[int] = 2  # steps from ``updates`` to ``words``: sum and saturation
+
     @property
     def words(self) -> int:
         """Words of a vector; the last is filled up with zeros."""
         return -(-self.channels // self.rows)
-
-    @property
-    def latency(self) -> int:
-        """Steps from ``updates`` to ``words``: sum and saturation."""
-        return 2
 
     @property
     def update_spacing(self) -> int:

@@ -70,12 +70,8 @@ class UnitSpec:
         return {name: getattr(params, name) for name in self.sizes}
 
     def params_for(self, model: QuantizedModel, sizes: Sizes) -> Any:
-        """Return the parameters of the unit for a model.
-
-        Raises
-        ------
-        ValueError
-            If the unit does not have a size, or it does not fit the model.
+        """Return the parameters for a model; ValueError for a size that the unit does not have,
+        or that does not fit the model.
         """
         self.check_sizes(sizes)
         return self.params(model, **sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from amaranth.hdl import Module, Signal, unsigned
 from amaranth.lib import memory, stream, wiring
@@ -29,6 +30,8 @@ class WeightRomParams:
     words: int  # words that it holds
     word_bits: int  # bits of a word
 
+    latency: ClassVar[int] = 2  # cycles from a request taken while idle to its first word
+
     def __post_init__(self) -> None:
         check_whole("words", self.words, 1, 1 << 28)
         check_whole("word_bits", self.word_bits, 1, 1 << 20)
@@ -47,11 +50,6 @@ class WeightRomParams:
     def count_bits(self) -> int:
         """Bits of a number of words, 1 to all of them."""
         return self.words.bit_length()
-
-    @property
-    def latency(self) -> int:
-        """Cycles from a request taken while idle to its first word: address, memory."""
-        return 2
 
     @property
     def request_layout(self) -> StructLayout:

@@ -9,7 +9,7 @@ from sterna.hw.units.glu import GluParams
 from sterna.hw.units.mlgru import MlgruParams
 from sterna.hw.units.norm_params import NormParams
 from sterna.hw.units.residual import ResidualParams
-from sterna.hw.units.sampler_params import SamplerParams
+from sterna.hw.units.sampler import SamplerParams
 
 __all__ = ["SCALE_HOLD", "CoreUnits", "scale_latency"]
 

@@ -237,22 +237,20 @@ def mac_params(
     model: QuantizedModel, *, rows: int | None = None, cols: int | None = None,
     style: ArrayStyle = ArrayStyle.GENERIC,
 ) -> MacParams:
-    shapes = model.config.projections()
-    most_rows = max(shape[0] for shape in shapes.values())
-    rows = min(_ROWS, most_rows) if rows is None else rows
-    check_whole("rows", rows, 1)
-    if rows > most_rows:
-        raise ValueError(
-            f"rows must be from 1 to {most_rows} (the rows of the largest projection of this "
-            f"model), got {rows}")
-    most_columns = max(shape[1] for shape in shapes.values())
-    cols = min(_COLS, most_columns) if cols is None else cols
-    check_whole("cols", cols, 1)
-    if cols > most_columns:
-        raise ValueError(
-            f"cols must be from 1 to {most_columns} (the columns of the widest projection of "
-            f"this model), got {cols}")
-    return MacParams(rows, cols, most_columns, style=style)
+    most_rows, most_columns = map(max, zip(*model.config.projections().values(), strict=True))
+    return MacParams(
+        _size("rows", rows, _ROWS, most_rows, "the rows of the largest projection"),
+        _size("cols", cols, _COLS, most_columns, "the columns of the widest projection"),
+        most_columns, style=style)
+
+
+def _size(name: str, value: int | None, usual: int, most: int, which: str) -> int:
+    if value is None:
+        return min(usual, most)
+    check_whole(name, value, 1)
+    if value > most:
+        raise ValueError(f"{name} must be from 1 to {most} ({which} of this model), got {value}")
+    return value
 
 
 MAC = UnitSpec(

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 from amaranth.lib import enum
 
 __all__ = [
-    "PAIRS", "PAIR_BITS", "TRIPLES", "TRIPLE_BITS", "Trit", "from_codes", "from_relative",
-    "missing_ones", "pack_pairs", "pack_triples", "to_codes", "to_relative", "unpack_pairs",
-    "unpack_triples"]
+    "PAIRS", "PAIR_BITS", "SIGNED_TRIPLES", "TRIPLES", "TRIPLE_BITS", "TRITS", "Trit",
+    "from_relative", "missing_ones", "pack", "to_relative", "unpack"]
 
 
 class Trit(enum.Enum, shape=2):  # type: ignore[call-arg]  # shape is for Amaranth's metaclass
@@ -36,33 +36,17 @@ class Trit(enum.Enum, shape=2):  # type: ignore[call-arg]  # shape is for Amaran
     MINUS = 3
 
 
-def to_codes(weight: np.ndarray) -> np.ndarray:
-    """Return the uint8 codes of a matrix of -1, 0 and 1.
-
-    >>> to_codes(np.array([0, 1, -1])).tolist()
-    [0, 1, 3]
-    """
-    weight = np.asarray(weight)
-    if not np.isin(weight, (-1, 0, 1)).all():
-        raise ValueError("weights must be -1, 0 or 1")
-    return weight.astype(np.int8).view(np.uint8) & 3
-
-
-def from_codes(codes: np.ndarray) -> np.ndarray:
-    """Undo :func:`to_codes`; int8."""
-    codes = np.asarray(codes)
-    if not np.isin(codes, (0, 1, 3)).all():
-        raise ValueError("a code is not one of 0, 1 and 3, the codes of a trit")
-    return np.where(codes == 3, -1, codes).astype(np.int8)
-
+Combinations: TypeAlias = Mapping[int, tuple[int, ...]]
+"""The weights, the one of the first column first, that each code stands for."""
 
 PAIR_BITS, TRIPLE_BITS = 4, 5
 """Bits of a code; of one of three trits the index is in the low four, the sign above them."""
 
-PAIRS: dict[int, tuple[int, int]] = {
+TRITS: Combinations = {0: (0,), 1: (1,), 3: (-1,)}
+
+PAIRS: Combinations = {
     0: (0, 0), 1: (1, 0), 2: (-1, 0), 3: (0, 1), 4: (0, -1),
     9: (1, 1), 10: (-1, -1), 11: (-1, 1), 12: (1, -1)}
-"""The two weights, that of the even column first, of every code."""
 
 TRIPLES: tuple[tuple[int, int, int], ...] = tuple(
     (a, b, c) for c, b, a in product((0, 1, -1), repeat=3)
@@ -70,47 +54,25 @@ TRIPLES: tuple[tuple[int, int, int], ...] = tuple(
 """The combinations that an index selects: zero, then those whose last non-zero trit is 1."""
 
 _SIGN = 1 << (TRIPLE_BITS - 1)
-_SIGNED_TRIPLES = dict(enumerate(TRIPLES)) | {
+SIGNED_TRIPLES: Combinations = dict(enumerate(TRIPLES)) | {
     index | _SIGN: (-a, -b, -c) for index, (a, b, c) in enumerate(TRIPLES) if index}
 
 
-def pack_pairs(weight: np.ndarray) -> np.ndarray:
-    """Return the codes of -1, 0 and 1 ``[..., columns]``; uint8 ``[..., ceil(columns / 2)]``.
+def pack(weight: np.ndarray, combinations: Combinations) -> np.ndarray:
+    """Return the codes of -1, 0 and 1 ``[..., columns]``; uint8 ``[..., codes]``.
 
-    An odd number of columns is filled up with a zero.
+    Columns are filled up with zeros to whole combinations.
 
-    >>> pack_pairs(np.array([1, 0, -1, 1, 0])).tolist()
+    >>> pack(np.array([0, 1, -1]), TRITS).tolist()
+    [0, 1, 3]
+    >>> pack(np.array([1, 0, -1, 1, 0]), PAIRS).tolist()
     [1, 11, 0]
-    """
-    return _pack(weight, PAIRS)
-
-
-def unpack_pairs(codes: np.ndarray, columns: int) -> np.ndarray:
-    """Undo :func:`pack_pairs`; int8 ``[..., columns]``."""
-    return _unpack(codes, columns, PAIRS, "pair: those are 0 to 4 and 9 to 12")
-
-
-def pack_triples(weight: np.ndarray) -> np.ndarray:
-    """Return the codes of -1, 0 and 1 ``[..., columns]``; uint8 ``[..., ceil(columns / 3)]``.
-
-    The last triple is filled up with zeros.
-
-    >>> pack_triples(np.array([1, 0, 0, -1, 0, 0, 1])).tolist()
+    >>> pack(np.array([1, 0, 0, -1, 0, 0, 1]), SIGNED_TRIPLES).tolist()
     [1, 17, 1]
     """
-    return _pack(weight, _SIGNED_TRIPLES)
-
-
-def unpack_triples(codes: np.ndarray, columns: int) -> np.ndarray:
-    """Undo :func:`pack_triples`; int8 ``[..., columns]``."""
-    return _unpack(codes, columns, _SIGNED_TRIPLES,
-                   "triple: those are 0 to 13, and 17 to 29 with the sign")
-
-
-def _pack(weight: np.ndarray, combinations: Mapping[int, tuple[int, ...]]) -> np.ndarray:
-    """Codes of weights ``[..., columns]``, each of the combination of its columns."""
     weight = np.asarray(weight)
-    to_codes(weight)        # refuses what is no trit
+    if not np.isin(weight, (-1, 0, 1)).all():
+        raise ValueError("weights must be -1, 0 or 1")
     size = len(combinations[0])
     places = 3 ** np.arange(size)
     codes = np.zeros(3 ** size, dtype=np.uint8)
@@ -121,17 +83,15 @@ def _pack(weight: np.ndarray, combinations: Mapping[int, tuple[int, ...]]) -> np
     return codes[(padded + 1) @ places]
 
 
-def _unpack(
-    codes: np.ndarray, columns: int, combinations: Mapping[int, tuple[int, ...]], kind: str,
-) -> np.ndarray:
-    """Undo :func:`_pack`; ``kind`` says what a code should be."""
+def unpack(codes: np.ndarray, columns: int, combinations: Combinations) -> np.ndarray:
+    """Undo :func:`pack`; int8 ``[..., columns]``."""
     codes, size = np.asarray(codes), len(combinations[0])
     if codes.ndim < 1 or codes.shape[-1] != -(-columns // size):
         raise ValueError(
             f"{columns} columns take {-(-columns // size)} codes, got shape {codes.shape}")
     bad = codes[~np.isin(codes, list(combinations))]
     if bad.size:
-        raise ValueError(f"code {bad.flat[0]} is no {kind}")
+        raise ValueError(f"code {bad.flat[0]} is none of {', '.join(map(str, combinations))}")
     trits = np.zeros((max(combinations) + 1, size), dtype=np.int8)
     trits[list(combinations)] = list(combinations.values())
     flat = trits[codes].reshape(*codes.shape[:-1], -1)
@@ -151,18 +111,15 @@ def to_relative(codes: np.ndarray) -> np.ndarray:
     >>> to_relative(np.array([17, 17, 17, 17])).tolist()
     [17, 17, 17, 1]
     """
-    codes = np.asarray(codes)
-    relative = codes.copy()
+    relative = np.array(codes)
     for index in range(codes.shape[-1]):
         relative[..., index] ^= _sign_of_head(codes, index)
     return relative
 
 
 def from_relative(codes: np.ndarray) -> np.ndarray:
-    codes = np.asarray(codes)
-    if codes.size and codes.max() >> TRIPLE_BITS:
-        raise ValueError(f"code {codes.max()} is no triple: it has more than {TRIPLE_BITS} bits")
-    absolute = codes.copy()
+    """Undo :func:`to_relative`."""
+    absolute = np.array(codes)
     for index in range(codes.shape[-1]):
         absolute[..., index] ^= _sign_of_head(absolute, index)
     return absolute

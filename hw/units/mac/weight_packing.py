@@ -12,23 +12,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
+from sterna.hw.parts.bits import to_bits, to_ints
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mac.weight_codes import (
-    from_codes,
+    PAIRS,
+    SIGNED_TRIPLES,
+    TRITS,
     from_relative,
     missing_ones,
-    pack_pairs,
-    pack_triples,
-    to_codes,
+    pack,
     to_relative,
-    unpack_pairs,
-    unpack_triples,
+    unpack,
 )
 
 __all__ = [
-    "beat_payloads", "pack_projection", "row_codes", "row_starts", "row_trits", "sum_values"]
+    "CODES", "beat_payloads", "pack_projection", "row_codes", "row_starts", "row_trits"]
+
+
+CODES = {
+    ArrayStyle.GENERIC: TRITS, ArrayStyle.ECP5_CHAIN: TRITS, ArrayStyle.XC7_PAIR: PAIRS,
+    ArrayStyle.XC7_TABLE: SIGNED_TRIPLES, ArrayStyle.ECP5_TABLE: SIGNED_TRIPLES}
+"""The code of each style; in ``ecp5-table`` its signs are made relative."""
 
 
 def row_codes(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
@@ -39,26 +44,14 @@ def row_codes(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
     >>> row_codes(np.array([1, -1, -1, 1]), ArrayStyle.ECP5_TABLE).tolist()
     [26, 1]
     """
-    match style:
-        case ArrayStyle.XC7_PAIR:
-            return pack_pairs(trits)
-        case ArrayStyle.XC7_TABLE:
-            return pack_triples(trits)
-        case ArrayStyle.ECP5_TABLE:
-            return to_relative(pack_triples(trits))
-    return to_codes(trits)
+    codes = pack(trits, CODES[style])
+    return to_relative(codes) if style is ArrayStyle.ECP5_TABLE else codes
 
 
 def row_trits(codes: np.ndarray, cols: int, style: ArrayStyle) -> np.ndarray:
     """Undo :func:`row_codes`; int8 ``[..., cols]``."""
-    match style:
-        case ArrayStyle.XC7_PAIR:
-            return unpack_pairs(codes, cols)
-        case ArrayStyle.XC7_TABLE:
-            return unpack_triples(codes, cols)
-        case ArrayStyle.ECP5_TABLE:
-            return unpack_triples(from_relative(codes), cols)
-    return from_codes(codes)
+    absolute = from_relative(codes) if style is ArrayStyle.ECP5_TABLE else codes
+    return unpack(absolute, cols, CODES[style])
 
 
 def row_starts(trits: np.ndarray, style: ArrayStyle) -> np.ndarray:
@@ -135,15 +128,6 @@ def beat_payloads(
     offset = params.beat_layout["acts"].offset
     high = [value << offset for value in to_ints(to_bits(padded, params.act_bits))]
     return [word | high[index % beats] for index, word in enumerate(words)]
-
-
-def sum_values(payloads: Sequence[int], params: MacParams) -> np.ndarray:
-    """Return the sums in payloads of ``sums``; int64 ``[payloads, rows]``.
-
-    Those of a whole matrix are its product, after ``.reshape(-1)[:matrix_rows]``.
-    """
-    bits = from_ints(payloads, 0, params.rows * params.sum_bits)
-    return signed_elements(bits, params.sum_bits)
 
 
 def _check_columns(columns: int, params: MacParams) -> None:

@@ -26,7 +26,7 @@ from sterna.hw.parts.pipeline import Pipeline
 from sterna.hw.units.mac.array_row import ArrayRow, TableFiller
 from sterna.hw.units.mac.array_style import tree_steps
 from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.weight_codes import PAIR_BITS, TRIPLE_BITS, pack_triples
+from sterna.hw.units.mac.weight_codes import PAIR_BITS, SIGNED_TRIPLES, TRIPLE_BITS, pack
 
 __all__ = ["PairAdder", "TernaryAdder", "Xc7PairRow", "Xc7TableFiller", "Xc7TableRow", "Xc7Tables"]
 
@@ -358,7 +358,7 @@ class Xc7TableFiller(TableFiller):
             following = list(trits[-1])
             following["abc".index(step.lower())] += 1 if step.islower() else -1
             trits.append(following)
-        super().__init__(params, [int(pack_triples(np.array(each))[0]) for each in trits])
+        super().__init__(params, pack(np.array(trits), SIGNED_TRIPLES)[:, 0].tolist())
 
     def add_sums(self, m, filling, following):
         params = self.params

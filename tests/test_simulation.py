@@ -26,10 +26,8 @@ from sterna.hw.testbench.job import (
     read_results,
     write_results,
 )
-from sterna.hw.units.mac.mac_params import MacParams
-from sterna.hw.units.mac.weight_packing import sum_values
 from sterna.model.config import ModelConfig
-from sterna.model.profile import C12, PROFILES, S16, FixedPoint
+from sterna.model.profile import PROFILES, S16, FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
 from sterna.model.quantized.bundled import bundled_heldout
 from sterna.model.quantized.synthetic import random_model
@@ -56,11 +54,12 @@ def sizes(unit: str) -> dict[str, int]:
 
 def run(
     model: QuantizedModel, unit: str, *, simulator: Simulator = QUICK,
-    emitted: EmittedUnit | None = None, **more,
+    emitted: EmittedUnit | None = None, waves: Path | None = None, **more,
 ) -> SimulationReport:
     """A small unit; ``more`` are sizes that it may have."""
     chosen = {} if emitted else {**sizes_of(unit, **more), **sizes(unit)}
-    return simulate(model, unit, FEW, simulator=simulator, emitted=emitted, **chosen)
+    return simulate(
+        model, unit, FEW, simulator=simulator, emitted=emitted, waves=waves, **chosen)
 
 
 def check(report: SimulationReport) -> None:
@@ -128,12 +127,15 @@ def test_a_unit_follows_the_bundled_model(unit, name, tokens, values, latency):
         assert quick.beats == 884_736 // 1024
 
 
-def test_the_latency_in_the_manifest_is_that_of_the_verilog(odd_model, tmp_path):
+def test_the_latency_in_the_manifest_is_that_of_the_verilog_and_waves_are_kept(odd_model, tmp_path):
     # Without pauses a phase takes one cycle a word, the latency, and one more for the last.
     emitted = emit_verilog(odd_model, "glu", tmp_path / "glu", **sizes("glu"))
-    report = run(odd_model, "glu", emitted=emitted)
+    report = run(odd_model, "glu", emitted=emitted, waves=tmp_path / "unit.vcd")
     phase = next(each for each in report.phases if each.name == "no pauses")
     assert phase.cycles == phase.beats + emitted.manifest["derived"]["latency"]
+    shown = shown_signals(tmp_path / "unit.vcd")
+    assert "glu_unit.preacts__valid" in shown
+    assert shown <= declared_signals(tmp_path / "unit.vcd")
 
 
 def faulty_table(model: QuantizedModel) -> QuantizedModel:
@@ -213,17 +215,6 @@ def test_verilog_that_does_not_compile_names_the_error(tmp_path: Path) -> None:
                tmp_path / "work")
 
 
-@pytest.mark.long
-def test_waves_are_kept_when_asked_for(tmp_path: Path) -> None:
-    report = simulate(random_model(SMALL, C12, seed=5), "mlgru", FEW, waves=tmp_path / "unit.vcd",
-                      lanes=4)
-    assert report.passed
-    assert (tmp_path / "unit.vcd").stat().st_size > 1000
-    shown = shown_signals(tmp_path / "unit.vcd")
-    assert "mlgru_unit.preacts__valid" in shown
-    assert shown <= declared_signals(tmp_path / "unit.vcd")
-
-
 @pytest.mark.parametrize(("unit", "tokens", "options", "message"), [
     ("mlgru", FEW, {"waves": Path("x.lxt")}, "a wave file must end in .fst or .vcd, got x.lxt"),
     ("mlgru", FEW, {"simulator": "vcs"}, "simulator must be one of verilator, icarus, got 'vcs'"),
@@ -278,9 +269,3 @@ def test_the_list_of_units_says_how_many_tokens_each_runs(capsys):
     assert main(["units"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"mac +the ternary +4 +--rows", shown), shown
-
-
-def test_sums_are_read_as_signed_numbers() -> None:
-    params = MacParams(2, 1, 1)
-    word = (-128 & ((1 << params.sum_bits) - 1)) << params.sum_bits | 127
-    assert sum_values([word], params).tolist() == [[127, -128]]

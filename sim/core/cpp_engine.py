@@ -17,7 +17,7 @@ from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.core.plan.image import CoreImage, weight_request_layout
 from sterna.hw.core.plan.request import Request, check_requests
-from sterna.hw.parts.bits import signed_elements
+from sterna.hw.parts.bits import elements_of
 from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import check_waves
@@ -278,7 +278,7 @@ def _numbers(words: np.ndarray) -> np.ndarray:
 def _elements(words: np.ndarray, count: int, element_bits: int) -> np.ndarray:
     """Signed elements of words ``[n, bytes]`` from the lowest bit on; int64 ``[n, count]``."""
     bits = np.unpackbits(words, axis=1, bitorder="little")
-    return signed_elements(bits[:, :count * element_bits], element_bits)
+    return elements_of(bits[:, :count * element_bits], element_bits)
 
 
 def _load_core(path: Path) -> ctypes.CDLL:

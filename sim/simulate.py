@@ -19,7 +19,7 @@ from sterna.hw.testbench.scoreboard import Checks, Scoreboard
 from sterna.hw.units.spec import UnitSpec
 from sterna.model.checks import one_of
 from sterna.model.quantized import QuantizedModel
-from sterna.model.quantized.compare import Comparison, Difference
+from sterna.model.quantized.compare import Comparison
 from sterna.sim.bench.runner import Simulator, check_simulator, run_on, work_folder
 from sterna.sim.bench.waves import check_waves, wave_groups, with_views
 from sterna.sim.core.reference import record_activations
@@ -64,13 +64,6 @@ class SimulationReport:
         if self.agreement is None:
             return self.checks.reference.passed
         return self.agreement.passed and self.checks.passed
-
-    @property
-    def first(self) -> Difference | None:
-        """The first difference: between the oracles, else in the first phase with one."""
-        phases = (phase.checks.first for phase in self.phases if phase.checks.first)
-        between = self.agreement.first if self.agreement else None
-        return between or next(phases, None)
 
     @property
     def failure(self) -> str | None:
@@ -144,11 +137,8 @@ def simulate(
     spec, tokens = check_request(
         model, unit, tokens, simulator=simulator, waves=waves, work=work, sizes=sizes)
     assert spec.stimulus is not None
-    if emitted is not None and emitted.module != spec.module:
-        raise ValueError(f"emitted must be a {unit} folder, got one of {emitted.module}")
-    if emitted is not None and sizes:
-        raise ValueError(
-            f"{', '.join(sizes)} cannot be given with emitted: that folder has its sizes")
+    if emitted is not None:
+        spec.check_emitted(emitted, sizes)
     started = time.monotonic()
     with work_folder(work) as folder:
         if emitted is None:

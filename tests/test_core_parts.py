@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stream_bench import Pauses, run_stream
 
 from sterna.hw.core.control import TokenControl
 from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.post_processor import ScaleUnit
 from sterna.hw.core.queues import BypassFifo, TaskQueue
-from sterna.hw.testbench.amaranth import run_bench
+from sterna.hw.testbench.amaranth import Pauses, run_bench, run_stream
 from sterna.model.config import ModelConfig
 from sterna.model.profile import NumericProfile
 from sterna.model.quantized.integer import combine_scale

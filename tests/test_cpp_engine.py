@@ -125,8 +125,9 @@ def ran_from_prompt(reply: Answer) -> np.ndarray:
 def check(built: Built, run: CoreRun, expected: list[list[Answer]]) -> None:
     """Tokens, ends of generations, logits, and the state at the end."""
     for sequence, replies in enumerate(expected):
-        assert list(run.generations(sequence)) == [
-            generation.tokens for reply in replies for generation in reply.generations]
+        written = np.split(run.tokens[sequence], np.flatnonzero(run.lasts[sequence]) + 1)
+        assert [each.tolist() for each in written] == [
+            *(generation.tokens for reply in replies for generation in reply.generations), []]
         if built.core.params.logits:
             logits = np.concatenate([reply.logits for reply in replies])
             assert np.array_equal(run.logits[sequence], logits)

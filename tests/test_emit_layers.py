@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from random_matrices import random_matrices
-from stream_bench import Pauses, StreamRun, run_stream
 
 from sterna.hw import emit_glu, emit_layer, emit_matrix, emit_mlgru, layer_cost
 from sterna.hw.emit.folder import interface_of
@@ -24,6 +23,7 @@ from sterna.hw.layers.documents import act_values, result_values, vector_values
 from sterna.hw.layers.emit import ArraySizes, plan_layer, plan_matrices
 from sterna.hw.layers.layer_unit import LayerUnit
 from sterna.hw.layers.matrix_unit import MatrixUnit
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream
 from sterna.model.cache import Cache
 from sterna.model.layers import (
     BitLinearLayer,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairwise import pairwise
-from stream_bench import Pauses, StreamRun, run_stream, run_streams
 from vendor_cells import simulated_cells
 
 from sterna.hw.emit.verilog import write_verilog
 from sterna.hw.flow.report import cell_counts
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_array import TernaryMacArray
 from sterna.hw.units.mac.mac_params import MacParams

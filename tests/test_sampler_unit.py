@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 from amaranth.hdl import ResetInserter, Signal
-from stream_bench import Pauses
 
-from sterna.hw.testbench.amaranth import run_bench
+from sterna.hw.testbench.amaranth import Pauses, run_bench
 from sterna.hw.units.sampler import ArgmaxSampler
 from sterna.hw.units.sampler_params import BETA_BITS, SamplerParams
 from sterna.model.profile import C12, S16, FixedPoint

@@ -26,6 +26,8 @@ from sterna.hw.testbench.job import (
     read_results,
     write_results,
 )
+from sterna.hw.units.mac.mac_params import MacParams
+from sterna.hw.units.mac.weight_packing import sum_values
 from sterna.model.config import ModelConfig
 from sterna.model.profile import PROFILES, S16, FixedPoint
 from sterna.model.quantized import QuantizedModel, load_model
@@ -171,7 +173,7 @@ def test_a_planted_fault_is_caught_and_named(unit, fault, failure, odd_model, tm
     assert report.failure is not None
     assert re.fullmatch(failure, report.failure), report.failure
     assert report.checks.reference.mismatches >= report.checks.onnx.mismatches > 0
-    assert report.failure.endswith(str(report.first))
+    assert report.failure.endswith(str(report.checks.first))
 
 
 def test_a_fault_in_the_verilog_of_a_lane_is_caught(odd_model, tmp_path):
@@ -181,9 +183,9 @@ def test_a_fault_in_the_verilog_of_a_lane_is_caught(odd_model, tmp_path):
     assert taken
     emitted.verilog_path.write_text(text.replace(taken[0], taken[0].replace("= ", "= ~")))
     report = run(odd_model, "glu", emitted=emitted)
-    assert report.first is not None
-    assert report.first.tensor.startswith("layer0.glu.p")
-    assert report.first.index[0] % sizes("glu")["lanes"] == 1
+    assert report.checks.first is not None
+    assert report.checks.first.tensor.startswith("layer0.glu.p")
+    assert report.checks.first.index[0] % sizes("glu")["lanes"] == 1
 
 
 @pytest.mark.parametrize(("offered", "message"), [
@@ -269,3 +271,9 @@ def test_the_list_of_units_says_how_many_tokens_each_runs(capsys):
     assert main(["units"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"mac +the ternary +4 +--rows", shown), shown
+
+
+def test_sums_are_read_as_signed_numbers() -> None:
+    params = MacParams(2, 1, 1)
+    word = (-128 & ((1 << params.sum_bits) - 1)) << params.sum_bits | 127
+    assert sum_values([word], params).tolist() == [[127, -128]]

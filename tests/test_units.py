@@ -16,9 +16,9 @@ import pytest
 from amaranth.hdl import Cat, Elaboratable, Module, Signal, signed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stream_bench import Pauses, StreamRun, run_stream, run_streams
 
 from sterna.hw.parts.requantize import Requantize, RequantizeParams
+from sterna.hw.testbench.amaranth import Pauses, StreamRun, run_stream, run_streams
 from sterna.hw.units.embedding import Embedding, EmbeddingParams
 from sterna.hw.units.glu import GluParams, GluUnit
 from sterna.hw.units.mlgru import MlgruParams, MlgruUnit

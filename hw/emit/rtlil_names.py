@@ -40,7 +40,7 @@ class RtlilCell:
         """Note ``{ \\a \\b } \\c [0]`` or ``\\a [3:0] \\c``: what is assigned, and its value."""
         target, value = _SIGNAL.findall(signals)
         self.output = self.output or _first_name(target)
-        self.inputs.append(("", _names_in(value)))
+        self.inputs.append(("", _NAME.findall(value)))
 
 
 @dataclass(slots=True)
@@ -86,23 +86,19 @@ def modules_of(text: str) -> Iterator[RtlilModule]:
             if cell.kind[0] == "$" and is_output:
                 cell.output = _first_name(signal)
             else:
-                cell.inputs.append((port, _names_in(signal)))
+                cell.inputs.append((port, _NAME.findall(signal)))
         elif word == "connect":
             module.cells.append(RtlilCell("connect"))
             module.cells[-1].assign(rest)
         elif word == "assign":
             cell.assign(rest)
         elif word == "switch":
-            cell.inputs.append(("", _names_in(rest)))
-
-
-def _names_in(signal: str) -> list[str]:
-    """The names in a signal, each once."""
-    return list(dict.fromkeys(_NAME.findall(signal)))
+            cell.inputs.append(("", _NAME.findall(rest)))
 
 
 def _first_name(signal: str) -> str:
-    return next(iter(_names_in(signal)), "")
+    found = _NAME.search(signal)
+    return found[0] if found else ""
 
 
 def renamed(
@@ -211,7 +207,7 @@ class _Origins:
         self._goals: dict[str, str] = {}
         self._next: set[str] = set()
         for cell in module.cells:
-            if cell.output and cell.output not in names:
+            if cell.output:
                 self._drivers.setdefault(cell.output, cell)
         for cell in module.cells:
             self._note(cell, ports)
@@ -226,11 +222,11 @@ class _Origins:
                     continue
                 if cell.kind[0] == "\\":
                     end = ports.get(cell.kind, {}).get(port, port)[1:]
-                    goal = f"{plain(self._names[cell.name][1:])}_{plain(end)}"
+                    goal = f"{self._names[cell.name][1:]}_{plain(end)}"
                     if wire not in self._drivers:
                         self._ends.setdefault(wire, goal)
-                elif cell.memory and cell.kind != "$meminit_v2":
-                    goal = f"{plain(self._names[cell.memory][1:])}_{port[1:].lower()}"
+                elif cell.memory:
+                    goal = f"{self._names[cell.memory][1:]}_{port[1:].lower()}"
                 else:
                     goal = cell.output
                     if port == "\\D" and cell.kind in _REGISTERS:

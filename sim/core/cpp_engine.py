@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import enum
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from sterna.hw.core.plan.core_params import CoreParams
 from sterna.hw.core.plan.core_units import CoreUnits
 from sterna.hw.core.plan.image import CoreImage, weight_request_layout
 from sterna.hw.core.plan.request import Request, check_requests
-from sterna.hw.parts.bits import elements_of
+from sterna.hw.parts.bits import signed_elements
 from sterna.hw.testbench.job import SimulationError
 from sterna.sim.bench.cpp_build import build_library, load_library
 from sterna.sim.bench.waves import check_waves
@@ -60,18 +60,6 @@ class CoreRun:
     prompt_cycles: list[np.ndarray]
     cycles: int  # cycles until everything was idle
     busy_cycles: int  # how far the core's own counter went
-
-    def generations(self, sequence: int) -> Iterator[list[int]]:
-        """Yield the tokens that a sequence wrote after each token with a prediction."""
-        written: list[int] = []
-        for token, last in zip(
-                self.tokens[sequence].tolist(), self.lasts[sequence], strict=True):
-            written.append(token)
-            if last:
-                yield written
-                written = []
-        if written:
-            yield written
 
 
 _HARNESS = Path(__file__).with_name("harness.cpp")
@@ -278,7 +266,7 @@ def _numbers(words: np.ndarray) -> np.ndarray:
 def _elements(words: np.ndarray, count: int, element_bits: int) -> np.ndarray:
     """Signed elements of words ``[n, bytes]`` from the lowest bit on; int64 ``[n, count]``."""
     bits = np.unpackbits(words, axis=1, bitorder="little")
-    return elements_of(bits[:, :count * element_bits], element_bits)
+    return signed_elements(bits[:, :count * element_bits], element_bits)
 
 
 def _load_core(path: Path) -> ctypes.CDLL:

@@ -205,7 +205,7 @@ class CoreScoreboard:
                 continue
             words = result.outputs[f"tokens__{sequence}"]
             fields = self._ports.fields[f"tokens__{sequence}"]
-            generated[-1] = read_field(words, fields["token"])[:, 0].tolist() if words else []
+            generated[-1] = read_field(words, fields["token"])[:, 0].tolist()
             # In the order of computation: the first difference is then the cause.
             checks = sum(self._check_trace(sequence, expected, result), checks)
             if self._params.logits:

@@ -192,7 +192,10 @@ def simulate_core(
         model, prompts, tokens, temperature=temperature, engine=engine, simulator=simulator,
         waves=waves, work=work, seed=seed, sizes=sizes)
     if emitted is not None:
-        _check_emitted(emitted, len(requests), sizes)
+        CORE.check_emitted(emitted, sizes)
+        if emitted.params.sequences != len(requests):
+            raise ValueError(f"the core has {emitted.params.sequences} sequences, "
+                             f"got {len(requests)} prompts")
     started = time.monotonic()
     with work_folder(work) as folder:
         if emitted is None:
@@ -238,17 +241,6 @@ def check_core_request(
     check_waves(waves, simulator)
     check_simulator(simulator, work)
     return requests
-
-
-def _check_emitted(emitted: EmittedUnit, prompts: int, sizes: Mapping[str, Any]) -> None:
-    if sizes:
-        raise ValueError(
-            f"{', '.join(sizes)} cannot be given with emitted: that folder has its sizes")
-    if emitted.module != CORE.module:
-        raise ValueError(f"emitted must be a core folder, got one of {emitted.module}")
-    if emitted.params.sequences != prompts:
-        raise ValueError(
-            f"the core has {emitted.params.sequences} sequences, got {prompts} prompts")
 
 
 def _phases(requests: tuple[Request, ...]) -> list[CorePhase]:

@@ -16,7 +16,7 @@ from amaranth.hdl import unsigned
 from amaranth.lib.data import ArrayLayout, StructLayout
 
 from sterna.hw.core.plan.core_params import MAX_SLOTS, CoreParams, Stage, program
-from sterna.hw.parts.bits import elements_of, from_ints, signed_bits, to_bits, to_ints
+from sterna.hw.parts.bits import from_ints, signed_bits, signed_elements, to_bits, to_ints
 from sterna.hw.units.mac.weight_packing import row_codes, row_starts, row_trits
 from sterna.hw.units.weight_rom import WeightRomParams
 from sterna.model.quantized import Projection, QuantizedModel
@@ -139,7 +139,7 @@ def unpack_image(image: CoreImage) -> QuantizedModel:
             begin = row_starts(padded, params.style).reshape(stage.headers, params.rows)
             if image.starts[headers] != to_ints(to_bits(begin, params.mac.start_shape.width)):
                 raise ValueError(f"{stage.projections[0]}: start values are wrong")
-        bias = elements_of(
+        bias = signed_elements(
             from_ints(image.biases[headers], 0, params.rows * image.bias_bits), image.bias_bits)
         bias = bias.reshape(stage.groups, stage.slots, params.rows)
         for slot, name in enumerate(stage.projections):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sterna.hw.parts.bits import elements_of, from_ints, to_bits, to_ints
+from sterna.hw.parts.bits import from_ints, signed_elements, to_bits, to_ints
 from sterna.hw.units.mac.array_style import ArrayStyle
 from sterna.hw.units.mac.mac_params import MacParams
 from sterna.hw.units.mac.weight_codes import (
@@ -143,7 +143,7 @@ def sum_values(payloads: Sequence[int], params: MacParams) -> np.ndarray:
     Those of a whole matrix are its product, after ``.reshape(-1)[:matrix_rows]``.
     """
     bits = from_ints(payloads, 0, params.rows * params.sum_bits)
-    return elements_of(bits, params.sum_bits)
+    return signed_elements(bits, params.sum_bits)
 
 
 def _check_columns(columns: int, params: MacParams) -> None:

@@ -81,8 +81,8 @@ def test_a_job_survives_its_file(tmp_path: Path) -> None:
     job = Job(
         ["beats", "more"], ["sums"], 3,
         [Phase("a", {"beats": [0, 1 << 3000, 7], "more": []}, {"sums": 2}, reset=True,
-               levels={"beta": 1 << 40}, pulse=["reseed"], pauses={"sums": Pause(0.5, 9)})],
-        levels=["beta", "reseed"], patience=7, drain=8)
+               levels={"beta": 1 << 40}, pauses={"sums": Pause(0.5, 9)})],
+        levels=["beta"], patience=7)
     job.write(tmp_path / "job.json")
     assert Job.read(tmp_path / "job.json") == job
     results = [PhaseResult({"sums": [1 << 200, 4], "others": []}, 17, {"sums": [3, 9]})]

@@ -198,7 +198,7 @@ def vector_phase(
         outputs,
         {name: words for name, words in masks.items()
          if any(word != (1 << _width(ports, name)) - 1 for word in words)},
-        levels=phase.levels, pulse=phase.pulse)
+        levels=phase.levels)
 
 
 def _width(ports: UnitPorts, key: str) -> int:
